@@ -1,0 +1,19 @@
+"""The two kinds of failure a user meets: what they asked for is wrong, or the machine failed."""
+
+from __future__ import annotations
+
+__all__ = ["MachineError", "UserError"]
+
+
+class UserError(ValueError):
+    """Bad input or usage. The message is one sentence: what is wrong, where, and what would be right.
+
+    The command line prints the message and exits with 2.
+    """
+
+
+class MachineError(RuntimeError):
+    """The machine failed, not the kernel: no space, no compiler, a worker that died before it was given work.
+
+    The command line prints the message and exits with 3. A verdict records it as ``INFRA_ERROR``, never as a pass or a fail.
+    """

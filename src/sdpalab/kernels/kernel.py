@@ -1,0 +1,231 @@
+"""A CUDA kernel as the lab sees it: source, knobs, what it supports, what numerics and static bars it declares."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sdpalab.errors import UserError
+from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, problem_buffers
+from sdpalab.problem import Problem
+
+__all__ = ["Config", "CudaKernel", "Numerics", "StaticLimits", "UnsupportedProblem"]
+
+Knob = int | str
+
+
+class UnsupportedProblem(UserError):
+    """The kernel says, with a reason, that it does not compute this problem or has no such configuration."""
+
+
+class Config(Mapping[str, Knob]):
+    """A frozen, hashable set of knobs. Its text form, ``BLOCK_M=64 BLOCK_N=64``, names the configuration."""
+
+    def __init__(self, knobs: Mapping[str, Knob] | None = None, /, **more: Knob) -> None:
+        self._knobs: dict[str, Knob] = {**(knobs or {}), **more}
+
+    def __getitem__(self, name: str) -> Knob:
+        return self._knobs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._knobs)
+
+    def __len__(self) -> int:
+        return len(self._knobs)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._knobs.items()))
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in sorted(self._knobs.items()))
+
+    def __repr__(self) -> str:
+        return f"Config({self})"
+
+    def int(self, name: str) -> int:
+        """The knob as an integer; raises UnsupportedProblem if it is not one."""
+        try:
+            return int(self._knobs[name])
+        except (KeyError, ValueError):
+            raise UnsupportedProblem(f"knob {name} must be an integer, and the configuration is {self}") from None
+
+    def but(self, **changes: Knob) -> Config:
+        """A copy with some knobs changed."""
+        return Config(self._knobs | changes)
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """The arithmetic a kernel intends, from which the judge takes its bounds.
+
+    Attributes
+    ----------
+    accumulate : str
+        Type in which both products and the softmax statistics are accumulated.
+    probabilities : str
+        Type to which P is rounded before P V; ``problem`` means the problem's own dtype.
+    """
+
+    accumulate: str = "float32"
+    probabilities: str = "problem"
+
+
+@dataclass(frozen=True)
+class StaticLimits:
+    """What the compiled kernel may use at most; checked on every build. Defaults are the mission's (sm_89, D=64)."""
+
+    registers: int = 120
+    shared_bytes: int = 64 * 1024
+    spill_bytes: int = 0
+    stack_bytes: int = 0
+    min_blocks_per_sm: int = 1
+    reason: str = "the mission's defaults"
+
+
+PlanFunction = Callable[[Problem, Config], LaunchPlan | Launch]
+Supports = Callable[[Problem], "str | bool | None"]
+
+
+@dataclass(frozen=True)
+class CudaKernel:
+    """A kernel in CUDA C++ with the Python that launches it; what a user's file defines, and what the registry holds.
+
+    Parameters
+    ----------
+    name : str
+        How the kernel is called in tables and records.
+    source : str or Path
+        CUDA C++ text, or the path of a ``.cu`` file (a relative one is taken from the Python file that says so).
+    entry : str
+        C++ name expression of the ``__global__`` function.
+    plan : callable
+        ``plan(problem, config) -> LaunchPlan | Launch``. A bare Launch runs on the buffers ``q k v o``, contiguous
+        [B, H, S, D] in the problem's dtype.
+    configs : sequence of mapping
+        Configurations worth having; the first is the default. Each knob becomes a macro of the build.
+    supports : callable
+        ``supports(problem)`` returns None (or True) for yes, otherwise the reason as a str (or False).
+    reject : callable, optional
+        ``reject(problem, config)`` returns None, or the reason why this configuration cannot run this problem, before
+        anything is compiled.
+    numerics, limits : what the kernel declares; by problem where ``limits`` is a callable.
+    min_arch : int
+        Least compute capability times ten, such as 80.
+    idea : str
+        The one idea of the kernel in one line.
+
+    Notes
+    -----
+    Beside the knobs each build gets ``HEAD_DIM`` (int), ``CAUSAL`` (0 or 1) and ``DTYPE_BF16`` (0 or 1).
+    """
+
+    name: str
+    source: str | Path
+    entry: str
+    plan: PlanFunction
+    configs: Sequence[Mapping[str, Knob]] = ({},)
+    supports: Supports = lambda problem: None
+    reject: Callable[[Problem, Config], str | None] = lambda problem, config: None
+    numerics: Numerics = Numerics()
+    limits: StaticLimits | Callable[[Problem], StaticLimits] = StaticLimits()
+    min_arch: int = 80
+    idea: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.source, Path) and not self.source.is_absolute():
+            object.__setattr__(self, "source", _caller_directory() / self.source)
+        if not self.configs:
+            raise UserError(f"kernel {self.name!r}: configs must hold at least one configuration, such as {{}}")
+
+    @property
+    def default_config(self) -> Config:
+        """The first configuration."""
+        return Config(self.configs[0])
+
+    def reject_reason(self, problem: Problem, config: Config | None = None) -> str | None:
+        """None if the kernel computes ``problem`` (with ``config``), otherwise why it does not. Compiles nothing."""
+        answer = self.supports(problem)
+        if answer is False:
+            return f"kernel {self.name} does not support {problem.label}"
+        if isinstance(answer, str):
+            return answer
+        return self.reject(problem, self.default_config if config is None else config)
+
+    def config_with(self, settings: Mapping[str, str]) -> Config:
+        """The default configuration with ``--set KEY=VALUE`` applied.
+
+        Raises
+        ------
+        UnsupportedProblem
+            If the kernel has no such knob, or the value is not of the knob's type.
+        """
+        default = self.default_config
+        changes: dict[str, Knob] = {}
+        for name, text in settings.items():
+            if name not in default:
+                known = ", ".join(sorted(default)) or "none"
+                raise UnsupportedProblem(f"kernel {self.name} has no knob {name!r}; its knobs are: {known}")
+            if isinstance(default[name], int):
+                try:
+                    changes[name] = int(text)
+                except ValueError:
+                    raise UnsupportedProblem(f"knob {name} takes an integer, not {text!r}") from None
+            else:
+                changes[name] = text
+        return default.but(**changes)
+
+    def module(self, problem: Problem, config: Config) -> Module:
+        """The translation unit for this problem and configuration."""
+        if isinstance(self.source, Path):
+            try:
+                text = self.source.read_text()
+            except OSError as error:
+                raise UserError(f"kernel {self.name}: cannot read {self.source}: {error.strerror}") from None
+            file_name, directories = self.source.name, (self.source.parent,)
+        else:
+            text, file_name, directories = self.source, f"{self.name}.cu", ()
+        traits = {
+            "HEAD_DIM": problem.head_dim,
+            "CAUSAL": int(problem.causal),
+            "DTYPE_BF16": int(problem.dtype == "bfloat16"),
+        }
+        defines = {name: str(value) for name, value in {**traits, **config}.items()}
+        return Module(file_name, text, self.entry, defines, directories)
+
+    def static_limits(self, problem: Problem) -> StaticLimits:
+        """The bars this kernel declares for ``problem``."""
+        return self.limits(problem) if callable(self.limits) else self.limits
+
+    def launch_plan(self, problem: Problem, config: Config | None = None) -> LaunchPlan:
+        """The complete plan: q, k, v, o and any extra buffers, and steps that each name their module.
+
+        Raises
+        ------
+        UnsupportedProblem
+            If :meth:`reject_reason` has one.
+        """
+        config = self.default_config if config is None else config
+        reason = self.reject_reason(problem, config)
+        if reason is not None:
+            raise UnsupportedProblem(reason)
+        made = self.plan(problem, config)
+        extra: tuple[Buffer, ...] = ()
+        if isinstance(made, Launch):
+            steps: tuple[Launch, ...] = (made,)
+        else:
+            steps, extra = made.steps, made.buffers
+        own = self.module(problem, config)
+        known = problem_buffers(problem)
+        names = {buffer.name for buffer in known}
+        buffers = known + tuple(buffer for buffer in extra if buffer.name not in names)
+        return LaunchPlan(buffers, tuple(step if step.module else replace(step, module=own) for step in steps))
+
+
+def _caller_directory() -> Path:
+    """Directory of the Python file that constructs a CudaKernel, so that ``Path("my.cu")`` lies beside it."""
+    for frame in inspect.stack()[1:]:
+        if frame.filename not in (__file__, "<string>"):
+            return Path(frame.filename).resolve().parent
+    return Path.cwd()

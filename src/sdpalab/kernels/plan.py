@@ -1,0 +1,97 @@
+"""The launch plan: what one call of a kernel does, for whoever executes it.
+
+A plan names its buffers and lists its steps. The same plan, on the same PTX, is run by a GPU's driver or by the
+simulator; nothing in it says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sdpalab.problem import Problem
+
+__all__ = ["INCLUDE_DIR", "Buffer", "Dim3", "Launch", "LaunchPlan", "Module", "problem_buffers"]
+
+INCLUDE_DIR = Path(__file__).parent / "include"
+"""The shared device headers (``.cuh``) that every kernel, a user's too, may include by name."""
+
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Module:
+    """A CUDA C++ translation unit with its knobs fixed: all that the build needs to know.
+
+    Attributes
+    ----------
+    name : str
+        File name for diagnostics and line information, such as ``flash.cu``.
+    source : str
+        CUDA C++ text.
+    entry : str
+        C++ name expression of the ``__global__`` function, such as ``flash_attention`` or ``softmax<64>``.
+    defines : mapping of str to str
+        Preprocessor macros; knobs of the configuration and traits of the problem arrive here.
+    include_dirs : tuple of Path
+        Where ``#include`` looks first; the lab's own headers and CUDA's come after.
+    """
+
+    name: str
+    source: str
+    entry: str
+    defines: Mapping[str, str] = field(default_factory=dict)
+    include_dirs: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A named array in device memory. ``role`` is ``in``, ``out`` or ``workspace``; dtype is a NumPy or ml_dtypes name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: str
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch.
+
+    ``args`` fill the entry's parameters in order: a str is the address of that buffer; an int or float is passed by
+    value in the type that the entry declares. A ``module`` of None means the kernel's own module with its own entry,
+    which :meth:`sdpalab.kernels.kernel.CudaKernel.launch_plan` fills in.
+    """
+
+    grid: Dim3
+    block: Dim3
+    args: tuple[str | int | float, ...]
+    dynamic_smem: int = 0
+    cluster: Dim3 = (1, 1, 1)
+    module: Module | None = None
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """Buffers and the steps that run on them, in order. Buffers ``q``, ``k``, ``v`` and ``o`` are always there."""
+
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Launch, ...]
+
+    def buffer(self, name: str) -> Buffer:
+        """The buffer of that name; raises KeyError if there is none."""
+        for buffer in self.buffers:
+            if buffer.name == name:
+                return buffer
+        raise KeyError(name)
+
+
+def problem_buffers(problem: Problem) -> tuple[Buffer, ...]:
+    """Q, K, V as inputs and O as output, contiguous [B, H, S, D]."""
+    return (
+        Buffer("q", problem.q_shape, problem.dtype, "in"),
+        Buffer("k", problem.kv_shape, problem.dtype, "in"),
+        Buffer("v", problem.kv_shape, problem.dtype, "in"),
+        Buffer("o", problem.q_shape, problem.dtype, "out"),
+    )

@@ -1,0 +1,49 @@
+"""What every executor of a launch plan offers, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.kernels.plan import LaunchPlan
+
+__all__ = ["Executor", "RunResult"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Outputs of one run of a plan, and what ran.
+
+    Attributes
+    ----------
+    outputs : mapping of str to ndarray
+        Every ``out`` buffer of the plan, in its declared shape and dtype.
+    device : str
+        ``simulator sm_89``, or the GPU's name.
+    ptx_sha256 : tuple of str
+        Digest of the PTX of each step, in order: the same bytes for every executor.
+    hazards : tuple of str
+        What the executor found wrong with the run itself (the simulator's checks); empty on a GPU.
+    changed_inputs : tuple of str
+        Input buffers whose bytes are no longer what they were.
+    """
+
+    outputs: Mapping[str, Array]
+    device: str
+    ptx_sha256: tuple[str, ...]
+    hazards: tuple[str, ...] = ()
+    changed_inputs: tuple[str, ...] = ()
+
+
+class Executor(Protocol):
+    """Runs launch plans. Holds no time: timing is the business of ``measure``."""
+
+    def run(self, plan: LaunchPlan, inputs: Mapping[str, Array], *, poison: int = 0xFF) -> RunResult:
+        """Run all steps on copies of ``inputs``; ``out`` and ``workspace`` buffers start filled with byte ``poison``."""
+        ...
