@@ -1,0 +1,69 @@
+"""SDPA Lab: fused attention kernels for NVIDIA GPUs, and the lab that makes them believable.
+
+The names below are the public interface; each is imported when it is first used, so ``import sdpalab`` is cheap and
+needs neither torch nor a GPU. ``sdpalab.judge`` is the judge's package, and callable: ``sdpalab.judge("flash")``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sdpalab import judge, sim
+    from sdpalab.errors import MachineError, UserError
+    from sdpalab.judge.verdict import Case, Status, Verdict
+    from sdpalab.kernels.kernel import Config, CudaKernel, Numerics, StaticLimits, UnsupportedProblem
+    from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module
+    from sdpalab.problem import MISSION, NAMED_PROBLEMS, TWELVE_CASES, Problem
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MISSION",
+    "NAMED_PROBLEMS",
+    "TWELVE_CASES",
+    "Buffer",
+    "Case",
+    "Config",
+    "CudaKernel",
+    "Launch",
+    "LaunchPlan",
+    "MachineError",
+    "Module",
+    "Numerics",
+    "Problem",
+    "StaticLimits",
+    "Status",
+    "UnsupportedProblem",
+    "UserError",
+    "Verdict",
+    "judge",
+    "sim",
+]
+
+_PACKAGES = ("judge", "sim")
+_HOME = {
+    "sdpalab.errors": ("MachineError", "UserError"),
+    "sdpalab.judge.verdict": ("Case", "Status", "Verdict"),
+    "sdpalab.kernels.kernel": ("Config", "CudaKernel", "Numerics", "StaticLimits", "UnsupportedProblem"),
+    "sdpalab.kernels.plan": ("Buffer", "Launch", "LaunchPlan", "Module"),
+    "sdpalab.problem": ("MISSION", "NAMED_PROBLEMS", "TWELVE_CASES", "Problem"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from the module that defines it, when it is first asked for (PEP 562)."""
+    if name in _PACKAGES:
+        return import_module(f"sdpalab.{name}")
+    if name in _MODULE_OF:
+        value = getattr(import_module(_MODULE_OF[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'sdpalab' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, also those not imported yet."""
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,60 @@
+"""One sentence from a compiler's log: the first error, with the file and line of the source."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["first_error"]
+
+_LOCATED = re.compile(r"^/?(.+?)\((\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (.+)$", re.MULTILINE)
+_PTXAS = re.compile(r"^ptxas (?:.*?, line (\d+); )?(?:fatal|error)\s*: +(.+)$", re.MULTILINE)
+_OTHER = re.compile(r"\berror\s*: +(.+)$", re.MULTILINE)
+_NO_HEADER = re.compile(r'open source file "(.+?)"')
+_NAME_EXPRESSIONS = "__nv_name_map"
+"""The file in which NVRTC looks up name expressions; no user wrote it."""
+
+
+def first_error(name: str, entry: str | None, log: str, ptx: bytes) -> str:
+    """Say what is wrong with a source, where.
+
+    Parameters
+    ----------
+    name : str
+        File name of the source.
+    entry : str or None
+        Name expression that the compiler was asked for.
+    log : str
+        All that NVRTC and ptxas said.
+    ptx : bytes
+        The PTX, if it came to that: ptxas names lines of it, and its ``.loc`` lines lead back to the source.
+    """
+    located = _LOCATED.search(log)
+    if located is not None:
+        file, line, message = located.groups()
+        if file == _NAME_EXPRESSIONS:
+            return f"{name} has no __global__ function {entry!r}: {message}"
+        missing = _NO_HEADER.search(message)
+        if missing is not None:
+            where = "the kernel's include_dirs, the lab's headers or CUDA's"
+            return f"{file}, line {line}: there is no {missing[1]} in {where}"
+        return f"{file}, line {line}: {message}"
+    from_ptxas = _PTXAS.search(log)
+    if from_ptxas is not None:
+        ptx_line, message = from_ptxas.groups()
+        return f"{_source_line(name, ptx, ptx_line)}: ptxas: {message}"
+    other = _OTHER.search(log)
+    return f"{name}: {other[1] if other else log.partition(chr(10))[0]}"
+
+
+def _source_line(name: str, ptx: bytes, ptx_line: str | None) -> str:
+    """``FILE, line N`` of a line of the PTX, from the last ``.loc`` before it; the bare name where there is none."""
+    if ptx_line is None:
+        return name
+    text = ptx.decode(errors="replace")
+    above = "\n".join(text.split("\n")[: int(ptx_line)])
+    locations = re.findall(r"^\s*\.loc\s+(\d+)\s+(\d+)", above, re.MULTILINE)
+    if not locations:
+        return name
+    index, line = locations[-1]
+    file = re.search(rf'^\s*\.file\s+{index}\s+"/?([^"]+)"', text, re.MULTILINE)
+    return f"{file[1] if file else name}, line {line}"

@@ -1,0 +1,1 @@
+"""The subcommands, one a file. Each takes its options, calls a stage, prints, and returns its exit code."""

@@ -1,0 +1,171 @@
+"""What the subcommands share: options, the console, JSON output."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sdpalab.errors import MachineError, UserError
+from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_shape
+
+__all__ = [
+    "JsonOption",
+    "SetOption",
+    "console_for",
+    "parse_settings",
+    "problem_of",
+    "progress_console",
+    "table",
+    "verdict_text",
+    "write_json",
+]
+
+JsonOption = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON too; - is standard output.")
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a knob of the kernel; may be repeated.")
+]
+
+_PIPE_WIDTH = 120
+"""Columns of a table that goes to a file or a pipe, where nobody says how wide the paper is."""
+
+
+def console_for(json_target: str | None = None) -> Console:
+    """The console for results: stdout, or stderr where JSON goes to stdout.
+
+    Raises
+    ------
+    UserError
+        If ``json_target`` lies in a directory that does not exist: better said before a long job than after it.
+    """
+    if json_target not in (None, "-") and not Path(str(json_target)).absolute().parent.is_dir():
+        raise UserError(f"--json {json_target}: there is no directory {Path(str(json_target)).absolute().parent}")
+    return _console(sys.stderr if json_target == "-" else sys.stdout)
+
+
+def progress_console() -> Console:
+    """The console for progress: stderr."""
+    return _console(sys.stderr)
+
+
+def _console(stream: Any) -> Console:
+    plain = not stream.isatty()
+    width = _PIPE_WIDTH if plain and "COLUMNS" not in os.environ else None
+    return Console(file=stream, markup=False, highlight=False, width=width)
+
+
+def table(title: str, columns: Sequence[str], *, numeric: Sequence[str] = ()) -> Table:
+    """An empty table in the house style: a title, a rule under the heads, no frame; ``numeric`` columns on the right."""
+    from rich import box
+
+    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
+    return made
+
+
+def verdict_text(good: bool | None, word: str) -> Text:
+    """``word`` in green if good, red if bad, yellow if neither."""
+    return Text(word, style={True: "green", False: "bold red", None: "yellow"}[good])
+
+
+def write_json(target: str | None, data: Any) -> None:
+    """Write ``data`` to the file ``target`` in one step, so that no reader sees half of it; ``-`` is stdout.
+
+    Raises
+    ------
+    UserError
+        If the file cannot be written.
+    MachineError
+        If there is no space for it.
+    """
+    if target is None:
+        return
+    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    path = Path(target)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        message = f"--json {target}: cannot write: {error.strerror}"
+        raise (MachineError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UserError)(message) from None
+
+
+def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
+    """``--set KEY=VALUE`` options as a dict.
+
+    Raises
+    ------
+    UserError
+        If one has no ``=`` or no name, or a name is given twice.
+    """
+    found: dict[str, str] = {}
+    for setting in settings or ():
+        name, equals, value = setting.partition("=")
+        if not equals or not name or not value:
+            raise UserError(f"--set takes KEY=VALUE such as BLOCK_M=64, not {setting!r}")
+        if name in found:
+            raise UserError(f"--set gives {name} twice")
+        found[name] = value
+    return found
+
+
+def problem_of(
+    text: str,
+    *,
+    dtype: str | None = None,
+    causal: bool = False,
+    kv_heads: int | None = None,
+    seq_kv: int | None = None,
+) -> Problem:
+    """The problem that ``--shape`` and the options beside it describe.
+
+    Parameters
+    ----------
+    text : str
+        ``B,H,S,D``, or a name of :data:`sdpalab.problem.NAMED_PROBLEMS`.
+    dtype, causal, kv_heads, seq_kv
+        Where given, they replace what the named problem or the default has.
+
+    Raises
+    ------
+    ProblemError
+        If there is no such problem.
+    """
+    changes: dict[str, Any] = {}
+    if dtype is not None:
+        changes["dtype"] = dtype
+    if causal:
+        changes["causal"] = True
+    if kv_heads is not None:
+        changes["kv_heads"] = kv_heads
+    if seq_kv is not None:
+        changes["seq_kv"] = seq_kv
+    if text in NAMED_PROBLEMS:
+        return NAMED_PROBLEMS[text].with_(**changes)
+    if "," not in text and not text.lstrip("-").isdigit():
+        raise ProblemError(
+            f"--shape {text!r} is neither B,H,S,D such as 1,8,512,64 nor one of {', '.join(NAMED_PROBLEMS)}"
+        )
+    return Problem(*parse_shape(text), **changes)

@@ -1,0 +1,66 @@
+"""What is kept of one build: its record, and the files behind it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sdpalab.build import Build
+from sdpalab.build.headers import resolve_headers
+from sdpalab.evidence.records import CUBIN, LOG, PTX, BuildRecord, GateRecord, ResourceRecord
+from sdpalab.kernels.plan import INCLUDE_DIR, Module
+
+__all__ = ["BuiltModule", "built_module"]
+
+
+@dataclass(frozen=True)
+class BuiltModule:
+    """One compiled module, ready for a bundle: the files to keep by name, and what its record says beside them."""
+
+    files: Mapping[str, bytes]
+    fields: Mapping[str, Any]
+
+    def record(self, directory: str) -> BuildRecord:
+        """The record, for files that lie in ``directory`` of the bundle."""
+        digests = {name: hashlib.sha256(content).hexdigest() for name, content in self.files.items()}
+        return BuildRecord(directory=directory, files=digests, **self.fields)
+
+
+def built_module(
+    module: Module, build: Build, resources: ResourceRecord | None = None, gate: GateRecord | None = None
+) -> BuiltModule:
+    """What to keep of one build.
+
+    Parameters
+    ----------
+    module : Module
+        What was compiled: its source and those headers that are not CUDA's own are kept in full.
+    build : Build
+        What came of it.
+    resources, gate
+        What the cubin uses, and what the static gate said; None where it was not asked.
+    """
+    name = os.path.basename(module.name)
+    files = {name: module.source.encode(), PTX: build.ptx, CUBIN: build.cubin, LOG: build.log.encode()}
+    own = [os.path.abspath(folder) for folder in (*module.include_dirs, INCLUDE_DIR)]
+    for header in resolve_headers(module):
+        if any(os.path.isfile(os.path.join(folder, header.name)) for folder in own):
+            files[f"include/{header.name}"] = header.text
+    fields = {
+        "name": build.name,
+        "module": name,
+        "key": build.key,
+        "entry": build.entry,
+        "arch": build.arch,
+        "compiler": build.compiler,
+        "command": build.command,
+        "compile_seconds": build.compile_seconds,
+        "cache_hit": build.cache_hit,
+        "sources": {os.path.basename(module.name) if n == module.name else n: d for n, d in build.sources.items()},
+        "resources": resources,
+        "gate": gate,
+    }
+    return BuiltModule(files, fields)

@@ -1,0 +1,274 @@
+"""The bundle: one directory of records, builds and raw arrays, closed by a manifest and packed into a tarball."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sdpalab.errors import MachineError, UserError
+from sdpalab.evidence import verify
+from sdpalab.evidence.built import BuiltModule
+from sdpalab.evidence.environment import current_environment, harness_diff
+from sdpalab.evidence.records import (
+    AttemptRecord,
+    Figure,
+    FigureKind,
+    FloorRecord,
+    ProblemRecord,
+    Record,
+    VerdictRecord,
+)
+from sdpalab.evidence.store import ArrayStore, write_atomically
+from sdpalab.judge.verdict import Verdict
+from sdpalab.measure import PUBLISHED_MISSION_US, feasibility, floors, gpu_named
+from sdpalab.problem import MISSION
+
+__all__ = ["BundleWriter", "WrittenBundle", "mission_floors", "verify_bundle"]
+
+TARGETS_US = {"L4": 5.0, "H200": 4.0}
+"""What the lab aims at on the mission shape: "< 5 us" on L4 is the mission's, 4.0 us a graph node on H200 the lab's own."""
+
+_PATH = re.compile(r"(?<![\w./<:~-])~?(?:/[\w.@+~-]+)+/([\w.@+~-]+)")
+
+
+@dataclass(frozen=True)
+class WrittenBundle:
+    """Where a bundle was written: its name, the tarball, the tarball's digest beside it, and a copy of the report."""
+
+    name: str
+    tarball: Path
+    side_car: Path
+    report: Path
+
+
+class BundleWriter:
+    """Collects evidence in a hidden folder under ``out`` and turns it into a bundle, all or nothing.
+
+    Parameters
+    ----------
+    out : Path
+        Where the bundle goes; made if missing.
+    command : sequence of str
+        The command line that is being run, for the manifest.
+
+    Attributes
+    ----------
+    arrays : ArrayStore
+        For the judge: keeps the raw arrays behind every case.
+
+    Raises
+    ------
+    UserError
+        If ``out`` cannot be written to.
+    """
+
+    def __init__(self, out: Path | str, *, command: Sequence[str]) -> None:
+        self._out = Path(out)
+        self._command = [without_paths(word) for word in command]
+        try:
+            self._out.mkdir(parents=True, exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(dir=self._out, prefix=".partial-"))
+        except OSError as error:
+            raise UserError(f"cannot write a bundle to {out}: {error.strerror}") from None
+        self._attempts: list[AttemptRecord] = []
+        self.environment = current_environment()
+        self.arrays = ArrayStore(self._folder / "arrays")
+
+    def __enter__(self) -> BundleWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def add(
+        self,
+        kernel: str,
+        *,
+        config: str,
+        idea: str = "",
+        builds: Sequence[BuiltModule] = (),
+        verdict: Verdict | None,
+        failure: str = "",
+        figures: Sequence[Figure] = (),
+    ) -> AttemptRecord:
+        """Add one attempt, good or bad; nothing that was tried is left out.
+
+        Parameters
+        ----------
+        builds : sequence of BuiltModule
+            Every module that the verdict's cases ran.
+        verdict : Verdict or None
+            None if it was not judged; then ``failure`` says why.
+
+        Raises
+        ------
+        ValueError
+            If the record would be illegal, such as a case that ran PTX which is none of the builds'.
+        """
+        number = len(self._attempts)
+        records = []
+        for step, built in enumerate(builds):
+            directory = f"build/{number:02d}-{kernel}" + (f"-{step}" if step else "")
+            for name, content in built.files.items():
+                self._put(f"{directory}/{name}", content)
+            records.append(built.record(directory))
+        record = AttemptRecord(
+            kernel=kernel,
+            config=config,
+            idea=idea,
+            builds=tuple(records),
+            verdict=None if verdict is None else VerdictRecord.model_validate(_clean(verdict.to_dict())),
+            failure=without_paths(failure),
+            figures=tuple(figures),
+        )
+        self._attempts.append(record)
+        self._put(f"records/{number:02d}-{kernel}.json", _json(record))
+        return record
+
+    def write(self) -> WrittenBundle:
+        """Render the report, close the manifest, pack, and move the result into place.
+
+        Raises
+        ------
+        ValueError
+            If nothing was added.
+        MachineError
+            If the disk is full or fails.
+        """
+        if not self._attempts:
+            raise ValueError("a bundle needs at least one attempt")
+        from sdpalab.evidence.report import ReportData, render_report
+
+        try:
+            harness = self.environment.harness
+            self._put("environment.json", _json(self.environment))
+            self._put("floors.json", verify.canonical({"gpus": [f.model_dump(mode="json") for f in mission_floors()]}))
+            self._put("verify.py", Path(verify.__file__).read_bytes())
+            if harness.dirty:
+                self._put("harness.diff", harness_diff().encode())
+            name, created = self._free_name()
+            data = ReportData.from_members(name, self._members())
+            self._put("report.html", render_report(data).encode())
+            return self._pack(name, created)
+        except OSError as error:
+            raise MachineError(f"cannot write the bundle: {error.strerror}") from None
+
+    def _pack(self, name: str, created: str) -> WrittenBundle:
+        members = self._members()
+        manifest: dict[str, Any] = {
+            "format": verify.FORMAT,
+            "name": name,
+            "tool": f"sdpalab {self.environment.harness.version}",
+            "created_utc": created,
+            "command": self._command,
+            "files": {
+                path: {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+                for path, content in members.items()
+            },
+        }
+        manifest["digest"] = verify.manifest_digest(manifest)
+        blob = verify.pack(name, {**members, "manifest.yaml": verify.canonical(manifest)})
+        tarball = self._out / f"{name}.tar.gz"
+        side_car = self._out / f"{name}.tar.gz.sha256"
+        report = self._out / f"{name}.html"
+        write_atomically(report, members["report.html"])
+        write_atomically(tarball, blob)
+        write_atomically(side_car, f"{hashlib.sha256(blob).hexdigest()}  {tarball.name}\n".encode())
+        return WrittenBundle(name, tarball, side_car, report)
+
+    def _free_name(self) -> tuple[str, str]:
+        harness = self.environment.harness
+        start = f"sdpalab-{(harness.commit or 'nogit')[:12]}{'-dirty' if harness.dirty else ''}"
+        while True:
+            now = datetime.now(timezone.utc)
+            name = f"{start}-{now:%Y%m%dT%H%M%SZ}"
+            if not (self._out / f"{name}.tar.gz").exists():
+                return name, f"{now:%Y-%m-%dT%H:%M:%SZ}"
+            time.sleep(0.1)
+
+    def _put(self, name: str, content: bytes) -> None:
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+
+    def _members(self) -> dict[str, bytes]:
+        files = sorted(path for path in self._folder.rglob("*") if path.is_file())
+        return {path.relative_to(self._folder).as_posix(): path.read_bytes() for path in files}
+
+
+def mission_floors() -> tuple[FloorRecord, ...]:
+    """Speed of light of the mission shape on L4 and H200, from cold DRAM, with targets and published times."""
+    records = []
+    for name, target in TARGETS_US.items():
+        gpu = gpu_named(name)
+        figures = tuple(
+            Figure(
+                name=floor.resource,
+                value=floor.microseconds,
+                unit="us",
+                kind=FigureKind.PUBLISHED if floor.resource == "launch" else FigureKind.MODELLED,
+                gpu=name,
+                source=f"{floor.how}. {gpu.source}",
+            )
+            for floor in floors(MISSION, gpu)
+        )
+        peers = tuple(
+            Figure(name=peer, value=value, unit="us", kind=FigureKind.PUBLISHED, gpu=name, source="torch on L4")
+            for peer, value in PUBLISHED_MISSION_US.get(name, {}).items()
+        )
+        records.append(
+            FloorRecord(
+                gpu=name,
+                problem=ProblemRecord(**MISSION.to_dict()),
+                floors=figures,
+                peers=peers,
+                target_us=target,
+                target_sentence=feasibility(target, MISSION, gpu).sentence,
+            )
+        )
+    return tuple(records)
+
+
+def verify_bundle(path: Path | str) -> verify.Outcome:
+    """Check a bundle, packed or unpacked, with the stand-alone verifier.
+
+    Raises
+    ------
+    UserError
+        If there is no such file or directory, or it is no bundle.
+    """
+    try:
+        return verify.verify(path)
+    except verify.NotABundleError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def without_paths(text: str) -> str:
+    """``text`` with each absolute path, or path from a home directory, cut down to its last part."""
+    return _PATH.sub(r"\1", text)
+
+
+def _clean(value: Any) -> Any:
+    """Plain JSON values with :func:`without_paths` applied to every text."""
+    if isinstance(value, str):
+        return without_paths(value)
+    if isinstance(value, Mapping):
+        return {key: _clean(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(inner) for inner in value]
+    return value
+
+
+def _json(record: Record) -> bytes:
+    return verify.canonical(record.model_dump(mode="json"))

@@ -1,0 +1,672 @@
+#!/usr/bin/env python3
+"""Stand-alone verifier of an SDPA Lab bundle: ``python verify.py BUNDLE.tar.gz`` (or an unpacked directory).
+
+It imports nothing of the lab, only NumPy and the standard library, and takes no word of the records for what it can
+work out itself:
+
+- every byte of the archive and of every file is covered by a digest, and the archive has the one canonical form;
+- for every case, from the raw arrays: the float64 reference, the intended numerics, the limits, the errors, the status;
+  normal inputs are made again from their seed;
+- the verdict from its cases, the gate from the resources, the resources (registers, stack, static shared memory) from
+  the cubin, and that what ran is the PTX in the bundle.
+
+Exit 0: accepted. 1: rejected, one line a finding. 2: this is not a bundle.
+
+Layout of arrays: ``arrays/<sha256>.raw`` holds little-endian elements in C order; shape and dtype are those of the
+case's problem: q, o and yardstick (torch's own output) [B, H, Sq, D], k and v [B, Hkv, Skv, D].
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import stat
+import struct
+import sys
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+FORMAT = 1
+MAX_BYTES = 2 << 30
+"""More than this, packed or unpacked, is refused rather than read."""
+TOLERANCE = 1e-6
+"""Relative difference of figures re-derived on another machine: the order of float64 sums, nothing else."""
+
+Members = dict[str, bytes]
+_MAGIC = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff" + struct.pack("<H", 52) + b"SL" + struct.pack("<H", 48) + b"sdpalab bundle 1"
+
+
+class NotABundleError(ValueError):
+    """What was given is no bundle at all; the message is one sentence."""
+
+
+@dataclass
+class Outcome:
+    """What was found: ``findings`` are reasons to reject, ``summary`` says what was re-derived."""
+
+    findings: list[str] = field(default_factory=list)
+    summary: list[str] = field(default_factory=list)
+
+    @property
+    def accepted(self) -> bool:
+        """True if nothing was found."""
+        return not self.findings
+
+
+def canonical(value: Any) -> bytes:
+    """The one JSON form that manifest and records have."""
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False)
+    return text.encode("ascii") + b"\n"
+
+
+# --- the archive ------------------------------------------------------------------------------------------------------
+
+
+def pack(top: str, members: Mapping[str, bytes]) -> bytes:
+    """The canonical ``.tar.gz`` of ``members`` under the directory ``top``.
+
+    The tar has its members sorted, no times, no owners. A gzip stream may be changed in ways that its checksum does not
+    see, so the header's extra field holds the sha256 of all that follows it; other tools ignore that field.
+    """
+    packer = zlib.compressobj(6, zlib.DEFLATED, -15)
+    tar = _tar(top, members)
+    body = packer.compress(tar) + packer.flush() + struct.pack("<II", zlib.crc32(tar), len(tar) & 0xFFFFFFFF)
+    return _MAGIC + hashlib.sha256(body).digest() + body
+
+
+def _tar(top: str, members: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name in sorted(members):
+            info = tarfile.TarInfo(f"{top}/{name}")
+            info.size, info.mode = len(members[name]), 0o644
+            archive.addfile(info, io.BytesIO(members[name]))
+    return buffer.getvalue()
+
+
+def unpack(blob: bytes) -> tuple[str, Members, list[str]]:
+    """Top directory, members and findings of a ``.tar.gz`` made by :func:`pack`.
+
+    Raises
+    ------
+    NotABundleError
+        If the bytes do not even resemble one.
+    """
+    head = blob[: len(_MAGIC)]
+    if head != _MAGIC:
+        if sum(a == b for a, b in zip(head, _MAGIC, strict=False)) < len(_MAGIC) // 2:
+            raise NotABundleError("it is not a bundle: it does not begin as the archives that sdpalab writes")
+        return "", {}, ["archive: its header has been changed"]
+    body = blob[len(_MAGIC) + 32 :]
+    if hashlib.sha256(body).digest() != blob[len(_MAGIC) : len(_MAGIC) + 32]:
+        return "", {}, ["archive: its bytes do not have the digest in its header"]
+    try:
+        unpacker = zlib.decompressobj(-15)
+        tar = unpacker.decompress(body, MAX_BYTES)
+        if unpacker.unused_data != struct.pack("<II", zlib.crc32(tar), len(tar) & 0xFFFFFFFF):
+            return "", {}, ["archive: it does not end as a gzip file does, or is too large"]
+        return _untar(tar)
+    except (zlib.error, tarfile.TarError, UnicodeError) as error:
+        return "", {}, [f"archive: {error}"]
+
+
+def _untar(tar: bytes) -> tuple[str, Members, list[str]]:
+    members: Members = {}
+    top = ""
+    with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as archive:
+        for info in archive:
+            top, _, name = info.name.partition("/")
+            if not info.isreg():
+                return top, {}, [f"archive: {info.name} is not a plain file"]
+            if not _plain(info.name) or not name:
+                return top, {}, [f"archive: the path {info.name} leaves the bundle"]
+            content = archive.extractfile(info)
+            members[name] = content.read() if content else b""
+    if _tar(top, members) != tar:
+        return top, members, ["archive: it is not in the canonical form, something is hidden in it"]
+    return top, members, []
+
+
+def _plain(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and str(path) == name and "\\" not in name
+
+
+def read_directory(root: Path) -> tuple[Members, list[str]]:
+    """Files of an unpacked bundle, and findings about what is not a plain file.
+
+    Raises
+    ------
+    NotABundleError
+        If there is no ``manifest.yaml`` in it.
+    """
+    if not (root / "manifest.yaml").is_file():
+        raise NotABundleError("it is not a bundle: the directory has no manifest.yaml")
+    members: Members = {}
+    findings: list[str] = []
+    total = 0
+    for base, folders, files in os.walk(root):
+        for name in folders + files:
+            path = Path(base) / name
+            shown = path.relative_to(root).as_posix()
+            mode = path.lstat().st_mode
+            if stat.S_ISDIR(mode):
+                if not any(path.iterdir()):
+                    findings.append(f"{shown}: an empty directory that the manifest does not know")
+                continue
+            total += path.lstat().st_size
+            if not stat.S_ISREG(mode) or total > MAX_BYTES:
+                findings.append(f"{shown}: not a plain file, or too large")
+                continue
+            members[shown] = path.read_bytes()
+    return members, findings
+
+
+def read(path: Path) -> tuple[Members, list[str]]:
+    """Members of a bundle, packed or unpacked, and what was wrong with the container.
+
+    Raises
+    ------
+    NotABundleError
+        If there is no such file, it cannot be read, or it is no bundle.
+    """
+    if path.is_dir():
+        return read_directory(path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise NotABundleError("it is not a bundle: it is larger than 2 GiB")
+        blob = path.read_bytes()
+    except OSError as error:
+        raise NotABundleError(f"it cannot be read: {error.strerror}") from None
+    top, members, findings = unpack(blob)
+    side_car = path.with_name(path.name + ".sha256")
+    if side_car.is_file():
+        words = side_car.read_text(errors="replace").split()
+        if words != [hashlib.sha256(blob).hexdigest(), path.name]:
+            findings.append(f"{side_car.name}: it does not hold the digest of {path.name}")
+    if not findings and _parse(members, "manifest.yaml", findings).get("name") != top:
+        findings.append("manifest.yaml: the bundle's name is not that of the archive's directory")
+    return members, findings
+
+
+# --- manifest ---------------------------------------------------------------------------------------------------------
+
+
+def manifest_digest(manifest: Mapping[str, Any]) -> str:
+    """Digest over all: of the manifest without this very entry, and so of every file's digest."""
+    return hashlib.sha256(canonical({k: v for k, v in manifest.items() if k != "digest"})).hexdigest()
+
+
+def check_manifest(members: Members) -> list[str]:
+    """Findings about missing, extra and changed files, and about the manifest's own form."""
+    findings: list[str] = []
+    manifest = _parse(members, "manifest.yaml", findings)
+    if findings:
+        return findings
+    if manifest.get("format") != FORMAT:
+        return [f"manifest.yaml: format {manifest.get('format')!r}, and this verifier knows format {FORMAT}"]
+    if manifest.get("digest") != manifest_digest(manifest):
+        findings.append("manifest.yaml: its digest over all is not that of what it says")
+    files: Mapping[str, Any] = manifest.get("files") or {}
+    findings += [f"{name}: in the manifest, and missing" for name in sorted(set(files) - set(members))]
+    findings += [
+        f"{name}: not in the manifest" for name in sorted(set(members) - set(files)) if name != "manifest.yaml"
+    ]
+    for name in sorted(set(files) & set(members)):
+        said = {"sha256": hashlib.sha256(members[name]).hexdigest(), "size": len(members[name])}
+        if files[name] != said:
+            findings.append(f"{name}: its bytes are not those of the manifest")
+        if name.startswith("arrays/") and name != f"arrays/{said['sha256']}.raw":
+            findings.append(f"{name}: an array's name is the digest of its bytes, and this one's is not")
+    needed = {"report.html", "environment.json", "floors.json", "verify.py"} - set(files)
+    findings += [f"{name}: every bundle has one, and this one has not" for name in sorted(needed)]
+    return findings
+
+
+def _parse(members: Members, name: str, findings: list[str]) -> dict[str, Any]:
+    """A JSON member in canonical form; anything else is a finding and gives {}."""
+    try:
+        value = json.loads(members[name].decode("ascii"))
+        if isinstance(value, dict) and canonical(value) == members[name]:
+            return value
+    except (KeyError, ValueError, RecursionError):
+        pass
+    findings.append(f"{name}: missing, or not JSON in canonical form")
+    return {}
+
+
+# --- the rule: arrays to errors, limits and status --------------------------------------------------------------------
+
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126}
+LEAST_SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
+LIMITED = ("max_abs", "rel_l2", "worst_row_rel_l2")
+
+
+def decode(raw: bytes, shape: tuple[int, ...], dtype: str) -> Any:
+    """float32 array of ``shape`` from little-endian float16 or bfloat16 bytes; ValueError if their number is wrong."""
+    if len(raw) != 2 * math.prod(shape):
+        raise ValueError(f"{len(raw)} bytes, and {'x'.join(map(str, shape))} {dtype} has {2 * math.prod(shape)}")
+    if dtype == "float16":
+        return np.frombuffer(raw, "<f2").astype(np.float32).reshape(shape)
+    return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
+
+
+def rounded(values: Any, dtype: str) -> Any:
+    """float32 ``values`` rounded to nearest even in ``dtype``, and back as float32."""
+    single = np.asarray(values, np.float32)
+    if dtype == "float32":
+        return single
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            return single.astype(np.float16).astype(np.float32)
+    bits = single.view(np.uint32)
+    nearest = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    return np.where(np.isfinite(single), nearest.view(np.float32), single)
+
+
+def oracle(q: Any, k: Any, v: Any, problem: Mapping[str, Any], p_type: str) -> tuple[Any, Any]:
+    """Attention in float64, and as intended (weights rounded to ``p_type``, sums to float32, the result to 16 bits)."""
+    group = problem["heads"] // problem["kv_heads"]
+    exact = np.empty(q.shape, np.float64)
+    intended = np.empty(q.shape, np.float32)
+    for b, h, start in np.ndindex(problem["batch"], problem["heads"], -(-problem["seq_q"] // 1024)):
+        rows = slice(start * 1024, min((start + 1) * 1024, problem["seq_q"]))
+        keys, values = (x[b, h // group].astype(np.float64) for x in (k, v))
+        scores = (q[b, h, rows].astype(np.float64) @ keys.T) * problem["scale"]
+        if problem["causal"]:
+            scores = np.where(
+                np.arange(problem["seq_kv"]) <= np.arange(rows.start, rows.stop)[:, None], scores, -np.inf
+            )
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        exact[b, h, rows] = weights @ values / weights.sum(axis=1, keepdims=True)
+        p = weights.astype(np.float32)
+        total = p.astype(np.float64).sum(axis=1, keepdims=True).astype(np.float32)
+        product = (rounded(p, p_type).astype(np.float64) @ values).astype(np.float32)
+        intended[b, h, rows] = rounded(product / total, problem["dtype"])
+    return exact, intended
+
+
+def errors_of(out: Any, exact: Any, dtype: str) -> dict[str, Any]:
+    """The figures of an errors record: distance of ``out`` from ``exact``, elements that are not finite left out."""
+    finite = np.isfinite(out)
+    difference = np.abs(np.where(finite, out, exact) - exact)
+    norms = np.sqrt(np.sum(exact**2, axis=-1))
+    typical = np.sqrt(np.mean(norms**2, axis=-1, keepdims=True))
+    least = LEAST_SUBNORMAL[dtype]
+    size = np.maximum(np.maximum(norms, typical / 256), math.sqrt(exact.shape[-1]) * least)
+    rows = np.sqrt(np.sum(difference**2, axis=-1)) / size
+    whole = max(float(np.sqrt(np.sum(exact**2))), math.sqrt(exact.size) * least)
+    return {
+        "max_abs": float(difference.max()),
+        "max_abs_index": [int(n) for n in np.unravel_index(int(difference.argmax()), difference.shape)],
+        "rel_l2": float(np.sqrt(np.sum(difference**2))) / whole,
+        "worst_row_rel_l2": float(rows.max()),
+        "worst_row": [int(n) for n in np.unravel_index(int(rows.argmax()), rows.shape)],
+        "not_finite": int(np.count_nonzero(~finite)),
+    }
+
+
+def limits_of(exact: Any, yardstick: Mapping[str, Any], intended: Mapping[str, Any], dtype: str) -> dict[str, float]:
+    """The figures of a limits record, from the errors of torch's output and of the intended numerics."""
+    floor = UNIT_ROUNDOFF[dtype] / 2
+    exponent = math.frexp(max(float(np.abs(exact).max()), LEAST_NORMAL[dtype]))[1]
+    return {
+        "max_abs": 2 * yardstick["max_abs"] + UNIT_ROUNDOFF[dtype] * 2.0 ** (exponent - 1),
+        "rel_l2": 1.5 * max(intended["rel_l2"], floor),
+        "worst_row_rel_l2": 2 * max(intended["worst_row_rel_l2"], floor),
+        "yardstick_max_abs": yardstick["max_abs"],
+        "intended_rel_l2": intended["rel_l2"],
+        "intended_worst_row_rel_l2": intended["worst_row_rel_l2"],
+    }
+
+
+def status_of(errors: Mapping[str, Any], limits: Mapping[str, float]) -> str:
+    """NOT_FINITE, INCORRECT or PASSED: what the numbers alone say."""
+    if errors["not_finite"]:
+        return "NOT_FINITE"
+    return "PASSED" if all(errors[name] <= limits[name] for name in LIMITED) else "INCORRECT"
+
+
+def normal_inputs(problem: Mapping[str, Any], seed: int) -> Iterator[tuple[str, Any]]:
+    """The lab's ``normal`` inputs: Philox bits keyed by a digest of what is asked for, then Box-Muller in float64."""
+    label = json.dumps(["normal", problem, seed], sort_keys=True)
+    for name in "qkv":
+        shape = array_shape(name, problem)
+        half = (math.prod(shape) + 1) // 2
+        key = hashlib.sha256(f"{name}:{label}".encode()).digest()[:16]
+        raw = np.random.Philox(key=int.from_bytes(key, "little")).random_raw(2 * half)
+        first, second = (((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53).reshape(2, half)
+        radius, angle = np.sqrt(-2 * np.log(first)), 2 * math.pi * second
+        flat = np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[: math.prod(shape)]
+        if problem["dtype"] == "float16":
+            yield name, flat.astype(np.float16).astype(np.float32).reshape(shape)
+        else:
+            yield name, rounded(flat, "bfloat16").reshape(shape)
+
+
+def array_shape(name: str, problem: Mapping[str, Any]) -> tuple[int, ...]:
+    """Shape of the array ``name`` of a case: k and v have the keys' shape, all others that of q."""
+    heads, seq = ("kv_heads", "seq_kv") if name in ("k", "v") else ("heads", "seq_q")
+    return (problem["batch"], problem[heads], problem[seq], problem["head_dim"])
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+KEYS = {
+    "attempt": "kernel config idea builds verdict failure figures",
+    "verdict": "kernel config device level seed status passed reason cases",
+    "case": "name problem inputs seed status reason errors limits digests run",
+    "problem": "batch heads seq_q head_dim kv_heads seq_kv dtype causal scale",
+    "build": "directory name module key entry arch compiler command compile_seconds cache_hit sources files "
+    "resources gate",
+    "resources": "registers stack_bytes spill_bytes static_shared_bytes dynamic_shared_bytes threads_per_block "
+    "blocks_per_sm warps_per_sm limiter sass main_loop",
+    "gate": "rules reason ok",
+    "rule": "name value limit kind ok",
+    "figure": "name value unit kind gpu source",
+}
+"""Every field of every record: no more, no less."""
+STATUSES = (
+    *("PASSED", "INCORRECT", "NOT_FINITE", "NONDETERMINISTIC", "INPUT_CHANGED", "BAD_OUTPUT", "HAZARD"),
+    *("UNSUPPORTED", "BUILD_FAILED", "CRASHED", "TIMED_OUT", "INFRA_ERROR"),
+)
+SPEED_UNITS = ("s", "ms", "us", "ns", "TFLOPS", "GFLOPS", "GB/s", "TB/s", "x")
+TWELVE = [
+    (shape, seed) for shape in ((1, 2, 64, 64), (1, 4, 128, 64), (1, 8, 512, 64), (2, 2, 64, 64)) for seed in (0, 1, 2)
+]
+_FIXED = {"manifest.yaml", "report.html", "environment.json", "floors.json", "verify.py", "harness.diff"}
+
+
+class _Checker:
+    """Goes through the records of one bundle, collecting findings and which files they account for."""
+
+    def __init__(self, members: Members) -> None:
+        self.members = members
+        self.outcome = Outcome()
+        self.used = set(_FIXED)
+        self.oracles: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {}
+
+    def find(self, where: str, what: str) -> None:
+        self.outcome.findings.append(f"{where}: {what}")
+
+    def same_keys(self, where: str, kind: str, record: Mapping[str, Any]) -> None:
+        if set(record) != set(KEYS[kind].split()):
+            self.find(where, f"the fields of its {kind} are not those of the format")
+
+    def run(self) -> Outcome:
+        names = sorted(name for name in self.members if name.startswith("records/"))
+        self.check_environment()
+        if not names:
+            self.find("records", "there is none")
+        for name in names:
+            self.used.add(name)
+            record = _parse(self.members, name, self.outcome.findings)
+            try:
+                if record:
+                    self.check_attempt(name, record)
+            except (KeyError, TypeError, ValueError, AttributeError, IndexError, struct.error) as error:
+                self.find(name, f"malformed ({type(error).__name__}: {error})")
+        for name in sorted(set(self.members) - self.used):
+            self.find(name, "no record accounts for it")
+        return self.outcome
+
+    def check_environment(self) -> None:
+        findings = self.outcome.findings
+        manifest = _parse(self.members, "manifest.yaml", findings)
+        harness = _parse(self.members, "environment.json", findings).get("harness") or {}
+        floors = _parse(self.members, "floors.json", findings).get("gpus", [])
+        commit, dirty = harness.get("commit"), bool(harness.get("dirty"))
+        start = f"sdpalab-{(commit or 'nogit')[:12]}{'-dirty' if dirty else ''}-"
+        if not str(manifest.get("name")).startswith(start):
+            self.find("manifest.yaml", f"the bundle's name does not begin with {start}, as its environment says")
+        if dirty != ("harness.diff" in self.members):
+            self.find("harness.diff", "must be there if, and only if, the harness was dirty")
+        for floor in floors:
+            self.check_figures("floors.json", [*floor["floors"], *floor["peers"]], passed=True)
+
+    def check_attempt(self, where: str, record: Mapping[str, Any]) -> None:
+        self.same_keys(where, "attempt", record)
+        gates = [self.check_build(f"{where} build {build['name']}", build) for build in record["builds"]]
+        built = {build["files"]["kernel.ptx"] for build in record["builds"]}
+        verdict = record["verdict"]
+        passed = verdict is not None and verdict["status"] == "PASSED"
+        self.check_figures(where, record["figures"], passed)
+        gate = {True: "kept", False: "BROKEN"}[all(gates)] if gates else "none"
+        label = " ".join(filter(None, (record["kernel"], record["config"])))
+        if verdict is None:
+            if not record["failure"]:
+                self.find(where, "neither a verdict nor a failure that says why")
+            self.outcome.summary.append(f"{label}: not judged ({record['failure']}); gate {gate}")
+            return
+        self.same_keys(where, "verdict", verdict)
+        derived = 0
+        for case in verdict["cases"]:
+            derived += self.check_case(f"{where} case {case['name']}", case, built)
+        bad = [case["status"] for case in verdict["cases"] if case["status"] != "PASSED"]
+        status = next((s for s in bad if s != "INFRA_ERROR"), "INFRA_ERROR")
+        status = status if bad or not verdict["cases"] else "PASSED"
+        if verdict["status"] != status or verdict["passed"] is not (status == "PASSED"):
+            self.find(where, f"the verdict says {verdict['status']}, and its cases say {status}")
+        judged = [
+            (tuple(case["problem"][size] for size in ("batch", "heads", "seq_q", "head_dim")), case["seed"])
+            for case in verdict["cases"]
+            if case["inputs"] == "normal" and _is_plain(case["problem"]) and case["status"] == "PASSED"
+        ]
+        twelve = sum(pair in judged for pair in TWELVE)
+        self.outcome.summary.append(
+            f"{label}: {verdict['status']} on {verdict['device']}; {derived} of {len(verdict['cases'])} cases "
+            f"re-derived from raw arrays; {twelve} of the 12 contract cases passed; gate {gate}"
+        )
+
+    def check_figures(self, where: str, figures: list[Mapping[str, Any]], passed: bool) -> None:
+        for figure in figures:
+            self.same_keys(where, "figure", figure)
+            speed, kind, name = figure["unit"] in SPEED_UNITS, figure["kind"], figure["name"]
+            if kind not in ("measured", "simulated", "modelled", "published"):
+                self.find(where, f"figure {name}: {kind} is no kind of figure")
+            if kind == "simulated" and speed:
+                self.find(where, f"figure {name}: what is simulated has no time and no speed")
+            if speed and not passed:
+                self.find(where, f"figure {name}: a speed without PASSED")
+            if not (figure["gpu"] if kind == "measured" else kind == "simulated" or figure["source"]):
+                self.find(where, f"figure {name}: it does not say where it was measured, or where it comes from")
+
+    def check_build(self, where: str, build: Mapping[str, Any]) -> bool:
+        """Checks one build; True if its gate is kept, or it has none."""
+        self.same_keys(where, "build", build)
+        for name, digest in build["files"].items():
+            path = f"{build['directory']}/{name}"
+            self.used.add(path)
+            if hashlib.sha256(self.members.get(path, b"")).hexdigest() != digest:
+                self.find(where, f"{path} is missing or is not the file that was built")
+        kept = {name.removeprefix("include/"): digest for name, digest in build["files"].items()}
+        for name, digest in build["sources"].items():
+            if kept.get(name, digest) != digest or (name == build["module"] and name not in kept):
+                self.find(where, f"{name} is not the source that was compiled")
+        resources, gate = build["resources"], build["gate"]
+        if resources is not None:
+            self.same_keys(where, "resources", resources)
+            read_off = cubin_resources(self.members.get(f"{build['directory']}/kernel.cubin", b""), build["entry"])
+            for name, value in read_off.items():
+                if resources[name] != value:
+                    self.find(where, f"{name} is {resources[name]} in the record and {value} in the cubin")
+        if gate is None:
+            return True
+        if resources is None:
+            self.find(where, "a gate without resources")
+            return False
+        self.same_keys(where, "gate", gate)
+        values = dict(resources, shared_bytes=resources["static_shared_bytes"] + resources["dynamic_shared_bytes"])
+        for name in {"registers", "shared_bytes", "spill_bytes", "stack_bytes", "blocks_per_sm"} - {
+            rule["name"] for rule in gate["rules"]
+        }:
+            self.find(where, f"the gate has no rule for {name}")
+        for rule in gate["rules"]:
+            self.same_keys(where, "rule", rule)
+            value, limit, least = values[rule["name"]], rule["limit"], rule["kind"] == "at least"
+            if least is not (rule["name"] == "blocks_per_sm"):
+                self.find(where, f"gate rule {rule['name']} is on the wrong side of its limit")
+            if rule["value"] != value or rule["ok"] is not (value >= limit if least else value <= limit):
+                self.find(where, f"gate rule {rule['name']}: {value} against {limit} is not what the record says")
+        ok = all(rule["ok"] for rule in gate["rules"])
+        if gate["ok"] is not ok:
+            self.find(where, "the gate's outcome is not that of its rules")
+        return ok
+
+    def check_case(self, where: str, case: Mapping[str, Any], built: set[str]) -> bool:
+        """Checks one case; True if it was re-derived from raw arrays."""
+        self.same_keys(where, "case", case)
+        self.same_keys(where, "problem", case["problem"])
+        if case["status"] not in STATUSES:
+            self.find(where, f"{case['status']!r} is no status")
+        if case["status"] != "PASSED" and not case["reason"]:
+            self.find(where, f"{case['status']} without a reason")
+        ran = case["run"].get("ptx_sha256", [])
+        if set(ran) - built or (case["status"] == "PASSED" and built and not ran):
+            self.find(where, "it does not say that it ran the PTX in this bundle")
+        paths = {name: f"arrays/{digest}.raw" for name, digest in case["digests"].items()}
+        self.used.update(paths.values())
+        missing = [name for name in ("q", "k", "v", "o", "yardstick") if paths.get(name, "") not in self.members]
+        if "o_second" in case["digests"] and case["status"] == "PASSED":
+            self.find(where, "PASSED, and its two runs gave different outputs")
+        if case["status"] not in ("PASSED", "INCORRECT", "NOT_FINITE"):
+            return False
+        if missing:
+            self.find(where, f"{case['status']} without the array {missing[0]} that shows it")
+            return False
+        problem = case["problem"]
+        arrays = {
+            name: decode(self.members[path], array_shape(name, problem), problem["dtype"])
+            for name, path in paths.items()
+        }
+        exact, intended, yardstick = self.oracle_of(where, case, arrays)
+        errors = errors_of(arrays["o"], exact, problem["dtype"])
+        limits = limits_of(exact, yardstick, intended, problem["dtype"])
+        self.compare(where, "errors", case["errors"], errors)
+        self.compare(where, "limits", case["limits"], limits)
+        if case["status"] != status_of(errors, limits):
+            self.find(where, f"the record says {case['status']}, and its arrays say {status_of(errors, limits)}")
+        return True
+
+    def oracle_of(
+        self, where: str, case: Mapping[str, Any], arrays: Mapping[str, Any]
+    ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        """Float64 reference of a case, errors of the intended numerics and of the yardstick; kept for reuse."""
+        problem, numerics = case["problem"], case["run"]["numerics"]
+        inputs = [case["digests"][name] for name in ("q", "k", "v", "yardstick")]
+        key = json.dumps([inputs, problem, numerics, case["inputs"], case["seed"]], sort_keys=True)
+        if key in self.oracles:
+            return self.oracles[key]
+        if case["inputs"] == "normal":
+            for name, made in normal_inputs(problem, case["seed"]):
+                # another math library may round one element in 10**12 the other way
+                if np.count_nonzero(arrays[name] != made) > 1 + made.size // 10**6:
+                    self.find(where, f"{name} is not what normal inputs of seed {case['seed']} are")
+        if numerics["accumulate"] != "float32":
+            self.find(where, f"numerics accumulate in {numerics['accumulate']!r}, which has no rule")
+        p_type = problem["dtype"] if numerics["probabilities"] == "problem" else numerics["probabilities"]
+        exact, intended = oracle(arrays["q"], arrays["k"], arrays["v"], problem, p_type)
+        dtype = problem["dtype"]
+        self.oracles[key] = exact, errors_of(intended, exact, dtype), errors_of(arrays["yardstick"], exact, dtype)
+        return self.oracles[key]
+
+    def compare(self, where: str, what: str, said: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+        if not isinstance(said, dict) or set(said) != set(found):
+            self.find(where, f"the fields of its {what} are not those of the format")
+            return
+        for name, value in found.items():
+            exactly = not isinstance(value, float)
+            if (said[name] != value) if exactly else not math.isclose(said[name], value, rel_tol=TOLERANCE):
+                self.find(where, f"{what} {name} is {said[name]} in the record and {value} from the arrays")
+
+
+def _is_plain(problem: Mapping[str, Any]) -> bool:
+    """True if nothing of the problem departs from the contract's cases but its four sizes."""
+    same = problem["kv_heads"] == problem["heads"] and problem["seq_kv"] == problem["seq_q"]
+    scale = math.isclose(problem["scale"], 1 / math.sqrt(problem["head_dim"]), rel_tol=1e-12)
+    return same and scale and problem["dtype"] == "float16" and problem["causal"] is False
+
+
+def cubin_resources(cubin: bytes, entry: str) -> dict[str, int]:
+    """Registers, stack and static shared memory of ``entry``, read from the ELF file that the compiler wrote.
+
+    Registers and frame are the attributes 0x2f (REGCOUNT) and 0x11 (FRAME_SIZE) of section ``.nv.info``; static shared
+    memory is the size of ``.nv.shared.<entry>``. Raises ValueError if it is no such file or has no such entry.
+    """
+    if cubin[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("the cubin is no 64-bit ELF file")
+    offset, size, count, strings = (*struct.unpack_from("<Q", cubin, 40), *struct.unpack_from("<HHH", cubin, 58))
+    sections = [struct.unpack_from("<IIQQQQII", cubin, offset + i * size) for i in range(count)]
+
+    def text(table: int, at: int) -> str:
+        begin = sections[table][4] + at
+        return cubin[begin : cubin.index(b"\0", begin)].decode()
+
+    def body(section: tuple[int, ...]) -> bytes:
+        return cubin[section[4] : section[4] + section[5]]
+
+    named = {text(strings, section[0]): section for section in sections}
+    symbols = named[".symtab"]
+    names = [text(symbols[6], name) for (name,) in struct.iter_unpack("<I20x", body(symbols))]
+    found = {"static_shared_bytes": named[f".nv.shared.{entry}"][5] if f".nv.shared.{entry}" in named else 0}
+    info, at = body(named[".nv.info"]), 0
+    while at < len(info):
+        form, attribute, length = struct.unpack_from("<BBH", info, at)
+        if form == 4 and attribute in (0x2F, 0x11):
+            symbol, value = struct.unpack_from("<II", info, at + 4)
+            if names[symbol] == entry:
+                found["registers" if attribute == 0x2F else "stack_bytes"] = value
+        at += 4 + (length if form == 4 else 0)
+    if set(found) != {"static_shared_bytes", "registers", "stack_bytes"}:
+        raise ValueError(f"the cubin has no entry {entry}")
+    return found
+
+
+# --- all of it --------------------------------------------------------------------------------------------------------
+
+
+def verify(path: str | os.PathLike[str]) -> Outcome:
+    """Everything that is wrong with a bundle, and what was re-derived.
+
+    Raises
+    ------
+    NotABundleError
+        If there is no such file or directory, or it is no bundle.
+    """
+    members, findings = read(Path(path))
+    if not findings:
+        findings = check_manifest(members)
+    # Re-deriving from files that are not the bundle's own would only add noise.
+    return Outcome(findings) if findings else _Checker(members).run()
+
+
+def main(arguments: list[str]) -> int:
+    """The command line: one argument, one line for each finding; returns the exit status."""
+    if len(arguments) != 1:
+        print("usage: python verify.py BUNDLE.tar.gz", file=sys.stderr)
+        return 2
+    try:
+        outcome = verify(arguments[0])
+    except NotABundleError as error:
+        print(f"{arguments[0]}: {error}", file=sys.stderr)
+        return 2
+    for line in outcome.findings:
+        print(f"REJECTED {line}")
+    for line in outcome.summary if outcome.accepted else []:
+        print(line)
+    print("accepted" if outcome.accepted else f"rejected: {len(outcome.findings)} findings")
+    return 0 if outcome.accepted else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

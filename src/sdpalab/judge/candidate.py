@@ -1,0 +1,85 @@
+"""What is judged, in a form that can be sent to a worker without loading any of it here."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.errors import UserError
+from sdpalab.kernels.kernel import CudaKernel
+
+__all__ = ["Candidate", "Shipment", "prepare"]
+
+Candidate: TypeAlias = "str | CudaKernel | Callable[..., Any]"
+"""A registry name, ``FILE.py[:NAME]``, a CudaKernel, or ``fn(q, k, v, *, scale, causal) -> out`` on torch tensors."""
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """A candidate on its way to a worker. ``kind`` is ``registry`` or ``file`` (``spec`` says which), or ``pickle``."""
+
+    kind: str
+    spec: str
+    pickle: npt.NDArray[np.uint8]
+
+
+def prepare(candidate: Candidate) -> Shipment:
+    """Make ``candidate`` ready to send. A name or a file is only looked up in the worker; nothing is imported here.
+
+    Raises
+    ------
+    UserError
+        If it is none of the things that can be judged, the file does not exist, or the object cannot be pickled.
+    """
+    nothing = np.empty(0, np.uint8)
+    if isinstance(candidate, str):
+        stem, is_file, _ = f"{candidate}:".partition(".py:")
+        if not is_file:
+            return Shipment("registry", candidate, nothing)
+        if not Path(f"{stem}.py").is_file():
+            raise UserError(f"{stem}.py does not exist or is not a file; a kernel is given as NAME or FILE.py[:NAME]")
+        return Shipment("file", candidate, nothing)
+    if not (isinstance(candidate, CudaKernel) or callable(candidate)):
+        raise UserError(
+            "a candidate is a registry name, FILE.py[:NAME], a CudaKernel or a callable, "
+            f"not {type(candidate).__name__}"
+        )
+    return Shipment("pickle", "", np.frombuffer(_pickled(candidate), np.uint8))
+
+
+def _pickled(candidate: object) -> bytes:
+    import cloudpickle
+
+    parts = vars(candidate).values() if isinstance(candidate, CudaKernel) else [candidate]
+    modules = {getattr(part, "__module__", None) for part in parts if callable(part)}
+    # A worker could not import these by name, so their functions travel as code.
+    foreign = [sys.modules[name] for name in modules if name in sys.modules and not _importable(name)]
+    for module in foreign:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(candidate))
+    except Exception as error:
+        raise UserError(
+            f"the candidate cannot be sent to a worker process ({type(error).__name__}: {error}); "
+            "give it as FILE.py:NAME instead"
+        ) from error
+    finally:
+        for module in foreign:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _importable(module: str) -> bool:
+    """True if ``import module`` in a fresh process with this one's ``sys.path`` would find the same file."""
+    if module == "__main__":
+        return True  # cloudpickle sends it by value already
+    top = module.partition(".")[0]
+    spec = importlib.machinery.PathFinder.find_spec(top)
+    loaded = getattr(sys.modules.get(top), "__file__", None)
+    return spec is not None and (loaded is None or spec.origin == loaded)

@@ -1,0 +1,111 @@
+"""What a failed case says: the worst index and the worst row in a sentence, and a likely cause where one is plain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.judge.rule import INTENDED_FACTOR, ROW_FACTOR, YARDSTICK_FACTOR, row_errors
+from sdpalab.judge.verdict import Errors, Limits
+from sdpalab.problem import Problem
+
+__all__ = ["incorrect_reason", "not_finite_reason"]
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+
+
+def incorrect_reason(
+    problem: Problem, out: Array, v: Array, reference: F64, errors: Errors, limits: Limits, broken: tuple[str, ...]
+) -> str:
+    """Which limits are exceeded and by how much, where it is worst, and a hint."""
+    rounding = limits.max_abs - YARDSTICK_FACTOR * limits.yardstick_max_abs
+    parts = []
+    if "max_abs" in broken:
+        over = _times(errors.max_abs, limits.max_abs)
+        parts.append(
+            f"max error {errors.max_abs:.3g} at {_place(errors.max_abs_index)} is {over} the limit "
+            f"{limits.max_abs:.3g} ({YARDSTICK_FACTOR:g}x torch's own {limits.yardstick_max_abs:.3g} plus half an ulp {rounding:.3g})"
+        )
+    else:
+        parts.append(f"max error {errors.max_abs:.3g} at {_place(errors.max_abs_index)} is within its limit")
+    if "rel_l2" in broken:
+        parts.append(
+            f"relative L2 {errors.rel_l2:.3g} is {_times(errors.rel_l2, limits.rel_l2)} the limit {limits.rel_l2:.3g} "
+            f"({INTENDED_FACTOR:g}x the intended numerics')"
+        )
+    row = f"worst row {_place(errors.worst_row)} has relative L2 {errors.worst_row_rel_l2:.3g}"
+    if "worst_row_rel_l2" in broken:
+        over = _times(errors.worst_row_rel_l2, limits.worst_row_rel_l2)
+        row += f", {over} the limit {limits.worst_row_rel_l2:.3g} ({ROW_FACTOR:g}x the intended numerics' worst row)"
+    hint = _hint(problem, out.astype(np.float64), v, reference, errors, limits)
+    return "; ".join([*parts, row, *([hint] if hint else [])])
+
+
+def not_finite_reason(out: Array, errors: Errors) -> str:
+    """How many elements are not finite, where the first is, and how many were never written."""
+    first = tuple(int(n) for n in np.argwhere(~np.isfinite(out))[0])
+    untouched = int(np.count_nonzero(out.view(np.uint16) == 0xFFFF))
+    reason = f"{errors.not_finite} of {out.size} elements are not finite, the first at {_place(first)}: {out[first]}"
+    if untouched:
+        reason += f"; {untouched} still hold the poison that the output was filled with, so they were never written"
+    row = f"worst row among the rest {_place(errors.worst_row)} has relative L2 {errors.worst_row_rel_l2:.3g}"
+    return f"{reason}; {row}"
+
+
+def _place(index: tuple[int, ...]) -> str:
+    return "(" + ", ".join(f"{axis}={n}" for axis, n in zip("bhid", index, strict=False)) + ")"
+
+
+def _times(value: float, limit: float) -> str:
+    return f"{value / limit:.3g}x" if limit > 0.0 else "over"
+
+
+def _hint(problem: Problem, out: F64, v: Array, reference: F64, errors: Errors, limits: Limits) -> str:
+    """A likely cause, from cheap comparisons that each hold within the very limits that the output failed."""
+    if not out.any():
+        return "hint: the output is all zeros"
+    if _close(out, _visible_mean(problem, v), limits):
+        return "hint: each row is the plain mean of the V that it sees, so the scores have no effect"
+    factor = float(np.vdot(out, reference) / max(float(np.vdot(reference, reference)), 1e-300))
+    if factor != 0.0 and _close(out / factor, reference, limits):
+        return f"hint: the output is {factor:.4g} times the right one, so the normalisation is wrong"
+    b, h, i = errors.worst_row
+    distance = np.linalg.norm(reference - out[b, h, i], axis=-1)
+    place = tuple(int(n) for n in np.unravel_index(int(np.argmin(distance)), distance.shape))
+    norm = float(np.linalg.norm(reference[place]))
+    if place != errors.worst_row and distance[place] <= limits.worst_row_rel_l2 * norm:
+        return f"hint: that row holds what belongs into row {_place(place)}"
+    return _where(row_errors(out, reference, problem.dtype) > limits.worst_row_rel_l2)
+
+
+def _where(bad: npt.NDArray[np.bool_]) -> str:
+    """Which rows [B, H, Sq] are bad, if they form a pattern."""
+    count, wrong = int(bad.sum()), bad.reshape(-1, bad.shape[2]).any(axis=0)
+    if not count or bad.all():
+        return ""
+    heads = bad.any(axis=2)
+    if heads.sum() < heads.size and count == int(heads.sum()) * bad.shape[2]:
+        example = _place(tuple(int(n) for n in np.argwhere(heads)[0]))
+        return f"hint: all rows are wrong in {int(heads.sum())} of {heads.size} heads, such as {example}"
+    first, last = (int(n) for n in np.flatnonzero(wrong)[[0, -1]])
+    if first > 0 and last == wrong.size - 1:
+        return f"hint: rows below i={first} are right, {count} of {bad.size} rows are wrong"
+    return f"hint: {count} of {bad.size} rows are wrong, all with i from {first} to {last}"
+
+
+def _visible_mean(problem: Problem, v: Array) -> F64:
+    """Mean of the V that each row sees: what attention gives if all scores are equal, [B, H, Sq, D]."""
+    v64 = np.repeat(v.astype(np.float64), problem.group, axis=1)
+    if not problem.causal:
+        return np.broadcast_to(v64.mean(axis=2, keepdims=True), problem.q_shape)
+    seen = np.minimum(np.arange(problem.seq_q), problem.seq_kv - 1)
+    means = np.cumsum(v64, axis=2) / np.arange(1, problem.seq_kv + 1)[:, None]
+    picked: F64 = means[:, :, seen]
+    return picked
+
+
+def _close(out: F64, other: F64, limits: Limits) -> bool:
+    return bool(np.linalg.norm(out - other) <= limits.worst_row_rel_l2 * np.linalg.norm(other))

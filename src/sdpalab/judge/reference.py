@@ -1,0 +1,72 @@
+"""The oracle: attention in float64, in blocks of rows. Pure NumPy, and nothing of any candidate in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["attention_float64", "weight_blocks"]
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+
+ROWS = 512
+"""Rows of a block: at Skv = 4096 one block of scores takes 16 MiB."""
+
+
+def weight_blocks(q: Array, k: Array, *, scale: float, causal: bool) -> Iterator[tuple[tuple[int, int, slice], F64]]:
+    """Softmax weights before normalisation, ``exp(s - max(s))``, head by head and block by block.
+
+    Parameters
+    ----------
+    q : ndarray, [B, H, Sq, D]
+    k : ndarray, [B, Hkv, Skv, D]
+        Hkv divides H; query head h reads K/V head ``h // (H // Hkv)``.
+    scale : float
+        Factor on Q K^T.
+    causal : bool
+        Row i sees keys 0..i (top-left aligned).
+
+    Yields
+    ------
+    (b, h, rows), weights
+        Where the block lies, and its weights [rows, Skv] in float64; 0 where the mask hides the key. The largest
+        weight of a row is 1: every row sees at least key 0.
+    """
+    batch, heads, seq_q, _ = q.shape
+    seq_kv = k.shape[2]
+    group = heads // k.shape[1]
+    for b in range(batch):
+        for h in range(heads):
+            k_head = k[b, h // group].astype(np.float64)
+            for start in range(0, seq_q, ROWS):
+                rows = slice(start, min(start + ROWS, seq_q))
+                scores = (q[b, h, rows].astype(np.float64) @ k_head.T) * scale
+                if causal:
+                    scores[np.arange(seq_kv) > np.arange(rows.start, rows.stop)[:, None]] = -np.inf
+                scores -= scores.max(axis=1, keepdims=True)
+                yield (b, h, rows), np.exp(scores, out=scores)
+
+
+def attention_float64(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> F64:
+    """softmax(scale * Q K^T + mask) V in float64: what a candidate's output is compared with.
+
+    Parameters
+    ----------
+    q, k, v : ndarray, [B, H, Sq, D], [B, Hkv, Skv, D], [B, Hkv, Skv, D]
+        Taken as they are: the rounding of the inputs to 16 bits is part of the problem, not an error.
+    scale, causal
+        As in :func:`weight_blocks`.
+
+    Returns
+    -------
+    ndarray of float64, [B, H, Sq, D]
+    """
+    group = q.shape[1] // k.shape[1]
+    out = np.empty(q.shape[:3] + v.shape[3:], np.float64)
+    for (b, h, rows), weights in weight_blocks(q, k, scale=scale, causal=causal):
+        out[b, h, rows] = (weights @ v[b, h // group].astype(np.float64)) / weights.sum(axis=1, keepdims=True)
+    return out

@@ -1,0 +1,267 @@
+"""Judging one candidate: cases to workers, bytes back, and a verdict that is computed here and nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.errors import MachineError, UserError
+from sdpalab.inputs import Inputs, make_inputs
+from sdpalab.judge.candidate import Candidate, Shipment, prepare
+from sdpalab.judge.cases import CaseSpec, quick_cases, twelve_cases
+from sdpalab.judge.evaluate import Evidence, evaluate
+from sdpalab.judge.isolation import CandidateDied, Worker
+from sdpalab.judge.verdict import Case, Status, Verdict
+from sdpalab.problem import Problem
+
+__all__ = ["CASE_SECONDS", "Store", "judge", "judge_candidate"]
+
+CASE_SECONDS = 120.0
+"""Wall clock that one case may take, both runs together."""
+
+
+class Store(Protocol):
+    """Keeps the arrays behind a verdict, so that others can derive it again."""
+
+    def put(self, array: npt.NDArray[Any]) -> str:
+        """Keep ``array`` and return the sha256 of its bytes, in hex."""
+        ...
+
+
+def judge(
+    kernel: Candidate,
+    problems: Iterable[Problem] | None = None,
+    *,
+    device: str = "auto",
+    level: str = "quick",
+    seed: int = 0,
+) -> Verdict:
+    """Judge a kernel: run it in a process of its own and hold its outputs against float64.
+
+    Parameters
+    ----------
+    kernel : str, CudaKernel or callable
+        A registry name, ``FILE.py:NAME`` or ``FILE.py``, a CudaKernel, or ``fn(q, k, v, *, scale, causal) -> out`` on
+        torch CPU tensors [B, H, S, D] of the problem's dtype.
+    problems : iterable of Problem, optional
+        What to judge it on. Default: the twelve cases, and one with a hidden seed for each of their shapes.
+    device : {"auto", "sim", "cpu"}
+        ``sim``: the simulator, for CUDA kernels; ``cpu``: torch on the CPU, for callables; ``auto``: whichever fits.
+    level : {"quick"}
+        How much is judged.
+    seed : int
+        Public seed of the inputs for ``problems``; the twelve cases have their own.
+
+    Returns
+    -------
+    Verdict
+        A kernel that crashes, hangs or cheats has a status there; it raises nothing here.
+
+    Raises
+    ------
+    UserError
+        If what is asked for cannot be: no such kernel, a file that does not load, a problem that the kernel does not
+        support, source that does not compile, no such device or level.
+    MachineError
+        If no worker process can be started.
+    """
+    if level != "quick":
+        raise UserError(f"level must be 'quick', not {level!r}")
+    specs = twelve_cases() if problems is None else quick_cases(problems, seed=seed)
+    return judge_candidate(kernel, specs, device=device, level=level, seed=seed)
+
+
+def judge_candidate(
+    candidate: Candidate,
+    specs: Sequence[CaseSpec],
+    *,
+    device: str = "auto",
+    arch: str = "sm_89",
+    config: Mapping[str, str] | None = None,
+    level: str = "quick",
+    seed: int = 0,
+    store: Store | None = None,
+    progress: Callable[[Case], None] | None = None,
+    workers: int | None = None,
+    timeout: float = CASE_SECONDS,
+) -> Verdict:
+    """:func:`judge` with every handle: the cases, the architecture, knobs, where arrays go, and who is told.
+
+    Parameters
+    ----------
+    candidate, device, level, seed
+        As for :func:`judge`; ``level`` and ``seed`` are only recorded.
+    specs : sequence of CaseSpec
+        See :mod:`sdpalab.judge.cases`.
+    arch : str
+        What the simulator is to be, such as ``sm_89``.
+    config : mapping of str to str, optional
+        Knobs that differ from the kernel's default configuration.
+    store : Store, optional
+        Given each case's q, k, v, o (and o_second, if it differs) and yardstick.
+    progress : callable, optional
+        Called with each finished Case, one at a time, in the order in which they finish.
+    workers : int, optional
+        Worker processes at a time. Default: 2, or 1 on a single CPU.
+    timeout : float
+        Seconds that one case may take.
+    """
+    if not specs:
+        raise UserError("there is no problem to judge")
+    if device not in ("auto", "sim", "cpu"):
+        known = "there is no executor for a GPU here; " if device == "gpu" else ""
+        raise UserError(f"device must be auto, sim or cpu, not {device!r}: {known}CUDA kernels run on the simulator")
+    session = _Session(prepare(candidate), specs, arch, config, store, progress, timeout)
+    return session.run(device, level, seed, workers or min(2, os.cpu_count() or 1))
+
+
+class _Session:
+    """The state that the threads of one judgement share."""
+
+    def __init__(
+        self,
+        shipment: Shipment,
+        specs: Sequence[CaseSpec],
+        arch: str,
+        config: Mapping[str, str] | None,
+        store: Store | None,
+        progress: Callable[[Case], None] | None,
+        timeout: float,
+    ) -> None:
+        self._shipment, self._arch, self._config, self._timeout = shipment, arch, config, timeout
+        self._store, self._progress = store, progress
+        self._specs = list(specs)
+        self._live: list[Worker] = []
+        self._cases: dict[int, Case] = {}
+        self._lock = threading.Lock()
+        self._queue: Iterator[int] = iter(())
+
+    def run(self, device: str, level: str, seed: int, workers: int) -> Verdict:
+        """Judge all cases and put the verdict together."""
+        first = self._worker()
+        try:
+            about = first.about
+            self._check(about, device)
+            # Drawn only now: the candidate is loaded, so it cannot have been written for these inputs.
+            self._specs = [
+                spec if spec.seed is not None else replace(spec, seed=int.from_bytes(os.urandom(6), "little"))
+                for spec in self._specs
+            ]
+            self._queue = iter(range(len(self._specs)))
+            workers = min(workers, len(self._specs))
+            with ThreadPoolExecutor(workers) as pool:
+                servers = [pool.submit(self._serve, worker) for worker in (first, *[None] * (workers - 1))]
+                try:
+                    for server in servers:
+                        server.result()
+                except BaseException:
+                    self._abandon()
+                    raise
+        finally:
+            first.close()
+        cases = tuple(self._cases[n] for n in range(len(self._specs)))
+        if cases[0].status is Status.BUILD_FAILED:
+            raise UserError(cases[0].reason)
+        return Verdict(about["name"], about["config"], about["device"], level, seed, cases)
+
+    def _worker(self) -> Worker:
+        problems = tuple(spec.problem for spec in self._specs)
+        worker = Worker(self._shipment, problems, arch=self._arch, config=self._config, timeout=self._timeout)
+        self._live.append(worker)
+        return worker
+
+    def _abandon(self) -> None:
+        """Stop early: no further case, and no worker that would have to be waited for."""
+        with self._lock:
+            self._queue = iter(())
+        for worker in self._live:
+            worker.kill()
+
+    def _check(self, about: Mapping[str, Any], device: str) -> None:
+        """Refuse what this candidate cannot be asked for, before anything runs."""
+        name = about["name"]
+        if about["kind"] == "callable":
+            if device == "sim":
+                raise UserError(
+                    f"{name} is a Python callable and runs on torch CPU tensors: device must be cpu or auto"
+                )
+            return
+        if device == "cpu":
+            raise UserError(f"{name} is a CUDA kernel and runs on the simulator: device must be sim or auto")
+        number = int("".join(filter(str.isdigit, self._arch)) or 0)
+        if number < about["min_arch"]:
+            raise UserError(f"kernel {name} needs sm_{about['min_arch']} or later, not {self._arch}")
+        refused = dict(zip(self._specs, about["rejects"], strict=True))
+        for spec, reason in refused.items():
+            if reason is not None and not spec.derived:
+                raise UserError(str(reason))
+        self._specs = [spec for spec, reason in refused.items() if reason is None]
+
+    def _serve(self, worker: Worker | None) -> None:
+        """Take cases off the queue until it is empty, with a fresh worker after one that died."""
+        try:
+            while (n := self._next()) is not None:
+                inputs = make_inputs(self._specs[n].problem, self._specs[n].inputs, self._specs[n].seed or 0)
+                try:
+                    worker = worker or self._worker()
+                    reply, outputs = worker.run(self._specs[n].problem, vars(inputs))
+                    case = self._judged(n, inputs, worker.about, reply, outputs)
+                except CandidateDied as death:
+                    assert worker is not None
+                    worker.close()
+                    worker = None
+                    case = self._failed(n, inputs, death.status, death.reason)
+                except MachineError as error:
+                    case = self._failed(n, inputs, Status.INFRA_ERROR, str(error))
+                except UserError as error:
+                    # It loaded before: a candidate that will not load again is broken, not badly asked for.
+                    case = self._failed(n, inputs, Status.CRASHED, str(error))
+                with self._lock:
+                    self._cases[n] = case
+                    if self._progress:
+                        self._progress(case)
+        finally:
+            if worker is not None:
+                worker.close()
+
+    def _next(self) -> int | None:
+        with self._lock:
+            return next(self._queue, None)
+
+    def _judged(
+        self, n: int, inputs: Inputs, about: Mapping[str, Any], reply: Mapping[str, Any], outputs: Mapping[str, Any]
+    ) -> Case:
+        evidence = evaluate(self._specs[n].problem, inputs, about, reply, outputs)
+        return self._case(n, inputs, evidence)
+
+    def _failed(self, n: int, inputs: Inputs, status: Status, reason: str) -> Case:
+        return self._case(n, inputs, Evidence(status, reason))
+
+    def _case(self, n: int, inputs: Inputs, found: Evidence) -> Case:
+        spec = self._specs[n]
+        return Case(
+            name=spec.name,
+            problem=spec.problem,
+            inputs=spec.inputs,
+            seed=spec.seed or 0,
+            status=found.status,
+            reason=found.reason,
+            errors=found.errors,
+            limits=found.limits,
+            digests={name: self._keep(array) for name, array in {**vars(inputs), **found.arrays}.items()},
+            run=found.run,
+        )
+
+    def _keep(self, array: npt.NDArray[Any]) -> str:
+        if self._store is None:
+            return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+        with self._lock:
+            return self._store.put(array)

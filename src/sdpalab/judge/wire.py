@@ -1,0 +1,145 @@
+"""The wire between the judge and a worker: JSON headers and raw arrays over two pipes. Nothing is unpickled from it.
+
+A message is an 8-byte little-endian length, that many bytes of JSON, then the bytes of each array that the JSON lists.
+Both directions obey a deadline, because a hung candidate neither writes nor reads.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import struct
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Channel", "WireClosed", "WireError", "WireTimeout"]
+
+Array = npt.NDArray[Any]
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "uint8": np.dtype(np.uint8),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+MAX_HEADER = 1 << 24
+POLL_SECONDS = 0.25
+
+
+class WireError(Exception):
+    """The other side sent what is not a message."""
+
+
+class WireClosed(WireError):
+    """The other side is gone."""
+
+
+class WireTimeout(WireError):
+    """The deadline passed."""
+
+
+class Channel:
+    """One end of the wire.
+
+    Parameters
+    ----------
+    read_fd, write_fd : int
+        Pipe ends; they are set to non-blocking and closed by :meth:`close`.
+    alive : callable
+        Asked while waiting: a process that died may leave the pipe open in a child of its own.
+    """
+
+    def __init__(self, read_fd: int, write_fd: int, alive: Callable[[], bool] = lambda: True) -> None:
+        self._read_fd, self._write_fd, self._alive = read_fd, write_fd, alive
+        os.set_blocking(read_fd, False)
+        os.set_blocking(write_fd, False)
+
+    def send(self, header: Mapping[str, Any], arrays: Mapping[str, Array] | None = None, *, seconds: float) -> None:
+        """Send a message within ``seconds``.
+
+        Raises
+        ------
+        WireTimeout, WireClosed
+        """
+        listed = [[name, array.dtype.name, list(array.shape)] for name, array in (arrays or {}).items()]
+        text = json.dumps({**header, "arrays": listed}).encode()
+        deadline = time.monotonic() + seconds
+        self._write(struct.pack("<Q", len(text)) + text, deadline)
+        for array in (arrays or {}).values():
+            self._write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, deadline)
+
+    def receive(self, *, seconds: float, max_bytes: int) -> tuple[dict[str, Any], dict[str, Array]]:
+        """The next message, if it comes within ``seconds`` and its arrays hold no more than ``max_bytes``.
+
+        Raises
+        ------
+        WireTimeout, WireClosed
+        WireError
+            If what comes is not a message.
+        """
+        deadline = time.monotonic() + seconds
+        (length,) = struct.unpack("<Q", self._read(8, deadline))
+        if length > MAX_HEADER:
+            raise WireError(f"a header of {length} bytes")
+        try:
+            header = json.loads(bytes(self._read(length, deadline)))
+            listed = [(str(name), DTYPES[dtype], tuple(map(int, shape))) for name, dtype, shape in header["arrays"]]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise WireError(f"a header that cannot be read ({type(error).__name__})") from None
+        sizes = [dtype.itemsize * math.prod(shape) for _, dtype, shape in listed]
+        if any(n < 0 for _, _, shape in listed for n in shape) or sum(sizes) > max_bytes:
+            raise WireError(f"arrays of {sum(sizes)} bytes where at most {max_bytes} belong")
+        arrays = {
+            name: np.frombuffer(self._read(size, deadline), dtype).reshape(shape)
+            for (name, dtype, shape), size in zip(listed, sizes, strict=True)
+        }
+        return header, arrays
+
+    def close(self) -> None:
+        """Close both ends."""
+        os.close(self._read_fd)
+        os.close(self._write_fd)
+
+    def _wait(self, fd: int, event: int, deadline: float) -> None:
+        poller = select.poll()
+        poller.register(fd, event)
+        alive = True
+        while (left := deadline - time.monotonic()) > 0:
+            if poller.poll(1000 * min(POLL_SECONDS, left)):
+                return
+            # Asked once more after the process ended: its last words may still be in the pipe.
+            if not alive:
+                raise WireClosed("the process ended")
+            alive = self._alive()
+        raise WireTimeout("the deadline passed")
+
+    def _read(self, size: int, deadline: float) -> bytearray:
+        data = bytearray(size)
+        view, filled = memoryview(data), 0
+        while filled < size:
+            self._wait(self._read_fd, select.POLLIN, deadline)
+            try:
+                count = os.readv(self._read_fd, [view[filled:]])
+            except BlockingIOError:
+                continue
+            if not count:
+                raise WireClosed("the pipe was closed")
+            filled += count
+        return data
+
+    def _write(self, data: bytes | memoryview, deadline: float) -> None:
+        view = memoryview(data)
+        while view:
+            self._wait(self._write_fd, select.POLLOUT, deadline)
+            try:
+                view = view[os.write(self._write_fd, view[: 1 << 20]) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                raise WireClosed("the pipe was closed") from None

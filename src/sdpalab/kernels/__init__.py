@@ -1,0 +1,25 @@
+"""What is shipped: the ladder of kernels, the launch plan they make, and how a user's own joins them.
+
+One kernel is a ``.cu`` and a ``.py`` of the same name; :mod:`~sdpalab.kernels.registry` lists them,
+:mod:`~sdpalab.kernels.kernel` says what a kernel is, and :mod:`~sdpalab.kernels.plan` what it is to be run as.
+"""
+
+from __future__ import annotations
+
+from sdpalab.kernels.kernel import Config, CudaKernel, Numerics, StaticLimits, UnsupportedProblem
+from sdpalab.kernels.plan import INCLUDE_DIR, Buffer, Dim3, Launch, LaunchPlan, Module, problem_buffers
+
+__all__ = [
+    "INCLUDE_DIR",
+    "Buffer",
+    "Config",
+    "CudaKernel",
+    "Dim3",
+    "Launch",
+    "LaunchPlan",
+    "Module",
+    "Numerics",
+    "StaticLimits",
+    "UnsupportedProblem",
+    "problem_buffers",
+]

@@ -1,0 +1,197 @@
+// flash: FlashAttention-2 (Dao 2023) for sm_80 and later, on mma.sync.
+//
+// Idea: P never leaves the registers. The accumulator layout of S = Q K^T is the operand layout of O += P V, so the weights
+// are packed where they are and fed to the next mma. Each warp owns 16 query rows with their whole softmax, Q stays in
+// registers for the whole kernel, and shared memory holds only K and V, filled by cp.async a tile ahead.
+//
+// One barrier a tile: it says that the tile has arrived for all, and that all have left the stage which the next copy
+// overwrites. Tiles go from key 0 up: those that every row sees whole run in a loop without a mask, then those on the causal
+// or ragged edge.
+//
+// Static bars (sm_89, D=64, default knobs): 0 spills, 0 stack, <= 120 registers, 32 KiB shared memory, 3 blocks an SM.
+// Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K and V in flight).
+
+#include "head.cuh"
+#include "mask.cuh"
+#include "softmax.cuh"
+#include "store.cuh"
+#include "tile.cuh"
+
+// Above D = 64 the accumulator of O takes the registers that 64 keys of scores would need.
+constexpr int TILE_N = BLOCK_N ? BLOCK_N : HEAD_DIM > 64 ? 32 : 64;
+constexpr int WARP_M = 16;
+constexpr int NUM_THREADS = BLOCK_M / WARP_M * 32;
+constexpr int TILE_BYTES = TILE_N * HEAD_DIM * 2;
+constexpr int STAGE_BYTES = 2 * TILE_BYTES;  // K, then V
+constexpr int SMEM_BYTES = NUM_STAGES * STAGE_BYTES;
+constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
+
+static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 32, 64 or 128");
+static_assert(BLOCK_M == 32 || BLOCK_M == 64 || BLOCK_M == 128, "BLOCK_M is 32, 64 or 128");
+static_assert(TILE_N == 32 || TILE_N == 64 || TILE_N == 128, "BLOCK_N is 0, 32, 64 or 128");
+static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
+static_assert(Q_BYTES <= STAGE_BYTES, "Q passes through the last stage");
+
+// Folds one tile of keys into the output and the softmax of a warp's rows lane / 4 and lane / 4 + 8.
+// k_smem, v_smem: this lane's ldmatrix address in the tile. keys_left: visible keys of each row from this lane's first on.
+template <bool MASKED>
+__device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], SoftmaxRow (&softmax)[2],
+                                       const unsigned (&q_frag)[HEAD_DIM / 16][4], unsigned k_smem, unsigned v_smem,
+                                       float scale_log2, int keys_left_0, int keys_left_1) {
+    float s_frag[TILE_N / 8][4] = {};
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM / 16; ++d) {
+#pragma unroll
+        for (int n = 0; n < TILE_N / 16; ++n) {
+            unsigned k_frag[4];
+            ptx::ldmatrix_x4(k_frag, block_address<HEAD_DIM>(k_smem, n, d));
+            mma_m16n8k16(s_frag[2 * n], q_frag[d], k_frag[0], k_frag[1]);
+            mma_m16n8k16(s_frag[2 * n + 1], q_frag[d], k_frag[2], k_frag[3]);
+        }
+    }
+
+    float tile_max[2] = {NEGATIVE_INFINITY, NEGATIVE_INFINITY};
+#pragma unroll
+    for (int n = 0; n < TILE_N / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (MASKED && 8 * n + i % 2 >= (i < 2 ? keys_left_0 : keys_left_1)) {
+                s_frag[n][i] = NEGATIVE_INFINITY;
+            }
+            tile_max[i / 2] = fmaxf(tile_max[i / 2], s_frag[n][i]);
+        }
+    }
+
+    float reference[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float rescale = softmax[half].advance(quad_max(tile_max[half]), scale_log2);
+        reference[half] = softmax_reference(softmax[half].max);
+#pragma unroll
+        for (int d = 0; d < HEAD_DIM / 8; ++d) {
+            o_frag[d][2 * half] *= rescale;
+            o_frag[d][2 * half + 1] *= rescale;
+        }
+    }
+
+#pragma unroll
+    for (int n = 0; n < TILE_N / 16; ++n) {
+        unsigned p_frag[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int half = i % 2;
+            const float(&s)[4] = s_frag[2 * n + i / 2];
+            const float p0 = softmax_weight(s[2 * half], reference[half], scale_log2);
+            const float p1 = softmax_weight(s[2 * half + 1], reference[half], scale_log2);
+            softmax[half].sum += p0 + p1;
+            p_frag[i] = pack_pair(p0, p1);
+        }
+#pragma unroll
+        for (int d = 0; d < HEAD_DIM / 16; ++d) {
+            unsigned v_frag[4];
+            ptx::ldmatrix_x4_trans(v_frag, block_address<HEAD_DIM>(v_smem, n, d));
+            mma_m16n8k16(o_frag[2 * d], p_frag, v_frag[0], v_frag[1]);
+            mma_m16n8k16(o_frag[2 * d + 1], p_frag, v_frag[2], v_frag[3]);
+        }
+    }
+}
+
+__global__ void __launch_bounds__(NUM_THREADS)
+    flash_attention(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
+                    Element* __restrict__ o, int seq_q, int seq_kv, int group, float scale) {
+    extern __shared__ __align__(1024) unsigned char smem[];  // [NUM_STAGES][K, V][TILE_N, HEAD_DIM]
+
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const Head head = head_of_block(q, k, v, o, seq_q, seq_kv, group);
+    const int first_row = q_tile_of_block() * BLOCK_M;
+    const int last_row = min(first_row + BLOCK_M, seq_q) - 1;
+    const int tiles = tiles_visible(last_row, seq_kv, TILE_N);
+    const int whole_tiles = tiles_unmasked(first_row, seq_kv, TILE_N);
+    const unsigned smem_base = ptx::smem_address(smem);
+
+    // Q, through the stage that is filled last.
+    const unsigned q_smem = smem_base + (NUM_STAGES - 1) * STAGE_BYTES;
+    const TileCopy<BLOCK_M, HEAD_DIM, NUM_THREADS> q_copy(threadIdx.x);
+    q_copy.start(q_smem, head.q + first_row * HEAD_DIM, seq_q - first_row);
+    ptx::cp_async_commit_group();
+
+    // The stages go round; what is loaded is always NUM_STAGES - 1 tiles ahead of what is computed.
+    const auto after = [smem_base](unsigned stage) {
+        return stage == smem_base + SMEM_BYTES - STAGE_BYTES ? smem_base : stage + STAGE_BYTES;
+    };
+    const TileCopy<TILE_N, HEAD_DIM, NUM_THREADS> kv_copy(threadIdx.x);
+    const Element* k_next = head.k;
+    const Element* v_next = head.v;
+    int tiles_to_load = tiles;
+    int keys_to_load = seq_kv;
+    unsigned load_stage = smem_base;
+    const auto load_next_tile = [&] {
+        if (tiles_to_load > 0) {
+            kv_copy.start(load_stage, k_next, keys_to_load);
+            kv_copy.start(load_stage + TILE_BYTES, v_next, keys_to_load);
+            k_next += TILE_N * HEAD_DIM;
+            v_next += TILE_N * HEAD_DIM;
+            keys_to_load -= TILE_N;
+            tiles_to_load -= 1;
+            load_stage = after(load_stage);
+        }
+        // Committed even if empty, so that the newest NUM_STAGES - 1 groups are always those of the tiles ahead.
+        ptx::cp_async_commit_group();
+    };
+#pragma unroll
+    for (int ahead = 0; ahead < NUM_STAGES - 1; ++ahead) {
+        load_next_tile();
+    }
+
+    ptx::cp_async_wait_group<NUM_STAGES - 1>();
+    __syncthreads();
+    const ScoreScale score_scale(scale);
+    unsigned q_frag[HEAD_DIM / 16][4];
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM / 16; ++d) {
+        ptx::ldmatrix_x4(q_frag[d], block_address<HEAD_DIM>(q_smem + row_block_offset<HEAD_DIM>(lane), warp, d));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            q_frag[d][i] = score_scale.apply_sign(q_frag[d][i]);
+        }
+    }
+
+    float o_frag[HEAD_DIM / 8][4] = {};
+    SoftmaxRow softmax[2];
+    const int row = first_row + warp * WARP_M + lane / 4;
+    const int first_key = 2 * (lane % 4);
+    const int keys_left[2] = {visible_keys(row, seq_kv) - first_key, visible_keys(row + 8, seq_kv) - first_key};
+    const unsigned k_lane = col_block_offset<HEAD_DIM>(lane);
+    const unsigned v_lane = row_block_offset<HEAD_DIM>(lane) + TILE_BYTES;
+    unsigned stage = smem_base;
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; ++tile) {
+        ptx::cp_async_wait_group<NUM_STAGES - 2>();
+        __syncthreads();
+        load_next_tile();
+        const unsigned k_smem = stage + k_lane;
+        const unsigned v_smem = stage + v_lane;
+        if (tile < whole_tiles) {
+            attend<false>(o_frag, softmax, q_frag, k_smem, v_smem, score_scale.log2, 0, 0);
+        } else {
+            attend<true>(o_frag, softmax, q_frag, k_smem, v_smem, score_scale.log2, keys_left[0] - tile * TILE_N,
+                         keys_left[1] - tile * TILE_N);
+        }
+        stage = after(stage);
+    }
+
+    unsigned o_pairs[HEAD_DIM / 8][2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float factor = softmax_normaliser(quad_sum(softmax[half].sum));
+#pragma unroll
+        for (int d = 0; d < HEAD_DIM / 8; ++d) {
+            o_pairs[d][half] = pack_pair(o_frag[d][2 * half] * factor, o_frag[d][2 * half + 1] * factor);
+        }
+    }
+    __syncthreads();  // the output goes where other warps may still read keys
+    const int warp_row = first_row + warp * WARP_M;
+    store_warp_tile<HEAD_DIM>(head.o + warp_row * HEAD_DIM, seq_q - warp_row, o_pairs,
+                              smem + warp * WARP_M * HEAD_DIM * 2, lane);
+}

@@ -1,0 +1,27 @@
+// Which keys a query sees. Causal is aligned to the top left: query i sees keys 0..i, also when seq_q != seq_kv.
+//
+// Every row sees key 0, so a kernel that visits tiles in ascending order meets a visible key in its first tile.
+#pragma once
+
+#ifndef CAUSAL
+#error "define CAUSAL as 0 or 1"
+#endif
+
+__host__ __device__ constexpr int ceil_div(int a, int b) {
+    return (a + b - 1) / b;
+}
+
+// Query `row` sees exactly the keys 0 .. visible_keys - 1; one comparison covers the causal and the ragged edge.
+__device__ __forceinline__ int visible_keys(int row, int seq_kv) {
+    return CAUSAL ? min(row + 1, seq_kv) : seq_kv;
+}
+
+// Tiles of BLOCK_N keys in which any row up to last_row sees a key: those after are never loaded.
+__device__ __forceinline__ int tiles_visible(int last_row, int seq_kv, int block_n) {
+    return ceil_div(visible_keys(last_row, seq_kv), block_n);
+}
+
+// Leading tiles of BLOCK_N keys of which every row from first_row on sees every key: those need no mask.
+__device__ __forceinline__ int tiles_unmasked(int first_row, int seq_kv, int block_n) {
+    return visible_keys(first_row, seq_kv) / block_n;
+}

@@ -1,0 +1,110 @@
+// One wrapper per PTX instruction, named after it. Sections are those of the PTX ISA manual, "Instruction Set".
+//
+// What touches memory is volatile and clobbers memory, so that the compiler keeps it in order with barriers and other
+// accesses; pure arithmetic is neither, so that it may be moved and merged. A shared address is the 32-bit one that
+// smem_address() gives.
+#pragma once
+
+namespace ptx {
+
+__device__ __forceinline__ unsigned smem_address(const void* smem_pointer) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(smem_pointer));
+}
+
+// "Data Movement and Conversion Instructions: cp.async". Copies src_bytes (0..16) and fills the rest of the 16 with zeros;
+// .cg keeps the line out of L1, for data that one block reads once.
+__device__ __forceinline__ void cp_async_cg_16(unsigned dst_smem, const void* src_global, unsigned src_bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(dst_smem), "l"(src_global), "r"(src_bytes)
+                 : "memory");
+}
+
+// "... cp.async.commit_group"
+__device__ __forceinline__ void cp_async_commit_group() {
+    asm volatile("cp.async.commit_group;" : : : "memory");
+}
+
+// "... cp.async.wait_group": returns when at most PENDING of this thread's newest groups are still under way.
+template <int PENDING>
+__device__ __forceinline__ void cp_async_wait_group() {
+    asm volatile("cp.async.wait_group %0;" : : "n"(PENDING) : "memory");
+}
+
+// "Warp Level Matrix Load Instruction: ldmatrix". Four 8x8 matrices of 16-bit elements; lane 8*i + r names row r of matrix i.
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&frag)[4], unsigned row_smem) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(frag[0]), "=r"(frag[1]), "=r"(frag[2]), "=r"(frag[3])
+                 : "r"(row_smem)
+                 : "memory");
+}
+
+// The same with each 8x8 matrix transposed on its way.
+__device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&frag)[4], unsigned row_smem) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(frag[0]), "=r"(frag[1]), "=r"(frag[2]), "=r"(frag[3])
+                 : "r"(row_smem)
+                 : "memory");
+}
+
+// "Matrix Multiply-Accumulate Instructions: mma", m16n8k16, A row-major, B column-major, FP32 accumulators:
+// acc[16, 8] += a[16, 16] * b[16, 8].
+__device__ __forceinline__ void mma_m16n8k16_f16(float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void mma_m16n8k16_bf16(float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// "Floating Point Instructions: ex2". 2 ulp; 0 gives exactly 1, -inf gives 0, results below 2^-126 give 0. Without .ftz
+// each exponential would cost three more instructions to keep subnormal weights, which no sum of at least 1 can see.
+__device__ __forceinline__ float ex2_approx_ftz_f32(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// "Floating Point Instructions: rcp". 1 ulp.
+__device__ __forceinline__ float rcp_approx_ftz_f32(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// "Data Movement and Conversion Instructions: cvt", round to nearest even, the first value in the low half.
+__device__ __forceinline__ unsigned cvt_rn_f16x2_f32(float low, float high) {
+    unsigned pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+__device__ __forceinline__ unsigned cvt_rn_bf16x2_f32(float low, float high) {
+    unsigned pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+__device__ __forceinline__ unsigned short cvt_rn_f16_f32(float x) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+
+__device__ __forceinline__ unsigned short cvt_rn_bf16_f32(float x) {
+    unsigned short bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+
+__device__ __forceinline__ float cvt_f32_f16(unsigned short bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
+
+}  // namespace ptx

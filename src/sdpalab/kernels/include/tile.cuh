@@ -1,0 +1,75 @@
+// A tile of 16-bit elements in shared memory, [rows, COLS], as cp.async writes it and ldmatrix reads it.
+//
+// Swizzle: shared memory serves 128 bytes, eight 16-byte chunks, in one wavefront. ldmatrix reads one chunk of eight
+// consecutive rows, so those must differ in their place within 128 bytes. XOR with the row's number does that without
+// padding; as it acts on chunks below the row's own bits, an address moves by 16 rows with an immediate offset, and to
+// another pair of chunks with one XOR.
+#pragma once
+
+#include "dtype.cuh"
+
+constexpr int CHUNK_BYTES = 16;
+constexpr int CHUNK_ELEMENTS = CHUNK_BYTES / static_cast<int>(sizeof(Element));
+
+// Byte offset of a 16-byte chunk of a row.
+template <int COLS>
+__device__ __forceinline__ unsigned swizzled_offset(int row, int chunk) {
+    constexpr int CHUNKS = COLS / CHUNK_ELEMENTS;
+    constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;
+    constexpr int PHASES = CHUNKS < 8 ? CHUNKS : 8;
+    static_assert(COLS % CHUNK_ELEMENTS == 0 && (CHUNKS & (CHUNKS - 1)) == 0, "XOR permutes a power of two of chunks");
+    const int phase = row / ROWS_PER_LINE % PHASES;
+    return (row * CHUNKS + (chunk ^ phase)) * CHUNK_BYTES;
+}
+
+// Where this lane points ldmatrix.x4 for the 16x16 block at row 0, column 0. Matrices in the order (rows 0-7, columns 0-7),
+// (8-15, 0-7), (0-7, 8-15), (8-15, 8-15): the A operand; transposed, two B operands whose k runs along the rows (V).
+template <int COLS>
+__device__ __forceinline__ unsigned row_block_offset(int lane) {
+    return swizzled_offset<COLS>(lane % 16, lane / 16);
+}
+
+// The same in the order (rows 0-7, columns 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15): two B operands whose k runs along
+// the columns (K).
+template <int COLS>
+__device__ __forceinline__ unsigned col_block_offset(int lane) {
+    return swizzled_offset<COLS>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+}
+
+// A lane's address, moved by blocks of 16 rows and 16 columns. The tile's base must be aligned to its row.
+template <int COLS>
+__device__ __forceinline__ unsigned block_address(unsigned lane_smem, int row_block, int col_block) {
+    constexpr int ROW_BLOCK_BYTES = 16 * COLS * static_cast<int>(sizeof(Element));
+    return (lane_smem ^ (col_block * 2 * CHUNK_BYTES)) + row_block * ROW_BLOCK_BYTES;
+}
+
+// One thread's share of copying a tile [ROWS, COLS] from global to shared memory. Neighbouring threads copy neighbouring
+// chunks; each pass of the block covers ROW_STEP whole rows.
+template <int ROWS, int COLS, int NUM_THREADS>
+struct TileCopy {
+    static constexpr int CHUNKS = COLS / CHUNK_ELEMENTS;
+    static constexpr int ROW_STEP = NUM_THREADS / CHUNKS;
+    static constexpr int PASSES = ROWS / ROW_STEP;
+    static_assert(ROW_STEP % 8 == 0, "the swizzle must be the same in each pass, so that passes differ by a constant");
+    static_assert(ROWS % ROW_STEP == 0, "a whole number of passes covers the tile");
+
+    int row;
+    int global_offset;  // in elements, from the tile's first
+    unsigned smem_offset;
+
+    __device__ __forceinline__ explicit TileCopy(int thread)
+        : row(thread / CHUNKS),
+          global_offset(thread * CHUNK_ELEMENTS),
+          smem_offset(swizzled_offset<COLS>(thread / CHUNKS, thread % CHUNKS)) {}
+
+    // Rows from rows_left on are past the end of the tensor: they are not read, and are zeros in shared memory. V needs
+    // that: its rows meet weights of 0, and 0 * NaN is not 0.
+    __device__ __forceinline__ void start(unsigned tile_smem, const Element* tile, int rows_left) const {
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+            const int pass_row = pass * ROW_STEP;
+            ptx::cp_async_cg_16(tile_smem + smem_offset + pass_row * CHUNKS * CHUNK_BYTES,
+                                tile + global_offset + pass_row * COLS, row + pass_row < rows_left ? CHUNK_BYTES : 0);
+        }
+    }
+};

@@ -1,0 +1,64 @@
+"""What the kernels of the ladder have in common: their parameters, their grid, and the sizes they can index.
+
+The device side of the same convention is ``include/head.cuh``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sdpalab.kernels.plan import Launch
+from sdpalab.problem import Problem
+
+__all__ = ["HEAD_DIMS", "ladder_launch", "ladder_supports", "reject_oversized"]
+
+HEAD_DIMS = (32, 64, 128)
+"""Head dimensions that the ladder is compiled for."""
+
+GRID_YZ_LIMIT = 65535
+"""Largest grid.y and grid.z (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
+
+INDEX_LIMIT = 2**31 - 2**16
+"""Elements that a 32-bit index reaches within one head; the margin is for the last, ragged tile."""
+
+
+def ladder_supports(problem: Problem, dtypes: tuple[str, ...], kernel: str) -> str | None:
+    """None if a ladder kernel for ``dtypes`` can compute ``problem``, otherwise the reason in one sentence."""
+    if problem.head_dim not in HEAD_DIMS:
+        known = ", ".join(map(str, HEAD_DIMS[:-1]))
+        return f"kernel {kernel} supports head_dim {known} or {HEAD_DIMS[-1]}, not {problem.head_dim}"
+    if problem.dtype not in dtypes:
+        return f"kernel {kernel} computes {' or '.join(dtypes)}, not {problem.dtype}"
+    for name, size in (("heads", problem.heads), ("batch", problem.batch)):
+        if size > GRID_YZ_LIMIT:
+            return f"kernel {kernel} launches one block row per {name}, of which a grid has at most 65535, not {size}"
+    for name, length in (("seq_q", problem.seq_q), ("seq_kv", problem.seq_kv)):
+        if length * problem.head_dim > INDEX_LIMIT:
+            return f"kernel {kernel} indexes a head with 32 bits, and {name}={length} times head_dim does not fit"
+    return None
+
+
+def reject_oversized(shared_bytes: int, limit: int, config: Mapping[str, object]) -> str | None:
+    """None if a block's ``shared_bytes`` are within the kernel's declared ``limit``, otherwise the reason."""
+    if shared_bytes <= limit:
+        return None
+    return f"{config} needs {shared_bytes} bytes of shared memory, and the kernel's limit is {limit}"
+
+
+def ladder_launch(problem: Problem, block_m: int, threads: int, shared_bytes: int) -> Launch:
+    """One block per tile of ``block_m`` query rows, head and batch, with the ladder's common parameters.
+
+    Parameters
+    ----------
+    threads : int
+        Threads of a block.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    """
+    tiles = -(-problem.seq_q // block_m)
+    return Launch(
+        grid=(tiles, problem.heads, problem.batch),
+        block=(threads, 1, 1),
+        args=("q", "k", "v", "o", problem.seq_q, problem.seq_kv, problem.group, problem.scale),
+        dynamic_smem=shared_bytes,
+    )

@@ -1,0 +1,103 @@
+"""A user's own kernel, from a Python file that the package knows nothing about."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from sdpalab.errors import UserError
+from sdpalab.kernels.kernel import CudaKernel
+
+__all__ = ["is_user_file", "load_user_kernel"]
+
+
+def is_user_file(text: str) -> bool:
+    """True if ``text`` has the form ``FILE.py`` or ``FILE.py:NAME``."""
+    return ".py:" in f"{text}:"
+
+
+def load_user_kernel(spec: str) -> CudaKernel | Callable[..., Any]:
+    """Import ``FILE.py`` and take its kernel: the one called NAME in ``FILE.py:NAME``, otherwise the only one there.
+
+    Without a name the file's CudaKernel is taken, or, where it defines none, its only public function.
+
+    Raises
+    ------
+    UserError
+        If the file does not exist or does not import (with the exception and its line), has no such name, or leaves open
+        which kernel is meant; the message lists those there are.
+    """
+    stem, colon, name = f"{spec}:".partition(".py:")
+    name = name.removesuffix(":")
+    if not colon:
+        raise UserError(f"a user's kernel is given as FILE.py or FILE.py:NAME, not {spec!r}")
+    path = Path(f"{stem}.py")
+    if not path.is_file():
+        raise UserError(f"{path} does not exist or is not a file; a kernel is given as NAME or FILE.py[:NAME]")
+    module = _import(path)
+    choices = _choices(module)
+    if name:
+        return _named(module, name, path, choices)
+    distinct = {id(kernel) for kernel in choices.values()}
+    if len(distinct) != 1:
+        found = (
+            f"defines several kernels: {', '.join(choices)}; say"
+            if choices
+            else "defines no CudaKernel or function; say"
+        )
+        raise UserError(f"{path} {found} which is meant with {path}:NAME")
+    return next(iter(choices.values()))
+
+
+def _import(path: Path) -> ModuleType:
+    """Run the file as a module of its own. From its text, never from a .pyc: an edit within one second must count."""
+    absolute = path.resolve()
+    module = ModuleType(f"sdpalab_user_{absolute.stem}")
+    module.__file__ = str(absolute)
+    sys.modules[module.__name__] = module
+    if str(absolute.parent) not in sys.path:
+        sys.path.append(str(absolute.parent))  # its neighbours may be imported; last, so that they hide nothing
+    try:
+        exec(compile(absolute.read_bytes(), str(absolute), "exec"), module.__dict__)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read or does not import: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{path} does not import: {_described(error, str(absolute))}") from error
+    return module
+
+
+def _described(error: BaseException, file: str) -> str:
+    """``ValueError: message (line 7)``, with the last line of ``file`` that the exception passed through."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f"{type(error).__name__}: {error}" + (f" (line {lines[-1]})" if lines else "")
+
+
+def _choices(module: ModuleType) -> dict[str, CudaKernel | Callable[..., Any]]:
+    """Public names of the file's kernels: its CudaKernels, or else the functions that it defines itself."""
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    kernels = {name: value for name, value in public.items() if isinstance(value, CudaKernel)}
+    functions = {
+        name: value
+        for name, value in public.items()
+        if isinstance(value, FunctionType) and value.__module__ == module.__name__
+    }
+    return kernels or functions
+
+
+def _named(
+    module: ModuleType, name: str, path: Path, choices: dict[str, CudaKernel | Callable[..., Any]]
+) -> CudaKernel | Callable[..., Any]:
+    if not hasattr(module, name):
+        known = f"it has {', '.join(choices)}" if choices else "it defines no CudaKernel or function"
+        raise UserError(f"{path} has no {name!r}; {known}")
+    value = getattr(module, name)
+    if isinstance(value, CudaKernel) or (callable(value) and not isinstance(value, type)):
+        return value  # type: ignore[no-any-return]
+    kind = "a class" if isinstance(value, type) else f"a {type(value).__name__}"
+    raise UserError(f"{path}:{name} is {kind}, and neither a CudaKernel nor a function of q, k, v")

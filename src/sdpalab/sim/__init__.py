@@ -1,0 +1,34 @@
+"""A simulator of PTX on the CPU: runs the very text that a GPU's driver would load, and says what is wrong with it.
+
+    >>> report = sdpalab.sim.launch(ptx, "saxpy", grid=4, block=256, args=[x, y, 2.0, 1024])
+    >>> report.hazards
+    []
+
+It is a library of its own: it imports nothing of the lab and knows nothing of attention.
+"""
+
+from sdpalab.sim.errors import (
+    Deadlock,
+    IllegalAccess,
+    LaunchError,
+    PtxSyntaxError,
+    SimError,
+    StepLimit,
+    UnsupportedInstruction,
+)
+from sdpalab.sim.hazards import Hazard
+from sdpalab.sim.launch import CHECKS, Report, launch
+
+__all__ = [
+    "CHECKS",
+    "Deadlock",
+    "Hazard",
+    "IllegalAccess",
+    "LaunchError",
+    "PtxSyntaxError",
+    "Report",
+    "SimError",
+    "StepLimit",
+    "UnsupportedInstruction",
+    "launch",
+]

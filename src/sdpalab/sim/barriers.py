@@ -1,0 +1,153 @@
+"""CTA barriers (PTX ISA, "bar, barrier"): who has arrived, who waits, and who is let go.
+
+A barrier is complete for a CTA when as many threads have arrived as the instruction names, or all threads that have not exited
+where it names none. Waiting lanes are outside the run queue until then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sdpalab.sim.errors import Deadlock
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.machine import Machine
+from sdpalab.sim.selection import WARP, Array, Indices, Selection, count, indices, subset
+
+__all__ = ["Barriers", "Reduction", "Resume"]
+
+Resume = tuple[int, Selection]
+"""Block to go on with, and the lanes that do."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """``bar.red``: each thread's predicate, the operation (popc, and, or), and where its result goes."""
+
+    operation: str
+    predicate: Array
+    result: Array
+
+
+@dataclass
+class _Waiting:
+    sel: Selection
+    resume: int
+    instruction: Instruction
+    reduction: Reduction | None
+
+
+@dataclass
+class _Barrier:
+    arrived: Indices
+    expected: Indices
+    """Threads that complete the barrier in each CTA; 0 means all that are alive."""
+    waiting: list[_Waiting] = field(default_factory=list)
+
+
+class Barriers:
+    """The sixteen barriers of every CTA of a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.barriers: dict[int, _Barrier] = {}
+        self.completed = 0
+
+    def reset(self) -> None:
+        """Forget all arrivals, for a new chunk of CTAs."""
+        self.barriers.clear()
+
+    def arrive(
+        self,
+        sel: Selection,
+        name: int,
+        threads: int,
+        resume: int,
+        instruction: Instruction,
+        *,
+        waits: bool = True,
+        reduction: Reduction | None = None,
+    ) -> list[Resume]:
+        """Lanes arrive at barrier ``name`` (and wait); returns all that may go on. ``threads`` 0 means the whole CTA."""
+        machine = self.machine
+        whole = count(sel) == machine.lanes and threads in (0, machine.warps * WARP)
+        if whole and name not in self.barriers and reduction is None and machine.live.all():
+            self.completed += machine.n_cta
+            return [(resume, sel)]
+        barrier = self.barriers.get(name)
+        if barrier is None:
+            zeros = np.zeros(machine.n_cta, dtype=np.int64)
+            barrier = self.barriers[name] = _Barrier(zeros, zeros.copy())
+        lanes = indices(sel)
+        if threads:  # counted in warps: a warp's arrival counts for all its threads
+            lanes_counted = np.unique(lanes // WARP) * WARP
+            barrier.arrived += WARP * np.bincount(machine.cta[lanes_counted], minlength=machine.n_cta)
+        else:
+            barrier.arrived += np.bincount(machine.cta[lanes], minlength=machine.n_cta)
+        barrier.expected[machine.cta[lanes]] = threads
+        if waits:
+            barrier.waiting.append(_Waiting(sel, resume, instruction, reduction))
+            return self.release(name)
+        return [(resume, sel), *self.release(name)]
+
+    def release(self, name: int) -> list[Resume]:
+        """Let go the CTAs whose barrier ``name`` is complete."""
+        machine, barrier = self.machine, self.barriers[name]
+        alive = np.bincount(machine.cta[machine.live], minlength=machine.n_cta)
+        need = np.where(barrier.expected > 0, barrier.expected, alive)
+        done = (barrier.arrived >= need) & (barrier.arrived > 0)
+        if not done.any():
+            return []
+        self.completed += int(done.sum())
+        released: list[Resume] = []
+        kept: list[_Waiting] = []
+        freed: list[tuple[Selection, Reduction]] = []
+        for entry in barrier.waiting:
+            mask = done[machine.cta[entry.sel]]
+            if mask.any():
+                free = entry.sel if mask.all() else subset(entry.sel, mask)
+                released.append((entry.resume, free))
+                if entry.reduction is not None:
+                    freed.append((free, entry.reduction))
+            if not mask.all():
+                kept.append(_Waiting(subset(entry.sel, ~mask), entry.resume, entry.instruction, entry.reduction))
+        self._reduce(freed)
+        barrier.waiting = kept
+        barrier.arrived[done] = 0
+        if not kept and not barrier.arrived.any():
+            del self.barriers[name]
+        return released
+
+    def _reduce(self, freed: list[tuple[Selection, Reduction]]) -> None:
+        machine = self.machine
+        if not freed:
+            return
+        true, total = np.zeros(machine.n_cta, dtype=np.int64), np.zeros(machine.n_cta, dtype=np.int64)
+        for sel, reduction in freed:
+            cta = machine.cta[sel]
+            true += np.bincount(cta[reduction.predicate[sel]], minlength=machine.n_cta)
+            total += np.bincount(cta, minlength=machine.n_cta)
+        for sel, reduction in freed:
+            cta = machine.cta[sel]
+            results = {"popc": true, "and": true == total, "or": true > 0}
+            reduction.result[sel] = results[reduction.operation][cta]
+
+    def exited(self) -> list[Resume]:
+        """Some threads are gone: barriers that waited only for them are complete."""
+        return [resume for name in list(self.barriers) for resume in self.release(name)]
+
+    def check_drained(self) -> None:
+        """Raise Deadlock if lanes still wait when nothing else can run."""
+        for name, barrier in sorted(self.barriers.items()):
+            for entry in barrier.waiting:
+                lane = int(indices(entry.sel)[0])
+                cta = int(self.machine.cta[lane])
+                block, thread = self.machine.where(lane)
+                need = int(barrier.expected[cta]) or int(np.count_nonzero(self.machine.live & (self.machine.cta == cta)))
+                source = self.machine.source(entry.instruction)
+                raise Deadlock(
+                    f"{entry.instruction.text} on barrier {name} at PTX line {entry.instruction.line}"
+                    f"{f' ({source})' if source else ''}: block {block} has {int(barrier.arrived[cta])} of {need} threads there, "
+                    f"and no thread that could still arrive (thread {thread} is among those waiting)"
+                )

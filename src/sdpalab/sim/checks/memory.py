@@ -1,0 +1,82 @@
+"""The ``memory`` check: out of bounds, misaligned, and reads of shared memory that nobody wrote."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sdpalab.sim.hazards import HazardLog
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.machine import Machine, Observer
+from sdpalab.sim.memory import Space
+from sdpalab.sim.selection import Indices, Selection, indices
+
+__all__ = ["MemoryCheck"]
+
+
+class MemoryCheck(Observer):
+    """Keeps a shadow of the shared memory: a byte is 0xFF once it was written, 0 before, and 0 again while a copy is on its way."""
+
+    def __init__(self, machine: Machine, log: HazardLog) -> None:
+        self.machine, self.log = machine, log
+        shared = machine.spaces["shared"]
+        self.shadow = Space("shadow", len(shared.data), len(shared.data))
+        machine.on_reset.append(lambda: self.shadow.data.fill(0))
+
+    def fault(
+        self, kind: str, space: Space, offset: Indices, width: int, sel: Selection, instruction: Instruction
+    ) -> None:
+        """Record an access that the machine suppressed."""
+        first, where = int(offset[0]), f"{space.name} memory"
+        lane = int(indices(sel)[0])
+        if kind == "misaligned":
+            what = f"{width}-byte access to {where} at offset {first}, which is no multiple of {width}"
+            self.log.add(self.machine, kind, instruction, lane, what, "check the row stride and the vector width")
+            return
+        extent = space.extent_near(first)
+        if extent is not None:
+            size = extent.end - extent.begin
+            what = f"{width}-byte access at byte {first - extent.begin} of {extent.name}, which has {size} bytes"
+        else:
+            what = f"{width}-byte access at byte {first} of {where}, which has {space.limit} bytes"
+        self.log.add(self.machine, kind, instruction, lane, what, "usually a missing bound on the last rows of a tile")
+
+    def load(
+        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
+    ) -> None:
+        """Report reads of shared bytes that nobody wrote."""
+        if space.name != "shared":
+            return
+        written = self.shadow.load(index, width)
+        if width == 16:
+            flags = written.view(np.uint64)
+            if (flags == np.uint64(2**64 - 1)).all():
+                return
+            bad = (flags.reshape(-1, 2) != np.uint64(2**64 - 1)).any(axis=1)
+        else:
+            full = np.array((1 << 8 * width) - 1, dtype=written.dtype)
+            bad = written != full
+            if not bad.any():
+                return
+        lane, first = int(indices(sel)[bad][0]), int(offset[bad][0])
+        what = f"reads {width} bytes of shared memory at offset {first} that were not written, or whose copy has not completed"
+        self.log.add(
+            self.machine, "uninitialised", instruction, lane, what, "usually a missing wait, barrier or zero fill"
+        )
+
+    def store(
+        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
+    ) -> None:
+        """Mark shared bytes as written."""
+        if space.name == "shared":
+            self.shadow.fill(index, width, 0xFF)
+
+    def in_flight(self, space: Space, index: Indices, width: int) -> None:
+        """An asynchronous copy to these bytes was issued: what they hold is nothing until it completes."""
+        if space.name == "shared":
+            self.shadow.fill(index, width, 0)
+
+    def divergent(self, sel: Selection, instruction: Instruction, need: str) -> None:
+        """Record a warp-wide instruction that only part of a warp reached."""
+        lane = int(indices(sel)[0])
+        what = f"{need}, and only {len(indices(sel))} of the lanes are there"
+        self.log.add(self.machine, "divergent", instruction, lane, what, "move it out of the divergent branch")

@@ -1,0 +1,215 @@
+"""From instructions to closures: operands bound to register rows once, so that executing costs no look-ups.
+
+Each opcode has a handler ``handler(decoder, instruction) -> step`` in ``sdpalab.sim.isa``; ``step(selection)`` executes it for those lanes.
+A handler takes every modifier it honours; one that is left over raises, so nothing is ever ignored in silence.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.ir import Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
+from sdpalab.sim.machine import Machine
+from sdpalab.sim.memory import LOCAL_BASE, SHARED_BASE
+from sdpalab.sim.selection import Array, Mask, Selection, subset
+from sdpalab.sim.types import TYPES, PtxType, unsigned
+
+__all__ = ["HANDLERS", "Decoder", "Handler", "Mods", "Step", "opcode"]
+
+Step = Callable[[Selection], None]
+Handler = Callable[["Decoder", Instruction], Step]
+
+HANDLERS: dict[str, Handler] = {}
+"""The table of opcodes: what is not in it is not modelled."""
+
+
+def opcode(*names: str) -> Callable[[Handler], Handler]:
+    """Register a handler for opcodes, by the part before the first dot."""
+
+    def add(handler: Handler) -> Handler:
+        for name in names:
+            assert name not in HANDLERS, f"two handlers for {name}"
+            HANDLERS[name] = handler
+        return handler
+
+    return add
+
+
+class Mods:
+    """An instruction's modifiers, to be taken one by one; the rest at the end is unsupported."""
+
+    def __init__(self, instruction: Instruction) -> None:
+        self.instruction = instruction
+        self.left = list(instruction.mods)
+
+    def flag(self, name: str) -> bool:
+        """True, and taken, if the modifier is there."""
+        if name in self.left:
+            self.left.remove(name)
+            return True
+        return False
+
+    def choice(self, names: Iterable[str], default: str | None = None) -> str:
+        """The one of ``names`` that is there; the default if none is, or unsupported without a default."""
+        for name in names:
+            if self.flag(name):
+                return name
+        if default is None:
+            raise self.unsupported(f"expected one of {', '.join('.' + name for name in names)}")
+        return default
+
+    def type(self) -> PtxType:
+        """The next type suffix, from the left."""
+        for name in self.left:
+            if name in TYPES:
+                self.left.remove(name)
+                return TYPES[name]
+        raise self.unsupported("expected a modelled type")
+
+    def done(self) -> None:
+        """Raise UnsupportedInstruction if a modifier was not taken."""
+        if self.left:
+            raise self.unsupported("not modelled: " + ", ".join("." + name for name in self.left))
+
+    def unsupported(self, why: str) -> UnsupportedInstruction:
+        """The exception for this instruction."""
+        return UnsupportedInstruction(f"{self.instruction.text}: {why}", self.instruction.line)
+
+
+class Decoder:
+    """Binds operands of one entry to the rows of one machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._hidden: dict[str, Array] = {}
+
+    def step(self, instruction: Instruction) -> Step:
+        """The closure that executes an instruction, under its guard.
+
+        Raises
+        ------
+        UnsupportedInstruction
+            If the opcode, a modifier or an operand is not modelled.
+        """
+        handler = HANDLERS.get(instruction.opcode)
+        if handler is None:
+            raise UnsupportedInstruction(f"opcode {instruction.text} is not modelled", instruction.line)
+        try:
+            step = handler(self, instruction)
+        except IndexError:
+            raise UnsupportedInstruction(f"{instruction.text}: too few operands", instruction.line) from None
+        return step if instruction.guard is None else self.guarded(instruction, step)
+
+    def guarded(self, instruction: Instruction, step: Step) -> Step:
+        """``step`` for the lanes whose predicate lets it."""
+        assert instruction.guard is not None
+        negated = instruction.guard.negated
+        predicate = self.src(instruction, instruction.guard.register, TYPES["pred"])
+
+        def run(sel: Selection) -> None:
+            mask = ~predicate[sel] if negated else predicate[sel]
+            chosen = np.count_nonzero(mask)
+            if chosen == len(mask):
+                step(sel)
+            elif chosen:
+                step(subset(sel, mask))
+
+        return run
+
+    def _raw(self, instruction: Instruction, name: str) -> tuple[Array, PtxType]:
+        found = self.machine.row(name)
+        if found is None:
+            raise UnsupportedInstruction(f"{instruction.text}: register {name} is not modelled", instruction.line)
+        return found
+
+    def src(self, instruction: Instruction, operand: Operand, type_: PtxType) -> Array:
+        """Values of an operand as ``type_``: shape (lanes,), or (lanes, 2) for packed types. Read-only for constants."""
+        if isinstance(operand, Register):
+            special = self.machine.special(operand.name) if "%" in operand.name[:1] else None
+            if special is not None and self.machine.row(operand.name) is None:
+                return special.astype(type_.dtype) if type_.bits != 32 else special.view(type_.dtype)
+            values, declared = self._raw(instruction, operand.name)
+            return self._view(instruction, values, declared, type_)
+        if isinstance(operand, Immediate):
+            return self._constant(instruction, operand, type_)
+        if isinstance(operand, Symbol) and operand.name in self.machine.symbols.addresses:
+            _, address = self.machine.symbols.addresses[operand.name]
+            return np.broadcast_to(np.asarray(address).astype(type_.dtype), self.machine.lanes)
+        raise UnsupportedInstruction(f"{instruction.text}: operand {operand} is not modelled", instruction.line)
+
+    def dst(self, instruction: Instruction, operand: Operand, type_: PtxType) -> Array:
+        """Where to write results of ``type_``; a wider register takes them sign- or zero-extended on assignment."""
+        if isinstance(operand, Symbol) and operand.name == "_":
+            shape = (self.machine.lanes,) if type_.lanes == 1 else (self.machine.lanes, type_.lanes)
+            return np.empty(shape, type_.dtype)
+        if not isinstance(operand, Register):
+            raise UnsupportedInstruction(f"{instruction.text}: expected a register to write to", instruction.line)
+        values, declared = self._raw(instruction, operand.name)
+        if declared.bits > type_.bits and declared.kind != "pred" and not type_.is_float:
+            return values.view(f"i{declared.bytes}" if type_.signed else f"u{declared.bytes}")
+        if declared.bits != type_.bits:
+            raise UnsupportedInstruction(
+                f"{instruction.text}: a .{declared.name} register cannot take a .{type_.name} result", instruction.line
+            )
+        return self._view(instruction, values, declared, type_)
+
+    def predicate(self, instruction: Instruction, operand: Operand) -> Callable[[Selection], Mask]:
+        """How to read a predicate operand, which may be written ``!p``: a function from a selection to its values."""
+        negated = isinstance(operand, Negated)
+        values = self.src(instruction, operand.register if isinstance(operand, Negated) else operand, TYPES["pred"])
+        return (lambda sel: ~values[sel]) if negated else (lambda sel: values[sel])
+
+    def pair(self, operand: Operand) -> tuple[Operand, Operand | None]:
+        """Both destinations of ``p|q``; None for the second where there is only one."""
+        return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, None)
+
+    def hidden(self, name: str, type_: PtxType) -> Array:
+        """A register that instructions share and PTX does not name, such as the carry flag; one value a lane."""
+        return self._hidden.setdefault(name, np.zeros(self.machine.lanes, type_.dtype))
+
+    def vector(self, operand: Operand) -> tuple[Operand, ...]:
+        """The elements of ``{a, b}``, or the operand alone."""
+        return operand.items if isinstance(operand, Vector) else (operand,)
+
+    def _view(self, instruction: Instruction, values: Array, declared: PtxType, type_: PtxType) -> Array:
+        if (declared.kind == "pred") != (type_.kind == "pred") or declared.bits < type_.bits:
+            raise UnsupportedInstruction(
+                f"{instruction.text}: a .{declared.name} register cannot be read as .{type_.name}", instruction.line
+            )
+        if type_.kind == "pred":
+            return values
+        if type_.lanes == 2:
+            return values.view(type_.dtype).reshape(-1, 2)
+        step = declared.bits // type_.bits
+        viewed = values.view(type_.dtype)
+        return viewed if step == 1 else viewed[::step]  # little endian: the low part comes first
+
+    def _constant(self, instruction: Instruction, operand: Immediate, type_: PtxType) -> Array:
+        value = operand.value
+        if type_.kind == "pred":
+            constant = np.asarray(bool(value))
+        elif type_.is_float and type_.lanes == 1 and isinstance(value, float):
+            constant = np.asarray(value, dtype=np.float64).astype(type_.dtype)
+            if operand.float_bits == type_.bits:  # keep the payload of a NaN
+                constant = np.frombuffer(_pack(value, operand.float_bits), dtype=type_.dtype)[0]
+        else:
+            bits = int.from_bytes(_pack(value, operand.float_bits), "little") if isinstance(value, float) else value
+            raw = np.asarray(bits & (1 << type_.bits) - 1).astype(unsigned(type_.bits))
+            constant = np.frombuffer(raw.tobytes(), dtype=type_.dtype)
+            if type_.lanes == 2:
+                return np.broadcast_to(constant, (self.machine.lanes, 2))
+            constant = constant[0]
+        return np.broadcast_to(constant, self.machine.lanes)
+
+
+def _pack(value: float | int, bits: int) -> bytes:
+    return struct.pack("<f" if bits == 32 else "<d", value)
+
+
+def generic_base(space: str) -> int:
+    """Where a space begins in the generic address space (0 for global, whose addresses are generic ones already)."""
+    return {"global": 0, "const": 0, "shared": SHARED_BASE, "local": LOCAL_BASE}[space]

@@ -1,0 +1,186 @@
+"""Asynchronous copies: cp.async, its groups and waits (PTX ISA, "Data Movement: Asynchronous Copy").
+
+In the late mode a copy poisons its destination when it is issued, and reads its source and writes the data only when the issuing
+lane waits for its group: the latest that the program allows. In the early mode it happens at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.ir import Immediate, Instruction
+from sdpalab.sim.isa.access import Accessor
+from sdpalab.sim.machine import Machine
+from sdpalab.sim.memory import WORDS, Space
+from sdpalab.sim.selection import Array, Indices, Selection, count, indices, subset
+from sdpalab.sim.types import TYPES
+
+
+@dataclass
+class _Copy:
+    """Copies of one instruction in flight: a destination, a source and a byte count for each lane of ``sel``."""
+
+    sel: Selection
+    group: Array
+    source: Indices
+    destination: Indices
+    offset: Indices
+    size: Array
+    width: int
+    instruction: Instruction
+
+    def part(self, mask: Array) -> _Copy:
+        """The copies of some of its lanes."""
+        return _Copy(
+            subset(self.sel, mask),
+            self.group[mask],
+            self.source[mask],
+            self.destination[mask],
+            self.offset[mask],
+            self.size[mask],
+            self.width,
+            self.instruction,
+        )
+
+
+class _CopyQueue:
+    """All copies of a machine that have been issued and not waited for."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.groups = np.zeros(machine.lanes, dtype=np.int32)
+        """Groups that each lane has committed; a copy belongs to the group of that number."""
+        self.flying: list[_Copy] = []
+        machine.on_reset.append(self.reset)
+
+    @staticmethod
+    def of(machine: Machine) -> _CopyQueue:
+        """The machine's queue, made when first asked for."""
+        queue = machine.units.get("cp.async")
+        if not isinstance(queue, _CopyQueue):
+            queue = machine.units["cp.async"] = _CopyQueue(machine)
+        return queue
+
+    def reset(self) -> None:
+        """Nothing in flight, no groups."""
+        self.groups.fill(0)
+        self.flying.clear()
+
+    def issue(self, copy: _Copy) -> None:
+        """Put a copy in flight, or carry it out at once in the early mode."""
+        if self.machine.async_mode == "early":
+            self.complete(copy)
+            return
+        shared = self.machine.spaces["shared"]
+        shared.fill(copy.destination, copy.width)
+        for observer in self.machine.observers:
+            observer.in_flight(shared, copy.destination, copy.width)
+        self.flying.append(copy)
+
+    def complete(self, copy: _Copy) -> None:
+        """Read the source, write the destination; bytes beyond the source size become zero."""
+        shared, source = self.machine.spaces["shared"], self.machine.spaces["global"]
+        full = copy.size == copy.width
+        if full.all():
+            words = source.load(copy.source, copy.width)
+        else:
+            data = np.zeros((len(copy.size), copy.width), dtype=np.uint8)
+            for size in np.unique(copy.size[copy.size > 0]):
+                mine = np.flatnonzero(copy.size == size)
+                place = copy.source[mine][:, None] + np.arange(size)
+                data[mine, :size] = source.data[place]
+            words = data.view(WORDS[copy.width])[:, 0]
+        for observer in self.machine.observers:
+            observer.store(shared, copy.offset, copy.destination, copy.width, copy.sel, copy.instruction)
+        shared.store(copy.destination, copy.width, words)
+
+    def commit(self, sel: Selection) -> None:
+        """Close the current group of each lane."""
+        self.groups[sel] += 1
+
+    def wait(self, sel: Selection, keep: int) -> None:
+        """Complete the copies of these lanes but those of their last ``keep`` groups; all of them if ``keep`` is -1."""
+        if not self.flying:
+            return
+        waiting = np.zeros(self.machine.lanes, dtype=np.bool_)
+        waiting[sel] = True
+        left: list[_Copy] = []
+        for copy in self.flying:
+            ready = waiting[copy.sel]
+            if keep >= 0:
+                ready &= copy.group < self.groups[copy.sel] - keep
+            if ready.all():
+                self.complete(copy)
+            elif ready.any():
+                self.complete(copy.part(ready))
+                left.append(copy.part(~ready))
+            else:
+                left.append(copy)
+        self.flying = left
+
+
+@opcode("cp")
+def _cp(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    mods.choice(("async",))
+    queue = _CopyQueue.of(decoder.machine)
+    if mods.flag("commit_group"):
+        mods.done()
+        return queue.commit
+    if mods.flag("wait_all"):
+        mods.done()
+        return lambda sel: queue.wait(sel, -1)
+    if mods.flag("wait_group"):
+        mods.done()
+        number = instruction.operands[0]
+        if not (isinstance(number, Immediate) and isinstance(number.value, int) and number.value >= 0):
+            raise mods.unsupported("expected a number of groups")
+        keep = number.value
+        return lambda sel: queue.wait(sel, keep)
+    return _cp_async(decoder, instruction, mods, queue)
+
+
+def _cp_async(decoder: Decoder, instruction: Instruction, mods: Mods, queue: _CopyQueue) -> Step:
+    cache = mods.choice(("ca", "cg"))
+    if not mods.flag("shared::cta"):
+        mods.choice(("shared",))
+    mods.choice(("global",))
+    mods.choice(("L2::64B", "L2::128B", "L2::256B"), default="")
+    mods.done()
+    size = instruction.operands[2]
+    if not (isinstance(size, Immediate) and size.value in ((16,) if cache == "cg" else (4, 8, 16))):
+        raise mods.unsupported("the copy size must be 16 with .cg, and 4, 8 or 16 with .ca")
+    if len(instruction.operands) > 4:
+        raise mods.unsupported("a cache policy is not modelled")
+    width = int(size.value)
+    to = Accessor(decoder, instruction, instruction.operands[0], "shared", width)
+    origin = Accessor(decoder, instruction, instruction.operands[1], "global", width)
+    sizes = None
+    if len(instruction.operands) == 4:
+        sizes = decoder.src(instruction, instruction.operands[3], TYPES["u32"])
+
+    def sources(lanes: Selection, lengths: Array) -> tuple[Indices, Array]:
+        """Where each lane reads, and how much: nothing where the source is illegal (and reported)."""
+        index = np.zeros(len(lengths), dtype=np.int64)
+        legal = np.zeros(len(lengths), dtype=np.int64)
+        everyone = indices(lanes)
+        for length in np.unique(lengths[lengths > 0]):
+            readers = lanes if (lengths == length).all() else subset(lanes, lengths == length)
+            for _, chosen, found in origin.reads(readers, width=int(length)):
+                place = slice(None) if chosen is lanes else np.searchsorted(everyone, indices(chosen))
+                index[place], legal[place] = found, length
+        return index, legal
+
+    def step(sel: Selection) -> None:
+        lengths = np.full(count(sel), width, dtype=np.int64)
+        if sizes is not None:
+            np.minimum(sizes[sel], width, out=lengths, casting="unsafe")
+        for _, chosen, offset, destination in to.parts(sel):
+            mine = lengths if chosen is sel else lengths[np.searchsorted(indices(sel), indices(chosen))]
+            source, mine = sources(chosen, mine)
+            queue.issue(_Copy(chosen, queue.groups[chosen], source, destination, offset, mine, width, instruction))
+
+    return step

@@ -1,0 +1,92 @@
+"""Register fragments of the tensor-core instructions as matrices (PTX ISA, "Matrix Fragments for mma.m16n8k16").
+
+With g = laneid / 4 and t = laneid % 4, a register that packs two 16-bit elements holds row g, columns 2t and 2t + 1 of an 8 x 8 block, so
+that the 32 lanes of one register are such a block in row-major order. Fragments are built of these blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from sdpalab.sim.decode import Decoder
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.selection import WARP, Array, Selection, count, split_warps
+
+__all__ = ["accumulator", "blocks", "float32", "pack_accumulator", "store_accumulator", "whole_warps"]
+
+_HALF_TO_FLOAT: Array = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
+"""float32 value of every float16 pattern: a look-up is faster than NumPy's conversion."""
+
+
+def float32(bits: Array, kind: str) -> Array:
+    """16-bit patterns (uint16, any shape) of ``f16`` or ``bf16`` as float32, exactly."""
+    if kind == "f16":
+        return _HALF_TO_FLOAT.take(bits, mode="clip")
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def blocks(rows: Sequence[Array], sel: Selection, grid: tuple[int, int], order: Sequence[tuple[int, int]]) -> Array:
+    """16-bit elements of 8 x 8 blocks laid out as ``grid`` block rows and columns: uint16 [warps, 8 * grid[0], 8 * grid[1]].
+
+    Register ``rows[i]`` (uint32, one value a lane) holds the block at ``order[i]``.
+    """
+    warps = count(sel) // WARP
+    out = np.empty((warps, grid[0], 8, grid[1], 8), dtype=np.uint16)
+    for row, (down, across) in zip(rows, order, strict=True):
+        out[:, down, :, across, :] = row[sel].view(np.uint16).reshape(warps, 8, 8)
+    return out.reshape(warps, 8 * grid[0], 8 * grid[1])
+
+
+def accumulator(rows: Sequence[Array], sel: Selection, columns: int) -> Array:
+    """A 16 x ``columns`` float32 accumulator: float32 [warps, 16, columns].
+
+    Each 8 columns take four registers: (row g, columns 2t and 2t + 1), then (row g + 8, the same columns).
+    """
+    warps = count(sel) // WARP
+    out = np.empty((warps, 2, 8, columns // 8, 4, 2), dtype=np.float32)
+    for i, row in enumerate(rows):
+        out[:, i // 2 % 2, :, i // 4, :, i % 2] = row[sel].reshape(warps, 8, 4)
+    return out.reshape(warps, 16, columns)
+
+
+def store_accumulator(rows: Sequence[Array], sel: Selection, matrix: Array) -> None:
+    """The inverse of :func:`accumulator`: write float32 [warps, 16, columns] to the registers' rows."""
+    warps, _, columns = matrix.shape
+    parts = matrix.reshape(warps, 2, 8, columns // 8, 4, 2)
+    for i, row in enumerate(rows):
+        values = parts[:, i // 2 % 2, :, i // 4, :, i % 2]
+        if isinstance(sel, slice):
+            row[sel].reshape(warps, 8, 4)[...] = values
+        else:
+            row[sel] = values.reshape(-1)
+
+
+def pack_accumulator(matrix: Array) -> list[Array]:
+    """A float16 [warps, 16, columns] accumulator as packed registers (uint32, one value a lane), in register order."""
+    warps, _, columns = matrix.shape
+    parts = matrix.reshape(warps, 2, 8, columns // 8, 8)
+    return [
+        np.ascontiguousarray(parts[:, down, :, across, :]).view(np.uint32).reshape(-1)
+        for across in range(columns // 8)
+        for down in range(2)
+    ]
+
+
+def whole_warps(decoder: Decoder, instruction: Instruction) -> Callable[[Selection], Selection | None]:
+    """A check for instructions that all lanes of a warp must execute together.
+
+    The function returned gives the lanes of whole warps (None if there are none) and reports the others to the observers.
+    """
+    observers = decoder.machine.observers
+    need = f"{instruction.opcode} needs all 32 lanes of a warp"
+
+    def check(sel: Selection) -> Selection | None:
+        whole, partial = split_warps(sel)
+        if partial is not None:
+            for observer in observers:
+                observer.divergent(partial, instruction, need)
+        return whole
+
+    return check

@@ -1,0 +1,226 @@
+"""Moving data: mov, ld, st, cvta and their kin (PTX ISA, "Data Movement and Conversion Instructions").
+
+Cache operators, eviction priorities, prefetch sizes and memory scopes change no value in a sequential simulation; they are
+accepted by name, and anything else is refused.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sdpalab.sim.decode import Decoder, Mods, Step, generic_base, opcode
+from sdpalab.sim.ir import Address, Instruction, Operand, Symbol, Vector
+from sdpalab.sim.isa.access import Accessor
+from sdpalab.sim.memory import WINDOW_BITS, WORDS
+from sdpalab.sim.selection import Array, Selection, count
+from sdpalab.sim.types import TYPES, PtxType, unsigned
+
+__all__ = ["take_memory_mods", "take_space"]
+
+_HINTS = (
+    *("weak", "volatile", "relaxed", "acquire", "release", "cta", "cluster", "gpu", "sys"),
+    *("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"),
+    *("L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate"),
+    *("L2::64B", "L2::128B", "L2::256B", "L2::evict_last", "L2::evict_normal", "L2::evict_first"),
+)
+
+
+def take_memory_mods(mods: Mods) -> None:
+    """Take the modifiers that change no value here."""
+    for hint in _HINTS:
+        mods.flag(hint)
+
+
+def take_space(mods: Mods) -> str:
+    """The state space of an access: global, shared, local, const, param or generic."""
+    if mods.flag("shared::cta"):
+        return "shared"
+    return mods.choice(("global", "shared", "local", "const", "param"), default="generic")
+
+
+@opcode("ld", "ldu")
+def _ld(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    space = take_space(mods)
+    take_memory_mods(mods)
+    vector = int(mods.choice(("v2", "v4", "v8"), default="v1")[1:])
+    type_ = mods.type()
+    mods.done()
+    destinations = _destinations(decoder, instruction, instruction.operands[0], type_, vector)
+    width = vector * type_.bytes
+    if space == "param":
+        return _ld_param(decoder, instruction, destinations, type_)
+    if width > 16:
+        raise mods.unsupported(f"accesses of {width} bytes are not modelled")
+    access = Accessor(decoder, instruction, instruction.operands[1], space, width)
+
+    def step(sel: Selection) -> None:
+        words = access.gather(sel).view(type_.dtype)
+        if vector == 1:
+            destinations[0][sel] = words
+        else:
+            columns = words.reshape(-1, vector)
+            for k, destination in enumerate(destinations):
+                destination[sel] = columns[:, k]
+
+    return step
+
+
+def _ld_param(decoder: Decoder, instruction: Instruction, destinations: list[Array], type_: PtxType) -> Step:
+    """Parameters are known at the launch, so a load of one is a constant."""
+    operand = instruction.operands[1]
+    params = {param.name: param for param in decoder.machine.entry.params}
+    if not (isinstance(operand, Address) and isinstance(operand.base, Symbol) and operand.base.name in params):
+        raise Mods(instruction).unsupported("expected a parameter's name")
+    param = params[operand.base.name]
+    begin = param.offset + operand.offset
+    if operand.offset < 0 or operand.offset + len(destinations) * type_.bytes > param.size:
+        raise Mods(instruction).unsupported(f"reads beyond the {param.size} bytes of parameter {param.name}")
+    raw = decoder.machine.params[begin : begin + len(destinations) * type_.bytes]
+    values = np.frombuffer(raw, dtype=type_.dtype)
+
+    def step(sel: Selection) -> None:
+        for destination, value in zip(destinations, values, strict=True):
+            destination[sel] = value
+
+    return step
+
+
+@opcode("st")
+def _st(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    space = take_space(mods)
+    take_memory_mods(mods)
+    vector = int(mods.choice(("v2", "v4", "v8"), default="v1")[1:])
+    type_ = mods.type()
+    mods.done()
+    width = vector * type_.bytes
+    if width > 16:
+        raise mods.unsupported(f"accesses of {width} bytes are not modelled")
+    if space in ("param", "const"):
+        raise mods.unsupported(f"stores to .{space} are not modelled")
+    items = decoder.vector(instruction.operands[1])
+    if len(items) != vector:
+        raise mods.unsupported(f"expected {vector} values")
+    bits = TYPES[f"b{type_.bits}"]
+    sources = [decoder.src(instruction, item, bits) for item in items]
+    access = Accessor(decoder, instruction, instruction.operands[0], space, width)
+
+    def step(sel: Selection) -> None:
+        if vector == 1:
+            access.scatter(sel, sources[0][sel])
+        else:
+            columns = np.empty((count(sel), vector), bits.dtype)
+            for k, source in enumerate(sources):
+                columns[:, k] = source[sel]
+            access.scatter(sel, columns.view(WORDS[width])[:, 0])
+
+    return step
+
+
+def _destinations(
+    decoder: Decoder, instruction: Instruction, operand: Operand, type_: PtxType, vector: int
+) -> list[Array]:
+    items = decoder.vector(operand)
+    if len(items) != vector:
+        raise Mods(instruction).unsupported(f"expected {vector} registers")
+    return [decoder.dst(instruction, item, type_) for item in items]
+
+
+@opcode("mov")
+def _mov(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    type_ = mods.type()
+    mods.done()
+    target, origin = instruction.operands
+    if isinstance(target, Vector) or isinstance(origin, Vector):
+        return _mov_vector(decoder, instruction, type_)
+    if isinstance(origin, Symbol) and origin.name in decoder.machine.symbols.addresses:
+        space, address = decoder.machine.symbols.addresses[origin.name]
+        del space  # the address of a variable is relative to its own space
+        source: Array = np.broadcast_to(np.asarray(address).astype(type_.dtype), decoder.machine.lanes)
+    else:
+        source = decoder.src(instruction, origin, type_)
+    destination = decoder.dst(instruction, target, type_)
+
+    def step(sel: Selection) -> None:
+        destination[sel] = source[sel]
+
+    return step
+
+
+def _mov_vector(decoder: Decoder, instruction: Instruction, type_: PtxType) -> Step:
+    """Pack ``{a, b}`` into one register, the first element lowest, or unpack one."""
+    target, origin = instruction.operands
+    many = decoder.vector(target if isinstance(target, Vector) else origin)
+    part = TYPES[f"b{type_.bits // len(many)}"]
+    if isinstance(target, Vector):
+        whole = decoder.src(instruction, origin, TYPES[f"b{type_.bits}"])
+        columns = np.ascontiguousarray(whole).view(part.dtype) if not whole.strides[0] else whole.view(part.dtype)
+        parts = [decoder.dst(instruction, item, part) for item in many]
+        pieces = [columns[k :: len(many)] for k in range(len(many))]
+
+        def unpack(sel: Selection) -> None:
+            for destination, piece in zip(parts, pieces, strict=True):
+                destination[sel] = piece[sel]
+
+        return unpack
+    row = decoder.dst(instruction, target, TYPES[f"b{type_.bits}"]).view(part.dtype)
+    sources = [decoder.src(instruction, item, part) for item in many]
+    slots = [row[k :: len(many)] for k in range(len(many))]
+
+    def pack(sel: Selection) -> None:
+        # All sources are read before the register is written: it may be among them.
+        values = [source[sel].copy() for source in sources]
+        for slot, value in zip(slots, values, strict=True):
+            slot[sel] = value
+
+    return pack
+
+
+@opcode("cvta")
+def _cvta(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    to = mods.flag("to")
+    space = take_space(mods)
+    type_ = mods.type()
+    mods.done()
+    source = decoder.src(instruction, instruction.operands[1], type_)
+    destination = decoder.dst(instruction, instruction.operands[0], type_)
+    base = generic_base(space) if space != "param" else 0
+    shift = np.array(-base if to else base, dtype=np.int64).view(np.uint64).astype(unsigned(type_.bits))
+
+    def step(sel: Selection) -> None:
+        if isinstance(sel, slice):
+            np.add(source[sel], shift, out=destination[sel])
+        else:
+            destination[sel] = source[sel] + shift
+
+    return step
+
+
+@opcode("isspacep")
+def _isspacep(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    space = take_space(mods)
+    mods.done()
+    source = decoder.src(instruction, instruction.operands[1], TYPES["u64"])
+    destination = decoder.dst(instruction, instruction.operands[0], TYPES["pred"])
+    windows = {name: generic_base(name) >> WINDOW_BITS for name in ("shared", "local")}
+
+    def step(sel: Selection) -> None:
+        window = source[sel] >> np.uint64(WINDOW_BITS)
+        if space in windows:
+            destination[sel] = window == windows[space]
+        else:
+            destination[sel] = ~np.isin(window, list(windows.values()))
+
+    return step
+
+
+@opcode("prefetch", "prefetchu", "applypriority", "discard")
+def _prefetch(decoder: Decoder, instruction: Instruction) -> Step:
+    """Touches no value: there are no caches here."""
+    if instruction.opcode == "discard":
+        raise Mods(instruction).unsupported("discarding data is not modelled")
+    return lambda sel: None

@@ -1,0 +1,240 @@
+"""The state of a launch in flight: the lanes of a chunk of CTAs, their registers, and the memory spaces.
+
+Lanes are one vector over the whole chunk: lane = (warp_slot * n_cta + cta) * 32 + laneid, so that the same warp slot of all CTAs is one
+contiguous slice, and a kernel whose CTAs do the same runs on slices throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sdpalab.sim.ir import Entry, Instruction, PtxModule
+from sdpalab.sim.memory import POISON, Space
+from sdpalab.sim.selection import WARP, Array, Indices, Selection
+from sdpalab.sim.types import PtxType, unsigned
+
+__all__ = ["Dim3", "Geometry", "Machine", "Observer", "Symbols"]
+
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Grid, block and cluster of a launch, and its dynamic shared memory in bytes."""
+
+    grid: Dim3
+    block: Dim3
+    cluster: Dim3
+    dynamic_smem: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of one CTA."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def ctas(self) -> int:
+        """CTAs of the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """Addresses of an entry's variables by name, as (space, address); and the sizes that follow from them."""
+
+    addresses: dict[str, tuple[str, int]]
+    shared_bytes: int
+    local_bytes: int
+
+
+class Observer:
+    """Base of the checks: what may be told of a running machine. Each check overrides what it needs.
+
+    ``offset`` is relative to the CTA (shared), the lane (local) or the arena (global); ``index`` is the byte index into
+    the space's data. Both have one value for each lane of ``sel``.
+    """
+
+    def fault(
+        self, kind: str, space: Space, offset: Indices, width: int, sel: Selection, instruction: Instruction
+    ) -> None:
+        """Accesses that were suppressed: ``kind`` is ``out-of-bounds`` or ``misaligned``."""
+
+    def load(
+        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
+    ) -> None:
+        """Accesses about to be read."""
+
+    def store(
+        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
+    ) -> None:
+        """Accesses about to be written."""
+
+    def in_flight(self, space: Space, index: Indices, width: int) -> None:
+        """An asynchronous copy to these bytes was issued; a ``store`` follows when it completes."""
+
+    def divergent(self, sel: Selection, instruction: Instruction, need: str) -> None:
+        """A warp-wide instruction was reached by part of a warp."""
+
+    def finish(self) -> None:
+        """A chunk of CTAs has run to its end."""
+
+
+class Machine:
+    """Registers, special registers and memory of ``n_cta`` CTAs that run side by side.
+
+    Parameters
+    ----------
+    module, entry : the parsed PTX and the entry in it
+    geometry : Geometry
+    n_cta : int
+        CTAs alive at once.
+    symbols : Symbols
+    global_space : Space
+        Shared by all chunks.
+    params : bytes
+        The parameter block.
+    async_mode : {"late", "early"}
+        When asynchronous copies land.
+
+    Append to ``observers`` before anything is decoded.
+    """
+
+    def __init__(
+        self,
+        module: PtxModule,
+        entry: Entry,
+        geometry: Geometry,
+        n_cta: int,
+        symbols: Symbols,
+        global_space: Space,
+        params: bytes,
+        *,
+        async_mode: str = "late",
+    ) -> None:
+        self.module, self.entry, self.geometry, self.symbols = module, entry, geometry, symbols
+        self.n_cta, self.params = n_cta, params
+        self.observers: list[Observer] = []
+        self.async_mode = async_mode
+        self.warps = -(-geometry.threads // WARP)
+        self.lanes = self.warps * n_cta * WARP
+        lane = np.arange(self.lanes)
+        self.laneid: Indices = lane % WARP
+        self.cta: Indices = lane // WARP % n_cta
+        self.thread: Indices = lane // (WARP * n_cta) * WARP + self.laneid
+        """Linear thread index within the CTA."""
+        self.spaces = {
+            "global": global_space,
+            "shared": Space("shared", self._stride(symbols.shared_bytes) * n_cta, symbols.shared_bytes),
+            "local": Space("local", self._stride(symbols.local_bytes) * self.lanes, symbols.local_bytes),
+        }
+        self.bases: dict[str, Indices | None] = {
+            "global": None,
+            "shared": self.cta * self._stride(symbols.shared_bytes),
+            "local": lane * self._stride(symbols.local_bytes),
+        }
+        self.live = np.zeros(self.lanes, dtype=np.bool_)
+        self.cta_ids: Indices = np.zeros(n_cta, dtype=np.int64)
+        self._files: dict[int, Array] = {}
+        self._rows: dict[str, Array] = {}
+        self._special: dict[str, Array] = {}
+        self.on_reset: list[Callable[[], None]] = []
+        self.units: dict[str, object] = {}
+        """State of asynchronous units, by name, made by the instructions that use them."""
+        self._allocate_registers()
+
+    @staticmethod
+    def _stride(size: int) -> int:
+        """Distance between the stretches of two CTAs or lanes: aligned to the widest access."""
+        return -(-size // 16) * 16
+
+    def _allocate_registers(self) -> None:
+        """One row for each virtual register, in files by width, in the order of declaration."""
+        by_bits: dict[int, list[str]] = {}
+        for name, type_ in self.entry.registers.items():
+            by_bits.setdefault(type_.bits if type_.kind != "pred" else 1, []).append(name)
+        for bits, names in by_bits.items():
+            dtype = np.dtype(np.bool_) if bits == 1 else unsigned(bits)
+            file = self._files[bits] = np.empty((len(names), self.lanes), dtype)
+            for row, name in enumerate(names):
+                self._rows[name] = file[row]
+
+    def reset(self, cta_ids: Indices) -> None:
+        """Make ready to run these CTAs: poisoned registers and shared memory, all threads alive."""
+        self.cta_ids[:] = cta_ids
+        for bits, file in self._files.items():
+            file.fill(False if bits == 1 else (1 << bits) - 1)
+        for name in ("shared", "local"):
+            self.spaces[name].data.fill(POISON)
+        self.live[:] = self.thread < self.geometry.threads
+        for name, values in self._special.items():
+            values[:] = self._special_values(name)
+        for action in self.on_reset:
+            action()
+
+    # ---- registers --------------------------------------------------------------------------------------------------
+
+    def row(self, name: str) -> tuple[Array, PtxType] | None:
+        """The raw values of a declared register, one a lane, and its declared type."""
+        values = self._rows.get(name)
+        return None if values is None else (values, self.entry.registers[name])
+
+    def special(self, name: str) -> Array | None:
+        """A special register's values, one a lane; None if it is not modelled."""
+        if name not in self._special:
+            values = self._special_values(name)
+            if values is None:
+                return None
+            self._special[name] = np.broadcast_to(values, self.lanes).copy()
+        return self._special[name]
+
+    def _special_values(self, name: str) -> Array | None:
+        """PTX ISA, "Special Registers"."""
+        base, _, axis = name.partition(".")
+        dims = {"%ntid": self.geometry.block, "%nctaid": self.geometry.grid}
+        if axis in ("x", "y", "z"):
+            k = "xyz".index(axis)
+            if base in dims:
+                return np.array(dims[base][k], dtype=np.uint32)
+            if base == "%tid":
+                return _axis(self.thread, self.geometry.block, k)
+            if base == "%ctaid":
+                return _axis(self.cta_ids[self.cta], self.geometry.grid, k)
+            return None
+        bit = np.uint32(1) << self.laneid.astype(np.uint32)
+        values: dict[str, Callable[[], Array]] = {
+            "%laneid": lambda: self.laneid.astype(np.uint32),
+            "%warpid": lambda: (self.thread // WARP).astype(np.uint32),
+            "%nwarpid": lambda: np.array(self.warps, dtype=np.uint32),
+            "%lanemask_eq": lambda: bit,
+            "%lanemask_lt": lambda: bit - np.uint32(1),
+            "%lanemask_le": lambda: bit | (bit - np.uint32(1)),
+            "%lanemask_ge": lambda: ~(bit - np.uint32(1)),
+            "%lanemask_gt": lambda: ~(bit | (bit - np.uint32(1))),
+            "%dynamic_smem_size": lambda: np.array(self.geometry.dynamic_smem, dtype=np.uint32),
+            "%total_smem_size": lambda: np.array(self.symbols.shared_bytes, dtype=np.uint32),
+        }
+        return values[name]() if name in values else None
+
+    # ---- what messages need -----------------------------------------------------------------------------------------
+
+    def where(self, lane: int) -> tuple[Dim3, Dim3]:
+        """(block index, thread index) of a lane, as CUDA writes them."""
+        block = tuple(int(_axis(self.cta_ids[self.cta[lane]], self.geometry.grid, k)) for k in range(3))
+        thread = tuple(int(_axis(self.thread[lane], self.geometry.block, k)) for k in range(3))
+        return (block[0], block[1], block[2]), (thread[0], thread[1], thread[2])
+
+    def source(self, instruction: Instruction) -> str:
+        """``flash.cu:42`` from the line information, or an empty string."""
+        if instruction.loc is None or instruction.loc[0] not in self.module.files:
+            return ""
+        name = self.module.files[instruction.loc[0]].replace("\\", "/").rsplit("/", 1)[-1]
+        return f"{name}:{instruction.loc[1]}"
+
+
+def _axis(linear: Array | np.int64, dims: Dim3, k: int) -> Array:
+    """Coordinate ``k`` of linear indices with x fastest."""
+    below = (1, dims[0], dims[0] * dims[1])[k]
+    return np.asarray(linear // below % dims[k], dtype=np.uint32)

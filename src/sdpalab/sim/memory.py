@@ -1,0 +1,106 @@
+"""Memory spaces: byte buffers with aligned word views, bounds, and the windows of the generic address space.
+
+An address in a register is an offset into its space for shared and local memory (as PTX has it) and an absolute address for
+global memory. Inside the simulator every access is an index into one byte array per space: shared memory has one
+stretch a CTA, local memory one a lane, global memory one a buffer with guard zones between, so that running off the end of a buffer never
+lands in its neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sdpalab.sim.selection import Array, Indices, Mask
+
+__all__ = ["GLOBAL_BASE", "LOCAL_BASE", "POISON", "SHARED_BASE", "WINDOW_BITS", "WORDS", "Extent", "Space"]
+
+GLOBAL_BASE = 0x7F00_0000_0000
+SHARED_BASE = 0x7B00_0000_0000
+LOCAL_BASE = 0x7900_0000_0000
+WINDOW_BITS = 40
+"""Addresses that agree above this bit lie in the same window of the generic address space."""
+
+POISON = 0xFF
+"""Byte that fills memory and registers nobody wrote: NaN in every float type, -1 in every integer type."""
+
+WORDS: dict[int, np.dtype[np.generic]] = {
+    1: np.dtype(np.uint8),
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+    16: np.dtype(np.complex128),  # never computed with: NumPy's only native 16-byte element that gathers fast
+}
+"""The element of a view by the width of an access in bytes."""
+_SHIFTS = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A named stretch of a space, in byte indices: a buffer of global memory."""
+
+    name: str
+    begin: int
+    end: int
+
+
+class Space:
+    """One memory space as bytes, with a view for each access width.
+
+    Parameters
+    ----------
+    name : str
+        ``global``, ``shared`` or ``local``.
+    size : int
+        Bytes in all.
+    limit : int
+        Bytes that one CTA (shared) or lane (local) may address; for global memory, the whole arena.
+    extents : sequence of Extent
+        Where accesses are allowed, sorted; for shared and local memory the limit decides.
+    """
+
+    def __init__(self, name: str, size: int, limit: int, extents: Sequence[Extent] = ()) -> None:
+        self.name = name
+        self.limit = limit
+        self.extents = tuple(extents)
+        # Room for a view of the widest word, and for one access at the end.
+        raw = np.empty(-(-(size + 16) // 16) * 16 + 16, dtype=np.uint8)
+        skip = -raw.ctypes.data % 16
+        self.data: Array = raw[skip : skip + len(raw) // 16 * 16 - 16]
+        self.views: dict[int, Array] = {width: self.data.view(dtype) for width, dtype in WORDS.items()}
+        self._begins = np.array([extent.begin for extent in self.extents], dtype=np.int64)
+        self._ends = np.array([extent.end for extent in self.extents], dtype=np.int64)
+
+    def load(self, index: Indices, width: int) -> Array:
+        """The words of ``width`` bytes at byte indices ``index``, which are in bounds and aligned."""
+        return self.views[width].take(index >> _SHIFTS[width])
+
+    def store(self, index: Indices, width: int, values: Array) -> None:
+        """Write words; where two lanes name one address, the last lane wins, as hardware may decide."""
+        self.views[width][index >> _SHIFTS[width]] = values
+
+    def fill(self, index: Indices, width: int, byte: int = POISON) -> None:
+        """Set ``width`` bytes at each index to ``byte``."""
+        word = np.frombuffer(bytes([byte]) * width, dtype=WORDS[width])[0]
+        self.views[width][index >> _SHIFTS[width]] = word
+
+    def out_of_bounds(self, offset: Indices, width: int) -> Mask | None:
+        """Which accesses leave every allowed stretch; None if none does. ``offset`` is relative to the CTA or lane."""
+        low, high = int(offset.min()), int(offset.max()) + width
+        if not self.extents:
+            if low >= 0 and high <= self.limit:
+                return None
+            return (offset < 0) | (offset > self.limit - width)
+        for extent in self.extents:
+            if low >= extent.begin and high <= extent.end:
+                return None
+        place = np.searchsorted(self._begins, offset, side="right") - 1
+        bad: Mask = (place < 0) | (offset + width > self._ends[place])
+        return bad if bad.any() else None
+
+    def extent_near(self, offset: int) -> Extent | None:
+        """The stretch that holds ``offset`` or ends last before it, for messages."""
+        before = [extent for extent in self.extents if extent.begin <= offset]
+        return before[-1] if before else (self.extents[0] if self.extents else None)

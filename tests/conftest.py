@@ -1,0 +1,84 @@
+"""Fixtures of all tests: an isolated build cache, GPU tests that skip themselves, and the command line as a process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+Runner = Callable[..., "subprocess.CompletedProcess[str]"]
+
+_cache_directory = ""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the whole session one build cache of its own, before anything of the lab is imported."""
+    global _cache_directory
+    _cache_directory = tempfile.mkdtemp(prefix="sdpalab-test-cache-")
+    os.environ["SDPALAB_CACHE_DIR"] = _cache_directory
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the session's build cache."""
+    shutil.rmtree(_cache_directory, ignore_errors=True)
+
+
+@cache
+def _no_gpu() -> str:
+    """Why GPU tests cannot run here; empty if they can."""
+    try:
+        import torch
+    except ImportError:
+        return "needs a GPU, and torch is not installed"
+    return "" if torch.cuda.is_available() else "needs a CUDA GPU, and torch sees none"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is marked ``gpu``, with the reason in the summary, where there is no GPU."""
+    for item in items:
+        if item.get_closest_marker("gpu") and _no_gpu():
+            item.add_marker(pytest.mark.skip(reason=_no_gpu()))
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository's root directory."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def cli() -> Runner:
+    """Run ``sdpalab ARGUMENTS`` in a process of its own; ``cwd``, ``env`` and ``timeout`` as in subprocess.run."""
+
+    def run(
+        *arguments: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1", **(env or {})}
+        return subprocess.run(
+            [sys.executable, "-m", "sdpalab", *map(str, arguments)],
+            cwd=cwd,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+        )
+
+    return run
+
+
+@pytest.fixture
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty build cache for one test."""
+    directory = tmp_path / "cache"
+    monkeypatch.setenv("SDPALAB_CACHE_DIR", str(directory))
+    yield directory

@@ -1,0 +1,65 @@
+"""A small real bundle: real attention computed in NumPy, judged by the judge's own functions, beside a real build."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from sdpalab.build import Build, build
+from sdpalab.evidence import BundleWriter, WrittenBundle, built_module
+from sdpalab.evidence.records import GateRecord, ResourceRecord, RuleRecord
+from sdpalab.evidence.store import ArrayStore
+from sdpalab.evidence.verify import cubin_resources
+from sdpalab.inputs import make_inputs
+from sdpalab.judge.evaluate import evaluate
+from sdpalab.judge.numerics import intended_output
+from sdpalab.judge.verdict import Case, Verdict
+from sdpalab.kernels.kernel import Numerics
+from sdpalab.kernels.plan import Module
+from sdpalab.problem import Problem
+
+Array = npt.NDArray[Any]
+
+PROBLEMS = (Problem(1, 2, 33, 32), Problem(1, 4, 17, 64, kv_heads=2, seq_kv=40, causal=True), Problem(1, 2, 64, 64))
+SOURCE = """
+extern "C" __global__ void scale(float* x, float factor) {
+    __shared__ float tile[64];
+    tile[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    x[threadIdx.x] = factor * tile[63 - threadIdx.x];
+}
+"""
+MODULE = Module("scale.cu", SOURCE, "scale")
+
+
+def honest(problem: Problem, q: Array, k: Array, v: Array) -> Array:
+    """A correct kernel: P rounded to 16 bits, everything else in float32 or better."""
+    return intended_output(q, k, v, scale=problem.scale, causal=problem.causal, numerics=Numerics())
+
+
+def judged(problem: Problem, seed: int, store: ArrayStore, compute: Callable[..., Array], ptx: str) -> Case:
+    """One case, judged by the judge on what ``compute`` makes of the inputs."""
+    inputs = make_inputs(problem, "normal", seed)
+    out = compute(problem, inputs.q, inputs.k, inputs.v)
+    about = {"device": "simulator sm_89", "config": "BLOCK_M=64"}
+    found = evaluate(problem, inputs, about, {"ptx_sha256": [ptx]}, {"first": out, "second": out})
+    digests = {name: store.put(array) for name, array in {**vars(inputs), **found.arrays}.items()}
+    return Case(
+        f"{problem.label} seed {seed}",
+        problem,
+        "normal",
+        seed,
+        found.status,
+        found.reason,
+        found.errors,
+        found.limits,
+        digests,
+        found.run,
+    )

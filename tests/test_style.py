@@ -1,0 +1,102 @@
+"""The rules of the house, as tests: lint, format, types, imports that flow one way, paths named in the docs, no raw asm."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "sdpalab"
+
+# The path of the data; each room may import those before it. `sim` stands apart and imports nothing of the lab.
+ROOMS = ("problem", "inputs", "kernels", "build", "run", "judge", "measure", "search", "evidence", "doctor", "commands", "cli")
+
+
+def _tool(*command: str) -> None:
+    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-6000:]}{done.stderr[-2000:]}"
+
+
+def test_ruff_check() -> None:
+    _tool("ruff", "check", ".")
+
+
+def test_ruff_format() -> None:
+    _tool("ruff", "format", "--check", ".")
+
+
+def test_mypy_strict() -> None:
+    _tool("mypy", "--strict", "src/sdpalab")
+
+
+def _imports(path: Path) -> set[str]:
+    """Modules of the lab that a file imports, at any depth of it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: imports are absolute"
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names if node.module == "sdpalab"}
+    return {name for name in found if name.startswith("sdpalab.")}
+
+
+def test_imports_flow_one_way() -> None:
+    wrong = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if room in ("__init__", "__main__", "errors"):
+            continue
+        for name in sorted(_imports(path)):
+            other = name.split(".")[1]
+            if room == "sim" or other not in ROOMS:
+                allowed = other == room or (room != "sim" and other in ("errors", "__version__", "sim"))
+            else:
+                allowed = ROOMS.index(other) <= ROOMS.index(room)
+            if not allowed:
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_raw_asm_in_kernel_files() -> None:
+    kernels = [*PACKAGE.rglob("*.cu"), *(ROOT / "examples").rglob("*.cu")]
+    assert kernels
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in kernels
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"\b(asm|__asm__)\b", line.partition("//")[0])
+    ]
+    assert not wrong, f"inline PTX belongs into a wrapper under include/: {wrong}"
+
+
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+_PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?\.?[\w]*")
+_ENDINGS = (".py", ".cu", ".cuh", ".md", ".sh", ".toml", ".txt", ".png", ".json", ".j2", "/")
+_MADE = ("out/", ".venv/", "manifest.yaml", "report.html")
+"""What a run makes; it is not in the repository."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_named_in_the_docs_exist(page: Path) -> None:
+    text = page.read_text()
+    missing = []
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        if "://" not in target and not (page.parent / target).exists():
+            missing.append(target)
+    for name in re.findall(r"`([^`\s]+)`", text):
+        if not _PATH.fullmatch(name) or not name.endswith(_ENDINGS) or name.startswith(_MADE):
+            continue
+        if not any(list(base.glob(name.rstrip("/"))) for base in (ROOT, PACKAGE, page.parent)):
+            missing.append(name)
+    assert not missing, f"{page.name} names what does not exist: {missing}"
+
+
+def test_docs_are_found() -> None:
+    assert {page.name for page in PAGES} >= {"README.md", "architecture.md", "judge.md", "simulator.md", "evidence.md"}
