@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -77,8 +77,8 @@ def cli() -> Runner:
 
 
 @pytest.fixture
-def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty build cache for one test."""
     directory = tmp_path / "cache"
     monkeypatch.setenv("SDPALAB_CACHE_DIR", str(directory))
-    yield directory
+    return directory

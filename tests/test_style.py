@@ -1,4 +1,4 @@
-"""The rules of the house, as tests: lint, format, types, imports that flow one way, paths named in the docs, no raw asm."""
+"""The rules of the house, as tests: lint, format, types, imports, paths named in the docs, no raw asm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,20 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "sdpalab"
 
 # The path of the data; each room may import those before it. `sim` stands apart and imports nothing of the lab.
-ROOMS = ("problem", "inputs", "kernels", "build", "run", "judge", "measure", "search", "evidence", "doctor", "commands", "cli")
+ROOMS = (
+    "problem",
+    "inputs",
+    "kernels",
+    "build",
+    "run",
+    "judge",
+    "measure",
+    "search",
+    "evidence",
+    "doctor",
+    "commands",
+    "cli",
+)
 
 
 def _tool(*command: str) -> None:
@@ -86,10 +99,8 @@ _MADE = ("out/", ".venv/", "manifest.yaml", "report.html")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_paths_named_in_the_docs_exist(page: Path) -> None:
     text = page.read_text()
-    missing = []
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
-        if "://" not in target and not (page.parent / target).exists():
-            missing.append(target)
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text)
+    missing = [target for target in links if "://" not in target and not (page.parent / target).exists()]
     for name in re.findall(r"`([^`\s]+)`", text):
         if not _PATH.fullmatch(name) or not name.endswith(_ENDINGS) or name.startswith(_MADE):
             continue

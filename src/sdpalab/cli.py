@@ -19,7 +19,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="sdpalab",
-    help="Fused attention kernels for NVIDIA GPUs, and the lab that makes them believable: build, gate, simulate, judge, prove.",
+    help="Fused attention kernels for NVIDIA GPUs, and the lab that makes them believable.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -5,11 +5,11 @@ Each check does the thing itself where that is cheap: it compiles, disassembles,
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -19,13 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from sdpalab.errors import MachineError, UserError
+from sdpalab.kernels.plan import Module
 
 __all__ = ["Check", "Health", "examine"]
 
 TORCH_OF_RECORD = "2.13.0"
-NVRTC_OF_RECORD = (13, 0)
+NVRTC_OF_RECORD = "13.0"
 LEAST_DISK, LITTLE_DISK = 200 << 20, 2 << 30
 """Bytes: the job writes some tens of MiB; below the first it is not worth starting."""
+
+_SOURCE = """#include <cuda_fp16.h>
+__global__ void doctor(__half *out) { out[threadIdx.x] = __float2half(threadIdx.x); }
+"""
 
 
 class Health(str, Enum):
@@ -59,7 +64,6 @@ def examine() -> tuple[Check, ...]:
         _nvrtc,
         _headers,
         _compile,
-        _disassemblers,
         _gpu,
         _cache,
         _disk,
@@ -69,8 +73,6 @@ def examine() -> tuple[Check, ...]:
 
 def _python() -> Check:
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    if sys.version_info < (3, 10):
-        return Check("Python", Health.FAIL, found, "install Python 3.10 or newer")
     if platform.system() != "Linux":
         return Check("Python", Health.WARN, found, "the lab is tested on Linux only")
     return Check("Python", Health.OK, found)
@@ -93,7 +95,17 @@ def _torch() -> Check:
 
 
 def _packages() -> Check:
-    needed = ("numpy", "ml_dtypes", "cloudpickle", "pydantic", "PyYAML", "filelock", "platformdirs", "jinja2", "matplotlib")
+    needed = (
+        "numpy",
+        "ml_dtypes",
+        "cloudpickle",
+        "pydantic",
+        "PyYAML",
+        "filelock",
+        "platformdirs",
+        "jinja2",
+        "matplotlib",
+    )
     versions, missing = [], []
     for name in needed:
         try:
@@ -106,16 +118,16 @@ def _packages() -> Check:
 
 
 def _nvrtc() -> Check:
-    from sdpalab.build import nvrtc_version
+    from sdpalab.build import compiler_version
 
     try:
-        version = nvrtc_version()
+        version = compiler_version()
     except MachineError as error:
-        return Check("NVRTC", Health.FAIL, str(error), "pip install nvidia-cuda-nvrtc==13.0.88 cuda-bindings==13.0.3")
-    found = ".".join(map(str, version))
-    if version[:2] != NVRTC_OF_RECORD:
-        return Check("NVRTC", Health.WARN, found, "a 580 driver refuses the PTX of a newer NVRTC than 13.0: pin 13.0")
-    return Check("NVRTC", Health.OK, found)
+        return Check("NVRTC", Health.FAIL, "none", str(error))
+    if not version.startswith(f"NVRTC {NVRTC_OF_RECORD}."):
+        advice = f"pin it to {NVRTC_OF_RECORD}: a 580 driver refuses the PTX of a newer one"
+        return Check("NVRTC", Health.WARN, version, advice)
+    return Check("NVRTC", Health.OK, version)
 
 
 def _headers() -> Check:
@@ -124,5 +136,84 @@ def _headers() -> Check:
     try:
         folders = cuda_include_dirs()
     except MachineError as error:
-        return Check("CUDA headers", Health.FAIL, "not found", str(error))
+        return Check("CUDA headers", Health.FAIL, "none", str(error))
     return Check("CUDA headers", Health.OK, str(folders[0]))
+
+
+def _compile() -> Check:
+    """Compile a kernel that needs the headers, in a cache of its own, and disassemble it."""
+    from sdpalab.build import Cache, build
+
+    try:
+        with tempfile.TemporaryDirectory(prefix="sdpalab-doctor-") as folder:
+            made = build(Module("doctor.cu", _SOURCE, "doctor"), cache=Cache(folder))
+    except (UserError, MachineError, OSError) as error:
+        return Check("compile", Health.FAIL, f"a three-line kernel does not compile: {error}", "see the lines above")
+    return Check(
+        "compile", Health.OK, f"a three-line kernel to PTX and a cubin for {made.arch} in {made.seconds * 1e3:.0f} ms"
+    )
+
+
+def _gpu() -> Check:
+    """A GPU is not needed; a GPU that one part of the machine sees and another does not is worth a word."""
+    import torch
+
+    if torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability(0)
+        return Check("GPU", Health.OK, f"{torch.cuda.get_device_name(0)}, sm_{major}{minor}")
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return Check("GPU", Health.OK, "none: kernels run on the simulator, and nothing is timed")
+    try:
+        asked = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        listed = subprocess.run(asked, capture_output=True, text=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        listed = ""
+    if not listed:
+        return Check("GPU", Health.OK, "none (nvidia-smi is here and sees none): kernels run on the simulator")
+    return Check(
+        "GPU", Health.WARN, f"{listed.splitlines()[0]}, and torch does not see it", "install torch's CUDA build"
+    )
+
+
+def _cache() -> Check:
+    """Write, lock and rename in the build cache's folder."""
+    from sdpalab.build import Cache
+
+    folder = Cache().root
+    advice = "set SDPALAB_CACHE_DIR to a folder that can be written to"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=folder) as name:
+            draft = Path(name) / "draft"
+            with draft.open("wb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.write(b"sdpalab")
+                file.flush()
+                os.fsync(file.fileno())
+            draft.rename(Path(name) / "entry")
+    except OSError as error:
+        # Builds go on without a cache, only slower.
+        return Check("build cache", Health.WARN, f"{folder}: {error.strerror}", advice)
+    return Check("build cache", Health.OK, f"{folder}: can be written and locked")
+
+
+def _disk() -> Check:
+    from sdpalab.build import Cache
+
+    worst = Check("disk", Health.OK, "")
+    found = []
+    for name, folder in (
+        ("here", Path.cwd()),
+        ("temporary files", Path(tempfile.gettempdir())),
+        ("cache", Cache().root),
+    ):
+        while not folder.exists():
+            folder = folder.parent
+        free = shutil.disk_usage(folder).free
+        found.append(f"{name} {free / 2**30:.1f} GiB")
+        if free < LEAST_DISK:
+            worst = Check("disk", Health.FAIL, "", f"free some space: a run needs {LEAST_DISK >> 20} MiB")
+        elif free < LITTLE_DISK and worst.health is Health.OK:
+            worst = Check("disk", Health.WARN, "", "space is getting short")
+    return Check("disk", worst.health, "free: " + ", ".join(found), worst.advice)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def judged(problem: Problem, seed: int, store: ArrayStore, compute: Callable[...
     """One case, judged by the judge on what ``compute`` makes of the inputs."""
     inputs = make_inputs(problem, "normal", seed)
     out = compute(problem, inputs.q, inputs.k, inputs.v)
-    about = {"device": "simulator sm_89", "config": "BLOCK_M=64"}
+    about = {"device": "simulator sm_89", "config": "BLOCK_M=64", "numerics": asdict(Numerics())}
     found = evaluate(problem, inputs, about, {"ptx_sha256": [ptx]}, {"first": out, "second": out})
     digests = {name: store.put(array) for name, array in {**vars(inputs), **found.arrays}.items()}
     return Case(
@@ -63,3 +63,45 @@ def judged(problem: Problem, seed: int, store: ArrayStore, compute: Callable[...
         digests,
         found.run,
     )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The bundle that the tests take apart, and its parts."""
+
+    written: WrittenBundle
+    built: Build
+    verdicts: tuple[Verdict, ...]
+
+
+@pytest.fixture(scope="session")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    """Two attempts on the same inputs: an honest kernel that passes, and one with a 2 % wrong scale that does not."""
+    built = build(MODULE)
+    kept = built_module(MODULE, built)
+
+    def wrong(problem: Problem, q: Array, k: Array, v: Array) -> Array:
+        return honest(problem, (q.astype(np.float32) * 1.02).astype(q.dtype), k, v)
+
+    verdicts = []
+    with BundleWriter(tmp_path_factory.mktemp("out"), command=["sdpalab", "repro"]) as bundle:
+        for name, compute in (("honest", honest), ("wrong-scale", wrong)):
+            cases = tuple(
+                judged(problem, seed, bundle.arrays, compute, built.ptx_sha256)
+                for seed, problem in enumerate(PROBLEMS)
+            )
+            verdict = Verdict(name, "BLOCK_M=64", "simulator sm_89", "quick", 0, cases)
+            bundle.add(name, config="BLOCK_M=64", idea="a test", builds=[kept], verdict=verdict)
+            verdicts.append(verdict)
+        bundle.add("never", config="", verdict=None, failure="it does not compile")
+        return Sample(bundle.write(), built, tuple(verdicts))
+
+
+@pytest.fixture()
+def unpacked(sample: Sample, tmp_path: Path) -> Path:
+    """The sample bundle as a directory of its own, which a test may spoil."""
+    import tarfile
+
+    with tarfile.open(sample.written.tarball) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / sample.written.name

@@ -1,18 +1,33 @@
-"""Source and configuration to PTX and cubin: NVRTC, a content-keyed cache, resources, occupancy, SASS, the static gate."""
+"""Source and configuration to PTX and cubin: compiler, content-keyed cache, resources, occupancy, static gate."""
 
 from sdpalab.build.builder import DEFAULT_ARCH, Build, build
 from sdpalab.build.cache import Cache
+from sdpalab.build.gate import GateResult, Rule, check
 from sdpalab.build.headers import cuda_include_dirs
-from sdpalab.build.nvrtc import BuildError, check_arch, compiler_version, supported_archs
+from sdpalab.build.nvrtc import BuildError, check_arch, compiler_version, nvrtc_version, supported_archs
+from sdpalab.build.occupancy import Occupancy, SmLimits, occupancy, sm_limits
+from sdpalab.build.resources import Resources, resources
+from sdpalab.build.sass import disassemble
 
 __all__ = [
     "DEFAULT_ARCH",
     "Build",
     "BuildError",
     "Cache",
+    "GateResult",
+    "Occupancy",
+    "Resources",
+    "Rule",
+    "SmLimits",
     "build",
+    "check",
     "check_arch",
     "compiler_version",
     "cuda_include_dirs",
+    "disassemble",
+    "nvrtc_version",
+    "occupancy",
+    "resources",
+    "sm_limits",
     "supported_archs",
 ]

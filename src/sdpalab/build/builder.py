@@ -13,7 +13,7 @@ from typing import Any
 from sdpalab.build.cache import Cache, key_of
 from sdpalab.build.headers import Header, resolve_headers
 from sdpalab.build.nvrtc import BuildError, check_arch, compile_program, compiler_version
-from sdpalab.errors import MachineError, UserError
+from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Module
 
 __all__ = ["DEFAULT_ARCH", "Build", "build", "build_key"]
@@ -31,7 +31,9 @@ _BASE_OPTIONS = (
     "--frandom-seed=sdpalab",  # otherwise names of internal symbols hold the process id
     "--ptxas-options=-v",
 )
-_FORBIDDEN = re.compile(r"--?(I|include-path|isystem|include|pre-?include|arch|gpu-architecture|pch.*|.*-pch)(=.*)?|-I.+")
+_FORBIDDEN = re.compile(
+    r"--?(I|include-path|isystem|include|pre-?include|arch|gpu-architecture|pch.*|.*-pch)(=.*)?|-I.+"
+)
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,9 @@ def build_key(module: Module, headers: Sequence[Header], command: Sequence[str],
 def _command(module: Module, arch: str, options: Sequence[str]) -> tuple[str, ...]:
     for option in options:
         if _FORBIDDEN.fullmatch(option):
-            raise UserError(f"option {option!r} cannot be given: headers come from include_dirs, the architecture from arch")
+            raise UserError(
+                f"option {option!r} cannot be given: headers come from include_dirs, the architecture from arch"
+            )
     for name in module.defines:
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise UserError(f"{module.name}: {name!r} cannot be the name of a macro")
@@ -215,7 +219,9 @@ def _reject_unseen_files(module: Module, headers: Sequence[Header], ptx: bytes) 
     seen = {f"/{_file_name(module)}".encode(), *(_line_name(header) for header in headers)}
     for path in re.findall(rb'^\s*\.file\s+\d+\s+"([^"]*)"', ptx, re.MULTILINE):
         if path not in seen:
-            raise BuildError(f"{module.name}: code comes from {path.decode()}, which the build does not know: include it by name", "")
+            raise BuildError(
+                f"{module.name}: code comes from {path.decode()}, which the build does not know: include it by name", ""
+            )
 
 
 def _line_name(header: Header) -> bytes:

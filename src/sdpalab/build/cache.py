@@ -1,8 +1,9 @@
 """A content-keyed store of build results: atomic, verified on every read, safe under concurrent builders and kills.
 
-An entry is a folder ``NAME`` with its files and ``SHA256SUMS``, whose first line is the entry's full key. It is written
-under ``tmp/``, synced, and renamed into place, so that it exists complete or not at all. What does not match its digests is
-moved to ``quarantine/`` and made again. A lock is a flock on ``locks/NAME``: the kernel releases it when its holder dies.
+An entry is a folder ``NAME`` with its files and ``SHA256SUMS``, whose first line is the entry's full key. It is
+written under ``tmp/``, synced, and renamed into place, so that it exists complete or not at all. What does not match its
+digests is moved to ``quarantine/`` and made again. A lock is a flock on ``locks/NAME``, which the operating system
+releases when its holder dies.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Cache:
         Returns
         -------
         Stored
-            Where the folder cannot be written (no space, no permission) the files are as made, and ``problem`` says why.
+            Where the folder cannot be used (no space, no permission) the files are as made, and ``problem`` says why.
         """
         files = self.load(name, key)
         if files is not None:

@@ -6,13 +6,14 @@ Every header is handed to NVRTC in memory, under the name by which it is include
 - the output depends on no directory. NVRTC puts the working directory before each relative file name that it writes
   into PTX and debug information, so a ``#line`` directive gives each header the name ``/NAME`` instead.
 
-NVRTC knows an in-memory header by its spelling alone. Two files included under one spelling are therefore an error here,
+NVRTC knows an in-memory header by its spelling alone. Two files included under one spelling are therefore an error,
 where a compiler with a search path would silently take the first.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import posixpath
 import re
@@ -96,13 +97,9 @@ def cuda_include_dirs() -> tuple[str, ...]:
     MachineError
         If no folder holds ``cuda_fp16.h`` and ``crt/host_defines.h``; names the pip packages that have them.
     """
-    candidates: list[Path] = []
-    try:
-        import nvidia
-    except ImportError:
-        pass
-    else:
-        candidates += [Path(root) / "cu13" / "include" for root in nvidia.__path__]
+    wheels = importlib.util.find_spec("nvidia")
+    roots = wheels.submodule_search_locations if wheels else None
+    candidates = [Path(root) / "cu13" / "include" for root in roots or ()]
     candidates += [Path(os.environ[name]) / "include" for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     candidates.append(Path("/usr/local/cuda/include"))
     for folder in candidates:
@@ -140,7 +137,9 @@ def resolve_headers(module: Module) -> tuple[Header, ...]:
             continue
         seen.add((name, beside))
         if os.path.isabs(name):
-            raise UserError(f"{includer} includes the absolute path {name}: use a name, and include_dirs for its folder")
+            raise UserError(
+                f"{includer} includes the absolute path {name}: use a name, and include_dirs for its folder"
+            )
         path = _find(name, [beside]) if beside else None
         if path is None:
             path, cuda = _find(name, own), False

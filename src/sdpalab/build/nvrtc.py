@@ -16,7 +16,15 @@ from sdpalab.build.diagnostics import first_error
 from sdpalab.build.headers import Header
 from sdpalab.errors import MachineError, UserError
 
-__all__ = ["BuildError", "Compiled", "check_arch", "compile_program", "compiler_version", "supported_archs"]
+__all__ = [
+    "BuildError",
+    "Compiled",
+    "check_arch",
+    "compile_program",
+    "compiler_version",
+    "nvrtc_version",
+    "supported_archs",
+]
 
 MIN_ARCH = 80
 """Least architecture of the lab: cp.async and mma.sync m16n8k16 begin with sm_80."""
@@ -71,10 +79,16 @@ def compiler_version() -> str:
     """
     head = compile_program("", "version.cu", None, (), (f"--gpu-architecture=compute_{MIN_ARCH}",)).ptx.decode()
     build = re.search(r"Compiler Build ID: (\S+)", head)
-    release = re.search(r"release \S+ V(\S+)", head)
+    release = re.search(r"release \S+ V(\d+\.\d+\.\d+)", head)
     if build is None or release is None:
         raise MachineError("NVRTC's PTX does not name its release")
     return f"NVRTC {release[1]} ({build[1]})"
+
+
+def nvrtc_version() -> tuple[int, int, int]:
+    """Release of the compiler as numbers, such as ``(13, 0, 88)``; raises as :func:`compiler_version`."""
+    major, minor, patch = compiler_version().split()[1].split(".")
+    return int(major), int(minor), int(patch)
 
 
 @lru_cache(maxsize=1)
@@ -96,7 +110,9 @@ def check_arch(arch: str) -> None:
     least = {"": 0, "a": 90, "f": 100}
     if match is None or f"sm_{match[1]}" not in known or int(match[1]) < least[match[2]]:
         listed = ", ".join(known)
-        raise UserError(f"unknown architecture {arch!r}: use one of {listed} (sm_90 and later also with an a at the end)")
+        raise UserError(
+            f"unknown architecture {arch!r}: use one of {listed} (sm_90 and later also with an a at the end)"
+        )
 
 
 def compile_program(
@@ -156,7 +172,7 @@ def _get(nvrtc: ModuleType, what: str, program: Any) -> bytes:
     _expect(nvrtc, status, f"give its {what}")
     # The binding writes into this object. CPython shares one object for all equal bytes of length 0 and 1, so the
     # buffer must be longer than that.
-    buffer = b" " * (size + 2)
+    buffer = b" " * (int(size) + 2)
     (status,) = getattr(nvrtc, f"nvrtcGet{what}")(program, buffer)
     _expect(nvrtc, status, f"give its {what}")
     return buffer[:size] if what == "CUBIN" else buffer[:size].rstrip(b"\0")

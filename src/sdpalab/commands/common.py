@@ -67,7 +67,7 @@ def _console(stream: Any) -> Console:
 
 
 def table(title: str, columns: Sequence[str], *, numeric: Sequence[str] = ()) -> Table:
-    """An empty table in the house style: a title, a rule under the heads, no frame; ``numeric`` columns on the right."""
+    """An empty table in the house style: title, rule under the heads, no frame; ``numeric`` columns on the right."""
     from rich import box
 
     made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)

@@ -35,7 +35,7 @@ from sdpalab.problem import MISSION
 __all__ = ["BundleWriter", "WrittenBundle", "mission_floors", "verify_bundle"]
 
 TARGETS_US = {"L4": 5.0, "H200": 4.0}
-"""What the lab aims at on the mission shape: "< 5 us" on L4 is the mission's, 4.0 us a graph node on H200 the lab's own."""
+"""Aims on the mission shape: "< 5 us" on L4 is the mission's own, 4.0 us a graph node on H200 the lab's."""
 
 _PATH = re.compile(r"(?<![\w./<:~-])~?(?:/[\w.@+~-]+)+/([\w.@+~-]+)")
 

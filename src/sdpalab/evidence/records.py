@@ -261,22 +261,23 @@ class VerdictRecord(Record):
 
 
 class ResourceRecord(Record):
-    """What the compiled kernel uses, read from the cubin; occupancy is computed for the architecture.
+    """As :class:`sdpalab.build.resources.Resources`: what one launch of a compiled kernel uses of an SM."""
 
-    ``sass`` counts instructions by class over the whole kernel, ``main_loop`` over its main loop only.
-    """
-
+    arch: str
     registers: int = Field(ge=0)
     stack_bytes: int = Field(ge=0)
     spill_bytes: int = Field(ge=0)
+    reported_spill_bytes: int = Field(ge=0)
     static_shared_bytes: int = Field(ge=0)
     dynamic_shared_bytes: int = Field(ge=0)
+    constant_bytes: int = Field(ge=0)
     threads_per_block: int = Field(ge=1)
     blocks_per_sm: int = Field(ge=0)
     warps_per_sm: int = Field(ge=0)
     limiter: str
     sass: Mapping[str, int]
     main_loop: Mapping[str, int]
+    tensor_share: float | None = Field(ge=0, le=1)
 
     @property
     def shared_bytes(self) -> int:
@@ -322,8 +323,8 @@ PTX, CUBIN, LOG = "kernel.ptx", "kernel.cubin", "log.txt"
 class BuildRecord(Record):
     """One compiled module.
 
-    ``sources`` are the digests of all that the compiler could see, CUDA's own headers too; ``files`` those of what is kept
-    in the bundle under ``directory``: the source, its headers under ``include/`` (not CUDA's), PTX, cubin and log.
+    ``sources`` are the digests of all that the compiler could see, CUDA's own headers too; ``files`` those of what is
+    kept in the bundle under ``directory``: the source, its headers under ``include/`` (not CUDA's), PTX, cubin and log.
     """
 
     directory: str

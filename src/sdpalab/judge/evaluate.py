@@ -72,13 +72,17 @@ def evaluate(
     assert first is not None
     assert second is not None
 
-    numerics = Numerics(**about.get("numerics", {}))
+    declared = about.get("numerics")
+    numerics = Numerics(**(declared or {}))
+    # A callable declares nothing: both orders of rounding P and dividing by its sum are then honest.
+    orders = (False,) if declared else (False, True)
     arguments: dict[str, Any] = {"scale": problem.scale, "causal": problem.causal}
     qkv = (inputs.q, inputs.k, inputs.v)
     reference = attention_float64(*qkv, **arguments)
     yardstick = torch_output(*qkv, **arguments)
+    intended = [intended_output(*qkv, **arguments, numerics=numerics, normalise_first=order) for order in orders]
     try:
-        limits = limits_for(reference, yardstick, intended_output(*qkv, **arguments, numerics=numerics), problem.dtype)
+        limits = limits_for(reference, yardstick, intended, problem.dtype)
     except ValueError as error:
         raise MachineError(f"{problem.label}: {error}") from None
     errors = measure(first, reference, problem.dtype)
@@ -89,7 +93,11 @@ def evaluate(
     run = {
         "device": about["device"],
         "config": about["config"],
-        "numerics": {"accumulate": numerics.accumulate, "probabilities": numerics.probabilities},
+        "numerics": {
+            "accumulate": numerics.accumulate,
+            "probabilities": numerics.probabilities,
+            "normalise": "after" if declared else "either",
+        },
         **{key: reply[key] for key in noted if key in reply},
     }
 

@@ -27,7 +27,8 @@ def incorrect_reason(
         over = _times(errors.max_abs, limits.max_abs)
         parts.append(
             f"max error {errors.max_abs:.3g} at {_place(errors.max_abs_index)} is {over} the limit "
-            f"{limits.max_abs:.3g} ({YARDSTICK_FACTOR:g}x torch's own {limits.yardstick_max_abs:.3g} plus half an ulp {rounding:.3g})"
+            f"{limits.max_abs:.3g} ({YARDSTICK_FACTOR:g}x torch's own {limits.yardstick_max_abs:.3g} plus half an ulp "
+            f"{rounding:.3g})"
         )
     else:
         parts.append(f"max error {errors.max_abs:.3g} at {_place(errors.max_abs_index)} is within its limit")

@@ -24,7 +24,9 @@ Array = npt.NDArray[Any]
 _TYPES: dict[str, type] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
-def intended_output(q: Array, k: Array, v: Array, *, scale: float, causal: bool, numerics: Numerics) -> Array:
+def intended_output(
+    q: Array, k: Array, v: Array, *, scale: float, causal: bool, numerics: Numerics, normalise_first: bool = False
+) -> Array:
     """Attention with the roundings that ``numerics`` declares, and no others.
 
     The weights exp(s - max(s)) are rounded to float32, their sum is taken; they are rounded to the type of P and
@@ -38,6 +40,10 @@ def intended_output(q: Array, k: Array, v: Array, *, scale: float, causal: bool,
         As in :func:`sdpalab.judge.reference.attention_float64`; the dtype of ``q`` is the problem's.
     numerics : Numerics
         ``accumulate`` must be float32; ``probabilities`` is ``problem`` (the dtype of ``q``) or a type's name.
+    normalise_first : bool
+        Divide the weights by their sum before they are rounded, as code does that calls a softmax, instead of dividing
+        the product by it, as flash attention does. With equal weights the former rounds all of them the same way, which
+        no average takes out.
 
     Returns
     -------
@@ -59,6 +65,8 @@ def intended_output(q: Array, k: Array, v: Array, *, scale: float, causal: bool,
     for (b, h, rows), weights in weight_blocks(q, k, scale=scale, causal=causal):
         p = weights.astype(np.float32)
         total = p.sum(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
+        if normalise_first:
+            p, total = p / total, np.ones_like(total)
         product = p.astype(p_type).astype(np.float64) @ v[b, h // group].astype(np.float64)
         out[b, h, rows] = (product.astype(np.float32) / total).astype(q.dtype)
     return out

@@ -20,6 +20,7 @@ measured against less than sqrt(n) times the type's least subnormal (n elements)
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,7 @@ def measure(out: Array, reference: F64, dtype: str) -> Errors:
     )
 
 
-def limits_for(reference: F64, yardstick: Array, intended: Array, dtype: str) -> Limits:
+def limits_for(reference: F64, yardstick: Array, intended: Sequence[Array], dtype: str) -> Limits:
     """The limits of one case.
 
     Parameters
@@ -101,8 +102,9 @@ def limits_for(reference: F64, yardstick: Array, intended: Array, dtype: str) ->
     reference : ndarray of float64, [B, H, Sq, D]
     yardstick : ndarray, [B, H, Sq, D]
         torch's own output in the same precision (:mod:`sdpalab.judge.yardstick`).
-    intended : ndarray, [B, H, Sq, D]
-        Output of the declared arithmetic (:func:`sdpalab.judge.numerics.intended_output`).
+    intended : sequence of ndarray, [B, H, Sq, D]
+        Outputs of the declared arithmetic (:func:`sdpalab.judge.numerics.intended_output`): one, or one for each order
+        of operations that the declaration leaves open; the largest errors count.
     dtype : {"float16", "bfloat16"}
 
     Raises
@@ -110,18 +112,20 @@ def limits_for(reference: F64, yardstick: Array, intended: Array, dtype: str) ->
     ValueError
         If the yardstick or the intended output has an element that is not finite: then there is nothing to measure by.
     """
-    torch_error, own_error = measure(yardstick, reference, dtype), measure(intended, reference, dtype)
-    if torch_error.not_finite or own_error.not_finite:
+    torch_error, own = measure(yardstick, reference, dtype), [measure(out, reference, dtype) for out in intended]
+    if any(errors.not_finite for errors in (torch_error, *own)):
         raise ValueError("the yardstick or the intended output is not finite on these inputs")
     floor = UNIT_ROUNDOFF[dtype] / 2.0
     rounding = half_ulp(float(np.max(np.abs(reference))), dtype)
+    own_rel_l2 = max(errors.rel_l2 for errors in own)
+    own_worst_row = max(errors.worst_row_rel_l2 for errors in own)
     return Limits(
         max_abs=YARDSTICK_FACTOR * torch_error.max_abs + rounding,
-        rel_l2=INTENDED_FACTOR * max(own_error.rel_l2, floor),
-        worst_row_rel_l2=ROW_FACTOR * max(own_error.worst_row_rel_l2, floor),
+        rel_l2=INTENDED_FACTOR * max(own_rel_l2, floor),
+        worst_row_rel_l2=ROW_FACTOR * max(own_worst_row, floor),
         yardstick_max_abs=torch_error.max_abs,
-        intended_rel_l2=own_error.rel_l2,
-        intended_worst_row_rel_l2=own_error.worst_row_rel_l2,
+        intended_rel_l2=own_rel_l2,
+        intended_worst_row_rel_l2=own_worst_row,
     )
 
 

@@ -26,6 +26,8 @@ constexpr int STAGE_BYTES = 2 * TILE_BYTES;  // K, then V
 constexpr int SMEM_BYTES = NUM_STAGES * STAGE_BYTES;
 constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 
+constexpr int MAX_REGISTERS = HEAD_DIM > 64 ? 168 : 120;
+
 static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 32, 64 or 128");
 static_assert(BLOCK_M == 32 || BLOCK_M == 64 || BLOCK_M == 128, "BLOCK_M is 32, 64 or 128");
 static_assert(TILE_N == 32 || TILE_N == 64 || TILE_N == 128, "BLOCK_N is 0, 32, 64 or 128");
@@ -33,11 +35,10 @@ static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
 static_assert(Q_BYTES <= STAGE_BYTES, "Q passes through the last stage");
 
 // Folds one tile of keys into the output and the softmax of a warp's rows lane / 4 and lane / 4 + 8.
-// k_smem, v_smem: this lane's ldmatrix address in the tile. keys_left: visible keys of each row from this lane's first on.
-template <bool MASKED>
+// k_smem, v_smem: this lane's ldmatrix addresses in the tile. keys_left: of each row, from this lane's first column on.
 __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], SoftmaxRow (&softmax)[2],
                                        const unsigned (&q_frag)[HEAD_DIM / 16][4], unsigned k_smem, unsigned v_smem,
-                                       float scale_log2, int keys_left_0, int keys_left_1) {
+                                       float scale_log2, bool masked, const int (&keys_left)[2]) {
     float s_frag[TILE_N / 8][4] = {};
 #pragma unroll
     for (int d = 0; d < HEAD_DIM / 16; ++d) {
@@ -50,14 +51,21 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
         }
     }
 
+    if (masked) {
+#pragma unroll
+        for (int n = 0; n < TILE_N / 8; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                s_frag[n][i] = 8 * n + i % 2 < keys_left[i / 2] ? s_frag[n][i] : NEGATIVE_INFINITY;
+            }
+        }
+    }
+
     float tile_max[2] = {NEGATIVE_INFINITY, NEGATIVE_INFINITY};
 #pragma unroll
     for (int n = 0; n < TILE_N / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            if (MASKED && 8 * n + i % 2 >= (i < 2 ? keys_left_0 : keys_left_1)) {
-                s_frag[n][i] = NEGATIVE_INFINITY;
-            }
             tile_max[i / 2] = fmaxf(tile_max[i / 2], s_frag[n][i]);
         }
     }
@@ -96,7 +104,7 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
     }
 }
 
-__global__ void __launch_bounds__(NUM_THREADS)
+__global__ void __maxnreg__(MAX_REGISTERS)
     flash_attention(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                     Element* __restrict__ o, int seq_q, int seq_kv, int group, float scale) {
     extern __shared__ __align__(1024) unsigned char smem[];  // [NUM_STAGES][K, V][TILE_N, HEAD_DIM]
@@ -113,35 +121,33 @@ __global__ void __launch_bounds__(NUM_THREADS)
     // Q, through the stage that is filled last.
     const unsigned q_smem = smem_base + (NUM_STAGES - 1) * STAGE_BYTES;
     const TileCopy<BLOCK_M, HEAD_DIM, NUM_THREADS> q_copy(threadIdx.x);
-    q_copy.start(q_smem, head.q + first_row * HEAD_DIM, seq_q - first_row);
+    q_copy.start(q_smem + q_copy.smem_offset, head.q + first_row * HEAD_DIM + q_copy.global_offset,
+                 seq_q - first_row - q_copy.row);
     ptx::cp_async_commit_group();
 
     // The stages go round; what is loaded is always NUM_STAGES - 1 tiles ahead of what is computed.
-    const auto after = [smem_base](unsigned stage) {
-        return stage == smem_base + SMEM_BYTES - STAGE_BYTES ? smem_base : stage + STAGE_BYTES;
-    };
+    const auto after = [](unsigned stage) { return stage == SMEM_BYTES - STAGE_BYTES ? 0 : stage + STAGE_BYTES; };
     const TileCopy<TILE_N, HEAD_DIM, NUM_THREADS> kv_copy(threadIdx.x);
-    const Element* k_next = head.k;
-    const Element* v_next = head.v;
-    int tiles_to_load = tiles;
-    int keys_to_load = seq_kv;
-    unsigned load_stage = smem_base;
-    const auto load_next_tile = [&] {
-        if (tiles_to_load > 0) {
-            kv_copy.start(load_stage, k_next, keys_to_load);
-            kv_copy.start(load_stage + TILE_BYTES, v_next, keys_to_load);
+    const unsigned copy_smem = smem_base + kv_copy.smem_offset;
+    const Element* k_next = head.k + kv_copy.global_offset;
+    const Element* v_next = head.v + kv_copy.global_offset;
+    int rows_left = seq_kv - kv_copy.row;
+    unsigned load_stage = 0;
+    const auto load = [&](int tile) {
+        if (tile < tiles) {
+            kv_copy.start(copy_smem + load_stage, k_next, rows_left);
+            kv_copy.start(copy_smem + load_stage + TILE_BYTES, v_next, rows_left);
             k_next += TILE_N * HEAD_DIM;
             v_next += TILE_N * HEAD_DIM;
-            keys_to_load -= TILE_N;
-            tiles_to_load -= 1;
+            rows_left -= TILE_N;
             load_stage = after(load_stage);
         }
         // Committed even if empty, so that the newest NUM_STAGES - 1 groups are always those of the tiles ahead.
         ptx::cp_async_commit_group();
     };
 #pragma unroll
-    for (int ahead = 0; ahead < NUM_STAGES - 1; ++ahead) {
-        load_next_tile();
+    for (int tile = 0; tile < NUM_STAGES - 1; ++tile) {
+        load(tile);
     }
 
     ptx::cp_async_wait_group<NUM_STAGES - 1>();
@@ -160,24 +166,19 @@ __global__ void __launch_bounds__(NUM_THREADS)
     float o_frag[HEAD_DIM / 8][4] = {};
     SoftmaxRow softmax[2];
     const int row = first_row + warp * WARP_M + lane / 4;
-    const int first_key = 2 * (lane % 4);
-    const int keys_left[2] = {visible_keys(row, seq_kv) - first_key, visible_keys(row + 8, seq_kv) - first_key};
-    const unsigned k_lane = col_block_offset<HEAD_DIM>(lane);
-    const unsigned v_lane = row_block_offset<HEAD_DIM>(lane) + TILE_BYTES;
-    unsigned stage = smem_base;
+    const int column = 2 * (lane % 4);
+    int keys_left[2] = {visible_keys(row, seq_kv) - column, visible_keys(row + 8, seq_kv) - column};
+    const unsigned k_smem = smem_base + col_block_offset<HEAD_DIM>(lane);
+    const unsigned v_smem = smem_base + TILE_BYTES + row_block_offset<HEAD_DIM>(lane);
+    unsigned stage = 0;
 #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {
         ptx::cp_async_wait_group<NUM_STAGES - 2>();
         __syncthreads();
-        load_next_tile();
-        const unsigned k_smem = stage + k_lane;
-        const unsigned v_smem = stage + v_lane;
-        if (tile < whole_tiles) {
-            attend<false>(o_frag, softmax, q_frag, k_smem, v_smem, score_scale.log2, 0, 0);
-        } else {
-            attend<true>(o_frag, softmax, q_frag, k_smem, v_smem, score_scale.log2, keys_left[0] - tile * TILE_N,
-                         keys_left[1] - tile * TILE_N);
-        }
+        load(tile + NUM_STAGES - 1);
+        attend(o_frag, softmax, q_frag, k_smem + stage, v_smem + stage, score_scale.log2, tile >= whole_tiles, keys_left);
+        keys_left[0] -= TILE_N;
+        keys_left[1] -= TILE_N;
         stage = after(stage);
     }
 

@@ -31,9 +31,9 @@ def get(name: str) -> CudaKernel:
     if name in KERNELS:
         return KERNELS[name]
     near = difflib.get_close_matches(name.lower(), KERNELS, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise UserError(
-        f"there is no kernel {name!r}; {hint}The kernels are {', '.join(KERNELS)}, and your own is given as FILE.py[:NAME]"
+        f"there is no kernel {name!r}{hint}: the kernels are {', '.join(KERNELS)}, and your own is FILE.py[:NAME]"
     )
 
 

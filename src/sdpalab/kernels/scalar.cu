@@ -1,12 +1,13 @@
 // scalar: attention with one fused multiply-add at a time; the rung to read first.
 //
-// Idea: the seq_q x seq_kv scores are never written to memory. A warp owns BLOCK_M / NUM_WARPS query rows and walks over
-// the keys in tiles of BLOCK_N. Each tile's scores are folded into a running row maximum, a running sum of weights and an
-// unnormalised output row; when the maximum grows, what was summed so far is rescaled. Nothing is approximated by tiling.
+// Idea: the seq_q x seq_kv scores are never written to global memory. A warp owns BLOCK_M / NUM_WARPS query rows and
+// walks over the keys in tiles of BLOCK_N. Each tile's scores are folded into a running row maximum, a running sum of
+// weights and an unnormalised output row; when the maximum grows, what was summed so far is rescaled. But for rounding,
+// the result is that of a softmax over all keys at once.
 //
-// A warp is a grid of 4 row lanes x 8 key lanes; a thread holds ROWS x KEYS scores and ROWS x COLS outputs in registers, so
-// that each 16 bytes from shared memory feed many multiply-adds. Tiles become floats once, when they are loaded, and
-// not at every use. P goes through shared memory, because the lanes that compute a weight are not those that need it.
+// A warp is a grid of 4 row lanes x 8 key lanes. A thread holds ROWS x KEYS scores and ROWS x COLS outputs in
+// registers, so that each 16 bytes from shared memory feed many multiply-adds. Tiles become floats once, when they are
+// loaded, and not at every use. P goes through shared memory: other lanes need a weight than the one that computes it.
 //
 // Static bars (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
 // Next rung: wmma, the same loop with both products on tensor cores.
@@ -35,7 +36,8 @@ constexpr int COLS = HEAD_DIM / KEY_LANES;   // a thread's output columns, four 
 constexpr int TILE_OWNERS = sync_policy == Sync::block ? 1 : NUM_WARPS;
 constexpr int TILE_THREADS = 32 * NUM_WARPS / TILE_OWNERS;  // threads that load one tile together
 
-// Row pitches in floats: + 4 puts the rows that 8 key lanes read at once into different banks, + 8 those of 4 row lanes.
+// Row pitches in floats: + 4 puts the rows that 8 key lanes read at once into different banks, + 8 the rows that 4 row
+// lanes write at once.
 constexpr int QK_PITCH = HEAD_DIM + 4;
 constexpr int P_PITCH = BLOCK_N + 8;
 constexpr int Q_FLOATS = BLOCK_M * QK_PITCH;

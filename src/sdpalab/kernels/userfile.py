@@ -28,8 +28,8 @@ def load_user_kernel(spec: str) -> CudaKernel | Callable[..., Any]:
     Raises
     ------
     UserError
-        If the file does not exist or does not import (with the exception and its line), has no such name, or leaves open
-        which kernel is meant; the message lists those there are.
+        If the file does not exist or does not import (with the exception and its line), has no such name, or leaves
+        open which kernel is meant; the message lists those there are.
     """
     stem, colon, name = f"{spec}:".partition(".py:")
     name = name.removesuffix(":")
@@ -42,29 +42,26 @@ def load_user_kernel(spec: str) -> CudaKernel | Callable[..., Any]:
     choices = _choices(module)
     if name:
         return _named(module, name, path, choices)
-    distinct = {id(kernel) for kernel in choices.values()}
-    if len(distinct) != 1:
-        found = (
-            f"defines several kernels: {', '.join(choices)}; say"
-            if choices
-            else "defines no CudaKernel or function; say"
-        )
-        raise UserError(f"{path} {found} which is meant with {path}:NAME")
+    if len({id(kernel) for kernel in choices.values()}) != 1:
+        found = f"several kernels ({', '.join(choices)})" if choices else "neither a CudaKernel nor a function"
+        raise UserError(f"{path} defines {found}: say which is meant as {path}:NAME")
     return next(iter(choices.values()))
 
 
 def _import(path: Path) -> ModuleType:
     """Run the file as a module of its own. From its text, never from a .pyc: an edit within one second must count."""
     absolute = path.resolve()
+    try:
+        source = absolute.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
     module = ModuleType(f"sdpalab_user_{absolute.stem}")
     module.__file__ = str(absolute)
     sys.modules[module.__name__] = module
     if str(absolute.parent) not in sys.path:
         sys.path.append(str(absolute.parent))  # its neighbours may be imported; last, so that they hide nothing
     try:
-        exec(compile(absolute.read_bytes(), str(absolute), "exec"), module.__dict__)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read or does not import: {type(error).__name__}: {error}") from error
+        exec(compile(source, str(absolute), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         raise UserError(f"{path} does not import: {_described(error, str(absolute))}") from error
     return module
@@ -82,22 +79,23 @@ def _choices(module: ModuleType) -> dict[str, CudaKernel | Callable[..., Any]]:
     """Public names of the file's kernels: its CudaKernels, or else the functions that it defines itself."""
     public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
     kernels = {name: value for name, value in public.items() if isinstance(value, CudaKernel)}
-    functions = {
+    if kernels:
+        return dict(kernels)
+    return {
         name: value
         for name, value in public.items()
         if isinstance(value, FunctionType) and value.__module__ == module.__name__
     }
-    return kernels or functions
 
 
 def _named(
     module: ModuleType, name: str, path: Path, choices: dict[str, CudaKernel | Callable[..., Any]]
 ) -> CudaKernel | Callable[..., Any]:
     if not hasattr(module, name):
-        known = f"it has {', '.join(choices)}" if choices else "it defines no CudaKernel or function"
+        known = f"its kernels are: {', '.join(choices)}" if choices else "it defines no CudaKernel or function"
         raise UserError(f"{path} has no {name!r}; {known}")
     value = getattr(module, name)
     if isinstance(value, CudaKernel) or (callable(value) and not isinstance(value, type)):
-        return value  # type: ignore[no-any-return]
+        return value
     kind = "a class" if isinstance(value, type) else f"a {type(value).__name__}"
     raise UserError(f"{path}:{name} is {kind}, and neither a CudaKernel nor a function of q, k, v")

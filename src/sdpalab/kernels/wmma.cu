@@ -1,15 +1,16 @@
 // wmma: both products on tensor cores, through nvcuda::wmma 16x16x16 fragments.
 //
-// Idea: a warp owns 16 query rows, and one instruction multiplies two 16 x 16 matrices. It costs what this rung is there to
-// show: the layout of a wmma fragment is unspecified, so no thread knows which rows its accumulators belong to. The mask, the
-// row maximum and the rescale all need to know. So every product is stored to shared memory, where two lanes share a row:
-//   S = Q K^T       fragments -> scratch_smem -> registers, 16 rows x 2 halves
-//   P = softmax(S)  registers -> p_smem (halfs) -> fragments
-//   O = O r + P V   fragments -> scratch_smem -> added to O, which stays in registers of known rows, as r does
-// The next rung, flash, uses mma.sync, whose layout the PTX manual states: S, P and O then never leave registers.
+// Idea: a warp owns 16 query rows, and one instruction multiplies two 16 x 16 matrices. What that costs is why there is
+// a next rung: the layout of a wmma fragment is unspecified, so no thread knows which rows its accumulators belong to,
+// and the mask, the row maximum and the rescale all need to know. So every product is stored to shared memory and read
+// back by lanes that do know: two lanes share a row, and each has half of it.
+//   S = Q K^T            fragments -> scratch_smem -> registers
+//   P = weights of S     registers -> p_smem -> fragments
+//   O = rescale O + P V  fragments -> scratch_smem -> added to O, which stays in the registers of the row's two lanes
+// The next rung, flash, uses mma.sync, whose layout the PTX manual states: there S, P and O never leave the registers.
 //
-// wmma wants 32-byte aligned fragments and rows a multiple of 16 bytes apart; the padding of 16 bytes a row keeps both, and
-// puts the 8 rows that are read at once into different banks.
+// wmma wants fragments 32-byte aligned and their rows a multiple of 16 bytes apart. 16 bytes of padding a row keep
+// both, and put the 8 rows that are read at once into different banks.
 //
 // Static bars (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
 
@@ -23,7 +24,7 @@ namespace wmma = nvcuda::wmma;
 
 constexpr int TILE = 16;  // rows, columns and depth of a fragment
 using AFragment = wmma::fragment<wmma::matrix_a, TILE, TILE, TILE, __half, wmma::row_major>;  // of Q and P
-using KFragment = wmma::fragment<wmma::matrix_b, TILE, TILE, TILE, __half, wmma::col_major>;  // rows of K are columns of K^T
+using KFragment = wmma::fragment<wmma::matrix_b, TILE, TILE, TILE, __half, wmma::col_major>;  // columns of K^T
 using VFragment = wmma::fragment<wmma::matrix_b, TILE, TILE, TILE, __half, wmma::row_major>;
 using Accumulator = wmma::fragment<wmma::accumulator, TILE, TILE, TILE, float>;
 
@@ -38,7 +39,8 @@ constexpr int P_PITCH = BLOCK_N + ELEMENT_PAD;
 constexpr int SCRATCH_PITCH = BLOCK_N + FLOAT_PAD;
 
 static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 32, 64 or 128");
-static_assert(BLOCK_M >= TILE && BLOCK_M % TILE == 0 && NUM_WARPS <= 32, "BLOCK_M is 16 rows for each of 1 to 32 warps");
+static_assert(BLOCK_M >= TILE && BLOCK_M % TILE == 0 && NUM_WARPS <= 32,
+              "BLOCK_M is 16 rows for each of 32 warps at most");
 static_assert(BLOCK_N >= TILE && BLOCK_N % TILE == 0 && HEAD_DIM % OUT_COLS == 0,
               "BLOCK_N is a multiple of 16 that divides HEAD_DIM or exceeds it");
 static_assert(!DTYPE_BF16, "this rung computes float16");
@@ -113,19 +115,19 @@ wmma_attention(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_DIM
                int seq_q, int seq_kv, int group, float scale) {
     const Head head = head_of_block(q, k, v, o, seq_q, seq_kv, group);
     const ScoreScale score_scale(scale);
-    const int warp = threadIdx.x / 32;
-    const int warp_row = warp * TILE;           // of the block
-    const int lane_row = threadIdx.x % TILE;    // of the warp; a thread has this row's left or right half
+    const int warp_row = threadIdx.x / 32 * TILE;  // of the block
+    const int lane_row = threadIdx.x % TILE;       // of the warp; this thread has its left or right half
     const int half = threadIdx.x % 32 / TILE;
 
     // Q, K and V are loaded by the whole block; scratch and P are each warp's own.
     extern __shared__ __align__(32) unsigned char smem[];
-    __half* q_smem = reinterpret_cast<__half*>(smem);                                     // [BLOCK_M, QKV_PITCH]
-    __half* k_smem = q_smem + BLOCK_M * QKV_PITCH;                                        // [BLOCK_N, QKV_PITCH]
-    __half* v_smem = k_smem + BLOCK_N * QKV_PITCH;                                        // [BLOCK_N, QKV_PITCH]
-    __half* p_block_smem = v_smem + BLOCK_N * QKV_PITCH;                                  // [BLOCK_M, P_PITCH]
-    __half* p_smem = p_block_smem + warp_row * P_PITCH;                                   // [16, P_PITCH]
-    float* scratch_smem = reinterpret_cast<float*>(p_block_smem + BLOCK_M * P_PITCH) + warp_row * SCRATCH_PITCH;  // [16, SCRATCH_PITCH]
+    __half* q_smem = reinterpret_cast<__half*>(smem);                                        // [BLOCK_M, QKV_PITCH]
+    __half* k_smem = q_smem + BLOCK_M * QKV_PITCH;                                           // [BLOCK_N, QKV_PITCH]
+    __half* v_smem = k_smem + BLOCK_N * QKV_PITCH;                                           // [BLOCK_N, QKV_PITCH]
+    __half* p_block_smem = v_smem + BLOCK_N * QKV_PITCH;                                     // [BLOCK_M, P_PITCH]
+    float* scratch_block_smem = reinterpret_cast<float*>(p_block_smem + BLOCK_M * P_PITCH);  // [BLOCK_M, SCRATCH_PITCH]
+    __half* p_smem = p_block_smem + warp_row * P_PITCH;                                      // [16, P_PITCH]
+    float* scratch_smem = scratch_block_smem + warp_row * SCRATCH_PITCH;                     // [16, SCRATCH_PITCH]
 
     const int block_row = q_tile_of_block() * BLOCK_M;
     const int row = block_row + warp_row + lane_row;

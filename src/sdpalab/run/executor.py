@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
 from sdpalab.kernels.plan import LaunchPlan
@@ -45,5 +44,5 @@ class Executor(Protocol):
     """Runs launch plans. Holds no time: timing is the business of ``measure``."""
 
     def run(self, plan: LaunchPlan, inputs: Mapping[str, Array], *, poison: int = 0xFF) -> RunResult:
-        """Run all steps on copies of ``inputs``; ``out`` and ``workspace`` buffers start filled with byte ``poison``."""
+        """Run all steps on copies of ``inputs``; ``out`` and ``workspace`` buffers start filled with ``poison``."""
         ...

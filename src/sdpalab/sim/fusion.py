@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sdpalab.sim.ir import Address, Instruction, Operand, Register, Vector
+from sdpalab.sim.ir import Address, Instruction, Negated, Operand, Pair, Register, Vector
 
-__all__ = ["Chain", "Product", "group_products", "register_uses"]
+__all__ = ["Chain", "Product", "group_products", "registers_read", "registers_used", "registers_written"]
 
 Names = tuple[str, ...]
 
@@ -38,11 +38,11 @@ class Product:
     chains: list[Chain]
 
 
-def register_uses(instructions: Iterable[Instruction]) -> Counter[str]:
+def registers_used(instructions: Iterable[Instruction]) -> Counter[str]:
     """How many instructions read each register, anywhere in an entry."""
     uses: Counter[str] = Counter()
     for instruction in instructions:
-        uses.update(set(_reads(instruction)))
+        uses.update(set(registers_read(instruction)))
     return uses
 
 
@@ -115,9 +115,9 @@ class _Group:
         """Whether an instruction in between needs a result of the group, or overwrites what the group still reads."""
         if not self.chains:
             return False
-        if not self.written.isdisjoint((*_reads(instruction), *_writes(instruction))):
+        if not self.written.isdisjoint((*registers_read(instruction), *registers_written(instruction))):
             return True
-        return not self.read.isdisjoint(_writes(instruction))
+        return not self.read.isdisjoint(registers_written(instruction))
 
     def close(self) -> list[Product]:
         """The group's products, and an empty group."""
@@ -129,6 +129,10 @@ class _Group:
 
 
 def _items(operand: Operand) -> tuple[Operand, ...]:
+    if isinstance(operand, Pair):
+        return operand.first, operand.second
+    if isinstance(operand, Negated):
+        return (operand.register,)
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
@@ -137,7 +141,7 @@ def _names(operand: Operand) -> Names:
 
 
 def _registers(operand: Operand) -> list[str]:
-    names = []
+    names: list[str] = []
     for item in _items(operand):
         base = item.base if isinstance(item, Address) else item
         if isinstance(base, Register):
@@ -145,15 +149,20 @@ def _registers(operand: Operand) -> list[str]:
     return names
 
 
-def _writes(instruction: Instruction) -> list[str]:
-    """Registers an instruction may write: its first operand, unless that is an address."""
+_NO_RESULT = frozenset({"bar", "barrier", "bra", "cp", "fence", "griddepcontrol", "membar", "nanosleep", "red", "st"})
+
+
+def registers_written(instruction: Instruction) -> list[str]:
+    """Registers an instruction writes: its first operand, where that is a register or several."""
+    if instruction.opcode in _NO_RESULT and "red" not in instruction.mods:
+        return []
     first = instruction.operands[:1]
     return [name for operand in first if not isinstance(operand, Address) for name in _registers(operand)]
 
 
-def _reads(instruction: Instruction) -> list[str]:
-    """Registers an instruction may read: all its operands, to be on the safe side, but for the result of an mma."""
-    skip = 1 if instruction.opcode == "mma" else 0
+def registers_read(instruction: Instruction) -> list[str]:
+    """Registers an instruction may read."""
+    skip = 1 if registers_written(instruction) else 0
     names = [name for operand in instruction.operands[skip:] for name in _registers(operand)]
     if instruction.guard is not None:
         names.append(instruction.guard.register.name)

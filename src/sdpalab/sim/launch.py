@@ -17,6 +17,7 @@ from sdpalab.sim.limits import check_geometry, shared_limit
 from sdpalab.sim.machine import Dim3, Geometry, Machine, Symbols
 from sdpalab.sim.memory import GLOBAL_BASE, Extent, Space
 from sdpalab.sim.parser import parse
+from sdpalab.sim.program import build_program
 from sdpalab.sim.scheduler import Scheduler
 from sdpalab.sim.selection import WARP, Array
 
@@ -129,6 +130,7 @@ def launch(
             f"{entry} needs {symbols.shared_bytes} bytes of shared memory, and a block on {module.target} has at most {limit}"
         )
     space = arena.build()
+    program = build_program(code)
     log = HazardLog()
     ctas = np.arange(geometry.ctas)
     warps = -(-geometry.threads // WARP)
@@ -137,7 +139,7 @@ def launch(
     with np.errstate(all="ignore"):
         for part in np.array_split(ctas, chunks):
             if len(part) not in schedulers:
-                machine = Machine(module, code, geometry, len(part), symbols, space, params, async_mode=async_mode)
+                machine = Machine(module, code, program, geometry, len(part), symbols, space, params, async_mode=async_mode)
                 if "memory" in checks:
                     machine.observers.append(MemoryCheck(machine, log))
                 schedulers[len(part)] = machine, Scheduler(machine, max_steps or _MAX_STEPS)

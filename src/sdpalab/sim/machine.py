@@ -13,6 +13,7 @@ import numpy as np
 
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
 from sdpalab.sim.memory import POISON, Space
+from sdpalab.sim.program import Program
 from sdpalab.sim.selection import WARP, Array, Indices, Selection
 from sdpalab.sim.types import PtxType, unsigned
 
@@ -87,7 +88,7 @@ class Machine:
 
     Parameters
     ----------
-    module, entry : the parsed PTX and the entry in it
+    module, entry, program : the parsed PTX, the entry in it, and its blocks
     geometry : Geometry
     n_cta : int
         CTAs alive at once.
@@ -106,6 +107,7 @@ class Machine:
         self,
         module: PtxModule,
         entry: Entry,
+        program: Program,
         geometry: Geometry,
         n_cta: int,
         symbols: Symbols,
@@ -114,7 +116,8 @@ class Machine:
         *,
         async_mode: str = "late",
     ) -> None:
-        self.module, self.entry, self.geometry, self.symbols = module, entry, geometry, symbols
+        self.module, self.entry, self.program = module, entry, program
+        self.geometry, self.symbols = geometry, symbols
         self.n_cta, self.params = n_cta, params
         self.observers: list[Observer] = []
         self.async_mode = async_mode
@@ -151,15 +154,11 @@ class Machine:
         return -(-size // 16) * 16
 
     def _allocate_registers(self) -> None:
-        """One row for each virtual register, in files by width, in the order of declaration."""
-        by_bits: dict[int, list[str]] = {}
-        for name, type_ in self.entry.registers.items():
-            by_bits.setdefault(type_.bits if type_.kind != "pred" else 1, []).append(name)
-        for bits, names in by_bits.items():
-            dtype = np.dtype(np.bool_) if bits == 1 else unsigned(bits)
-            file = self._files[bits] = np.empty((len(names), self.lanes), dtype)
-            for row, name in enumerate(names):
-                self._rows[name] = file[row]
+        """Files of rows by width, as the program lays them out."""
+        for bits, rows in self.program.files.items():
+            self._files[bits] = np.empty((rows, self.lanes), np.dtype(np.bool_) if bits == 1 else unsigned(bits))
+        for name, (bits, row) in self.program.rows.items():
+            self._rows[name] = self._files[bits][row]
 
     def reset(self, cta_ids: Indices) -> None:
         """Make ready to run these CTAs: poisoned registers and shared memory, all threads alive."""

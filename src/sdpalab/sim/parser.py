@@ -46,6 +46,7 @@ _VARIABLE = re.compile(
 _PARAM = re.compile(
     r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(?:\.ptr\s+(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?)?([\w$%]+)\s*(?:\[(\w+)\])?\Z"
 )
+_ITEM = re.compile(r"\s*(\{[^}]*\}|\[[^\]]*\]|[^,\[{]+)\s*(?:,|\Z)")
 _REGISTERS = re.compile(r"\.reg\s+(?:\.v[248]\s+)?\.(\w+)\s+(.*)\Z", re.S)
 
 
@@ -374,17 +375,7 @@ def _split(text: str) -> list[str]:
     """Split at the commas that are outside brackets and braces."""
     if "{" not in text and "[" not in text:
         return [item.strip() for item in text.split(",")]
-    items, depth, begin = [], 0, 0
-    for at, character in enumerate(text):
-        if character in "{[(":
-            depth += 1
-        elif character in "}])":
-            depth -= 1
-        elif character == "," and depth == 0:
-            items.append(text[begin:at].strip())
-            begin = at + 1
-    items.append(text[begin:].strip())
-    return items
+    return [item.strip() for item in _ITEM.findall(text)]
 
 
 def _integer(text: str, line: int) -> int:

@@ -9,14 +9,14 @@ only when nothing else can run.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from sdpalab.sim.barriers import Barriers, Reduction, Resume
 from sdpalab.sim.decode import Decoder, Mods, Step
 from sdpalab.sim.errors import StepLimit, UnsupportedInstruction
-from sdpalab.sim.fusion import Product, group_products, register_uses
+from sdpalab.sim.fusion import Product
 from sdpalab.sim.ir import Instruction, Symbol
 from sdpalab.sim.isa.tensor import product_step
 from sdpalab.sim.machine import Machine
@@ -27,19 +27,16 @@ __all__ = ["Scheduler"]
 
 End = Callable[[Selection], list[Resume]]
 
-_ENDS = frozenset({"bra", "ret", "exit", "bar", "barrier", "trap"})
-_COLLECTIVES = frozenset({"mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "shfl", "vote", "redux", "match", "activemask"})
-
 
 @dataclass
 class _Block:
     """Straight-line code: its closures, and what decides where its lanes go."""
 
-    steps: list[Step] = field(default_factory=list)
-    end: End = lambda sel: []
-    size: int = 0
-    collective: bool = False
-    line: int = 0
+    steps: list[Step]
+    end: End
+    size: int
+    collective: bool
+    line: int
 
 
 class Scheduler:
@@ -57,34 +54,19 @@ class Scheduler:
     # ---- building ----------------------------------------------------------------------------------------------------
 
     def _build(self) -> list[_Block]:
-        entry = self.machine.entry
-        leaders = {0, len(entry.instructions), *entry.labels.values()}
-        leaders |= {instruction.pc + 1 for instruction in entry.instructions if instruction.opcode in _ENDS}
-        starts = sorted(leaders)
-        block_at = {pc: index for index, pc in enumerate(starts)}
-        uses = register_uses(entry.instructions)
         blocks = []
-        for index, (first, last) in enumerate(zip(starts, [*starts[1:], len(entry.instructions)], strict=True)):
-            block = _Block()
-            body = entry.instructions[first:last]
-            block.size = len(body)
-            block.line = body[0].line if body else 0
-            block.collective = any(instruction.opcode in _COLLECTIVES for instruction in body)
-            if body and body[-1].opcode in _ENDS:
-                block.end = self._end(body.pop(), index + 1, block_at)
-            else:
-                block.end = _goto(index + 1)
-            for item in group_products(body, uses):
-                if isinstance(item, Product):
-                    block.steps.append(product_step(self.decoder, item))
-                else:
-                    block.steps.append(self.decoder.step(item))
-            blocks.append(block)
+        for index, basic in enumerate(self.machine.program.blocks):
+            steps = [
+                product_step(self.decoder, item) if isinstance(item, Product) else self.decoder.step(item)
+                for item in basic.items
+            ]
+            end = _goto(index + 1) if basic.end is None else self._end(basic.end, index + 1)
+            blocks.append(_Block(steps, end, basic.size, basic.collective, basic.line))
         blocks[-1].end = self._exit  # running off the end is a return
         return blocks
 
-    def _end(self, instruction: Instruction, following: int, block_at: dict[int, int]) -> End:
-        end = self._unguarded_end(instruction, following, block_at)
+    def _end(self, instruction: Instruction, following: int) -> End:
+        end = self._unguarded_end(instruction, following)
         if instruction.guard is None:
             return end
         predicate = self.decoder.src(instruction, instruction.guard.register, TYPES["pred"])
@@ -101,14 +83,14 @@ class Scheduler:
 
         return guarded
 
-    def _unguarded_end(self, instruction: Instruction, following: int, block_at: dict[int, int]) -> End:
+    def _unguarded_end(self, instruction: Instruction, following: int) -> End:
         if instruction.opcode == "bra":
             target = instruction.operands[0]
             assert isinstance(target, Symbol)
             mods = Mods(instruction)
             mods.flag("uni")
             mods.done()
-            return _goto(block_at[self.machine.entry.labels[target.name]])
+            return _goto(self.machine.program.block_of_label[target.name])
         if instruction.opcode in ("ret", "exit"):
             return self._exit
         if instruction.opcode == "trap":

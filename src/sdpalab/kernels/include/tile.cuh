@@ -51,10 +51,11 @@ struct TileCopy {
     static constexpr int ROW_STEP = NUM_THREADS / CHUNKS;
     static constexpr int PASSES = ROWS / ROW_STEP;
     static_assert(ROW_STEP % 8 == 0, "the swizzle must be the same in each pass, so that passes differ by a constant");
-    static_assert(ROWS % ROW_STEP == 0, "a whole number of passes covers the tile");
+    static_assert(PASSES >= 1 && ROWS % ROW_STEP == 0, "a whole number of passes covers the tile");
 
+    // Where in the tile this thread's chunk of the first pass is.
     int row;
-    int global_offset;  // in elements, from the tile's first
+    int global_offset;  // in elements
     unsigned smem_offset;
 
     __device__ __forceinline__ explicit TileCopy(int thread)
@@ -62,14 +63,14 @@ struct TileCopy {
           global_offset(thread * CHUNK_ELEMENTS),
           smem_offset(swizzled_offset<COLS>(thread / CHUNKS, thread % CHUNKS)) {}
 
-    // Rows from rows_left on are past the end of the tensor: they are not read, and are zeros in shared memory. V needs
-    // that: its rows meet weights of 0, and 0 * NaN is not 0.
-    __device__ __forceinline__ void start(unsigned tile_smem, const Element* tile, int rows_left) const {
+    // dst_smem, src: of that chunk. rows_left: rows of the tensor from its row on; those past the end are not read and are
+    // zeros in shared memory. V needs that: its rows meet weights of 0, and 0 * NaN is not 0.
+    static __device__ __forceinline__ void start(unsigned dst_smem, const Element* src, int rows_left) {
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
             const int pass_row = pass * ROW_STEP;
-            ptx::cp_async_cg_16(tile_smem + smem_offset + pass_row * CHUNKS * CHUNK_BYTES,
-                                tile + global_offset + pass_row * COLS, row + pass_row < rows_left ? CHUNK_BYTES : 0);
+            ptx::cp_async_cg_16(dst_smem + pass_row * CHUNKS * CHUNK_BYTES, src + pass_row * COLS,
+                                pass_row < rows_left ? CHUNK_BYTES : 0);
         }
     }
 };

@@ -181,6 +181,6 @@ def _cp_async(decoder: Decoder, instruction: Instruction, mods: Mods, queue: _Co
         for _, chosen, offset, destination in to.parts(sel):
             mine = lengths if chosen is sel else lengths[np.searchsorted(indices(sel), indices(chosen))]
             source, mine = sources(chosen, mine)
-            queue.issue(_Copy(chosen, queue.groups[chosen], source, destination, offset, mine, width, instruction))
+            queue.issue(_Copy(chosen, queue.groups[chosen].copy(), source, destination, offset, mine, width, instruction))
 
     return step

@@ -231,33 +231,25 @@ def _mul24(decoder: Decoder, instruction: Instruction) -> Step:
     return computed(function, d, *sources)
 
 
-def _dot(decoder: Decoder, instruction: Instruction, parts: np.dtype[np.generic], mods: Mods) -> Step:
-    """``dp4a`` and ``dp2a``: the parts of ``a`` times as many bytes of ``b``, added to ``c``."""
-    first = mods.choice(("lo", "hi")) == "hi" and 2 if instruction.opcode == "dp2a" else 0
-    types = [mods.type(), mods.type()]
+@opcode("dp4a", "dp2a")
+def _dot(decoder: Decoder, instruction: Instruction) -> Step:
+    """The parts of ``a`` (four bytes, or two halves) times as many bytes of ``b``, added to ``c``."""
+    mods = Mods(instruction)
+    count = 4 if instruction.opcode == "dp4a" else 2
+    first = 2 if count == 2 and mods.choice(("lo", "hi")) == "hi" else 0
+    types = mods.type(), mods.type()
     for type_ in types:
         require(mods, type_, ("u32", "s32"))
     mods.done()
-    part_types = [np.dtype(f"{type_.dtype.kind}{size}") for type_, size in zip(types, (parts.itemsize, 1), strict=True)]
-    count = 4 // parts.itemsize
+    left_type, right_type = np.dtype(f"{types[0].dtype.kind}{4 // count}"), np.dtype(f"{types[1].dtype.kind}1")
     d, a, b, c = _operands(decoder, instruction, TYPES["u32"], 3)
 
     def function(x: Array, y: Array, z: Array) -> Array:
-        left = np.ascontiguousarray(x).view(part_types[0]).reshape(-1, count).astype(np.int64)
-        right = np.ascontiguousarray(y).view(part_types[1]).reshape(-1, 4)[:, first : first + count]
+        left = np.ascontiguousarray(x).view(left_type).reshape(-1, count).astype(np.int64)
+        right = np.ascontiguousarray(y).view(right_type).reshape(-1, 4)[:, first : first + count]
         return ((left * right).sum(axis=1) + z).astype(np.uint32)
 
     return computed(function, d, a, b, c)
-
-
-@opcode("dp4a")
-def _dp4a(decoder: Decoder, instruction: Instruction) -> Step:
-    return _dot(decoder, instruction, np.dtype(np.uint8), Mods(instruction))
-
-
-@opcode("dp2a")
-def _dp2a(decoder: Decoder, instruction: Instruction) -> Step:
-    return _dot(decoder, instruction, np.dtype(np.uint16), Mods(instruction))
 
 
 # ---- division, extremes, signs ---------------------------------------------------------------------------------------

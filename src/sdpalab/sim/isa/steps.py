@@ -39,10 +39,11 @@ def binary(ufunc: np.ufunc, a: Array, b: Array, d: Array) -> Step:
 
 def computed(function: Callable[..., Array], d: Array, *sources: Array) -> Step:
     """``d = function(*sources)`` for what takes several NumPy operations."""
-    if len(sources) == 2:
-        a, b = sources
-        return lambda sel: d.__setitem__(sel, function(a[sel], b[sel]))
-    return lambda sel: d.__setitem__(sel, function(*(source[sel] for source in sources)))
+
+    def step(sel: Selection) -> None:
+        d[sel] = function(*[source[sel] for source in sources])
+
+    return step
 
 
 def require(mods: Mods, type_: PtxType, names: tuple[str, ...]) -> None:

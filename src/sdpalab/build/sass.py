@@ -1,0 +1,235 @@
+"""What a kernel does in the GPU's own instructions: the mix by class, the main loop, traffic to local memory.
+
+The cubin is disassembled by nvdisasm, whose text is kept in the cache as derived data. Everything here is static: an
+instruction counts once, however often it runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sdpalab.build.builder import Build
+from sdpalab.build.cache import Cache, key_of
+from sdpalab.build.tools import run_tool, tool_version
+from sdpalab.errors import MachineError
+
+__all__ = ["TENSOR_CLASSES", "Instruction", "SassReport", "analyse", "classify", "disassemble", "main_loop", "parse"]
+
+TENSOR_CLASSES = frozenset(
+    {"HMMA", "IMMA", "QMMA", "OMMA", "DMMA", "BMMA", "HGMMA", "IGMMA", "QGMMA", "BGMMA", "UTCMMA"}
+)
+"""Instructions of the tensor cores; UTCMMA stands for all of sm_100's UTC*MMA."""
+
+_GROUPS = {
+    "FADD/FMUL": "FADD FADD2 FMUL FMUL2 UFADD UFMUL",
+    "FFMA": "FFMA FFMA2 UFFMA",
+    "float other": "FMNMX FMNMX3 FSEL FSETP FSET FCHK FSWZADD UFMNMX UFSEL UFSETP UFSET DADD DMUL DFMA DSETP DMNMX",
+    "half": "HADD2 HMUL2 HFMA2 HMNMX2 HSET2 HSETP2",
+    "convert": "F2F F2I F2FP F2IP I2F I2FP I2I I2IP FRND UF2F UF2FP UF2I UI2F UI2FP UFRND",
+    "integer": (
+        "IADD IADD3 IADD32I IMAD IMUL IDP IMNMX ISETP ISCADD ISET LEA LOP LOP3 SHF SHL SHR SGXT BMSK BREV FLO POPC PRMT "
+        "IABS VABSDIFF VABSDIFF4 VIADD VIADDMNMX VIMNMX VIMNMX3 UIADD3 UIMAD UISETP ULEA ULOP ULOP3 USHF USGXT UBMSK "
+        "UBREV UFLO UPOPC UPRMT UVIADD UVIMNMX UIMNMX UIABS UVIRTCOUNT"
+    ),
+    "move": "MOV UMOV SEL USEL S2R S2UR CS2R CS2UR R2UR R2P P2R R2B B2R UP2UR UR2UP MOVM LEPC ELECT",
+    "predicate": "PLOP3 UPLOP3 PSETP UPSETP VOTE VOTEU",
+    "constant": "LDC LDCU ULDC",
+    "atomic": "ATOM ATOMG ATOMS RED REDG REDUX CREDUX UREDUX REDS MATCH",
+    "async": (
+        "LDGDEPBAR DEPBAR ARRIVES SYNCS UTMALDG UTMASTG UTMAREDG UTMACCTL UTMACMDFLUSH UTMAPF UBLKCP UBLKPF UBLKRED LDGMC "
+        "WARPGROUP WARPGROUPSET ACQBULK ENDCOLLECTIVE UTCBAR UTCATOMSWS UTCCP UTCSHIFT LDTM STTM FENCE"
+    ),
+    "fence": "MEMBAR CCTL CCTLL CCTLT ERRBAR UCGABAR_ARV UCGABAR_WAIT CGAERRBAR UCGABAR",
+    "control": (
+        "BRA BRX BRXU JMP JMX EXIT BSSY BSYNC BREAK BMOV CALL RET RPCMOV WARPSYNC YIELD NANOSLEEP NANOTRAP KILL NOP BPT "
+        "COLLECTIVE PREEXIT USETMAXREG SETCTAID SETLMEMBASE GETLMEMBASE USETSHMSZ UGETNEXTWORKID ACQSHMINIT"
+    ),
+}
+_CLASS = {opcode: group for group, opcodes in _GROUPS.items() for opcode in opcodes.split()}
+_OWN = frozenset("LDSM LDGSTS LDG STG LDS STS STSM LDL STL LD ST MUFU SHFL BAR LDGMC STAS".split()) | TENSOR_CLASSES
+
+_LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?)(U?P\w+)\s+)?([A-Z][\w.]*)([^;]*);")
+_LABEL = re.compile(r"^(\.L_x_\d+):")
+_SECTION = re.compile(r"^\.text\.(\S+):")
+_TARGET = re.compile(r"`\((\.L_x_\d+)\)")
+_WIDTH = re.compile(r"\.(U8|S8|U16|S16|64|128)\b")
+_BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
+_BRANCHES = frozenset({"BRA", "JMP", "BRX", "BRXU"})
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One SASS instruction.
+
+    Attributes
+    ----------
+    address : int
+        Byte offset in its function.
+    opcode : str
+        With all modifiers, such as ``HMMA.16816.F32``.
+    target : int or None
+        Address of the label that it names, if it names one of its own function.
+    """
+
+    address: int
+    opcode: str
+    target: int | None = None
+
+    @property
+    def base(self) -> str:
+        """The opcode without modifiers."""
+        return self.opcode.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class SassReport:
+    """Static figures of one entry.
+
+    Attributes
+    ----------
+    sass : mapping of str to int
+        Instructions by class, the most frequent first; padding NOPs after the last branch are not counted.
+    main_loop : mapping of str to int
+        The same of the main loop (see :func:`main_loop`); empty if there is no loop.
+    tensor_share : float or None
+        Tensor-core instructions over all instructions of the main loop, 0 to 1; None without a loop.
+    local_bytes : int
+        Bytes stored to and loaded from local memory by all functions of the module: spills, and local arrays if any.
+    """
+
+    sass: Mapping[str, int]
+    main_loop: Mapping[str, int]
+    tensor_share: float | None
+    local_bytes: int
+
+
+def classify(opcode: str) -> str:
+    """Class of an opcode: its own name for the ones that matter (HMMA, LDSM, FFMA, ...), else a group, else ``other``."""
+    base = opcode.partition(".")[0]
+    if base in _OWN:
+        return base
+    if re.fullmatch(r"UTC\w*MMA", base):
+        return "UTCMMA"
+    if opcode.startswith("IMAD.MOV"):  # how the compiler writes a move where the integer pipe is free
+        return "move"
+    return _CLASS.get(base, "other")
+
+
+def disassemble(build: Build, cache: Cache | None = None) -> str:
+    """The SASS of a build as nvdisasm prints it; made once (about 0.3 s), then read from the cache.
+
+    Raises
+    ------
+    MachineError
+        If nvdisasm is not installed or fails.
+    """
+    key = key_of("nvdisasm -c", tool_version("nvdisasm"), build.cubin)
+
+    def make() -> dict[str, bytes]:
+        return {"kernel.sass": run_tool("nvdisasm", ("-c",), build.cubin).encode()}
+
+    stored = (cache or Cache()).get_or_make(f"{build.name}-sass-{key[:8]}", key, make)
+    return stored.files["kernel.sass"].decode()
+
+
+def parse(text: str) -> dict[str, tuple[Instruction, ...]]:
+    """Functions of a disassembly: name to instructions in the order of addresses."""
+    functions: dict[str, tuple[Instruction, ...]] = {}
+    current: list[tuple[int, str, str | None]] = []
+    labels: dict[str, int] = {}
+    pending: list[str] = []
+    name = ""
+
+    def close() -> None:
+        if name:
+            functions[name] = tuple(
+                Instruction(address, opcode, labels.get(target) if target else None)
+                for address, opcode, target in current
+            )
+
+    for line in text.splitlines():
+        section = _SECTION.match(line)
+        if section:
+            close()
+            name, current, labels, pending = section[1], [], {}, []
+            continue
+        label = _LABEL.match(line)
+        if label:
+            pending.append(label[1])
+            continue
+        match = _LINE.match(line)
+        if match:
+            address = int(match[1], 16)
+            labels.update(dict.fromkeys(pending, address))
+            pending.clear()
+            target = _TARGET.search(match[5])
+            current.append((address, match[4], target[1] if target else None))
+    close()
+    return functions
+
+
+def main_loop(instructions: Sequence[Instruction]) -> tuple[Instruction, ...]:
+    """The instructions of the loop that does the work; empty if there is no loop.
+
+    A loop is what lies from the target of a backward branch to the branch. Each tensor-core instruction belongs to the
+    smallest loop around it, and the loop that most of them belong to is the main one; without tensor-core instructions
+    FFMA decides. Inner loops that do none of the work, such as a spin on a barrier, thus do not take its place. Blocks
+    that the compiler has moved out of a loop are not seen.
+    """
+    spans = {
+        (instruction.target, instruction.address)
+        for instruction in instructions
+        if instruction.base in _BRANCHES and instruction.target is not None and instruction.target < instruction.address
+    }
+    loops = sorted(spans, key=lambda span: span[1] - span[0])
+    if not loops:
+        return ()
+    for wanted in (TENSOR_CLASSES, {"FFMA"}, None):
+        work: Counter[tuple[int, int]] = Counter()
+        for instruction in instructions:
+            if wanted is None or classify(instruction.opcode) in wanted:
+                around = (span for span in loops if span[0] <= instruction.address <= span[1])
+                work.update([span for span in around][:1])
+        if work:
+            first, last = work.most_common(1)[0][0]
+            return tuple(instruction for instruction in instructions if first <= instruction.address <= last)
+    return ()
+
+
+def analyse(build: Build, cache: Cache | None = None) -> SassReport:
+    """Disassemble a build and count; raises MachineError as :func:`disassemble`, or if the entry is not in the SASS."""
+    functions = parse(disassemble(build, cache))
+    if build.entry not in functions:
+        raise MachineError(f"nvdisasm's output has no function {build.entry}: the disassembler does not fit the cubin")
+    code = _without_padding(functions[build.entry])
+    loop = main_loop(code)
+    in_loop = _mix(loop)
+    tensor = sum(count for name, count in in_loop.items() if name in TENSOR_CLASSES)
+    return SassReport(
+        sass=_mix(code),
+        main_loop=in_loop,
+        tensor_share=tensor / len(loop) if loop else None,
+        local_bytes=sum(_local_bytes(instruction) for function in functions.values() for instruction in function),
+    )
+
+
+def _without_padding(code: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+    """Drop what fills the function up: a branch to itself, and NOPs behind it."""
+    end = len(code)
+    while end and (code[end - 1].base == "NOP" or code[end - 1].target == code[end - 1].address):
+        end -= 1
+    return code[:end]
+
+
+def _mix(code: Sequence[Instruction]) -> dict[str, int]:
+    return dict(Counter(classify(instruction.opcode) for instruction in code).most_common())
+
+
+def _local_bytes(instruction: Instruction) -> int:
+    if instruction.base not in ("STL", "LDL"):
+        return 0
+    width = _WIDTH.search(instruction.opcode)
+    return _BYTES[width[1]] if width else 4

@@ -1,0 +1,60 @@
+"""Compile every module of a kernel's launch plan, read what each uses, and hold it against the kernel's limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sdpalab.build import Build, Gate, Resources, build, check_gate, resources
+from sdpalab.kernels.kernel import Config, CudaKernel
+from sdpalab.kernels.plan import Module
+from sdpalab.problem import Problem
+
+__all__ = ["BuiltStep", "build_kernel"]
+
+
+@dataclass(frozen=True)
+class BuiltStep:
+    """One module: where it is used first, what came of it, what it uses, and what the gate says."""
+
+    problem: Problem
+    module: Module
+    build: Build
+    resources: Resources
+    gate: Gate
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            **self.build.to_dict(),
+            "problem": self.problem.to_dict(),
+            "resources": self.resources.to_dict(),
+            "gate": self.gate.to_dict(),
+        }
+
+
+def build_kernel(
+    kernel: CudaKernel, config: Config, problems: Sequence[Problem], arch: str
+) -> tuple[BuiltStep, ...]:
+    """Build each distinct module of the plans for ``problems`` once, in order of appearance.
+
+    The resources are those of the first launch that uses a module, so the largest problem is best given first.
+
+    Raises
+    ------
+    UnsupportedProblem
+        If the kernel refuses one of the problems.
+    BuildError
+        If a module does not compile.
+    """
+    found: dict[str, BuiltStep] = {}
+    for problem in problems:
+        for step in kernel.launch_plan(problem, config).steps:
+            assert step.module is not None, "a launch plan names the module of every step"
+            made = build(step.module, arch)
+            if made.key not in found:
+                used = resources(made, step)
+                gate = check_gate(used, kernel.static_limits(problem))
+                found[made.key] = BuiltStep(problem, step.module, made, used, gate)
+    return tuple(found.values())

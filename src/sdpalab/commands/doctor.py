@@ -1,0 +1,37 @@
+"""``sdpalab doctor``: the pre-flight."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from sdpalab.commands.common import JsonOption, console_for, table, verdict_text, write_json
+from sdpalab.doctor import Check, Health, examine
+
+__all__ = ["doctor", "print_checks"]
+
+_GOOD = {Health.OK: True, Health.WARN: None, Health.FAIL: False}
+
+
+def doctor(json: JsonOption = None) -> int:
+    """Check what the lab needs from this machine, and say what to do where something is missing."""
+    console = console_for(json)
+    checks = examine()
+    print_checks(console, checks)
+    failed = [check for check in checks if check.health is Health.FAIL]
+    if failed:
+        console.print(f"not ready: {', '.join(check.name for check in failed)}")
+    else:
+        console.print("ready")
+    write_json(json, {"ready": not failed, "checks": [check.to_dict() for check in checks]})
+    return 3 if failed else 0
+
+
+def print_checks(console: Console, checks: tuple[Check, ...]) -> None:
+    """One line a check, with the advice below it."""
+    shown = table("", ("", "what", "found"))
+    shown.show_header = False
+    shown.title = None
+    for check in checks:
+        found = check.found + (f"\n-> {check.advice}" if check.advice else "")
+        shown.add_row(verdict_text(_GOOD[check.health], check.health.value), check.name, found)
+    console.print(shown)

@@ -1,0 +1,58 @@
+"""``sdpalab kernels``: the ladder, one row a kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sdpalab.commands.common import JsonOption, console_for, table, write_json
+from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.problem import DTYPES, Problem
+
+__all__ = ["describe", "kernels"]
+
+_HEAD_DIMS = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
+"""Which a kernel is asked about: those of the models in use."""
+
+
+def kernels(json: JsonOption = None) -> int:
+    """List the kernels that are shipped: idea, types, head dimensions, knobs with their defaults, numerics."""
+    from sdpalab.kernels.registry import KERNELS
+
+    console = console_for(json)
+    rows = [describe(kernel) for kernel in KERNELS.values()]
+    shown = table("Kernels, from the baseline up", ("kernel", "idea", "dtypes", "head_dim", "knobs", "numerics"))
+    for row in rows:
+        shown.add_row(
+            row["name"],
+            row["idea"],
+            " ".join(row["dtypes"]),
+            " ".join(map(str, row["head_dims"])),
+            " ".join(f"{name}={value}" for name, value in row["knobs"].items()),
+            f"{row['numerics']['accumulate']} sums, {row['numerics']['probabilities']} P",
+        )
+    console.print(shown)
+    write_json(json, {"kernels": rows})
+    return 0
+
+
+def describe(kernel: CudaKernel) -> dict[str, Any]:
+    """What a kernel is, as plain JSON values. Types and head dimensions are found by asking it, not declared twice."""
+    computes = [
+        (dtype, dim)
+        for dtype in DTYPES
+        for dim in _HEAD_DIMS
+        if kernel.reject_reason(Problem(1, 1, 64, dim, dtype=dtype)) is None
+    ]
+    return {
+        "name": kernel.name,
+        "idea": kernel.idea,
+        "dtypes": list(dict.fromkeys(dtype for dtype, _ in computes)),
+        "head_dims": sorted({dim for _, dim in computes}),
+        "knobs": dict(kernel.default_config),
+        "configurations": len(kernel.configs),
+        "min_arch": f"sm_{kernel.min_arch}",
+        "numerics": {
+            "accumulate": kernel.numerics.accumulate,
+            "probabilities": kernel.numerics.probabilities.replace("problem", "the problem's"),
+        },
+    }

@@ -1,0 +1,41 @@
+"""``sdpalab verify``: is a bundle what it says?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sdpalab.commands.common import JsonOption, console_for, verdict_text, write_json
+
+__all__ = ["verify"]
+
+
+def verify(
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="A bundle's tarball, or the folder it unpacks to.")],
+    json: JsonOption = None,
+) -> int:
+    """Recompute every digest of a bundle and derive every verdict in it again from the raw arrays."""
+    from sdpalab.evidence import verify_bundle
+
+    console = console_for(json)
+    outcome = verify_bundle(bundle)
+    for finding in outcome.findings:
+        console.print(verdict_text(False, "REJECTED"), finding, soft_wrap=True)
+    for line in outcome.summary if outcome.accepted else ():
+        console.print(line, soft_wrap=True)
+    count = len(outcome.findings)
+    if outcome.accepted:
+        console.print(verdict_text(True, "accepted"))
+    else:
+        console.print(verdict_text(False, f"rejected: {count} finding{'s' if count > 1 else ''}"))
+    write_json(
+        json,
+        {
+            "bundle": bundle,
+            "accepted": outcome.accepted,
+            "findings": list(outcome.findings),
+            "summary": list(outcome.summary),
+        },
+    )
+    return 0 if outcome.accepted else 1

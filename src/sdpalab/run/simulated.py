@@ -1,0 +1,138 @@
+"""Runs a launch plan on the simulator: the same plan and the same PTX, byte for byte, as on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from sdpalab.build import DEFAULT_ARCH, Cache, build
+from sdpalab.errors import UserError
+from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan
+from sdpalab.run.executor import Array, RunResult
+from sdpalab.sim import launch
+
+__all__ = ["SimulatedExecutor"]
+
+
+class SimulatedExecutor:
+    """Executes launch plans with :func:`sdpalab.sim.launch`.
+
+    Parameters
+    ----------
+    arch : str
+        Architecture to build for, such as ``sm_89``.
+    cache : Cache, optional
+        Where builds are kept. Default: the user's.
+    **options
+        Passed to every :func:`sdpalab.sim.launch`: ``checks``, ``async_mode``, ``seed``, ``max_steps``...
+    """
+
+    def __init__(self, arch: str = DEFAULT_ARCH, cache: Cache | None = None, **options: Any) -> None:
+        self.arch = arch
+        self.cache = cache or Cache()
+        self.options = options
+
+    @property
+    def device(self) -> str:
+        """What records call this executor, such as ``simulator sm_89``."""
+        return f"simulator {self.arch}"
+
+    def run(self, plan: LaunchPlan, inputs: Mapping[str, Array], *, poison: int = 0xFF) -> RunResult:
+        """Build and run all steps in order, on copies of the inputs.
+
+        Parameters
+        ----------
+        plan : LaunchPlan
+        inputs : mapping of str to ndarray
+            One for each ``in`` buffer, in its shape and dtype (bfloat16: ``ml_dtypes.bfloat16``).
+        poison : int
+            Byte that fills ``out`` and ``workspace`` buffers; 0xFF makes NaN of every float type.
+
+        Raises
+        ------
+        UserError
+            If an input is missing or of another shape or dtype, a step names no buffer or has no module, or (as
+            BuildError) a module does not compile.
+        MachineError
+            If there is no compiler.
+        sdpalab.sim.SimError
+            If the simulator does not model an instruction, or the run cannot go on.
+        """
+        buffers = {buffer.name: _fill(buffer, inputs, poison) for buffer in plan.buffers}
+        digests: list[str] = []
+        hazards: list[str] = []
+        for number, step in enumerate(plan.steps, 1):
+            if step.module is None:
+                raise UserError(f"step {number} of the plan has no module: make the plan with CudaKernel.launch_plan")
+            built = build(step.module, self.arch, cache=self.cache)
+            report = launch(
+                built.ptx,
+                built.entry,
+                step.grid,
+                step.block,
+                _arguments(step, buffers, number),
+                dynamic_smem=step.dynamic_smem,
+                cluster=step.cluster,
+                **self.options,
+            )
+            digests.append(built.ptx_sha256)
+            where = f"step {number}: " if len(plan.steps) > 1 else ""
+            hazards += [f"{where}{hazard.message}" for hazard in report.hazards]
+        return RunResult(
+            outputs={buffer.name: buffers[buffer.name] for buffer in plan.buffers if buffer.role == "out"},
+            device=self.device,
+            ptx_sha256=tuple(digests),
+            hazards=tuple(hazards),
+            changed_inputs=tuple(
+                buffer.name
+                for buffer in plan.buffers
+                if buffer.role == "in" and not _same_bytes(buffers[buffer.name], inputs[buffer.name])
+            ),
+        )
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a buffer; ml_dtypes has those that NumPy lacks."""
+    try:
+        return np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError:
+        raise UserError(f"buffer dtype {name!r} is neither a NumPy nor an ml_dtypes type") from None
+
+
+def _fill(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> Array:
+    """The buffer's array at the start: a copy of the input, or poison."""
+    dtype = _dtype(buffer.dtype)
+    if buffer.role in ("out", "workspace"):
+        array: Array = np.empty(buffer.shape, dtype)
+        array.reshape(-1).view(np.uint8)[:] = poison
+        return array
+    if buffer.role != "in":
+        raise UserError(f"buffer {buffer.name} has role {buffer.role!r}: it must be in, out or workspace")
+    if buffer.name not in inputs:
+        raise UserError(f"no input for buffer {buffer.name}; there are: {', '.join(inputs) or 'none'}")
+    given = inputs[buffer.name]
+    if given.shape != tuple(buffer.shape) or given.dtype != dtype:
+        raise UserError(f"input {buffer.name} must be {dtype} {tuple(buffer.shape)}, not {given.dtype} {given.shape}")
+    return np.array(given, order="C", copy=True)
+
+
+def _arguments(step: Launch, buffers: Mapping[str, Array], number: int) -> list[Array | int | float]:
+    """The launch's arguments, with arrays in place of buffer names."""
+    values: list[Array | int | float] = []
+    for argument in step.args:
+        if isinstance(argument, str):
+            if argument not in buffers:
+                known = ", ".join(buffers)
+                raise UserError(f"step {number} of the plan names buffer {argument!r}; the plan has: {known}")
+            values.append(buffers[argument])
+        else:
+            values.append(argument)
+    return values
+
+
+def _same_bytes(one: Array, other: Array) -> bool:
+    """Equal bit for bit, NaN and the sign of zero included."""
+    return one.tobytes() == other.tobytes()

@@ -1,0 +1,108 @@
+"""The fused multiply-add on NumPy, which has none: rounded once, in float32 and in float64 (PTX ISA, "fma")."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sdpalab.sim.decode import Decoder
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.isa.rounding import Compute, scratch, sum_to_odd
+from sdpalab.sim.selection import Array
+
+__all__ = ["fma_f32", "fma_f64"]
+
+_TIE = np.int64(1 << 28)
+_BELOW = np.int64((1 << 29) - 1)
+_INT_MIN = np.iinfo(np.int32).min
+_EXPONENT = np.uint32(0xFF << 23)
+_LEAST_NORMAL = 2.0**-126
+
+
+def fma_f32(decoder: Decoder, instruction: Instruction) -> Compute:
+    """``a * b + c`` of float32, rounded to nearest even.
+
+    The float64 product is exact. Its float64 sum with ``c``, rounded again to float32, is rounded once in effect unless it lies exactly
+    halfway between two float32 numbers. In the normal range such a sum has the 29 bits that float32 drops equal to 1 followed by zeros; among
+    the subnormal numbers they are elsewhere, so a subnormal result is suspect as it is. Suspects are few, and computed again from a
+    sum rounded to odd.
+    """
+    product, addend, total, shifted = (scratch(decoder, name) for name in ("product", "addend", "total", "shifted"))
+    views: dict[int, tuple[Array, ...]] = {}
+
+    def compute(a: Array, b: Array, c: Array, out: Array) -> None:
+        n = len(out)
+        bound = views.get(n)
+        if bound is None:
+            bits = shifted.view(np.int32)
+            bound = (
+                product[:n],
+                addend[:n],
+                total[:n],
+                total.view(np.int32)[: 2 * n],
+                bits[: 2 * n],
+                bits.view(np.uint32)[:n],
+            )
+            views[n] = bound
+        p, t, s, words, moved, exponents = bound
+        np.copyto(p, a)
+        np.copyto(t, b)
+        np.multiply(p, t, p)
+        np.copyto(t, c)
+        np.add(p, t, s)
+        np.copyto(out, s, casting="same_kind")
+        # The low words decide. The high words, along for the ride because strided access is slow, only raise false alarms.
+        np.left_shift(words, 3, moved)
+        if np.minimum.reduce(moved) == _INT_MIN:
+            _repair(p, t, s, out, np.flatnonzero(s.view(np.int64) & _BELOW == _TIE))
+        np.bitwise_and(out.view(np.uint32), _EXPONENT, exponents)
+        if not np.minimum.reduce(exponents):
+            _repair(p, t, s, out, np.flatnonzero((np.abs(s) < _LEAST_NORMAL) & (s != 0)))
+
+    return compute
+
+
+def _repair(p: Array, c: Array, s: Array, out: Array, lanes: Array) -> None:
+    if len(lanes):
+        out[lanes] = sum_to_odd(p[lanes], c[lanes])
+
+
+def fma_f64(a: Array, b: Array, c: Array, out: Array) -> None:
+    """``a * b + c`` of float64, rounded to nearest even (Boldo and Melquiond, 2008).
+
+    Significands are taken apart from exponents first, so that no intermediate result overflows or underflows.
+    """
+    (a_part, a_exponent), (b_part, b_exponent), (c_part, c_exponent) = np.frexp(a), np.frexp(b), np.frexp(c)
+    exponent = a_exponent + b_exponent
+    distance = c_exponent - exponent
+    high, low = _two_product(a_part, b_part)
+    # 200 binary places away, one term is to the other only a reason not to be exact, however much further away it is.
+    third, third_error = _two_sum(np.ldexp(c_part, np.maximum(distance, -200)), low)
+    first, first_error = _two_sum(high, third)
+    rest = sum_to_odd(third_error, first_error)
+    result = np.ldexp(first + rest, exponent)
+    small = np.abs(result) < np.finfo(np.float64).tiny
+    result = np.where(small, np.ldexp(sum_to_odd(first, rest), exponent), result)
+    result = np.where((distance > 200) | ~np.isfinite(c), c, result)
+    native = (a == 0) | (b == 0) | ~np.isfinite(a) | ~np.isfinite(b)
+    np.copyto(out, np.where(native, a * b + c, result))
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """The rounded sum and its error (Knuth)."""
+    total = a + b
+    virtual = total - a
+    return total, (a - (total - virtual)) + (b - virtual)
+
+
+def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
+    """The rounded product and its error (Dekker)."""
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _split(a: Array) -> tuple[Array, Array]:
+    """Upper and lower half of the significands (Veltkamp)."""
+    scaled = a * (2.0**27 + 1)
+    high = scaled - (scaled - a)
+    return high, a - high

@@ -1,0 +1,400 @@
+"""Bits (PTX ISA, "Logic and Shift Instructions" and the bit operations among "Integer Arithmetic Instructions").
+
+NumPy shifts by the width of the type or more give zeros, or copies of the sign for signed types: just as PTX clamps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.ir import Immediate, Instruction
+from sdpalab.sim.isa.steps import binary, computed, require, unary
+from sdpalab.sim.selection import Array, Selection
+from sdpalab.sim.types import TYPES, PtxType, unsigned
+
+__all__: list[str] = []
+
+_BITS = ("b16", "b32", "b64")
+_WORDS = ("b32", "b64")
+
+
+# ---- bitwise logic ---------------------------------------------------------------------------------------------------
+
+
+@opcode("and", "or", "xor")
+def _logic(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    type_ = mods.type()
+    require(mods, type_, ("pred", *_BITS))
+    mods.done()
+    d = decoder.dst(instruction, instruction.operands[0], type_)
+    a, b = (decoder.src(instruction, instruction.operands[k], type_) for k in (1, 2))
+    ufuncs = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+    return binary(ufuncs[instruction.opcode], a, b, d)
+
+
+@opcode("not")
+def _not(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    type_ = mods.type()
+    require(mods, type_, ("pred", *_BITS))
+    mods.done()
+    a = decoder.src(instruction, instruction.operands[1], type_)
+    return unary(np.invert, a, decoder.dst(instruction, instruction.operands[0], type_))
+
+
+@opcode("cnot")
+def _cnot(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    type_ = mods.type()
+    require(mods, type_, _BITS)
+    mods.done()
+    a = decoder.src(instruction, instruction.operands[1], type_)
+    return computed(lambda x: x == 0, decoder.dst(instruction, instruction.operands[0], type_), a)
+
+
+_Expression = tuple[np.ufunc, "_Expression | int", "_Expression | int"] | tuple[np.ufunc, "_Expression | int"]
+"""An operation on sub-expressions; a number is one of the three inputs."""
+
+_INPUTS = {0xF0: 0, 0xCC: 1, 0xAA: 2}
+"""What ``lop3`` computes for the look-up tables that are its operands a, b and c."""
+
+
+@lru_cache(maxsize=256)
+def _expression(table: int) -> _Expression | int:
+    """The shortest expression in and, or, xor, not for a look-up table of three inputs, which is not constant."""
+    by_length: list[dict[int, _Expression | int]] = [dict(_INPUTS)]
+    known = set(_INPUTS)
+    while table not in known:
+        found: dict[int, _Expression | int] = {}
+        for value, part in by_length[-1].items():
+            found.setdefault(~value & 0xFF, (np.invert, part))
+        for k in range(len(by_length)):
+            for x, left in by_length[k].items():
+                for y, right in by_length[len(by_length) - 1 - k].items():
+                    found.setdefault(x & y, (np.bitwise_and, left, right))
+                    found.setdefault(x | y, (np.bitwise_or, left, right))
+                    found.setdefault(x ^ y, (np.bitwise_xor, left, right))
+        by_length.append({value: part for value, part in found.items() if value not in known})
+        known.update(found)
+    return by_length[-1][table]
+
+
+def _evaluate(expression: _Expression | int, inputs: tuple[Array, ...]) -> Array:
+    if isinstance(expression, int):
+        return inputs[expression]
+    ufunc, *parts = expression
+    result: Array = ufunc(*[_evaluate(part, inputs) for part in parts])
+    return result
+
+
+def _lut_function(table: int) -> Callable[[Array, Array, Array], Array]:
+    if table in (0x00, 0xFF):
+        return lambda x, y, z: np.full_like(x, 0xFFFFFFFF if table else 0)
+    expression = _expression(table)
+    return lambda *inputs: _evaluate(expression, inputs)
+
+
+@opcode("lop3")
+def _lop3(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    combine = mods.choice(("or", "and"), default="")
+    type_ = mods.type()
+    require(mods, type_, ("b32",))
+    mods.done()
+    target, a, b, c, table = instruction.operands[:5]
+    if not isinstance(table, Immediate) or not isinstance(table.value, int):
+        raise mods.unsupported("expected an immediate look-up table")
+    function = _lut_function(table.value & 0xFF)
+    first, second = decoder.pair(target)
+    d = decoder.dst(instruction, first, type_)
+    sources = [decoder.src(instruction, operand, type_) for operand in (a, b, c)]
+    if (second is None) == bool(combine):
+        raise mods.unsupported("a predicate result goes with .or or .and")
+    if second is None:
+        return computed(function, d, *sources)
+    p = decoder.dst(instruction, second, TYPES["pred"])
+    q = decoder.predicate(instruction, instruction.operands[5])
+    ufunc = np.logical_or if combine == "or" else np.logical_and
+
+    def step(sel: Selection) -> None:
+        result = function(*[source[sel] for source in sources])
+        p[sel] = ufunc(result != 0, q(sel))
+        d[sel] = result
+
+    return step
+
+
+# ---- shifts and permutations -----------------------------------------------------------------------------------------
+
+
+@opcode("shl", "shr")
+def _shift(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    type_ = mods.type()
+    left = instruction.opcode == "shl"
+    require(mods, type_, _BITS if left else (*_BITS, "u16", "u32", "u64", "s16", "s32", "s64"))
+    mods.done()
+    a = decoder.src(instruction, instruction.operands[1], type_)
+    d = decoder.dst(instruction, instruction.operands[0], type_)
+    # NumPy reads a negative amount as a large one, so the amount may be viewed as signed where its width fits.
+    amount_type = TYPES["s32"] if type_.signed and type_.bits == 32 else TYPES["u32"]
+    amount = decoder.src(instruction, instruction.operands[2], amount_type)
+    return binary(np.left_shift if left else np.right_shift, a, amount, d)
+
+
+@opcode("shf")
+def _funnel_shift(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    left = mods.choice(("l", "r")) == "l"
+    clamp = mods.choice(("wrap", "clamp")) == "clamp"
+    type_ = mods.type()
+    require(mods, type_, ("b32",))
+    mods.done()
+    d = decoder.dst(instruction, instruction.operands[0], type_)
+    a, b, c = (decoder.src(instruction, instruction.operands[k], type_) for k in (1, 2, 3))
+    width, low = np.uint32(32), np.uint32(31)
+
+    def function(low_word: Array, high_word: Array, amount: Array) -> Array:
+        n = np.minimum(amount, width) if clamp else amount & low
+        if left:
+            return high_word << n | low_word >> width - n
+        return high_word << width - n | low_word >> n
+
+    return computed(function, d, a, b, c)
+
+
+_PRMT_MODES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "f4e": ((0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5, 6)),
+    "b4e": ((0, 7, 6, 5), (1, 0, 7, 6), (2, 1, 0, 7), (3, 2, 1, 0)),
+    "rc8": ((0, 0, 0, 0), (1, 1, 1, 1), (2, 2, 2, 2), (3, 3, 3, 3)),
+    "ecl": ((0, 1, 2, 3), (1, 1, 2, 3), (2, 2, 2, 3), (3, 3, 3, 3)),
+    "ecr": ((0, 0, 0, 0), (0, 1, 1, 1), (0, 1, 2, 2), (0, 1, 2, 3)),
+    "rc16": ((0, 1, 0, 1), (2, 3, 2, 3), (0, 1, 0, 1), (2, 3, 2, 3)),
+}
+"""For each mode and each value of the selector's two low bits, the source of every result byte, the lowest first."""
+
+_HALVES = {0x10: (0, 0), 0x32: (0, 1), 0x54: (1, 0), 0x76: (1, 1)}
+"""Selector bytes that name a whole half of a source: which source, and which half."""
+
+
+@opcode("prmt")
+def _prmt(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    type_ = mods.type()
+    require(mods, type_, ("b32",))
+    mode = mods.choice(_PRMT_MODES, default="")
+    mods.done()
+    d = decoder.dst(instruction, instruction.operands[0], type_)
+    a, b, c = (decoder.src(instruction, instruction.operands[k], type_) for k in (1, 2, 3))
+    selector = instruction.operands[3]
+    if isinstance(selector, Immediate) and not mode:
+        low, high = int(selector.value) & 0xFF, int(selector.value) >> 8 & 0xFF
+        if low in _HALVES and high in _HALVES:
+            return _join_halves(d, (a, b), _HALVES[low], _HALVES[high])
+    table = np.array(_PRMT_MODES[mode], np.uint64) if mode else None
+    return computed(lambda x, y, z: _permute(x, y, z, table), d, a, b, c)
+
+
+def _join_halves(d: Array, sources: tuple[Array, Array], low: tuple[int, int], high: tuple[int, int]) -> Step:
+    """``prmt`` of whole halves, as compilers write it to pack 16-bit values."""
+    half, upper, lower = np.uint32(16), np.uint32(0xFFFF0000), np.uint32(0xFFFF)
+    first, second = sources[low[0]], sources[high[0]]
+
+    def step(sel: Selection) -> None:
+        bottom = first[sel] >> half if low[1] else first[sel] & lower
+        bottom |= second[sel] & upper if high[1] else second[sel] << half
+        d[sel] = bottom
+
+    return step
+
+
+def _permute(x: Array, y: Array, selector: Array, table: Array | None) -> Array:
+    """Any four of the eight bytes of y and x; selector bit 3 spreads a byte's sign (PTX ISA, ``prmt``)."""
+    both = y.astype(np.uint64) << np.uint64(32) | x
+    eight, byte = np.uint64(8), np.uint64(0xFF)
+    result = np.zeros(len(x), np.uint64)
+    for k in range(4):
+        if table is not None:
+            source = table[:, k][selector & np.uint32(3)]
+        else:
+            source = (selector >> np.uint32(4 * k) & np.uint32(15)).astype(np.uint64)
+        chosen = both >> (source & np.uint64(7)) * eight & byte
+        if table is None:
+            chosen = np.where(source & eight, np.where(chosen & np.uint64(0x80), byte, np.uint64(0)), chosen)
+        result |= chosen << np.uint64(8 * k)
+    return result.astype(np.uint32)
+
+
+# ---- counting and searching bits -------------------------------------------------------------------------------------
+
+
+def _bit_length(x: Array) -> Array:
+    """Bits up to the highest set one (0 for 0) of unsigned integers of 32 or 64 bits."""
+    if x.dtype.itemsize == 4:
+        # The conversion is exact, so the exponent is the answer.
+        return np.frexp(x.astype(np.float64))[1]
+    high = (x >> np.uint64(32)).astype(np.uint32)
+    return np.where(high, _bit_length(high) + 32, _bit_length(x.astype(np.uint32)))
+
+
+def _population(x: Array) -> Array:
+    """Number of set bits."""
+    one = x.dtype.type
+
+    def mask(byte: int) -> np.generic:
+        return one(int.from_bytes(bytes([byte]) * x.dtype.itemsize, "little"))
+
+    pairs = x - (x >> one(1) & mask(0x55))
+    nibbles = (pairs & mask(0x33)) + (pairs >> one(2) & mask(0x33))
+    counts = nibbles + (nibbles >> one(4)) & mask(0x0F)
+    return counts * mask(0x01) >> one(8 * x.dtype.itemsize - 8)
+
+
+@opcode("popc", "clz")
+def _count(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    type_ = mods.type()
+    require(mods, type_, _WORDS)
+    mods.done()
+    a = decoder.src(instruction, instruction.operands[1], type_)
+    d = decoder.dst(instruction, instruction.operands[0], TYPES["u32"])
+    return computed(_population if instruction.opcode == "popc" else lambda x: type_.bits - _bit_length(x), d, a)
+
+
+@opcode("bfind")
+def _bfind(decoder: Decoder, instruction: Instruction) -> Step:
+    """The highest bit that differs from the sign; all ones where there is none."""
+    mods = Mods(instruction)
+    shift_amount = mods.flag("shiftamt")
+    type_ = mods.type()
+    require(mods, type_, ("u32", "u64", "s32", "s64"))
+    mods.done()
+    a = decoder.src(instruction, instruction.operands[1], type_)
+    d = decoder.dst(instruction, instruction.operands[0], TYPES["u32"])
+    raw = unsigned(type_.bits)
+
+    def function(x: Array) -> Array:
+        length = _bit_length((np.where(x < 0, ~x, x) if type_.signed else x).view(raw))
+        if shift_amount:
+            return np.where(length == 0, -1, type_.bits - length).astype(np.uint32)
+        return (length - 1).astype(np.uint32)
+
+    return computed(function, d, a)
+
+
+@opcode("brev")
+def _brev(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    type_ = mods.type()
+    require(mods, type_, _WORDS)
+    mods.done()
+    a = decoder.src(instruction, instruction.operands[1], type_)
+    d = decoder.dst(instruction, instruction.operands[0], type_)
+    return computed(_reversed_bits, d, a)
+
+
+def _reversed_bits(x: Array) -> Array:
+    result = x.byteswap()
+    for shift, byte in ((4, 0x0F), (2, 0x33), (1, 0x55)):
+        mask = x.dtype.type(int.from_bytes(bytes([byte]) * x.dtype.itemsize, "little"))
+        n = x.dtype.type(shift)
+        result = (result & mask) << n | result >> n & mask
+    return result
+
+
+# ---- bit fields ------------------------------------------------------------------------------------------------------
+
+
+@opcode("bfe")
+def _bfe(decoder: Decoder, instruction: Instruction) -> Step:
+    """Extract a field; beyond the top bit it is zero or, signed, the top bit."""
+    mods = Mods(instruction)
+    type_ = mods.type()
+    require(mods, type_, ("u32", "u64", "s32", "s64"))
+    mods.done()
+    d = decoder.dst(instruction, instruction.operands[0], type_)
+    a = decoder.src(instruction, instruction.operands[1], type_)
+    b, c = (decoder.src(instruction, instruction.operands[k], TYPES["u32"]) for k in (2, 3))
+
+    def function(x: Array, position: Array, length: Array) -> Array:
+        start, size = _field(position, length, type_)
+        # To the top and back: the shift right repeats the field's own sign, or zeros.
+        spare = type_.dtype.type(type_.bits) - size
+        return x >> start << spare >> spare
+
+    return computed(function, d, a, b, c)
+
+
+def _field(position: Array, length: Array, type_: PtxType) -> tuple[Array, Array]:
+    """Where a field begins and how long it is: the low bytes of two operands, the length at most the type's."""
+    byte = np.uint32(0xFF)
+    size = np.minimum(length & byte, np.uint32(type_.bits))
+    return (position & byte).astype(type_.dtype), size.astype(type_.dtype)
+
+
+@opcode("bfi")
+def _bfi(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    type_ = mods.type()
+    require(mods, type_, _WORDS)
+    mods.done()
+    f = decoder.dst(instruction, instruction.operands[0], type_)
+    a, b = (decoder.src(instruction, instruction.operands[k], type_) for k in (1, 2))
+    c, d = (decoder.src(instruction, instruction.operands[k], TYPES["u32"]) for k in (3, 4))
+    one = type_.dtype.type(1)
+
+    def function(x: Array, into: Array, position: Array, length: Array) -> Array:
+        start, size = _field(position, length, type_)
+        mask = (one << size) - one << start
+        return into & ~mask | x << start & mask
+
+    return computed(function, f, a, b, c, d)
+
+
+@opcode("bmsk")
+def _bmsk(decoder: Decoder, instruction: Instruction) -> Step:
+    """A mask of ``b`` bits from bit ``a`` on."""
+    clamp, d, a, b = _clamped_operands(decoder, instruction, ("b32",))
+    one, width, low = np.uint64(1), np.uint64(32), np.uint64(31)
+
+    def function(x: Array, y: Array) -> Array:
+        position, size = x.astype(np.uint64), y.astype(np.uint64)
+        if not clamp:
+            position, size = position & low, size & low
+        ones = (one << np.minimum(size, width)) - one
+        return (ones << np.minimum(position, width)).astype(np.uint32)
+
+    return computed(function, d, a, b)
+
+
+@opcode("szext")
+def _szext(decoder: Decoder, instruction: Instruction) -> Step:
+    """Sign- or zero-extend the low ``b`` bits of ``a``."""
+    clamp, d, a, b = _clamped_operands(decoder, instruction, ("u32", "s32"))
+    width, low = np.uint32(32), np.uint32(31)
+
+    def function(x: Array, y: Array) -> Array:
+        size = np.minimum(y, width) if clamp else y & low
+        spare = (width - size).astype(x.dtype)
+        return x << spare >> spare
+
+    return computed(function, d, a, b)
+
+
+def _clamped_operands(
+    decoder: Decoder, instruction: Instruction, names: tuple[str, ...]
+) -> tuple[bool, Array, Array, Array]:
+    """For ``op.mode.type d, a, b``: whether the mode is clamp, and the operands, the last one unsigned."""
+    mods = Mods(instruction)
+    clamp = mods.choice(("clamp", "wrap")) == "clamp"
+    type_ = mods.type()
+    require(mods, type_, names)
+    mods.done()
+    d = decoder.dst(instruction, instruction.operands[0], type_)
+    a = decoder.src(instruction, instruction.operands[1], type_)
+    return clamp, d, a, decoder.src(instruction, instruction.operands[2], TYPES["u32"])

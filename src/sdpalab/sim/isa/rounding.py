@@ -1,0 +1,209 @@
+"""What the arithmetic families share: elementwise steps, flushing and saturation, and rounding once where NumPy would round twice.
+
+A *compute* is a function ``compute(*sources, out)`` on arrays of one length, as NumPy's ufuncs are; it reads all its sources before it
+writes ``out``, because a destination register may also be a source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from sdpalab.sim.decode import Decoder, Step
+from sdpalab.sim.selection import Array, Mask, Selection
+from sdpalab.sim.types import TYPES, unsigned
+
+__all__ = [
+    "FORMATS",
+    "ROUNDINGS",
+    "Compute",
+    "Format",
+    "clamping_negatives",
+    "elementwise",
+    "flush",
+    "flushing",
+    "round_to",
+    "round_to_integer",
+    "saturating",
+    "scratch",
+    "sum_to_odd",
+]
+
+Compute = Callable[..., object]
+
+ROUNDINGS = ("rn", "rz", "rm", "rp")
+"""To nearest even, towards zero, towards minus infinity, towards plus infinity."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A binary floating-point format: significand bits (with the hidden one), least normal exponent, greatest finite value."""
+
+    precision: int
+    least_exponent: int
+    greatest: float
+
+
+FORMATS: dict[str, Format] = {
+    "f16": Format(11, -14, 65504.0),
+    "bf16": Format(8, -126, float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)),
+    "tf32": Format(11, -126, float(np.ldexp(2.0 - 2.0**-10, 127))),
+    "f32": Format(24, -126, float(np.finfo(np.float32).max)),
+}
+_PRECISION = {TYPES[name].dtype: FORMATS[name].precision for name in ("f16", "bf16", "f32")}
+
+
+def elementwise(compute: Compute, destination: Array, *sources: Array) -> Step:
+    """A step that applies ``compute`` to the selected lanes of ``sources``, in place where the selection is a slice."""
+
+    def scattered(sel: Selection) -> None:
+        out = np.empty_like(destination, shape=(len(sel), *destination.shape[1:]))  # type: ignore[arg-type]
+        compute(*[source[sel] for source in sources], out)
+        destination[sel] = out
+
+    # One closure for each arity: packing arguments would cost a tenth of the step of an addition.
+    if len(sources) == 1:
+        (only,) = sources
+
+        def unary(sel: Selection) -> None:
+            if isinstance(sel, slice):
+                compute(only[sel], destination[sel])
+            else:
+                scattered(sel)
+
+        return unary
+    if len(sources) == 2:
+        first, second = sources
+
+        def binary(sel: Selection) -> None:
+            if isinstance(sel, slice):
+                compute(first[sel], second[sel], destination[sel])
+            else:
+                scattered(sel)
+
+        return binary
+
+    def general(sel: Selection) -> None:
+        if isinstance(sel, slice):
+            compute(*[source[sel] for source in sources], destination[sel])
+        else:
+            scattered(sel)
+
+    return general
+
+
+def scratch(decoder: Decoder, name: str) -> Array:
+    """Working memory of one float64 a lane. All instructions share what they call by the same name, and it stays in the cache."""
+    return decoder.hidden(f"scratch {name}", TYPES["f64"])
+
+
+def _bits(values: Array) -> Array:
+    return values.view(unsigned(8 * values.itemsize))
+
+
+def _subnormal(bits: Array, precision: int) -> Mask | None:
+    """Which bit patterns are subnormal numbers; None if none is. Doubled and less one, zero is the greatest of all, and they the least."""
+    doubled = bits + bits
+    doubled -= doubled.dtype.type(1)
+    limit = (1 << precision) - 1
+    return doubled < limit if np.minimum.reduce(doubled, axis=None) < limit else None
+
+
+def flush(values: Array) -> Array:
+    """Values of f32, f16 or bf16 with subnormals replaced by zeros of the same sign (``.ftz``); the same array if there are none."""
+    bits = _bits(values)
+    mask = _subnormal(bits, _PRECISION[values.dtype])
+    return values if mask is None else np.where(mask, bits & _sign(bits), bits).view(values.dtype)
+
+
+def flushing(compute: Compute, *, inputs: bool = True) -> Compute:
+    """``compute`` with its inputs (unless told otherwise) and its result flushed to zero."""
+
+    def run(*arrays: Array) -> None:
+        *sources, out = arrays
+        compute(*(map(flush, sources) if inputs else sources), out)
+        bits = _bits(out)
+        mask = _subnormal(bits, _PRECISION[out.dtype])
+        if mask is not None:
+            np.bitwise_and(bits, _sign(bits), out=bits, where=mask)
+
+    return run
+
+
+def _sign(bits: Array) -> Any:
+    return bits.dtype.type(1 << 8 * bits.itemsize - 1)
+
+
+def saturating(compute: Compute) -> Compute:
+    """``compute`` with its result clamped to [0, 1]; NaN and -0 become +0 (``.sat``)."""
+
+    def run(*arrays: Array) -> None:
+        compute(*arrays)
+        out = arrays[-1]
+        zero, one = out.dtype.type(0), out.dtype.type(1)
+        np.copyto(out, np.where(out > zero, np.where(out < one, out, one), zero))
+
+    return run
+
+
+def clamping_negatives(compute: Compute) -> Compute:
+    """``compute`` with negative results, and -0, made +0; NaN stays NaN (``.relu``)."""
+
+    def run(*arrays: Array) -> None:
+        compute(*arrays)
+        out = arrays[-1]
+        np.copyto(out, out.dtype.type(0), where=out <= out.dtype.type(0))
+
+    return run
+
+
+def sum_to_odd(a: Array, b: Array, *, downward: bool = False) -> Array:
+    """``a + b`` of float64 arrays, rounded to odd, so that rounding it again to 51 or fewer bits is rounding once.
+
+    The sum's error is found by Knuth's TwoSum; where it is not zero and the last bit of the sum is even, the sum's neighbour on the
+    side of the exact value is taken (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008). ``downward`` gives an exact
+    zero the sign that it has under ``.rm``.
+    """
+    total = np.asarray(a + b)
+    virtual = total - a
+    error = (a - (total - virtual)) + (b - virtual)
+    bits = total.view(np.int64)
+    towards = np.where((error > 0) == (total > 0), 1, -1)
+    bits += np.where((np.abs(error) > 0) & (bits & 1 == 0), towards, 0)
+    if downward:
+        total[(total == 0) & (np.signbit(a) | np.signbit(b))] = -0.0
+    return total
+
+
+def round_to(values: Array, target: Format, rounding: str) -> Array:
+    """float64 values rounded to the numbers of a narrower format, subnormals and overflow included; the result is float64 still.
+
+    Parameters
+    ----------
+    values : ndarray of float64
+    target : Format
+    rounding : {"rn", "rz", "rm", "rp", "rna"}
+        ``rna`` is to nearest, ties away from zero.
+    """
+    _, exponent = np.frexp(values)
+    unit = np.ldexp(1.0, np.maximum(exponent - 1, target.least_exponent) - (target.precision - 1))
+    result = np.asarray(round_to_integer(values / unit, rounding) * unit)
+    over = (np.abs(result) > target.greatest) & np.isfinite(values)
+    if over.any():
+        stays = {"rz": over, "rm": over & (values > 0), "rp": over & (values < 0)}.get(rounding, np.zeros_like(over))
+        result[over] = np.copysign(np.inf, values[over])
+        result[stays] = np.copysign(target.greatest, values[stays])
+    return result
+
+
+def round_to_integer(values: Array, rounding: str) -> Array:
+    """Floating-point values rounded to integral values of the same type."""
+    if rounding == "rna":
+        whole = np.trunc(values)
+        return np.asarray(np.where(np.abs(values - whole) >= 0.5, whole + np.copysign(1.0, values), whole))
+    functions: dict[str, Callable[[Array], Array]] = {"rn": np.rint, "rz": np.trunc, "rm": np.floor, "rp": np.ceil}
+    return functions[rounding](values)

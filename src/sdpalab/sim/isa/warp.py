@@ -1,0 +1,335 @@
+"""Exchange between the lanes of a warp (PTX ISA: shfl.sync, vote.sync, match.sync, redux.sync, activemask, elect.sync, bar.warp.sync),
+and the instructions that only order or delay, which a sequential simulation need not do.
+
+Whole warps with a full member mask take a fast path. Otherwise the members are looked at lane by lane: a lane that the mask
+names and that has neither exited nor come along is reported, and where a result depends on it, the result is poison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.ir import Immediate, Instruction, Operand
+from sdpalab.sim.isa.steps import require
+from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices, subset
+from sdpalab.sim.types import TYPES
+
+__all__: list[str] = []
+
+_POISON = np.uint32(0xFFFFFFFF)
+
+
+class _Members:
+    """The member mask of one instruction, and who is there of those it names."""
+
+    def __init__(self, decoder: Decoder, instruction: Instruction, operand: Operand) -> None:
+        self.machine, self.instruction = decoder.machine, instruction
+        self.mask = decoder.src(instruction, operand, TYPES["u32"])
+        self.full = isinstance(operand, Immediate) and int(operand.value) & 0xFFFFFFFF == 0xFFFFFFFF
+
+    def whole(self, sel: Selection) -> bool:
+        """True if these are whole warps, all of them members."""
+        return self.full and isinstance(sel, slice) and sel.start % WARP == 0 and sel.stop % WARP == 0
+
+    def present(self, sel: Selection) -> tuple[Indices, Indices, Array]:
+        """The selected lanes, their warps, and for each lane the members of its group that take part, as bits."""
+        lanes = indices(sel)
+        warp = lanes // WARP
+        there = _words(lanes, self.machine.lanes)[warp]
+        alive = _words(np.flatnonzero(self.machine.live), self.machine.lanes)[warp]
+        mask = self.mask[sel]
+        self._check(sel, mask, there, alive, np.uint32(1) << (lanes % WARP).astype(np.uint32))
+        return lanes, warp, mask & there
+
+    def _check(self, sel: Selection, mask: Array, there: Array, alive: Array, own: Array) -> None:
+        absent = mask & alive & ~there
+        outside = mask & own == 0
+        for bad, why in (
+            (absent != 0, "names threads {:#010x} too"),
+            (outside, "leaves out a thread that executes this"),
+        ):
+            if bad.any():
+                first = int(np.flatnonzero(bad)[0])
+                need = f"the member mask {int(mask[first]):#010x} {why.format(int(absent[first]))}"
+                for observer in self.machine.observers:
+                    observer.divergent(subset(sel, bad), self.instruction, need)
+
+
+def _words(lanes: Indices, count: int, flags: Mask | None = None) -> Array:
+    """For every warp of ``count`` lanes a word with the bits of ``lanes`` set, or of those whose flag is."""
+    bits = np.zeros(count, dtype=np.bool_)
+    bits[lanes] = True if flags is None else flags
+    return _pack(bits)
+
+
+def _pack(bits: Mask) -> Array:
+    """Booleans by warp, any shape that ends in 32 or is flat, as one word a warp."""
+    return np.packbits(bits.reshape(-1, WARP), axis=1, bitorder="little").view(np.uint32)[:, 0]
+
+
+def _by_warp(row: Array, sel: slice) -> Array:
+    """A slice of whole warps as a view, [warps, 32]."""
+    view: Array = row[sel].reshape(-1, WARP)
+    return view
+
+
+# ---- shfl ------------------------------------------------------------------------------------------------------------
+
+
+def _source_lane(mode: str, lane: Array, b: Array, c: Array) -> tuple[Array, Mask]:
+    """Which lane of the warp each lane reads, and whether that is within its segment (else it reads itself)."""
+    bound, clamp = b & 31, c & 31
+    segment = c >> 8 & 31
+    first = lane & segment
+    last = first | clamp & ~segment
+    source = {"up": lane - bound, "down": lane + bound, "bfly": lane ^ bound, "idx": first | bound & ~segment}[mode]
+    valid: Mask = source >= last if mode == "up" else source <= last
+    return np.where(valid, source, lane), valid
+
+
+@opcode("shfl")
+def _shfl(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    if not mods.flag("sync"):
+        raise mods.unsupported("without .sync it is gone since sm_70")
+    mode = mods.choice(("idx", "up", "down", "bfly"))
+    type_ = mods.type()
+    require(mods, type_, ("b32",))
+    mods.done()
+    target, value, *rest = instruction.operands
+    first, second = decoder.pair(target)
+    d = decoder.dst(instruction, first, type_)
+    p = None if second is None else decoder.dst(instruction, second, TYPES["pred"])
+    a = decoder.src(instruction, value, type_)
+    b, c = (decoder.src(instruction, operand, TYPES["s32"]) for operand in rest[:2])
+    members = _Members(decoder, instruction, rest[2])
+    machine = decoder.machine
+    source_of = _sources(mode, machine.laneid, b, c, constant=all(isinstance(item, Immediate) for item in rest[:2]))
+
+    def step(sel: Selection) -> None:
+        source, valid = source_of(sel)
+        if members.whole(sel):
+            d[sel] = a.take(source)
+        else:
+            lanes, _, group = members.present(sel)
+            readable = group >> (source - lanes // WARP * WARP).astype(np.uint32) & np.uint32(1)
+            d[sel] = np.where(readable, a[source], _POISON)
+        if p is not None:
+            p[sel] = valid
+
+    return step
+
+
+def _sources(
+    mode: str, laneid: Indices, b: Array, c: Array, *, constant: bool
+) -> Callable[[Selection], tuple[Indices, Mask]]:
+    """A function from a selection to the machine's lane that each lane reads, and whether it is in the segment."""
+    start = np.arange(len(laneid)) - laneid
+    if not constant:
+
+        def by_lane(sel: Selection) -> tuple[Indices, Mask]:
+            source, valid = _source_lane(mode, laneid[sel], b[sel].astype(np.int64), c[sel].astype(np.int64))
+            return start[sel] + source, valid
+
+        return by_lane
+    source, valid = _source_lane(mode, laneid, b.astype(np.int64), c.astype(np.int64))
+    source += start
+    return lambda sel: (source[sel], valid[sel])
+
+
+# ---- vote, activemask, elect -----------------------------------------------------------------------------------------
+
+
+@opcode("vote")
+def _vote(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    if not mods.flag("sync"):
+        raise mods.unsupported("without .sync it is gone since sm_70")
+    mode = mods.choice(("all", "any", "uni", "ballot"))
+    type_ = mods.type()
+    require(mods, type_, ("b32",) if mode == "ballot" else ("pred",))
+    mods.done()
+    d = decoder.dst(instruction, instruction.operands[0], type_)
+    votes = decoder.predicate(instruction, instruction.operands[1])
+    members = _Members(decoder, instruction, instruction.operands[2])
+    verdicts: dict[str, Callable[[Array, Array], Array]] = {
+        "all": lambda yes, group: yes == group,
+        "any": lambda yes, group: yes != 0,
+        "uni": lambda yes, group: (yes == group) | (yes == 0),
+        "ballot": lambda yes, group: yes,
+    }
+    verdict = verdicts[mode]
+
+    def step(sel: Selection) -> None:
+        if isinstance(sel, slice) and members.whole(sel):
+            _by_warp(d, sel)[...] = verdict(_pack(votes(sel)), _POISON)[:, None]
+        else:
+            lanes, warp, group = members.present(sel)
+            d[sel] = verdict(_words(lanes, decoder.machine.lanes, votes(sel))[warp] & group, group)
+
+    return step
+
+
+@opcode("activemask")
+def _activemask(decoder: Decoder, instruction: Instruction) -> Step:
+    """The lanes that execute together here; which these are is the scheduler's choice, as it is the hardware's."""
+    mods = Mods(instruction)
+    type_ = mods.type()
+    require(mods, type_, ("b32",))
+    mods.done()
+    d = decoder.dst(instruction, instruction.operands[0], type_)
+
+    def step(sel: Selection) -> None:
+        lanes = indices(sel)
+        d[sel] = _words(lanes, decoder.machine.lanes)[lanes // WARP]
+
+    return step
+
+
+@opcode("elect")
+def _elect(decoder: Decoder, instruction: Instruction) -> Step:
+    """The leader is the first thread that takes part."""
+    mods = Mods(instruction)
+    mods.choice(("sync",))
+    mods.done()
+    target, mask = instruction.operands
+    first, second = decoder.pair(target)
+    if second is None:
+        raise mods.unsupported("expected destinations d|p")
+    d, p = decoder.dst(instruction, first, TYPES["b32"]), decoder.dst(instruction, second, TYPES["pred"])
+    members = _Members(decoder, instruction, mask)
+    laneid = decoder.machine.laneid
+
+    def step(sel: Selection) -> None:
+        if members.whole(sel):
+            leader: Array = np.zeros(1, dtype=np.int64)
+        else:
+            group = members.present(sel)[2].astype(np.int64)
+            leader = np.frexp((group & -group).astype(np.float64))[1] - 1
+        d[sel] = leader
+        p[sel] = laneid[sel] == leader
+
+    return step
+
+
+# ---- match, redux ----------------------------------------------------------------------------------------------------
+
+
+@opcode("match")
+def _match(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    every = mods.choice(("any", "all")) == "all"
+    mods.choice(("sync",))
+    type_ = mods.type()
+    require(mods, type_, ("b32", "b64"))
+    mods.done()
+    target, value, mask = instruction.operands
+    first, second = decoder.pair(target)
+    d = decoder.dst(instruction, first, TYPES["b32"])
+    if second is not None and not every:
+        raise mods.unsupported("only .all has a predicate result")
+    p = None if second is None else decoder.dst(instruction, second, TYPES["pred"])
+    a = decoder.src(instruction, value, type_)
+    members = _Members(decoder, instruction, mask)
+
+    def step(sel: Selection) -> None:
+        lanes, warp, group = members.present(sel)
+        same = _pack(a.reshape(-1, WARP)[warp] == a[lanes][:, None]) & group
+        if not every:
+            d[sel] = same
+            return
+        equal = same == group
+        d[sel] = np.where(equal, group, np.uint32(0))
+        if p is not None:
+            p[sel] = equal
+
+    return step
+
+
+@opcode("redux")
+def _redux(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    mods.choice(("sync",))
+    operation = mods.choice(("add", "min", "max", "and", "or", "xor"))
+    type_ = mods.type()
+    require(mods, type_, ("b32",) if operation in ("and", "or", "xor") else ("u32", "s32"))
+    mods.done()
+    limits = np.iinfo(type_.dtype)
+    ufunc, neutral = {
+        "add": (np.add, 0),
+        "min": (np.minimum, limits.max),
+        "max": (np.maximum, limits.min),
+        "and": (np.bitwise_and, 0xFFFFFFFF),
+        "or": (np.bitwise_or, 0),
+        "xor": (np.bitwise_xor, 0),
+    }[operation]
+    d = decoder.dst(instruction, instruction.operands[0], type_)
+    a = decoder.src(instruction, instruction.operands[1], type_)
+    members = _Members(decoder, instruction, instruction.operands[2])
+    nothing = type_.dtype.type(neutral)
+
+    def step(sel: Selection) -> None:
+        if isinstance(sel, slice) and members.whole(sel):
+            _by_warp(d, sel)[...] = ufunc.reduce(_by_warp(a, sel), axis=1, dtype=type_.dtype)[:, None]
+            return
+        _, warp, group = members.present(sel)
+        taking_part = group[:, None] >> np.arange(WARP, dtype=np.uint32) & np.uint32(1)
+        values = np.where(taking_part, a.reshape(-1, WARP)[warp], nothing)
+        d[sel] = ufunc.reduce(values, axis=1, dtype=type_.dtype)
+
+    return step
+
+
+# ---- order and delay -------------------------------------------------------------------------------------------------
+
+
+@opcode("bar", "barrier")
+def _bar_warp(decoder: Decoder, instruction: Instruction) -> Step:
+    """``bar.warp.sync``: the scheduler has brought the warp together; here it is checked that all members came."""
+    mods = Mods(instruction)
+    mods.choice(("warp",))
+    mods.choice(("sync",))
+    mods.done()
+    members = _Members(decoder, instruction, instruction.operands[0])
+
+    def step(sel: Selection) -> None:
+        if not members.whole(sel):
+            members.present(sel)
+
+    return step
+
+
+def _nothing(sel: Selection) -> None:
+    """Instructions run one after the other here, each seen by all at once, so there is nothing to order or wait for."""
+
+
+@opcode("fence", "membar")
+def _fence(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    if instruction.opcode == "fence":
+        mods.choice(("sc", "acq_rel", "acquire", "release"), default="acq_rel")
+        mods.choice(("cta", "cluster", "gpu", "sys"))
+    else:
+        mods.choice(("cta", "gl", "sys"))
+    mods.done()
+    return _nothing
+
+
+@opcode("nanosleep")
+def _nanosleep(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    require(mods, mods.type(), ("u32",))
+    mods.done()
+    return _nothing
+
+
+@opcode("griddepcontrol")
+def _griddepcontrol(decoder: Decoder, instruction: Instruction) -> Step:
+    """Launches run one after the other, so what a grid depends on is complete."""
+    mods = Mods(instruction)
+    mods.choice(("wait", "launch_dependents"))
+    mods.done()
+    return _nothing

@@ -1,0 +1,210 @@
+"""An entry as basic blocks, with its mma instructions grouped and its registers given rows.
+
+Virtual registers whose lives do not overlap share a row: what is alive at once fits the processor's cache, and the thousands of registers of
+an unrolled kernel do not. A register that may be read before it is written has a row of its own from the start, so it reads poison.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sdpalab.sim.fusion import Product, group_products, registers_read, registers_used, registers_written
+from sdpalab.sim.ir import Entry, Instruction, Symbol
+
+__all__ = ["BasicBlock", "Program", "build_program"]
+
+Item = Instruction | Product
+
+_ENDS = frozenset({"bra", "ret", "exit", "bar", "barrier", "trap"})
+_COLLECTIVES = frozenset(
+    {"mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "shfl", "vote", "redux", "match", "activemask", "elect"}
+)
+
+
+@dataclass
+class BasicBlock:
+    """Straight-line code.
+
+    Attributes
+    ----------
+    items : list of Instruction or Product
+        In an order of execution that is as good as the program's.
+    end : Instruction, optional
+        The branch, barrier or exit at its end; without one, control goes on with the next block.
+    size : int
+        Instructions in all.
+    line : int
+        PTX line of the first one.
+    collective : bool
+        Whether there is an instruction that wants whole warps.
+    """
+
+    items: list[Item]
+    end: Instruction | None
+    size: int
+    line: int
+    collective: bool
+    successors: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Program:
+    """Blocks in the order of the code (the last one is the empty end), the block of each label, and a row for each register.
+
+    ``rows`` maps a register to (bits, row in the file of that width); ``files`` has the number of rows of each file, with predicates
+    in that of 1 bit.
+    """
+
+    blocks: list[BasicBlock]
+    block_of_label: dict[str, int]
+    rows: dict[str, tuple[int, int]]
+    files: dict[int, int]
+
+
+def build_program(entry: Entry) -> Program:
+    """Blocks, products and rows of an entry."""
+    blocks, block_of_label = _blocks(entry)
+    rows, files = _allocate(entry, blocks)
+    return Program(blocks, block_of_label, rows, files)
+
+
+def _ends_block(instruction: Instruction) -> bool:
+    return instruction.opcode in _ENDS and instruction.mods[:1] != ("warp",)
+
+
+def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
+    code = entry.instructions
+    starts = sorted({0, len(code), *entry.labels.values(), *(i.pc + 1 for i in code if _ends_block(i))})
+    number = {pc: index for index, pc in enumerate(starts)}
+    block_of_label = {name: number[pc] for name, pc in entry.labels.items()}
+    uses = registers_used(code)
+    blocks = []
+    for index, (first, last) in enumerate(zip(starts, [*starts[1:], len(code)], strict=True)):
+        body = code[first:last]
+        end = body[-1] if body and _ends_block(body[-1]) else None
+        block = BasicBlock(
+            group_products(body[:-1] if end else body, uses),
+            end,
+            len(body),
+            body[0].line if body else 0,
+            any(i.opcode in _COLLECTIVES or i.mods[:1] == ("warp",) for i in body),
+        )
+        if index + 1 < len(starts) and (end is None or end.guard is not None or end.opcode in ("bar", "barrier")):
+            block.successors.append(index + 1)
+        if end is not None and end.opcode == "bra":
+            target = end.operands[0]
+            assert isinstance(target, Symbol)
+            block.successors.append(block_of_label[target.name])
+        blocks.append(block)
+    return blocks, block_of_label
+
+
+def _instructions(item: Item) -> list[Instruction]:
+    if isinstance(item, Product):
+        return [instruction for chain in item.chains for instruction in chain.instructions]
+    return [item]
+
+
+def _allocate(entry: Entry, blocks: list[BasicBlock]) -> tuple[dict[str, tuple[int, int]], dict[int, int]]:
+    """Live ranges by data flow over the blocks, then rows by linear scan (Poletto and Sarkar, 1999)."""
+    index = {name: i for i, name in enumerate(entry.registers)}
+    names = list(index)
+    used, killed, everything = [], [], []
+    for block in blocks:
+        before, written, touched = 0, 0, 0
+        for item in [*block.items, *([block.end] if block.end else [])]:
+            for instruction in _instructions(item):
+                reads = _bits(registers_read(instruction), index)
+                writes = _bits(registers_written(instruction), index)
+                before |= reads & ~written
+                touched |= reads | writes
+                if instruction.guard is None:
+                    written |= writes
+                else:  # the lanes that do not execute it keep the old value
+                    before |= writes & ~written
+        used.append(before)
+        killed.append(written)
+        everything.append(touched)
+    live_in = [0] * len(blocks)
+    live_out = [0] * len(blocks)
+    changed = True
+    while changed:
+        changed = False
+        for b in range(len(blocks) - 1, -1, -1):
+            out = 0
+            for successor in blocks[b].successors:
+                out |= live_in[successor]
+            into = used[b] | out & ~killed[b]
+            if (out, into) != (live_out[b], live_in[b]):
+                live_out[b], live_in[b], changed = out, into, True
+    ranges = _ranges(blocks, index, live_in, live_out)
+    return _linear_scan(entry, names, ranges)
+
+
+def _ranges(
+    blocks: list[BasicBlock], index: dict[str, int], live_in: list[int], live_out: list[int]
+) -> dict[int, list[int]]:
+    """First and last position at which each register is alive, in the order of the items."""
+    ranges: dict[int, list[int]] = {}
+
+    def touch(register: int, position: int) -> None:
+        found = ranges.setdefault(register, [position, position])
+        found[0], found[1] = min(found[0], position), max(found[1], position)
+
+    position = 0
+    for b, block in enumerate(blocks):
+        for register in _members(live_in[b]):
+            touch(register, position)
+        for item in [*block.items, *([block.end] if block.end else [])]:
+            position += 1
+            for instruction in _instructions(item):
+                for name in (*registers_read(instruction), *registers_written(instruction)):
+                    if name in index:
+                        touch(index[name], position)
+        position += 1
+        for register in _members(live_out[b]):
+            touch(register, position)
+    return ranges
+
+
+def _linear_scan(
+    entry: Entry, names: list[str], ranges: dict[int, list[int]]
+) -> tuple[dict[str, tuple[int, int]], dict[int, int]]:
+    rows: dict[str, tuple[int, int]] = {}
+    files: dict[int, int] = {}
+    free: dict[int, list[int]] = {}
+    active: list[tuple[int, int, int]] = []
+    for register, (first, last) in sorted(ranges.items(), key=lambda item: item[1][0]):
+        while active and active[0][0] < first:
+            _, bits, row = heapq.heappop(active)
+            heapq.heappush(free[bits], row)
+        type_ = entry.registers[names[register]]
+        bits = 1 if type_.kind == "pred" else type_.bits
+        spare = free.setdefault(bits, [])
+        if spare:
+            row = heapq.heappop(spare)
+        else:
+            row = files.get(bits, 0)
+            files[bits] = row + 1
+        rows[names[register]] = bits, row
+        heapq.heappush(active, (last, bits, row))
+    return rows, files
+
+
+def _bits(registers: Iterable[str], index: dict[str, int]) -> int:
+    total = 0
+    for name in registers:
+        if name in index:
+            total |= 1 << index[name]
+    return total
+
+
+def _members(bits: int) -> list[int]:
+    members = []
+    while bits:
+        low = bits & -bits
+        members.append(low.bit_length() - 1)
+        bits ^= low
+    return members

@@ -1,0 +1,125 @@
+"""The launch: arguments, geometry, limits, and one sentence for each thing that can be wrong with them."""
+
+import numpy as np
+import pytest
+
+from sdpalab import sim
+
+HEAD = ".version 8.0\n.target sm_89\n.address_size 64\n"
+IOTA = (
+    HEAD
+    + """.visible .entry iota(.param .u64 out, .param .u32 step, .param .f32 scale)
+{
+    .reg .b32 %r<8>; .reg .b64 %rd<4>; .reg .f32 %f<2>;
+    ld.param.u64 %rd1, [out];
+    ld.param.u32 %r1, [step];
+    ld.param.f32 %f1, [scale];
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.u32 %r5, %r2, %r3, %r4;
+    mad.lo.u32 %r6, %r5, %r1, 0;
+    mul.wide.u32 %rd2, %r5, 8;
+    add.u64 %rd3, %rd1, %rd2;
+    st.global.u32 [%rd3], %r6;
+    st.global.f32 [%rd3+4], %f1;
+    ret;
+}
+"""
+)
+
+
+def run(args, grid=2, block=40, ptx=IOTA, entry="iota", **options):
+    return sim.launch(ptx, entry, grid, block, args, **options)
+
+
+def test_every_thread_of_every_block_runs_once():
+    out = np.zeros((80, 2), np.uint32)
+    report = run([out, 3, 0.5])
+    assert (out[:, 0] == 3 * np.arange(80)).all()
+    assert (out[:, 1].view(np.float32) == 0.5).all()
+    assert report.hazards == []
+    assert report.lane_instructions == 80 * 13
+
+
+def test_a_grid_of_many_chunks_is_complete():
+    out = np.zeros((300 * 256, 2), np.uint32)
+    run([out, 1, 0.0], grid=300, block=256)
+    assert (out[:, 0] == np.arange(300 * 256)).all()
+
+
+def test_block_and_grid_of_three_dimensions():
+    ptx = (
+        HEAD
+        + """.entry k(.param .u64 out) { .reg .b32 %r<16>; .reg .b64 %rd<4>;
+        mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %tid.z; mov.u32 %r4, %ctaid.y; mov.u32 %r5, %ctaid.z;
+        mad.lo.u32 %r6, %r3, 2, %r2; mad.lo.u32 %r6, %r6, 4, %r1;
+        mad.lo.u32 %r7, %r5, 3, %r4; mad.lo.u32 %r8, %r7, 24, %r6;
+        ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r8, 4; add.u64 %rd3, %rd1, %rd2; st.global.u32 [%rd3], %r8; ret; }"""
+    )
+    out = np.zeros(24 * 6, np.uint32)
+    sim.launch(ptx, "k", (1, 3, 2), (4, 2, 3), [out])
+    assert (out == np.arange(24 * 6)).all()
+
+
+def read_only():
+    array = np.zeros(8, np.uint32)
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"entry": "nothing"}, "no entry 'nothing'; it has: iota"),
+        ({"args": [np.zeros(160, np.uint32), 1]}, "takes 3 arguments, and 2 were given"),
+        ({"args": [5.0, 1, 0.5]}, "argument 0"),
+        ({"args": [np.zeros(160, np.uint32), np.zeros(2), 0.5]}, "argument 1 .* is an array"),
+        ({"args": [np.zeros(160, np.uint32), 2**32, 0.5]}, "does not fit"),
+        ({"args": [np.zeros((160, 2), np.uint32)[:, 0], 1, 0.5]}, "not contiguous"),
+        ({"args": [read_only(), 1, 0.5]}, "read-only"),
+        ({"args": [np.zeros(160, np.uint32), "one", 0.5]}, "is a str"),
+        ({"block": 1025}, "block.x must be 1 to 1024"),
+        ({"block": (64, 32)}, "at most 1024 threads"),
+        ({"grid": 0}, "grid.x must be 1"),
+        ({"grid": "many"}, "one to three integers"),
+        ({"dynamic_smem": 100 * 1024}, "at most 101376"),
+        ({"dynamic_smem": -1}, "dynamic_smem"),
+        ({"checks": ("everything",)}, "check 'everything'"),
+        ({"schedule": "random"}, "schedule"),
+        ({"counters": True}, "counters"),
+        ({"cluster": (2, 1, 1)}, "cluster"),
+        ({"async_mode": "never"}, "async_mode"),
+        ({"ptx": IOTA.replace("sm_89", "sm_12")}, "sm_12"),
+    ],
+)
+def test_a_wrong_launch_is_refused_in_one_sentence(change, words):
+    options = {"args": [np.zeros(160, np.uint32), 1, 0.5]} | change
+    with pytest.raises(sim.LaunchError, match=words) as caught:
+        run(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_arrays_that_overlap_in_part_are_refused_and_the_same_one_twice_is_one_buffer():
+    ptx = HEAD + ".entry k(.param .u64 a, .param .u64 b) { .reg .b64 %rd<3>; .reg .pred %p;\n" + (
+        "ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b]; st.global.u64 [%rd1], %rd2; ret; }"
+    )
+    array = np.zeros(4, np.uint64)
+    sim.launch(ptx, "k", 1, 1, [array, array])
+    assert array[0] != 0
+    with pytest.raises(sim.LaunchError, match="overlaps"):
+        sim.launch(ptx, "k", 1, 1, [array[:3], array[1:]])
+
+
+def test_required_block_size_is_enforced():
+    ptx = HEAD + ".entry k() .reqntid 64, 1, 1 { ret; }"
+    sim.launch(ptx, "k", 1, 64, [])
+    with pytest.raises(sim.LaunchError, match="requires a block"):
+        sim.launch(ptx, "k", 1, 32, [])
+
+
+def test_unknown_opcodes_and_modifiers_raise_with_their_line():
+    for text in ("frobnicate.u32 %r1, %r2;", "add.sideways.u32 %r1, %r2, %r2;", "mov.u32 %r1, %clock;"):
+        with pytest.raises(sim.UnsupportedInstruction, match="line 6") as caught:
+            sim.launch(HEAD + ".entry k() { .reg .u32 %r<3>;\n\n" + text + " ret; }", "k", 1, 1, [])
+        assert caught.value.line == 6

@@ -1,0 +1,92 @@
+"""Out of bounds, misaligned and uninitialised accesses: found, named with their place, and kept from doing harm."""
+
+import numpy as np
+import pytest
+
+from sdpalab import sim
+
+HEAD = ".version 8.0\n.target sm_89\n.address_size 64\n"
+
+
+def kernel(body: str) -> str:
+    return (
+        HEAD
+        + ".entry k(.param .u64 a, .param .u64 b)\n{\n.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .b16 %h<3>;\n"
+        + ".shared .align 16 .b8 buf[64];\nld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b]; mov.u32 %r1, %tid.x;\n"
+        + "mul.wide.u32 %rd3, %r1, 4; add.u64 %rd4, %rd1, %rd3; add.u64 %rd5, %rd2, %rd3; shl.b32 %r2, %r1, 2;\n"
+        + body
+        + "\nret;\n}\n"
+    )
+
+
+def run(body, size=32, threads=32, **options):
+    a, b = np.arange(size, dtype=np.uint32), np.zeros(size, np.uint32)
+    return sim.launch(kernel(body), "k", 1, threads, [a, b], **options), b
+
+
+def test_a_correct_kernel_has_no_hazard():
+    report, b = run("ld.global.u32 %r3, [%rd4]; st.global.u32 [%rd5], %r3;")
+    assert report.hazards == []
+    assert (b == np.arange(32)).all()
+
+
+def test_one_row_too_far_is_found_and_does_not_touch_the_neighbour():
+    report, b = run("mov.u32 %r3, 7; st.global.u32 [%rd4+4], %r3;")
+    (hazard,) = report.hazards
+    assert hazard.kind == "out-of-bounds"
+    assert hazard.ptx_line == 10
+    assert hazard.thread == (31, 0, 0)
+    assert "byte 128 of argument 0" in hazard.message
+    assert (b == 0).all()
+
+
+def test_before_the_beginning_and_a_reading_far_away():
+    report, _ = run("ld.global.u32 %r3, [%rd4+-4]; ld.global.u32 %r4, [%rd4+1000000];")
+    assert [hazard.kind for hazard in report.hazards] == ["out-of-bounds"] * 2
+    assert report.hazards[0].thread == (0, 0, 0)
+
+
+def test_half_an_element_beyond_the_end():
+    report, _ = run("ld.global.v2.u32 {%r3, %r4}, [%rd1+124];", threads=1)
+    assert report.hazards[0].kind == "misaligned"
+    report, _ = run("ld.global.v4.u32 {%r3, %r4, %r5, %r6}, [%rd1+128];", threads=1, size=33)
+    assert report.hazards[0].kind == "out-of-bounds"
+
+
+def test_shared_memory_ends_at_the_block():
+    report, _ = run("st.shared.u32 [%r2], %r1;")
+    assert report.hazards[0].kind == "out-of-bounds"
+    assert report.hazards[0].thread == (16, 0, 0)
+
+
+def test_generic_addresses_are_checked_in_their_space():
+    body = "mov.u64 %rd6, buf; cvta.shared.u64 %rd6, %rd6; add.u64 %rd6, %rd6, %rd3; st.u32 [%rd6], %r1;"
+    report, _ = run(body, threads=16)
+    assert report.hazards == []
+    report, _ = run(body, threads=32)
+    assert report.hazards[0].thread == (16, 0, 0)
+
+
+def test_reading_shared_memory_that_nobody_wrote():
+    report, b = run("ld.shared.u32 %r3, [%r2]; st.global.u32 [%rd5], %r3;", threads=16)
+    (hazard,) = report.hazards
+    assert hazard.kind == "uninitialised"
+    assert (b[:16] == 0xFFFFFFFF).all()
+
+
+def test_every_byte_of_a_wide_read_must_have_been_written():
+    write = "mov.u16 %h1, 5; st.shared.u16 [buf], %h1; st.shared.u16 [buf+2], %h1; st.shared.u32 [buf+4], %r1;"
+    assert run(write + "ld.shared.v2.u32 {%r3, %r4}, [buf];", threads=1)[0].hazards == []
+    assert run(write + "ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [buf];", threads=1)[0].hazards != []
+
+
+def test_without_the_check_an_illegal_access_raises():
+    with pytest.raises(sim.IllegalAccess, match=r"out-of-bounds .* PTX line 10"):
+        run("mov.u32 %r3, 7;\nst.global.u32 [%rd4+4], %r3;".replace("\n", " "), checks=())
+
+
+def test_source_lines_come_from_the_line_information():
+    ptx = kernel(".loc 1 42 3\nld.shared.u32 %r3, [buf];") + '.file 1 "some/where/my.cu"\n'
+    report = sim.launch(ptx, "k", 1, 1, [np.zeros(4, np.uint32), np.zeros(4, np.uint32)])
+    assert report.hazards[0].source == "my.cu:42"
+    assert "my.cu:42" in report.hazards[0].message

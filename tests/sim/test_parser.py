@@ -1,0 +1,104 @@
+"""PTX text to instructions: syntax, scopes, errors with their line."""
+
+import pytest
+
+from sdpalab.sim import PtxSyntaxError, UnsupportedInstruction
+from sdpalab.sim.ir import Address, Immediate, Register, Symbol, Vector
+from sdpalab.sim.parser import parse
+
+HEAD = ".version 8.0\n.target sm_89\n.address_size 64\n"
+
+
+def body(text: str):
+    return parse(HEAD + ".visible .entry k(.param .u64 p)\n{\n" + text + "\n}\n").entries["k"]
+
+
+def test_header_params_and_directives():
+    module = parse(
+        HEAD
+        + ".weak .entry f(.param .u64 .ptr .global .align 16 a, .param .align 8 .b8 s[20], .param .f32 x)\n"
+        + ".maxntid 128, 1, 1\n.minnctapersm 2\n{ ret; }"
+    )
+    entry = module.entries["f"]
+    assert module.target == "sm_89"
+    assert [(param.name, param.size, param.offset) for param in entry.params] == [("a", 8, 0), ("s", 20, 8), ("x", 4, 28)]
+    assert entry.directives == {"maxntid": (128, 1, 1), "minnctapersm": (2,)}
+
+
+def test_operands():
+    entry = body(
+        ".reg .b32 %r<4>; .reg .b64 %rd<2>; .reg .pred %p;\n"
+        "mov.b32 {%r1, %r2}, 0f3F800000;\n@!%p ld.global.v2.u32 {%r1, %r2}, [%rd1+-16];\nadd.s32 %r1, %r2, -0x10;\n"
+        "mov.u32 %r3, %tid.x;"
+    )
+    mov, load, add, special = entry.instructions
+    assert mov.operands == (Vector((Register("%r1"), Register("%r2"))), Immediate(1.0, 32))
+    assert load.guard is not None
+    assert load.guard.negated
+    assert load.operands[1] == Address(Register("%rd1"), -16)
+    assert add.operands[2] == Immediate(-16)
+    assert special.operands[1] == Register("%tid.x")
+
+
+def test_names_in_braces_are_their_own():
+    entry = body(
+        ".reg .b32 %r<2>;\n{ .reg .pred p; setp.eq.s32 p, %r1, 0; @p bra DONE; DONE: }\n"
+        "{ .reg .pred p; setp.ne.s32 p, %r1, 0; @p bra DONE; DONE: }\nret;"
+    )
+    guards = [instruction.guard.register.name for instruction in entry.instructions if instruction.guard]
+    assert len(set(guards)) == 2
+    targets = [i.operands[0] for i in entry.instructions if i.opcode == "bra"]
+    assert [entry.labels[target.name] for target in targets if isinstance(target, Symbol)] == [2, 4]
+
+
+def test_a_label_may_be_declared_after_the_inner_scope_that_branches_to_it():
+    entry = body("{ .reg .pred p; bra END; }\nEND: ret;")
+    assert entry.labels[entry.instructions[0].operands[0].name] == 1
+
+
+def test_line_information_and_comments_keep_lines():
+    text = (
+        HEAD + '.file 1 "a/b.cu"\n.entry k()\n{\n/* two\nlines */ .loc 1 7 3\nmov.u32 %r1, 1; // one\n.reg .u32 %r1;\nret;\n}\n'
+    )
+    entry = parse(text).entries["k"]
+    assert entry.instructions[0].loc == (1, 7)
+    assert entry.instructions[0].line == 9
+    assert parse(text).files == {1: "a/b.cu"}
+
+
+def test_variables():
+    module = parse(
+        HEAD + ".extern .shared .align 128 .b8 dyn[];\n.const .align 4 .u16 table[3] = {1, 2, 0xFFFF};\n"
+        ".global .f32 low = 0fFF800000;\n.entry k() { .shared .align 8 .b32 tile[4][8]; .local .align 8 .b8 depot[40]; ret; }"
+    )
+    assert module.variables["dyn"].size == 0
+    assert module.variables["dyn"].align == 128
+    assert module.variables["table"].data == b"\1\0\2\0\xff\xff"
+    assert module.variables["low"].data == b"\0\0\x80\xff"
+    assert module.entries["k"].variables["tile"].size == 128
+    assert module.entries["k"].variables["depot"].space == "local"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("not ptx", 1, "expected a directive"),
+        ("", 1, ".version"),
+        (HEAD + ".entry k()\n{\n add.u32 %r1, %r2", 6, "expected ';'"),
+        (HEAD + ".entry k()\n{\n ret;\n", 7, "expected '}'"),
+        (HEAD + ".entry k()\n{\n add.u32 %r1, 12z, %r2;\n}", 6, "expected an integer"),
+        (HEAD + ".entry k()\n{\n bra NOWHERE;\n}", 6, "NOWHERE"),
+        (HEAD + ".entry k()\n{\nA: ret;\nA: ret;\n}", 7, "declared twice"),
+        (HEAD + ".entry k(.param .u32)\n{ ret; }", 4, "expected a parameter"),
+    ],
+)
+def test_malformed_text_says_where_and_what_was_expected(text, line, words):
+    with pytest.raises(PtxSyntaxError, match=words) as caught:
+        parse(text)
+    assert caught.value.line == line
+    assert f"line {line}" in str(caught.value)
+
+
+def test_device_functions_are_refused():
+    with pytest.raises(UnsupportedInstruction, match=r"\.func"):
+        parse(HEAD + ".func f(.param .b32 x)\n{ ret; }")
