@@ -103,7 +103,7 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], str]] = [
     ("kv_heads zero", ("judge", "scalar", "--shape", "1,8,16,64", "--kv-heads", "0"), "kv_heads"),
     ("kv_heads without a shape", ("judge", "scalar", "--kv-heads", "2"), "--shape"),
     ("dtype", ("judge", "scalar", "--dtype", "float8"), "bfloat16"),
-    ("dtype that the kernel has not", ("judge", "scalar", *SMALL, "--dtype", "bfloat16"), "bfloat16"),
+    ("dtype that the kernel has not", ("judge", "wmma", *SMALL, "--dtype", "bfloat16"), "bfloat16"),
     ("device", ("judge", "scalar", *SMALL, "--device", "tpu"), "tpu"),
     ("level", ("judge", "scalar", *SMALL, "--level", "full"), "full"),
     ("level that never will be", ("judge", "scalar", *SMALL, "--level", "max"), "quick"),
@@ -214,7 +214,7 @@ def test_doctor_is_ready_here(cli: Runner) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["ready"] is True
-    assert {"Python", "torch", "NVRTC", "CUDA headers", "compile", "GPU", "build cache", "disk"} <= {
+    assert {"Python", "torch", "NVRTC", "CUDA headers", "compile", "disassemblers", "GPU", "build cache", "disk"} <= {
         check["name"] for check in report["checks"]
     }
     assert "ready" in done.stderr

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain("interrupted", _INTERRUPTED)
     except BrokenPipeError:
         # The reader (such as head) has gone: nothing more to say, and nothing to flush at exit.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return _GOOD
     except Exception as error:
         if hasattr(error, "format_message"):

@@ -64,6 +64,7 @@ def examine() -> tuple[Check, ...]:
         _nvrtc,
         _headers,
         _compile,
+        _disassemblers,
         _gpu,
         _cache,
         _disk,
@@ -152,6 +153,18 @@ def _compile() -> Check:
     return Check(
         "compile", Health.OK, f"a three-line kernel to PTX and a cubin for {made.arch} in {made.seconds * 1e3:.0f} ms"
     )
+
+
+def _disassemblers() -> Check:
+    from sdpalab.build.tools import tool_version
+
+    found = []
+    for tool in ("cuobjdump", "nvdisasm"):
+        try:
+            found.append(f"{tool} {tool_version(tool).rpartition(' release ')[2].partition(',')[0]}")
+        except MachineError as error:
+            return Check("disassemblers", Health.FAIL, "missing", str(error))
+    return Check("disassemblers", Health.OK, ", ".join(found))
 
 
 def _gpu() -> Check:

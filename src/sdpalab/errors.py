@@ -15,5 +15,6 @@ class UserError(ValueError):
 class MachineError(RuntimeError):
     """The machine failed, not the kernel: no space, no compiler, a worker that died before it was given work.
 
-    The command line prints the message and exits with 3. A verdict records it as ``INFRA_ERROR``, never as a pass or a fail.
+    The command line prints the message and exits with 3. A verdict records it as ``INFRA_ERROR``, never as a pass
+    or a fail.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,16 +12,16 @@ import numpy.typing as npt
 import pytest
 
 from sdpalab.build import Build, build
+from sdpalab.build.gate import check
+from sdpalab.build.resources import resources
 from sdpalab.evidence import BundleWriter, WrittenBundle, built_module
-from sdpalab.evidence.records import GateRecord, ResourceRecord, RuleRecord
 from sdpalab.evidence.store import ArrayStore
-from sdpalab.evidence.verify import cubin_resources
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.evaluate import evaluate
 from sdpalab.judge.numerics import intended_output
 from sdpalab.judge.verdict import Case, Verdict
-from sdpalab.kernels.kernel import Numerics
-from sdpalab.kernels.plan import Module
+from sdpalab.kernels.kernel import Numerics, StaticLimits
+from sdpalab.kernels.plan import Launch, Module
 from sdpalab.problem import Problem
 
 Array = npt.NDArray[Any]
@@ -78,7 +77,8 @@ class Sample:
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
     """Two attempts on the same inputs: an honest kernel that passes, and one with a 2 % wrong scale that does not."""
     built = build(MODULE)
-    kept = built_module(MODULE, built)
+    used = resources(built, Launch((1, 1, 1), (64, 1, 1), ("x", 2.0)))
+    kept = built_module(MODULE, built, used, check(used, StaticLimits()))
 
     def wrong(problem: Problem, q: Array, k: Array, v: Array) -> Array:
         return honest(problem, (q.astype(np.float32) * 1.02).astype(q.dtype), k, v)
@@ -87,8 +87,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
     with BundleWriter(tmp_path_factory.mktemp("out"), command=["sdpalab", "repro"]) as bundle:
         for name, compute in (("honest", honest), ("wrong-scale", wrong)):
             cases = tuple(
-                judged(problem, seed, bundle.arrays, compute, built.ptx_sha256)
-                for seed, problem in enumerate(PROBLEMS)
+                judged(problem, seed, bundle.arrays, compute, built.ptx_sha256) for seed, problem in enumerate(PROBLEMS)
             )
             verdict = Verdict(name, "BLOCK_M=64", "simulator sm_89", "quick", 0, cases)
             bundle.add(name, config="BLOCK_M=64", idea="a test", builds=[kept], verdict=verdict)
@@ -97,7 +96,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Sample:
         return Sample(bundle.write(), built, tuple(verdicts))
 
 
-@pytest.fixture()
+@pytest.fixture
 def unpacked(sample: Sample, tmp_path: Path) -> Path:
     """The sample bundle as a directory of its own, which a test may spoil."""
     import tarfile

@@ -11,9 +11,11 @@ HEAD = ".version 8.0\n.target sm_89\n.address_size 64\n"
 def kernel(body: str) -> str:
     return (
         HEAD
-        + ".entry k(.param .u64 a, .param .u64 b, .param .u32 n)\n{\n.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p;\n"
+        + ".entry k(.param .u64 a, .param .u64 b, .param .u32 n)\n{\n.reg .b32 %r<9>;\n"
+        + ".reg .b64 %rd<9>; .reg .pred %p;\n"
         + ".shared .align 16 .b8 buf[2048];\nld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b]; ld.param.u32 %r8, [n];\n"
-        + "mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 4; mul.wide.u32 %rd3, %r1, 16; add.u64 %rd4, %rd1, %rd3; add.u64 %rd5, %rd2, %rd3;\n"
+        + "mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 4; mul.wide.u32 %rd3, %r1, 16;\n"
+        + "add.u64 %rd4, %rd1, %rd3; add.u64 %rd5, %rd2, %rd3;\n"
         + body
         + "\nld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [%r2];\nst.global.v4.u32 [%rd5], {%r3, %r4, %r5, %r6};\nret;\n}\n"
     )

@@ -55,7 +55,8 @@ def test_block_and_grid_of_three_dimensions():
         mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %tid.z; mov.u32 %r4, %ctaid.y; mov.u32 %r5, %ctaid.z;
         mad.lo.u32 %r6, %r3, 2, %r2; mad.lo.u32 %r6, %r6, 4, %r1;
         mad.lo.u32 %r7, %r5, 3, %r4; mad.lo.u32 %r8, %r7, 24, %r6;
-        ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r8, 4; add.u64 %rd3, %rd1, %rd2; st.global.u32 [%rd3], %r8; ret; }"""
+        ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r8, 4; add.u64 %rd3, %rd1, %rd2;
+        st.global.u32 [%rd3], %r8; ret; }"""
     )
     out = np.zeros(24 * 6, np.uint32)
     sim.launch(ptx, "k", (1, 3, 2), (4, 2, 3), [out])
@@ -101,8 +102,10 @@ def test_a_wrong_launch_is_refused_in_one_sentence(change, words):
 
 
 def test_arrays_that_overlap_in_part_are_refused_and_the_same_one_twice_is_one_buffer():
-    ptx = HEAD + ".entry k(.param .u64 a, .param .u64 b) { .reg .b64 %rd<3>; .reg .pred %p;\n" + (
-        "ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b]; st.global.u64 [%rd1], %rd2; ret; }"
+    ptx = (
+        HEAD
+        + ".entry k(.param .u64 a, .param .u64 b) { .reg .b64 %rd<3>; .reg .pred %p;\n"
+        + ("ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b]; st.global.u64 [%rd1], %rd2; ret; }")
     )
     array = np.zeros(4, np.uint64)
     sim.launch(ptx, "k", 1, 1, [array, array])

@@ -21,7 +21,11 @@ def test_header_params_and_directives():
     )
     entry = module.entries["f"]
     assert module.target == "sm_89"
-    assert [(param.name, param.size, param.offset) for param in entry.params] == [("a", 8, 0), ("s", 20, 8), ("x", 4, 28)]
+    assert [(param.name, param.size, param.offset) for param in entry.params] == [
+        ("a", 8, 0),
+        ("s", 20, 8),
+        ("x", 4, 28),
+    ]
     assert entry.directives == {"maxntid": (128, 1, 1), "minnctapersm": (2,)}
 
 
@@ -58,7 +62,9 @@ def test_a_label_may_be_declared_after_the_inner_scope_that_branches_to_it():
 
 def test_line_information_and_comments_keep_lines():
     text = (
-        HEAD + '.file 1 "a/b.cu"\n.entry k()\n{\n/* two\nlines */ .loc 1 7 3\nmov.u32 %r1, 1; // one\n.reg .u32 %r1;\nret;\n}\n'
+        HEAD
+        + '.file 1 "a/b.cu"\n.entry k()\n{\n/* two\nlines */ .loc 1 7 3\n'
+        + "mov.u32 %r1, 1; // one\n.reg .u32 %r1;\nret;\n}\n"
     )
     entry = parse(text).entries["k"]
     assert entry.instructions[0].loc == (1, 7)
@@ -69,7 +75,8 @@ def test_line_information_and_comments_keep_lines():
 def test_variables():
     module = parse(
         HEAD + ".extern .shared .align 128 .b8 dyn[];\n.const .align 4 .u16 table[3] = {1, 2, 0xFFFF};\n"
-        ".global .f32 low = 0fFF800000;\n.entry k() { .shared .align 8 .b32 tile[4][8]; .local .align 8 .b8 depot[40]; ret; }"
+        ".global .f32 low = 0fFF800000;\n.entry k() { .shared .align 8 .b32 tile[4][8];\n"
+        ".local .align 8 .b8 depot[40]; ret; }"
     )
     assert module.variables["dyn"].size == 0
     assert module.variables["dyn"].align == 128

@@ -11,14 +11,15 @@ RNG = np.random.default_rng(7)
 
 
 def launch_words(body, registers, inputs, outputs, warps=1):
-    """Run ``body`` on a few warps: %r0.. hold ``inputs`` (uint32 [lanes, n]) before it, ``outputs`` registers after it."""
+    """Run ``body``: %r0.. hold ``inputs`` (uint32 [lanes, n]) before it, %r100.. the ``outputs`` after it."""
     lanes = 32 * warps
     a = np.ascontiguousarray(inputs, np.uint32).reshape(lanes, -1)
     b = np.zeros((lanes, outputs), np.uint32)
     loads = "\n".join(f"ld.global.u32 %r{i}, [%rd3+{4 * i}];" for i in range(a.shape[1]))
     stores = "\n".join(f"st.global.u32 [%rd4+{4 * i}], %r{100 + i};" for i in range(outputs))
     ptx = (
-        f"{HEAD}.entry k(.param .u64 a, .param .u64 b)\n{{\n.reg .b32 %r<{registers}>; .reg .b64 %rd<9>; .reg .u32 %t;\n"
+        f"{HEAD}.entry k(.param .u64 a, .param .u64 b)\n{{\n.reg .b32 %r<{registers}>;\n"
+        ".reg .b64 %rd<9>; .reg .u32 %t;\n"
         f".shared .align 16 .b8 buf[2048];\nld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b]; mov.u32 %t, %tid.x;\n"
         f"mul.wide.u32 %rd3, %t, {4 * a.shape[1]}; add.u64 %rd3, %rd1, %rd3;\n"
         f"mul.wide.u32 %rd4, %t, {4 * outputs}; add.u64 %rd4, %rd2, %rd4;\n{loads}\n{body}\n{stores}\nret;\n}}\n"
@@ -84,12 +85,18 @@ def test_mma_with_float32_accumulator(kind, dtype, k):
 
 def test_mma_with_float16_accumulator_rounds_once():
     a, b, c = (RNG.normal(size=shape).astype(np.float16) for shape in ((16, 16), (16, 8), (16, 8)))
-    packed = np.array([[pack(*c[lane // 4 + 8 * i, 2 * (lane % 4) : 2 * (lane % 4) + 2]) for i in range(2)] for lane in range(32)])
+    packed = np.array(
+        [[pack(*c[lane // 4 + 8 * i, 2 * (lane % 4) : 2 * (lane % 4) + 2]) for i in range(2)] for lane in range(32)]
+    )
     inputs = np.hstack([a_fragment(a), b_fragment(b), packed])
-    body = f"mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {regs(100, 2)}, {regs(0, 4)}, {regs(4, 2)}, {regs(6, 2)};"
+    body = (
+        f"mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {regs(100, 2)}, {regs(0, 4)}, {regs(4, 2)}, {regs(6, 2)};"
+    )
     _, out = launch_words(body, 110, inputs, 2)
     exact = (a.astype(np.float64) @ b.astype(np.float64) + c).astype(np.float16)
-    want = np.array([[pack(*exact[lane // 4 + 8 * i, 2 * (lane % 4) : 2 * (lane % 4) + 2]) for i in range(2)] for lane in range(32)])
+    want = np.array(
+        [[pack(*exact[lane // 4 + 8 * i, 2 * (lane % 4) : 2 * (lane % 4) + 2]) for i in range(2)] for lane in range(32)]
+    )
     difference = np.abs(out.view(np.float16).astype(float) - want.astype(np.uint32).view(np.float16).astype(float))
     assert difference.max() <= 2.0**-8
 
@@ -102,8 +109,10 @@ def test_chained_products_are_the_same_fused_or_not():
     op = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
     zero = "{%r60, %r60, %r60, %r60}"
     body = (
-        f"mov.b32 %r60, 0;\n{op} {regs(40, 4)}, {regs(0, 4)}, {regs(8, 2)}, {zero};\n{op} {regs(44, 4)}, {regs(0, 4)}, {regs(10, 2)}, {zero};\n"
-        f"{op} {regs(100, 4)}, {regs(4, 4)}, {regs(12, 2)}, {regs(40, 4)};\n{op} {regs(104, 4)}, {regs(4, 4)}, {regs(14, 2)}, {regs(44, 4)};\n"
+        f"mov.b32 %r60, 0;\n{op} {regs(40, 4)}, {regs(0, 4)}, {regs(8, 2)}, {zero};\n"
+        f"{op} {regs(44, 4)}, {regs(0, 4)}, {regs(10, 2)}, {zero};\n"
+        f"{op} {regs(100, 4)}, {regs(4, 4)}, {regs(12, 2)}, {regs(40, 4)};\n"
+        f"{op} {regs(104, 4)}, {regs(4, 4)}, {regs(14, 2)}, {regs(44, 4)};\n"
     )
     want = [sum(a[k].astype(float) @ b[k][n].astype(float) for k in range(2)) for n in range(2)]
     first = a[0].astype(float) @ b[0][0].astype(float)
@@ -120,7 +129,9 @@ def test_a_factor_that_is_overwritten_is_used_as_it_was():
     inputs = np.hstack([a_fragment(a), b_fragment(b)])
     op = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
     zero = "{%r60, %r60, %r60, %r60}"
-    body = f"mov.b32 %r60, 0;\n{op} {regs(100, 4)}, {regs(0, 4)}, {regs(4, 2)}, {zero};\nmov.b32 %r4, 0;\nmov.b32 %r0, 0;"
+    body = (
+        f"mov.b32 %r60, 0;\n{op} {regs(100, 4)}, {regs(0, 4)}, {regs(4, 2)}, {zero};\nmov.b32 %r4, 0;\nmov.b32 %r0, 0;"
+    )
     _, out = launch_words(body, 110, inputs, 4)
     np.testing.assert_allclose(
         out.view(np.float32), c_fragment(a.astype(float) @ b.astype(float)), rtol=1e-5, atol=1e-4
@@ -130,7 +141,7 @@ def test_a_factor_that_is_overwritten_is_used_as_it_was():
 @pytest.mark.parametrize("trans", [False, True])
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_ldmatrix(number, trans):
-    """Row pointers come from lanes 8i..8i+7 for matrix i; lane l gets row l / 4, columns 2 (l % 4).. of each (or of its transpose)."""
+    """Lanes 8i..8i+7 point to the rows of matrix i; lane l gets row l / 4, columns 2 (l % 4).. of each."""
     matrices = RNG.integers(0, 65536, size=(4, 8, 8)).astype(np.uint16)
     inputs = matrices.reshape(32, 8).view(np.uint32)
     body = (

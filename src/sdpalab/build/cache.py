@@ -1,8 +1,8 @@
 """A content-keyed store of build results: atomic, verified on every read, safe under concurrent builders and kills.
 
 An entry is a folder ``NAME`` with its files and ``SHA256SUMS``, whose first line is the entry's full key. It is
-written under ``tmp/``, synced, and renamed into place, so that it exists complete or not at all. What does not match its
-digests is moved to ``quarantine/`` and made again. A lock is a flock on ``locks/NAME``, which the operating system
+written under ``tmp/``, synced, and renamed into place, so that it exists complete or not at all. What does not match
+its digests is moved to ``quarantine/`` and made again. A lock is a flock on ``locks/NAME``, which the operating system
 releases when its holder dies.
 """
 

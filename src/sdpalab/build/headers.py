@@ -19,7 +19,7 @@ import posixpath
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from sdpalab.errors import MachineError, UserError
@@ -79,11 +79,11 @@ def _load(path: str, name: str) -> Header:
     return Header(name, text, hashlib.sha256(text).hexdigest(), *_scan(body))
 
 
-_load_cuda = lru_cache(maxsize=None)(_load)
+_load_cuda = cache(_load)
 """CUDA's own headers, 1.7 MB behind ``mma.h``, are read once a process; the lab's and the user's every time."""
 
 
-@lru_cache(maxsize=1)
+@cache
 def cuda_include_dirs() -> tuple[str, ...]:
     """Where CUDA's device headers are: from pip, else from ``CUDA_HOME``, ``CUDA_PATH`` or ``/usr/local/cuda``.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -50,7 +50,7 @@ class Compiled:
     log: str
 
 
-@lru_cache(maxsize=1)
+@cache
 def _bindings() -> ModuleType:
     try:
         from cuda.bindings import nvrtc
@@ -66,7 +66,7 @@ def _bindings() -> ModuleType:
     return nvrtc  # type: ignore[no-any-return]
 
 
-@lru_cache(maxsize=1)
+@cache
 def compiler_version() -> str:
     """Release and build of the compiler as it says itself, such as ``NVRTC 13.0.88 (CL-36424714)``.
 
@@ -91,7 +91,7 @@ def nvrtc_version() -> tuple[int, int, int]:
     return int(major), int(minor), int(patch)
 
 
-@lru_cache(maxsize=1)
+@cache
 def supported_archs() -> tuple[str, ...]:
     """Architectures that the compiler knows and the lab builds for, such as ``("sm_80", ..., "sm_121")``."""
     status, numbers = _bindings().nvrtcGetSupportedArchs()

@@ -1,6 +1,6 @@
 """Theoretical occupancy: how many blocks of a kernel fit on one SM, and what keeps the next one out.
 
-Limits: CUDA C++ Programming Guide 13.0, "Compute Capabilities", table "Technical Specifications per Compute Capability".
+Limits: CUDA C++ Programming Guide 13.0, "Compute Capabilities", the table of technical specifications.
 Rounding: ``cuda_occupancy.h`` of the CUDA toolkit (registers go to warps in units of 256 and are split over four
 partitions of an SM; shared memory goes to blocks in units of 128 bytes, 1 KiB of each block's is the system's).
 Barriers, of which a block has up to 16, are not counted.

@@ -10,7 +10,7 @@ from typing import Any
 from sdpalab.build.builder import Build
 from sdpalab.build.cache import Cache
 from sdpalab.build.occupancy import RESERVED_SHARED, capability, occupancy
-from sdpalab.build.sass import SassReport, analyse
+from sdpalab.build.sass import analyse
 from sdpalab.build.tools import run_tool
 from sdpalab.errors import MachineError
 from sdpalab.kernels.plan import Launch

@@ -29,31 +29,30 @@ _GROUPS = {
     "float other": "FMNMX FMNMX3 FSEL FSETP FSET FCHK FSWZADD UFMNMX UFSEL UFSETP UFSET DADD DMUL DFMA DSETP DMNMX",
     "half": "HADD2 HMUL2 HFMA2 HMNMX2 HSET2 HSETP2",
     "convert": "F2F F2I F2FP F2IP I2F I2FP I2I I2IP FRND UF2F UF2FP UF2I UI2F UI2FP UFRND",
-    "integer": (
-        "IADD IADD3 IADD32I IMAD IMUL IDP IMNMX ISETP ISCADD ISET LEA LOP LOP3 SHF SHL SHR SGXT BMSK BREV FLO POPC PRMT "
-        "IABS VABSDIFF VABSDIFF4 VIADD VIADDMNMX VIMNMX VIMNMX3 UIADD3 UIMAD UISETP ULEA ULOP ULOP3 USHF USGXT UBMSK "
-        "UBREV UFLO UPOPC UPRMT UVIADD UVIMNMX UIMNMX UIABS UVIRTCOUNT"
-    ),
+    "integer": """
+        IADD IADD3 IADD32I IMAD IMUL IDP IMNMX ISETP ISCADD ISET LEA LOP LOP3 SHF SHL SHR SGXT BMSK BREV FLO POPC PRMT
+        IABS VABSDIFF VABSDIFF4 VIADD VIADDMNMX VIMNMX VIMNMX3 UIADD3 UIMAD UISETP ULEA ULOP ULOP3 USHF USGXT UBMSK
+        UBREV UFLO UPOPC UPRMT UVIADD UVIMNMX UIMNMX UIABS UVIRTCOUNT""",
     "move": "MOV UMOV SEL USEL S2R S2UR CS2R CS2UR R2UR R2P P2R R2B B2R UP2UR UR2UP MOVM LEPC ELECT",
     "predicate": "PLOP3 UPLOP3 PSETP UPSETP VOTE VOTEU",
     "constant": "LDC LDCU ULDC",
     "atomic": "ATOM ATOMG ATOMS RED REDG REDUX CREDUX UREDUX REDS MATCH",
-    "async": (
-        "LDGDEPBAR DEPBAR ARRIVES SYNCS UTMALDG UTMASTG UTMAREDG UTMACCTL UTMACMDFLUSH UTMAPF UBLKCP UBLKPF UBLKRED LDGMC "
-        "WARPGROUP WARPGROUPSET ACQBULK ENDCOLLECTIVE UTCBAR UTCATOMSWS UTCCP UTCSHIFT LDTM STTM FENCE"
-    ),
+    "async": """
+        LDGDEPBAR DEPBAR ARRIVES SYNCS UTMALDG UTMASTG UTMAREDG UTMACCTL UTMACMDFLUSH UTMAPF UBLKCP UBLKPF UBLKRED
+        WARPGROUP WARPGROUPSET ACQBULK ENDCOLLECTIVE UTCBAR UTCATOMSWS UTCCP UTCSHIFT LDTM STTM FENCE""",
     "fence": "MEMBAR CCTL CCTLL CCTLT ERRBAR UCGABAR_ARV UCGABAR_WAIT CGAERRBAR UCGABAR",
-    "control": (
-        "BRA BRX BRXU JMP JMX EXIT BSSY BSYNC BREAK BMOV CALL RET RPCMOV WARPSYNC YIELD NANOSLEEP NANOTRAP KILL NOP BPT "
-        "COLLECTIVE PREEXIT USETMAXREG SETCTAID SETLMEMBASE GETLMEMBASE USETSHMSZ UGETNEXTWORKID ACQSHMINIT"
-    ),
+    "control": """
+        BRA BRX BRXU JMP JMX EXIT BSSY BSYNC BREAK BMOV CALL RET RPCMOV WARPSYNC YIELD NANOSLEEP NANOTRAP KILL NOP BPT
+        COLLECTIVE PREEXIT USETMAXREG SETCTAID SETLMEMBASE GETLMEMBASE USETSHMSZ UGETNEXTWORKID ACQSHMINIT""",
 }
-_CLASS = {opcode: group for group, opcodes in _GROUPS.items() for opcode in opcodes.split()}
-_OWN = frozenset("LDSM LDGSTS LDG STG LDS STS STSM LDL STL LD ST MUFU SHFL BAR LDGMC STAS".split()) | TENSOR_CLASSES
+_GROUP_OF = {opcode: group for group, opcodes in _GROUPS.items() for opcode in opcodes.split()}
+_MEMORY = {"LDSM", "LDGSTS", "LDG", "STG", "LDS", "STS", "STSM", "LDL", "STL", "LD", "ST", "STAS"}
+_OWN = TENSOR_CLASSES | _MEMORY | {"MUFU", "SHFL", "BAR"}
 
-_LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?)(U?P\w+)\s+)?([A-Z][\w.]*)([^;]*);")
+_LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _SECTION = re.compile(r"^\.text\.(\S+):")
+_ENTRY = re.compile(r'^\s*\.other\s+(\S+),@"STO_CUDA_ENTRY', re.MULTILINE)
 _TARGET = re.compile(r"`\((\.L_x_\d+)\)")
 _WIDTH = re.compile(r"\.(U8|S8|U16|S16|64|128)\b")
 _BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
@@ -97,7 +96,8 @@ class SassReport:
     tensor_share : float or None
         Tensor-core instructions over all instructions of the main loop, 0 to 1; None without a loop.
     local_bytes : int
-        Bytes stored to and loaded from local memory by all functions of the module: spills, and local arrays if any.
+        Bytes stored to and loaded from local memory by the entry and by all functions that are not entries: spills,
+        and local arrays if there are any.
     """
 
     sass: Mapping[str, int]
@@ -107,7 +107,7 @@ class SassReport:
 
 
 def classify(opcode: str) -> str:
-    """Class of an opcode: its own name for the ones that matter (HMMA, LDSM, FFMA, ...), else a group, else ``other``."""
+    """Class of an opcode: its own name if it matters (HMMA, LDSM, MUFU, ...), else its group, else ``other``."""
     base = opcode.partition(".")[0]
     if base in _OWN:
         return base
@@ -115,7 +115,7 @@ def classify(opcode: str) -> str:
         return "UTCMMA"
     if opcode.startswith("IMAD.MOV"):  # how the compiler writes a move where the integer pipe is free
         return "move"
-    return _CLASS.get(base, "other")
+    return _GROUP_OF.get(base, "other")
 
 
 def disassemble(build: Build, cache: Cache | None = None) -> str:
@@ -165,8 +165,8 @@ def parse(text: str) -> dict[str, tuple[Instruction, ...]]:
             address = int(match[1], 16)
             labels.update(dict.fromkeys(pending, address))
             pending.clear()
-            target = _TARGET.search(match[5])
-            current.append((address, match[4], target[1] if target else None))
+            target = _TARGET.search(match[3])
+            current.append((address, match[2], target[1] if target else None))
     close()
     return functions
 
@@ -174,36 +174,33 @@ def parse(text: str) -> dict[str, tuple[Instruction, ...]]:
 def main_loop(instructions: Sequence[Instruction]) -> tuple[Instruction, ...]:
     """The instructions of the loop that does the work; empty if there is no loop.
 
-    A loop is what lies from the target of a backward branch to the branch. Each tensor-core instruction belongs to the
-    smallest loop around it, and the loop that most of them belong to is the main one; without tensor-core instructions
-    FFMA decides. Inner loops that do none of the work, such as a spin on a barrier, thus do not take its place. Blocks
-    that the compiler has moved out of a loop are not seen.
+    A loop is what lies from the target of a backward branch to the branch. The main one is the smallest of those that
+    hold the most tensor-core instructions, or the most FFMA where no loop holds one: neither a spin on a barrier inside
+    it nor a loop over tiles around it takes its place. An inner loop that is not unrolled counts once. Blocks that the
+    compiler has moved out of a loop are not seen.
     """
     spans = {
         (instruction.target, instruction.address)
         for instruction in instructions
         if instruction.base in _BRANCHES and instruction.target is not None and instruction.target < instruction.address
     }
-    loops = sorted(spans, key=lambda span: span[1] - span[0])
-    if not loops:
-        return ()
-    for wanted in (TENSOR_CLASSES, {"FFMA"}, None):
-        work: Counter[tuple[int, int]] = Counter()
-        for instruction in instructions:
-            if wanted is None or classify(instruction.opcode) in wanted:
-                around = (span for span in loops if span[0] <= instruction.address <= span[1])
-                work.update([span for span in around][:1])
-        if work:
-            first, last = work.most_common(1)[0][0]
-            return tuple(instruction for instruction in instructions if first <= instruction.address <= last)
-    return ()
+    loops = [tuple(one for one in instructions if first <= one.address <= last) for first, last in sorted(spans)]
+
+    def work(loop: tuple[Instruction, ...]) -> tuple[int, int, int]:
+        classes = [classify(instruction.opcode) for instruction in loop]
+        tensor = sum(name in TENSOR_CLASSES for name in classes)
+        return tensor, 0 if tensor else classes.count("FFMA"), -len(loop)
+
+    return max(loops, key=work, default=())
 
 
 def analyse(build: Build, cache: Cache | None = None) -> SassReport:
     """Disassemble a build and count; raises MachineError as :func:`disassemble`, or if the entry is not in the SASS."""
-    functions = parse(disassemble(build, cache))
+    text = disassemble(build, cache)
+    functions = parse(text)
     if build.entry not in functions:
         raise MachineError(f"nvdisasm's output has no function {build.entry}: the disassembler does not fit the cubin")
+    others = set(_ENTRY.findall(text)) - {build.entry}
     code = _without_padding(functions[build.entry])
     loop = main_loop(code)
     in_loop = _mix(loop)
@@ -212,7 +209,7 @@ def analyse(build: Build, cache: Cache | None = None) -> SassReport:
         sass=_mix(code),
         main_loop=in_loop,
         tensor_share=tensor / len(loop) if loop else None,
-        local_bytes=sum(_local_bytes(instruction) for function in functions.values() for instruction in function),
+        local_bytes=sum(_local_bytes(one) for name, code in functions.items() if name not in others for one in code),
     )
 
 

@@ -7,14 +7,14 @@ import os
 import shutil
 import subprocess
 import tempfile
-from functools import lru_cache
+from functools import cache
 
 from sdpalab.errors import MachineError
 
 __all__ = ["run_tool", "tool_version"]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _find(tool: str) -> str:
     wheels = importlib.util.find_spec("nvidia")
     roots = wheels.submodule_search_locations if wheels else None
@@ -26,7 +26,7 @@ def _find(tool: str) -> str:
     return path
 
 
-@lru_cache(maxsize=None)
+@cache
 def tool_version(tool: str) -> str:
     """What the tool says of its own version, on one line."""
     return " ".join(_run([_find(tool), "--version"]).split())

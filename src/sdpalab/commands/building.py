@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sdpalab.build import Build, Gate, Resources, build, check_gate, resources
+from sdpalab.build import Build, GateResult, Resources, build, check, check_arch, resources
+from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Config, CudaKernel
 from sdpalab.kernels.plan import Module
 from sdpalab.problem import Problem
@@ -22,7 +23,7 @@ class BuiltStep:
     module: Module
     build: Build
     resources: Resources
-    gate: Gate
+    gate: GateResult
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -34,20 +35,21 @@ class BuiltStep:
         }
 
 
-def build_kernel(
-    kernel: CudaKernel, config: Config, problems: Sequence[Problem], arch: str
-) -> tuple[BuiltStep, ...]:
+def build_kernel(kernel: CudaKernel, config: Config, problems: Sequence[Problem], arch: str) -> tuple[BuiltStep, ...]:
     """Build each distinct module of the plans for ``problems`` once, in order of appearance.
 
     The resources are those of the first launch that uses a module, so the largest problem is best given first.
 
     Raises
     ------
-    UnsupportedProblem
-        If the kernel refuses one of the problems.
+    UserError
+        If the kernel refuses one of the problems or the architecture, or there is no such architecture.
     BuildError
         If a module does not compile.
     """
+    check_arch(arch)
+    if int("".join(filter(str.isdigit, arch))) < kernel.min_arch:
+        raise UserError(f"kernel {kernel.name} needs sm_{kernel.min_arch} or later, not {arch}")
     found: dict[str, BuiltStep] = {}
     for problem in problems:
         for step in kernel.launch_plan(problem, config).steps:
@@ -55,6 +57,6 @@ def build_kernel(
             made = build(step.module, arch)
             if made.key not in found:
                 used = resources(made, step)
-                gate = check_gate(used, kernel.static_limits(problem))
+                gate = check(used, kernel.static_limits(problem))
                 found[made.key] = BuiltStep(problem, step.module, made, used, gate)
     return tuple(found.values())

@@ -116,8 +116,15 @@ def _figures(case: Case) -> tuple[str, ...]:
     for name in ("max_abs", "rel_l2", "worst_row_rel_l2"):
         error = getattr(case.errors, name)
         limit = getattr(case.limits, name) if case.limits else 0.0
-        cells += [f"{error:.2e}", f"{error / limit:.0%}" if limit else "-"]
+        cells += [f"{error:.2e}", _share(error, limit)]
     return (*cells, ",".join(map(str, case.errors.worst_row)))
+
+
+def _share(error: float, limit: float) -> str:
+    """An error as a percentage of its limit, or as a multiple where that reads better."""
+    if not limit:
+        return "-"
+    return f"{error / limit:.0%}" if error < 10 * limit else f"{error / limit:.3g}x"
 
 
 class CaseProgress:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sdpalab.build import Build
+from sdpalab.build.gate import GateResult
 from sdpalab.build.headers import resolve_headers
+from sdpalab.build.resources import Resources
 from sdpalab.evidence.records import CUBIN, LOG, PTX, BuildRecord, GateRecord, ResourceRecord
 from sdpalab.kernels.plan import INCLUDE_DIR, Module
 
@@ -30,7 +32,7 @@ class BuiltModule:
 
 
 def built_module(
-    module: Module, build: Build, resources: ResourceRecord | None = None, gate: GateRecord | None = None
+    module: Module, build: Build, resources: Resources | None = None, gate: GateResult | None = None
 ) -> BuiltModule:
     """What to keep of one build.
 
@@ -60,7 +62,7 @@ def built_module(
         "compile_seconds": build.compile_seconds,
         "cache_hit": build.cache_hit,
         "sources": {os.path.basename(module.name) if n == module.name else n: d for n, d in build.sources.items()},
-        "resources": resources,
-        "gate": gate,
+        "resources": ResourceRecord.model_validate(resources.to_dict()) if resources else None,
+        "gate": GateRecord.model_validate(gate.to_dict()) if gate else None,
     }
     return BuiltModule(files, fields)

@@ -80,7 +80,9 @@ class BundleWriter:
         except OSError as error:
             raise UserError(f"cannot write a bundle to {out}: {error.strerror}") from None
         self._attempts: list[AttemptRecord] = []
-        self.environment = current_environment()
+        # Taken now: what runs is the source as it is when the job starts, whatever is committed or edited meanwhile.
+        self._diff = harness_diff()
+        self.environment = current_environment(self._diff)
         self.arrays = ArrayStore(self._folder / "arrays")
 
     def __enter__(self) -> BundleWriter:
@@ -151,12 +153,11 @@ class BundleWriter:
         from sdpalab.evidence.report import ReportData, render_report
 
         try:
-            harness = self.environment.harness
             self._put("environment.json", _json(self.environment))
             self._put("floors.json", verify.canonical({"gpus": [f.model_dump(mode="json") for f in mission_floors()]}))
             self._put("verify.py", Path(verify.__file__).read_bytes())
-            if harness.dirty:
-                self._put("harness.diff", harness_diff().encode())
+            if self._diff:
+                self._put("harness.diff", self._diff.encode())
             name, created = self._free_name()
             data = ReportData.from_members(name, self._members())
             self._put("report.html", render_report(data).encode())

@@ -36,8 +36,8 @@ _TRACKED = ("src", "pyproject.toml", "constraints.txt", "repro.sh")
 """What of the repository makes a result; its diff goes into the bundle."""
 
 
-def current_environment() -> Environment:
-    """The environment of this process."""
+def current_environment(diff: str) -> Environment:
+    """The environment of this process; the harness is dirty if ``diff``, from :func:`harness_diff`, is not empty."""
     versions = {}
     for name in PACKAGES:
         try:
@@ -53,7 +53,7 @@ def current_environment() -> Environment:
         gpu=gpu,
         driver=driver,
         packages=versions,
-        harness=_harness(),
+        harness=_harness(dirty=bool(diff)),
     )
 
 
@@ -73,7 +73,7 @@ def harness_diff() -> str:
     return "".join((changed, *new))
 
 
-def _harness() -> Harness:
+def _harness(*, dirty: bool) -> Harness:
     root = _repository()
     commit = _git(root, "rev-parse", "HEAD") if root else None
     digest = hashlib.sha256()
@@ -83,7 +83,7 @@ def _harness() -> Harness:
             digest.update(b"%d:%b%d:%b" % (len(name), name, len(content), content))
     return Harness(
         commit=commit.strip() if commit else None,
-        dirty=bool(commit) and bool(harness_diff()),
+        dirty=dirty,
         package_sha256=digest.hexdigest(),
         version=_version(),
     )

@@ -11,7 +11,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from sdpalab.evidence import verify
 from sdpalab.evidence.records import AttemptRecord, FloorRecord
@@ -30,7 +30,7 @@ _VARIABLES = {
 }
 """Colours that stand for variables of the page's style sheet; no drawing uses them for themselves."""
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "sdpalab",
     "font.size": 9.0,
@@ -103,7 +103,8 @@ def row_profiles(cases: Sequence[CaseArrays]) -> str:
         return ""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(7.2, 0.5 + 1.45 * len(cases)), layout="constrained")
-        for panel, shown in zip(figure.subplots(len(cases), 1, squeeze=False)[:, 0], cases, strict=True):
+        panels = figure.subplots(len(cases), 1, sharey=True, squeeze=False)[:, 0]
+        for panel, shown in zip(panels, cases, strict=True):
             rows = verify.row_errors(shown.out, shown.exact, shown.case.problem.dtype)
             rows = rows.reshape(-1, rows.shape[-1])
             x = np.arange(rows.shape[-1])
@@ -114,9 +115,11 @@ def row_profiles(cases: Sequence[CaseArrays]) -> str:
             panel.set_yscale("log")
             panel.set_xlim(0, max(1, rows.shape[-1] - 1))
             panel.set_title(f"{shown.kernel}: {shown.case.name}")
+            panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            panel.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.0e}"))
             panel.yaxis.set_minor_formatter(NullFormatter())
             panel.grid(axis="y")
-        panel.set_xlabel("query row i")
+        panels[-1].set_xlabel("query row i")
         figure.supylabel("relative L2 error of the row", fontsize=9)
         return _svg(figure, "rows", "Relative error of each row of the output")
 
@@ -138,13 +141,14 @@ def error_maps(cases: Sequence[CaseArrays]) -> str:
             image = panel.imshow(
                 np.maximum(part, 1e-4), aspect="auto", cmap=_HEAT, norm=LogNorm(1e-2, 1.0), interpolation="nearest"
             )
-            panel.plot(i, d, marker="o", markersize=9, markerfacecolor="none", color=SERIES[0], clip_on=False)
+            for color, width in (("#ffffff", 2.5), ("#000000", 1.0)):
+                panel.plot(i, d, "o", markersize=9, markerfacecolor="none", color=color, mew=width, clip_on=False)
             panel.set_title(f"{case.kernel}: {case.case.name}, batch {b}, head {h}")
             panel.set_ylabel("d")
         panels[-1].set_xlabel("query row i")
         bar = figure.colorbar(image, ax=list(panels), fraction=0.03, pad=0.01, extend="both")
         bar.set_label("|error| / limit")
-        bar.outline.set_edgecolor(MUTED)  # type: ignore[operator]
+        bar.outline.set_edgecolor(MUTED)
         return _svg(figure, "maps", "Map of the absolute error over the worst head")
 
 
@@ -202,19 +206,15 @@ def speed_of_light(records: Sequence[FloorRecord]) -> str:
         figure = Figure(figsize=(7.2, 1.0 + 0.27 * sum(heights) + 0.45 * len(records)), layout="constrained")
         panels = figure.subplots(len(records), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         for panel, record in zip(panels, records, strict=True):
-            bars = [(names.get(f.name, f.name), f, SERIES[0]) for f in record.floors]
-            bars += [(f.name, f, SERIES[2]) for f in record.peers]
-            for row, (_, item, color) in enumerate(bars):
-                panel.barh(row, item.value, left=0, height=0.62, color=color)
-                panel.text(
-                    item.value * 1.06,
-                    row,
-                    f"{item.value:.2f}" if item.value < 10 else f"{item.value:.1f}",
-                    va="center",
-                    fontsize=8,
-                )
-            panel.set_yticks(range(len(bars)), [f"{title} ({item.kind.value})" for title, item, _ in bars])
-            panel.set_ylim(len(bars) - 0.4, -0.6)
+            items = [*record.floors, *record.peers]
+            panel.hlines(range(len(items)), 0.1, [item.value for item in items], color=RULE, linewidth=1.0)
+            for row, item in enumerate(items):
+                color, marker = (SERIES[0], "o") if item in record.floors else (SERIES[1], "D")
+                panel.plot(item.value, row, marker=marker, color=color, markersize=6, linestyle="none")
+                value = f"{item.value:.2f}" if item.value < 10 else f"{item.value:.1f}"
+                panel.text(1.01, row, value, transform=panel.get_yaxis_transform(), va="center", fontsize=9)
+            panel.set_yticks(range(len(items)), [f"{names.get(i.name, i.name)} ({i.kind.value})" for i in items])
+            panel.set_ylim(len(items) - 0.4, -0.6)
             panel.set_xscale("log")
             panel.set_xlim(0.1, 100)
             panel.tick_params(axis="y", length=0)
@@ -231,8 +231,6 @@ def speed_of_light(records: Sequence[FloorRecord]) -> str:
                     fontsize=8,
                     color=BAD,
                 )
-            panel.grid(axis="x")
-            panel.set_axisbelow(True)
             panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         panels[-1].set_xlabel("microseconds (log scale)")
         return _svg(figure, "light", "Floors, targets and published times of the mission shape")

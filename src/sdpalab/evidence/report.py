@@ -108,7 +108,9 @@ class ReportData:
             case = max(cases, key=lambda c: (c.problem.problem() == MISSION, c.problem.problem().scores, -c.seed))
             problem = case.problem.model_dump()
             arrays = {
-                name: verify.decode(self.arrays[case.digests[name]], verify.array_shape(name, problem), case.problem.dtype)
+                name: verify.decode(
+                    self.arrays[case.digests[name]], verify.array_shape(name, problem), case.problem.dtype
+                )
                 for name in ("q", "k", "v", "o")
             }
             key = json.dumps([problem, [case.digests[name] for name in "qkv"]])

@@ -275,9 +275,8 @@ def rounded(values: Any, dtype: str) -> Any:
 
 
 def oracle(q: Any, k: Any, v: Any, problem: Mapping[str, Any], p_type: str) -> tuple[Any, Any, Any]:
-    """Attention in float64, and twice as intended: weights rounded to ``p_type``, sums to float32, the result to 16 bits.
-
-    The second output divides by the sum of the weights at the end, the third divides the weights before rounding them.
+    """Attention in float64, and twice as intended: weights rounded to ``p_type``, sums to float32, the result to 16
+    bits. The second array divides by the sum of the weights at the end, the third divides before it rounds the weights.
     """
     group = problem["heads"] // problem["kv_heads"]
     exact = np.empty(q.shape, np.float64)
@@ -287,7 +286,9 @@ def oracle(q: Any, k: Any, v: Any, problem: Mapping[str, Any], p_type: str) -> t
         keys, values = (x[b, h // group].astype(np.float64) for x in (k, v))
         scores = (q[b, h, rows].astype(np.float64) @ keys.T) * problem["scale"]
         if problem["causal"]:
-            scores = np.where(np.arange(problem["seq_kv"]) <= np.arange(rows.start, rows.stop)[:, None], scores, -np.inf)
+            scores = np.where(
+                np.arange(problem["seq_kv"]) <= np.arange(rows.start, rows.stop)[:, None], scores, -np.inf
+            )
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         exact[b, h, rows] = weights @ values / weights.sum(axis=1, keepdims=True)
         p = weights.astype(np.float32)
@@ -456,9 +457,10 @@ class _Checker:
             self.outcome.summary.append(f"{label}: not judged ({record['failure']}); gate {gate}")
             return
         self.same_keys(where, "verdict", verdict)
-        derived = 0
-        for case in verdict["cases"]:
-            derived += self.check_case(f"{where} case {case['name']}", case, built)
+        derived = sum(self.check_case(f"{where} case {case['name']}", case, built) for case in verdict["cases"])
+        declared = {canonical(case["run"]["numerics"]) for case in verdict["cases"] if "numerics" in case["run"]}
+        if len(declared) > 1:
+            self.find(where, "its cases declare different numerics")
         bad = [case["status"] for case in verdict["cases"] if case["status"] != "PASSED"]
         status = next((s for s in bad if s != "INFRA_ERROR"), "INFRA_ERROR")
         status = status if bad or not verdict["cases"] else "PASSED"
@@ -472,7 +474,8 @@ class _Checker:
         twelve = sum(pair in judged for pair in TWELVE)
         self.outcome.summary.append(
             f"{label}: {verdict['status']} on {verdict['device']}; {derived} of {len(verdict['cases'])} cases "
-            f"re-derived from raw arrays; {twelve} of the 12 contract cases passed; gate {gate}"
+            f"re-derived from raw arrays; {twelve} of the 12 contract cases passed; gate {gate}; declared numerics "
+            + ", ".join(f"{k} {v}" for text in declared for k, v in json.loads(text).items())
         )
 
     def check_figures(self, where: str, figures: list[Mapping[str, Any]], passed: bool) -> None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.userfile import is_user_file
 
 __all__ = ["Candidate", "Shipment", "prepare"]
 
@@ -40,9 +41,9 @@ def prepare(candidate: Candidate) -> Shipment:
     """
     nothing = np.empty(0, np.uint8)
     if isinstance(candidate, str):
-        stem, is_file, _ = f"{candidate}:".partition(".py:")
-        if not is_file:
+        if not is_user_file(candidate):
             return Shipment("registry", candidate, nothing)
+        stem, _, _ = f"{candidate}:".partition(".py:")
         if not Path(f"{stem}.py").is_file():
             raise UserError(f"{stem}.py does not exist or is not a file; a kernel is given as NAME or FILE.py[:NAME]")
         return Shipment("file", candidate, nothing)

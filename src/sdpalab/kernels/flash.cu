@@ -26,7 +26,9 @@ constexpr int STAGE_BYTES = 2 * TILE_BYTES;  // K, then V
 constexpr int SMEM_BYTES = NUM_STAGES * STAGE_BYTES;
 constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 
-constexpr int MAX_REGISTERS = HEAD_DIM > 64 ? 168 : 120;
+// Fragments of Q, O and S that a thread holds at once; the rest is addresses and what ldmatrix has in flight.
+constexpr int FRAGMENT_REGISTERS = HEAD_DIM / 4 + HEAD_DIM / 2 + TILE_N / 2;
+constexpr int MAX_REGISTERS = FRAGMENT_REGISTERS <= 80 ? 120 : FRAGMENT_REGISTERS <= 128 ? 168 : 255;
 
 static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 32, 64 or 128");
 static_assert(BLOCK_M == 32 || BLOCK_M == 64 || BLOCK_M == 128, "BLOCK_M is 32, 64 or 128");
@@ -70,11 +72,9 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
         }
     }
 
-    float reference[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const float rescale = softmax[half].advance(quad_max(tile_max[half]), scale_log2);
-        reference[half] = softmax_reference(softmax[half].max);
 #pragma unroll
         for (int d = 0; d < HEAD_DIM / 8; ++d) {
             o_frag[d][2 * half] *= rescale;
@@ -89,8 +89,8 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
         for (int i = 0; i < 4; ++i) {
             const int half = i % 2;
             const float(&s)[4] = s_frag[2 * n + i / 2];
-            const float p0 = softmax_weight(s[2 * half], reference[half], scale_log2);
-            const float p1 = softmax_weight(s[2 * half + 1], reference[half], scale_log2);
+            const float p0 = softmax_weight(s[2 * half], softmax[half].max, scale_log2);
+            const float p1 = softmax_weight(s[2 * half + 1], softmax[half].max, scale_log2);
             softmax[half].sum += p0 + p1;
             p_frag[i] = pack_pair(p0, p1);
         }

@@ -47,7 +47,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A named array in device memory. ``role`` is ``in``, ``out`` or ``workspace``; dtype is a NumPy or ml_dtypes name."""
+    """A named array in device memory; ``role`` is ``in``, ``out`` or ``workspace``, dtype a NumPy or ml_dtypes name."""
 
     name: str
     shape: tuple[int, ...]

@@ -97,5 +97,5 @@ def _named(
     value = getattr(module, name)
     if isinstance(value, CudaKernel) or (callable(value) and not isinstance(value, type)):
         return value
-    kind = "a class" if isinstance(value, type) else f"a {type(value).__name__}"
+    kind = "a class" if isinstance(value, type) else f"of type {type(value).__name__}"
     raise UserError(f"{path}:{name} is {kind}, and neither a CudaKernel nor a function of q, k, v")

@@ -1,7 +1,7 @@
 """CTA barriers (PTX ISA, "bar, barrier"): who has arrived, who waits, and who is let go.
 
-A barrier is complete for a CTA when as many threads have arrived as the instruction names, or all threads that have not exited
-where it names none. Waiting lanes are outside the run queue until then.
+A barrier is complete for a CTA when as many threads have arrived as the instruction names, or all threads that have
+not exited where it names none. Waiting lanes are outside the run queue until then.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Barriers:
         waits: bool = True,
         reduction: Reduction | None = None,
     ) -> list[Resume]:
-        """Lanes arrive at barrier ``name`` (and wait); returns all that may go on. ``threads`` 0 means the whole CTA."""
+        """Lanes arrive at barrier ``name`` (and wait); returns all that may go on. 0 ``threads`` is the whole CTA."""
         machine = self.machine
         whole = count(sel) == machine.lanes and threads in (0, machine.warps * WARP)
         if whole and name not in self.barriers and reduction is None and machine.live.all():
@@ -144,10 +144,13 @@ class Barriers:
                 lane = int(indices(entry.sel)[0])
                 cta = int(self.machine.cta[lane])
                 block, thread = self.machine.where(lane)
-                need = int(barrier.expected[cta]) or int(np.count_nonzero(self.machine.live & (self.machine.cta == cta)))
+                need = int(barrier.expected[cta]) or int(
+                    np.count_nonzero(self.machine.live & (self.machine.cta == cta))
+                )
                 source = self.machine.source(entry.instruction)
                 raise Deadlock(
                     f"{entry.instruction.text} on barrier {name} at PTX line {entry.instruction.line}"
-                    f"{f' ({source})' if source else ''}: block {block} has {int(barrier.arrived[cta])} of {need} threads there, "
+                    f"{f' ({source})' if source else ''}: block {block} has "
+                    f"{int(barrier.arrived[cta])} of {need} threads there, "
                     f"and no thread that could still arrive (thread {thread} is among those waiting)"
                 )

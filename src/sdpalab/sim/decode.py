@@ -1,7 +1,8 @@
 """From instructions to closures: operands bound to register rows once, so that executing costs no look-ups.
 
-Each opcode has a handler ``handler(decoder, instruction) -> step`` in ``sdpalab.sim.isa``; ``step(selection)`` executes it for those lanes.
-A handler takes every modifier it honours; one that is left over raises, so nothing is ever ignored in silence.
+Each opcode has a handler ``handler(decoder, instruction) -> step`` in ``sdpalab.sim.isa``; ``step(selection)``
+executes it for those lanes. A handler takes every modifier it honours; one that is left over raises, so nothing is
+ever ignored in silence.
 """
 
 from __future__ import annotations
@@ -127,11 +128,11 @@ class Decoder:
         return found
 
     def src(self, instruction: Instruction, operand: Operand, type_: PtxType) -> Array:
-        """Values of an operand as ``type_``: shape (lanes,), or (lanes, 2) for packed types. Read-only for constants."""
+        """An operand's values as ``type_``: shape (lanes,), or (lanes, 2) for packed types. Read-only for constants."""
         if isinstance(operand, Register):
-            special = self.machine.special(operand.name) if "%" in operand.name[:1] else None
-            if special is not None and self.machine.row(operand.name) is None:
-                return special.astype(type_.dtype) if type_.bits != 32 else special.view(type_.dtype)
+            special = None if self.machine.row(operand.name) else self.machine.special(operand.name)
+            if special is not None and type_.bits == 32:
+                return special.view(type_.dtype)
             values, declared = self._raw(instruction, operand.name)
             return self._view(instruction, values, declared, type_)
         if isinstance(operand, Immediate):

@@ -45,14 +45,18 @@ class HazardLog:
     def __init__(self) -> None:
         self._found: dict[tuple[str, int], Hazard] = {}
 
-    def add(self, machine: Machine, kind: str, instruction: Instruction, lane: int, what: str, usually: str = "") -> None:
+    def add(
+        self, machine: Machine, kind: str, instruction: Instruction, lane: int, what: str, usually: str = ""
+    ) -> None:
         """Record ``what`` at an instruction, as seen by a lane; later ones of the same kind and place are dropped."""
         if (kind, instruction.pc) in self._found:
             return
         block, thread = machine.where(lane)
         source = machine.source(instruction)
         place = f"{source}, " if source else ""
-        message = f"{kind}: {what} ({instruction.text} at {place}PTX line {instruction.line}; block {block}, thread {thread})"
+        message = (
+            f"{kind}: {what} ({instruction.text} at {place}PTX line {instruction.line}; block {block}, thread {thread})"
+        )
         if usually:
             message += f"; {usually}"
         hazard = Hazard(kind, message, instruction.pc, instruction.line, source, block, thread)

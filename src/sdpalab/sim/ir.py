@@ -6,7 +6,22 @@ from dataclasses import dataclass, field
 
 from sdpalab.sim.types import PtxType
 
-__all__ = ["Address", "Entry", "Guard", "Immediate", "Instruction", "Negated", "Operand", "Pair", "Param", "PtxModule", "Register", "Symbol", "Variable", "Vector"]
+__all__ = [
+    "Address",
+    "Entry",
+    "Guard",
+    "Immediate",
+    "Instruction",
+    "Negated",
+    "Operand",
+    "Pair",
+    "Param",
+    "PtxModule",
+    "Register",
+    "Symbol",
+    "Variable",
+    "Vector",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +89,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction. ``mods`` are the parts of the opcode after its first, in order; ``loc`` is (file, line) or None."""
+    """One instruction; ``mods`` are the parts of the opcode after its first, ``loc`` is (file, line) or None."""
 
     pc: int
     opcode: str
@@ -102,7 +117,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable in the shared, global, constant or local space. Size 0 is an unsized extern array (dynamic shared memory)."""
+    """A variable in shared, global, const or local memory. Size 0: an unsized array (dynamic shared memory)."""
 
     name: str
     space: str

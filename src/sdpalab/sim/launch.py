@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from sdpalab.sim.limits import check_geometry, shared_limit
 from sdpalab.sim.machine import Dim3, Geometry, Machine, Symbols
 from sdpalab.sim.memory import GLOBAL_BASE, Extent, Space
 from sdpalab.sim.parser import parse
-from sdpalab.sim.program import build_program
+from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.scheduler import Scheduler
 from sdpalab.sim.selection import WARP, Array
 
@@ -80,8 +81,8 @@ def launch(
         The entry's name as it stands in the PTX (mangled).
     grid, block : int or up to three ints
     args : sequence
-        One for each parameter: a NumPy array is a device buffer, changed in place (contiguous, writable); an int or float takes the
-        parameter's declared type; bytes fill a parameter passed by value.
+        One for each parameter: a NumPy array is a device buffer, changed in place (contiguous, writable); an int or
+        float takes the parameter's declared type; bytes fill a parameter passed by value.
     dynamic_smem : int
         Bytes of dynamic shared memory of each CTA.
     cluster : up to three ints
@@ -127,10 +128,11 @@ def launch(
     limit = shared_limit(module.target)
     if symbols.shared_bytes > limit:
         raise LaunchError(
-            f"{entry} needs {symbols.shared_bytes} bytes of shared memory, and a block on {module.target} has at most {limit}"
+            f"{entry} needs {symbols.shared_bytes} bytes of shared memory, "
+            f"and a block on {module.target} has at most {limit}"
         )
     space = arena.build()
-    program = build_program(code)
+    program = _program(text, entry)
     log = HazardLog()
     ctas = np.arange(geometry.ctas)
     warps = -(-geometry.threads // WARP)
@@ -139,7 +141,9 @@ def launch(
     with np.errstate(all="ignore"):
         for part in np.array_split(ctas, chunks):
             if len(part) not in schedulers:
-                machine = Machine(module, code, program, geometry, len(part), symbols, space, params, async_mode=async_mode)
+                machine = Machine(
+                    module, code, program, geometry, len(part), symbols, space, params, async_mode=async_mode
+                )
                 if "memory" in checks:
                     machine.observers.append(MemoryCheck(machine, log))
                 schedulers[len(part)] = machine, Scheduler(machine, max_steps or _MAX_STEPS)
@@ -155,6 +159,12 @@ def launch(
         sum(scheduler.steps for _, scheduler in schedulers.values()),
         symbols.shared_bytes,
     )
+
+
+@lru_cache(maxsize=64)
+def _program(text: str, entry: str) -> Program:
+    """The blocks of an entry, built once for each text."""
+    return build_program(parse(text).entries[entry])
 
 
 def _check_options(
@@ -187,7 +197,9 @@ def _check_directives(code: Entry, geometry: Geometry) -> None:
         raise LaunchError(f"{code.name} requires a block of {required} threads, not {geometry.block}")
     most = code.directives.get("maxntid")
     if most and geometry.threads > int(np.prod(most)):
-        raise LaunchError(f"{code.name} was compiled for at most {int(np.prod(most))} threads a block, not {geometry.threads}")
+        raise LaunchError(
+            f"{code.name} was compiled for at most {int(np.prod(most))} threads a block, not {geometry.threads}"
+        )
 
 
 class _Arena:

@@ -1,7 +1,7 @@
 """The state of a launch in flight: the lanes of a chunk of CTAs, their registers, and the memory spaces.
 
-Lanes are one vector over the whole chunk: lane = (warp_slot * n_cta + cta) * 32 + laneid, so that the same warp slot of all CTAs is one
-contiguous slice, and a kernel whose CTAs do the same runs on slices throughout.
+Lanes are one vector over the whole chunk: lane = (warp_slot * n_cta + cta) * 32 + laneid, so that the same warp
+slot of all CTAs is one contiguous slice, and a kernel whose CTAs do the same runs on slices throughout.
 """
 
 from __future__ import annotations

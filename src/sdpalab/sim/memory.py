@@ -1,9 +1,9 @@
 """Memory spaces: byte buffers with aligned word views, bounds, and the windows of the generic address space.
 
-An address in a register is an offset into its space for shared and local memory (as PTX has it) and an absolute address for
-global memory. Inside the simulator every access is an index into one byte array per space: shared memory has one
-stretch a CTA, local memory one a lane, global memory one a buffer with guard zones between, so that running off the end of a buffer never
-lands in its neighbour.
+An address in a register is an offset into its space for shared and local memory (as PTX has it) and an absolute
+address for global memory. Inside the simulator every access is an index into one byte array per space: shared
+memory has one stretch a CTA, local memory one a lane, global memory one a buffer with guard zones between, so that
+running off the end of a buffer never lands in its neighbour.
 """
 
 from __future__ import annotations

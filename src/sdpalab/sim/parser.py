@@ -44,7 +44,8 @@ _VARIABLE = re.compile(
     re.S,
 )
 _PARAM = re.compile(
-    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(?:\.ptr\s+(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?)?([\w$%]+)\s*(?:\[(\w+)\])?\Z"
+    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+"
+    r"(?:\.ptr\s+(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?)?([\w$%]+)\s*(?:\[(\w+)\])?\Z"
 )
 _ITEM = re.compile(r"\s*(\{[^}]*\}|\[[^\]]*\]|[^,\[{]+)\s*(?:,|\Z)")
 _REGISTERS = re.compile(r"\.reg\s+(?:\.v[248]\s+)?\.(\w+)\s+(.*)\Z", re.S)
@@ -175,7 +176,9 @@ class _Parser:
     def initial(self, text: str, size: int, start: int) -> bytes:
         """One element of a variable's initial value."""
         if text[0] not in "+-0123456789":
-            raise UnsupportedInstruction(f"an initial value that is an address ({text}) is not modelled", self.line(start))
+            raise UnsupportedInstruction(
+                f"an initial value that is an address ({text}) is not modelled", self.line(start)
+            )
         value = self.literal(text, start).value
         if isinstance(value, float):
             return struct.pack("<f" if size == 4 else "<d", value)
@@ -198,7 +201,9 @@ class _Parser:
             self.statement()  # a declaration without a body
             return
         if match.group(1) == "func":
-            raise UnsupportedInstruction("device functions (.func) that were not inlined are not modelled", self.line(start))
+            raise UnsupportedInstruction(
+                "device functions (.func) that were not inlined are not modelled", self.line(start)
+            )
         head = re.match(r"\s*([\w$]+)\s*(?:\((.*?)\))?(.*)\Z", self.text[match.end() : brace], re.S)
         if head is None:
             raise self.error("expected the entry's name and its parameters")

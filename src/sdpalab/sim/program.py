@@ -1,7 +1,8 @@
 """An entry as basic blocks, with its mma instructions grouped and its registers given rows.
 
-Virtual registers whose lives do not overlap share a row: what is alive at once fits the processor's cache, and the thousands of registers of
-an unrolled kernel do not. A register that may be read before it is written has a row of its own from the start, so it reads poison.
+Virtual registers whose lives do not overlap share a row: what is alive at once fits the processor's cache, and the
+thousands of registers of an unrolled kernel do not. A register that may be read before it is written has a row of
+its own from the start, so it reads poison.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ class BasicBlock:
 
 @dataclass
 class Program:
-    """Blocks in the order of the code (the last one is the empty end), the block of each label, and a row for each register.
+    """Blocks in the order of the code (the last is the empty end), the block of each label, a row for each register.
 
-    ``rows`` maps a register to (bits, row in the file of that width); ``files`` has the number of rows of each file, with predicates
-    in that of 1 bit.
+    ``rows`` maps a register to (bits, row in the file of that width); ``files`` has the number of rows of each
+    file, with predicates in that of 1 bit.
     """
 
     blocks: list[BasicBlock]

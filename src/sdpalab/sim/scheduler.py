@@ -1,9 +1,9 @@
 """Basic blocks, and the order in which lanes run them.
 
-The run queue maps a block to the lanes that wait to run it. The lowest block runs until it would pass the next waiting one, and lanes that
-meet are merged, so that divergent lanes reconverge at the earliest common instruction. Barriers take lanes out of the queue and put them back.
-Warp-wide instructions want whole warps: lanes of an incomplete warp are parked in front of such a block, and run it incomplete
-only when nothing else can run.
+The run queue maps a block to the lanes that wait to run it. The lowest block runs until it would pass the next
+waiting one, and lanes that meet are merged, so that divergent lanes reconverge at the earliest common instruction.
+Barriers take lanes out of the queue and put them back. Warp-wide instructions want whole warps: lanes of an
+incomplete warp are parked in front of such a block, and run it incomplete only when nothing else can run.
 """
 
 from __future__ import annotations

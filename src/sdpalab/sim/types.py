@@ -12,7 +12,7 @@ __all__ = ["TYPES", "PtxType", "unsigned"]
 
 @dataclass(frozen=True)
 class PtxType:
-    """A scalar type: ``kind`` is b (bits), u, s, f (IEEE), bf (bfloat16) or pred; ``bits`` its width; ``lanes`` 2 if packed."""
+    """A scalar type; ``kind`` is b (bits), u, s, f (IEEE), bf (bfloat16) or pred, ``lanes`` is 2 if packed."""
 
     name: str
     kind: str

@@ -5,18 +5,21 @@
 //   max * c: with logits near the FP16 maximum that error exceeds the exponent range of a float (an infinite weight), and
 //   the largest weight is no longer exactly 1. Subtracted first, it is exactly 1 whatever the magnitude.
 // - So 1 <= sum <= seq_kv for every row that sees a key, and a sum of 0 means a row that sees none; its output is 0.
+// - A masked score is -inf. The running maximum starts at the lowest finite float, which every score reaches and which,
+//   unlike -inf, can be subtracted from -inf: rows without a visible key so far have weights of 0, not NaN.
 // - A negative scale would turn the maximum into a minimum, and a scale of 0 would make 0 * -inf of a masked score. The
-//   sign (-1, 0 or 1) is therefore applied to Q, which is exact, and the softmax has a positive scale.
+//   sign (-1, 0 or 1) is therefore applied to Q or to the scores, which is exact, and the softmax has a positive scale.
 #pragma once
 
 #include "ptx.cuh"
 
 constexpr float NEGATIVE_INFINITY = __builtin_bit_cast(float, 0xff800000u);  // NVRTC has no <cmath>
+constexpr float LOWEST_FLOAT = __builtin_bit_cast(float, 0xff7fffffu);
 constexpr float LOG2_E = 1.4426950408889634f;
 
 struct ScoreScale {
     float log2;  // > 0: |scale| * log2(e), or 1 where scale is 0
-    float sign;  // -1, 0 or 1: what to multiply Q, or the product Q K^T before masking, by
+    float sign;  // -1, 0 or 1: what to multiply Q, or the scores before masking, by
 
     __device__ __forceinline__ explicit ScoreScale(float scale)
         : log2(scale == 0.0f ? 1.0f : fabsf(scale) * LOG2_E), sign(scale == 0.0f ? 0.0f : copysignf(1.0f, scale)) {}
@@ -27,14 +30,8 @@ struct ScoreScale {
     }
 };
 
-// The maximum to subtract. Where a row has seen no visible key yet, its scores are all -inf and (-inf) - (-inf) would be
-// NaN; subtracting 0 gives them the weight 0.
-__device__ __forceinline__ float softmax_reference(float row_max) {
-    return row_max == NEGATIVE_INFINITY ? 0.0f : row_max;
-}
-
-__device__ __forceinline__ float softmax_weight(float score, float reference, float scale_log2) {
-    return ptx::ex2_approx_ftz_f32((score - reference) * scale_log2);
+__device__ __forceinline__ float softmax_weight(float score, float row_max, float scale_log2) {
+    return ptx::ex2_approx_ftz_f32((score - row_max) * scale_log2);
 }
 
 // Factor on a row's output; 0 for a row that saw no key.
@@ -44,18 +41,23 @@ __device__ __forceinline__ float softmax_normaliser(float row_sum) {
 
 // Statistics of one row over the tiles so far; where lanes share a row, each may keep a sum over its own columns.
 struct SoftmaxRow {
-    float max = NEGATIVE_INFINITY;
+    float max = LOWEST_FLOAT;
     float sum = 0.0f;
 
     // Takes in the maximum of a new tile, over all its columns. Returns the factor that rescales what was accumulated.
     __device__ __forceinline__ float advance(float tile_max, float scale_log2) {
         const float previous = max;
         max = fmaxf(previous, tile_max);
-        const float rescale = softmax_weight(previous, softmax_reference(max), scale_log2);
+        const float rescale = softmax_weight(previous, max, scale_log2);
         sum *= rescale;
         return rescale;
     }
 };
+
+// The maximum to subtract from a row's scores.
+__device__ __forceinline__ float softmax_reference(float row_max) {
+    return row_max;
+}
 
 // Reductions over the four lanes that hold one row of an mma accumulator.
 __device__ __forceinline__ float quad_max(float x) {

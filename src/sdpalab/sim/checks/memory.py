@@ -14,7 +14,7 @@ __all__ = ["MemoryCheck"]
 
 
 class MemoryCheck(Observer):
-    """Keeps a shadow of the shared memory: a byte is 0xFF once it was written, 0 before, and 0 again while a copy is on its way."""
+    """A shadow of shared memory: a byte is 0xFF once written, 0 before, and 0 again while a copy is on its way."""
 
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
@@ -58,10 +58,11 @@ class MemoryCheck(Observer):
             if not bad.any():
                 return
         lane, first = int(indices(sel)[bad][0]), int(offset[bad][0])
-        what = f"reads {width} bytes of shared memory at offset {first} that were not written, or whose copy has not completed"
-        self.log.add(
-            self.machine, "uninitialised", instruction, lane, what, "usually a missing wait, barrier or zero fill"
+        what = (
+            f"{width} bytes of shared memory at offset {first} are read before they were written or their copy arrived"
         )
+        usually = "usually a missing wait, barrier or zero fill"
+        self.log.add(self.machine, "uninitialised", instruction, lane, what, usually)
 
     def store(
         self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction

@@ -1,4 +1,4 @@
-"""How instructions reach memory: addresses to byte indices, bounds and alignment, and the observers told of each access."""
+"""How instructions reach memory: addresses to byte indices, bounds, alignment, and the observers of each access."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def address_register(decoder: Decoder, instruction: Instruction, operand: Operan
     if isinstance(base, Symbol):
         if base.name not in decoder.machine.symbols.addresses:
             raise UnsupportedInstruction(f"{instruction.text}: unknown variable {base.name}", instruction.line)
-        return np.broadcast_to(np.int64(0), decoder.machine.lanes), offset + decoder.machine.symbols.addresses[base.name][1]
+        return np.broadcast_to(np.int64(0), decoder.machine.lanes), offset + decoder.machine.symbols.addresses[
+            base.name
+        ][1]
     assert isinstance(base, Register)
     row = decoder.machine.row(base.name)
     bits = 32 if row is not None and row[1].bits == 32 else 64
@@ -58,9 +60,10 @@ class Accessor:
     ) -> list[tuple[Space, Selection, Indices, Indices]]:
         """(space, lanes, offset, index) of every legal access; illegal ones are reported and left out.
 
-        ``extra`` is added to the address of each lane of ``sel``; ``width`` is what is accessed if that is less than the
-        accessor's own width, to which the address is aligned all the same. Offsets are relative to the CTA, lane or arena,
-        indices into the space's data. One part unless a generic address spreads over several spaces.
+        ``extra`` is added to the address of each lane of ``sel``; ``width`` is what is accessed if that is less
+        than the accessor's own width, to which the address is aligned all the same. Offsets are relative to the
+        CTA, lane or arena, indices into the space's data. One part unless a generic address spreads over several
+        spaces.
         """
         width = width or self.width
         address: Indices = self.values[sel].astype(np.int64)
@@ -112,7 +115,8 @@ class Accessor:
         block, thread = self.machine.where(lane)
         source = self.machine.source(self.instruction)
         raise IllegalAccess(
-            f"{kind} access to {space.name} memory at offset {offset} by {self.instruction.text} at PTX line {self.instruction.line}"
+            f"{kind} access to {space.name} memory at offset {offset} by {self.instruction.text} "
+            f"at PTX line {self.instruction.line}"
             f"{f' ({source})' if source else ''}, block {block}, thread {thread}"
         )
 
@@ -132,6 +136,16 @@ class Accessor:
         found = []
         for space, chosen, offset, index in self.parts(sel, extra):
             for observer in self.observers:
+                observer.store(space, offset, index, self.width, chosen, self.instruction)
+            found.append((space, chosen, index))
+        return found
+
+    def updates(self, sel: Selection) -> list[tuple[Space, Selection, Indices]]:
+        """(space, lanes, index) of the legal read-modify-writes, after the observers have seen both halves of them."""
+        found = []
+        for space, chosen, offset, index in self.parts(sel):
+            for observer in self.observers:
+                observer.load(space, offset, index, self.width, chosen, self.instruction)
                 observer.store(space, offset, index, self.width, chosen, self.instruction)
             found.append((space, chosen, index))
         return found

@@ -1,7 +1,7 @@
 """Asynchronous copies: cp.async, its groups and waits (PTX ISA, "Data Movement: Asynchronous Copy").
 
-In the late mode a copy poisons its destination when it is issued, and reads its source and writes the data only when the issuing
-lane waits for its group: the latest that the program allows. In the early mode it happens at once.
+In the late mode a copy poisons its destination when it is issued, and reads its source and writes the data only
+when the issuing lane waits for its group: the latest that the program allows. In the early mode it happens at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.memory import WORDS, Space
+from sdpalab.sim.memory import WORDS
 from sdpalab.sim.selection import Array, Indices, Selection, count, indices, subset
 from sdpalab.sim.types import TYPES
 
@@ -167,8 +167,11 @@ def _cp_async(decoder: Decoder, instruction: Instruction, mods: Mods, queue: _Co
         index = np.zeros(len(lengths), dtype=np.int64)
         legal = np.zeros(len(lengths), dtype=np.int64)
         everyone = indices(lanes)
-        for length in np.unique(lengths[lengths > 0]):
-            readers = lanes if (lengths == length).all() else subset(lanes, lengths == length)
+        alike = bool((lengths == lengths[0]).all())
+        for length in lengths[:1] if alike else np.unique(lengths):
+            if length == 0:
+                continue
+            readers = lanes if alike else subset(lanes, lengths == length)
             for _, chosen, found in origin.reads(readers, width=int(length)):
                 place = slice(None) if chosen is lanes else np.searchsorted(everyone, indices(chosen))
                 index[place], legal[place] = found, length
@@ -181,6 +184,8 @@ def _cp_async(decoder: Decoder, instruction: Instruction, mods: Mods, queue: _Co
         for _, chosen, offset, destination in to.parts(sel):
             mine = lengths if chosen is sel else lengths[np.searchsorted(indices(sel), indices(chosen))]
             source, mine = sources(chosen, mine)
-            queue.issue(_Copy(chosen, queue.groups[chosen].copy(), source, destination, offset, mine, width, instruction))
+            queue.issue(
+                _Copy(chosen, queue.groups[chosen].copy(), source, destination, offset, mine, width, instruction)
+            )
 
     return step

@@ -56,7 +56,8 @@ def apply(decoder: Decoder, instruction: Instruction, type_: PtxType, sources: i
 
 
 def _clamped(mods: Mods, type_: PtxType, compute: Compute, *, relu: bool = False) -> Compute:
-    """``compute`` under ``.ftz``, ``.sat`` and, where the opcode has it, ``.relu``; takes them and checks that nothing is left."""
+    """``compute`` under ``.ftz``, ``.sat`` and, where the opcode has it, ``.relu``; takes them and checks that nothing
+    is left."""
     ftz, sat = mods.flag("ftz"), mods.flag("sat")
     negatives = relu and is_half(type_) and mods.flag("relu")
     mods.done()
@@ -75,8 +76,8 @@ _NEAREST: dict[str, Compute] = {"add": np.add, "sub": np.subtract, "mul": np.mul
 
 
 def _directed(operation: str, rounding: str) -> Compute:
-    """A float32 operation in float64, rounded as told: products are exact there, sums rounded to odd, and a quotient of 24-bit numbers
-    is never as close to a 24-bit number, without being one, as float64's rounding could make it."""
+    """A float32 operation in float64, rounded as told: products are exact there, sums rounded to odd, and a quotient of
+    24-bit numbers is never as close to a 24-bit number, without being one, as float64's rounding could make it."""
     downward = rounding == "rm"
     exact: dict[str, Callable[..., Array]] = {
         "add": lambda a, b: sum_to_odd(a, b, downward=downward),
@@ -162,15 +163,16 @@ def _div(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType)
 
 
 def _extremum(operation: str, propagate_nan: bool) -> Compute:
-    """min or max of float32 or float64, where -0 < +0, and where a NaN loses against a number unless it is to propagate."""
-    if operation == "max":
-        pick, zeros = (np.maximum if propagate_nan else np.fmax), np.bitwise_and
-    else:
-        pick, zeros = (np.minimum if propagate_nan else np.fmin), np.bitwise_or
+    """min or max of float32 or float64, where -0 < +0, and where a NaN loses against a number unless it is to
+    propagate."""
+    picks = {"max": (np.fmax, np.maximum), "min": (np.fmin, np.minimum)}
+    pick = picks[operation][propagate_nan]
+    zeros: np.ufunc = np.bitwise_and if operation == "max" else np.bitwise_or
 
     def compute(a: Array, b: Array, out: Array) -> None:
         signed, bits = f"i{a.itemsize}", unsigned(8 * a.itemsize)
-        # Only two zeros, at least one of them negative, have nothing but the sign among their bits; NumPy's choice of them is arbitrary.
+        # Only two zeros, at least one of them negative, have nothing but the sign among their bits; NumPy's choice of
+        # them is arbitrary.
         either = np.bitwise_or(a.view(signed), b.view(signed))
         lowest = np.iinfo(signed).min
         if np.minimum.reduce(either, axis=None) != lowest:
@@ -214,7 +216,8 @@ def _sign_only(ufunc: Compute) -> FloatHandler:
 
 
 def _flushed(mods: Mods, type_: PtxType, compute: Compute) -> Compute:
-    """A float32 or float64 ``compute`` that rounds nothing, in any type, under ``.ftz``; checks that no modifier is left."""
+    """A float32 or float64 ``compute`` that rounds nothing, in any type, under ``.ftz``; checks that no modifier is
+    left."""
     ftz = mods.flag("ftz")
     mods.done()
     if ftz and type_.name == "f64":
@@ -235,4 +238,5 @@ FLOAT_HANDLERS: dict[str, FloatHandler] = {
     "abs": _sign_only(np.abs),
     "neg": _sign_only(np.negative),
 }
-"""What the opcodes that floats share with integers do for f16, bf16, their packed forms, f32 and f64; the type is already taken."""
+"""What the opcodes that floats share with integers do for f16, bf16, their packed forms, f32 and f64; the type is
+already taken."""

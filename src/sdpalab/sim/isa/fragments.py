@@ -1,7 +1,8 @@
 """Register fragments of the tensor-core instructions as matrices (PTX ISA, "Matrix Fragments for mma.m16n8k16").
 
-With g = laneid / 4 and t = laneid % 4, a register that packs two 16-bit elements holds row g, columns 2t and 2t + 1 of an 8 x 8 block, so
-that the 32 lanes of one register are such a block in row-major order. Fragments are built of these blocks.
+With g = laneid / 4 and t = laneid % 4, a register that packs two 16-bit elements holds row g, columns 2t and 2t + 1
+of an 8 x 8 block, so that the 32 lanes of one register are such a block in row-major order. Fragments are built of
+these blocks.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def float32(bits: Array, kind: str) -> Array:
 
 
 def blocks(rows: Sequence[Array], sel: Selection, grid: tuple[int, int], order: Sequence[tuple[int, int]]) -> Array:
-    """16-bit elements of 8 x 8 blocks laid out as ``grid`` block rows and columns: uint16 [warps, 8 * grid[0], 8 * grid[1]].
+    """16-bit elements of ``grid`` rows and columns of 8 x 8 blocks: uint16 [warps, 8 * grid[0], 8 * grid[1]].
 
     Register ``rows[i]`` (uint32, one value a lane) holds the block at ``order[i]``.
     """
@@ -77,7 +78,8 @@ def pack_accumulator(matrix: Array) -> list[Array]:
 def whole_warps(decoder: Decoder, instruction: Instruction) -> Callable[[Selection], Selection | None]:
     """A check for instructions that all lanes of a warp must execute together.
 
-    The function returned gives the lanes of whole warps (None if there are none) and reports the others to the observers.
+    The function returned gives the lanes of whole warps (None if there are none) and reports the others to the
+    observers.
     """
     observers = decoder.machine.observers
     need = f"{instruction.opcode} needs all 32 lanes of a warp"

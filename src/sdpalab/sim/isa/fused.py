@@ -21,10 +21,10 @@ _LEAST_NORMAL = 2.0**-126
 def fma_f32(decoder: Decoder, instruction: Instruction) -> Compute:
     """``a * b + c`` of float32, rounded to nearest even.
 
-    The float64 product is exact. Its float64 sum with ``c``, rounded again to float32, is rounded once in effect unless it lies exactly
-    halfway between two float32 numbers. In the normal range such a sum has the 29 bits that float32 drops equal to 1 followed by zeros; among
-    the subnormal numbers they are elsewhere, so a subnormal result is suspect as it is. Suspects are few, and computed again from a
-    sum rounded to odd.
+    The float64 product is exact. Its float64 sum with ``c``, rounded again to float32, is rounded once in effect unless
+    it lies exactly halfway between two float32 numbers. In the normal range such a sum has the 29 bits that float32
+    drops equal to 1 followed by zeros; among the subnormal numbers they are elsewhere, so a subnormal result is suspect
+    as it is. Suspects are few, and computed again from a sum rounded to odd.
     """
     product, addend, total, shifted = (scratch(decoder, name) for name in ("product", "addend", "total", "shifted"))
     views: dict[int, tuple[Array, ...]] = {}
@@ -50,7 +50,8 @@ def fma_f32(decoder: Decoder, instruction: Instruction) -> Compute:
         np.copyto(t, c)
         np.add(p, t, s)
         np.copyto(out, s, casting="same_kind")
-        # The low words decide. The high words, along for the ride because strided access is slow, only raise false alarms.
+        # The low words decide. The high words, along for the ride because strided access is slow, only raise false
+        # alarms.
         np.left_shift(words, 3, moved)
         if np.minimum.reduce(moved) == _INT_MIN:
             _repair(p, t, s, out, np.flatnonzero(s.view(np.int64) & _BELOW == _TIE))

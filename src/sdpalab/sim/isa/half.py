@@ -1,7 +1,9 @@
-"""Half-precision arithmetic, single and packed: f16, bf16, f16x2, bf16x2 (PTX ISA, "Half Precision Floating Point Instructions").
+"""Half-precision arithmetic, single and packed: f16, bf16, f16x2, bf16x2 (PTX ISA, "Half Precision Floating Point
+Instructions").
 
-Values are widened to float32, computed there, and rounded back. For sums, products of f16 and divisions this is rounding once, because
-float32 has more than twice the significant bits of either format, plus two; what that does not cover is computed in float64.
+Values are widened to float32, computed there, and rounded back. For sums, products of f16 and divisions this is
+rounding once, because float32 has more than twice the significant bits of either format, plus two; what that does not
+cover is computed in float64.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ def halved(compute: Compute) -> Compute:
 
 
 def _fma_f16(a: Array, b: Array, c: Array, out: Array) -> None:
-    # The float64 sum can only be inexact where it is far from any halfway point of f16: a product has 22 bits and reaches
-    # down to 2**-48, so a sum near a halfway point of c's binade, or of its own, has all its bits within 53.
+    # The float64 sum can only be inexact where it is far from any halfway point of f16: a product has 22 bits and
+    # reaches down to 2**-48, so a sum near a halfway point of c's binade, or of its own, has all its bits within 53.
     total = a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
     np.copyto(out, total, casting="same_kind")
 

@@ -1,4 +1,4 @@
-"""Integer arithmetic (PTX ISA, "Integer Arithmetic Instructions" and "Extended-Precision Integer Arithmetic Instructions").
+"""Integer arithmetic (PTX ISA, "Integer Arithmetic Instructions" and "Extended-Precision Integer Arithmetic").
 
 Everything wraps. Where the manual leaves a result unspecified, as for a division by zero, it is what NVIDIA's compilers
 generate: all ones.

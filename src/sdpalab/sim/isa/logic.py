@@ -1,6 +1,6 @@
 """Bits (PTX ISA, "Logic and Shift Instructions" and the bit operations among "Integer Arithmetic Instructions").
 
-NumPy shifts by the width of the type or more give zeros, or copies of the sign for signed types: just as PTX clamps them.
+NumPy shifts by the width of the type or more give zeros, or copies of the sign for signed types, as PTX has it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Moving data: mov, ld, st, cvta and their kin (PTX ISA, "Data Movement and Conversion Instructions").
 
-Cache operators, eviction priorities, prefetch sizes and memory scopes change no value in a sequential simulation; they are
-accepted by name, and anything else is refused.
+Cache operators, eviction priorities, prefetch sizes and memory scopes change no value in a sequential simulation;
+they are accepted by name, and anything else is refused.
 """
 
 from __future__ import annotations

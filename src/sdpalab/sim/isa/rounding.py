@@ -1,7 +1,8 @@
-"""What the arithmetic families share: elementwise steps, flushing and saturation, and rounding once where NumPy would round twice.
+"""What the arithmetic families share: elementwise steps, flushing and saturation, and rounding once where NumPy would
+round twice.
 
-A *compute* is a function ``compute(*sources, out)`` on arrays of one length, as NumPy's ufuncs are; it reads all its sources before it
-writes ``out``, because a destination register may also be a source.
+A *compute* is a function ``compute(*sources, out)`` on arrays of one length, as NumPy's ufuncs are; it reads all its
+sources before it writes ``out``, because a destination register may also be a source.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from sdpalab.sim.decode import Decoder, Step
@@ -41,7 +41,8 @@ ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 @dataclass(frozen=True)
 class Format:
-    """A binary floating-point format: significand bits (with the hidden one), least normal exponent, greatest finite value."""
+    """A binary floating-point format: significand bits (with the hidden one), least normal exponent, greatest finite
+    value."""
 
     precision: int
     least_exponent: int
@@ -50,9 +51,9 @@ class Format:
 
 FORMATS: dict[str, Format] = {
     "f16": Format(11, -14, 65504.0),
-    "bf16": Format(8, -126, float(ml_dtypes.finfo(ml_dtypes.bfloat16).max)),
+    "bf16": Format(8, -126, float(np.ldexp(2.0 - 2.0**-7, 127))),
     "tf32": Format(11, -126, float(np.ldexp(2.0 - 2.0**-10, 127))),
-    "f32": Format(24, -126, float(np.finfo(np.float32).max)),
+    "f32": Format(24, -126, float(np.ldexp(2.0 - 2.0**-23, 127))),
 }
 _PRECISION = {TYPES[name].dtype: FORMATS[name].precision for name in ("f16", "bf16", "f32")}
 
@@ -97,7 +98,8 @@ def elementwise(compute: Compute, destination: Array, *sources: Array) -> Step:
 
 
 def scratch(decoder: Decoder, name: str) -> Array:
-    """Working memory of one float64 a lane. All instructions share what they call by the same name, and it stays in the cache."""
+    """Working memory of one float64 a lane. All instructions share what they call by the same name, and it stays in the
+    cache."""
     return decoder.hidden(f"scratch {name}", TYPES["f64"])
 
 
@@ -106,7 +108,8 @@ def _bits(values: Array) -> Array:
 
 
 def _subnormal(bits: Array, precision: int) -> Mask | None:
-    """Which bit patterns are subnormal numbers; None if none is. Doubled and less one, zero is the greatest of all, and they the least."""
+    """Which bit patterns are subnormal numbers; None if none is. Doubled and less one, zero is the greatest of all, and
+    they the least."""
     doubled = bits + bits
     doubled -= doubled.dtype.type(1)
     limit = (1 << precision) - 1
@@ -114,7 +117,8 @@ def _subnormal(bits: Array, precision: int) -> Mask | None:
 
 
 def flush(values: Array) -> Array:
-    """Values of f32, f16 or bf16 with subnormals replaced by zeros of the same sign (``.ftz``); the same array if there are none."""
+    """Values of f32, f16 or bf16 with subnormals replaced by zeros of the same sign (``.ftz``); the same array if there
+    are none."""
     bits = _bits(values)
     mask = _subnormal(bits, _PRECISION[values.dtype])
     return values if mask is None else np.where(mask, bits & _sign(bits), bits).view(values.dtype)
@@ -164,9 +168,9 @@ def clamping_negatives(compute: Compute) -> Compute:
 def sum_to_odd(a: Array, b: Array, *, downward: bool = False) -> Array:
     """``a + b`` of float64 arrays, rounded to odd, so that rounding it again to 51 or fewer bits is rounding once.
 
-    The sum's error is found by Knuth's TwoSum; where it is not zero and the last bit of the sum is even, the sum's neighbour on the
-    side of the exact value is taken (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008). ``downward`` gives an exact
-    zero the sign that it has under ``.rm``.
+    The sum's error is found by Knuth's TwoSum; where it is not zero and the last bit of the sum is even, the sum's
+    neighbour on the side of the exact value is taken (Boldo and Melquiond, "Emulation of FMA and correctly rounded
+    sums", 2008). ``downward`` gives an exact zero the sign that it has under ``.rm``.
     """
     total = np.asarray(a + b)
     virtual = total - a
@@ -180,7 +184,8 @@ def sum_to_odd(a: Array, b: Array, *, downward: bool = False) -> Array:
 
 
 def round_to(values: Array, target: Format, rounding: str) -> Array:
-    """float64 values rounded to the numbers of a narrower format, subnormals and overflow included; the result is float64 still.
+    """float64 values rounded to the numbers of a narrower format, subnormals and overflow included; the result is
+    float64 still.
 
     Parameters
     ----------

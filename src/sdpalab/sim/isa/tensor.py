@@ -1,10 +1,10 @@
-"""Warp-level matrix instructions: ldmatrix, mma.sync, wmma (PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions").
+"""Warp-level matrix instructions: ldmatrix, mma.sync, wmma (PTX ISA, "Warp Level Matrix Multiply-Accumulate").
 
 Products and sums are float32 in the host's matrix product: the order of the additions, and the truncation inside a real
 tensor core, are not modelled. Accumulators in f16 are rounded once, at the end.
 
-The fragment layout of wmma is unspecified in PTX. Here it is that of the mma.m16n8k16 instructions which sm_80 and later
-compile it to, with the second half of an f16 A or B fragment repeating the first.
+The fragment layout of wmma is unspecified in PTX. Here it is that of the mma.m16n8k16 instructions which sm_80 and
+later compile it to, with the second half of an f16 A or B fragment repeating the first.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _batches(lanes: Selection) -> list[Selection]:
     return [lanes[at : at + _BATCH] for at in range(0, len(lanes), _BATCH)]
 
 
-# ---- wmma m16n16k16 ---------------------------------------------------------------------------------------------------
+# ---- wmma m16n16k16 -------------------------------------------------------------------------------------------------
 
 
 @opcode("wmma")

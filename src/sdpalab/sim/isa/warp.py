@@ -1,8 +1,8 @@
-"""Exchange between the lanes of a warp (PTX ISA: shfl.sync, vote.sync, match.sync, redux.sync, activemask, elect.sync, bar.warp.sync),
-and the instructions that only order or delay, which a sequential simulation need not do.
+"""Exchange between the lanes of a warp (PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "activemask",
+"elect.sync", "bar.warp.sync"), and the instructions that only order or delay: nothing to do in a sequential simulation.
 
-Whole warps with a full member mask take a fast path. Otherwise the members are looked at lane by lane: a lane that the mask
-names and that has neither exited nor come along is reported, and where a result depends on it, the result is poison.
+Whole warps with a full member mask take a fast path. Otherwise the members are looked at lane by lane: a lane that the
+mask names and that has neither exited nor come along is reported, and where a result depends on it, it is poison.
 """
 
 from __future__ import annotations

@@ -1,0 +1,104 @@
+"""``sdpalab build``: compile a kernel, show what it uses, and hold it against its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sdpalab.commands.building import BuiltStep, build_kernel
+from sdpalab.commands.common import (
+    JsonOption,
+    SetOption,
+    console_for,
+    parse_settings,
+    problem_of,
+    table,
+    verdict_text,
+    write_json,
+)
+from sdpalab.errors import UserError
+from sdpalab.kernels.kernel import CudaKernel
+
+__all__ = ["build", "print_step"]
+
+
+def build(
+    kernel: Annotated[
+        str, typer.Argument(metavar="KERNEL", help="A shipped kernel's name, or your own as FILE.py or FILE.py:NAME.")
+    ],
+    arch: Annotated[str, typer.Option(metavar="ARCH", help="sm_80 to sm_121.")] = "sm_89",
+    shape: Annotated[str, typer.Option(metavar="B,H,S,D", help="What to build it for, or a name.")] = "mission",
+    dtype: Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")] = None,
+    causal: Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")] = False,
+    settings: SetOption = None,
+    json: JsonOption = None,
+) -> int:
+    """Compile a kernel to PTX and a cubin; print its resources, its instructions and the static gate."""
+    from sdpalab.kernels.registry import resolve
+
+    console = console_for(json)
+    problem = problem_of(shape, dtype=dtype, causal=causal)
+    made = resolve(kernel)
+    if not isinstance(made, CudaKernel):
+        raise UserError(f"{kernel} is a Python callable: there is nothing to build, but it can be judged")
+    config = made.config_with(parse_settings(settings))
+    steps = build_kernel(made, config, [problem], arch)
+    for step in steps:
+        print_step(console, " ".join(filter(None, (made.name, str(config)))), step)
+    good = all(step.gate.ok for step in steps)
+    write_json(
+        json,
+        {
+            "kernel": made.name,
+            "config": str(config),
+            "arch": arch,
+            "problem": problem.to_dict(),
+            "ok": good,
+            "builds": [step.to_dict() for step in steps],
+        },
+    )
+    return 0 if good else 1
+
+
+def print_step(console: Console, title: str, step: BuiltStep) -> None:
+    """What one module uses, what it consists of, each rule of the gate, and the gate's outcome as the last line."""
+    made, used = step.build, step.resources
+    cache = "cache hit" if made.cache_hit else f"cache miss, compiled in {made.compile_seconds * 1e3:.0f} ms"
+    facts = {
+        "compiler": made.compiler,
+        "time": f"{made.seconds * 1e3:.1f} ms ({made.cache_problem or cache})",
+        "registers": f"{used.registers} a thread",
+        "stack": f"{used.stack_bytes} bytes a thread",
+        "spills": f"{used.spill_bytes} bytes to and from local memory",
+        "shared memory": f"{used.shared_bytes} bytes a block ({used.static_shared_bytes} static)",
+        "occupancy": f"{used.blocks_per_sm} blocks an SM, {used.threads_per_block} threads each; "
+        f"{used.limiter} keeps the next one out",
+        "SASS": _mix(used.sass),
+        "main loop": _mix(used.main_loop) if used.main_loop else "none",
+    }
+    if used.tensor_share:
+        facts["tensor cores"] = f"HMMA is {used.tensor_share:.1%} of the main loop"
+    shown = table(f"{title} for {made.arch}, {step.problem.label}", ("", ""))
+    shown.show_header = False
+    for name, fact in facts.items():
+        shown.add_row(name, fact)
+    console.print(shown)
+    rules = table(f"Static gate ({step.gate.reason})", ("rule", "value", "", "limit", ""), numeric=("value", "limit"))
+    for rule in step.gate.rules:
+        rules.add_row(
+            rule.name.replace("_", " "),
+            str(rule.value),
+            rule.kind,
+            str(rule.limit),
+            verdict_text(rule.ok, "ok" if rule.ok else "FAILED"),
+        )
+    console.print(rules)
+    outcome = "gate passed" if step.gate.ok else f"gate failed: {'; '.join(step.gate.failures)}"
+    console.print(verdict_text(step.gate.ok, outcome), soft_wrap=True)
+
+
+def _mix(mix: Mapping[str, int]) -> str:
+    return f"{sum(mix.values())} instructions: " + ", ".join(f"{count} {name}" for name, count in mix.items())

@@ -1,0 +1,202 @@
+"""``sdpalab repro``: the main job. Pre-flight, then for each kernel build, gate and judge; a bundle and a report."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sdpalab.commands.common import JsonOption, console_for, progress_console, table, verdict_text, write_json
+from sdpalab.commands.doctor import print_checks
+from sdpalab.commands.judge import CaseProgress, print_verdict
+from sdpalab.errors import MachineError, UserError
+
+if TYPE_CHECKING:
+    from sdpalab.commands.building import BuiltStep
+    from sdpalab.evidence import BundleWriter
+    from sdpalab.judge.verdict import Verdict
+
+__all__ = ["repro"]
+
+ARCH = "sm_89"
+"""The mission's GPU, the L4."""
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """What came of one kernel."""
+
+    name: str
+    steps: tuple[BuiltStep, ...] = ()
+    verdict: Verdict | None = None
+    failure: str = ""
+    seconds: float = 0.0
+
+    @property
+    def gate_ok(self) -> bool:
+        return all(step.gate.ok for step in self.steps)
+
+    @property
+    def passed(self) -> bool:
+        return self.gate_ok and self.verdict is not None and self.verdict.passed
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kernel": self.name,
+            "passed": self.passed,
+            "failure": self.failure,
+            "seconds": self.seconds,
+            "builds": [step.to_dict() for step in self.steps],
+            "verdict": self.verdict.to_dict() if self.verdict else None,
+        }
+
+
+def repro(
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option(metavar="K", help="A shipped kernel or FILE.py[:NAME]; may be repeated. Default: all shipped."),
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="D", help="auto, sim or gpu.")] = "auto",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the bundle and the report go.")] = Path("out"),
+    json: JsonOption = None,
+) -> int:
+    """The main job: build, gate and judge kernels on the twelve cases, and leave a bundle of evidence and a report."""
+    from sdpalab.doctor import Health, examine
+    from sdpalab.evidence import BundleWriter, verify_bundle
+    from sdpalab.kernels.registry import KERNELS, resolve
+
+    start = time.monotonic()
+    console = console_for(json)
+    if device not in ("auto", "sim", "gpu"):
+        raise UserError(f"--device takes auto, sim or gpu, not {device!r}")
+    if device == "gpu":
+        raise UserError(
+            "--device gpu: the lab has no executor for a GPU yet; --device sim runs the PTX on the simulator"
+        )
+    names = kernel or list(KERNELS)
+    candidates = {name: resolve(name) for name in names}
+
+    command = ["sdpalab", "repro", *(word for name in kernel or () for word in ("--kernel", name)), "--device", device]
+    with BundleWriter(out, command=command) as bundle:
+        _headline(console, "Pre-flight")
+        checks = examine()
+        print_checks(console, checks)
+        missing = [check.name for check in checks if check.health is Health.FAIL]
+        if missing:
+            raise MachineError(f"this machine lacks what the job needs: {', '.join(missing)}; see the lines above")
+        attempts = []
+        for name, candidate in candidates.items():
+            _headline(console, f"Kernel {name}")
+            attempts.append(_attempt(console, bundle, name, candidate, device))
+        _headline(console, "Evidence")
+        written = bundle.write()
+    outcome = verify_bundle(written.tarball)
+    if not outcome.accepted:
+        raise MachineError(f"the bundle just written does not verify: {outcome.findings[0]}")
+    seconds = time.monotonic() - start
+    console.print(f"bundle  {written.tarball}", soft_wrap=True)
+    console.print(f"report  {written.report} (open it in any browser)", soft_wrap=True)
+    console.print(f"verify  sdpalab verify {written.tarball} (done once: accepted)", soft_wrap=True)
+    _summary(console, attempts, seconds)
+    passed = all(attempt.passed for attempt in attempts)
+    write_json(
+        json,
+        {
+            "passed": passed,
+            "bundle": str(written.tarball),
+            "report": str(written.report),
+            "seconds": seconds,
+            "attempts": [attempt.to_dict() for attempt in attempts],
+        },
+    )
+    if passed:
+        return 0
+    return 3 if all(attempt.passed or _machine_failed(attempt) for attempt in attempts) else 1
+
+
+def _attempt(console: Console, bundle: BundleWriter, name: str, candidate: Any, device: str) -> _Attempt:
+    """Build, gate and judge one kernel, and put what came of it into the bundle, good or bad."""
+    from sdpalab.commands.building import build_kernel
+    from sdpalab.evidence import built_module
+    from sdpalab.judge import judge_candidate, twelve_cases
+    from sdpalab.kernels.kernel import CudaKernel
+
+    start = time.monotonic()
+    is_cuda = isinstance(candidate, CudaKernel)
+    label = candidate.name if is_cuda else getattr(candidate, "__name__", name)
+    config = str(candidate.default_config) if is_cuda else ""
+    specs = twelve_cases()
+    steps: tuple[BuiltStep, ...] = ()
+    verdict = None
+    failure = ""
+    try:
+        if is_cuda:
+            problems = sorted({spec.problem for spec in specs}, key=lambda problem: -problem.scores)
+            steps = build_kernel(candidate, candidate.default_config, problems, ARCH)
+            for step in steps:
+                _print_build(console, step)
+        with CaseProgress(progress_console(), label, len(specs)) as progress:
+            verdict = judge_candidate(
+                name, specs, device=device, arch=ARCH, store=bundle.arrays, progress=progress.finished
+            )
+        print_verdict(console, verdict, time.monotonic() - start)
+    except UserError as error:
+        failure = str(error)
+        console.print(verdict_text(False, f"no verdict: {failure}"), soft_wrap=True)
+    bundle.add(
+        label,
+        config=config,
+        idea=candidate.idea if is_cuda else "",
+        builds=[built_module(step.module, step.build, step.resources, step.gate) for step in steps],
+        verdict=verdict,
+        failure=failure,
+    )
+    return _Attempt(label, steps, verdict, failure, time.monotonic() - start)
+
+
+def _print_build(console: Console, step: BuiltStep) -> None:
+    """One line: what was built, what it uses, what the gate says."""
+    used = step.resources
+    console.print(
+        f"built for {step.build.arch} in {step.build.seconds * 1e3:.0f} ms"
+        f"{' (from the cache)' if step.build.cache_hit else ''}: {used.registers} registers, {used.spill_bytes} bytes "
+        f"spilled, {used.shared_bytes} bytes of shared memory, {used.blocks_per_sm} blocks an SM",
+        soft_wrap=True,
+    )
+    outcome = "gate passed" if step.gate.ok else f"gate failed: {'; '.join(step.gate.failures)}"
+    console.print(verdict_text(step.gate.ok, outcome), soft_wrap=True)
+
+
+def _headline(console: Console, text: str) -> None:
+    console.print()
+    console.rule(text, align="left", characters="-")
+
+
+def _machine_failed(attempt: _Attempt) -> bool:
+    from sdpalab.judge.verdict import Status
+
+    return attempt.verdict is not None and attempt.verdict.status is Status.INFRA_ERROR
+
+
+def _summary(console: Console, attempts: list[_Attempt], seconds: float) -> None:
+    """A row a kernel, and the outcome of all as the last line."""
+    shown = table("", ("kernel", "gate", "verdict", "cases", "seconds"), numeric=("cases", "seconds"))
+    for attempt in attempts:
+        status = attempt.verdict.status.value if attempt.verdict else "NOT JUDGED"
+        cases = attempt.verdict.cases if attempt.verdict else ()
+        gate = ("passed" if attempt.gate_ok else "failed") if attempt.steps else "-"
+        shown.add_row(
+            attempt.name,
+            verdict_text(attempt.gate_ok, gate) if attempt.steps else gate,
+            verdict_text(bool(attempt.verdict and attempt.verdict.passed), status),
+            f"{sum(case.passed for case in cases)}/{len(cases)}",
+            f"{attempt.seconds:.1f}",
+        )
+    console.print(shown)
+    good = sum(attempt.passed for attempt in attempts)
+    line = f"{good} of {len(attempts)} kernels passed gate and judge in {seconds:.1f} s; none was run on a GPU"
+    console.print(verdict_text(good == len(attempts), line), soft_wrap=True)

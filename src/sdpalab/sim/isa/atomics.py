@@ -1,0 +1,116 @@
+"""Atomic read-modify-writes: atom and red (PTX ISA, "Parallel Synchronization and Communication Instructions").
+
+Lanes that name one address are served in the order of the lanes, each seeing what the one before it left. Memory orders
+and scopes change nothing where every instruction is complete before the next begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.isa.access import Accessor
+from sdpalab.sim.isa.move import take_space
+from sdpalab.sim.isa.steps import require
+from sdpalab.sim.selection import Array, Indices, Selection
+from sdpalab.sim.types import PtxType, unsigned
+
+__all__: list[str] = []
+
+Update = Callable[..., Array]
+"""New values from the old ones and the operands."""
+
+_ORDERS = ("relaxed", "acquire", "release", "acq_rel")
+_SCOPES = ("cta", "cluster", "gpu", "sys")
+
+_UPDATES: dict[str, tuple[Update, tuple[str, ...]]] = {
+    "add": (np.add, ("u32", "s32", "u64", "f16", "f16x2", "bf16", "bf16x2", "f32", "f64")),
+    "min": (np.minimum, ("u32", "s32", "u64", "s64")),
+    "max": (np.maximum, ("u32", "s32", "u64", "s64")),
+    "and": (np.bitwise_and, ("b32", "b64")),
+    "or": (np.bitwise_or, ("b32", "b64")),
+    "xor": (np.bitwise_xor, ("b32", "b64")),
+    "inc": (lambda old, bound: np.where(old >= bound, np.uint32(0), old + np.uint32(1)), ("u32",)),
+    "dec": (
+        lambda old, bound: np.where((old == 0) | (old > bound), bound, old - np.uint32(1)),
+        ("u32",),
+    ),
+    "exch": (lambda old, new: new, ("b32", "b64")),
+    "cas": (lambda old, expected, new: np.where(old == expected, new, old), ("b16", "b32", "b64")),
+}
+_WITHOUT_RESULT = ("add", "min", "max", "and", "or", "xor", "inc", "dec")
+
+
+@opcode("atom", "red")
+def _atomic(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    returns = instruction.opcode == "atom"
+    mods.choice(_ORDERS, default="relaxed")
+    mods.choice(_SCOPES, default="gpu")
+    space = take_space(mods)
+    if space not in ("global", "shared", "generic"):
+        raise mods.unsupported(f"no atomics on .{space}")
+    operation = mods.choice(_UPDATES if returns else _WITHOUT_RESULT)
+    type_ = mods.type()
+    update, types = _UPDATES[operation]
+    require(mods, type_, types)
+    half = type_.is_float and type_.dtype.itemsize == 2
+    if half and not mods.flag("noftz"):
+        raise mods.unsupported("16-bit floating point needs .noftz")
+    mods.done()
+    operands = list(instruction.operands)
+    d = decoder.dst(instruction, operands.pop(0), type_) if returns else None
+    access = Accessor(decoder, instruction, operands.pop(0), space, type_.bytes)
+    sources = [decoder.src(instruction, operand, type_) for operand in operands]
+    if len(sources) != (2 if operation == "cas" else 1):
+        raise mods.unsupported("wrong number of operands")
+
+    def step(sel: Selection) -> None:
+        for memory, chosen, index in access.updates(sel):
+            # Global memory adds float32 without subnormals, shared memory with them.
+            function = _flushing_add if type_.name == "f32" and memory.name == "global" else update
+            values = [source[chosen] for source in sources]
+            old = np.empty(len(index), unsigned(type_.bits))
+            for turn in _turns(index):
+                old[turn] = words = memory.load(index[turn], type_.bytes)
+                new = function(_unpacked(words, type_), *[value[turn] for value in values])
+                memory.store(index[turn], type_.bytes, _packed(new, type_))
+            if d is not None:
+                d[chosen] = _unpacked(old, type_)
+
+    return step
+
+
+def _turns(index: Indices) -> list[Indices]:
+    """Positions in ``index`` so that no address is named twice in one turn, and equal ones come in order."""
+    everything = np.arange(len(index))
+    if (index[1:] > index[:-1]).all():
+        return [everything]
+    order = np.argsort(index, kind="stable")
+    ordered = index[order]
+    first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    if len(first) == len(index):
+        return [everything]
+    turn = everything - np.repeat(first, np.diff(first, append=len(index)))
+    return np.split(order[np.argsort(turn, kind="stable")], np.cumsum(np.bincount(turn))[:-1])
+
+
+def _unpacked(words: Array, type_: PtxType) -> Array:
+    values = words.view(type_.dtype)
+    return values if type_.lanes == 1 else values.reshape(-1, type_.lanes)
+
+
+def _packed(values: Array, type_: PtxType) -> Array:
+    return np.ascontiguousarray(values).reshape(-1).view(unsigned(type_.bits))
+
+
+def _flushing_add(old: Array, value: Array) -> Array:
+    """float32 addition with subnormal inputs and results taken as zeros of the same sign."""
+    return _flushed(_flushed(old) + _flushed(value))
+
+
+def _flushed(x: Array) -> Array:
+    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)

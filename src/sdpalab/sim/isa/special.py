@@ -1,0 +1,134 @@
+"""Roots, reciprocals, exponentials and their kin (PTX ISA, "Floating Point Instructions": rcp, sqrt, rsqrt, ex2, lg2,
+sin, ...).
+
+An approximation by hardware differs from the exact result by no more than the manual's bound. Here it is the exact
+result to within one unit in the last place, in most cases the nearest number, so what a kernel computes on a GPU may
+differ from it by that bound.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sdpalab.sim.decode import Decoder, Handler, Mods, Step, opcode
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.isa.floating import apply, is_half
+from sdpalab.sim.isa.half import halved
+from sdpalab.sim.isa.rounding import FORMATS, ROUNDINGS, Compute, flushing, round_to
+from sdpalab.sim.selection import Array
+
+__all__: list[str] = []
+
+_LEAST_NORMAL = np.float32(2.0**-126)
+
+
+def _in_float64(function: Any) -> Compute:
+    """``function`` of float32 or float64 arrays, evaluated in float64 and rounded to the destination."""
+
+    def compute(a: Array, out: Array) -> None:
+        np.copyto(out, function(a.astype(np.float64)), casting="same_kind")
+
+    return compute
+
+
+def _ex2_flushed(a: Array, out: Array) -> None:
+    """``ex2.approx.ftz.f32``. Only arguments below -126 have a subnormal result, and a subnormal argument gives 1,
+    flushed or not."""
+    normal = np.minimum.reduce(a) >= -126
+    np.exp2(a, out)
+    if not normal:
+        np.copyto(out, 0, where=out < _LEAST_NORMAL)
+
+
+def _reciprocal(a: Array, out: Array) -> None:
+    np.divide(a.dtype.type(1), a, out)
+
+
+def _reciprocal_root(a: Array) -> Any:
+    return 1.0 / np.sqrt(a)
+
+
+_HALVES = ("f16", "f16x2", "bf16", "bf16x2")
+
+_APPROXIMATE: dict[str, tuple[Compute, tuple[str, ...]]] = {
+    "ex2": (np.exp2, ("f32", *_HALVES)),
+    "lg2": (_in_float64(np.log2), ("f32",)),
+    "sin": (_in_float64(np.sin), ("f32",)),
+    "cos": (_in_float64(np.cos), ("f32",)),
+    "tanh": (_in_float64(np.tanh), ("f32", *_HALVES)),
+    "rsqrt": (_in_float64(_reciprocal_root), ("f32", "f64")),
+    "rcp": (_reciprocal, ("f32",)),
+    "sqrt": (np.sqrt, ("f32",)),
+}
+"""Each approximation, and the types it has."""
+
+_NO_FLUSH = ("tanh",)
+
+
+def _approximate(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
+    """An instruction of :data:`_APPROXIMATE` whose ``.approx`` is already taken."""
+    name = instruction.opcode
+    compute, types = _APPROXIMATE[name]
+    type_ = mods.type()
+    ftz = name not in _NO_FLUSH and mods.flag("ftz")
+    mods.done()
+    if type_.name not in types or (ftz and type_.name == "f64"):
+        raise mods.unsupported(f"modelled for {', '.join('.' + known for known in types)}, .ftz not for f64")
+    if is_half(type_):
+        compute = halved(compute)
+    if ftz:
+        compute = _ex2_flushed if name == "ex2" and type_.name == "f32" else flushing(compute)
+    return apply(decoder, instruction, type_, 1, compute)
+
+
+@opcode("ex2", "lg2", "sin", "cos", "tanh", "rsqrt")
+def _approximation(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    mods.choice(("approx",))
+    return _approximate(decoder, instruction, mods)
+
+
+def _roundable(exact: Compute, wide: Any) -> Handler:
+    """rcp or sqrt: approximate, or rounded as told. ``exact`` rounds to nearest; ``wide`` computes in float64, which is
+    enough to tell on which side of a float32 number the result is."""
+
+    def handler(decoder: Decoder, instruction: Instruction) -> Step:
+        mods = Mods(instruction)
+        rounding = mods.choice(("approx", *ROUNDINGS))
+        if rounding == "approx":
+            return _approximate(decoder, instruction, mods)
+        type_ = mods.type()
+        ftz = mods.flag("ftz")
+        mods.done()
+        if type_.name not in ("f32", "f64") or (type_.name == "f64" and (ftz or rounding != "rn")):
+            raise mods.unsupported("modelled for f32, and for f64 with .rn")
+        compute = exact
+        if rounding != "rn":
+
+            def compute(a: Array, out: Array) -> None:
+                np.copyto(out, round_to(wide(a.astype(np.float64)), FORMATS["f32"], rounding), casting="same_kind")
+
+        return apply(decoder, instruction, type_, 1, flushing(compute) if ftz else compute)
+
+    return handler
+
+
+opcode("rcp")(_roundable(_reciprocal, np.reciprocal))
+opcode("sqrt")(_roundable(np.sqrt, np.sqrt))
+
+
+@opcode("copysign")
+def _copysign(decoder: Decoder, instruction: Instruction) -> Step:
+    """``copysign d, a, b``: b with the sign of a."""
+    mods = Mods(instruction)
+    type_ = mods.type()
+    mods.done()
+    if type_.name not in ("f32", "f64"):
+        raise mods.unsupported("copysign has the types f32 and f64")
+
+    def compute(a: Array, b: Array, out: Array) -> None:
+        np.copysign(b, a, out)
+
+    return apply(decoder, instruction, type_, 2, compute)

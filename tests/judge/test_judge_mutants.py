@@ -1,0 +1,150 @@
+"""The rule against outputs: right ones in many forms pass, and each planted bug is found where it has an effect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from attention import mean_v, online, plain_v
+
+from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
+from sdpalab.judge.evaluate import Evidence, evaluate
+from sdpalab.judge.tensors import from_torch, to_torch
+from sdpalab.judge.verdict import Status
+from sdpalab.problem import MISSION, TWELVE_CASES, Problem
+
+Array = npt.NDArray[Any]
+RAGGED = Problem(1, 2, 200, 64)
+
+DECLARED = {
+    "kind": "cuda",
+    "device": "none",
+    "config": "",
+    "numerics": {"accumulate": "float32", "probabilities": "problem"},
+}
+UNDECLARED = {"kind": "callable", "device": "none", "config": ""}
+
+
+def judged(problem: Problem, inputs: Inputs, out: Array, about: dict[str, Any] | None = None) -> Evidence:
+    """What the judge makes of ``out``."""
+    reply = {"status": None, "changed": []}
+    return evaluate(problem, inputs, about or DECLARED, reply, {"first": out, "second": out.copy()})
+
+
+def torch_math(problem: Problem, inputs: Inputs) -> Array:
+    q, k, v = (to_torch(array) for array in (inputs.q, inputs.k, inputs.v))
+    k, v = (tensor.repeat_interleave(problem.group, dim=1) for tensor in (k, v))
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=problem.scale, is_causal=problem.causal)
+    return from_torch(out)
+
+
+def softmax_then_round(problem: Problem, inputs: Inputs) -> Array:
+    """What most people write: a float32 softmax, its result in the input's type, times V."""
+    q, k, v = (to_torch(array) for array in (inputs.q, inputs.k, inputs.v))
+    k, v = (tensor.repeat_interleave(problem.group, dim=1) for tensor in (k, v))
+    s = q.float() @ k.float().mT * problem.scale
+    if problem.causal:
+        s = s.masked_fill(torch.ones(problem.seq_q, problem.seq_kv).triu(1).bool(), -torch.inf)
+    return from_torch((torch.softmax(s, -1).to(q.dtype).float() @ v.float()).to(q.dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", list(INPUT_KINDS))
+def test_right_outputs_pass(kind: str, causal: bool, dtype: str) -> None:
+    for problem in (Problem(1, 2, 99, 64, kv_heads=1), Problem(1, 2, 2, 32), Problem(1, 1, 1, 64), RAGGED):
+        problem = problem.with_(causal=causal, dtype=dtype)
+        inputs = make_inputs(problem, kind, 5)
+        outputs = [online(problem, inputs, tile=tile) for tile in (16, 48, 128)]
+        outputs += [online(problem, inputs, tile=64, order=-1), torch_math(problem, inputs)]
+        for out in outputs:
+            found = judged(problem, inputs, out)
+            assert found.status is Status.PASSED, found.reason
+        found = judged(problem, inputs, softmax_then_round(problem, inputs), UNDECLARED)
+        assert found.status is Status.PASSED, found.reason
+
+
+@pytest.mark.parametrize("case", range(12))
+def test_zeros_mean_v_and_v_fail_each_of_the_twelve_cases(case: int) -> None:
+    problem, seed = TWELVE_CASES[case]
+    inputs = make_inputs(problem, "normal", seed)
+    for out, hint in (
+        (np.zeros_like(inputs.q), "all zeros"),
+        (mean_v(problem, inputs), "scores have no effect"),
+        (plain_v(problem, inputs), "worst row"),
+        (make_inputs(problem, "normal", seed + 1).v, "worst row"),
+    ):
+        found = judged(problem, inputs, out)
+        assert found.status is Status.INCORRECT
+        assert hint in found.reason
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("bug", "problem", "kind"),
+    [
+        ("scale", RAGGED, "normal"),
+        ("mask", RAGGED.with_(causal=True), "normal"),
+        ("last tile", RAGGED, "normal"),
+        ("last tile", MISSION, "normal"),
+        ("clamp", RAGGED, "normal"),
+        ("rescale l", RAGGED, "normal"),
+        ("rescale O", RAGGED, "normal"),
+        ("rescale l", RAGGED, "ramp"),
+        ("rescale O", RAGGED, "ramp"),
+        ("fp8 P", RAGGED, "normal"),
+        ("accumulator", MISSION, "normal"),
+        ("padding", RAGGED, "normal"),
+        ("padding", RAGGED, "uniform"),
+        ("rows", RAGGED, "normal"),
+        ("rows", RAGGED, "needle"),
+        ("heads", RAGGED, "normal"),
+        ("last row", MISSION, "normal"),
+    ],
+)
+def test_a_planted_bug_is_found(bug: str, problem: Problem, kind: str, dtype: str) -> None:
+    problem = problem.with_(dtype=dtype)
+    inputs = make_inputs(problem, kind, 0)
+    tile = 16 if bug == "accumulator" else 64
+    assert judged(problem, inputs, online(problem, inputs, tile=tile)).status is Status.PASSED
+    found = judged(problem, inputs, online(problem, inputs, tile=tile, bug=bug))
+    assert found.status is Status.INCORRECT
+    assert found.errors is not None
+    assert found.limits is not None
+    b, h, i = found.errors.worst_row
+    assert f"worst row (b={b}, h={h}, i={i})" in found.reason
+    b, h, i, d = found.errors.max_abs_index
+    assert f"at (b={b}, h={h}, i={i}, d={d})" in found.reason
+
+
+def test_scores_in_sixteen_bits_are_lower_precision_than_any_declares() -> None:
+    problem = MISSION.with_(dtype="bfloat16")
+    inputs = make_inputs(problem, "normal", 0)
+    q, k, v = (to_torch(array) for array in (inputs.q, inputs.k, inputs.v))
+    out = from_torch(torch.softmax(q @ k.mT * problem.scale, -1) @ v)
+    assert judged(problem, inputs, out, UNDECLARED).status is Status.INCORRECT
+
+
+def test_hints_name_the_pattern() -> None:
+    inputs = make_inputs(RAGGED, "normal", 0)
+    good = online(RAGGED, inputs)
+    rows, heads, tail, scaled = good.copy(), good.copy(), good.copy(), (good * np.float16(0.9)).astype(np.float16)
+    rows[0, 0, [3, 8]] = good[0, 0, [8, 3]]
+    heads[0, 1] = heads[0, 1] + np.float16(1.0)
+    tail[:, :, 192:] = tail[:, :, 192:] + np.float16(1.0)
+    causal = RAGGED.with_(causal=True)
+    means = np.cumsum(inputs.v.astype(np.float32), axis=2) / np.arange(1, 201, dtype=np.float32)[:, None]
+    for problem, out, hint in (
+        (RAGGED, rows, "that row holds what belongs into row (b=0, h=0, i="),
+        (RAGGED, heads, "all rows are wrong in 1 of 2 heads, such as (b=0, h=1)"),
+        (RAGGED, tail, "rows below i=192 are right"),
+        (RAGGED, scaled, "0.9 times the right one"),
+        (causal, means.astype(np.float16), "plain mean of the V that it sees"),
+    ):
+        found = judged(problem, make_inputs(problem, "normal", 0) if problem is RAGGED else inputs, out)
+        assert found.status is Status.INCORRECT
+        assert hint in found.reason

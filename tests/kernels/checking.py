@@ -1,0 +1,64 @@
+"""Run a kernel on the simulator in this process, and judge the result by the judge's own rule."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from sdpalab.build import build
+from sdpalab.build.resources import Resources, resources
+from sdpalab.inputs import make_inputs
+from sdpalab.judge.evaluate import Evidence, evaluate
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Config, CudaKernel
+from sdpalab.problem import Problem
+from sdpalab.run import RunResult, SimulatedExecutor
+
+__all__ = ["assert_computes", "assert_gate", "ptx_of", "resources_of", "run"]
+
+
+def run(
+    kernel: CudaKernel, problem: Problem, config: Config | None = None, *, kind: str = "normal", less_smem: int = 0
+) -> RunResult:
+    """One simulated run on inputs of ``kind``; with ``less_smem`` bytes less shared memory than the plan asks for."""
+    inputs = make_inputs(problem, kind)
+    plan = kernel.launch_plan(problem, config)
+    steps = tuple(replace(step, dynamic_smem=step.dynamic_smem - less_smem) for step in plan.steps)
+    return SimulatedExecutor().run(replace(plan, steps=steps), {"q": inputs.q, "k": inputs.k, "v": inputs.v})
+
+
+def assert_computes(
+    kernel: CudaKernel, problem: Problem, config: Config | None = None, *, kind: str = "normal"
+) -> Evidence:
+    """The kernel's result is within the judge's limits, without a hazard and with its inputs untouched."""
+    result = run(kernel, problem, config, kind=kind)
+    reply = {"hazards": list(result.hazards), "hazard_count": len(result.hazards), "changed": result.changed_inputs}
+    about = {"numerics": asdict(kernel.numerics), "device": result.device, "config": str(config)}
+    outputs = {"first": result.outputs["o"], "second": result.outputs["o"]}
+    evidence = evaluate(problem, make_inputs(problem, kind), about, reply, outputs)
+    assert evidence.status is Status.PASSED, f"{problem.label} {kind} {config}: {evidence.reason}"
+    return evidence
+
+
+def ptx_of(kernel: CudaKernel, problem: Problem, config: Config | None = None) -> str:
+    """PTX for sm_89 of the kernel's only step, without the lines that only locate it in the source."""
+    (step,) = kernel.launch_plan(problem, config).steps
+    assert step.module is not None
+    lines = build(step.module).ptx.decode().splitlines()
+    return "\n".join(line for line in lines if not line.lstrip().startswith((".loc", ".file", "//")))
+
+
+def resources_of(kernel: CudaKernel, problem: Problem, config: Config | None = None, arch: str = "sm_89") -> Resources:
+    """Resources of the kernel's only step."""
+    (step,) = kernel.launch_plan(problem, config).steps
+    assert step.module is not None
+    return resources(build(step.module, arch), step)
+
+
+def assert_gate(kernel: CudaKernel, problem: Problem, config: Config | None = None) -> None:
+    """The compiled kernel stays within the limits that it declares, with neither spills nor stack."""
+    used, limits = resources_of(kernel, problem, config), kernel.static_limits(problem)
+    where = f"{kernel.name} {problem.label} {config}"
+    assert (used.spill_bytes, used.stack_bytes) == (0, 0), f"{where}: {used}"
+    assert used.registers <= limits.registers, f"{where}: {used.registers} registers"
+    assert used.shared_bytes <= limits.shared_bytes, f"{where}: {used.shared_bytes} bytes of shared memory"
+    assert used.blocks_per_sm >= limits.min_blocks_per_sm, f"{where}: {used.blocks_per_sm} blocks an SM"

@@ -1,0 +1,143 @@
+"""Finding kernels: shipped ones by name, a user's own in a file, and one clear sentence when there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sdpalab.errors import UserError
+from sdpalab.kernels import registry
+from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.userfile import is_user_file, load_user_kernel
+
+KERNEL = 'CudaKernel("k", "", "k", lambda problem, config: None)'
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "mine.py"
+    path.write_text(text)
+    return path
+
+
+def refusal(spec: str | Path) -> str:
+    with pytest.raises(UserError) as refused:
+        registry.resolve(str(spec))
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
+
+
+def test_the_ladder_is_in_order() -> None:
+    assert list(registry.KERNELS) == ["scalar", "wmma", "flash"]
+    for name, kernel in registry.KERNELS.items():
+        assert kernel.name == name
+        assert kernel.idea
+        assert isinstance(kernel.source, Path)
+        assert kernel.source.is_file()
+        assert registry.get(name) is kernel is registry.resolve(name)
+
+
+@pytest.mark.parametrize("wrong", ["flsh", "Flash", "flash2"])
+def test_an_unknown_name_gets_the_nearest_and_the_list(wrong: str) -> None:
+    message = refusal(wrong)
+    assert repr(wrong) in message
+    assert "did you mean 'flash'?" in message
+    assert "scalar, wmma, flash" in message
+
+
+def test_a_name_like_no_other_gets_the_list_only() -> None:
+    message = refusal("zzz")
+    assert "did you mean" not in message
+    assert "scalar, wmma, flash" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("a.py", True), ("b/a.py:K", True), ("flash", False), ("a.pyc", False), ("py", False), ("", False)],
+)
+def test_what_is_taken_for_a_file(text: str, expected: bool) -> None:
+    assert is_user_file(text) is expected
+
+
+def test_the_only_kernel_of_a_file_needs_no_name(tmp_path: Path) -> None:
+    path = written(tmp_path, f"from sdpalab import CudaKernel\ndef plan(): ...\nMINE = {KERNEL}\nALIAS = MINE\n")
+    kernel = load_user_kernel(str(path))
+    assert isinstance(kernel, CudaKernel)
+    assert kernel is not load_user_kernel(str(path))  # run anew, not remembered
+    assert registry.resolve(f"{path}:MINE").name == "k"
+
+
+def test_the_only_function_that_the_file_defines(tmp_path: Path) -> None:
+    path = written(tmp_path, "from math import exp\nfrom textwrap import dedent\ndef _helper(): ...\ndef mine(): ...\n")
+    assert load_user_kernel(str(path)).__name__ == "mine"
+
+
+def test_a_named_function_or_callable_object(tmp_path: Path) -> None:
+    path = written(tmp_path, "from functools import partial\ndef one(): ...\ndef two(): ...\nthree = partial(one)\n")
+    assert load_user_kernel(f"{path}:two").__name__ == "two"
+    assert callable(load_user_kernel(f"{path}:three"))
+
+
+def test_an_edit_counts_at_once(tmp_path: Path) -> None:
+    assert load_user_kernel(str(written(tmp_path, "def one(): ...\n"))).__name__ == "one"
+    assert load_user_kernel(str(written(tmp_path, "def two(): ...\n"))).__name__ == "two"
+    assert not (tmp_path / "__pycache__").exists()
+
+
+def test_a_file_may_import_its_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "neighbour_of_mine.py").write_text("def helper(): ...\n")
+    path = written(tmp_path, "from neighbour_of_mine import helper\ndef mine(): return helper()\n")
+    assert load_user_kernel(str(path))() is None
+
+
+def test_the_source_lies_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'from pathlib import Path\nfrom sdpalab import CudaKernel\nMINE = CudaKernel("k", Path("k.cu"), "k", None)\n'
+    path = written(tmp_path, text)
+    monkeypatch.chdir(tmp_path.parent)
+    kernel = load_user_kernel(f"{tmp_path.name}/{path.name}")
+    assert isinstance(kernel, CudaKernel)
+    assert kernel.source == tmp_path.resolve() / "k.cu"
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert "does not exist" in refusal(tmp_path / "none.py")
+    assert "does not exist" in refusal(f"{tmp_path / 'none.py'}:NAME")
+
+
+@pytest.mark.parametrize(
+    ("text", "fragments"),
+    [
+        ("x = 1\nimport nonexistent_module_of_nobody\n", ["ModuleNotFoundError", "nonexistent", "(line 2)"]),
+        ("def f(:\n", ["SyntaxError", "(line 1)"]),
+        ("def f():\n    raise ValueError('of mine')\n\nf()\n", ["ValueError: of mine", "(line 2)"]),
+        ("raise SystemExit(3)\n", ["SystemExit: 3", "(line 1)"]),
+        ("from sdpalab import Problem\nProblem(1, 2, 3, 0)\n", ["head_dim must be a positive", "(line 2)"]),
+    ],
+    ids=["import", "syntax", "raises", "exits", "user error"],
+)
+def test_a_file_that_does_not_import(tmp_path: Path, text: str, fragments: list[str]) -> None:
+    message = refusal(written(tmp_path, text))
+    for fragment in ["mine.py does not import", *fragments]:
+        assert fragment in message
+
+
+def test_a_name_that_is_not_there(tmp_path: Path) -> None:
+    path = written(tmp_path, "def one(): ...\n")
+    assert "has no 'two'; its kernels are: one" in refusal(f"{path}:two")
+
+
+def test_several_kernels_and_no_name(tmp_path: Path) -> None:
+    message = refusal(written(tmp_path, "def one(): ...\ndef two(): ...\n"))
+    assert "several kernels (one, two)" in message
+    assert "mine.py:NAME" in message
+
+
+def test_no_kernel_at_all(tmp_path: Path) -> None:
+    assert "neither a CudaKernel nor a function" in refusal(written(tmp_path, "x = 1\n"))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("x", "of type int"), ("C", "a class")])
+def test_a_name_that_is_no_kernel(tmp_path: Path, name: str, kind: str) -> None:
+    path = written(tmp_path, "x = 1\nclass C: ...\n")
+    assert f":{name} is {kind}, and neither a CudaKernel nor a function" in refusal(f"{path}:{name}")

@@ -1,0 +1,56 @@
+"""The examples are judged by the very commands that their README shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Runner = Callable[..., "subprocess.CompletedProcess[str]"]
+
+SMALL = ("--shape", "1,2,70,32", "--shape", "1,1,33,64")
+
+
+def commands(root: Path) -> list[str]:
+    return re.findall(r"`sdpalab judge (\S+\.py)`", (root / "examples" / "README.md").read_text())
+
+
+def test_the_readme_names_every_example(root: Path) -> None:
+    examples = {f"examples/{path.name}" for path in (root / "examples").glob("*.py")}
+    assert examples == set(commands(root))
+    for example in examples:
+        assert f"sdpalab judge {example}" in (root / example).read_text()
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("example", ["my_kernel.py", "my_callable.py", "my_kernel.py:MY_KERNEL"])
+def test_an_example_passes(cli: Runner, tmp_path: Path, example: str, causal: bool) -> None:
+    report = tmp_path / "verdict.json"
+    done = cli("judge", f"examples/{example}", *SMALL, *(["--causal"] if causal else []), "--json", report)
+    assert done.returncode == 0, done.stdout + done.stderr
+    verdict = json.loads(report.read_text())
+    assert verdict["status"] == "PASSED"
+    shapes = {(case["problem"]["seq_q"], case["problem"]["head_dim"]) for case in verdict["cases"]}
+    assert {(70, 32), (33, 64)} <= shapes
+    assert all(case["problem"]["causal"] is causal for case in verdict["cases"])
+
+
+def test_an_example_says_what_it_does_not_support(cli: Runner) -> None:
+    done = cli("judge", "examples/my_kernel.py", "--shape", "1,1,8,128")
+    assert done.returncode == 2
+    assert "head_dim is at most 64, not 128" in done.stderr
+
+
+def test_a_broken_copy_of_the_example_is_judged_wrong(cli: Runner, root: Path, tmp_path: Path) -> None:
+    for name in ("my_kernel.cu", "my_kernel.py"):
+        (tmp_path / name).write_text((root / "examples" / name).read_text())
+    source = tmp_path / "my_kernel.cu"
+    assert source.read_text().count("sum *= rescale;") == 1
+    source.write_text(source.read_text().replace("sum *= rescale;", ""))
+    done = cli("judge", tmp_path / "my_kernel.py", *SMALL)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "INCORRECT" in done.stdout

@@ -1,0 +1,92 @@
+"""Problem: what it accepts, what it refuses, and the numbers that follow from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdpalab.errors import UserError
+from sdpalab.problem import MISSION, NAMED_PROBLEMS, TWELVE_CASES, Problem, parse_shape
+
+small = st.integers(1, 9)
+
+
+@given(b=small, group=small, hkv=small, sq=small, skv=small, d=small, causal=st.booleans())
+def test_counts_are_those_of_the_mask(b: int, group: int, hkv: int, sq: int, skv: int, d: int, causal: bool) -> None:
+    problem = Problem(b, hkv * group, sq, d, kv_heads=hkv, seq_kv=skv, causal=causal)
+    visible = np.ones((sq, skv), bool)
+    if causal:
+        visible = np.arange(skv) <= np.arange(sq)[:, None]
+    pairs = b * hkv * group * int(visible.sum())
+    assert problem.scores == problem.exponentials == pairs
+    assert problem.flops == 4 * d * pairs
+    assert problem.least_bytes == 2 * 2 * (np.prod(problem.q_shape) + np.prod(problem.kv_shape))
+    assert problem.group == group
+
+
+def test_mission_numbers() -> None:
+    assert MISSION.flops == 4 * 8 * 512 * 512 * 64 == 536870912
+    assert MISSION.least_bytes == 4 * 8 * 512 * 64 * 2 == 2097152
+    assert MISSION.exponentials == 2097152
+    assert MISSION.scale == 0.125
+
+
+def test_defaults_follow_the_fields_they_depend_on() -> None:
+    wide = MISSION.with_(heads=4, seq_q=100, head_dim=128)
+    assert (wide.kv_heads, wide.seq_kv, wide.scale) == (4, 100, 1.0 / math.sqrt(128))
+    kept = Problem(1, 8, 512, 64, kv_heads=2, seq_kv=9, scale=0.5).with_(seq_q=7, head_dim=32)
+    assert (kept.kv_heads, kept.seq_kv, kept.scale) == (2, 9, 0.5)
+
+
+def test_frozen_hashable_and_json() -> None:
+    problem = Problem(2, 8, 333, 64, kv_heads=2, seq_kv=400, dtype="bfloat16", causal=True, scale=0.5)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        problem.batch = 3  # type: ignore[misc]
+    again = Problem(**json.loads(json.dumps(problem.to_dict())))
+    assert again == problem
+    assert hash(again) == hash(problem)
+    assert problem.label == "2x8x333x64/kv2x400 causal bfloat16 scale=0.5"
+
+
+def test_the_twelve_cases_are_four_shapes_with_three_seeds() -> None:
+    assert len(TWELVE_CASES) == len(set(TWELVE_CASES)) == 12
+    shapes = {problem.q_shape for problem, _ in TWELVE_CASES}
+    assert shapes == {(1, 2, 64, 64), (1, 4, 128, 64), (1, 8, 512, 64), (2, 2, 64, 64)}
+    assert {seed for _, seed in TWELVE_CASES} == {0, 1, 2}
+    assert NAMED_PROBLEMS["mission"] is MISSION
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"batch": 0}, "batch"),
+        ({"heads": -1}, "heads"),
+        ({"seq_q": 1.5}, "seq_q"),
+        ({"seq_q": True}, "seq_q"),
+        ({"head_dim": "64"}, "head_dim"),
+        ({"seq_kv": 0}, "seq_kv"),
+        ({"kv_heads": 3}, "divide"),
+        ({"dtype": "float8"}, "dtype"),
+        ({"causal": 1}, "causal"),
+        ({"scale": float("inf")}, "scale"),
+        ({"scale": "1"}, "scale"),
+    ],
+)
+def test_what_cannot_be_a_problem(changes: dict[str, Any], word: str) -> None:
+    fields: dict[str, Any] = {"batch": 1, "heads": 8, "seq_q": 16, "head_dim": 64}
+    with pytest.raises(UserError, match=word):
+        Problem(**(fields | changes))
+
+
+def test_parse_shape() -> None:
+    assert parse_shape("1,8,512,64") == (1, 8, 512, 64)
+    for text in ("1,8,512", "1,8,512,64,1", "1,8,0,64", "1,-8,512,64", "1,8,x,64", "", "1,8,512,64.0"):
+        with pytest.raises(UserError, match="shape"):
+            parse_shape(text)
