@@ -88,7 +88,7 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], str]] = [
     ("unknown command", ("frobnicate",), "frobnicate"),
     ("unknown option", ("judge", "scalar", "--frobnicate"), "--frobnicate"),
     ("missing argument", ("judge",), "KERNEL"),
-    ("option without a number", ("judge", "scalar", *SMALL, "--seed", "many"), "many"),
+    ("option without a number", ("judge", "scalar", *SMALL, "--seed", "many"), "--seed"),
     ("unknown kernel", ("judge", "flahs"), "flash"),
     ("unknown kernel, build", ("build", "flahs"), "flash"),
     ("unknown kernel, repro", ("repro", "--kernel", "flahs"), "flash"),

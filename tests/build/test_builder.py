@@ -80,8 +80,8 @@ def test_output_depends_on_no_place(tmp_path: Path) -> None:
     assert outputs[0] == outputs[1]
     for output in outputs:
         assert b'"/part/f.cuh"' in output
-        for path in (tmp_path, package, Path(sys.prefix), Path.cwd(), Path.home() / ""):
-            assert len(path.parts) < 3 or str(path).encode() not in output
+        for path in (tmp_path, package, Path(sys.prefix)):
+            assert str(path).encode() not in output
 
 
 KeyChange = Callable[[Module, Path], tuple[Module, str, tuple[str, ...]]]
@@ -171,7 +171,7 @@ def test_first_error_in_one_sentence(cache: Cache, source: str, message: str) ->
 
 
 def test_error_in_a_header_names_the_header(tmp_path: Path, cache: Cache) -> None:
-    (tmp_path / "h.cuh").write_text("\n\nint f() { return lost; }\n")
+    (tmp_path / "h.cuh").write_text("\n\n__device__ int f() { return lost; }\n")
     with pytest.raises(BuildError, match=r'^h\.cuh, line 3: identifier "lost" is undefined$'):
         build(Module("k.cu", '#include "h.cuh"\n__global__ void k() {}', "k", {}, (tmp_path,)), cache=cache)
 

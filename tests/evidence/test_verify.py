@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evidence.conftest import Sample
+from evidence_sample import Sample
 
 from sdpalab.errors import UserError
 from sdpalab.evidence import verify, verify_bundle
@@ -45,7 +45,7 @@ def test_an_honest_bundle_is_accepted_packed_and_unpacked(sample: Sample, unpack
         outcome = verify_bundle(path)
         assert outcome.findings == []
         assert "honest BLOCK_M=64: PASSED" in outcome.summary[0]
-        assert "3 of 3 cases re-derived" in outcome.summary[0]
+        assert "4 of 4 cases re-derived" in outcome.summary[0]
         assert "1 of the 12 contract cases passed" in outcome.summary[0]
         assert "wrong-scale BLOCK_M=64: INCORRECT" in outcome.summary[1]
         assert "not judged (it does not compile)" in outcome.summary[2]
@@ -154,7 +154,7 @@ def build_of(record: dict[str, Any]) -> dict[str, Any]:
 def call_it_passed(record: dict[str, Any]) -> None:
     """Flip every status to PASSED, with limits that would allow it."""
     for found in record["verdict"]["cases"]:
-        found["limits"].update({name: 1.0 for name in verify.LIMITED})
+        found["limits"].update(dict.fromkeys(verify.LIMITED, 1.0))
         found.update(status="PASSED", reason="")
     record["verdict"].update(status="PASSED", passed=True, reason="")
 
@@ -162,7 +162,7 @@ def call_it_passed(record: dict[str, Any]) -> None:
 def shrink_errors(record: dict[str, Any]) -> None:
     """Flip every status to PASSED, with errors that would allow it."""
     for found in record["verdict"]["cases"]:
-        found["errors"].update({name: 1e-9 for name in verify.LIMITED})
+        found["errors"].update(dict.fromkeys(verify.LIMITED, 1e-09))
         found.update(status="PASSED", reason="")
     record["verdict"].update(status="PASSED", passed=True, reason="")
 
@@ -190,6 +190,11 @@ FORGERIES: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
     "another seed": ("00-honest", lambda r: case(r).update(seed=7), "is not what normal inputs of seed 7 are"),
     "an array gone": ("00-honest", lambda r: case(r)["digests"].pop("yardstick"), "without the array yardstick"),
     "outputs of two cases swapped": (
+        "00-honest",
+        lambda r: case(r, 3)["digests"].update(o=case(r, 2)["digests"]["o"]),
+        "its arrays say INCORRECT",
+    ),
+    "an output of another shape": (
         "00-honest",
         lambda r: case(r, 0)["digests"].update(o=case(r, 2)["digests"]["o"]),
         "malformed",
@@ -345,7 +350,7 @@ def test_what_is_no_bundle_is_said_to_be_none(sample: Sample, unpacked: Path, tm
     empty.mkdir()
     (tmp_path / "nothing.tar.gz").touch()
     for path in (text, other, empty, tmp_path / "nothing.tar.gz", tmp_path / "absent.tar.gz"):
-        with pytest.raises(UserError, match="it is not a bundle|cannot be read"):
+        with pytest.raises(UserError, match=r"it is not a bundle|cannot be read"):
             verify_bundle(path)
         assert verify.main([str(path)]) == 2
     assert verify.main([]) == 2

@@ -56,11 +56,11 @@ def softmax_then_round(problem: Problem, inputs: Inputs) -> Array:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kind", list(INPUT_KINDS))
 def test_right_outputs_pass(kind: str, causal: bool, dtype: str) -> None:
-    for problem in (Problem(1, 2, 99, 64, kv_heads=1), Problem(1, 2, 2, 32), Problem(1, 1, 1, 64), RAGGED):
+    for problem in (Problem(1, 2, 99, 64, kv_heads=1), Problem(1, 2, 2, 32), Problem(1, 1, 1, 64)):
         problem = problem.with_(causal=causal, dtype=dtype)
         inputs = make_inputs(problem, kind, 5)
-        outputs = [online(problem, inputs, tile=tile) for tile in (16, 48, 128)]
-        outputs += [online(problem, inputs, tile=64, order=-1), torch_math(problem, inputs)]
+        outputs = [online(problem, inputs, tile=tile) for tile in (16, 48)]
+        outputs += [online(problem, inputs, tile=32, order=-1), torch_math(problem, inputs)]
         for out in outputs:
             found = judged(problem, inputs, out)
             assert found.status is Status.PASSED, found.reason
@@ -103,7 +103,7 @@ def test_zeros_mean_v_and_v_fail_each_of_the_twelve_cases(case: int) -> None:
         ("rows", RAGGED, "normal"),
         ("rows", RAGGED, "needle"),
         ("heads", RAGGED, "normal"),
-        ("last row", MISSION, "normal"),
+        ("last row", RAGGED, "normal"),
     ],
 )
 def test_a_planted_bug_is_found(bug: str, problem: Problem, kind: str, dtype: str) -> None:

@@ -39,8 +39,8 @@ def run(
     Returns
     -------
     tuple of arrays
-        The results in the order of ``results``. That the second run agrees where the instructions ran, and that it left all
-        other threads' registers alone, is checked here.
+        The results in the order of ``results``. That the second run agrees where the instructions ran, and that it left
+        all other threads' registers alone, is checked here.
     """
     arrays = {name: _encoded(TYPES[type_name], values) for name, (type_name, values) in inputs.items()}
     count = len(next(iter(arrays.values())))

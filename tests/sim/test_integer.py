@@ -58,7 +58,9 @@ def test_two_operands(opcode, type_name):
 def test_constants_and_the_destination_as_a_source(opcode):
     values = corners(32)
     (d, e) = run(
-        f"mov.u32 %d, %a; {opcode}.s32 %d, %d, -7; {opcode}.s32 %e, 100, %a;", {"d": "s32", "e": "s32"}, a=("s32", values)
+        f"mov.u32 %d, %a; {opcode}.s32 %d, %d, -7; {opcode}.s32 %e, 100, %a;",
+        {"d": "s32", "e": "s32"},
+        a=("s32", values),
     )
     exact = [signed(a, 32) for a in values]
     assert d.tolist() == [signed(TWO_OPERANDS[opcode](a, -7), 32) for a in exact]

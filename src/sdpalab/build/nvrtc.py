@@ -150,7 +150,8 @@ def compile_program(
             (status,) = nvrtc.nvrtcAddNameExpression(program, expression.encode())
             _expect(nvrtc, status, f"take the entry {expression!r}")
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-        log = _get(nvrtc, "ProgramLog", program).decode(errors="replace").strip()
+        # ptxas's part of the log begins after a zero byte of its own.
+        log = _get(nvrtc, "ProgramLog", program).decode(errors="replace").replace("\0", "").strip()
         if status == nvrtc.nvrtcResult.NVRTC_ERROR_OUT_OF_MEMORY:
             raise MachineError(f"{name}: the compiler ran out of memory")
         if int(status):

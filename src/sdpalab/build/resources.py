@@ -38,7 +38,7 @@ class Resources:
     static_shared_bytes, dynamic_shared_bytes : int
         A block's.
     constant_bytes : int
-        All constant banks, parameters included.
+        All constant banks of the entry, its parameters included, and those that the module's entries share.
     threads_per_block : int
     blocks_per_sm, warps_per_sm : int
         Theoretical occupancy; ``limiter`` is what keeps the next block out.
@@ -121,8 +121,11 @@ def resources(build: Build, launch: Launch, cache: Cache | None = None) -> Resou
 
 def _usage(build: Build) -> dict[str, int]:
     text = run_tool("cuobjdump", ("--dump-resource-usage",), build.cubin)
-    found = re.search(rf"^\s*Function {re.escape(build.entry)}:\s*\n(.*)$", text, re.MULTILINE)
-    usage = {name: int(size) for name, size in re.findall(r"([A-Z]+(?:\[\d+\])?):(\d+)", found[1] if found else "")}
+    usage: dict[str, int] = {}
+    for heading in ("Common", f"Function {build.entry}"):
+        found = re.search(rf"^\s*{re.escape(heading)}:\s*\n(.*)$", text, re.MULTILINE)
+        figures = re.findall(r"([A-Z]+(?:\[\d+\])?):(\d+)", found[1] if found else "")
+        usage |= {name: int(size) for name, size in figures}
     missing = {"REG", "STACK", "SHARED", "LOCAL"} - usage.keys()
     if missing:
         raise MachineError(f"cuobjdump does not say {', '.join(sorted(missing))} of {build.entry}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from sdpalab.commands.common import (
     JsonOption,
@@ -21,10 +21,10 @@ from sdpalab.commands.common import (
     verdict_text,
     write_json,
 )
-from sdpalab.errors import UserError
+from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.verdict import Case, Status, Verdict
 
-__all__ = ["CaseProgress", "exit_code", "judge", "print_verdict"]
+__all__ = ["CaseProgress", "judge", "print_outcome"]
 
 
 def judge(
@@ -77,23 +77,19 @@ def judge(
             seed=seed,
             progress=progress.finished,
         )
-    print_verdict(console, verdict, time.monotonic() - start)
+    _print_cases(console, verdict)
+    print_outcome(console, verdict, time.monotonic() - start)
     write_json(json, verdict.to_dict())
-    return exit_code(verdict)
-
-
-def exit_code(verdict: Verdict) -> int:
-    """0 passed, 1 judged wrong, 2 refused by every case that did not pass, 3 the machine failed."""
     bad = {case.status for case in verdict.cases if not case.passed}
-    if verdict.passed:
-        return 0
-    if bad <= {Status.INFRA_ERROR}:
-        return 3
-    return 2 if bad <= {Status.UNSUPPORTED, Status.BUILD_FAILED} else 1
+    if not verdict.passed and bad <= {Status.INFRA_ERROR}:
+        raise MachineError(verdict.reason)
+    if not verdict.passed and bad <= {Status.UNSUPPORTED, Status.BUILD_FAILED}:
+        raise UserError(verdict.reason)
+    return 0 if verdict.passed else 1
 
 
-def print_verdict(console: Console, verdict: Verdict, seconds: float) -> None:
-    """A row a case: status, each error with its share of the limit, the worst row; then reasons, then the verdict."""
+def _print_cases(console: Console, verdict: Verdict) -> None:
+    """A row a case: status, each error with its share of the limit, the worst row; then the reasons."""
     title = " ".join(filter(None, (verdict.kernel, verdict.config)))
     heads = ("max error", "of limit", "rel L2", "of limit ", "worst row", "of limit  ")
     shown = table(f"{title} on {verdict.device}", ("case", "status", *heads, "at (b,h,i)"), numeric=heads)
@@ -103,6 +99,10 @@ def print_verdict(console: Console, verdict: Verdict, seconds: float) -> None:
     for case in verdict.cases:
         if not case.passed:
             console.print(f"{case.name}: {case.status.value}: {case.reason}", soft_wrap=True)
+
+
+def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:
+    """The verdict in one line."""
     passed = sum(case.passed for case in verdict.cases)
     outcome = f"{passed} of {len(verdict.cases)} cases passed on {verdict.device} in {seconds:.1f} s"
     line = f"{verdict.status.value}: {verdict.kernel}, {outcome}"
@@ -128,10 +128,10 @@ def _share(error: float, limit: float) -> str:
 
 
 class CaseProgress:
-    """Progress over the cases: a bar on a terminal, a line a case that did not pass elsewhere."""
+    """Progress over the cases: a bar on a terminal, and a line for each finished case if ``lines``."""
 
-    def __init__(self, console: Console, label: str, total: int) -> None:
-        self._console, self._stack = console, ExitStack()
+    def __init__(self, console: Console, label: str, total: int, *, lines: bool = False) -> None:
+        self._console, self._lines = console, lines
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -144,12 +144,18 @@ class CaseProgress:
         self._task = self._bar.add_task(f"judging {label}", total=total)
 
     def __enter__(self) -> CaseProgress:
-        self._stack.enter_context(self._bar)
+        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._bar.stop()
 
     def finished(self, case: Case) -> None:
         """Count one finished case."""
         self._bar.advance(self._task)
+        if self._lines:
+            max_abs, share, _, rel_l2_share, _, row_share, _ = _figures(case)
+            figures = f"max error {max_abs}, {share} of its limit; rel L2 {rel_l2_share}; worst row {row_share}"
+            said = figures if case.passed else case.reason
+            line = Text.assemble(verdict_text(case.passed, f"{case.status.value:9}"), f" {case.name:24} {said}")
+            self._console.print(line, soft_wrap=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import JsonOption, console_for, progress_console, table, verdict_text, write_json
+from sdpalab.commands.common import JsonOption, console_for, table, verdict_text, write_json
 from sdpalab.commands.doctor import print_checks
-from sdpalab.commands.judge import CaseProgress, print_verdict
+from sdpalab.commands.judge import CaseProgress, print_outcome
 from sdpalab.errors import MachineError, UserError
 
 if TYPE_CHECKING:
@@ -100,7 +102,7 @@ def repro(
     seconds = time.monotonic() - start
     console.print(f"bundle  {written.tarball}", soft_wrap=True)
     console.print(f"report  {written.report} (open it in any browser)", soft_wrap=True)
-    console.print(f"verify  sdpalab verify {written.tarball} (done once: accepted)", soft_wrap=True)
+    console.print(f"verify  {_own_command()} verify {written.tarball} (just done: accepted)", soft_wrap=True)
     _summary(console, attempts, seconds)
     passed = all(attempt.passed for attempt in attempts)
     write_json(
@@ -139,11 +141,11 @@ def _attempt(console: Console, bundle: BundleWriter, name: str, candidate: Any, 
             steps = build_kernel(candidate, candidate.default_config, problems, ARCH)
             for step in steps:
                 _print_build(console, step)
-        with CaseProgress(progress_console(), label, len(specs)) as progress:
+        with CaseProgress(console, label, len(specs), lines=True) as progress:
             verdict = judge_candidate(
                 name, specs, device=device, arch=ARCH, store=bundle.arrays, progress=progress.finished
             )
-        print_verdict(console, verdict, time.monotonic() - start)
+        print_outcome(console, verdict, time.monotonic() - start)
     except UserError as error:
         failure = str(error)
         console.print(verdict_text(False, f"no verdict: {failure}"), soft_wrap=True)
@@ -169,6 +171,16 @@ def _print_build(console: Console, step: BuiltStep) -> None:
     )
     outcome = "gate passed" if step.gate.ok else f"gate failed: {'; '.join(step.gate.failures)}"
     console.print(verdict_text(step.gate.ok, outcome), soft_wrap=True)
+
+
+def _own_command() -> str:
+    """How to call this command line again from here: it need not be on the path."""
+    if shutil.which("sdpalab"):
+        return "sdpalab"
+    script = Path(sys.executable).with_name("sdpalab")
+    if not script.exists():
+        return f"{sys.executable} -m sdpalab"
+    return str(script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script)
 
 
 def _headline(console: Console, text: str) -> None:

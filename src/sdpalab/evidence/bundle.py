@@ -118,10 +118,10 @@ class BundleWriter:
         ValueError
             If the record would be illegal, such as a case that ran PTX which is none of the builds'.
         """
-        number = len(self._attempts)
+        label = f"{len(self._attempts):02d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', kernel)}"
         records = []
         for step, built in enumerate(builds):
-            directory = f"build/{number:02d}-{kernel}" + (f"-{step}" if step else "")
+            directory = f"build/{label}" + (f"-{step}" if step else "")
             for name, content in built.files.items():
                 self._put(f"{directory}/{name}", content)
             records.append(built.record(directory))
@@ -135,7 +135,7 @@ class BundleWriter:
             figures=tuple(figures),
         )
         self._attempts.append(record)
-        self._put(f"records/{number:02d}-{kernel}.json", _json(record))
+        self._put(f"records/{label}.json", _json(record))
         return record
 
     def write(self) -> WrittenBundle:

@@ -615,7 +615,12 @@ def cubin_resources(cubin: bytes, entry: str) -> dict[str, int]:
     """Registers, stack and static shared memory of ``entry``, read from the ELF file that the compiler wrote.
 
     Registers and frame are the attributes 0x2f (REGCOUNT) and 0x11 (FRAME_SIZE) of section ``.nv.info``; static shared
-    memory is the size of ``.nv.shared.<entry>``. Raises ValueError if it is no such file or has no such entry.
+    memory is the size of ``.nv.shared.<entry>``, less the system's 1 KiB from sm_90 on.
+
+    Raises
+    ------
+    ValueError
+        If it is no such file, or has no such entry.
     """
     if cubin[:6] != b"\x7fELF\x02\x01":
         raise ValueError("the cubin is no 64-bit ELF file")
@@ -632,7 +637,8 @@ def cubin_resources(cubin: bytes, entry: str) -> dict[str, int]:
     named = {text(strings, section[0]): section for section in sections}
     symbols = named[".symtab"]
     names = [text(symbols[6], name) for (name,) in struct.iter_unpack("<I20x", body(symbols))]
-    found = {"static_shared_bytes": named[f".nv.shared.{entry}"][5] if f".nv.shared.{entry}" in named else 0}
+    shared = named[f".nv.shared.{entry}"][5] if f".nv.shared.{entry}" in named else 0
+    found = {"static_shared_bytes": shared - (1024 if shared and ".nv.shared.reserved.0" in named else 0)}
     info, at = body(named[".nv.info"]), 0
     while at < len(info):
         form, attribute, length = struct.unpack_from("<BBH", info, at)

@@ -35,6 +35,9 @@ def torch_output(q: Array, k: Array, v: Array, *, scale: float, causal: bool) ->
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     group = q.shape[1] // k.shape[1]
+    # torch scales after it masks, and -inf times a negative number or 0 is no mask: the same scores from another Q.
+    if scale <= 0.0:
+        q, scale = (-q, -scale) if scale else (0 * q, 1.0)
     keys, values = (to_torch(array).repeat_interleave(group, dim=1) for array in (k, v))
     try:
         with torch.no_grad(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):

@@ -30,8 +30,8 @@ struct ScoreScale {
     }
 };
 
-__device__ __forceinline__ float softmax_weight(float score, float row_max, float scale_log2) {
-    return ptx::ex2_approx_ftz_f32((score - row_max) * scale_log2);
+__device__ __forceinline__ float softmax_weight(float score, float reference, float scale_log2) {
+    return ptx::ex2_approx_ftz_f32((score - reference) * scale_log2);
 }
 
 // Factor on a row's output; 0 for a row that saw no key.

@@ -96,7 +96,7 @@ def _directed(operation: str, rounding: str) -> Compute:
     return run
 
 
-def _rounded(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType, operation: str) -> Compute:
+def _rounded(decoder: Decoder, mods: Mods, type_: PtxType, operation: str) -> Compute:
     """The compute of an operation, under the rounding that its modifiers ask for."""
     rounding = mods.choice(ROUNDINGS, default="rn")
     if rounding != "rn" and type_.name != "f32":
@@ -106,7 +106,7 @@ def _rounded(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxT
     if operation == "fma":
         if is_half(type_):
             return HALF_FMA[type_.kind]
-        return fma_f32(decoder, instruction) if type_.name == "f32" else fma_f64
+        return fma_f32(decoder) if type_.name == "f32" else fma_f64
     if is_half(type_):
         return HALF_MUL[type_.kind] if operation == "mul" else halved(_NEAREST[operation])
     return _NEAREST[operation]
@@ -114,14 +114,14 @@ def _rounded(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxT
 
 def _binary(operation: str) -> FloatHandler:
     def handler(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType) -> Step:
-        compute = _rounded(decoder, instruction, mods, type_, operation)
+        compute = _rounded(decoder, mods, type_, operation)
         return apply(decoder, instruction, type_, 2, _clamped(mods, type_, compute))
 
     return handler
 
 
 def _fma(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType) -> Step:
-    compute = _rounded(decoder, instruction, mods, type_, "fma")
+    compute = _rounded(decoder, mods, type_, "fma")
     return apply(decoder, instruction, type_, 3, _clamped(mods, type_, compute, relu=True))
 
 
@@ -153,7 +153,7 @@ def _div(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType)
         raise mods.unsupported("there is no division of halves")
     kind = mods.choice(("approx", "full"), default="rounded") if type_.name == "f32" else "rounded"
     if kind == "rounded":
-        compute = _rounded(decoder, instruction, mods, type_, "div")
+        compute = _rounded(decoder, mods, type_, "div")
     else:
         compute = _divide_approximately if kind == "approx" else np.divide
     return apply(decoder, instruction, type_, 2, _clamped(mods, type_, compute))

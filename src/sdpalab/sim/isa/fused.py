@@ -5,64 +5,57 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.decode import Decoder
-from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.rounding import Compute, scratch, sum_to_odd
 from sdpalab.sim.selection import Array
 
 __all__ = ["fma_f32", "fma_f64"]
 
 _TIE = np.int64(1 << 28)
-_BELOW = np.int64((1 << 29) - 1)
+_DROPPED = np.int64((1 << 29) - 1)
 _INT_MIN = np.iinfo(np.int32).min
 _EXPONENT = np.uint32(0xFF << 23)
 _LEAST_NORMAL = 2.0**-126
 
 
-def fma_f32(decoder: Decoder, instruction: Instruction) -> Compute:
+def fma_f32(decoder: Decoder) -> Compute:
     """``a * b + c`` of float32, rounded to nearest even.
 
     The float64 product is exact. Its float64 sum with ``c``, rounded again to float32, is rounded once in effect unless
-    it lies exactly halfway between two float32 numbers. In the normal range such a sum has the 29 bits that float32
-    drops equal to 1 followed by zeros; among the subnormal numbers they are elsewhere, so a subnormal result is suspect
-    as it is. Suspects are few, and computed again from a sum rounded to odd.
+    it lies exactly halfway between two float32 numbers; and even then, if the product fits 24 bits, because the sum of
+    two float32 numbers survives being rounded twice (Figueroa, 1995). So all is well if the products are those of f16
+    values. Otherwise sums are suspect whose 29 bits that float32 drops are 1 followed by zeros, and subnormal results,
+    which drop others. Suspects are few; they are computed again from a sum rounded to odd.
     """
-    product, addend, total, shifted = (scratch(decoder, name) for name in ("product", "addend", "total", "shifted"))
+    product, addend, total, spare = (scratch(decoder, name) for name in ("product", "addend", "total", "spare"))
     views: dict[int, tuple[Array, ...]] = {}
 
     def compute(a: Array, b: Array, c: Array, out: Array) -> None:
         n = len(out)
         bound = views.get(n)
         if bound is None:
-            bits = shifted.view(np.int32)
-            bound = (
-                product[:n],
-                addend[:n],
-                total[:n],
-                total.view(np.int32)[: 2 * n],
-                bits[: 2 * n],
-                bits.view(np.uint32)[:n],
-            )
-            views[n] = bound
-        p, t, s, words, moved, exponents = bound
+            words, raw = total.view(np.int32)[: 2 * n], product.view(np.int64)[:n]
+            shifted, exponents = spare.view(np.int32)[: 2 * n], spare.view(np.uint32)[:n]
+            bound = views[n] = product[:n], addend[:n], total[:n], raw, words, shifted, exponents
+        p, t, s, raw, words, shifted, exponents = bound
         np.copyto(p, a)
         np.copyto(t, b)
         np.multiply(p, t, p)
         np.copyto(t, c)
         np.add(p, t, s)
         np.copyto(out, s, casting="same_kind")
-        # The low words decide. The high words, along for the ride because strided access is slow, only raise false
-        # alarms.
-        np.left_shift(words, 3, moved)
-        if np.minimum.reduce(moved) == _INT_MIN:
-            _repair(p, t, s, out, np.flatnonzero(s.view(np.int64) & _BELOW == _TIE))
+        if np.bitwise_or.reduce(raw) & _DROPPED:
+            # The low words decide. The high words come along because strided access is slow; their alarms are false.
+            np.left_shift(words, 3, shifted)
+            if np.minimum.reduce(shifted) == _INT_MIN:
+                _repair(p, t, out, np.flatnonzero(s.view(np.int64) & _DROPPED == _TIE))
         np.bitwise_and(out.view(np.uint32), _EXPONENT, exponents)
         if not np.minimum.reduce(exponents):
-            _repair(p, t, s, out, np.flatnonzero((np.abs(s) < _LEAST_NORMAL) & (s != 0)))
+            _repair(p, t, out, np.flatnonzero((np.abs(s) < _LEAST_NORMAL) & (s != 0)))
 
     return compute
 
 
-def _repair(p: Array, c: Array, s: Array, out: Array, lanes: Array) -> None:
+def _repair(p: Array, c: Array, out: Array, lanes: Array) -> None:
     if len(lanes):
         out[lanes] = sum_to_odd(p[lanes], c[lanes])
 

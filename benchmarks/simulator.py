@@ -1,0 +1,149 @@
+"""The simulator on the mission shape, beside Triton's interpreter on the same tile sizes in the same run.
+
+    python benchmarks/simulator.py [--repeats 5]
+
+Prints the median and the spread of each, the ratio pair by pair, and the growth with the sequence length. Needs the extra ``triton``
+for the comparison; says so where it is missing. Times are of this machine's CPU: they say how long a simulation takes,
+never how fast a kernel is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+
+import numpy as np
+
+from sdpalab import sim
+from sdpalab.build import build
+from sdpalab.inputs import make_inputs
+from sdpalab.judge.reference import attention_float64
+from sdpalab.kernels.registry import get
+from sdpalab.problem import MISSION, Problem
+
+BLOCK_M, BLOCK_N = 64, 64
+
+
+def simulate(problem: Problem, checks: tuple[str, ...]) -> tuple[Callable[[], sim.Report], np.ndarray]:
+    """A function that simulates ``flash`` once, and the array its output lands in."""
+    plan = get("flash").launch_plan(problem)
+    (step,) = plan.steps
+    assert step.module is not None
+    built = build(step.module, "sm_89")
+    inputs = make_inputs(problem, "normal", 0)
+    arrays = {"q": inputs.q.copy(), "k": inputs.k.copy(), "v": inputs.v.copy(), "o": np.empty(problem.q_shape, np.float16)}
+    args = [arrays[arg] if isinstance(arg, str) else arg for arg in step.args]
+
+    def run() -> sim.Report:
+        arrays["o"].fill(np.nan)
+        return sim.launch(
+            built.ptx, built.entry, step.grid, step.block, args, dynamic_smem=step.dynamic_smem, checks=checks
+        )
+
+    return run, arrays["o"]
+
+
+def interpret(problem: Problem) -> tuple[Callable[[], None], np.ndarray]:
+    """A function that runs a FlashAttention-2 style Triton kernel once in Triton's interpreter, and its output."""
+    import torch
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def attention(q, k, v, o, seq, scale_log2, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr):
+        head = tl.program_id(1)
+        rows = tl.program_id(0) * M + tl.arange(0, M)
+        dims = tl.arange(0, D)
+        base = head * seq * D
+        q_tile = tl.load(q + base + rows[:, None] * D + dims[None, :])
+        top = tl.full([M], float("-inf"), tl.float32)
+        total = tl.zeros([M], tl.float32)
+        acc = tl.zeros([M, D], tl.float32)
+        for start in range(0, seq, N):
+            cols = start + tl.arange(0, N)
+            k_tile = tl.load(k + base + cols[:, None] * D + dims[None, :])
+            s = tl.dot(q_tile, tl.trans(k_tile)) * scale_log2
+            new_top = tl.maximum(top, tl.max(s, 1))
+            p = tl.exp2(s - new_top[:, None])
+            fade = tl.exp2(top - new_top)
+            total = total * fade + tl.sum(p, 1)
+            v_tile = tl.load(v + base + cols[:, None] * D + dims[None, :])
+            acc = tl.dot(p.to(tl.float16), v_tile, acc * fade[:, None])
+            top = new_top
+        tl.store(o + base + rows[:, None] * D + dims[None, :], (acc / total[:, None]).to(tl.float16))
+
+    inputs = make_inputs(problem, "normal", 0)
+    q, k, v = (torch.from_numpy(array.copy()) for array in (inputs.q, inputs.k, inputs.v))
+    o = torch.empty_like(q)
+    grid = (problem.seq_q // BLOCK_M, problem.batch * problem.heads)
+    scale_log2 = problem.scale * 1.4426950408889634
+
+    def run() -> None:
+        attention[grid](q, k, v, o, problem.seq_q, scale_log2, D=problem.head_dim, M=BLOCK_M, N=BLOCK_N)
+
+    return run, o.numpy()
+
+
+def seconds(function: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def line(name: str, samples: list[float], extra: str = "") -> None:
+    """One row: median and range."""
+    print(f"{name:<44} {statistics.median(samples):7.3f} s   ({min(samples):.3f} to {max(samples):.3f}) {extra}")
+
+
+def relative_error(out: np.ndarray, problem: Problem) -> float:
+    """Relative L2 distance from the float64 reference."""
+    inputs = make_inputs(problem, "normal", 0)
+    reference = attention_float64(inputs.q, inputs.k, inputs.v, scale=problem.scale, causal=problem.causal)
+    return float(np.linalg.norm(out.astype(np.float64) - reference) / np.linalg.norm(reference))
+
+
+def main() -> None:
+    """Print the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    repeats = parser.parse_args().repeats
+    first = time.perf_counter()
+    plain, out = simulate(MISSION, ())
+    report = plain()
+    print(f"flash, {MISSION.label}, sm_89: first call with build {time.perf_counter() - first:.3f} s")
+    checked, _ = simulate(MISSION, sim.CHECKS)
+    checked()
+    peer: Callable[[], None] | None = None
+    try:
+        peer, peer_out = interpret(MISSION)
+        peer()
+    except ImportError as error:
+        print(f"Triton's interpreter: not run, because {error.name or error} is not installed (pip install sdpalab[triton])")
+    times: dict[str, list[float]] = {"plain": [], "checked": [], "peer": []}
+    for _ in range(repeats):
+        times["plain"].append(seconds(plain))
+        times["checked"].append(seconds(checked))
+        if peer is not None:
+            times["peer"].append(seconds(peer))
+    rate = report.lane_instructions / statistics.median(times["plain"])
+    line("simulator, no checks", times["plain"], f"{rate:.2e} lane-instructions/s, rel L2 {relative_error(out, MISSION):.2e}")
+    line(f"simulator, checks: {', '.join(sim.CHECKS)}", times["checked"])
+    if peer is not None:
+        line("Triton's interpreter, same tiles", times["peer"], f"rel L2 {relative_error(peer_out, MISSION):.2e}")
+        ratios = [b / a for a, b in zip(times["plain"], times["peer"], strict=True)]
+        print(f"Triton's interpreter / simulator: {statistics.median(ratios):.1f}x ({min(ratios):.1f} to {max(ratios):.1f})")
+    print("growth with S (B=1, H=8, D=64):")
+    for seq in (512, 1024, 2048):
+        run, _ = simulate(Problem(1, 8, seq, 64), ())
+        run()
+        line(f"  S={seq}", [seconds(run) for _ in range(2)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Reading SASS: functions, classes, the main loop."""
+
+from __future__ import annotations
+
+import pytest
+
+from sdpalab.build import Cache, build, disassemble, sass
+from sdpalab.build.sass import Instruction, analyse, classify, main_loop, parse
+from sdpalab.kernels.plan import Module
+
+LISTING = """
+        .other          one,@"STO_CUDA_ENTRY STV_DEFAULT"
+.text.one:
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+.L_x_1:
+        /*0010*/                   HMMA.16816.F32 R4, R8, R10, R4 ;
+.L_x_0:
+.L_x_2:
+        /*0020*/              @!P0 SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4], R3 ;
+        /*0030*/               @P0 BRA `(.L_x_2) ;
+        /*0040*/             @!UP1 FFMA R4, R8, R10, R4 ;
+        /*0050*/              @!P1 BRA `(.L_x_1);
+        /*0060*/                   STL.64 [R1+0x8], R2 ;
+        /*0070*/                   EXIT ;
+.L_x_3:
+        /*0080*/                   BRA `(.L_x_3);
+        /*0090*/                   NOP;
+.L_x_4:
+.text.two:
+.L_x_5:
+        /*0000*/                   LDL R1, [R1] ;
+        /*0010*/                   BRA `(.L_x_5) ;
+"""
+
+
+def test_parse_functions_labels_and_predicates() -> None:
+    functions = parse(LISTING)
+    assert list(functions) == ["one", "two"]
+    one = functions["one"]
+    assert [instruction.base for instruction in one[:4]] == ["MOV", "HMMA", "SYNCS", "BRA"]
+    assert one[1] == Instruction(0x10, "HMMA.16816.F32")
+    assert (one[3].target, one[5].target, one[8].target) == (0x20, 0x10, 0x80)
+    assert functions["two"][1].target == 0
+
+
+def test_main_loop_is_the_smallest_with_the_tensor_work() -> None:
+    loop = main_loop(parse(LISTING)["one"])
+    assert [instruction.address for instruction in loop] == [0x10, 0x20, 0x30, 0x40, 0x50]
+
+
+def test_main_loop_falls_back_to_ffma_and_to_none() -> None:
+    def code(*opcodes: str) -> list[Instruction]:
+        return [Instruction(16 * n, opcode) for n, opcode in enumerate(opcodes)]
+
+    straight = code("FFMA", "FFMA", "EXIT")
+    assert main_loop(straight) == ()
+    two_loops = [*code("MOV", "MUFU"), Instruction(32, "BRA", 0), *code("", "", "", "FFMA")[3:]]
+    two_loops = [*two_loops[:3], Instruction(48, "FFMA"), Instruction(64, "BRA", 48), Instruction(80, "EXIT")]
+    assert [instruction.address for instruction in main_loop(two_loops)] == [48, 64]
+
+
+@pytest.mark.parametrize(
+    ("opcode", "name"),
+    [
+        ("HMMA.16816.F32", "HMMA"),
+        ("HGMMA.64x64x16.F32", "HGMMA"),
+        ("UTCHMMA.2CTA", "UTCMMA"),
+        ("LDSM.16.MT88.4", "LDSM"),
+        ("LDGSTS.E.BYPASS.128", "LDGSTS"),
+        ("MUFU.EX2", "MUFU"),
+        ("FFMA.FTZ", "FFMA"),
+        ("FMUL", "FADD/FMUL"),
+        ("IMAD.MOV.U32", "move"),
+        ("IMAD.WIDE", "integer"),
+        ("BAR.SYNC.DEFER_BLOCKING", "BAR"),
+        ("BRA", "control"),
+        ("XYZZY", "other"),
+    ],
+)
+def test_classes(opcode: str, name: str) -> None:
+    assert classify(opcode) == name
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"])
+def test_a_tensor_kernel_on_each_generation(tensor: Module, arch: str) -> None:
+    report = analyse(build(tensor, arch))
+    assert "other" not in report.sass
+    assert report.sass["HMMA"] >= report.main_loop["HMMA"] >= 2
+    assert report.sass["STS"] >= 1
+    assert report.sass["BAR"] >= 1
+    assert report.tensor_share == report.main_loop["HMMA"] / sum(report.main_loop.values())
+    assert sum(report.main_loop.values()) < sum(report.sass.values())
+    assert report.local_bytes == 0
+
+
+def test_disassembly_is_cached(scale: Module, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = build(scale, cache=cache)
+    first = disassemble(made, cache)
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("disassembled again")
+
+    monkeypatch.setattr(sass, "run_tool", refuse)
+    assert disassemble(made, cache) == first
+    assert "EXIT" in first

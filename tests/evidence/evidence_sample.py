@@ -1,0 +1,101 @@
+"""A small real bundle: real attention computed in NumPy, judged by the judge's own functions, beside a real build."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.build import Build, build
+from sdpalab.build.gate import check
+from sdpalab.build.resources import resources
+from sdpalab.evidence import BundleWriter, WrittenBundle, built_module
+from sdpalab.evidence.store import ArrayStore
+from sdpalab.inputs import make_inputs
+from sdpalab.judge.evaluate import evaluate
+from sdpalab.judge.numerics import intended_output
+from sdpalab.judge.verdict import Case, Verdict
+from sdpalab.kernels.kernel import Numerics, StaticLimits
+from sdpalab.kernels.plan import Launch, Module
+from sdpalab.problem import Problem
+
+Array = npt.NDArray[Any]
+
+PROBLEMS = (
+    Problem(1, 2, 33, 32),
+    Problem(1, 4, 17, 64, kv_heads=2, seq_kv=40, causal=True),
+    Problem(1, 2, 64, 64),
+    Problem(1, 2, 64, 64),
+)
+"""Seeds are their positions; the third is one of the twelve contract cases."""
+
+SOURCE = """
+extern "C" __global__ void scale(float* x, float factor) {
+    __shared__ float tile[64];
+    tile[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    x[threadIdx.x] = factor * tile[63 - threadIdx.x];
+}
+"""
+MODULE = Module("scale.cu", SOURCE, "scale")
+
+
+def honest(problem: Problem, q: Array, k: Array, v: Array) -> Array:
+    """A correct kernel: P rounded to 16 bits, everything else in float32 or better."""
+    return intended_output(q, k, v, scale=problem.scale, causal=problem.causal, numerics=Numerics())
+
+
+def judged(problem: Problem, seed: int, store: ArrayStore, compute: Callable[..., Array], ptx: str) -> Case:
+    """One case, judged by the judge on what ``compute`` makes of the inputs."""
+    inputs = make_inputs(problem, "normal", seed)
+    out = compute(problem, inputs.q, inputs.k, inputs.v)
+    about = {"device": "simulator sm_89", "config": "BLOCK_M=64", "numerics": asdict(Numerics())}
+    found = evaluate(problem, inputs, about, {"ptx_sha256": [ptx]}, {"first": out, "second": out})
+    digests = {name: store.put(array) for name, array in {**vars(inputs), **found.arrays}.items()}
+    return Case(
+        f"{problem.label} seed {seed}",
+        problem,
+        "normal",
+        seed,
+        found.status,
+        found.reason,
+        found.errors,
+        found.limits,
+        digests,
+        found.run,
+    )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The bundle that the tests take apart, and its parts."""
+
+    written: WrittenBundle
+    built: Build
+    verdicts: tuple[Verdict, ...]
+
+
+def make_sample(out: Path) -> Sample:
+    """Two attempts on the same inputs: an honest kernel that passes, and one with a 2 % wrong scale that does not."""
+    built = build(MODULE)
+    used = resources(built, Launch((1, 1, 1), (64, 1, 1), ("x", 2.0)))
+    kept = built_module(MODULE, built, used, check(used, StaticLimits()))
+
+    def wrong(problem: Problem, q: Array, k: Array, v: Array) -> Array:
+        return honest(problem, (q.astype(np.float32) * 1.02).astype(q.dtype), k, v)
+
+    verdicts = []
+    with BundleWriter(out, command=["sdpalab", "repro"]) as bundle:
+        for name, compute in (("honest", honest), ("wrong-scale", wrong)):
+            cases = tuple(
+                judged(problem, seed, bundle.arrays, compute, built.ptx_sha256) for seed, problem in enumerate(PROBLEMS)
+            )
+            verdict = Verdict(name, "BLOCK_M=64", "simulator sm_89", "quick", 0, cases)
+            bundle.add(name, config="BLOCK_M=64", idea="a test", builds=[kept], verdict=verdict)
+            verdicts.append(verdict)
+        bundle.add("never", config="", verdict=None, failure="it does not compile")
+        return Sample(bundle.write(), built, tuple(verdicts))

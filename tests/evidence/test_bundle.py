@@ -1,0 +1,213 @@
+"""What lies in a bundle, and what does not: every attempt, each array once, no path and no name of this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import socket
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from evidence_sample import MODULE, PROBLEMS, Sample, honest, judged
+
+from sdpalab.build import build
+from sdpalab.errors import MachineError, UserError
+from sdpalab.evidence import ArrayStore, BundleWriter, built_module, environment, verify, verify_bundle
+from sdpalab.evidence.bundle import mission_floors, without_paths
+from sdpalab.judge.verdict import Verdict
+from sdpalab.kernels.plan import Module
+
+
+def test_name_and_files(sample: Sample, unpacked: Path) -> None:
+    assert re.fullmatch(r"sdpalab-([0-9a-f]{12}(-dirty)?|nogit)-\d{8}T\d{6}Z", sample.written.name)
+    names = {path.relative_to(unpacked).as_posix() for path in unpacked.rglob("*") if path.is_file()}
+    expected = {"manifest.yaml", "environment.json", "floors.json", "report.html", "verify.py"}
+    expected |= {f"records/{n}.json" for n in ("00-honest", "01-wrong-scale", "02-never")}
+    expected |= {
+        f"build/{n}/{f}"
+        for n in ("00-honest", "01-wrong-scale")
+        for f in ("scale.cu", "kernel.ptx", "kernel.cubin", "log.txt")
+    }
+    assert expected <= names
+    rest = names - expected - {"harness.diff"}
+    assert all(re.fullmatch(r"arrays/[0-9a-f]{64}\.raw", name) for name in rest)
+    # q, k, v, yardstick for each of the cases once; of the outputs, an honest one may equal the yardstick
+    assert 5 * len(PROBLEMS) <= len(rest) <= 6 * len(PROBLEMS)
+    ptx = unpacked / "build/00-honest/kernel.ptx"
+    assert ptx.read_bytes() == sample.built.ptx
+
+
+def test_the_manifest_says_what_was_run(sample: Sample, unpacked: Path) -> None:
+    import yaml
+
+    manifest = yaml.safe_load((unpacked / "manifest.yaml").read_text())
+    assert manifest["command"] == ["sdpalab", "repro"]
+    assert manifest["name"] == sample.written.name
+    assert manifest["digest"] == verify.manifest_digest(manifest)
+    words = sample.written.side_car.read_text().split()
+    assert words == [hashlib.sha256(sample.written.tarball.read_bytes()).hexdigest(), sample.written.tarball.name]
+    assert sample.written.report.read_bytes() == (unpacked / "report.html").read_bytes()
+
+
+def test_nothing_names_this_machine(sample: Sample, unpacked: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    private = {str(root), str(Path.home()), str(unpacked.parent), str(sample.written.tarball.parent)}
+    host = socket.gethostname()
+    for path in (p for p in unpacked.rglob("*") if p.is_file() and p.suffix != ".raw"):
+        content = path.read_bytes().decode("utf-8", "replace")
+        for text in private - {"/"}:
+            assert text not in content, f"{path.name} holds {text}"
+        if path.name != "harness.diff":
+            assert not re.search(r"(?<![\w.])/(home|work|tmp|root|Users|var)/", content), path.name
+            assert len(host) < 6 or host not in content, path.name
+
+
+def test_packing_is_deterministic_and_opens_with_other_tools(sample: Sample, tmp_path: Path) -> None:
+    blob = sample.written.tarball.read_bytes()
+    top, members, findings = verify.unpack(blob)
+    assert findings == []
+    assert verify.pack(top, dict(reversed(members.items()))) == blob
+    assert shutil.which("tar")
+    listed = subprocess.run(["tar", "tzf", str(sample.written.tarball)], capture_output=True, text=True, check=True)
+    assert listed.stdout.split() == [f"{top}/{name}" for name in sorted(members)]
+
+
+def test_a_stopped_job_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), BundleWriter(tmp_path / "out", command=["x"]) as bundle:
+        bundle.arrays.put(np.zeros(4, np.float16))
+        raise KeyboardInterrupt
+    assert list((tmp_path / "out").iterdir()) == []
+    with BundleWriter(tmp_path / "out", command=["x"]) as bundle, pytest.raises(ValueError, match="at least one"):
+        bundle.write()
+
+
+def test_a_full_disk_is_the_machines_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sdpalab.evidence import bundle as module
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    with BundleWriter(tmp_path, command=["x"]) as bundle:
+        bundle.add("k", config="", verdict=None, failure="not built")
+        monkeypatch.setattr(module, "write_atomically", full)
+        with pytest.raises(MachineError, match="No space left"):
+            bundle.write()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_it_cannot_write_it_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write a bundle to .*file"):
+        BundleWriter(tmp_path / "file", command=["x"])
+
+
+def test_arrays_are_kept_once_and_as_they_are(tmp_path: Path) -> None:
+    store = ArrayStore(tmp_path / "arrays")
+    array = np.arange(24, dtype=np.float16).reshape(2, 3, 4)
+    digest = store.put(array)
+    assert store.put(array.copy()) == digest == hashlib.sha256(array.tobytes()).hexdigest()
+    assert store.put(array.transpose(2, 1, 0).transpose(2, 1, 0)) == digest
+    assert [path.name for path in store.folder.iterdir()] == [f"{digest}.raw"]
+    wide = np.arange(6).astype(ml_dtypes.bfloat16)
+    raw = (store.folder / f"{store.put(wide)}.raw").read_bytes()
+    assert raw == wide.tobytes()
+
+
+def test_ptx_that_nobody_built_is_refused(sample: Sample, tmp_path: Path) -> None:
+    other = build(Module("other.cu", 'extern "C" __global__ void other() {}', "other"))
+    with BundleWriter(tmp_path, command=["x"]) as bundle:
+        case = judged(PROBLEMS[0], 0, bundle.arrays, honest, other.ptx_sha256)
+        verdict = Verdict("k", "", "simulator sm_89", "quick", 0, (case,))
+        with pytest.raises(ValueError, match="none of the attempt's builds"):
+            bundle.add("k", config="", builds=[built_module(MODULE, sample.built)], verdict=verdict)
+
+
+def test_a_kernels_name_and_reason_cannot_leave_the_bundle(tmp_path: Path) -> None:
+    with BundleWriter(tmp_path, command=["sdpalab", "--kernel", "/home/someone/k.py"]) as bundle:
+        case = judged(PROBLEMS[0], 0, bundle.arrays, honest, "")
+        run: dict[str, Any] = {key: value for key, value in case.run.items() if key != "ptx_sha256"}
+        bad = replace(case, status="CRASHED", reason="File /home/someone/k.py, line 3: oops", run=run)
+        bundle.add("../../evil/k", config="", verdict=Verdict("k", "", "cpu", "quick", 0, (bad,)))
+        written = bundle.write()
+    assert verify_bundle(written.tarball).accepted
+    _, members, _ = verify.unpack(written.tarball.read_bytes())
+    assert "records/00-.._.._evil_k.json" in members
+    assert b"someone" not in members["manifest.yaml"] + members["records/00-.._.._evil_k.json"]
+    assert b"File k.py, line 3: oops" in members["records/00-.._.._evil_k.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cannot read /home/a/b.cu: gone", "cannot read b.cu: gone"),
+        ("~/x/y.py:3", "y.py:3"),
+        ("1/2/3 and/or a/b", "1/2/3 and/or a/b"),
+        ("see https://example.org/a/b", "see https://example.org/a/b"),
+        ("flash.cu(3): error", "flash.cu(3): error"),
+    ],
+)
+def test_paths_are_cut_down_to_their_last_part(text: str, expected: str) -> None:
+    assert without_paths(text) == expected
+
+
+def test_headers_of_the_kernel_are_kept_and_cudas_are_digests(tmp_path: Path) -> None:
+    (tmp_path / "mine.cuh").write_text("#define TWO 2.0f\n")
+    source = '#include "mine.cuh"\n#include <cuda_fp16.h>\nextern "C" __global__ void k(__half* x) { *x *= TWO; }\n'
+    module = Module("k.cu", source, "k", {}, (tmp_path,))
+    kept = built_module(module, build(module))
+    assert set(kept.files) == {"k.cu", "kernel.ptx", "kernel.cubin", "log.txt", "include/mine.cuh"}
+    record = kept.record("build/00-k")
+    assert {"k.cu", "mine.cuh", "cuda_fp16.h"} <= set(record.sources)
+    assert record.sources["mine.cuh"] == record.files["include/mine.cuh"]
+
+
+def test_floors_of_the_mission_are_those_of_the_speed_of_light() -> None:
+    records = {record.gpu: record for record in mission_floors()}
+    floors = {figure.name: round(figure.value, 2) for figure in records["L4"].floors}
+    assert floors["tensor"] == 4.43
+    assert floors["dram"] == 6.99
+    assert {figure.value for figure in records["L4"].peers} == {40.9, 24.5}
+    assert records["L4"].target_us == 5.0
+    assert all(figure.kind.value in ("modelled", "published") for r in records.values() for figure in r.floors)
+
+
+def test_the_diff_of_a_dirty_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*arguments: str) -> None:
+        names = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", "-C", str(tmp_path), *names, *arguments], check=True, capture_output=True)
+
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text("x = 1\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    monkeypatch.setattr(environment, "_repository", lambda: tmp_path)
+    assert environment.harness_diff() == ""
+    assert not environment.current_environment("").harness.dirty
+    (tmp_path / "src" / "a.py").write_text("x = 2\n")
+    (tmp_path / "src" / "new.py").write_text("y = 3\n")
+    (tmp_path / "notes.txt").write_text("private\n")
+    diff = environment.harness_diff()
+    assert "+x = 2" in diff
+    assert "+y = 3" in diff
+    assert "private" not in diff
+    assert str(tmp_path) not in diff
+    found = environment.current_environment(diff).harness
+    assert found.dirty
+    assert re.fullmatch(r"[0-9a-f]{40}", found.commit or "")
+    monkeypatch.setattr(environment, "_repository", lambda: None)
+    assert environment.current_environment(environment.harness_diff()).harness.commit is None
+
+
+def test_the_environment_is_anonymous() -> None:
+    found = json.loads(environment.current_environment("").model_dump_json())
+    assert found["packages"]["numpy"] == np.__version__
+    assert "node" not in found
+    assert socket.gethostname() not in json.dumps(found) or len(socket.gethostname()) < 6

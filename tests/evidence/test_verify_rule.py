@@ -1,0 +1,157 @@
+"""Two implementations of the rule, written apart, must agree: the judge's and the stand-alone verifier's."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from sdpalab.build import build
+from sdpalab.build.resources import resources
+from sdpalab.evidence import records, verify
+from sdpalab.inputs import INPUT_KINDS, dtype_of, make_inputs
+from sdpalab.judge.numerics import intended_output
+from sdpalab.judge.reference import attention_float64
+from sdpalab.judge.rule import broken_rules, limits_for, measure
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Numerics
+from sdpalab.kernels.plan import Launch, Module
+from sdpalab.problem import TWELVE_CASES, Problem
+
+PROBLEMS = (
+    Problem(1, 2, 31, 32),
+    Problem(2, 4, 9, 64, kv_heads=2, seq_kv=23, causal=True),
+    Problem(1, 1, 1, 64),
+    Problem(1, 2, 40, 128, dtype="bfloat16"),
+    Problem(1, 2, 33, 64, dtype="bfloat16", causal=True, scale=0.5),
+)
+
+
+def decoded(array: Any, dtype: str) -> Any:
+    """The verifier's view of an array of the lab."""
+    return verify.decode(array.tobytes(), array.shape, dtype)
+
+
+def close(left: dict[str, Any], right: dict[str, Any]) -> None:
+    """Floats to a relative 1e-9, everything else exactly."""
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        if isinstance(value, float):
+            assert value == pytest.approx(right[name], rel=1e-9, abs=1e-300), name
+        else:
+            assert list(np.atleast_1d(value)) == list(np.atleast_1d(right[name])), name
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.label)
+@pytest.mark.parametrize("kind", sorted(INPUT_KINDS))
+def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
+    """On every kind of inputs, for right and wrong outputs, and with both sorts of declared numerics."""
+    made = make_inputs(problem, kind, 11)
+    qkv = (made.q, made.k, made.v)
+    common: dict[str, Any] = {"scale": problem.scale, "causal": problem.causal}
+    reference = attention_float64(*qkv, **common)
+    q, k, v = (decoded(array, problem.dtype) for array in qkv)
+    exact, after, before = verify.oracle(q, k, v, problem.to_dict(), problem.dtype)
+    np.testing.assert_allclose(exact, reference, rtol=1e-12, atol=1e-300)
+    outputs = [intended_output(*qkv, **common, numerics=Numerics(), normalise_first=first) for first in (False, True)]
+    for own, theirs in zip((after, before), outputs, strict=True):
+        np.testing.assert_array_equal(own, decoded(theirs, problem.dtype))
+    with np.errstate(over="ignore", invalid="ignore"):
+        wrong = [(reference * 1.01).astype(dtype_of(problem)), np.zeros_like(outputs[0]), outputs[0].copy()]
+    wrong[-1].reshape(-1)[-1] = np.nan
+    statuses = set()
+    for declared in (outputs[:1], outputs):
+        limits = limits_for(reference, outputs[1], declared, problem.dtype)
+        measured = [verify.errors_of(own, exact, problem.dtype) for own in (after, before)]
+        intended = {n: max(m[n] for m in measured[: len(declared)]) for n in verify.LIMITED}
+        found = verify.limits_of(exact, measured[1], intended, problem.dtype)
+        close(asdict(limits), found)
+        for out in (*outputs, *wrong):
+            errors = measure(out, reference, problem.dtype)
+            own_errors = verify.errors_of(decoded(out, problem.dtype), exact, problem.dtype)
+            if errors.max_abs > 1e-12 * np.abs(reference).max():  # else the place of the largest is arbitrary
+                close(asdict(errors), own_errors)
+            broken = broken_rules(errors, limits)
+            status = "NOT_FINITE" if "not_finite" in broken else "INCORRECT" if broken else "PASSED"
+            assert verify.status_of(own_errors, found) == status
+            statuses.add(status)
+    assert statuses >= {"PASSED", "NOT_FINITE"}
+    assert "INCORRECT" in statuses or problem.seq_kv == 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_normal_inputs_are_made_again(dtype: str) -> None:
+    problem = Problem(1, 4, 33, 64, kv_heads=2, seq_kv=21, dtype=dtype)
+    made = make_inputs(problem, "normal", 5)
+    for name, array in verify.normal_inputs(problem.to_dict(), 5):
+        np.testing.assert_array_equal(array, decoded(getattr(made, name), dtype))
+    other = dict(verify.normal_inputs(problem.to_dict(), 6))
+    assert not np.array_equal(other["q"], decoded(made.q, dtype))
+
+
+def test_bfloat16_is_rounded_and_decoded_as_ml_dtypes_does() -> None:
+    values = np.random.default_rng(0).integers(0, 2**32, 20000, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    ties = (np.arange(0x3F80_0000, 0x3F80_0000 + 64 * 0x8000, 0x8000, dtype=np.uint64)).astype(np.uint32)
+    values = np.concatenate((values[np.isfinite(values)], ties.view(np.float32)))
+    with np.errstate(over="ignore"):
+        expected = values.astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(verify.rounded(values, "bfloat16"), expected.astype(np.float32))
+    np.testing.assert_array_equal(decoded(expected, "bfloat16"), expected.astype(np.float32))
+
+
+def test_the_verifier_knows_what_the_lab_knows() -> None:
+    """Its own copies of the format, the statuses and the twelve cases."""
+    kinds = {
+        "attempt": records.AttemptRecord,
+        "verdict": records.VerdictRecord,
+        "case": records.CaseRecord,
+        "problem": records.ProblemRecord,
+        "build": records.BuildRecord,
+        "resources": records.ResourceRecord,
+        "gate": records.GateRecord,
+        "rule": records.RuleRecord,
+        "figure": records.Figure,
+    }
+    fields = {kind: set(record.model_fields) for kind, record in kinds.items()}
+    assert fields == {kind: set(names.split()) for kind, names in verify.KEYS.items()}
+    assert set(verify.STATUSES) == {status.value for status in Status}
+    shapes = [((p.batch, p.heads, p.seq_q, p.head_dim), seed) for p, seed in TWELVE_CASES]
+    assert shapes == verify.TWELVE
+    assert all(verify._is_plain(p.to_dict()) for p, _ in TWELVE_CASES)
+    assert not verify._is_plain(TWELVE_CASES[0][0].with_(causal=True).to_dict())
+
+
+SOURCE = """
+extern "C" __global__ void plain(float* x) { x[threadIdx.x] *= 2.0f; }
+extern "C" __global__ void heavy(float* x, int n) {
+    __shared__ float tile[1000];
+    float local[64];
+    for (int i = 0; i < n; ++i) local[(i * i) & 63] = x[i];
+    tile[threadIdx.x] = local[n & 63] + local[(n * n) & 63];
+    __syncthreads();
+    x[threadIdx.x] = tile[n];
+}
+"""
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_120"])
+@pytest.mark.parametrize("entry", ["plain", "heavy"])
+def test_resources_are_read_from_the_cubin_as_the_disassembler_does(arch: str, entry: str) -> None:
+    built = build(Module("two.cu", SOURCE, entry), arch)
+    found = resources(built, Launch((1, 1, 1), (64, 1, 1), ()))
+    for name, value in verify.cubin_resources(built.cubin, built.entry).items():
+        assert value == getattr(found, name), name
+    if entry == "heavy":
+        assert found.stack_bytes > 0
+        assert found.static_shared_bytes == 4000
+
+
+def test_a_cubin_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="no 64-bit ELF"):
+        verify.cubin_resources(b"nothing", "x")
+    built = build(Module("two.cu", SOURCE, "plain"))
+    with pytest.raises(ValueError, match="has no entry other"):
+        verify.cubin_resources(built.cubin, "other")

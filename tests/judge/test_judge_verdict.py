@@ -1,0 +1,58 @@
+"""Verdict records: what they say, and what they cannot be made to say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sdpalab.judge import Case, Errors, Limits, Status, Verdict
+from sdpalab.problem import MISSION
+
+ERRORS = Errors(1e-4, (0, 0, 0, 0), 2e-4, 3e-4, (0, 0, 0), 0)
+LIMITS = Limits(2e-4, 3e-4, 6e-4, 1e-4, 2e-4, 3e-4)
+PASSED = Case("a", MISSION, "normal", 0, Status.PASSED, errors=ERRORS, limits=LIMITS)
+WRONG = Case("b", MISSION, "normal", 0, Status.INCORRECT, "max error", ERRORS, LIMITS)
+INFRA = Case("c", MISSION, "normal", 0, Status.INFRA_ERROR, "no space")
+
+
+def verdict(*cases: Case) -> Verdict:
+    return Verdict("k", "", "cpu", "quick", 0, cases)
+
+
+def test_the_good_status_is_a_str() -> None:
+    assert Status.PASSED == "PASSED"
+    assert PASSED.passed
+    assert not WRONG.passed
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"errors": None},
+        {"limits": None},
+        {"errors": replace(ERRORS, max_abs=3e-4)},
+        {"errors": replace(ERRORS, rel_l2=4e-4)},
+        {"errors": replace(ERRORS, worst_row_rel_l2=7e-4)},
+        {"errors": replace(ERRORS, worst_row_rel_l2=float("nan"))},
+        {"errors": replace(ERRORS, not_finite=1)},
+        {"limits": replace(LIMITS, rel_l2=float("nan"))},
+        *({"status": status} for status in Status if status is not Status.PASSED),
+    ],
+)
+def test_an_illegal_record_cannot_be_built(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="case a"):
+        replace(PASSED, **changes)
+
+
+def test_a_verdict_is_that_of_its_worst_case() -> None:
+    assert verdict(PASSED, PASSED).passed
+    assert verdict(PASSED, PASSED).to_dict()["reason"] == ""
+    assert verdict().status is Status.INFRA_ERROR
+    assert not verdict().passed
+    assert verdict(PASSED, INFRA).status is Status.INFRA_ERROR
+    assert verdict(PASSED, INFRA).reason == "no space"
+    assert verdict(INFRA, PASSED, WRONG).status is Status.INCORRECT
+    assert verdict(INFRA, PASSED, WRONG).reason == "max error"
+    assert verdict(WRONG).to_dict()["status"] == "INCORRECT"
