@@ -55,7 +55,7 @@ def interpret(problem: Problem) -> tuple[Callable[[], None], np.ndarray]:
     import triton.language as tl
 
     @triton.jit
-    def attention(q, k, v, o, seq, scale_log2, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr):
+    def attention(q, k, v, o, scale_log2, seq: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr):
         head = tl.program_id(1)
         rows = tl.program_id(0) * M + tl.arange(0, M)
         dims = tl.arange(0, D)
@@ -84,7 +84,7 @@ def interpret(problem: Problem) -> tuple[Callable[[], None], np.ndarray]:
     scale_log2 = problem.scale * 1.4426950408889634
 
     def run() -> None:
-        attention[grid](q, k, v, o, problem.seq_q, scale_log2, D=problem.head_dim, M=BLOCK_M, N=BLOCK_N)
+        attention[grid](q, k, v, o, scale_log2, seq=problem.seq_q, D=problem.head_dim, M=BLOCK_M, N=BLOCK_N)
 
     return run, o.numpy()
 

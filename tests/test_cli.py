@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from sdpalab import StaticLimits
 
 ROOT = Path(__file__).resolve().parent.parent
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -92,6 +95,7 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], str]] = [
     ("unknown kernel", ("judge", "flahs"), "flash"),
     ("unknown kernel, build", ("build", "flahs"), "flash"),
     ("unknown kernel, repro", ("repro", "--kernel", "flahs"), "flash"),
+    ("a user's file, repro", ("repro", "--kernel", "{files}/mine.py"), "sdpalab judge"),
     ("three numbers", ("judge", "scalar", "--shape", "1,8,512"), "four integers"),
     ("not numbers", ("judge", "scalar", "--shape", "1,8,x,64"), "four integers"),
     ("neither numbers nor a name", ("judge", "scalar", "--shape", "missoin"), "mission"),
@@ -120,8 +124,8 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], str]] = [
     ("no such name", ("judge", "{files}/mine.py:nothing", *SMALL), "right"),
     ("not a kernel", ("judge", "{files}/mine.py:NUMBER", *SMALL), "NUMBER"),
     ("several kernels", ("judge", "{files}/mine.py", *SMALL), "right"),
-    ("source that does not compile", ("judge", "{files}/broken.py", *SMALL), "broken.cu line 3"),
-    ("source that does not compile, build", ("build", "{files}/broken.py"), "broken.cu line 3"),
+    ("source that does not compile", ("judge", "{files}/broken.py", *SMALL), "broken.cu, line 3"),
+    ("source that does not compile, build", ("build", "{files}/broken.py"), "broken.cu, line 3"),
     ("a callable cannot be built", ("build", "{files}/mine.py:right"), "callable"),
     ("no such bundle", ("verify", "{files}/nowhere.tar.gz"), "nowhere.tar.gz"),
     ("not a bundle", ("verify", "{files}/not_a_bundle.tar.gz"), "not a bundle"),
@@ -332,9 +336,18 @@ def test_repro_leaves_a_bundle_that_verifies_until_a_byte_is_flipped(cli: Runner
 
 
 @pytest.mark.slow
-def test_repro_of_a_wrong_kernel_is_exit_1_and_still_leaves_evidence(cli: Runner, files: Path, tmp_path: Path) -> None:
-    done = cli("repro", "--kernel", f"{files}/mine.py:zeros", "--out", tmp_path / "out")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "INCORRECT" in done.stdout
+def test_repro_of_a_kernel_over_its_limits_is_exit_1_and_still_leaves_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sdpalab.cli import main
+    from sdpalab.evidence import verify_bundle
+    from sdpalab.kernels import registry
+
+    strict = replace(registry.KERNELS["flash"], limits=StaticLimits(registers=16, reason="this test"))
+    monkeypatch.setattr(registry, "KERNELS", {"flash": strict})
+    assert main(["repro", "--out", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().out
+    assert "gate failed: registers is" in said
+    assert "0 of 1 kernels" in said
     (bundle,) = (tmp_path / "out").glob("*.tar.gz")
-    assert cli("verify", bundle).returncode == 0
+    assert verify_bundle(bundle).accepted

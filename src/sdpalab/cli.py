@@ -58,7 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         code = app(None if arguments is None else list(arguments), prog_name="sdpalab", standalone_mode=False)
-        sys.stdout.flush()
         return int(code or _GOOD)
     except typer.Exit as stop:
         return stop.exit_code
@@ -68,10 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error, _MACHINE)
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted", _INTERRUPTED)
-    except BrokenPipeError:
-        # The reader (such as head) has gone: nothing more to say, and nothing to flush at exit.
-        sys.stdout = None
-        return _GOOD
     except Exception as error:
         if hasattr(error, "format_message"):
             # Usage errors; typer has them from click or from its own copy, so they have no one class to name.

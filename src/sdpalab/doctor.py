@@ -5,6 +5,7 @@ Each check does the thing itself where that is cheap: it compiles, disassembles,
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import platform
@@ -169,11 +170,12 @@ def _disassemblers() -> Check:
 
 def _gpu() -> Check:
     """A GPU is not needed; a GPU that one part of the machine sees and another does not is worth a word."""
-    import torch
+    with contextlib.suppress(ImportError, OSError):  # that torch is missing is said elsewhere
+        import torch
 
-    if torch.cuda.is_available():
-        major, minor = torch.cuda.get_device_capability(0)
-        return Check("GPU", Health.OK, f"{torch.cuda.get_device_name(0)}, sm_{major}{minor}")
+        if torch.cuda.is_available():
+            major, minor = torch.cuda.get_device_capability(0)
+            return Check("GPU", Health.OK, f"{torch.cuda.get_device_name(0)}, sm_{major}{minor}")
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return Check("GPU", Health.OK, "none: kernels run on the simulator, and nothing is timed")

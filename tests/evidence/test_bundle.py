@@ -21,7 +21,7 @@ from sdpalab.build import build
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence import ArrayStore, BundleWriter, built_module, environment, verify, verify_bundle
 from sdpalab.evidence.bundle import mission_floors, without_paths
-from sdpalab.judge.verdict import Verdict
+from sdpalab.judge.verdict import Status, Verdict
 from sdpalab.kernels.plan import Module
 
 
@@ -80,9 +80,13 @@ def test_packing_is_deterministic_and_opens_with_other_tools(sample: Sample, tmp
 
 
 def test_a_stopped_job_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), BundleWriter(tmp_path / "out", command=["x"]) as bundle:
-        bundle.arrays.put(np.zeros(4, np.float16))
-        raise KeyboardInterrupt
+    def stopped() -> None:
+        with BundleWriter(tmp_path / "out", command=["x"]) as bundle:
+            bundle.arrays.put(np.zeros(4, np.float16))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
     assert list((tmp_path / "out").iterdir()) == []
     with BundleWriter(tmp_path / "out", command=["x"]) as bundle, pytest.raises(ValueError, match="at least one"):
         bundle.write()
@@ -104,7 +108,7 @@ def test_a_full_disk_is_the_machines_failure(tmp_path: Path, monkeypatch: pytest
 
 def test_where_it_cannot_write_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write a bundle to .*file"):
+    with pytest.raises(UserError, match=r"cannot write a bundle to .*file"):
         BundleWriter(tmp_path / "file", command=["x"])
 
 
@@ -133,7 +137,7 @@ def test_a_kernels_name_and_reason_cannot_leave_the_bundle(tmp_path: Path) -> No
     with BundleWriter(tmp_path, command=["sdpalab", "--kernel", "/home/someone/k.py"]) as bundle:
         case = judged(PROBLEMS[0], 0, bundle.arrays, honest, "")
         run: dict[str, Any] = {key: value for key, value in case.run.items() if key != "ptx_sha256"}
-        bad = replace(case, status="CRASHED", reason="File /home/someone/k.py, line 3: oops", run=run)
+        bad = replace(case, status=Status.CRASHED, reason="File /home/someone/k.py, line 3: oops", run=run)
         bundle.add("../../evil/k", config="", verdict=Verdict("k", "", "cpu", "quick", 0, (bad,)))
         written = bundle.write()
     assert verify_bundle(written.tarball).accepted

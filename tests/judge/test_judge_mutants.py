@@ -59,9 +59,11 @@ def test_right_outputs_pass(kind: str, causal: bool, dtype: str) -> None:
     for problem in (Problem(1, 2, 99, 64, kv_heads=1), Problem(1, 2, 2, 32), Problem(1, 1, 1, 64)):
         problem = problem.with_(causal=causal, dtype=dtype)
         inputs = make_inputs(problem, kind, 5)
-        outputs = [online(problem, inputs, tile=tile) for tile in (16, 48)]
-        outputs += [online(problem, inputs, tile=32, order=-1), torch_math(problem, inputs)]
-        for out in outputs:
+        for out in (
+            online(problem, inputs, tile=16),
+            online(problem, inputs, tile=48, order=-1),
+            torch_math(problem, inputs),
+        ):
             found = judged(problem, inputs, out)
             assert found.status is Status.PASSED, found.reason
         found = judged(problem, inputs, softmax_then_round(problem, inputs), UNDECLARED)

@@ -9,7 +9,6 @@ from sdpalab.build import BuildError, build
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.scalar import SCALAR, smem_bytes
 from sdpalab.problem import Problem
-from sdpalab.sim import SimError
 
 DEFAULT = SCALAR.default_config
 RAGGED = Problem(1, 2, 37, 32, kv_heads=1, seq_kv=45, causal=True)
@@ -47,7 +46,7 @@ def test_every_policy_is_correct(vec_width: int, sync: str, reduce: str) -> None
     assert_computes(SCALAR, RAGGED, DEFAULT.but(VEC_WIDTH=vec_width, SYNC_POLICY=sync, REDUCE=reduce))
 
 
-@pytest.mark.parametrize("tile", [(4, 8, 1), (16, 24, 2), (32, 64, 8), (64, 40, 4)], ids=str)
+@pytest.mark.parametrize("tile", [(4, 8, 1), (16, 24, 2), (64, 16, 8), (32, 40, 4)], ids=str)
 @pytest.mark.parametrize("sync", ["block", "warp"])
 def test_every_tile_is_correct(tile: tuple[int, int, int], sync: str) -> None:
     block_m, block_n, warps = tile
@@ -161,7 +160,8 @@ def test_smem_bytes_is_what_the_kernel_touches(changes: dict[str, int | str]) ->
     problem, config = Problem(1, 1, 32, 32), DEFAULT.but(**changes)
     (step,) = SCALAR.launch_plan(problem, config).steps
     assert step.dynamic_smem == smem_bytes(problem, config)
-    assert not run(SCALAR, problem, config).hazards
     padding = 32 if config["REDUCE"] == "shuffle" else 0  # of the last row of P, which nothing touches
-    with pytest.raises(SimError):
-        run(SCALAR, problem, config, less_smem=padding + 16)
+    assert not run(SCALAR, problem, config, less_smem=padding).hazards
+    hazards = run(SCALAR, problem, config, less_smem=padding + 4).hazards
+    assert hazards
+    assert all("out-of-bounds" in hazard and "shared memory" in hazard for hazard in hazards)

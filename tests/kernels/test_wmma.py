@@ -9,7 +9,6 @@ from sdpalab.build import BuildError, build
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.wmma import WMMA, smem_bytes
 from sdpalab.problem import Problem
-from sdpalab.sim import SimError
 
 DEFAULT = WMMA.default_config
 RAGGED = Problem(1, 2, 37, 32, kv_heads=1, seq_kv=45, causal=True)
@@ -39,8 +38,9 @@ def test_probes(kind: str) -> None:
     assert_computes(WMMA, Problem(1, 1, 96, 32, causal=True), kind=kind)
 
 
-@pytest.mark.parametrize("block_m", [16, 32, 64, 128])
-@pytest.mark.parametrize("block_n", [16, 32, 64])
+@pytest.mark.parametrize(
+    ("block_m", "block_n"), [(16, 16), (16, 64), (32, 32), (48, 16), (64, 64), (128, 16), (128, 32), (16, 128)]
+)
 def test_every_tile_is_correct(block_m: int, block_n: int) -> None:
     assert_computes(WMMA, RAGGED, DEFAULT.but(BLOCK_M=block_m, BLOCK_N=block_n))
 
@@ -123,6 +123,7 @@ def test_smem_bytes_is_what_the_kernel_touches() -> None:
     problem = Problem(1, 1, 64, 32)
     (step,) = WMMA.launch_plan(problem).steps
     assert step.dynamic_smem == smem_bytes(problem, DEFAULT)
-    assert not run(WMMA, problem).hazards
-    with pytest.raises(SimError):
-        run(WMMA, problem, less_smem=16 + 16)  # 16 are the padding of the last row, which nothing touches
+    assert not run(WMMA, problem, less_smem=16).hazards  # the padding of the last row, which nothing touches
+    hazards = run(WMMA, problem, less_smem=32).hazards
+    assert hazards
+    assert all("out-of-bounds" in hazard and "shared memory" in hazard for hazard in hazards)

@@ -57,11 +57,8 @@ def test_two_operands(opcode, type_name):
 @pytest.mark.parametrize("opcode", TWO_OPERANDS)
 def test_constants_and_the_destination_as_a_source(opcode):
     values = corners(32)
-    (d, e) = run(
-        f"mov.u32 %d, %a; {opcode}.s32 %d, %d, -7; {opcode}.s32 %e, 100, %a;",
-        {"d": "s32", "e": "s32"},
-        a=("s32", values),
-    )
+    body = f"mov.u32 %d, %a; {opcode}.s32 %d, %d, -7; {opcode}.s32 %e, 100, %a;"
+    d, e = run(body, {"d": "s32", "e": "s32"}, a=("s32", values))
     exact = [signed(a, 32) for a in values]
     assert d.tolist() == [signed(TWO_OPERANDS[opcode](a, -7), 32) for a in exact]
     assert e.tolist() == [signed(TWO_OPERANDS[opcode](100, a), 32) for a in exact]
@@ -164,7 +161,8 @@ def test_dot_products(left, right):
         return signed(piece, bits) if type_name == "s32" else piece
 
     inputs = {"a": ("b32", first), "b": ("b32", second), "c": ("b32", third)}
-    body = f"dp4a.{left}.{right} %d, %a, %b, %c; dp2a.lo.{left}.{right} %e, %a, %b, %c; dp2a.hi.{left}.{right} %f, %a, %b, %c;"
+    types = f"{left}.{right}"
+    body = f"dp4a.{types} %d, %a, %b, %c; dp2a.lo.{types} %e, %a, %b, %c; dp2a.hi.{types} %f, %a, %b, %c;"
     d, e, f = run(body, {"d": "u32", "e": "u32", "f": "u32"}, **inputs)
     rows = list(zip(first, second, third, strict=True))
     assert d.tolist() == [

@@ -87,7 +87,7 @@ def read_only():
         ({"dynamic_smem": 100 * 1024}, "at most 101376"),
         ({"dynamic_smem": -1}, "dynamic_smem"),
         ({"checks": ("everything",)}, "check 'everything'"),
-        ({"schedule": "random"}, "schedule"),
+        ({"schedule": "sideways"}, "schedule"),
         ({"counters": True}, "counters"),
         ({"cluster": (2, 1, 1)}, "cluster"),
         ({"async_mode": "never"}, "async_mode"),

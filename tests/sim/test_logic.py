@@ -82,11 +82,8 @@ def test_shifts_clamp_their_amount(bits):
 def test_funnel_shifts(mode):
     a, b, _ = triples(32, 360)
     c = [0, 1, 8, 31, 32, 33, 63, 64, M32] * 40
-    d, e = run(
-        f"shf.l.{mode}.b32 %d, %a, %b, %c; shf.r.{mode}.b32 %e, %a, %b, %c;",
-        {"d": "b32", "e": "b32"},
-        **{"a": ("b32", a), "b": ("b32", b), "c": ("u32", c)},
-    )
+    body = f"shf.l.{mode}.b32 %d, %a, %b, %c; shf.r.{mode}.b32 %e, %a, %b, %c;"
+    d, e = run(body, {"d": "b32", "e": "b32"}, a=("b32", a), b=("b32", b), c=("u32", c))
     for x, y, n, left, right in zip(a, b, c, d.tolist(), e.tolist(), strict=True):
         n = min(n, 32) if mode == "clamp" else n % 32
         both = y << 32 | x
@@ -117,11 +114,8 @@ def test_prmt_picks_bytes():
 @pytest.mark.parametrize("selector", [0x5410, 0x7632, 0x3276, 0x1054, 0x1010, 0x0123, 0x7531, 0x9876, 0xFFFF, 0x4440])
 def test_prmt_with_a_constant_selector(selector):
     a, b, _ = triples(32, 50)
-    d, e = run(
-        f"prmt.b32 %d, %a, %b, {selector:#x}; mov.b32 %e, %b; prmt.b32 %e, %a, %e, {selector};",
-        {"d": "b32", "e": "b32"},
-        **{"a": ("b32", a), "b": ("b32", b)},
-    )
+    body = f"prmt.b32 %d, %a, %b, {selector:#x}; mov.b32 %e, %b; prmt.b32 %e, %a, %e, {selector};"
+    d, e = run(body, {"d": "b32", "e": "b32"}, a=("b32", a), b=("b32", b))
     expected = [permuted(x, y, selector) for x, y in zip(a, b, strict=True)]
     assert d.tolist() == expected
     assert e.tolist() == expected

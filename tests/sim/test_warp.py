@@ -1,4 +1,4 @@
-"""Exchange between lanes: against the manual's pseudo-code lane by lane, for whole warps, parts of warps, and mixed masks."""
+"""Exchange between lanes, against the pseudo-code of the manual: whole warps, parts of warps, and mixed masks."""
 
 import random
 

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,6 +26,7 @@ __all__ = [
     "parse_settings",
     "problem_of",
     "progress_console",
+    "silence",
     "table",
     "verdict_text",
     "write_json",
@@ -60,10 +61,26 @@ def progress_console() -> Console:
     return _console(sys.stderr)
 
 
-def _console(stream: Any) -> Console:
+class _Console(Console):
+    """A console whose reader may leave (``sdpalab kernels | head``): the command goes on, and its exit code stands."""
+
+    def on_broken_pipe(self) -> None:
+        """Write no more."""
+        self.quiet = True
+        silence(self.file)
+
+
+def silence(stream: IO[str]) -> None:
+    """Send what is still to be written to a broken pipe to nowhere, also what Python flushes at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _console(stream: IO[str]) -> Console:
     plain = not stream.isatty()
     width = _PIPE_WIDTH if plain and "COLUMNS" not in os.environ else None
-    return Console(file=stream, markup=False, highlight=False, width=width)
+    return _Console(file=stream, markup=False, highlight=False, width=width)
 
 
 def table(title: str, columns: Sequence[str], *, numeric: Sequence[str] = ()) -> Table:
@@ -95,7 +112,11 @@ def write_json(target: str | None, data: Any) -> None:
         return
     text = json.dumps(data, indent=2, allow_nan=False) + "\n"
     if target == "-":
-        sys.stdout.write(text)
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            silence(sys.stdout)
         return
     path = Path(target)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -16,6 +16,8 @@ from sdpalab.commands.common import JsonOption, console_for, table, verdict_text
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.judge import CaseProgress, print_outcome
 from sdpalab.errors import MachineError, UserError
+from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.userfile import is_user_file
 
 if TYPE_CHECKING:
     from sdpalab.commands.building import BuiltStep
@@ -60,7 +62,7 @@ class _Attempt:
 def repro(
     kernel: Annotated[
         list[str] | None,
-        typer.Option(metavar="K", help="A shipped kernel or FILE.py[:NAME]; may be repeated. Default: all shipped."),
+        typer.Option(metavar="K", help="A shipped kernel; may be repeated. Default: all."),
     ] = None,
     device: Annotated[str, typer.Option(metavar="D", help="auto, sim or gpu.")] = "auto",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the bundle and the report go.")] = Path("out"),
@@ -69,7 +71,7 @@ def repro(
     """The main job: build, gate and judge kernels on the twelve cases, and leave a bundle of evidence and a report."""
     from sdpalab.doctor import Health, examine
     from sdpalab.evidence import BundleWriter, verify_bundle
-    from sdpalab.kernels.registry import KERNELS, resolve
+    from sdpalab.kernels import registry
 
     start = time.monotonic()
     console = console_for(json)
@@ -79,8 +81,11 @@ def repro(
         raise UserError(
             "--device gpu: the lab has no executor for a GPU yet; --device sim runs the PTX on the simulator"
         )
-    names = kernel or list(KERNELS)
-    candidates = {name: resolve(name) for name in names}
+    for name in kernel or ():
+        if is_user_file(name):
+            # A verdict in a bundle must not come from a process that has run the candidate's own Python.
+            raise UserError(f"--kernel takes shipped kernels; judge your own with: sdpalab judge {name}")
+    kernels = [registry.get(name) for name in dict.fromkeys(kernel or registry.KERNELS)]
 
     command = ["sdpalab", "repro", *(word for name in kernel or () for word in ("--kernel", name)), "--device", device]
     with BundleWriter(out, command=command) as bundle:
@@ -91,9 +96,9 @@ def repro(
         if missing:
             raise MachineError(f"this machine lacks what the job needs: {', '.join(missing)}; see the lines above")
         attempts = []
-        for name, candidate in candidates.items():
-            _headline(console, f"Kernel {name}")
-            attempts.append(_attempt(console, bundle, name, candidate, device))
+        for made in kernels:
+            _headline(console, f"Kernel {made.name}: {made.idea}")
+            attempts.append(_attempt(console, bundle, made, device))
         _headline(console, "Evidence")
         written = bundle.write()
     outcome = verify_bundle(written.tarball)
@@ -120,44 +125,39 @@ def repro(
     return 3 if all(attempt.passed or _machine_failed(attempt) for attempt in attempts) else 1
 
 
-def _attempt(console: Console, bundle: BundleWriter, name: str, candidate: Any, device: str) -> _Attempt:
+def _attempt(console: Console, bundle: BundleWriter, kernel: CudaKernel, device: str) -> _Attempt:
     """Build, gate and judge one kernel, and put what came of it into the bundle, good or bad."""
     from sdpalab.commands.building import build_kernel
     from sdpalab.evidence import built_module
     from sdpalab.judge import judge_candidate, twelve_cases
-    from sdpalab.kernels.kernel import CudaKernel
 
     start = time.monotonic()
-    is_cuda = isinstance(candidate, CudaKernel)
-    label = candidate.name if is_cuda else getattr(candidate, "__name__", name)
-    config = str(candidate.default_config) if is_cuda else ""
     specs = twelve_cases()
     steps: tuple[BuiltStep, ...] = ()
     verdict = None
     failure = ""
     try:
-        if is_cuda:
-            problems = sorted({spec.problem for spec in specs}, key=lambda problem: -problem.scores)
-            steps = build_kernel(candidate, candidate.default_config, problems, ARCH)
-            for step in steps:
-                _print_build(console, step)
-        with CaseProgress(console, label, len(specs), lines=True) as progress:
+        problems = sorted({spec.problem for spec in specs}, key=lambda problem: -problem.scores)
+        steps = build_kernel(kernel, kernel.default_config, problems, ARCH)
+        for step in steps:
+            _print_build(console, step)
+        with CaseProgress(console, kernel.name, len(specs), lines=True) as progress:
             verdict = judge_candidate(
-                name, specs, device=device, arch=ARCH, store=bundle.arrays, progress=progress.finished
+                kernel.name, specs, device=device, arch=ARCH, store=bundle.arrays, progress=progress.finished
             )
         print_outcome(console, verdict, time.monotonic() - start)
     except UserError as error:
         failure = str(error)
         console.print(verdict_text(False, f"no verdict: {failure}"), soft_wrap=True)
     bundle.add(
-        label,
-        config=config,
-        idea=candidate.idea if is_cuda else "",
+        kernel.name,
+        config=str(kernel.default_config),
+        idea=kernel.idea,
         builds=[built_module(step.module, step.build, step.resources, step.gate) for step in steps],
         verdict=verdict,
         failure=failure,
     )
-    return _Attempt(label, steps, verdict, failure, time.monotonic() - start)
+    return _Attempt(kernel.name, steps, verdict, failure, time.monotonic() - start)
 
 
 def _print_build(console: Console, step: BuiltStep) -> None:

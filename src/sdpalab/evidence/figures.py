@@ -13,6 +13,7 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from sdpalab.build.sass import TENSOR_CLASSES
 from sdpalab.evidence import verify
 from sdpalab.evidence.records import AttemptRecord, FloorRecord
 from sdpalab.evidence.report import RULES, CaseArrays
@@ -115,10 +116,13 @@ def row_profiles(cases: Sequence[CaseArrays]) -> str:
             panel.set_yscale("log")
             panel.set_xlim(0, max(1, rows.shape[-1] - 1))
             panel.set_title(f"{shown.kernel}: {shown.case.name}")
-            panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             panel.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.0e}"))
             panel.yaxis.set_minor_formatter(NullFormatter())
             panel.grid(axis="y")
+        low, high = panels[0].get_ylim()
+        steps = (1.0,) if high > 30 * low else (1.0, 2.0, 5.0)
+        for panel in panels:
+            panel.yaxis.set_major_locator(LogLocator(subs=steps))
         panels[-1].set_xlabel("query row i")
         figure.supylabel("relative L2 error of the row", fontsize=9)
         return _svg(figure, "rows", "Relative error of each row of the output")
@@ -172,7 +176,8 @@ def instruction_mix(attempts: Sequence[AttemptRecord]) -> str:
     for _, counts in bars:
         for group, count in counts.items():
             totals[group] = totals.get(group, 0.0) + count / sum(counts.values())
-    order = sorted(totals, key=lambda group: (-totals[group], group))
+    # The tensor cores' own instructions come first however few they are: their share is what one looks for.
+    order = sorted(totals, key=lambda group: (group not in TENSOR_CLASSES, -totals[group], group))
     head, tail = order[: len(SERIES) - 1], order[len(SERIES) - 1 :]
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(7.2, 1.2 + 0.3 * len(bars)), layout="constrained")

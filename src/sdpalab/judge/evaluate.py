@@ -53,7 +53,8 @@ def evaluate(
     about : mapping
         What the candidate declared when it was loaded.
     reply, outputs
-        The worker's answer: a failure, which is believed as one, or the outputs ``first`` and ``second`` of two runs.
+        The worker's answer: ``status``, a failure, which is believed as one; or None, and the outputs ``first`` and
+        ``second`` of two runs.
 
     Raises
     ------
@@ -61,9 +62,7 @@ def evaluate(
         If there is no yardstick.
     """
     if reply.get("status") is not None:
-        known = {status.value for status in Status} - {Status.PASSED.value}
-        status = Status(reply["status"]) if reply["status"] in known else Status.CRASHED
-        return Evidence(status, str(reply.get("reason") or "the worker gave no reason"))
+        return Evidence(Status(reply["status"]), str(reply.get("reason") or "the worker gave no reason"))
     first, second = outputs.get("first"), outputs.get("second")
     for out in (first, second):
         if out is None or out.shape != problem.q_shape or out.dtype != dtype_of(problem):

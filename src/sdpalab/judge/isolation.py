@@ -38,6 +38,9 @@ _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBR
 """What a worker inherits, beside ``SDPALAB_CACHE_DIR``; everything else might tell a candidate something."""
 
 
+_FAILURES = {None, *(status.value for status in Status if status is not Status.PASSED)}
+
+
 class CandidateDied(Exception):
     """The worker is gone or had to be ended: CRASHED, TIMED_OUT, and why."""
 
@@ -118,18 +121,22 @@ class Worker:
 
         Returns
         -------
-        header, outputs
-            As the worker sent them: nothing in them is to be believed.
+        reply, outputs
+            As the worker sent them. The reply's status is None or that of a failure; nothing else is to be believed.
 
         Raises
         ------
         CandidateDied
             If the process ends, hangs beyond the timeout or breaks the protocol. The worker is of no further use.
         """
+        self._tail.clear()
         room = 4 * sum(array.nbytes for array in inputs.values()) + (1 << 20)
         try:
             self._channel.send({"problem": problem.to_dict()}, inputs, seconds=self._timeout)
-            return self._channel.receive(seconds=self._timeout, max_bytes=room)
+            reply, outputs = self._channel.receive(seconds=self._timeout, max_bytes=room)
+            if reply.get("status") not in _FAILURES:
+                raise WireError(f"status {reply.get('status')!r}, which is not for a worker to give")
+            return reply, outputs
         except WireTimeout:
             raise CandidateDied(Status.TIMED_OUT, f"no answer within {self._timeout:g} s{self._quote()}") from None
         except WireClosed:
@@ -137,7 +144,7 @@ class Worker:
             status = Status.TIMED_OUT if how == "SIGXCPU" else Status.CRASHED
             raise CandidateDied(status, f"the process ended with {how}{self._quote()}") from None
         except WireError as error:
-            raise CandidateDied(Status.CRASHED, f"the process answered with {error}{self._quote()}") from None
+            raise CandidateDied(Status.CRASHED, f"the process answered with a {error}{self._quote()}") from None
 
     def close(self) -> None:
         """End the process, and whatever it started in its process group."""

@@ -86,15 +86,15 @@ class Channel:
         deadline = time.monotonic() + seconds
         (length,) = struct.unpack("<Q", self._read(8, deadline))
         if length > MAX_HEADER:
-            raise WireError(f"a header of {length} bytes")
+            raise WireError(f"header of {length} bytes")
         try:
             header = json.loads(bytes(self._read(length, deadline)))
             listed = [(str(name), DTYPES[dtype], tuple(map(int, shape))) for name, dtype, shape in header["arrays"]]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise WireError(f"a header that cannot be read ({type(error).__name__})") from None
+            raise WireError(f"header that cannot be read ({type(error).__name__})") from None
         sizes = [dtype.itemsize * math.prod(shape) for _, dtype, shape in listed]
         if any(n < 0 for _, _, shape in listed for n in shape) or sum(sizes) > max_bytes:
-            raise WireError(f"arrays of {sum(sizes)} bytes where at most {max_bytes} belong")
+            raise WireError(f"message of {sum(sizes)} bytes where at most {max_bytes} belong")
         arrays = {
             name: np.frombuffer(self._read(size, deadline), dtype).reshape(shape)
             for (name, dtype, shape), size in zip(listed, sizes, strict=True)

@@ -76,13 +76,13 @@ def _load(order: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[_Runne
 
 def _resolve(order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Any:
     if order["kind"] == "registry":
-        from sdpalab.kernels import registry
+        from sdpalab.kernels.registry import get
 
-        return registry.get(order["spec"])
+        return get(order["spec"])
     if order["kind"] == "file":
-        from sdpalab.kernels import userfile
+        from sdpalab.kernels.userfile import load_user_kernel
 
-        return userfile.load_user_kernel(order["spec"])
+        return load_user_kernel(order["spec"])
     import cloudpickle
 
     return cloudpickle.loads(arrays["pickle"].tobytes())

@@ -198,7 +198,7 @@ def feasibility(
         )
     else:
         sentence = (
-            f"{target_us:g} us on {gpu.name} needs {share:.0%} of what the {worst.resource} floor allows, {where} "
-            f"({worst.microseconds:.2f} us: {worst.how})"
+            f"{target_us:g} us on {gpu.name} is not ruled out: the longest floor, {worst.resource}, takes "
+            f"{worst.microseconds:.2f} us ({worst.how}), {share:.0%} of it, {where}"
         )
     return Feasibility(share <= 1, sentence)

@@ -6,19 +6,17 @@ not exited where it names none. Waiting lanes are outside the run queue until th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from sdpalab.sim.errors import Deadlock
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine
-from sdpalab.sim.selection import WARP, Array, Indices, Selection, count, indices, subset
+from sdpalab.sim.machine import Machine, Resume, Unit
+from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, count, indices, subset
 
-__all__ = ["Barriers", "Reduction", "Resume"]
-
-Resume = tuple[int, Selection]
-"""Block to go on with, and the lanes that do."""
+__all__ = ["Barriers", "Reduction"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class Reduction:
     """``bar.red``: each thread's predicate, the operation (popc, and, or), and where its result goes."""
 
     operation: str
-    predicate: Array
+    predicate: Callable[[Selection], Mask]
     result: Array
 
 
@@ -46,7 +44,7 @@ class _Barrier:
     waiting: list[_Waiting] = field(default_factory=list)
 
 
-class Barriers:
+class Barriers(Unit):
     """The sixteen barriers of every CTA of a machine."""
 
     def __init__(self, machine: Machine) -> None:
@@ -71,9 +69,12 @@ class Barriers:
     ) -> list[Resume]:
         """Lanes arrive at barrier ``name`` (and wait); returns all that may go on. 0 ``threads`` is the whole CTA."""
         machine = self.machine
+        for observer in machine.observers:
+            observer.release(("bar", name), sel)
         whole = count(sel) == machine.lanes and threads in (0, machine.warps * WARP)
         if whole and name not in self.barriers and reduction is None and machine.live.all():
             self.completed += machine.n_cta
+            self._pass_on(name, [sel], np.ones(machine.n_cta, dtype=np.bool_))
             return [(resume, sel)]
         barrier = self.barriers.get(name)
         if barrier is None:
@@ -112,12 +113,20 @@ class Barriers:
                     freed.append((free, entry.reduction))
             if not mask.all():
                 kept.append(_Waiting(subset(entry.sel, ~mask), entry.resume, entry.instruction, entry.reduction))
+        self._pass_on(name, [sel for _, sel in released], done)
         self._reduce(freed)
         barrier.waiting = kept
         barrier.arrived[done] = 0
         if not kept and not barrier.arrived.any():
             del self.barriers[name]
         return released
+
+    def _pass_on(self, name: int, freed: list[Selection], done: Mask) -> None:
+        """Tell the observers who goes on, and that the barrier begins anew."""
+        for observer in self.machine.observers:
+            for sel in freed:
+                observer.acquire(("bar", name), sel)
+            observer.forget(("bar", name), done)
 
     def _reduce(self, freed: list[tuple[Selection, Reduction]]) -> None:
         machine = self.machine
@@ -126,7 +135,7 @@ class Barriers:
         true, total = np.zeros(machine.n_cta, dtype=np.int64), np.zeros(machine.n_cta, dtype=np.int64)
         for sel, reduction in freed:
             cta = machine.cta[sel]
-            true += np.bincount(cta[reduction.predicate[sel]], minlength=machine.n_cta)
+            true += np.bincount(cta[reduction.predicate(sel)], minlength=machine.n_cta)
             total += np.bincount(cta, minlength=machine.n_cta)
         for sel, reduction in freed:
             cta = machine.cta[sel]

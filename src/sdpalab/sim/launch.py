@@ -19,6 +19,7 @@ from sdpalab.sim.machine import Dim3, Geometry, Machine, Symbols
 from sdpalab.sim.memory import GLOBAL_BASE, Extent, Space
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import Program, build_program
+from sdpalab.sim.run_queue import SCHEDULES
 from sdpalab.sim.scheduler import Scheduler
 from sdpalab.sim.selection import WARP, Array
 
@@ -91,12 +92,13 @@ def launch(
         Which checks watch (:data:`CHECKS`). Without ``memory``, an illegal access raises IllegalAccess.
     counters : bool
         Not modelled yet; must be False.
-    schedule : str
-        Only ``lockstep`` is modelled: all lanes of a chunk of CTAs advance together.
+    schedule : {"lockstep", "forward", "reverse", "random"}
+        All lanes of a chunk of CTAs together, or one warp of each CTA at a time: from the first, from the last, or
+        drawn at every branch and barrier.
     async_mode : {"late", "early"}
         When asynchronous copies land: as late as the waits allow, their destination poisoned until then, or at once.
     seed : int
-        For schedules that draw lots; lockstep does not.
+        For the random schedule.
     max_steps : int, optional
         Vector steps that one chunk of CTAs may take. Default: twenty million.
 
@@ -146,7 +148,7 @@ def launch(
                 )
                 if "memory" in checks:
                     machine.observers.append(MemoryCheck(machine, log))
-                schedulers[len(part)] = machine, Scheduler(machine, max_steps or _MAX_STEPS)
+                schedulers[len(part)] = machine, Scheduler(machine, max_steps or _MAX_STEPS, schedule, seed)
             machine, scheduler = schedulers[len(part)]
             machine.reset(part)
             scheduler.run()
@@ -175,8 +177,8 @@ def _check_options(
             raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join(CHECKS)}")
     if counters:
         raise LaunchError("counters are not modelled yet; leave counters=False")
-    if schedule != "lockstep":
-        raise LaunchError(f"schedule {schedule!r} is not modelled; there is: lockstep")
+    if schedule not in SCHEDULES:
+        raise LaunchError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
     if async_mode not in ("late", "early"):
         raise LaunchError(f"async_mode is 'late' or 'early', not {async_mode!r}")
     if tuple(cluster) not in ((1,), (1, 1), (1, 1, 1)):
@@ -267,7 +269,7 @@ def _parameter(param: Param, value: Any, name: str, arena: _Arena) -> bytes:
             raise LaunchError(f"argument {name} is an array that is not contiguous; pass numpy.ascontiguousarray of it")
         if not value.flags.writeable:
             raise LaunchError(f"argument {name} is a read-only array; pass a writable copy")
-        return np.uint64(arena.add_array(f"argument {name}", value)).tobytes()
+        return arena.add_array(f"argument {name}", value).to_bytes(8, "little")
     if isinstance(value, bytes):
         if len(value) != param.size:
             raise LaunchError(f"argument {name} has {len(value)} bytes, and the parameter has {param.size}")

@@ -6,7 +6,7 @@ slot of all CTAs is one contiguous slice, and a kernel whose CTAs do the same ru
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +14,15 @@ import numpy as np
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
 from sdpalab.sim.memory import POISON, Space
 from sdpalab.sim.program import Program
-from sdpalab.sim.selection import WARP, Array, Indices, Selection
+from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection
 from sdpalab.sim.types import PtxType, unsigned
 
-__all__ = ["Dim3", "Geometry", "Machine", "Observer", "Symbols"]
+__all__ = ["Dim3", "Geometry", "Machine", "Observer", "Resume", "Symbols", "Unit"]
 
 Dim3 = tuple[int, int, int]
+
+Resume = tuple[int, Selection]
+"""A basic block to go on with, and the lanes that do."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +72,73 @@ class Observer:
         """Accesses about to be read."""
 
     def store(
+        self,
+        space: Space,
+        offset: Indices,
+        index: Indices,
+        width: int,
+        sel: Selection,
+        instruction: Instruction,
+        words: Array | None,
+    ) -> None:
+        """Accesses about to be written; ``words`` is what, in the order of the lanes, or None where it is not known."""
+
+    def atomic(
         self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
     ) -> None:
-        """Accesses about to be written."""
+        """Words about to be read and written in one atomic operation."""
 
-    def in_flight(self, space: Space, index: Indices, width: int) -> None:
-        """An asynchronous copy to these bytes was issued; a ``store`` follows when it completes."""
+    def issue(
+        self,
+        space: Space,
+        offset: Indices,
+        index: Indices,
+        width: int,
+        sel: Selection,
+        instruction: Instruction,
+        *,
+        writes: bool,
+    ) -> Array | None:
+        """Asynchronous operations of these lanes will read or write these bytes from now on until they complete.
+
+        What they write is nothing until then. Returns a ticket for :meth:`complete`, or None.
+        """
+        return None
+
+    def land(self, space: Space, index: Indices, width: int) -> None:
+        """An asynchronous operation has written these bytes."""
+
+    def complete(self, ticket: Array, sel: Selection) -> None:
+        """The lanes have waited for operations they issued: ``ticket`` has one value for each lane."""
+
+    def release(self, key: Hashable, sel: Selection) -> None:
+        """What these lanes did so far becomes visible to whoever acquires from ``key`` later (a barrier's arrival)."""
+
+    def acquire(self, key: Hashable, sel: Selection) -> None:
+        """These lanes see what was released to ``key`` (the end of a barrier's wait)."""
+
+    def forget(self, key: Hashable, ctas: Mask) -> None:
+        """A barrier's phase is over for these CTAs of the chunk: ``key`` begins anew."""
 
     def divergent(self, sel: Selection, instruction: Instruction, need: str) -> None:
         """A warp-wide instruction was reached by part of a warp."""
 
     def finish(self) -> None:
         """A chunk of CTAs has run to its end."""
+
+
+class Unit:
+    """Base of what runs beside the lanes: barriers, asynchronous copies, matrix products in flight."""
+
+    def reset(self) -> None:
+        """Make ready for a new chunk of CTAs."""
+
+    def advance(self) -> bool:
+        """Nothing else can run: complete something that is in flight. False if there is nothing."""
+        return False
+
+    def check_drained(self) -> None:
+        """Raise Deadlock if lanes still wait when nothing can run any more."""
 
 
 class Machine:
@@ -144,8 +202,10 @@ class Machine:
         self._rows: dict[str, Array] = {}
         self._special: dict[str, Array] = {}
         self.on_reset: list[Callable[[], None]] = []
-        self.units: dict[str, object] = {}
-        """State of asynchronous units, by name, made by the instructions that use them."""
+        self.units: dict[str, Unit] = {}
+        """State of barriers and asynchronous units, by name, made by the instructions that use them."""
+        self.woken: list[Resume] = []
+        """Lanes that waited for a unit and may go on; the scheduler collects them."""
         self._allocate_registers()
 
     @staticmethod
@@ -170,6 +230,9 @@ class Machine:
         self.live[:] = self.thread < self.geometry.threads
         for name, values in self._special.items():
             values[:] = self._special_values(name)
+        self.woken.clear()
+        for unit in self.units.values():
+            unit.reset()
         for action in self.on_reset:
             action()
 

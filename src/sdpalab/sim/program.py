@@ -18,7 +18,8 @@ __all__ = ["BasicBlock", "Program", "build_program"]
 
 Item = Instruction | Product
 
-_ENDS = frozenset({"bra", "ret", "exit", "bar", "barrier", "trap"})
+_ENDS = frozenset({"bra", "ret", "exit", "bar", "barrier", "trap", "mbarrier.try_wait", "mbarrier.test_wait"})
+_NO_FALL_THROUGH = frozenset({"bra", "ret", "exit", "trap"})
 _COLLECTIVES = frozenset(
     {"mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "shfl", "vote", "redux", "match", "activemask", "elect"}
 )
@@ -72,7 +73,9 @@ def build_program(entry: Entry) -> Program:
 
 
 def _ends_block(instruction: Instruction) -> bool:
-    return instruction.opcode in _ENDS and instruction.mods[:1] != ("warp",)
+    if instruction.opcode in _ENDS:
+        return instruction.mods[:1] != ("warp",)
+    return ".".join((instruction.opcode, *instruction.mods[:1])) in _ENDS
 
 
 def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
@@ -92,7 +95,7 @@ def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
             body[0].line if body else 0,
             any(i.opcode in _COLLECTIVES or i.mods[:1] == ("warp",) for i in body),
         )
-        if index + 1 < len(starts) and (end is None or end.guard is not None or end.opcode in ("bar", "barrier")):
+        if index + 1 < len(starts) and (end is None or end.guard is not None or end.opcode not in _NO_FALL_THROUGH):
             block.successors.append(index + 1)
         if end is not None and end.opcode == "bra":
             target = end.operands[0]

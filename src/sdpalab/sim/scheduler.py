@@ -1,31 +1,32 @@
-"""Basic blocks, and the order in which lanes run them.
+"""Runs the lanes of a chunk of CTAs from the entry to their exits.
 
-The run queue maps a block to the lanes that wait to run it. The lowest block runs until it would pass the next
+The run queue maps blocks to the lanes that wait to run them. The lowest block runs until it would pass the next
 waiting one, and lanes that meet are merged, so that divergent lanes reconverge at the earliest common instruction.
 Barriers take lanes out of the queue and put them back. Warp-wide instructions want whole warps: lanes of an
 incomplete warp are parked in front of such a block, and run it incomplete only when nothing else can run.
+Asynchronous operations in the late mode complete when nothing else can run at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from sdpalab.sim.barriers import Barriers, Reduction, Resume
-from sdpalab.sim.decode import Decoder, Mods, Step
-from sdpalab.sim.errors import StepLimit, UnsupportedInstruction
+from sdpalab.sim.barriers import Barriers
+from sdpalab.sim.decode import Decoder, Step
+from sdpalab.sim.errors import StepLimit
+from sdpalab.sim.flow import End, build_end, leave
 from sdpalab.sim.fusion import Product
-from sdpalab.sim.ir import Instruction, Symbol
 from sdpalab.sim.isa.tensor import product_step
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.selection import Selection, count, merge, split_warps, subset
-from sdpalab.sim.types import TYPES
+from sdpalab.sim.run_queue import RunQueue
+from sdpalab.sim.selection import Selection, count, split_warps
 
 __all__ = ["Scheduler"]
 
-End = Callable[[Selection], list[Resume]]
+_QUANTUM = 4096
+"""Blocks that the same lanes may run while others are ready: more is taken for a polling loop."""
 
 
 @dataclass
@@ -40,156 +41,110 @@ class _Block:
 
 
 class Scheduler:
-    """Runs one machine's lanes from the entry to their exits."""
+    """Decodes a machine's program, and runs it.
 
-    def __init__(self, machine: Machine, max_steps: int) -> None:
+    Parameters
+    ----------
+    machine : Machine
+    max_steps : int
+        Vector steps that one chunk of CTAs may take.
+    schedule : str
+        See :mod:`sdpalab.sim.run_queue`.
+    seed : int
+        For the random schedule.
+    """
+
+    def __init__(self, machine: Machine, max_steps: int, schedule: str, seed: int) -> None:
         self.machine = machine
         self.max_steps = max_steps
         self.barriers = Barriers(machine)
+        machine.units["bar"] = self.barriers
         self.decoder = Decoder(machine)
+        self.queue = RunQueue(machine, schedule, seed)
         self.lane_instructions = 0
         self.steps = 0
-        self.blocks = self._build()
-
-    # ---- building ----------------------------------------------------------------------------------------------------
-
-    def _build(self) -> list[_Block]:
-        blocks = []
-        for index, basic in enumerate(self.machine.program.blocks):
-            steps = [
-                product_step(self.decoder, item) if isinstance(item, Product) else self.decoder.step(item)
-                for item in basic.items
-            ]
-            end = _goto(index + 1) if basic.end is None else self._end(basic.end, index + 1)
-            blocks.append(_Block(steps, end, basic.size, basic.collective, basic.line))
-        blocks[-1].end = self._exit  # running off the end is a return
-        return blocks
-
-    def _end(self, instruction: Instruction, following: int) -> End:
-        end = self._unguarded_end(instruction, following)
-        if instruction.guard is None:
-            return end
-        predicate = self.decoder.src(instruction, instruction.guard.register, TYPES["pred"])
-        negated = instruction.guard.negated
-
-        def guarded(sel: Selection) -> list[Resume]:
-            mask = ~predicate[sel] if negated else predicate[sel]
-            taken = np.count_nonzero(mask)
-            if taken == len(mask):
-                return end(sel)
-            if not taken:
-                return [(following, sel)]
-            return [(following, subset(sel, ~mask)), *end(subset(sel, mask))]
-
-        return guarded
-
-    def _unguarded_end(self, instruction: Instruction, following: int) -> End:
-        if instruction.opcode == "bra":
-            target = instruction.operands[0]
-            assert isinstance(target, Symbol)
-            mods = Mods(instruction)
-            mods.flag("uni")
-            mods.done()
-            return _goto(self.machine.program.block_of_label[target.name])
-        if instruction.opcode in ("ret", "exit"):
-            return self._exit
-        if instruction.opcode == "trap":
-            raise UnsupportedInstruction("trap is not modelled", instruction.line)
-        return self._barrier(instruction, following)
-
-    def _barrier(self, instruction: Instruction, following: int) -> End:
-        mods = Mods(instruction)
-        mods.flag("cta")
-        mods.flag("aligned")
-        action = mods.choice(("sync", "arrive", "red"))
-        operation = mods.choice(("popc", "and", "or")) if action == "red" else ""
-        result_type = mods.type() if action == "red" else TYPES["pred"]
-        mods.done()
-        operands = list(instruction.operands)
-        reduction = None
-        if action == "red":
-            result = self.decoder.dst(instruction, operands.pop(0), result_type)
-            predicate = self.decoder.src(instruction, operands.pop(), TYPES["pred"])
-            reduction = Reduction(operation, predicate, result)
-        names = self.decoder.src(instruction, operands[0], TYPES["u32"])
-        threads = self.decoder.src(instruction, operands[1], TYPES["u32"]) if len(operands) > 1 else None
-
-        def end(sel: Selection) -> list[Resume]:
-            resumed: list[Resume] = []
-            values = names[sel]
-            for name in (values[0],) if (values == values[0]).all() else np.unique(values):
-                part = sel if (values == name).all() else subset(sel, values == name)
-                need = 0 if threads is None else int(threads[part][0])
-                resumed += self.barriers.arrive(
-                    part, int(name), need, following, instruction, waits=action != "arrive", reduction=reduction
-                )
-            return resumed
-
-        return end
-
-    def _exit(self, sel: Selection) -> list[Resume]:
-        self.machine.live[sel] = False
-        return self.barriers.exited() if self.barriers.barriers else []
-
-    # ---- running -----------------------------------------------------------------------------------------------------
+        self.blocks = [
+            _Block(
+                [
+                    product_step(self.decoder, item) if isinstance(item, Product) else self.decoder.step(item)
+                    for item in basic.items
+                ],
+                build_end(self, basic.end, index + 1),
+                basic.size,
+                basic.collective,
+                basic.line,
+            )
+            for index, basic in enumerate(machine.program.blocks)
+        ]
+        self.blocks[-1].end = leave(self)  # running off the end is a return
 
     def run(self) -> None:
-        """Run all live lanes to their exits.
+        """Run all live lanes of a machine that was just reset.
 
         Raises
         ------
         Deadlock
-            If lanes wait at a barrier that nobody can complete.
+            If lanes wait for what can never come.
         StepLimit
-            If more than ``max_steps`` vector steps were taken since the machine's last reset.
+            If more than ``max_steps`` vector steps were taken.
         """
-        machine, blocks = self.machine, self.blocks
-        self.barriers.reset()
-        start = slice(0, machine.lanes) if machine.live.all() else np.flatnonzero(machine.live)
-        pending: dict[int, list[Selection]] = {0: [start]}
-        parked: dict[int, list[Selection]] = {}
+        machine, queue = self.machine, self.queue
+        queue.clear()
+        queue.push([(0, slice(0, machine.lanes) if machine.live.all() else np.flatnonzero(machine.live))])
         budget = self.steps + self.max_steps
-        end_of_code = len(blocks)
-        while pending or parked:
-            forced = not pending
-            queue = parked if forced else pending
-            at = min(queue)
-            sels = queue.pop(at)
-            if not forced and at in parked:
-                sels += parked.pop(at)
-            sel = merge(sels)
-            next_waiting = min(pending, default=end_of_code)
-            while True:
-                block = blocks[at]
-                if block.collective and not forced:
-                    whole, partial = split_warps(sel)
-                    if partial is not None:
-                        parked.setdefault(at, []).append(partial)
-                    if whole is None:
-                        break
-                    sel = whole
-                forced = False
-                self.steps += block.size
-                self.lane_instructions += block.size * count(sel)
-                if self.steps > budget:
-                    raise StepLimit(
-                        f"more than {self.max_steps} steps, now at PTX line {block.line}: an endless loop, "
-                        "or a launch that needs a larger max_steps"
-                    )
-                for step in block.steps:
-                    step(sel)
-                resumed = block.end(sel)
-                if len(resumed) == 1 and resumed[0][0] < next_waiting and resumed[0][0] not in parked:
-                    at, sel = resumed[0]
-                    continue
-                for target, part in resumed:
-                    pending.setdefault(target, []).append(part)
-                break
-        self.barriers.check_drained()
+        fair = False
+        while True:
+            picked = queue.pick(fair)
+            if picked is None:
+                if not self._advance():
+                    break
+                continue
+            turn, at, sel, forced, following = picked
+            fair = self._run_from(turn, at, sel, forced, following, budget)
+            if fair and not queue.ready:
+                self._advance()
+        for unit in machine.units.values():
+            unit.check_drained()
 
+    def _advance(self) -> bool:
+        """Complete something that is in flight, and collect who waited for it."""
+        moved = sum(unit.advance() for unit in self.machine.units.values()) > 0
+        self._collect()
+        return moved or bool(self.queue.ready)
 
-def _goto(target: int) -> End:
-    def end(sel: Selection) -> list[Resume]:
-        return [(target, sel)]
+    def _collect(self) -> None:
+        if self.machine.woken:
+            self.queue.push(self.machine.woken)
+            self.machine.woken.clear()
 
-    return end
+    def _run_from(self, turn: int, at: int, sel: Selection, forced: bool, following: int, budget: int) -> bool:
+        """Run lanes until they part, block or meet others; True if they ran so long that others may starve."""
+        for _ in range(_QUANTUM):
+            block = self.blocks[at]
+            if block.collective and not forced:
+                whole, partial = split_warps(sel)
+                if partial is not None:
+                    self.queue.park(turn, at, partial)
+                if whole is None:
+                    return False
+                sel = whole
+            forced = False
+            self.steps += block.size
+            self.lane_instructions += block.size * count(sel)
+            if self.steps > budget:
+                raise StepLimit(
+                    f"more than {self.max_steps} steps, now at PTX line {block.line}: an endless loop, "
+                    "or a launch that needs a larger max_steps"
+                )
+            for step in block.steps:
+                step(sel)
+            resumed = block.end(sel)
+            if self.machine.woken:
+                self._collect()
+                following = -1
+            if len(resumed) != 1 or resumed[0][0] >= following or (turn, resumed[0][0]) in self.queue.parked:
+                self.queue.push(resumed)
+                return False
+            at, sel = resumed[0]
+        self.queue.push([(at, sel)])
+        return True

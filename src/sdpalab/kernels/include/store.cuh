@@ -11,11 +11,12 @@ template <int COLS>
 __device__ __forceinline__ void store_warp_tile(Element* o, int rows_left, const unsigned (&o_pairs)[COLS / 8][2],
                                                 unsigned char* warp_smem, int lane) {
     constexpr int CHUNKS = COLS / CHUNK_ELEMENTS;
+    const unsigned lane_offset = swizzled_offset<COLS>(lane / 4, 0) + 4 * (lane % 4);
 #pragma unroll
     for (int n = 0; n < COLS / 8; ++n) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const unsigned offset = swizzled_offset<COLS>(lane / 4 + 8 * half, n) + 4 * (lane % 4);
+            const unsigned offset = (lane_offset ^ (n * CHUNK_BYTES)) + half * 8 * CHUNKS * CHUNK_BYTES;
             *reinterpret_cast<unsigned*>(warp_smem + offset) = o_pairs[n][half];
         }
     }

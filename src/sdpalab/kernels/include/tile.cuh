@@ -2,8 +2,8 @@
 //
 // Swizzle: shared memory serves 128 bytes, eight 16-byte chunks, in one wavefront. ldmatrix reads one chunk of eight
 // consecutive rows, so those must differ in their place within 128 bytes. XOR with the row's number does that without
-// padding; as it acts on chunks below the row's own bits, an address moves by 16 rows with an immediate offset, and to
-// another pair of chunks with one XOR.
+// padding. The pattern repeats every 8 rows and stays within a row, so an address moves by 8 rows with an immediate offset,
+// and to another chunk with one XOR.
 #pragma once
 
 #include "dtype.cuh"

@@ -8,7 +8,7 @@ from sdpalab.sim.hazards import HazardLog
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine, Observer
 from sdpalab.sim.memory import Space
-from sdpalab.sim.selection import Indices, Selection, indices
+from sdpalab.sim.selection import Array, Indices, Selection, indices
 
 __all__ = ["MemoryCheck"]
 
@@ -65,16 +65,48 @@ class MemoryCheck(Observer):
         self.log.add(self.machine, "uninitialised", instruction, lane, what, usually)
 
     def store(
-        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
+        self,
+        space: Space,
+        offset: Indices,
+        index: Indices,
+        width: int,
+        sel: Selection,
+        instruction: Instruction,
+        words: Array | None,
     ) -> None:
         """Mark shared bytes as written."""
         if space.name == "shared":
             self.shadow.fill(index, width, 0xFF)
 
-    def in_flight(self, space: Space, index: Indices, width: int) -> None:
-        """An asynchronous copy to these bytes was issued: what they hold is nothing until it completes."""
-        if space.name == "shared":
+    def atomic(
+        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
+    ) -> None:
+        """Both halves of a read-modify-write."""
+        self.load(space, offset, index, width, sel, instruction)
+        self.store(space, offset, index, width, sel, instruction, None)
+
+    def issue(
+        self,
+        space: Space,
+        offset: Indices,
+        index: Indices,
+        width: int,
+        sel: Selection,
+        instruction: Instruction,
+        *,
+        writes: bool,
+    ) -> Array | None:
+        """What an asynchronous operation writes is nothing until it lands; what it reads must have been written."""
+        if space.name == "shared" and writes:
             self.shadow.fill(index, width, 0)
+        elif not writes:
+            self.load(space, offset, index, width, sel, instruction)
+        return None
+
+    def land(self, space: Space, index: Indices, width: int) -> None:
+        """Mark what an asynchronous operation has written."""
+        if space.name == "shared":
+            self.shadow.fill(index, width, 0xFF)
 
     def divergent(self, sel: Selection, instruction: Instruction, need: str) -> None:
         """Record a warp-wide instruction that only part of a warp reached."""

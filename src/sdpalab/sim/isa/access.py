@@ -131,22 +131,12 @@ class Accessor:
             found.append((space, chosen, index))
         return found
 
-    def writes(self, sel: Selection, extra: Indices | None = None) -> list[tuple[Space, Selection, Indices]]:
-        """(space, lanes, index) of the legal writes, after the observers have seen them."""
-        found = []
-        for space, chosen, offset, index in self.parts(sel, extra):
-            for observer in self.observers:
-                observer.store(space, offset, index, self.width, chosen, self.instruction)
-            found.append((space, chosen, index))
-        return found
-
     def updates(self, sel: Selection) -> list[tuple[Space, Selection, Indices]]:
-        """(space, lanes, index) of the legal read-modify-writes, after the observers have seen both halves of them."""
+        """(space, lanes, index) of the legal read-modify-writes, after the observers have seen them."""
         found = []
         for space, chosen, offset, index in self.parts(sel):
             for observer in self.observers:
-                observer.load(space, offset, index, self.width, chosen, self.instruction)
-                observer.store(space, offset, index, self.width, chosen, self.instruction)
+                observer.atomic(space, offset, index, self.width, chosen, self.instruction)
             found.append((space, chosen, index))
         return found
 
@@ -163,6 +153,8 @@ class Accessor:
 
     def scatter(self, sel: Selection, words: Array, extra: Indices | None = None) -> None:
         """Write a word for each lane of ``sel`` whose access is legal."""
-        for space, chosen, index in self.writes(sel, extra):
+        for space, chosen, offset, index in self.parts(sel, extra):
             mine = words if chosen is sel else words[np.searchsorted(indices(sel), indices(chosen))]
+            for observer in self.observers:
+                observer.store(space, offset, index, self.width, chosen, self.instruction, mine)
             space.store(index, self.width, mine)

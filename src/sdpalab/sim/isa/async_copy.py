@@ -13,7 +13,7 @@ import numpy as np
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.machine import Machine
+from sdpalab.sim.machine import Machine, Unit
 from sdpalab.sim.memory import WORDS
 from sdpalab.sim.selection import Array, Indices, Selection, count, indices, subset
 from sdpalab.sim.types import TYPES
@@ -29,6 +29,8 @@ class _Copy:
     destination: Indices
     offset: Indices
     size: Array
+    tickets: list[Array | None]
+    """What each observer gave when the copy was issued."""
     width: int
     instruction: Instruction
 
@@ -41,12 +43,13 @@ class _Copy:
             self.destination[mask],
             self.offset[mask],
             self.size[mask],
+            [None if ticket is None else ticket[mask] for ticket in self.tickets],
             self.width,
             self.instruction,
         )
 
 
-class _CopyQueue:
+class _CopyQueue(Unit):
     """All copies of a machine that have been issued and not waited for."""
 
     def __init__(self, machine: Machine) -> None:
@@ -54,7 +57,6 @@ class _CopyQueue:
         self.groups = np.zeros(machine.lanes, dtype=np.int32)
         """Groups that each lane has committed; a copy belongs to the group of that number."""
         self.flying: list[_Copy] = []
-        machine.on_reset.append(self.reset)
 
     @staticmethod
     def of(machine: Machine) -> _CopyQueue:
@@ -71,16 +73,26 @@ class _CopyQueue:
 
     def issue(self, copy: _Copy) -> None:
         """Put a copy in flight, or carry it out at once in the early mode."""
-        if self.machine.async_mode == "early":
-            self.complete(copy)
-            return
         shared = self.machine.spaces["shared"]
-        shared.fill(copy.destination, copy.width)
-        for observer in self.machine.observers:
-            observer.in_flight(shared, copy.destination, copy.width)
+        copy.tickets = [
+            observer.issue(shared, copy.offset, copy.destination, copy.width, copy.sel, copy.instruction, writes=True)
+            for observer in self.machine.observers
+        ]
+        if self.machine.async_mode == "early":
+            self.land(copy)
+        else:
+            shared.fill(copy.destination, copy.width)
         self.flying.append(copy)
 
     def complete(self, copy: _Copy) -> None:
+        """The lanes have waited for it."""
+        if self.machine.async_mode == "late":
+            self.land(copy)
+        for observer, ticket in zip(self.machine.observers, copy.tickets, strict=True):
+            if ticket is not None:
+                observer.complete(ticket, copy.sel)
+
+    def land(self, copy: _Copy) -> None:
         """Read the source, write the destination; bytes beyond the source size become zero."""
         shared, source = self.machine.spaces["shared"], self.machine.spaces["global"]
         full = copy.size == copy.width
@@ -94,7 +106,7 @@ class _CopyQueue:
                 data[mine, :size] = source.data[place]
             words = data.view(WORDS[copy.width])[:, 0]
         for observer in self.machine.observers:
-            observer.store(shared, copy.offset, copy.destination, copy.width, copy.sel, copy.instruction)
+            observer.land(shared, copy.destination, copy.width)
         shared.store(copy.destination, copy.width, words)
 
     def commit(self, sel: Selection) -> None:
@@ -185,7 +197,7 @@ def _cp_async(decoder: Decoder, instruction: Instruction, mods: Mods, queue: _Co
             mine = lengths if chosen is sel else lengths[np.searchsorted(indices(sel), indices(chosen))]
             source, mine = sources(chosen, mine)
             queue.issue(
-                _Copy(chosen, queue.groups[chosen].copy(), source, destination, offset, mine, width, instruction)
+                _Copy(chosen, queue.groups[chosen].copy(), source, destination, offset, mine, [], width, instruction)
             )
 
     return step

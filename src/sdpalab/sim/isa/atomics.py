@@ -26,6 +26,20 @@ Update = Callable[..., Array]
 _ORDERS = ("relaxed", "acquire", "release", "acq_rel")
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 
+
+def _increment(old: Array, bound: Array) -> Array:
+    up: Array = old + np.uint32(1)
+    return np.where(old >= bound, np.uint32(0), up)
+
+
+def _decrement(old: Array, bound: Array) -> Array:
+    return np.where((old == 0) | (old > bound), bound, old - np.uint32(1))
+
+
+def _compare_and_swap(old: Array, expected: Array, new: Array) -> Array:
+    return np.where(old == expected, new, old)
+
+
 _UPDATES: dict[str, tuple[Update, tuple[str, ...]]] = {
     "add": (np.add, ("u32", "s32", "u64", "f16", "f16x2", "bf16", "bf16x2", "f32", "f64")),
     "min": (np.minimum, ("u32", "s32", "u64", "s64")),
@@ -33,13 +47,10 @@ _UPDATES: dict[str, tuple[Update, tuple[str, ...]]] = {
     "and": (np.bitwise_and, ("b32", "b64")),
     "or": (np.bitwise_or, ("b32", "b64")),
     "xor": (np.bitwise_xor, ("b32", "b64")),
-    "inc": (lambda old, bound: np.where(old >= bound, np.uint32(0), old + np.uint32(1)), ("u32",)),
-    "dec": (
-        lambda old, bound: np.where((old == 0) | (old > bound), bound, old - np.uint32(1)),
-        ("u32",),
-    ),
+    "inc": (_increment, ("u32",)),
+    "dec": (_decrement, ("u32",)),
     "exch": (lambda old, new: new, ("b32", "b64")),
-    "cas": (lambda old, expected, new: np.where(old == expected, new, old), ("b16", "b32", "b64")),
+    "cas": (_compare_and_swap, ("b16", "b32", "b64")),
 }
 _WITHOUT_RESULT = ("add", "min", "max", "and", "or", "xor", "inc", "dec")
 

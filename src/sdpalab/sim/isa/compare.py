@@ -187,7 +187,7 @@ def _testp(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)
     type_ = mods.type()
     require(mods, type_, ("f32", "f64"))
-    least = np.finfo(type_.dtype).tiny
+    least = type_.dtype.type(2.0**-126 if type_.bits == 32 else 2.0**-1022)
     tests: dict[str, Callable[[Array], Mask]] = {
         "finite": np.isfinite,
         "infinite": np.isinf,

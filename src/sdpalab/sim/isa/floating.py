@@ -25,7 +25,7 @@ from sdpalab.sim.isa.rounding import (
     sum_to_odd,
 )
 from sdpalab.sim.selection import Array
-from sdpalab.sim.types import PtxType, unsigned
+from sdpalab.sim.types import PtxType
 
 __all__ = ["FLOAT_HANDLERS", "FloatHandler", "apply", "is_half"]
 
@@ -162,24 +162,24 @@ def _div(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType)
 # ---- min, max, abs, neg ---------------------------------------------------------------------------------------------
 
 
-def _extremum(operation: str, propagate_nan: bool) -> Compute:
-    """min or max of float32 or float64, where -0 < +0, and where a NaN loses against a number unless it is to
-    propagate."""
+def _extremum(operation: str, type_: PtxType, propagate_nan: bool) -> Compute:
+    """min or max (of halves in float32), where -0 < +0, and a NaN loses against a number unless it is to propagate."""
     picks = {"max": (np.fmax, np.maximum), "min": (np.fmin, np.minimum)}
     pick = picks[operation][propagate_nan]
     zeros: np.ufunc = np.bitwise_and if operation == "max" else np.bitwise_or
+    integer = np.dtype(np.int64 if type_.name == "f64" else np.int32)
+    lowest = -(1 << 8 * integer.itemsize - 1)
 
     def compute(a: Array, b: Array, out: Array) -> None:
-        signed, bits = f"i{a.itemsize}", unsigned(8 * a.itemsize)
-        # Only two zeros, at least one of them negative, have nothing but the sign among their bits; NumPy's choice of
-        # them is arbitrary.
-        either = np.bitwise_or(a.view(signed), b.view(signed))
-        lowest = np.iinfo(signed).min
+        # Only two zeros, at least one of them negative, have nothing but the sign among their bits. NumPy returns
+        # either of two zeros; the right one is the conjunction or the disjunction of their bits.
+        a_bits, b_bits = a.view(integer), b.view(integer)
+        either = np.bitwise_or(a_bits, b_bits)
         if np.minimum.reduce(either, axis=None) != lowest:
             pick(a, b, out)
             return
         chosen = pick(a, b)
-        zeros(a.view(bits), b.view(bits), out=chosen.view(bits), where=either == lowest)
+        zeros(a_bits, b_bits, out=chosen.view(integer), where=either == lowest)
         np.copyto(out, chosen)
 
     return compute
@@ -198,7 +198,7 @@ def _xor_signs(compute: Compute) -> Compute:
 
 def _minmax(operation: str) -> FloatHandler:
     def handler(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType) -> Step:
-        compute = _extremum(operation, mods.flag("NaN"))
+        compute = _extremum(operation, type_, mods.flag("NaN"))
         if mods.flag("xorsign"):
             if not mods.flag("abs"):
                 raise mods.unsupported(".xorsign goes with .abs")

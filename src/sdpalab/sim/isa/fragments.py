@@ -24,8 +24,10 @@ _HALF_TO_FLOAT: Array = np.arange(65536, dtype=np.uint16).view(np.float16).astyp
 def float32(bits: Array, kind: str) -> Array:
     """16-bit patterns (uint16, any shape) of ``f16`` or ``bf16`` as float32, exactly."""
     if kind == "f16":
-        return _HALF_TO_FLOAT.take(bits, mode="clip")
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        values: Array = _HALF_TO_FLOAT.take(bits, mode="clip")
+    else:
+        values = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values
 
 
 def blocks(rows: Sequence[Array], sel: Selection, grid: tuple[int, int], order: Sequence[tuple[int, int]]) -> Array:

@@ -10,7 +10,6 @@ from sdpalab.sim.selection import Array
 
 __all__ = ["fma_f32", "fma_f64"]
 
-_TIE = np.int64(1 << 28)
 _DROPPED = np.int64((1 << 29) - 1)
 _INT_MIN = np.iinfo(np.int32).min
 _EXPONENT = np.uint32(0xFF << 23)
@@ -46,18 +45,21 @@ def fma_f32(decoder: Decoder) -> Compute:
         if np.bitwise_or.reduce(raw) & _DROPPED:
             # The low words decide. The high words come along because strided access is slow; their alarms are false.
             np.left_shift(words, 3, shifted)
-            if np.minimum.reduce(shifted) == _INT_MIN:
-                _repair(p, t, out, np.flatnonzero(s.view(np.int64) & _DROPPED == _TIE))
+            ties = shifted == _INT_MIN
+            if np.count_nonzero(ties):
+                _repair(p, t, s, out, np.flatnonzero(ties[::2]))
         np.bitwise_and(out.view(np.uint32), _EXPONENT, exponents)
         if not np.minimum.reduce(exponents):
-            _repair(p, t, out, np.flatnonzero((np.abs(s) < _LEAST_NORMAL) & (s != 0)))
+            _repair(p, t, s, out, np.flatnonzero((np.abs(s) < _LEAST_NORMAL) & (s != 0)))
 
     return compute
 
 
-def _repair(p: Array, c: Array, out: Array, lanes: Array) -> None:
-    if len(lanes):
-        out[lanes] = sum_to_odd(p[lanes], c[lanes])
+def _repair(product: Array, addend: Array, total: Array, out: Array, lanes: Array) -> None:
+    """Round the sum of product and addend once in the suspect lanes. Most turn out to be exact sums."""
+    p, c, s = product[lanes], addend[lanes], total[lanes]
+    if not ((s - p == c) & (s - c == p)).all():
+        out[lanes] = sum_to_odd(p, c)
 
 
 def fma_f64(a: Array, b: Array, c: Array, out: Array) -> None:
@@ -73,12 +75,19 @@ def fma_f64(a: Array, b: Array, c: Array, out: Array) -> None:
     third, third_error = _two_sum(np.ldexp(c_part, np.maximum(distance, -200)), low)
     first, first_error = _two_sum(high, third)
     rest = sum_to_odd(third_error, first_error)
-    result = np.ldexp(first + rest, exponent)
-    small = np.abs(result) < np.finfo(np.float64).tiny
-    result = np.where(small, np.ldexp(sum_to_odd(first, rest), exponent), result)
+    total = first + rest
+    result = np.ldexp(total, exponent)
+    small = np.abs(result) <= np.finfo(np.float64).tiny
+    if small.any():
+        # Away from zero by 2**52 units of 2**-1074, on this scale, numbers are such units apart.
+        to_units = np.copysign(np.ldexp(1.0, 52 - 1074 - np.maximum(exponent, -1400)), total)
+        near, near_error = _two_sum(to_units, first)
+        rounded = np.ldexp(near + sum_to_odd(near_error, rest) - to_units, exponent)
+        result = np.where(small, np.copysign(rounded, total), result)
     result = np.where((distance > 200) | ~np.isfinite(c), c, result)
     native = (a == 0) | (b == 0) | ~np.isfinite(a) | ~np.isfinite(b)
-    np.copyto(out, np.where(native, a * b + c, result))
+    result = np.where(native, a * b + c, np.where(c == 0, a * b, result))
+    np.copyto(out, result)
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:

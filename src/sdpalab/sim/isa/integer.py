@@ -108,7 +108,7 @@ def _high_64(x: Array, y: Array) -> Array:
     a0, a1, b0, b1 = a & low, a >> half, b & low, b >> half
     middle = a1 * b0 + (a0 * b0 >> half)
     other = a0 * b1 + (middle & low)
-    high = a1 * b1 + (middle >> half) + (other >> half)
+    high: Array = a1 * b1 + (middle >> half) + (other >> half)
     if x.dtype.kind == "i":
         # A negative factor was read as 2^64 more than it is.
         high -= np.where(x < 0, b, np.uint64(0)) + np.where(y < 0, a, np.uint64(0))
@@ -221,12 +221,12 @@ def _mul24(decoder: Decoder, instruction: Instruction) -> Step:
     drop, shift = type_.dtype.type(8), wide.type(16 if high else 0)
 
     def function(x: Array, y: Array, *z: Array) -> Array:
-        part = np.multiply((x << drop) >> drop, (y << drop) >> drop, dtype=wide) >> shift
+        part: Array = np.multiply((x << drop) >> drop, (y << drop) >> drop, dtype=wide) >> shift
         if not adds:
             return part.astype(type_.dtype)
         if saturate:
             return _saturated(part.astype(np.int32) + z[0].astype(np.int64))
-        return part.astype(type_.dtype) + z[0]
+        return np.add(part.astype(type_.dtype), z[0])
 
     return computed(function, d, *sources)
 
@@ -247,7 +247,8 @@ def _dot(decoder: Decoder, instruction: Instruction) -> Step:
     def function(x: Array, y: Array, z: Array) -> Array:
         left = np.ascontiguousarray(x).view(left_type).reshape(-1, count).astype(np.int64)
         right = np.ascontiguousarray(y).view(right_type).reshape(-1, 4)[:, first : first + count]
-        return ((left * right).sum(axis=1) + z).astype(np.uint32)
+        total: Array = (left * right).sum(axis=1) + z
+        return total.astype(np.uint32)
 
     return computed(function, d, a, b, c)
 

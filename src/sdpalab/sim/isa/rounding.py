@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sdpalab.sim.decode import Decoder, Step
-from sdpalab.sim.selection import Array, Mask, Selection
+from sdpalab.sim.selection import Array, Selection
 from sdpalab.sim.types import TYPES, unsigned
 
 __all__ = [
@@ -55,7 +55,12 @@ FORMATS: dict[str, Format] = {
     "tf32": Format(11, -126, float(np.ldexp(2.0 - 2.0**-10, 127))),
     "f32": Format(24, -126, float(np.ldexp(2.0 - 2.0**-23, 127))),
 }
-_PRECISION = {TYPES[name].dtype: FORMATS[name].precision for name in ("f16", "bf16", "f32")}
+_EXPONENTS: dict[np.dtype[Any], Any] = {
+    TYPES["f32"].dtype: np.uint32(0x7F800000),
+    TYPES["f16"].dtype: np.uint16(0x7C00),
+    TYPES["bf16"].dtype: np.uint16(0x7F80),
+}
+"""Where the exponent is in each type's bits."""
 
 
 def elementwise(compute: Compute, destination: Array, *sources: Array) -> Step:
@@ -103,43 +108,30 @@ def scratch(decoder: Decoder, name: str) -> Array:
     return decoder.hidden(f"scratch {name}", TYPES["f64"])
 
 
-def _bits(values: Array) -> Array:
-    return values.view(unsigned(8 * values.itemsize))
-
-
-def _subnormal(bits: Array, precision: int) -> Mask | None:
-    """Which bit patterns are subnormal numbers; None if none is. Doubled and less one, zero is the greatest of all, and
-    they the least."""
-    doubled = bits + bits
-    doubled -= doubled.dtype.type(1)
-    limit = (1 << precision) - 1
-    return doubled < limit if np.minimum.reduce(doubled, axis=None) < limit else None
-
-
 def flush(values: Array) -> Array:
-    """Values of f32, f16 or bf16 with subnormals replaced by zeros of the same sign (``.ftz``); the same array if there
-    are none."""
-    bits = _bits(values)
-    mask = _subnormal(bits, _PRECISION[values.dtype])
-    return values if mask is None else np.where(mask, bits & _sign(bits), bits).view(values.dtype)
+    """f32, f16 or bf16 values with subnormals made zeros of their sign (``.ftz``); the same array if there are none."""
+    bits = values.view(unsigned(8 * values.itemsize))
+    exponents = bits & _EXPONENTS[values.dtype]
+    if np.minimum.reduce(exponents, axis=None):
+        return values
+    subnormal = (exponents == 0) & (bits + bits != 0)
+    if not subnormal.any():
+        return values
+    sign = bits.dtype.type(1 << 8 * bits.itemsize - 1)
+    return np.where(subnormal, bits & sign, bits).view(values.dtype)
 
 
-def flushing(compute: Compute, *, inputs: bool = True) -> Compute:
-    """``compute`` with its inputs (unless told otherwise) and its result flushed to zero."""
+def flushing(compute: Compute) -> Compute:
+    """``compute`` with its inputs and its result flushed to zero."""
 
     def run(*arrays: Array) -> None:
         *sources, out = arrays
-        compute(*(map(flush, sources) if inputs else sources), out)
-        bits = _bits(out)
-        mask = _subnormal(bits, _PRECISION[out.dtype])
-        if mask is not None:
-            np.bitwise_and(bits, _sign(bits), out=bits, where=mask)
+        compute(*map(flush, sources), out)
+        flushed = flush(out)
+        if flushed is not out:
+            np.copyto(out, flushed)
 
     return run
-
-
-def _sign(bits: Array) -> Any:
-    return bits.dtype.type(1 << 8 * bits.itemsize - 1)
 
 
 def saturating(compute: Compute) -> Compute:

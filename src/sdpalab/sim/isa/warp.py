@@ -257,11 +257,10 @@ def _redux(decoder: Decoder, instruction: Instruction) -> Step:
     type_ = mods.type()
     require(mods, type_, ("b32",) if operation in ("and", "or", "xor") else ("u32", "s32"))
     mods.done()
-    limits = np.iinfo(type_.dtype)
     ufunc, neutral = {
         "add": (np.add, 0),
-        "min": (np.minimum, limits.max),
-        "max": (np.maximum, limits.min),
+        "min": (np.minimum, 2 ** (31 if type_.signed else 32) - 1),
+        "max": (np.maximum, -(2**31) if type_.signed else 0),
         "and": (np.bitwise_and, 0xFFFFFFFF),
         "or": (np.bitwise_or, 0),
         "xor": (np.bitwise_xor, 0),

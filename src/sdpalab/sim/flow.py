@@ -1,0 +1,148 @@
+"""How blocks end: branches, exits, barriers. Further ends are registered by their instructions' own files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from sdpalab.sim.barriers import Barriers, Reduction
+from sdpalab.sim.decode import Decoder, Mods
+from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.ir import Instruction, Symbol
+from sdpalab.sim.machine import Machine, Resume
+from sdpalab.sim.selection import Selection, subset
+from sdpalab.sim.types import TYPES
+
+__all__ = ["ENDS", "End", "EndHandler", "Flow", "block_end", "build_end", "goto"]
+
+End = Callable[[Selection], list[Resume]]
+"""Given the lanes that reached the end of a block, where they (and others they set free) go on."""
+
+
+class Flow(Protocol):
+    """What the handler of a block's end may use."""
+
+    machine: Machine
+    decoder: Decoder
+    barriers: Barriers
+
+
+EndHandler = Callable[[Flow, Instruction, int], End]
+
+ENDS: dict[str, EndHandler] = {}
+"""Handlers by opcode, or by opcode and first modifier (``mbarrier.try_wait``), which goes first."""
+
+
+def block_end(*names: str) -> Callable[[EndHandler], EndHandler]:
+    """Register ``handler(flow, instruction, following block) -> End``."""
+
+    def add(handler: EndHandler) -> EndHandler:
+        for name in names:
+            assert name not in ENDS, f"two handlers for {name}"
+            ENDS[name] = handler
+        return handler
+
+    return add
+
+
+def build_end(flow: Flow, instruction: Instruction | None, following: int) -> End:
+    """What happens at the end of a block, under the guard of its last instruction."""
+    if instruction is None:
+        return goto(following)
+    key = ".".join((instruction.opcode, *instruction.mods[:1]))
+    end = ENDS.get(key) or ENDS.get(instruction.opcode)
+    if end is None:
+        raise UnsupportedInstruction(f"opcode {instruction.text} is not modelled", instruction.line)
+    act = end(flow, instruction, following)
+    if instruction.guard is None:
+        return act
+    predicate = flow.decoder.src(instruction, instruction.guard.register, TYPES["pred"])
+    negated = instruction.guard.negated
+
+    def guarded(sel: Selection) -> list[Resume]:
+        mask = ~predicate[sel] if negated else predicate[sel]
+        taken = np.count_nonzero(mask)
+        if taken == len(mask):
+            return act(sel)
+        if not taken:
+            return [(following, sel)]
+        return [(following, subset(sel, ~mask)), *act(subset(sel, mask))]
+
+    return guarded
+
+
+def goto(target: int) -> End:
+    """All lanes go on with ``target``."""
+
+    def end(sel: Selection) -> list[Resume]:
+        return [(target, sel)]
+
+    return end
+
+
+@block_end("bra")
+def _bra(flow: Flow, instruction: Instruction, following: int) -> End:
+    mods = Mods(instruction)
+    mods.flag("uni")
+    mods.done()
+    target = instruction.operands[0]
+    assert isinstance(target, Symbol)
+    return goto(flow.machine.program.block_of_label[target.name])
+
+
+@block_end("ret", "exit")
+def _exit(flow: Flow, instruction: Instruction, following: int) -> End:
+    mods = Mods(instruction)
+    mods.flag("uni")
+    mods.done()
+    return leave(flow)
+
+
+def leave(flow: Flow) -> End:
+    """The lanes are done; barriers that waited only for them are complete."""
+
+    def end(sel: Selection) -> list[Resume]:
+        flow.machine.live[sel] = False
+        return flow.barriers.exited() if flow.barriers.barriers else []
+
+    return end
+
+
+@block_end("trap")
+def _trap(flow: Flow, instruction: Instruction, following: int) -> End:
+    raise UnsupportedInstruction("trap is not modelled", instruction.line)
+
+
+@block_end("bar", "barrier")
+def _barrier(flow: Flow, instruction: Instruction, following: int) -> End:
+    """PTX ISA, "bar, barrier"."""
+    mods = Mods(instruction)
+    mods.flag("cta")
+    mods.flag("aligned")
+    action = mods.choice(("sync", "arrive", "red"))
+    operation = mods.choice(("popc", "and", "or")) if action == "red" else ""
+    result_type = mods.type() if action == "red" else TYPES["pred"]
+    mods.done()
+    operands = list(instruction.operands)
+    reduction = None
+    if action == "red":
+        result = flow.decoder.dst(instruction, operands.pop(0), result_type)
+        predicate = flow.decoder.predicate(instruction, operands.pop())
+        reduction = Reduction(operation, predicate, result)
+    names = flow.decoder.src(instruction, operands[0], TYPES["u32"])
+    threads = flow.decoder.src(instruction, operands[1], TYPES["u32"]) if len(operands) > 1 else None
+
+    def end(sel: Selection) -> list[Resume]:
+        resumed: list[Resume] = []
+        values = names[sel]
+        for name in (values[0],) if (values == values[0]).all() else np.unique(values):
+            part = sel if (values == name).all() else subset(sel, values == name)
+            need = 0 if threads is None else int(threads[part][0])
+            resumed += flow.barriers.arrive(
+                part, int(name), need, following, instruction, waits=action != "arrive", reduction=reduction
+            )
+        return resumed
+
+    return end

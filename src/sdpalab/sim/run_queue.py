@@ -1,0 +1,97 @@
+"""Who runs next: the run queue, under each of the schedules.
+
+A key is (turn, block). In lockstep there is one turn for all lanes and the lowest block goes first. The other
+schedules give each warp slot of a CTA a turn of its own (the same slot of all CTAs of the chunk stays together):
+``forward`` and ``reverse`` let one slot run until it blocks, ``random`` draws a slot at every block.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sdpalab.sim.machine import Machine, Resume
+from sdpalab.sim.selection import WARP, Selection, indices, merge, subset
+
+__all__ = ["SCHEDULES", "RunQueue"]
+
+SCHEDULES = ("lockstep", "forward", "reverse", "random")
+
+_Key = tuple[int, int]
+
+
+class RunQueue:
+    """Lanes that are ready, by turn and block.
+
+    Parameters
+    ----------
+    machine : Machine
+    schedule : str
+        One of :data:`SCHEDULES`.
+    seed : int
+        For ``random``.
+    """
+
+    def __init__(self, machine: Machine, schedule: str, seed: int) -> None:
+        self.machine, self.schedule = machine, schedule
+        self.by_slot = schedule != "lockstep"
+        self.slot_lanes = machine.n_cta * WARP
+        self.random = np.random.default_rng(seed)
+        self.ready: dict[_Key, list[Selection]] = {}
+        self.parked: dict[_Key, list[Selection]] = {}
+        self.last_run: dict[_Key, int] = {}
+        self.picks = 0
+
+    def clear(self) -> None:
+        """Nobody is ready."""
+        self.ready.clear()
+        self.parked.clear()
+        self.last_run.clear()
+
+    def push(self, resumes: list[Resume]) -> None:
+        """Make lanes ready."""
+        for block, sel in resumes:
+            for turn, part in self._turns(sel):
+                self.ready.setdefault((turn, block), []).append(part)
+
+    def park(self, turn: int, block: int, sel: Selection) -> None:
+        """Lanes of incomplete warps wait for the others in front of a warp-wide instruction."""
+        self.parked.setdefault((turn, block), []).append(sel)
+
+    def _turns(self, sel: Selection) -> list[tuple[int, Selection]]:
+        if not self.by_slot:
+            return [(0, sel)]
+        if isinstance(sel, slice):
+            first, last = sel.start // self.slot_lanes, (sel.stop - 1) // self.slot_lanes
+            if first == last:
+                return [(first, sel)]
+        slots = indices(sel) // self.slot_lanes
+        return [(int(slot), subset(sel, slots == slot)) for slot in np.unique(slots)]
+
+    def pick(self, fair: bool) -> tuple[int, int, Selection, bool, int] | None:
+        """(turn, block, lanes, whether they were parked, the next waiting block of that turn); None if nobody is there.
+
+        ``fair`` picks those that have waited longest, against polling loops that would starve the others.
+        """
+        forced = not self.ready
+        queue = self.parked if forced else self.ready
+        if not queue:
+            return None
+        key = min(queue, key=lambda each: self.last_run.get(each, -1)) if fair else self._choose(queue)
+        self.picks += 1
+        self.last_run[key] = self.picks
+        sels = queue.pop(key)
+        if not forced and key in self.parked:
+            sels += self.parked.pop(key)
+        turn, block = key
+        others = (b for t, b in self.ready if t == turn)
+        following = -1 if self.schedule == "random" else min(others, default=1 << 60)
+        return turn, block, merge(sels), forced, following
+
+    def _choose(self, queue: dict[_Key, list[Selection]]) -> _Key:
+        if self.schedule == "lockstep" or self.schedule == "forward":
+            return min(queue)
+        if self.schedule == "reverse":
+            turn = max(turn for turn, _ in queue)
+        else:
+            turn = int(self.random.choice(sorted({turn for turn, _ in queue})))
+        return min(key for key in queue if key[0] == turn)
