@@ -1,10 +1,11 @@
 """Time to build each kernel for the mission shape: this lab, torch's ``load_inline`` and ``nvcc -cubin``, in one run.
 
-    python benchmarks/build.py [--repeats 5] [--kernel flash] [--no-peers]
+    python benchmarks/build.py [--repeats 5] [--kernel flash] [--no-peers] [--load-inline flash]
 
 A cold build has an empty cache; the compiler library is loaded, which is timed apart. A hit is read from the cache and
-verified. Peers compile the same source with the same macros. What cannot be run here is said, with the reason.
-All times are wall time on this machine's CPU.
+verified. Peers compile the same source with the same macros; ``load_inline`` takes minutes, so is asked for by name.
+What cannot be run here is said, with the reason. All times are wall time on this machine's CPU; the processor time that
+ours took stands beside, since other work on the machine changes the one and not the other.
 """
 
 from __future__ import annotations
@@ -48,10 +49,14 @@ def spread(times: list[float]) -> str:
     return f"{middle:8.2f} ms  ({low:.2f} to {high:.2f}, n={len(times)})"
 
 
-def cold(module: Module, folder: Path, repeats: int) -> list[float]:
-    """Builds, each with an empty cache."""
-    caches = [Cache(folder / f"{module.name}-{number}") for number in range(repeats)]
-    return [seconds(lambda cache=cache: build(module, ARCH, cache=cache)) for cache in caches]  # type: ignore[misc]
+def cold(module: Module, folder: Path, repeats: int) -> tuple[list[float], list[float]]:
+    """Wall and processor times of builds, each with an empty cache."""
+    wall, processor = [], []
+    for number in range(repeats):
+        begin = time.process_time()
+        wall.append(build(module, ARCH, cache=Cache(folder / f"{module.name}-{number}")).seconds)
+        processor.append(time.process_time() - begin)
+    return wall, processor
 
 
 def hits(module: Module, folder: Path, repeats: int) -> list[float]:
@@ -66,36 +71,58 @@ def hits(module: Module, folder: Path, repeats: int) -> list[float]:
     return times
 
 
-def load_inline(module: Module, folder: Path) -> float | str:
-    """Seconds of torch's ``load_inline`` on the same source, or why it does not run here."""
+def load_inline(module: Module, folder: Path) -> tuple[float, str] | str:
+    """Wall time of torch's ``load_inline`` on the same source and what it did, or why it does not run here.
+
+    A torch without CUDA has all that the two compile steps need, but no CUDA libraries to link with: there the time is
+    that up to the link step, a lower bound.
+    """
     from torch.utils import cpp_extension
 
+    compiler = nvcc_path()
+    if compiler is None:
+        return "there is no nvcc"
+    if cpp_extension.CUDA_HOME is None:
+        cpp_extension.CUDA_HOME = str(Path(compiler).parents[1])
     wrapper = f"\ntorch::Tensor same(torch::Tensor x) {{ return x; }}\nauto* keep = &{module.entry};\n"
-    flags = [f"-arch={ARCH}", "-std=c++17", "-lineinfo", *(f"-D{name}={text}" for name, text in module.defines.items())]
-
-    def compile_it() -> None:
-        cpp_extension.load_inline(
-            name=f"inline_{Path(module.name).stem}",
-            cpp_sources="torch::Tensor same(torch::Tensor x);",
-            cuda_sources=module.source + wrapper,
-            functions=["same"],
-            extra_cuda_cflags=flags,
-            extra_include_paths=[str(path) for path in (*module.include_dirs, INCLUDE_DIR)],
-            build_directory=str(folder),
-            is_python_module=False,
-        )
-
+    unset = [f"-U__CUDA_NO_{what}__" for what in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS")]
+    unset.append("-U__CUDA_NO_BFLOAT16_CONVERSIONS__")
+    macros = [f"-D{name}={text}" for name, text in module.defines.items()]
+    os.environ["TORCH_CUDA_ARCH_LIST"] = f"{int(ARCH[3:]) / 10}"
+    start = time.perf_counter()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            return seconds(compile_it)
+            cpp_extension.load_inline(
+                name=f"inline_{Path(module.name).stem}",
+                cpp_sources="torch::Tensor same(torch::Tensor x);",
+                cuda_sources=module.source + wrapper,
+                functions=["same"],
+                extra_cuda_cflags=["-lineinfo", *unset, *macros],
+                extra_include_paths=[str(path) for path in (*module.include_dirs, INCLUDE_DIR, *cuda_include_dirs())],
+                build_directory=str(folder),
+                is_python_module=False,
+            )
     except (OSError, RuntimeError) as error:
-        return str(error).strip().partition("\n")[0]
+        elapsed = time.perf_counter() - start
+        if "cannot find -ltorch_cuda" in str(error) and (folder / "cuda.cuda.o").exists():
+            return elapsed, "at least: without its link step, which this torch, built without CUDA, cannot do"
+        lines = [line for line in str(error).splitlines() if "error" in line.lower()] or [str(error).strip()]
+        return lines[0]
+    return time.perf_counter() - start, ""
 
 
-def nvcc(module: Module, folder: Path) -> float | str:
-    """Seconds of ``nvcc -cubin`` on the same source, or why it does not run here."""
-    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
-    path = shutil.which("nvcc") or shutil.which("nvcc", path=f"{home}/bin")
+def nvcc_path() -> str | None:
+    """Where nvcc is, links and wrapper scripts aside; None if there is none."""
+    for folder in (os.environ.get("CUDA_HOME"), "/usr/local/cuda", "/usr/local/cuda-13.0"):
+        path = shutil.which("nvcc", path=f"{folder}/bin") if folder else None
+        if path is not None:
+            return path
+    return shutil.which("nvcc")
+
+
+def nvcc(module: Module, folder: Path) -> tuple[float, str] | str:
+    """Wall time of ``nvcc -cubin`` on the same source, or why it does not run here."""
+    path = nvcc_path()
     if path is None:
         return "there is no nvcc"
     source = folder / module.name
@@ -112,10 +139,10 @@ def nvcc(module: Module, folder: Path) -> float | str:
     ]
     command += [f"-D{name}={text}" for name, text in module.defines.items()]
     command += [f"-I{folder}" for folder in (*module.include_dirs, INCLUDE_DIR, *cuda_include_dirs())]
-    done: list[subprocess.CompletedProcess[str]] = []
-    elapsed = seconds(lambda: done.append(subprocess.run(command, capture_output=True, text=True)))
-    failed = done[0].returncode
-    return f"nvcc failed: {done[0].stderr.strip().partition(chr(10))[0]}" if failed else elapsed
+    start = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True)
+    elapsed = time.perf_counter() - start
+    return (elapsed, "") if not done.returncode else f"nvcc failed: {done.stderr.strip().partition(chr(10))[0]}"
 
 
 def main() -> None:
@@ -123,24 +150,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--kernel", action="append", choices=sorted(KERNELS), default=[])
-    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--no-peers", action="store_true", help="do not run nvcc")
+    parser.add_argument(
+        "--load-inline", metavar="KERNEL", choices=sorted(KERNELS), help="run load_inline on this kernel"
+    )
     arguments = parser.parse_args()
     chosen = modules(arguments.kernel)
     print(f"load the compiler {1e3 * seconds(compiler_version):8.2f} ms  ({compiler_version()}, {ARCH})")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for kernel, module in chosen.items():
-            mine = cold(module, folder, arguments.repeats)
-            print(f"\n{kernel}\n  cold build   {spread(mine)}")
+            mine, processor = cold(module, folder, arguments.repeats)
+            print(f"\n{kernel}\n  cold build   {spread(mine)}; processor {1e3 * statistics.median(processor):.0f} ms")
             print(f"  cache hit    {spread(hits(module, folder, 10 * arguments.repeats))}")
-            for label, peer in () if arguments.no_peers else (("load_inline", load_inline), ("nvcc -cubin", nvcc)):
+            peers = {} if arguments.no_peers else {"nvcc -cubin": nvcc}
+            if kernel == arguments.load_inline:
+                peers["load_inline"] = load_inline
+            for label, peer in peers.items():
                 place = folder / f"{kernel}-{label}"
                 place.mkdir()
                 took = peer(module, place)
                 if isinstance(took, str):
                     print(f"  {label}  not run: {took}")
                 else:
-                    print(f"  {label}  {1e3 * took:8.2f} ms  ({took / statistics.median(mine):.1f} x ours)")
+                    ratio = took[0] / statistics.median(mine)
+                    print(f"  {label}  {1e3 * took[0]:8.2f} ms  ({ratio:.1f} x ours){took[1] and '  ' + took[1]}")
         cache = Cache(folder / "together")
         together = seconds(lambda: [build(module, ARCH, cache=cache) for module in chosen.values()])
         print(f"\nall {len(chosen)}, cold, one after the other: {1e3 * together:.2f} ms")

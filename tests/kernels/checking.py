@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from typing import Any
 
 from sdpalab.build import build
 from sdpalab.build.resources import Resources, resources
@@ -17,13 +18,22 @@ __all__ = ["assert_computes", "assert_gate", "ptx_of", "resources_of", "run"]
 
 
 def run(
-    kernel: CudaKernel, problem: Problem, config: Config | None = None, *, kind: str = "normal", less_smem: int = 0
+    kernel: CudaKernel,
+    problem: Problem,
+    config: Config | None = None,
+    *,
+    kind: str = "normal",
+    less_smem: int = 0,
+    **options: Any,
 ) -> RunResult:
-    """One simulated run on inputs of ``kind``; with ``less_smem`` bytes less shared memory than the plan asks for."""
+    """One simulated run on inputs of ``kind``; with ``less_smem`` bytes less shared memory than the plan asks for.
+
+    ``options`` are the simulator's, such as ``schedule="reverse"``.
+    """
     inputs = make_inputs(problem, kind)
     plan = kernel.launch_plan(problem, config)
     steps = tuple(replace(step, dynamic_smem=step.dynamic_smem - less_smem) for step in plan.steps)
-    return SimulatedExecutor().run(replace(plan, steps=steps), {"q": inputs.q, "k": inputs.k, "v": inputs.v})
+    return SimulatedExecutor(**options).run(replace(plan, steps=steps), {"q": inputs.q, "k": inputs.k, "v": inputs.v})
 
 
 def assert_computes(

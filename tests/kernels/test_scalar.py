@@ -165,3 +165,14 @@ def test_smem_bytes_is_what_the_kernel_touches(changes: dict[str, int | str]) ->
     hazards = run(SCALAR, problem, config, less_smem=padding + 4).hazards
     assert hazards
     assert all("out-of-bounds" in hazard and "shared memory" in hazard for hazard in hazards)
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
+@pytest.mark.parametrize("sync", ["block", "warp"])
+def test_no_result_rests_on_the_order_of_warps(schedule: str, sync: str) -> None:
+    problem = Problem(1, 1, 70, 32, causal=True)
+    config = DEFAULT.but(SYNC_POLICY=sync, REDUCE="shared")
+    lockstep = run(SCALAR, problem, config).outputs["o"]
+    result = run(SCALAR, problem, config, schedule=schedule)
+    assert not result.hazards
+    assert result.outputs["o"].tobytes() == lockstep.tobytes()

@@ -127,3 +127,12 @@ def test_smem_bytes_is_what_the_kernel_touches() -> None:
     hazards = run(WMMA, problem, less_smem=32).hazards
     assert hazards
     assert all("out-of-bounds" in hazard and "shared memory" in hazard for hazard in hazards)
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
+def test_no_result_rests_on_the_order_of_warps(schedule: str) -> None:
+    problem = Problem(1, 1, 70, 32, causal=True)
+    lockstep = run(WMMA, problem).outputs["o"]
+    result = run(WMMA, problem, schedule=schedule)
+    assert not result.hazards
+    assert result.outputs["o"].tobytes() == lockstep.tobytes()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,11 +11,12 @@ import numpy as np
 
 from sdpalab.sim import isa as isa  # registers every opcode
 from sdpalab.sim.checks.memory import MemoryCheck
+from sdpalab.sim.checks.race import RaceCheck
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.hazards import Hazard, HazardLog
 from sdpalab.sim.ir import Entry, Param, PtxModule, Symbol, Variable
 from sdpalab.sim.limits import check_geometry, shared_limit
-from sdpalab.sim.machine import Dim3, Geometry, Machine, Symbols
+from sdpalab.sim.machine import Dim3, Geometry, Machine, Observer, Symbols
 from sdpalab.sim.memory import GLOBAL_BASE, Extent, Space
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import Program, build_program
@@ -25,7 +26,9 @@ from sdpalab.sim.selection import WARP, Array
 
 __all__ = ["CHECKS", "Report", "launch"]
 
-CHECKS = ("memory",)
+_CHECKS: dict[str, Callable[[Machine, HazardLog], Observer]] = {"race": RaceCheck, "memory": MemoryCheck}
+
+CHECKS = tuple(_CHECKS)
 """The checks there are, all of them on unless a launch says otherwise."""
 
 _LANES_AT_ONCE = 16384
@@ -146,8 +149,7 @@ def launch(
                 machine = Machine(
                     module, code, program, geometry, len(part), symbols, space, params, async_mode=async_mode
                 )
-                if "memory" in checks:
-                    machine.observers.append(MemoryCheck(machine, log))
+                machine.observers += [_CHECKS[name](machine, log) for name in CHECKS if name in checks]
                 schedulers[len(part)] = machine, Scheduler(machine, max_steps or _MAX_STEPS, schedule, seed)
             machine, scheduler = schedulers[len(part)]
             machine.reset(part)

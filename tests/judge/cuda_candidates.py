@@ -1,0 +1,64 @@
+"""A small CUDA kernel, right and with one thing wrong at a time, for the judge's tests."""
+
+from __future__ import annotations
+
+from sdpalab.kernels.kernel import Config, CudaKernel
+from sdpalab.kernels.plan import Launch
+from sdpalab.problem import Problem
+
+SOURCE = r"""
+#include <cuda_fp16.h>
+
+// One thread a query row: two passes over the keys, everything in float32.
+extern "C" __global__ void one_row(__half* q, const __half* k, const __half* v, __half* o, int rows, int keys,
+                                   float scale)
+{
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    const __half* q_row = q + row * HEAD_DIM;
+    float largest = -INFINITY;
+    for (int j = 0; j < keys; ++j) {
+        float s = 0.0f;
+        for (int d = 0; d < HEAD_DIM; ++d) s += __half2float(q_row[d]) * __half2float(k[j * HEAD_DIM + d]);
+        largest = fmaxf(largest, s * scale);
+    }
+    float total = 0.0f, out[HEAD_DIM];
+    for (int d = 0; d < HEAD_DIM; ++d) out[d] = 0.0f;
+    for (int j = 0; j < keys; ++j) {
+        float s = 0.0f;
+        for (int d = 0; d < HEAD_DIM; ++d) s += __half2float(q_row[d]) * __half2float(k[j * HEAD_DIM + d]);
+        const float p = __expf(s * scale - largest);
+        total += p;
+        for (int d = 0; d < HEAD_DIM; ++d) out[d] += p * __half2float(v[j * HEAD_DIM + d]);
+    }
+    for (int d = 0; d < HEAD_DIM; ++d) o[row * HEAD_DIM + d] = __float2half_rn(out[d] / total * GAIN);
+}
+"""
+
+
+def one_head_of_32(problem: Problem) -> str | None:
+    """What the kernel asks of a problem."""
+    if problem.head_dim != 32:
+        return f"head_dim must be 32, not {problem.head_dim}"
+    return None if (problem.batch, problem.heads, problem.causal) == (1, 1, False) else "one head, no mask"
+
+
+def plan(problem: Problem, config: Config) -> Launch:
+    """One launch, one warp a block."""
+    arguments = ("q", "k", "v", "o", problem.seq_q, problem.seq_kv, problem.scale)
+    return Launch(((problem.seq_q + 31) // 32, 1, 1), (32, 1, 1), arguments)
+
+
+def variant(old: str = "", new: str = "") -> CudaKernel:
+    """The kernel with one piece of its source replaced."""
+    assert SOURCE.count(old) == 1 or not old
+    source = SOURCE.replace(old, new) if old else SOURCE
+    return CudaKernel("one_row", source, "one_row", plan, [{"GAIN": 1}], one_head_of_32)
+
+
+right = variant()
+last_row_missing = variant("if (row >= rows)", "if (row >= rows - 1)")
+reads_past_the_end = variant("for (int j = 0; j < keys; ++j) {\n        float s = 0.0f;\n        for (int d = 0; d < HEAD_DIM; ++d) s += __half2float(q_row[d]) * __half2float(k[j * HEAD_DIM + d]);\n        largest", "for (int j = 0; j <= keys; ++j) {\n        float s = 0.0f;\n        for (int d = 0; d < HEAD_DIM; ++d) s += __half2float(q_row[d]) * __half2float(k[j * HEAD_DIM + d]);\n        largest")  # noqa: E501
+writes_q = variant("if (row >= rows) return;", "if (row >= rows) return;\n    q[row * HEAD_DIM] = __float2half(0.0f);")
+drops_a_key = variant("float total = 0.0f,", "--keys;\n    float total = 0.0f,")
+does_not_compile = variant("float largest = -INFINITY;", "float largest = -INFINITY")
