@@ -189,7 +189,9 @@ def test_every_architecture_builds(scale: Module, cache: Cache, arch: str) -> No
     assert made.cubin.startswith(b"\x7fELF")
 
 
-@pytest.mark.parametrize("option", ["-I/x", "-I", "--include-path=/x", "-include=x.h", "--pre-include=x.h", "-arch=sm_80"])
+@pytest.mark.parametrize(
+    "option", ["-I/x", "-I", "--include-path=/x", "-include=x.h", "--pre-include=x.h", "-arch=sm_80"]
+)
 def test_options_that_hide_inputs_are_refused(scale: Module, cache: Cache, option: str) -> None:
     with pytest.raises(UserError, match="cannot be given"):
         build(scale, cache=cache, options=(option,))
@@ -227,6 +229,18 @@ def test_without_libnvrtc_the_package_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(bindings, "nvrtcVersion", missing)
     with pytest.raises(MachineError, match="pip install nvidia-cuda-nvrtc"):
         nvrtc._bindings.__wrapped__()
+
+
+def test_trouble_of_the_compiler_itself_is_the_machines(
+    scale: Module, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cuda.bindings import nvrtc as bindings
+
+    failure = bindings.nvrtcResult.NVRTC_ERROR_BUILTIN_OPERATION_FAILURE
+    compiler_version()  # it compiles too, once a process
+    monkeypatch.setattr(bindings, "nvrtcCompileProgram", lambda *arguments: (failure,))
+    with pytest.raises(MachineError, match=r"could not compile scale\.cu: NVRTC_ERROR_BUILTIN_OPERATION_FAILURE"):
+        build(scale, cache=cache)
 
 
 def test_version_is_the_compilers_own(scale: Module, cache: Cache) -> None:

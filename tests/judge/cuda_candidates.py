@@ -8,6 +8,7 @@ from sdpalab.problem import Problem
 
 SOURCE = r"""
 #include <cuda_fp16.h>
+#include <math_constants.h>
 
 // One thread a query row: two passes over the keys, everything in float32.
 extern "C" __global__ void one_row(__half* q, const __half* k, const __half* v, __half* o, int rows, int keys,
@@ -16,7 +17,7 @@ extern "C" __global__ void one_row(__half* q, const __half* k, const __half* v, 
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
     const __half* q_row = q + row * HEAD_DIM;
-    float largest = -INFINITY;
+    float largest = -CUDART_INF_F;
     for (int j = 0; j < keys; ++j) {
         float s = 0.0f;
         for (int d = 0; d < HEAD_DIM; ++d) s += __half2float(q_row[d]) * __half2float(k[j * HEAD_DIM + d]);
@@ -58,7 +59,7 @@ def variant(old: str = "", new: str = "") -> CudaKernel:
 
 right = variant()
 last_row_missing = variant("if (row >= rows)", "if (row >= rows - 1)")
-reads_past_the_end = variant("for (int j = 0; j < keys; ++j) {\n        float s = 0.0f;\n        for (int d = 0; d < HEAD_DIM; ++d) s += __half2float(q_row[d]) * __half2float(k[j * HEAD_DIM + d]);\n        largest", "for (int j = 0; j <= keys; ++j) {\n        float s = 0.0f;\n        for (int d = 0; d < HEAD_DIM; ++d) s += __half2float(q_row[d]) * __half2float(k[j * HEAD_DIM + d]);\n        largest")  # noqa: E501
+reads_past_the_end = variant("float largest = -CUDART_INF_F;", "float largest = __half2float(k[keys * HEAD_DIM]);")
 writes_q = variant("if (row >= rows) return;", "if (row >= rows) return;\n    q[row * HEAD_DIM] = __float2half(0.0f);")
 drops_a_key = variant("float total = 0.0f,", "--keys;\n    float total = 0.0f,")
-does_not_compile = variant("float largest = -INFINITY;", "float largest = -INFINITY")
+does_not_compile = variant("float largest = -CUDART_INF_F;", "float largest = -CUDART_INF_F")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from checking import assert_computes, assert_gate, ptx_of, resources_of, run
 
@@ -136,3 +139,14 @@ def test_no_result_rests_on_the_order_of_warps(schedule: str) -> None:
     result = run(WMMA, problem, schedule=schedule)
     assert not result.hazards
     assert result.outputs["o"].tobytes() == lockstep.tobytes()
+
+
+@pytest.mark.parametrize("dropped", [0, 1])
+def test_every_barrier_is_needed(dropped: int) -> None:
+    assert isinstance(WMMA.source, Path)
+    before, *after = WMMA.source.read_text().split("        __syncthreads();")
+    assert len(after) == 2
+    after[dropped] = "__syncwarp();" + after[dropped]
+    after[1 - dropped] = "__syncthreads();" + after[1 - dropped]
+    unsafe = replace(WMMA, name="wmma-unsafe", source=before + "".join(after))
+    assert any("race" in hazard for hazard in run(unsafe, Problem(1, 1, 70, 32)).hazards)

@@ -166,6 +166,20 @@ def test_bfind(type_name):
         assert shift == (bits - 1 - found if found >= 0 else M32)
 
 
+def test_nth_set_bit():
+    masks, bases, counts = triples(32)
+    bases = [base % 32 for base in bases]
+    counts = [count % 9 - 4 for count in counts]
+    inputs = {"a": ("b32", masks), "b": ("b32", bases), "c": ("s32", counts)}
+    (d,) = run("fns.b32 %d, %a, %b, %c;", {"d": "u32"}, **inputs)
+    for mask, base, count, got in zip(masks, bases, counts, d.tolist(), strict=True):
+        path = range(base, 32) if count > 0 else range(base, -1, -1)
+        found = [position for position in path if mask >> position & 1]
+        if count == 0:
+            found, count = [position for position in found if position == base], 1
+        assert got == (found[abs(count) - 1] if len(found) >= abs(count) else M32)
+
+
 FIELDS = [0, 1, 5, 8, 31, 32, 33, 63, 64, 100, 255, 256, 0x11F]
 
 

@@ -144,18 +144,17 @@ def compile_program(
     texts = [header.text for header in headers]
     names = [header.name.encode() for header in headers]
     status, program = nvrtc.nvrtcCreateProgram(source.encode(), f"/{name}".encode(), len(texts), texts, names)
-    _expect(nvrtc, status, "create a program")
+    _expect(status, "create a program")
     try:
         if expression is not None:
             (status,) = nvrtc.nvrtcAddNameExpression(program, expression.encode())
-            _expect(nvrtc, status, f"take the entry {expression!r}")
+            _expect(status, f"take the entry {expression!r}")
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         # ptxas's part of the log begins after a zero byte of its own.
         log = _get(nvrtc, "ProgramLog", program).decode(errors="replace").replace("\0", "").strip()
-        if status == nvrtc.nvrtcResult.NVRTC_ERROR_OUT_OF_MEMORY:
-            raise MachineError(f"{name}: the compiler ran out of memory")
-        if int(status):
+        if status.name in ("NVRTC_ERROR_COMPILATION", "NVRTC_ERROR_INVALID_OPTION"):
             raise BuildError(first_error(name, expression, log or status.name, _ptx_if_any(nvrtc, program)), log)
+        _expect(status, f"compile {name}")
         ptx = _get(nvrtc, "PTX", program)
         if expression is None:
             return Compiled(ptx, b"", "", log)
@@ -170,12 +169,12 @@ def compile_program(
 def _get(nvrtc: ModuleType, what: str, program: Any) -> bytes:
     """The log, PTX or cubin of a program; texts come without their terminating zero."""
     status, size = getattr(nvrtc, f"nvrtcGet{what}Size")(program)
-    _expect(nvrtc, status, f"give its {what}")
+    _expect(status, f"give its {what}")
     # The binding writes into this object. CPython shares one object for all equal bytes of length 0 and 1, so the
     # buffer must be longer than that.
     buffer = b" " * (int(size) + 2)
     (status,) = getattr(nvrtc, f"nvrtcGet{what}")(program, buffer)
-    _expect(nvrtc, status, f"give its {what}")
+    _expect(status, f"give its {what}")
     return buffer[:size] if what == "CUBIN" else buffer[:size].rstrip(b"\0")
 
 
@@ -185,6 +184,6 @@ def _ptx_if_any(nvrtc: ModuleType, program: Any) -> bytes:
     return b"" if int(status) or not size else _get(nvrtc, "PTX", program)
 
 
-def _expect(nvrtc: ModuleType, status: Any, action: str) -> None:
+def _expect(status: Any, action: str) -> None:
     if int(status):
         raise MachineError(f"NVRTC could not {action}: {status.name}")

@@ -225,7 +225,14 @@ def mission_floors() -> tuple[FloorRecord, ...]:
             for floor in floors(MISSION, gpu)
         )
         peers = tuple(
-            Figure(name=peer, value=value, unit="us", kind=FigureKind.PUBLISHED, gpu=name, source="torch on L4")
+            Figure(
+                name=peer,
+                value=value,
+                unit="us",
+                kind=FigureKind.PUBLISHED,
+                gpu=name,
+                source=f"reported for the mission shape on {name}",
+            )
             for peer, value in PUBLISHED_MISSION_US.get(name, {}).items()
         )
         records.append(

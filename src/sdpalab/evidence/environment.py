@@ -47,7 +47,7 @@ def current_environment(diff: str) -> Environment:
     gpu, driver = _gpu_and_driver()
     return Environment(
         python=platform.python_version(),
-        system=f"{platform.system()} {platform.release()}",
+        system=" ".join((platform.system(), *filter(None, platform.libc_ver()))),
         machine=platform.machine(),
         cpu_count=os.cpu_count() or 1,
         gpu=gpu,

@@ -28,11 +28,11 @@ constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 
 
 // Registers. FRAGMENTS are those of Q, O and S that a thread holds at once; addresses, the softmax and what ldmatrix has in
-// flight come on top. Left alone, ptxas takes about 135 at D=64 to load further ahead; capped, it spills none, on sm_90 and
-// sm_100 from 124 on.
+// flight come on top. Left alone, ptxas takes about 135 at D=64 to load further ahead. These are the lowest multiples of 4
+// at which it spills none.
 constexpr int FRAGMENTS = HEAD_DIM / 4 + HEAD_DIM / 2 + TILE_N / 2;
-constexpr int LEAST_CAP = __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200 ? 124 : 120;
-constexpr int MAX_REGISTERS = FRAGMENTS <= 80 ? LEAST_CAP : FRAGMENTS <= 112 ? 192 : 255;
+constexpr int CAP_AT_64 = __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200 ? 124 : 120;
+constexpr int MAX_REGISTERS = FRAGMENTS <= 80 ? CAP_AT_64 : FRAGMENTS <= 112 ? 184 : 255;
 
 static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 32, 64 or 128");
 static_assert(BLOCK_M == 32 || BLOCK_M == 64 || BLOCK_M == 128, "BLOCK_M is 32, 64 or 128");
@@ -173,8 +173,9 @@ __global__ void __maxnreg__(MAX_REGISTERS)
     const unsigned k_smem = smem_base + col_block_offset<HEAD_DIM>(lane);
     const unsigned v_smem = smem_base + TILE_BYTES + row_block_offset<HEAD_DIM>(lane);
     unsigned stage = 0;
+    int tile = 0;
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile) {
+    do {  // there is a tile: every row sees key 0
         ptx::cp_async_wait_group<NUM_STAGES - 2>();
         __syncthreads();
         load(tile + NUM_STAGES - 1);
@@ -182,7 +183,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
         keys_left[0] -= TILE_N;
         keys_left[1] -= TILE_N;
         stage = after(stage);
-    }
+    } while (++tile < tiles);
 
     unsigned o_pairs[HEAD_DIM / 8][2];
 #pragma unroll

@@ -15,7 +15,7 @@ WARP_M = 16
 TILE_SIZES = (32, 64, 128)
 STAGES = (2, 3, 4)
 MAX_SHARED_BYTES = 99 * 1024
-"""What a block may have on sm_86, sm_89 and sm_120, the least of all from sm_80 on."""
+"""What a block may have on sm_86, sm_89 and sm_120, the least from sm_80 on (CUDA C++ Programming Guide, Appendix)."""
 
 
 def tile_n(problem: Problem, config: Config) -> int:
@@ -49,14 +49,54 @@ def _reject(problem: Problem, config: Config) -> str | None:
         return f"NUM_STAGES must be 2, 3 or 4, not {stages}"
     keys = tile_n(problem, config)
     if block_m > 2 * keys:
-        return f"BLOCK_M={block_m} must be at most twice the tile of {keys} keys: Q passes through the memory of one stage"
+        return (
+            f"BLOCK_M={block_m} must be at most twice the tile of {keys} keys: Q passes through the memory of one stage"
+        )
     rows = _threads(config) * 8 // problem.head_dim
     if rows % 8 or keys % rows:
         return (
             f"BLOCK_M={block_m} copies {rows} rows of {problem.head_dim} at a time, which must be a multiple of 8 that "
             f"divides the tile of {keys} keys"
         )
-    fragments = 3 * problem.head_dim // 4 + keys // 2
-    if fragments > MAX_FRAGMENTS:
-        return f"a thread would hold {fragments} registers of Q, O and S, and at most {MAX_FRAGMENTS} leave room for the rest"
     return reject_oversized(smem_bytes(problem, config), MAX_SHARED_BYTES, config)
+
+
+def _limits(problem: Problem) -> StaticLimits:
+    if problem.head_dim > 64:
+        return StaticLimits(
+            registers=192,
+            shared_bytes=48 * 1024,
+            min_blocks_per_sm=2,
+            reason="Q and O of 128 columns alone are 96 registers; two blocks of four warps still share an SM",
+        )
+    return StaticLimits(
+        registers=128,
+        shared_bytes=48 * 1024,
+        min_blocks_per_sm=2,
+        reason="the register file holds four blocks of four warps at 128 registers a thread; on sm_89 it is 120",
+    )
+
+
+def _plan(problem: Problem, config: Config) -> Launch:
+    return ladder_launch(problem, config.int("BLOCK_M"), _threads(config), smem_bytes(problem, config))
+
+
+_DEFAULT = Config(BLOCK_M=64, BLOCK_N=0, NUM_STAGES=2)
+
+FLASH = CudaKernel(
+    name="flash",
+    source=Path("flash.cu"),
+    entry="flash_attention",
+    plan=_plan,
+    configs=(
+        _DEFAULT,
+        _DEFAULT.but(NUM_STAGES=3),
+        _DEFAULT.but(BLOCK_M=32),
+        _DEFAULT.but(BLOCK_N=32),
+        _DEFAULT.but(BLOCK_M=128, BLOCK_N=64),
+    ),
+    supports=_supports,
+    reject=_reject,
+    limits=_limits,
+    idea="FlashAttention-2 on mma.sync: the weights stay in registers and become the operand of the second product",
+)

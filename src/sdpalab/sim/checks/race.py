@@ -1,18 +1,20 @@
 """The ``race`` check for shared memory: two accesses to the same bytes, one of them a write, and nothing that orders them.
 
-For every granule of shared memory it keeps who wrote it last and when each warp read it last, as tags of
-:mod:`~sdpalab.sim.checks.clocks`, with the instruction. An access is compared with what its warp knows of the others. Lanes that
+For every granule of shared memory it keeps who wrote it last and when each actor read it last, as tags of
+:mod:`~sdpalab.sim.checks.clocks`. An access is compared with what its warp knows of the others. Lanes that
 execute one instruction together are compared with each other by what is left after all of them have written. Writing the value that
 is there already is benign.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from sdpalab.sim.checks.clocks import ACTOR_SHIFT, CLOCK_MASK, Clocks
+from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK, Clocks
 from sdpalab.sim.checks.shadow import Shadow, granule_of
 from sdpalab.sim.hazards import HazardLog
 from sdpalab.sim.ir import Instruction
@@ -23,7 +25,20 @@ from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices
 __all__ = ["RaceCheck"]
 
 _USUALLY = "usually a missing barrier between them"
-_USUALLY_ASYNC = "usually a missing wait for the copy, or a missing barrier after that wait"
+_USUALLY_IN_FLIGHT = "usually a missing wait for the copy, or a missing barrier after that wait"
+
+
+@dataclass
+class _Access:
+    """What the lanes of one step access: offsets in the CTA, byte indices, and how many bytes each."""
+
+    offset: Indices
+    index: Indices
+    width: int
+    sel: Selection
+    instruction: Instruction
+    matters: Callable[[], Mask] | None = None
+    """Which lanes' accesses count, worked out only if something else speaks for a race; None for all."""
 
 
 class RaceCheck(Observer):
@@ -34,18 +49,24 @@ class RaceCheck(Observer):
         self.clocks = Clocks(machine)
         size, granule = len(machine.spaces["shared"].data), granule_of(machine.entry, ("shared",))
         self.writer = Shadow(size, granule)
-        self.writer_pc = Shadow(size, granule)
         self.reader = Shadow(size, granule, self.clocks.actors)
-        """The clock of each actor's last read, a plane for each actor."""
-        self.reader_pc = Shadow(size, granule, self.clocks.actors)
-        self.atomic_writer = Shadow(size, granule)
+        """A plane for each actor."""
+        self.planes = self.clocks.warp * self.reader.plane_bytes
+        self.readers: set[int] = set()
+        """Actors that have read anything."""
+        self.by_atomic: Shadow | None = None
+        """Granules whose last writer was an atomic operation."""
+        if any(instruction.opcode in ("atom", "red") for instruction in machine.entry.instructions):
+            self.by_atomic = Shadow(size, granule)
         machine.on_reset.append(self.reset)
 
     def reset(self) -> None:
         """A new chunk of CTAs: nobody has accessed anything."""
         self.clocks.reset()
-        for shadow in (self.writer, self.writer_pc, self.reader, self.reader_pc, self.atomic_writer):
-            shadow.clear()
+        self.readers.clear()
+        for shadow in (self.writer, self.reader, self.by_atomic):
+            if shadow is not None:
+                shadow.clear()
 
     # ---- accesses ---------------------------------------------------------------------------------------------------
 
@@ -53,10 +74,11 @@ class RaceCheck(Observer):
         self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
     ) -> None:
         """A read must come after the last write."""
-        if space.name != "shared":
-            return
-        self._check_writer(space, offset, index, width, sel, instruction, None, "reads what {other} wrote")
-        self._mark_read(index, width, sel, instruction, self.clocks.tags(sel))
+        if space.name == "shared":
+            self.clocks.tick(instruction)
+            access = _Access(offset, index, width, sel, instruction)
+            self._check_writer(access, "reads what {other} wrote")
+            self._mark_read(access, self.planes[sel], self.clocks.warp[sel])
 
     def store(
         self,
@@ -71,25 +93,32 @@ class RaceCheck(Observer):
         """A write must come after the last write and after all reads."""
         if space.name != "shared":
             return
-        changes = None if words is None else self._changes(space, index, width, words)
-        self._check_writer(space, offset, index, width, sel, instruction, changes, "overwrites what {other} wrote")
-        self._check_readers(offset, index, width, sel, instruction, changes)
-        tags = self.clocks.tags(sel)
-        self._mark_write(index, width, instruction, tags)
+        self.clocks.tick(instruction)
+        access = _Access(offset, index, width, sel, instruction)
         if words is not None:
-            self._check_together(offset, index, width, sel, instruction, tags, words)
+            access.matters = partial(_changes, space, index, width, words)
+        self._check_writer(access, "overwrites what {other} wrote")
+        self._check_readers(access)
+        tags = self.clocks.tags(sel)
+        self._mark_write(access, tags)
+        if words is not None:
+            self._check_together(access, tags, words)
 
     def atomic(
         self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
     ) -> None:
         """Atomic operations do not race with each other, but with everything else."""
-        if space.name != "shared":
+        if space.name != "shared" or self.by_atomic is None:
             return
-        plain = self.atomic_writer.gather(index, width).max(axis=1) == 0
-        self._check_writer(space, offset, index, width, sel, instruction, plain, "updates what {other} wrote")
-        self._check_readers(offset, index, width, sel, instruction, None)
-        self._mark_write(index, width, instruction, self.clocks.tags(sel))
-        self.atomic_writer.scatter(index, width, np.ones(len(index), dtype=np.uint32))
+        self.clocks.tick(instruction)
+        access = _Access(offset, index, width, sel, instruction)
+        plain = self.by_atomic.gather(index, width).max(axis=1) == 0
+        access.matters = lambda: plain
+        self._check_writer(access, "updates what {other} wrote")
+        access.matters = None
+        self._check_readers(access)
+        self._mark_write(access, self.clocks.tags(sel))
+        self.by_atomic.scatter(index, width, np.ones(len(index), dtype=np.uint32))
 
     def issue(
         self,
@@ -105,14 +134,17 @@ class RaceCheck(Observer):
         """An asynchronous access is its issuer's twin's: others know of it when they know that it has completed."""
         if space.name != "shared":
             return None
-        what = "overwrites what {other} wrote" if writes else "reads what {other} wrote"
-        self._check_writer(space, offset, index, width, sel, instruction, None, what)
+        self.clocks.tick(instruction)
+        access = _Access(offset, index, width, sel, instruction)
+        self._check_writer(access, "overwrites what {other} wrote" if writes else "reads what {other} wrote")
+        if writes:
+            self._check_readers(access)
         tags = self.clocks.issue(sel)
         if writes:
-            self._check_readers(offset, index, width, sel, instruction, None)
-            self._mark_write(index, width, instruction, tags)
+            self._mark_write(access, tags)
         else:
-            self._mark_read(index, width, sel, instruction, tags)
+            twins = self.clocks.warp[sel] + self.clocks.warps
+            self._mark_read(access, twins * self.reader.plane_bytes, twins)
         return tags
 
     def complete(self, ticket: Array, sel: Selection) -> None:
@@ -133,109 +165,63 @@ class RaceCheck(Observer):
 
     # ---- rules ------------------------------------------------------------------------------------------------------
 
-    def _check_writer(
-        self,
-        space: Space,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        matters: Mask | None,
-        what: str,
-    ) -> None:
-        tags = self.writer.gather(index, width)
-        actors = tags >> ACTOR_SHIFT
-        unordered = (tags & CLOCK_MASK) > self.clocks.known(sel, actors)
-        if matters is not None:
-            unordered &= matters[:, None]
-        if unordered.any() and not self.log.seen("race", instruction):
-            lane, column = (int(place[0]) for place in np.nonzero(unordered))
-            pc = int(self.writer_pc.gather(index[lane : lane + 1], width)[0, column])
-            self._report(sel, offset, lane, width, instruction, what, int(actors[lane, column]), pc)
+    def _check_writer(self, access: _Access, what: str) -> None:
+        self._check(access, self.writer.gather(access.index, access.width), what)
 
-    def _check_readers(
-        self,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        matters: Mask | None,
-    ) -> None:
-        for actor in self.clocks.readers:
-            clocks = self.reader.gather(index, width, actor)
-            known = self.clocks.known(sel, np.full(len(index), actor))
-            unordered = clocks > known[:, None]
-            if matters is not None:
-                unordered &= matters[:, None]
-            if unordered.any() and not self.log.seen("race", instruction):
-                lane, column = (int(place[0]) for place in np.nonzero(unordered))
-                pc = int(self.reader_pc.gather(index[lane : lane + 1], width, actor)[0, column])
-                self._report(sel, offset, lane, width, instruction, "overwrites what {other} reads", actor, pc)
+    def _check_readers(self, access: _Access) -> None:
+        for actor in self.readers:
+            times = self.reader.gather(access.index + actor * self.reader.plane_bytes, access.width)
+            self._check(access, times | np.uint32(actor) << ACTOR_SHIFT, "overwrites what {other} reads")
 
-    def _check_together(
-        self,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        tags: Array,
-        words: Array,
-    ) -> None:
+    def _check(self, access: _Access, tags: Array, what: str) -> None:
+        """Report the first access that is not ordered after those that left ``tags``."""
+        unordered = self.clocks.unordered(access.sel, tags)
+        if unordered is None or self.log.seen("race", access.instruction):
+            return
+        if access.matters is not None:
+            unordered &= access.matters()[:, None]
+            if not unordered.any():
+                return
+        lane, column = (int(place[0]) for place in np.nonzero(unordered))
+        self._report(access, lane, what, int(tags[lane, column]))
+
+    def _check_together(self, access: _Access, tags: Array, words: Array) -> None:
         """Lanes of different warps that wrote the same place in this very step, and not the same value."""
-        left = self.writer.gather(index, width)
-        lost = (left != tags[:, None]).any(axis=1)
-        for lane in np.flatnonzero(lost):
-            rivals = np.flatnonzero(index == index[lane])
-            if (words[rivals].view(np.uint8) != np.tile(words[lane : lane + 1].view(np.uint8), len(rivals))).any():
-                actor = int(left[lane].max() >> ACTOR_SHIFT)
-                what = "writes what {other} writes at the same time"
-                self._report(sel, offset, int(lane), width, instruction, what, actor, instruction.pc)
+        left = self.writer.gather(access.index, access.width)
+        for lane in np.flatnonzero((left != tags[:, None]).any(axis=1)):
+            rivals = words[access.index == access.index[lane]].view(np.uint8).reshape(-1, access.width)
+            if (rivals != rivals[0]).any():
+                self._report(access, int(lane), "writes what {other} writes at the same time", int(left[lane].max()))
                 return
 
-    @staticmethod
-    def _changes(space: Space, index: Indices, width: int, words: Array) -> Mask:
-        """Which writes change anything: the others are benign."""
-        before = space.load(index, width)
-        if width <= 8:
-            return before != words.view(before.dtype)
-        pairs = before.view(np.uint64) != words.view(np.uint64)
-        changed: Mask = pairs.reshape(len(index), -1).any(axis=1)
-        return changed
+    def _mark_write(self, access: _Access, tags: Array) -> None:
+        self.writer.scatter(access.index, access.width, tags)
+        if self.by_atomic is not None:
+            self.by_atomic.scatter(access.index, access.width, np.zeros(len(access.index), dtype=np.uint32))
 
-    def _mark_write(self, index: Indices, width: int, instruction: Instruction, tags: Array) -> None:
-        self.writer.scatter(index, width, tags)
-        self.writer_pc.scatter(index, width, np.full(len(index), instruction.pc, dtype=np.uint32))
-        self.atomic_writer.scatter(index, width, np.zeros(len(index), dtype=np.uint32))
+    def _mark_read(self, access: _Access, planes: Indices, actors: Indices) -> None:
+        self.readers.update(np.flatnonzero(np.bincount(actors)).tolist())
+        times = np.full(len(access.index), self.clocks.now, dtype=np.uint32)
+        self.reader.scatter(access.index + planes, access.width, times)
 
-    def _mark_read(self, index: Indices, width: int, sel: Selection, instruction: Instruction, tags: Array) -> None:
-        planes = (tags >> ACTOR_SHIFT).astype(np.int64)
-        self.clocks.readers.update(np.flatnonzero(np.bincount(planes)).tolist())
-        self.reader.scatter(index, width, tags & CLOCK_MASK, planes)
-        self.reader_pc.scatter(index, width, np.full(len(index), instruction.pc, dtype=np.uint32), planes)
-
-    def _report(
-        self,
-        sel: Selection,
-        offset: Indices,
-        lane: int,
-        width: int,
-        instruction: Instruction,
-        what: str,
-        actor: int,
-        other_pc: int,
-    ) -> None:
-        machine = self.machine
-        other = machine.entry.instructions[other_pc]
-        asynchronous = actor >= self.clocks.warps
-        warp = actor - self.clocks.warps if asynchronous else actor
-        source = machine.source(other)
+    def _report(self, access: _Access, lane: int, what: str, tag: int) -> None:
+        actor, other = tag >> int(ACTOR_SHIFT), self.clocks.instructions[tag & int(TIME_MASK)]
+        assert other is not None
+        in_flight = actor >= self.clocks.warps
+        source = self.machine.source(other)
         party = (
-            f"{other.text} of warp {warp}{', in flight,' if asynchronous else ''} "
+            f"{other.text} of warp {actor % self.clocks.warps}{' (in flight)' if in_flight else ''} "
             f"at {f'{source}, ' if source else ''}PTX line {other.line}"
         )
-        text = f"{what.format(other=party)}, {width} bytes of shared memory at offset {int(offset[lane])}"
-        usually = _USUALLY_ASYNC if asynchronous else _USUALLY
-        self.log.add(machine, "race", instruction, int(indices(sel)[lane]), text, usually)
+        place = f"{access.width} bytes of shared memory at offset {int(access.offset[lane])}"
+        lane_of_machine = int(indices(access.sel)[lane])
+        usually = _USUALLY_IN_FLIGHT if in_flight else _USUALLY
+        text = f"{what.format(other=party)}, {place}"
+        self.log.add(self.machine, "race", access.instruction, lane_of_machine, text, usually)
+
+
+def _changes(space: Space, index: Indices, width: int, words: Array) -> Mask:
+    """Which writes change anything: the others are benign."""
+    before = space.load(index, width).view(np.uint8).reshape(-1, width)
+    changed: Mask = (before != words.view(np.uint8).reshape(-1, width)).any(axis=1)
+    return changed

@@ -32,34 +32,42 @@ def granule_of(entry: Entry, spaces: tuple[str, ...]) -> int:
 
 
 class Shadow:
-    """One uint32 for every granule of a space of ``size`` bytes, in ``planes`` independent planes."""
+    """One uint32 for every granule of a space of ``size`` bytes, in ``planes`` independent planes.
+
+    Where there are planes, an access names its own as a byte offset: the plane's number times :attr:`plane_bytes`.
+    """
 
     def __init__(self, size: int, granule: int, planes: int = 1) -> None:
-        self.granule = granule
-        self.words = -(-size // granule // 16) * 16 + 16
-        self.data = np.zeros(self.words * planes, dtype=np.uint32)
+        self.plane_bytes = -(-size // 16) * 16 + 16
+        self._shift = granule.bit_length() - 1
+        self._data = np.zeros(self.plane_bytes // granule * planes, dtype=np.uint32)
         self._views: dict[int, Array] = {}
+        self._touched = False
 
     def clear(self) -> None:
         """All zero."""
-        self.data.fill(0)
+        if self._touched:
+            self._data.fill(0)
+        self._touched = False
 
     def _view(self, many: int) -> Array:
         if many not in self._views:
-            self._views[many] = self.data.view(_VIEWS.get(many, np.dtype(f"V{4 * many}")))
+            self._views[many] = self._data.view(_VIEWS.get(many, np.dtype(f"V{4 * many}")))
         return self._views[many]
 
-    def _places(self, index: Indices, many: int, plane: Indices | int) -> Indices:
-        places: Indices = (index // self.granule + plane * self.words) // many
-        return places
+    def _many(self, width: int) -> tuple[int, int]:
+        """Granules of an access, and by how much its byte index is shifted to count in accesses."""
+        shift = max(self._shift, width.bit_length() - 1)
+        return 1 << shift - self._shift, shift
 
-    def gather(self, index: Indices, width: int, plane: Indices | int = 0) -> Array:
-        """The words of accesses of ``width`` bytes: uint32 [accesses, width / granule]."""
-        many = max(1, width // self.granule)
-        return self._view(many).take(self._places(index, many, plane)).view(np.uint32).reshape(-1, many)
+    def gather(self, index: Indices, width: int) -> Array:
+        """The words of accesses of ``width`` bytes at byte indices: uint32 [accesses, granules]."""
+        many, shift = self._many(width)
+        return self._view(many).take(index >> shift).view(np.uint32).reshape(-1, many)
 
-    def scatter(self, index: Indices, width: int, values: Array, plane: Indices | int = 0) -> None:
+    def scatter(self, index: Indices, width: int, values: Array) -> None:
         """Set all words of each access to its value (uint32, one an access)."""
-        many = max(1, width // self.granule)
-        words = values if many == 1 else np.repeat(values, many).view(self._view(many).dtype)
-        self._view(many)[self._places(index, many, plane)] = words
+        self._touched = True
+        many, shift = self._many(width)
+        view = self._view(many)
+        view[index >> shift] = values if many == 1 else np.repeat(values, many).view(view.dtype)

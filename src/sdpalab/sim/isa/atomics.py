@@ -14,6 +14,7 @@ from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.move import take_space
+from sdpalab.sim.isa.rounding import flush
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.selection import Array, Indices, Selection
 from sdpalab.sim.types import PtxType, unsigned
@@ -120,8 +121,4 @@ def _packed(values: Array, type_: PtxType) -> Array:
 
 def _flushing_add(old: Array, value: Array) -> Array:
     """float32 addition with subnormal inputs and results taken as zeros of the same sign."""
-    return _flushed(_flushed(old) + _flushed(value))
-
-
-def _flushed(x: Array) -> Array:
-    return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
+    return flush(flush(old) + flush(value))

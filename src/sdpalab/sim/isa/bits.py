@@ -78,6 +78,29 @@ def _bfind(decoder: Decoder, instruction: Instruction) -> Step:
     return computed(function, d, a)
 
 
+@opcode("fns")
+def _fns(decoder: Decoder, instruction: Instruction) -> Step:
+    """The n-th set bit of a mask from a base on, upwards or (n negative) downwards; all ones if there is none."""
+    mods = Mods(instruction)
+    require(mods, mods.type(), ("b32",))
+    mods.done()
+    d = decoder.dst(instruction, instruction.operands[0], TYPES["u32"])
+    sources = [
+        decoder.src(instruction, instruction.operands[k], TYPES[t]) for k, t in ((1, "u32"), (2, "u32"), (3, "s32"))
+    ]
+    positions = np.arange(32, dtype=np.uint32)
+
+    def function(mask: Array, base: Array, n: Array) -> Array:
+        base, n = base[:, None], n[:, None]
+        is_set = mask[:, None] >> positions & np.uint32(1) != 0
+        above, below = is_set & (positions >= base), is_set & (positions <= base)
+        up, down = above.cumsum(axis=1), below[:, ::-1].cumsum(axis=1)[:, ::-1]
+        found = above & (up == n) | below & (down == -n) | (n == 0) & above & below
+        return np.where(found.any(axis=1), found.argmax(axis=1), -1).astype(np.uint32)
+
+    return computed(function, d, a, b, c)
+
+
 @opcode("brev")
 def _brev(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)

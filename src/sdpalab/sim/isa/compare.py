@@ -8,7 +8,8 @@ import numpy as np
 
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.steps import binary, require
+from sdpalab.sim.isa.rounding import elementwise, flush
+from sdpalab.sim.isa.steps import require
 from sdpalab.sim.selection import Array, Mask, Selection
 from sdpalab.sim.types import TYPES, PtxType
 
@@ -67,13 +68,6 @@ def _float_comparison(name: str, mods: Mods) -> Comparison:
     return others[name]
 
 
-def _flushed(x: Array, type_: PtxType) -> Array:
-    """Subnormals as zeros, whose sign no comparison sees."""
-    least = x.dtype.type(2.0**-14 if type_.bits // type_.lanes == 16 else 2.0**-126)
-    small = np.abs(x) < least
-    return np.where(small, x.dtype.type(0), x) if small.any() else x
-
-
 def _take_comparison(
     decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType, names: tuple[str, ...]
 ) -> tuple[Comparison, Array, Array, np.ufunc | None]:
@@ -81,13 +75,13 @@ def _take_comparison(
     require(mods, type_, names)
     comparison = _comparison(mods.choice(_NAMES), type_, mods)
     combination = mods.choice(_COMBINE, default="")
-    flush = type_.name in ("f16", "f16x2", "f32") and mods.flag("ftz")
+    flushes = type_.name in ("f16", "f16x2", "f32") and mods.flag("ftz")
     mods.done()
     a, b = (decoder.src(instruction, instruction.operands[k], type_) for k in (1, 2))
     combine = _COMBINE[combination] if combination else None
-    if not flush:
+    if not flushes:
         return comparison, a, b, combine
-    return (lambda x, y: comparison(_flushed(x, type_), _flushed(y, type_))), a, b, combine
+    return (lambda x, y: comparison(flush(x), flush(y))), a, b, combine
 
 
 @opcode("setp")
@@ -98,7 +92,7 @@ def _setp(decoder: Decoder, instruction: Instruction) -> Step:
     first, second = decoder.pair(instruction.operands[0])
     p = decoder.dst(instruction, first, TYPES["pred"])
     if second is None and combine is None and type_.lanes == 1 and isinstance(comparison, np.ufunc):
-        return binary(comparison, a, b, p)
+        return elementwise(comparison, p, a, b)
     if type_.lanes == 2 and second is None:
         raise mods.unsupported("a packed comparison has two destinations, p|q")
     q = None if second is None else decoder.dst(instruction, second, TYPES["pred"])
@@ -169,14 +163,14 @@ def _slct(decoder: Decoder, instruction: Instruction) -> Step:
     type_, sign_type = mods.type(), mods.type()
     require(mods, type_, (*_INTEGERS, "f32", "f64"))
     require(mods, sign_type, ("s32", "f32"))
-    flush = sign_type.is_float and mods.flag("ftz")
+    flushes = sign_type.is_float and mods.flag("ftz")
     mods.done()
     d = decoder.dst(instruction, instruction.operands[0], type_)
     a, b = (decoder.src(instruction, instruction.operands[k], type_) for k in (1, 2))
     c = decoder.src(instruction, instruction.operands[3], sign_type)
 
     def step(sel: Selection) -> None:
-        sign = _flushed(c[sel], sign_type) if flush else c[sel]
+        sign = flush(c[sel]) if flushes else c[sel]
         d[sel] = np.where(sign >= 0, a[sel], b[sel])
 
     return step

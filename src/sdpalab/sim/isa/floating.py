@@ -176,7 +176,7 @@ def _extremum(operation: str, type_: PtxType, propagate_nan: bool) -> Compute:
         a_bits, b_bits = a.view(integer), b.view(integer)
         either = np.bitwise_or(a_bits, b_bits)
         if np.minimum.reduce(either, axis=None) != lowest:
-            pick(a, b, out)
+            pick(a, b, out=out)
             return
         chosen = pick(a, b)
         zeros(a_bits, b_bits, out=chosen.view(integer), where=either == lowest)

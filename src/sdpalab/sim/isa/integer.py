@@ -12,7 +12,8 @@ import numpy as np
 
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.steps import binary, computed, require, unary
+from sdpalab.sim.isa.rounding import elementwise
+from sdpalab.sim.isa.steps import computed, require
 from sdpalab.sim.selection import Array, Mask, Selection
 from sdpalab.sim.types import TYPES, PtxType, unsigned
 
@@ -45,7 +46,7 @@ def _sum(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType)
     d, a, b = _operands(decoder, instruction, type_, 2)
     ufunc = np.subtract if subtract else np.add
     if not saturate:
-        return binary(ufunc, a, b, d)
+        return elementwise(ufunc, d, a, b)
     return computed(lambda x, y: _saturated(ufunc(x, y, dtype=np.int64)), d, a, b)
 
 
@@ -144,7 +145,7 @@ def _mul(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType)
     d = decoder.dst(instruction, instruction.operands[0], result)
     a, b = (decoder.src(instruction, instruction.operands[k], type_) for k in (1, 2))
     if mode == "lo":
-        return binary(np.multiply, a, b, d)
+        return elementwise(np.multiply, d, a, b)
     if mode == "hi":
         return computed(_product(mode, type_), d, a, b)
 
@@ -172,7 +173,7 @@ def _mad(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType)
 
     def step(sel: Selection) -> None:
         if isinstance(sel, slice):
-            np.add(product(a[sel], b[sel]), c[sel], out=d[sel], casting="same_kind")
+            np.add(product(a[sel], b[sel]), c[sel], out=d[sel])
         else:
             d[sel] = product(a[sel], b[sel]) + c[sel]
 
@@ -308,7 +309,7 @@ def _extreme(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxT
     ufunc = np.minimum if instruction.opcode == "min" else np.maximum
     d, a, b = _operands(decoder, instruction, type_, 2)
     if not relu:
-        return binary(ufunc, a, b, d)
+        return elementwise(lambda x, y, out: ufunc(x, y, out=out), d, a, b)
     return computed(lambda x, y: np.maximum(ufunc(x, y), type_.dtype.type(0)), d, a, b)
 
 
@@ -317,7 +318,7 @@ def _sign(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType
     require(mods, type_, _SIGNED)
     mods.done()
     d, a = _operands(decoder, instruction, type_, 1)
-    return unary(np.absolute if instruction.opcode == "abs" else np.negative, a, d)
+    return elementwise(np.absolute if instruction.opcode == "abs" else np.negative, d, a)
 
 
 @opcode("sad")

@@ -12,7 +12,8 @@ import numpy as np
 
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Immediate, Instruction
-from sdpalab.sim.isa.steps import binary, computed, require, unary
+from sdpalab.sim.isa.rounding import elementwise
+from sdpalab.sim.isa.steps import computed, require
 from sdpalab.sim.selection import Array, Selection
 from sdpalab.sim.types import TYPES
 
@@ -33,7 +34,7 @@ def _logic(decoder: Decoder, instruction: Instruction) -> Step:
     d = decoder.dst(instruction, instruction.operands[0], type_)
     a, b = (decoder.src(instruction, instruction.operands[k], type_) for k in (1, 2))
     ufuncs = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
-    return binary(ufuncs[instruction.opcode], a, b, d)
+    return elementwise(ufuncs[instruction.opcode], d, a, b)
 
 
 @opcode("not")
@@ -43,7 +44,7 @@ def _not(decoder: Decoder, instruction: Instruction) -> Step:
     require(mods, type_, ("pred", *_BITS))
     mods.done()
     a = decoder.src(instruction, instruction.operands[1], type_)
-    return unary(np.invert, a, decoder.dst(instruction, instruction.operands[0], type_))
+    return elementwise(np.invert, decoder.dst(instruction, instruction.operands[0], type_), a)
 
 
 @opcode("cnot")
@@ -143,7 +144,7 @@ def _shift(decoder: Decoder, instruction: Instruction) -> Step:
     # NumPy reads a negative amount as a large one, so the amount may be viewed as signed where its width fits.
     amount_type = TYPES["s32"] if type_.signed and type_.bits == 32 else TYPES["u32"]
     amount = decoder.src(instruction, instruction.operands[2], amount_type)
-    return binary(np.left_shift if left else np.right_shift, a, amount, d)
+    return elementwise(np.left_shift if left else np.right_shift, d, a, amount)
 
 
 @opcode("shf")

@@ -56,6 +56,7 @@ FORMATS: dict[str, Format] = {
     "f32": Format(24, -126, float(np.ldexp(2.0 - 2.0**-23, 127))),
 }
 _EXPONENTS: dict[np.dtype[Any], Any] = {
+    TYPES["f64"].dtype: np.uint64(0x7FF << 52),
     TYPES["f32"].dtype: np.uint32(0x7F800000),
     TYPES["f16"].dtype: np.uint16(0x7C00),
     TYPES["bf16"].dtype: np.uint16(0x7F80),
@@ -109,7 +110,7 @@ def scratch(decoder: Decoder, name: str) -> Array:
 
 
 def flush(values: Array) -> Array:
-    """f32, f16 or bf16 values with subnormals made zeros of their sign (``.ftz``); the same array if there are none."""
+    """Floating-point values with subnormals made zeros of their sign (``.ftz``); the same array if there are none."""
     bits = values.view(unsigned(8 * values.itemsize))
     exponents = bits & _EXPONENTS[values.dtype]
     if np.minimum.reduce(exponents, axis=None):

@@ -50,6 +50,19 @@ def _reciprocal_root(a: Array) -> Any:
     return 1.0 / np.sqrt(a)
 
 
+def _of_upper_words(function: Compute) -> Compute:
+    """``.approx.ftz.f64``: the upper 32 bits of the argument count, and the result has no others (PTX ISA, "rcp")."""
+    upper = np.uint64(0xFFFFFFFF << 32)
+
+    def compute(a: Array, out: Array) -> None:
+        result = np.empty(a.shape, np.float64)
+        function((a.view(np.uint64) & upper).view(np.float64), result)
+        bits = result.view(np.uint64)
+        np.copyto(out.view(np.uint64), (bits + np.uint64(1 << 31)) & upper)
+
+    return compute
+
+
 _HALVES = ("f16", "f16x2", "bf16", "bf16x2")
 
 _APPROXIMATE: dict[str, tuple[Compute, tuple[str, ...]]] = {
@@ -74,8 +87,10 @@ def _approximate(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step
     type_ = mods.type()
     ftz = name not in _NO_FLUSH and mods.flag("ftz")
     mods.done()
+    if type_.name == "f64" and ftz and name in ("rcp", "rsqrt"):
+        return apply(decoder, instruction, type_, 1, flushing(_of_upper_words(compute)))
     if type_.name not in types or (ftz and type_.name == "f64"):
-        raise mods.unsupported(f"modelled for {', '.join('.' + known for known in types)}, .ftz not for f64")
+        raise mods.unsupported(f"modelled for {', '.join('.' + known for known in types)}")
     if is_half(type_):
         compute = halved(compute)
     if ftz:

@@ -1,40 +1,14 @@
-"""The shapes that most steps have: an operation over lanes, in place where the selection is a slice."""
+"""What the integer families share: steps that take several NumPy operations, and the refusal of types."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from sdpalab.sim.decode import Mods, Step
 from sdpalab.sim.selection import Array, Selection
 from sdpalab.sim.types import PtxType
 
-__all__ = ["binary", "computed", "require", "unary"]
-
-
-def unary(ufunc: np.ufunc, a: Array, d: Array) -> Step:
-    """``d = ufunc(a)``."""
-
-    def step(sel: Selection) -> None:
-        if isinstance(sel, slice):
-            ufunc(a[sel], out=d[sel])
-        else:
-            d[sel] = ufunc(a[sel])
-
-    return step
-
-
-def binary(ufunc: np.ufunc, a: Array, b: Array, d: Array) -> Step:
-    """``d = ufunc(a, b)``."""
-
-    def step(sel: Selection) -> None:
-        if isinstance(sel, slice):
-            ufunc(a[sel], b[sel], out=d[sel], casting="same_kind")
-        else:
-            d[sel] = ufunc(a[sel], b[sel])
-
-    return step
+__all__ = ["computed", "require"]
 
 
 def computed(function: Callable[..., Array], d: Array, *sources: Array) -> Step:
