@@ -97,17 +97,7 @@ def _torch() -> Check:
 
 
 def _packages() -> Check:
-    needed = (
-        "numpy",
-        "ml_dtypes",
-        "cloudpickle",
-        "pydantic",
-        "PyYAML",
-        "filelock",
-        "platformdirs",
-        "jinja2",
-        "matplotlib",
-    )
+    needed = ("numpy", "ml_dtypes", "cloudpickle", "pydantic", "platformdirs", "jinja2", "matplotlib")
     versions, missing = [], []
     for name in needed:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def test_a_hit_does_not_compile(scale: Module, cache: Cache, monkeypatch: pytest
 
 
 def test_output_depends_on_no_place(tmp_path: Path) -> None:
-    """Another process, working directory, include folder and copy of the package: the same bytes, with no path in them."""
+    """Another process, working directory, include folder and place of the package: the same bytes, no path in them."""
     source = '#include "part/f.cuh"\n__global__ void k(float* x) { x[threadIdx.x] = f(x); }\n'
     header = "static __device__ float state[64];\n__device__ float f(float* x) { return state[threadIdx.x] + *x; }\n"
     script = (
@@ -166,6 +167,7 @@ def test_first_error_in_one_sentence(cache: Cache, source: str, message: str) ->
     with pytest.raises(BuildError, match=message) as caught:
         build(Module("bad.cu", source, "k"), cache=cache)
     assert caught.value.log
+    assert pickle.loads(pickle.dumps(caught.value)).log == caught.value.log, "it must be able to cross processes"
     assert "\n" not in str(caught.value)
     assert not list(cache.root.glob("bad-*"))
 

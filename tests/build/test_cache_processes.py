@@ -79,7 +79,8 @@ def test_sixteen_processes_make_it_once(cache: Cache) -> None:
 def test_sixteen_processes_build_a_kernel_once(scale: Module, cache: Cache) -> None:
     script = (
         "import sys\nfrom sdpalab.build import Cache, build\nfrom sdpalab.kernels.plan import Module\n"
-        f"made = build(Module('scale.cu', {scale.source!r}, 'scale', {dict(scale.defines)!r}), cache=Cache(sys.argv[1]))\n"
+        f"module = Module('scale.cu', {scale.source!r}, 'scale', {dict(scale.defines)!r})\n"
+        "made = build(module, cache=Cache(sys.argv[1]))\n"
         "print(made.cache_hit, made.ptx_sha256, made.cubin_sha256, made.cache_problem)\n"
     )
     processes = [_start(script, cache.root) for _ in range(16)]

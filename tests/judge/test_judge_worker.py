@@ -56,7 +56,7 @@ def cases() -> dict[int, Case]:
         ("eats_memory", Status.CRASHED, "MemoryError"),
         ("leaves", Status.CRASHED, "exit code 0; it last printed: .*about to leave"),
         ("segfaults", Status.CRASHED, "SIGSEGV"),
-        ("forges_a_pass", Status.CRASHED, "a status 'PASSED', which is not for a worker to give"),
+        ("forges_a_pass", Status.CRASHED, "a message that is none .*status 'PASSED'"),
         ("sends_garbage", Status.CRASHED, "header that cannot be read"),
         ("looks_around", Status.PASSED, ""),
         ("hangs_in_children", Status.TIMED_OUT, r"no answer within 10 s; it last printed: child \d+"),

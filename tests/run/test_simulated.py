@@ -118,7 +118,7 @@ def test_hazards_name_the_source_line_and_the_step(executor: Executor, inputs: d
 
 def test_simulator_options_reach_the_launch(inputs: dict[str, np.ndarray]) -> None:
     plan = _plan(_launch("beyond", "a", "c", threads=N, blocks=1))
-    with pytest.raises(Exception, match="out-of-bounds|outside"):
+    with pytest.raises(Exception, match=r"out-of-bounds|outside"):
         SimulatedExecutor(checks=()).run(plan, inputs)
     with pytest.raises(LaunchError, match="nonsense"):
         SimulatedExecutor(checks=("nonsense",)).run(plan, inputs)

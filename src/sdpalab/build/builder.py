@@ -220,7 +220,7 @@ def _reject_unseen_files(module: Module, headers: Sequence[Header], ptx: bytes) 
     for path in re.findall(rb'^\s*\.file\s+\d+\s+"([^"]*)"', ptx, re.MULTILINE):
         if path not in seen:
             raise BuildError(
-                f"{module.name}: code comes from {path.decode()}, which the build does not know: include it by name", ""
+                f"{module.name}: code comes from {path.decode()}, which the build does not know: include it by name"
             )
 
 

@@ -35,7 +35,7 @@ _ARCH = re.compile(r"sm_(\d{2,3})([af]?)")
 class BuildError(UserError):
     """Source that does not compile. ``log`` is all that the compiler said."""
 
-    def __init__(self, message: str, log: str) -> None:
+    def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
         self.log = log
 

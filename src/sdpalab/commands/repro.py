@@ -97,7 +97,8 @@ def repro(
             raise MachineError(f"this machine lacks what the job needs: {', '.join(missing)}; see the lines above")
         attempts = []
         for made in kernels:
-            _headline(console, f"Kernel {made.name}: {made.idea}")
+            _headline(console, f"Kernel {made.name}")
+            console.print(made.idea, soft_wrap=True)
             attempts.append(_attempt(console, bundle, made, device))
         _headline(console, "Evidence")
         written = bundle.write()

@@ -51,9 +51,9 @@ def evaluate(
     problem, inputs
         The case.
     about : mapping
-        What the candidate declared when it was loaded.
+        What the candidate declared when it was loaded (:class:`sdpalab.judge.messages.About`).
     reply, outputs
-        The worker's answer: ``status``, a failure, which is believed as one; or None, and the outputs ``first`` and
+        The worker's answer (:class:`sdpalab.judge.messages.Reply`): ``status``, a failure, which is believed as one; or None, and the outputs ``first`` and
         ``second`` of two runs.
 
     Raises

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
+from pydantic import ValidationError
 
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.candidate import Shipment
+from sdpalab.judge.messages import About, Reply
 from sdpalab.judge.verdict import Status
 from sdpalab.judge.wire import Channel, WireClosed, WireError, WireTimeout
 from sdpalab.problem import Problem
@@ -36,9 +38,6 @@ _BOOT = "import sys; sys.path[:] = sys.argv[3:]; from sdpalab.judge.worker impor
 
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME")
 """What a worker inherits, beside ``SDPALAB_CACHE_DIR``; everything else might tell a candidate something."""
-
-
-_FAILURES = {None, *(status.value for status in Status if status is not Status.PASSED)}
 
 
 class CandidateDied(Exception):
@@ -134,9 +133,7 @@ class Worker:
         try:
             self._channel.send({"problem": problem.to_dict()}, inputs, seconds=self._timeout)
             reply, outputs = self._channel.receive(seconds=self._timeout, max_bytes=room)
-            if reply.get("status") not in _FAILURES:
-                raise WireError(f"status {reply.get('status')!r}, which is not for a worker to give")
-            return reply, outputs
+            return _checked(Reply, reply), outputs
         except WireTimeout:
             raise CandidateDied(Status.TIMED_OUT, f"no answer within {self._timeout:g} s{self._quote()}") from None
         except WireClosed:
@@ -148,16 +145,19 @@ class Worker:
 
     def close(self) -> None:
         """End the process, and whatever it started in its process group."""
+        if self._closed:
+            return
         self.kill()
+        self._closed = True
         self._process.wait()
         # A descendant that left the group may hold the pipe open: the reader is then left to the daemon thread.
         self._reader.join(timeout=1.0)
-        if not self._closed:
-            self._closed = True
-            self._channel.close()
+        self._channel.close()
 
     def kill(self) -> None:
         """End the process group and nothing else: safe from another thread, whose :meth:`run` then fails."""
+        if self._closed:
+            return  # its number may be somebody else's by now
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -178,7 +178,10 @@ class Worker:
         if not about.get("ok"):
             kind = MachineError if about.get("machine") else UserError
             raise kind(str(about.get("message", "the candidate does not load")))
-        return about
+        try:
+            return _checked(About, about)
+        except WireError as error:
+            raise UserError(f"the candidate does not load: its process answered with a {error}") from None
 
     def _drain(self) -> None:
         """Read all that the candidate prints, and keep the end of it."""
@@ -207,6 +210,14 @@ class Worker:
         text = bytes(self._tail).decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()][-6:]
         return f"; it last printed: {' | '.join(lines)[-600:]}" if lines else ""
+
+
+def _checked(kind: type[About] | type[Reply], header: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``kind`` allows of ``header``; a WireError if that is not what it is."""
+    try:
+        return kind.model_validate(header).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        raise WireError(f"message that is none ({error.errors()[0]['msg']})") from None
 
 
 def _start() -> tuple[subprocess.Popen[bytes], Channel]:

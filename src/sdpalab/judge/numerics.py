@@ -17,11 +17,20 @@ from sdpalab.errors import UserError
 from sdpalab.judge.reference import weight_blocks
 from sdpalab.kernels.kernel import Numerics
 
-__all__ = ["intended_output"]
+__all__ = ["check_numerics", "intended_output"]
 
 Array = npt.NDArray[Any]
 
 _TYPES: dict[str, type] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+def check_numerics(numerics: Numerics) -> None:
+    """Raise UserError if the declared arithmetic is one that is not emulated here."""
+    if numerics.accumulate != "float32":
+        raise UserError(f"numerics: accumulate must be float32, not {numerics.accumulate!r}")
+    if numerics.probabilities != "problem" and numerics.probabilities not in _TYPES:
+        known = ", ".join(("problem", *_TYPES))
+        raise UserError(f"numerics: probabilities must be one of {known}, not {numerics.probabilities!r}")
 
 
 def intended_output(
@@ -52,13 +61,9 @@ def intended_output(
     Raises
     ------
     UserError
-        If the declared arithmetic is one that is not emulated.
+        As :func:`check_numerics`.
     """
-    if numerics.accumulate != "float32":
-        raise UserError(f"numerics: accumulate must be float32, not {numerics.accumulate!r}")
-    if numerics.probabilities != "problem" and numerics.probabilities not in _TYPES:
-        known = ", ".join(("problem", *_TYPES))
-        raise UserError(f"numerics: probabilities must be one of {known}, not {numerics.probabilities!r}")
+    check_numerics(numerics)
     p_type = q.dtype if numerics.probabilities == "problem" else np.dtype(_TYPES[numerics.probabilities])
     group = q.shape[1] // k.shape[1]
     out = np.empty(q.shape[:3] + v.shape[3:], q.dtype)

@@ -19,7 +19,9 @@ from sdpalab.judge.candidate import Candidate, Shipment, prepare
 from sdpalab.judge.cases import CaseSpec, quick_cases, twelve_cases
 from sdpalab.judge.evaluate import Evidence, evaluate
 from sdpalab.judge.isolation import CandidateDied, Worker
+from sdpalab.judge.numerics import check_numerics
 from sdpalab.judge.verdict import Case, Status, Verdict
+from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
 
 __all__ = ["CASE_SECONDS", "Store", "judge", "judge_candidate"]
@@ -199,11 +201,13 @@ class _Session:
         number = int("".join(filter(str.isdigit, self._arch)) or 0)
         if number < about["min_arch"]:
             raise UserError(f"kernel {name} needs sm_{about['min_arch']} or later, not {self._arch}")
-        refused = dict(zip(self._specs, about["rejects"], strict=True))
-        for spec, reason in refused.items():
+        check_numerics(Numerics(**about["numerics"]))
+        if len(about["rejects"]) != len(self._specs):
+            raise UserError(f"kernel {name} does not say of each problem whether it supports it")
+        for spec, reason in zip(self._specs, about["rejects"], strict=True):
             if reason is not None and not spec.derived:
                 raise UserError(str(reason))
-        self._specs = [spec for spec, reason in refused.items() if reason is None]
+        self._specs = [spec for spec, why in zip(self._specs, about["rejects"], strict=True) if why is None]
 
     def _serve(self, worker: Worker | None) -> None:
         """Take cases off the queue until it is empty, with a fresh worker after one that died."""

@@ -1,15 +1,17 @@
 // flash: FlashAttention-2 (Dao 2023) for sm_80 and later, on mma.sync.
 //
-// Idea: P never leaves the registers. The accumulator layout of S = Q K^T is the operand layout of O += P V, so the weights
-// are packed where they are and fed to the next mma. Each warp owns 16 query rows with their whole softmax, Q stays in
-// registers for the whole kernel, and shared memory holds only K and V, filled by cp.async a tile ahead.
+// Idea: P never leaves the registers. The accumulator layout of S = Q K^T is the operand layout of O += P V, so the
+// weights are packed where they are and fed to the next mma. Each warp owns 16 query rows with their whole softmax, Q
+// stays in registers for the whole kernel, and shared memory holds only K and V, filled by cp.async a tile ahead.
 //
 // One barrier a tile: it says that the tile has arrived for all, and that all have left the stage which the next copy
-// overwrites. Tiles go from key 0 up: those that every row sees whole run in a loop without a mask, then those on the causal
-// or ragged edge.
+// overwrites. Tiles go from key 0 up, so that every row meets a visible key in the first one; only those on the
+// causal or the ragged edge take the branch that masks.
 //
-// Static bars (sm_89, D=64, default knobs): 0 spills, 0 stack, <= 120 registers, 32 KiB shared memory, 3 blocks an SM.
-// Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K and V in flight).
+// Static bars (sm_89, D=64, default knobs): 0 spills, 0 stack, <= 120 registers, 32 KiB shared memory, 3 blocks an
+// SM.
+// Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K and V in
+// flight).
 
 #include "head.cuh"
 #include "mask.cuh"
@@ -26,10 +28,9 @@ constexpr int STAGE_BYTES = 2 * TILE_BYTES;  // K, then V
 constexpr int SMEM_BYTES = NUM_STAGES * STAGE_BYTES;
 constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 
-
-// Registers. FRAGMENTS are those of Q, O and S that a thread holds at once; addresses, the softmax and what ldmatrix has in
-// flight come on top. Left alone, ptxas takes about 135 at D=64 to load further ahead. These are the lowest multiples of 4
-// at which it spills none.
+// Registers. FRAGMENTS are those of Q, O and S that a thread holds at once; addresses, the softmax and what ldmatrix
+// has in flight come on top. Left alone, ptxas takes about 135 at D=64 to load further ahead. These are the lowest
+// multiples of 4 at which it spills none.
 constexpr int FRAGMENTS = HEAD_DIM / 4 + HEAD_DIM / 2 + TILE_N / 2;
 constexpr int CAP_AT_64 = __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200 ? 124 : 120;
 constexpr int MAX_REGISTERS = FRAGMENTS <= 80 ? CAP_AT_64 : FRAGMENTS <= 112 ? 184 : 255;
@@ -39,9 +40,10 @@ static_assert(BLOCK_M == 32 || BLOCK_M == 64 || BLOCK_M == 128, "BLOCK_M is 32, 
 static_assert(TILE_N == 32 || TILE_N == 64 || TILE_N == 128, "BLOCK_N is 0, 32, 64 or 128");
 static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
 static_assert(Q_BYTES <= STAGE_BYTES, "Q passes through the last stage");
+static_assert(SMEM_BYTES <= 99 * 1024, "what a block may have on sm_86, sm_89 and sm_120, the least from sm_80 on");
 
-// Folds one tile of keys into the output and the softmax of a warp's rows lane / 4 and lane / 4 + 8.
-// k_smem, v_smem: this lane's ldmatrix addresses in the tile. keys_left: of each row, from this lane's first column on.
+// Folds one tile of keys into the output and the softmax of a warp's rows lane / 4 and lane / 4 + 8. k_smem, v_smem:
+// this lane's ldmatrix addresses in the tile. keys_left: of each row, from this lane's first column on.
 __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], SoftmaxRow (&softmax)[2],
                                        const unsigned (&q_frag)[HEAD_DIM / 16][4], unsigned k_smem, unsigned v_smem,
                                        float scale_log2, bool masked, const int (&keys_left)[2]) {
@@ -119,7 +121,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
     const int first_row = q_tile_of_block() * BLOCK_M;
     const int last_row = min(first_row + BLOCK_M, seq_q) - 1;
     const int tiles = tiles_visible(last_row, seq_kv, TILE_N);
-    const int whole_tiles = tiles_unmasked(first_row, seq_kv, TILE_N);
+    const int unmasked = tiles_unmasked(first_row, seq_kv, TILE_N);
     const unsigned smem_base = ptx::smem_address(smem);
 
     // Q, through the stage that is filled last.
@@ -179,7 +181,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
         ptx::cp_async_wait_group<NUM_STAGES - 2>();
         __syncthreads();
         load(tile + NUM_STAGES - 1);
-        attend(o_frag, softmax, q_frag, k_smem + stage, v_smem + stage, score_scale.log2, tile >= whole_tiles, keys_left);
+        attend(o_frag, softmax, q_frag, k_smem + stage, v_smem + stage, score_scale.log2, tile >= unmasked, keys_left);
         keys_left[0] -= TILE_N;
         keys_left[1] -= TILE_N;
         stage = after(stage);

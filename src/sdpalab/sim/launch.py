@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from sdpalab.sim import isa as isa  # registers every opcode
+from sdpalab.sim.checks.async_copy import AsyncCheck
 from sdpalab.sim.checks.memory import MemoryCheck
 from sdpalab.sim.checks.race import RaceCheck
+from sdpalab.sim.checks.warp_race import WarpRaceCheck
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.hazards import Hazard, HazardLog
 from sdpalab.sim.ir import Entry, Param, PtxModule, Symbol, Variable
@@ -26,10 +28,8 @@ from sdpalab.sim.selection import WARP, Array
 
 __all__ = ["CHECKS", "Report", "launch"]
 
-_CHECKS: dict[str, Callable[[Machine, HazardLog], Observer]] = {"race": RaceCheck, "memory": MemoryCheck}
-
-CHECKS = tuple(_CHECKS)
-"""The checks there are, all of them on unless a launch says otherwise."""
+CHECKS = ("race", "memory", "async")
+"""The checks that are on unless a launch says otherwise; there is also ``strict``: races between lanes of a warp."""
 
 _LANES_AT_ONCE = 16384
 _GUARD = 1 << 16
@@ -149,7 +149,7 @@ def launch(
                 machine = Machine(
                     module, code, program, geometry, len(part), symbols, space, params, async_mode=async_mode
                 )
-                machine.observers += [_CHECKS[name](machine, log) for name in CHECKS if name in checks]
+                machine.observers += _observers(machine, log, checks)
                 schedulers[len(part)] = machine, Scheduler(machine, max_steps or _MAX_STEPS, schedule, seed)
             machine, scheduler = schedulers[len(part)]
             machine.reset(part)
@@ -165,6 +165,20 @@ def launch(
     )
 
 
+def _observers(machine: Machine, log: HazardLog, checks: Sequence[str]) -> list[Observer]:
+    """The observers of a machine; ``race`` goes first, so that what it finds is said by it."""
+    observers: list[Observer] = []
+    if "race" in checks:
+        observers.append(RaceCheck(machine, log, in_flight="async" not in checks))
+    if "async" in checks:
+        observers.append(AsyncCheck(machine, log))
+    if "memory" in checks:
+        observers.append(MemoryCheck(machine, log))
+    if "strict" in checks:
+        observers.append(WarpRaceCheck(machine, log))
+    return observers
+
+
 @lru_cache(maxsize=64)
 def _program(text: str, entry: str) -> Program:
     """The blocks of an entry, built once for each text."""
@@ -175,8 +189,8 @@ def _check_options(
     checks: Sequence[str], counters: bool, schedule: str, async_mode: str, cluster: Sequence[int]
 ) -> None:
     for check in checks:
-        if check not in CHECKS:
-            raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join(CHECKS)}")
+        if check not in (*CHECKS, "strict"):
+            raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join(CHECKS)}, strict")
     if counters:
         raise LaunchError("counters are not modelled yet; leave counters=False")
     if schedule not in SCHEDULES:

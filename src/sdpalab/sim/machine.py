@@ -105,11 +105,11 @@ class Observer:
         """
         return None
 
-    def land(self, space: Space, index: Indices, width: int) -> None:
-        """An asynchronous operation has written these bytes."""
-
     def complete(self, ticket: Array, sel: Selection) -> None:
         """The lanes have waited for operations they issued: ``ticket`` has one value for each lane."""
+
+    def warp_sync(self, sel: Selection) -> None:
+        """Lanes of a warp have met at a ``bar.warp.sync``."""
 
     def release(self, key: Hashable, sel: Selection) -> None:
         """What these lanes did so far becomes visible to whoever acquires from ``key`` later (a barrier's arrival)."""

@@ -14,9 +14,10 @@ struct Head {
     Element* o;
 };
 
-// Offsets between heads are 64-bit: B*H*S*D may exceed 2^31. Within a head they need not be, which supports() checks.
-__device__ __forceinline__ Head head_of_block(const Element* q, const Element* k, const Element* v, Element* o, int seq_q,
-                                              int seq_kv, int group) {
+// Offsets between heads are 64-bit: B*H*S*D may exceed 2^31. Within a head 32 bits do, which the kernels' supports()
+// checks.
+__device__ __forceinline__ Head head_of_block(const Element* q, const Element* k, const Element* v, Element* o,
+                                              int seq_q, int seq_kv, int group) {
     const long long q_head = static_cast<long long>(blockIdx.z) * gridDim.y + blockIdx.y;
     const long long kv_head = static_cast<long long>(blockIdx.z) * (gridDim.y / group) + blockIdx.y / group;
     const long long q_offset = q_head * seq_q * HEAD_DIM;
@@ -24,8 +25,8 @@ __device__ __forceinline__ Head head_of_block(const Element* q, const Element* k
     return Head{q + q_offset, k + kv_offset, v + kv_offset, o + q_offset};
 }
 
-// The block's tile of query rows. Causal tiles further down have more keys: they go first, so that the last to finish are
-// the short ones.
+// The block's tile of query rows. Causal tiles further down have more keys: they go first, so that the last to finish
+// are the short ones.
 __device__ __forceinline__ int q_tile_of_block() {
     return CAUSAL ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
 }

@@ -11,8 +11,8 @@ __device__ __forceinline__ unsigned smem_address(const void* smem_pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(smem_pointer));
 }
 
-// "Data Movement and Conversion Instructions: cp.async". Copies src_bytes (0..16) and fills the rest of the 16 with zeros;
-// .cg keeps the line out of L1, for data that one block reads once.
+// "Data Movement and Conversion Instructions: cp.async". Copies src_bytes (0..16) and fills the rest of the 16 with
+// zeros; .cg keeps the line out of L1, for data that one block reads once.
 __device__ __forceinline__ void cp_async_cg_16(unsigned dst_smem, const void* src_global, unsigned src_bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :
@@ -31,7 +31,8 @@ __device__ __forceinline__ void cp_async_wait_group() {
     asm volatile("cp.async.wait_group %0;" : : "n"(PENDING) : "memory");
 }
 
-// "Warp Level Matrix Load Instruction: ldmatrix". Four 8x8 matrices of 16-bit elements; lane 8*i + r names row r of matrix i.
+// "Warp Level Matrix Load Instruction: ldmatrix". Four 8x8 matrices of 16-bit elements; lane 8*i + r names row r of
+// matrix i.
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&frag)[4], unsigned row_smem) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(frag[0]), "=r"(frag[1]), "=r"(frag[2]), "=r"(frag[3])
@@ -48,21 +49,27 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&frag)[4], unsigned 
 }
 
 // "Matrix Multiply-Accumulate Instructions: mma", m16n8k16, A row-major, B column-major, FP32 accumulators:
-// acc[16, 8] += a[16, 16] * b[16, 8].
+// acc[16, 8] += a[16, 16] * b[16, 8]. Sums in and out are separate operands, which saves the compiler the moves that
+// tie them.
 __device__ __forceinline__ void mma_m16n8k16_f16(float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+        : "=f"(acc[0]), "=f"(acc[1]), "=f"(acc[2]), "=f"(acc[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1),
+          "f"(acc[0]), "f"(acc[1]), "f"(acc[2]), "f"(acc[3]));
 }
 
 __device__ __forceinline__ void mma_m16n8k16_bf16(float (&acc)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+        : "=f"(acc[0]), "=f"(acc[1]), "=f"(acc[2]), "=f"(acc[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1),
+          "f"(acc[0]), "f"(acc[1]), "f"(acc[2]), "f"(acc[3]));
 }
 
-// "Floating Point Instructions: ex2". 2 ulp; 0 gives exactly 1, -inf gives 0, results below 2^-126 give 0. Without .ftz
-// each exponential would cost three more instructions to keep subnormal weights, which no sum of at least 1 can see.
+// "Floating Point Instructions: ex2". 2 ulp; 0 gives exactly 1, -inf gives 0, results below 2^-126 give 0. Without
+// .ftz each exponential would cost three more instructions to keep subnormal weights, which no sum of at least 1 can
+// see.
 __device__ __forceinline__ float ex2_approx_ftz_f32(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

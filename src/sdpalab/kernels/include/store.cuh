@@ -3,10 +3,11 @@
 
 #include "tile.cuh"
 
-// Stores a warp's tile [16, COLS]. An accumulator holds two columns of a row in each lane; through shared memory, which
-// only this warp uses here, they become 16-byte chunks, and each store instruction writes whole rows.
+// Stores a warp's tile [16, COLS]. An accumulator holds two columns of a row in each lane; through shared memory,
+// which only this warp uses here, they become 16-byte chunks, and each store instruction writes whole rows.
 //
-// o_pairs[n][h]: columns 8n + 2 (lane % 4), + 1 of row lane / 4 + 8h, packed. o: the warp's first row, [rows_left, COLS].
+// o_pairs[n][h]: columns 8n + 2 (lane % 4), + 1 of row lane / 4 + 8h, packed. o: the warp's first row, [rows_left,
+// COLS].
 template <int COLS>
 __device__ __forceinline__ void store_warp_tile(Element* o, int rows_left, const unsigned (&o_pairs)[COLS / 8][2],
                                                 unsigned char* warp_smem, int lane) {

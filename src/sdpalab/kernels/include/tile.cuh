@@ -2,8 +2,8 @@
 //
 // Swizzle: shared memory serves 128 bytes, eight 16-byte chunks, in one wavefront. ldmatrix reads one chunk of eight
 // consecutive rows, so those must differ in their place within 128 bytes. XOR with the row's number does that without
-// padding. The pattern repeats every 8 rows and stays within a row, so an address moves by 8 rows with an immediate offset,
-// and to another chunk with one XOR.
+// padding. The pattern repeats every 8 rows and stays within a row, so an address moves by 8 rows with an immediate
+// offset, and to another chunk with one XOR.
 #pragma once
 
 #include "dtype.cuh"
@@ -22,15 +22,16 @@ __device__ __forceinline__ unsigned swizzled_offset(int row, int chunk) {
     return (row * CHUNKS + (chunk ^ phase)) * CHUNK_BYTES;
 }
 
-// Where this lane points ldmatrix.x4 for the 16x16 block at row 0, column 0. Matrices in the order (rows 0-7, columns 0-7),
-// (8-15, 0-7), (0-7, 8-15), (8-15, 8-15): the A operand; transposed, two B operands whose k runs along the rows (V).
+// Where this lane points ldmatrix.x4 for the 16x16 block at row 0, column 0. Matrices in the order (rows 0-7, columns
+// 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15): the A operand; transposed, two B operands whose k runs along the rows
+// (V).
 template <int COLS>
 __device__ __forceinline__ unsigned row_block_offset(int lane) {
     return swizzled_offset<COLS>(lane % 16, lane / 16);
 }
 
-// The same in the order (rows 0-7, columns 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15): two B operands whose k runs along
-// the columns (K).
+// The same in the order (rows 0-7, columns 0-7), (0-7, 8-15), (8-15, 0-7), (8-15, 8-15): two B operands whose k runs
+// along the columns (K).
 template <int COLS>
 __device__ __forceinline__ unsigned col_block_offset(int lane) {
     return swizzled_offset<COLS>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
@@ -43,8 +44,8 @@ __device__ __forceinline__ unsigned block_address(unsigned lane_smem, int row_bl
     return (lane_smem ^ (col_block * 2 * CHUNK_BYTES)) + row_block * ROW_BLOCK_BYTES;
 }
 
-// One thread's share of copying a tile [ROWS, COLS] from global to shared memory. Neighbouring threads copy neighbouring
-// chunks; each pass of the block covers ROW_STEP whole rows.
+// One thread's share of copying a tile [ROWS, COLS] from global to shared memory. Neighbouring threads copy
+// neighbouring chunks; each pass of the block covers ROW_STEP whole rows.
 template <int ROWS, int COLS, int NUM_THREADS>
 struct TileCopy {
     static constexpr int CHUNKS = COLS / CHUNK_ELEMENTS;
@@ -63,8 +64,8 @@ struct TileCopy {
           global_offset(thread * CHUNK_ELEMENTS),
           smem_offset(swizzled_offset<COLS>(thread / CHUNKS, thread % CHUNKS)) {}
 
-    // dst_smem, src: of that chunk. rows_left: rows of the tensor from its row on; those past the end are not read and are
-    // zeros in shared memory. V needs that: its rows meet weights of 0, and 0 * NaN is not 0.
+    // dst_smem, src: of that chunk. rows_left: rows of the tensor from its row on; those past the end are not read
+    // and are zeros in shared memory. V needs that: its rows meet weights of 0, and 0 * NaN is not 0.
     static __device__ __forceinline__ void start(unsigned dst_smem, const Element* src, int rows_left) {
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {

@@ -1,9 +1,10 @@
 """Happens-before: what each warp of a CTA knows of the others, as vector clocks (FastTrack, Flanagan and Freund 2009).
 
-Each warp is an actor, and has a twin: the asynchronous operations that it issued. Time is one counter of observed steps for all. A warp's
-vector holds, for every actor of its CTA, the time up to which that actor's accesses come before the warp's next one. A release merges the
-vectors of those who arrive at a barrier into the barrier's; an acquire merges the barrier's into those who leave. A twin's operations are
-known to its warp when it has waited for them, and to others when they hear of that.
+Each warp is an actor, and has a twin: the asynchronous operations that it issued. Time is one counter of observed
+steps for all. A warp's vector holds, for every actor of its CTA, the time up to which that actor's accesses come
+before the warp's next one. A release merges the vectors of those who arrive at a barrier into the barrier's; an
+acquire merges the barrier's into those who leave. A twin's operations are known to its warp when it has waited for
+them, and to others when they hear of that.
 """
 
 from __future__ import annotations
@@ -77,6 +78,13 @@ class Clocks:
         seats = (self._seat[sel] * self.actors).reshape(-1, *(1,) * (tags.ndim - 1))
         late: Mask = times > self._vectors.reshape(-1).take(seats + actors)
         return late if late.any() else None
+
+    def in_flight(self, sel: Selection, tags: Array) -> Mask:
+        """Which tags are of asynchronous operations that their own issuer (of the lane's CTA) has not waited for."""
+        actors = (tags >> ACTOR_SHIFT).astype(np.int64)
+        issuer = (self._seat[sel] - self.warp[sel])[:, None] + actors % self.warps
+        flying: Mask = (actors >= self.warps) & (tags & TIME_MASK > self._vectors[issuer, actors])
+        return flying
 
     def _seats(self, sel: Selection) -> Indices:
         """The warps that have a lane in ``sel``, each once."""

@@ -14,7 +14,7 @@ __all__ = ["MemoryCheck"]
 
 
 class MemoryCheck(Observer):
-    """A shadow of shared memory: a byte is 0xFF once written, 0 before, and 0 again while a copy is on its way."""
+    """A shadow of shared memory: a byte is 0xFF once it was written, 0 before."""
 
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
@@ -58,10 +58,8 @@ class MemoryCheck(Observer):
             if not bad.any():
                 return
         lane, first = int(indices(sel)[bad][0]), int(offset[bad][0])
-        what = (
-            f"{width} bytes of shared memory at offset {first} are read before they were written or their copy arrived"
-        )
-        usually = "usually a missing wait, barrier or zero fill"
+        what = f"{width} bytes of shared memory at offset {first} are read before they were written"
+        usually = "usually a missing barrier or zero fill"
         self.log.add(self.machine, "uninitialised", instruction, lane, what, usually)
 
     def store(
@@ -96,17 +94,12 @@ class MemoryCheck(Observer):
         *,
         writes: bool,
     ) -> Array | None:
-        """What an asynchronous operation writes is nothing until it lands; what it reads must have been written."""
-        if space.name == "shared" and writes:
-            self.shadow.fill(index, width, 0)
-        elif not writes:
+        """What an asynchronous operation writes counts as written; touching it too early is for the ``async`` check."""
+        if writes:
+            self.store(space, offset, index, width, sel, instruction, None)
+        else:
             self.load(space, offset, index, width, sel, instruction)
         return None
-
-    def land(self, space: Space, index: Indices, width: int) -> None:
-        """Mark what an asynchronous operation has written."""
-        if space.name == "shared":
-            self.shadow.fill(index, width, 0xFF)
 
     def divergent(self, sel: Selection, instruction: Instruction, need: str) -> None:
         """Record a warp-wide instruction that only part of a warp reached."""

@@ -1,9 +1,9 @@
-"""The ``race`` check for shared memory: two accesses to the same bytes, one of them a write, and nothing that orders them.
+"""The ``race`` check for shared memory: two accesses to the same bytes, one a write, and nothing that orders them.
 
 For every granule of shared memory it keeps who wrote it last and when each actor read it last, as tags of
-:mod:`~sdpalab.sim.checks.clocks`. An access is compared with what its warp knows of the others. Lanes that
-execute one instruction together are compared with each other by what is left after all of them have written. Writing the value that
-is there already is benign.
+:mod:`~sdpalab.sim.checks.clocks`. An access is compared with what its warp knows of the others. Lanes that execute
+one instruction together are compared with each other by what is left after all of them have written. Writing the
+value that is there already is benign.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ class _Access:
 class RaceCheck(Observer):
     """Races between the warps of a CTA, and with the asynchronous operations they issued, in shared memory."""
 
-    def __init__(self, machine: Machine, log: HazardLog) -> None:
+    def __init__(self, machine: Machine, log: HazardLog, *, in_flight: bool) -> None:
         self.machine, self.log = machine, log
+        self.in_flight = in_flight
+        """Whether conflicts with operations in flight are reported here; the ``async`` check does it otherwise."""
         self.clocks = Clocks(machine)
         size, granule = len(machine.spaces["shared"].data), granule_of(machine.entry, ("shared",))
         self.writer = Shadow(size, granule)
@@ -178,10 +180,12 @@ class RaceCheck(Observer):
         unordered = self.clocks.unordered(access.sel, tags)
         if unordered is None or self.log.seen("race", access.instruction):
             return
+        if not self.in_flight:
+            unordered &= ~self.clocks.in_flight(access.sel, tags)
         if access.matters is not None:
             unordered &= access.matters()[:, None]
-            if not unordered.any():
-                return
+        if not unordered.any():
+            return
         lane, column = (int(place[0]) for place in np.nonzero(unordered))
         self._report(access, lane, what, int(tags[lane, column]))
 

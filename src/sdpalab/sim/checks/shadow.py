@@ -1,6 +1,8 @@
-"""Shadow memory: a few words of bookkeeping for every granule of a space, gathered and scattered as fast as the data."""
+"""Shadow memory: bookkeeping for every granule of a space, gathered and scattered as fast as the data."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from sdpalab.sim.types import TYPES
 
 __all__ = ["Shadow", "granule_of"]
 
-_VIEWS = {1: np.dtype(np.uint32), 2: np.dtype(np.uint64), 4: np.dtype(np.complex128)}
+_VIEWS: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint32), 2: np.dtype(np.uint64), 4: np.dtype(np.complex128)}
 
 
 def granule_of(entry: Entry, spaces: tuple[str, ...]) -> int:

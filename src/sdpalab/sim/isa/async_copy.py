@@ -105,8 +105,6 @@ class _CopyQueue(Unit):
                 place = copy.source[mine][:, None] + np.arange(size)
                 data[mine, :size] = source.data[place]
             words = data.view(WORDS[copy.width])[:, 0]
-        for observer in self.machine.observers:
-            observer.land(shared, copy.destination, copy.width)
         shared.store(copy.destination, copy.width, words)
 
     def commit(self, sel: Selection) -> None:

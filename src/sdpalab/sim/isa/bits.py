@@ -85,9 +85,8 @@ def _fns(decoder: Decoder, instruction: Instruction) -> Step:
     require(mods, mods.type(), ("b32",))
     mods.done()
     d = decoder.dst(instruction, instruction.operands[0], TYPES["u32"])
-    sources = [
-        decoder.src(instruction, instruction.operands[k], TYPES[t]) for k, t in ((1, "u32"), (2, "u32"), (3, "s32"))
-    ]
+    a, b = (decoder.src(instruction, instruction.operands[k], TYPES["u32"]) for k in (1, 2))
+    c = decoder.src(instruction, instruction.operands[3], TYPES["s32"])
     positions = np.arange(32, dtype=np.uint32)
 
     def function(mask: Array, base: Array, n: Array) -> Array:

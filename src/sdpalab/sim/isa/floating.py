@@ -12,7 +12,7 @@ import numpy as np
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.fused import fma_f32, fma_f64
-from sdpalab.sim.isa.half import HALF_FMA, HALF_MUL, halved
+from sdpalab.sim.isa.half import HALF_FMA, halved
 from sdpalab.sim.isa.rounding import (
     FORMATS,
     ROUNDINGS,
@@ -108,7 +108,7 @@ def _rounded(decoder: Decoder, mods: Mods, type_: PtxType, operation: str) -> Co
             return HALF_FMA[type_.kind]
         return fma_f32(decoder) if type_.name == "f32" else fma_f64
     if is_half(type_):
-        return HALF_MUL[type_.kind] if operation == "mul" else halved(_NEAREST[operation])
+        return halved(_NEAREST[operation])
     return _NEAREST[operation]
 
 

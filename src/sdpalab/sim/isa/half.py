@@ -1,20 +1,19 @@
 """Half-precision arithmetic, single and packed: f16, bf16, f16x2, bf16x2 (PTX ISA, "Half Precision Floating Point
 Instructions").
 
-Values are widened to float32, computed there, and rounded back. For sums, products of f16 and divisions this is
-rounding once, because float32 has more than twice the significant bits of either format, plus two; what that does not
-cover is computed in float64.
+Values are widened to float32, computed there, and rounded back. For sums and products this is rounding once in effect,
+because float32 has more than twice the significant bits of either format, plus two (Figueroa, 1995); a bf16 product that
+float32 cannot hold, because it is subnormal, is too small to round to anything but zero. fma needs float64.
 """
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 
 from sdpalab.sim.isa.rounding import FORMATS, Compute, round_to, sum_to_odd
 from sdpalab.sim.selection import Array
 
-__all__ = ["HALF_FMA", "HALF_MUL", "halved"]
+__all__ = ["HALF_FMA", "halved"]
 
 
 def halved(compute: Compute) -> Compute:
@@ -38,20 +37,8 @@ def _fma_f16(a: Array, b: Array, c: Array, out: Array) -> None:
 
 def _fma_bf16(a: Array, b: Array, c: Array, out: Array) -> None:
     total = sum_to_odd(a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64))
-    _store_bf16(total, out)
-
-
-def _mul_bf16(a: Array, b: Array, out: Array) -> None:
-    # float32 would round a subnormal product a first time.
-    _store_bf16(a.astype(np.float64) * b.astype(np.float64), out)
-
-
-def _store_bf16(values: Array, out: Array) -> None:
-    np.copyto(out, round_to(values, FORMATS["bf16"], "rn").astype(ml_dtypes.bfloat16), casting="unsafe")
+    np.copyto(out, round_to(total, FORMATS["bf16"], "rn"), casting="unsafe")
 
 
 HALF_FMA: dict[str, Compute] = {"f": _fma_f16, "bf": _fma_bf16}
 """``a * b + c`` rounded once, by the kind of the type."""
-
-HALF_MUL: dict[str, Compute] = {"f": halved(np.multiply), "bf": _mul_bf16}
-"""``a * b`` rounded once, by the kind of the type."""

@@ -270,7 +270,7 @@ def _quotient(x: Array, y: Array) -> Array:
     else:
         result = np.floor_divide(_magnitude(x), _magnitude(y)).view(x.dtype)
         np.negative(result, out=result, where=(x ^ y) < 0)
-    result[zero] = ~x.dtype.type(0)
+    np.copyto(result, ~x.dtype.type(0), where=zero)
     return result
 
 
@@ -282,7 +282,7 @@ def _remainder(x: Array, y: Array) -> Array:
     else:
         result = np.remainder(_magnitude(x), _magnitude(y)).view(x.dtype)
         np.negative(result, out=result, where=x < 0)
-    result[zero] = ~x.dtype.type(0)
+    np.copyto(result, ~x.dtype.type(0), where=zero)
     return result
 
 

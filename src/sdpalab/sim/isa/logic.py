@@ -217,7 +217,7 @@ def _permute(x: Array, y: Array, selector: Array, table: Array | None) -> Array:
     """Any four of the eight bytes of y and x; selector bit 3 spreads a byte's sign (PTX ISA, ``prmt``)."""
     both = y.astype(np.uint64) << np.uint64(32) | x
     eight, byte = np.uint64(8), np.uint64(0xFF)
-    result = np.zeros(len(x), np.uint64)
+    result: Array = np.zeros(1, np.uint64)
     for k in range(4):
         if table is not None:
             source = table[:, k][selector & np.uint32(3)]
@@ -226,5 +226,5 @@ def _permute(x: Array, y: Array, selector: Array, table: Array | None) -> Array:
         chosen = both >> (source & np.uint64(7)) * eight & byte
         if table is None:
             chosen = np.where(source & eight, np.where(chosen & np.uint64(0x80), byte, np.uint64(0)), chosen)
-        result |= chosen << np.uint64(8 * k)
+        result = result | chosen << np.uint64(8 * k)
     return result.astype(np.uint32)

@@ -297,6 +297,8 @@ def _bar_warp(decoder: Decoder, instruction: Instruction) -> Step:
     def step(sel: Selection) -> None:
         if not members.whole(sel):
             members.present(sel)
+        for observer in members.machine.observers:
+            observer.warp_sync(sel)
 
     return step
 

@@ -1,0 +1,111 @@
+"""The ``async`` check: touching what an asynchronous operation is still working on.
+
+An operation that nobody ever waits for is no hazard as long as nobody touches what it writes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sdpalab.sim.checks.shadow import Shadow
+from sdpalab.sim.hazards import HazardLog
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.machine import Machine, Observer
+from sdpalab.sim.memory import Space
+from sdpalab.sim.selection import Array, Indices, Selection, indices
+
+__all__ = ["AsyncCheck"]
+
+_GRANULE = 4
+_WRITING, _READING = np.uint32(1 << 31), np.uint32(1 << 30)
+
+
+class AsyncCheck(Observer):
+    """Marks what operations in flight read or write in shared memory, until the lanes that issued them have waited.
+
+    The mark holds the instruction that issued the operation, for the message.
+    """
+
+    def __init__(self, machine: Machine, log: HazardLog) -> None:
+        self.machine, self.log = machine, log
+        self.flight = Shadow(len(machine.spaces["shared"].data), _GRANULE)
+        self.open = 0
+        machine.on_reset.append(self.reset)
+
+    def reset(self) -> None:
+        """A new chunk of CTAs: nothing is in flight."""
+        self.flight.clear()
+        self.open = 0
+
+    def issue(
+        self,
+        space: Space,
+        offset: Indices,
+        index: Indices,
+        width: int,
+        sel: Selection,
+        instruction: Instruction,
+        *,
+        writes: bool,
+    ) -> Array | None:
+        """An operation begins."""
+        if space.name != "shared":
+            return None
+        self._check(offset, index, width, sel, instruction, writes)
+        mark = np.uint32(instruction.pc) | (_WRITING if writes else _READING)
+        self.flight.scatter(index, width, np.full(len(index), mark, dtype=np.uint32))
+        self.open += len(index)
+        return np.stack([index, np.full(len(index), width)], axis=1)
+
+    def complete(self, ticket: Array, sel: Selection) -> None:
+        """The lanes have waited for it."""
+        self.open -= len(ticket)
+        for width in np.unique(ticket[:, 1]):
+            index = ticket[ticket[:, 1] == width, 0]
+            self.flight.scatter(index, int(width), np.zeros(len(index), dtype=np.uint32))
+
+    def load(
+        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
+    ) -> None:
+        """Nobody may read what is being written."""
+        if self.open and space.name == "shared":
+            self._check(offset, index, width, sel, instruction, False)
+
+    def store(
+        self,
+        space: Space,
+        offset: Indices,
+        index: Indices,
+        width: int,
+        sel: Selection,
+        instruction: Instruction,
+        words: Array | None,
+    ) -> None:
+        """Nobody may write what is being written or read."""
+        if self.open and space.name == "shared":
+            self._check(offset, index, width, sel, instruction, True)
+
+    def atomic(
+        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
+    ) -> None:
+        """An update writes."""
+        self.store(space, offset, index, width, sel, instruction, None)
+
+    def _check(
+        self, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction, writes: bool
+    ) -> None:
+        marks = self.flight.gather(index, width)
+        bad = marks != 0 if writes else marks >= _WRITING
+        if not bad.any():
+            return
+        lane, column = (int(place[0]) for place in np.nonzero(bad))
+        mark = int(marks[lane, column])
+        other = self.machine.entry.instructions[mark & 0x00FFFFFF]
+        source = self.machine.source(other)
+        does = "writes" if mark >= int(_WRITING) else "reads"
+        what = (
+            f"{'overwrites' if writes else 'reads'} {width} bytes of shared memory at offset {int(offset[lane])} which "
+            f"{other.text} at {f'{source}, ' if source else ''}PTX line {other.line} (in flight) still {does}"
+        )
+        usually = "usually a missing or too weak wait (cp.async.wait_group), or a copy outside the group waited for"
+        self.log.add(self.machine, "async", instruction, int(indices(sel)[lane]), what, usually)
