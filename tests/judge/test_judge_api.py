@@ -91,7 +91,8 @@ def test_a_functions_own_module_need_not_be_importable(tmp_path: Path) -> None:
         f"spec = importlib.util.spec_from_file_location('elsewhere', {str(module)!r})\n"
         "module = importlib.util.module_from_spec(spec)\nsys.modules['elsewhere'] = module\n"
         "spec.loader.exec_module(module)\n"
-        "verdict = sdpalab.judge(module.halved, [sdpalab.Problem(1, 1, 9, 32)])\n"
+        "from sdpalab.judge import CaseSpec, judge_candidate\n"
+        "verdict = judge_candidate(module.halved, [CaseSpec('one', sdpalab.Problem(1, 1, 9, 32))])\n"
         "print(verdict.status.value, verdict.reason)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,11 +80,15 @@ def test_every_candidate_has_its_status(cases: dict[int, Case], name: str, statu
 def test_nothing_is_left_running(cases: dict[int, Case]) -> None:
     found = re.search(r"child (\d+)", cases[problem_of("hangs_in_children").seq_q].reason)
     assert found is not None
-    for _ in range(50):
-        if not _running(int(found[1])):
-            break
+    pid = int(found[1])
+    assert _wait(lambda: not _running(pid), 5)
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
         time.sleep(0.1)
-    assert not _running(int(found[1]))
+    return condition()
 
 
 def _running(pid: int) -> bool:
@@ -95,6 +103,27 @@ def test_the_bystander_after_them_all_is_untouched_bit_for_bit(cases: dict[int, 
     alone = judge_candidate(f"{FILE}:good", [CaseSpec(case.name, case.problem)]).cases[0]
     assert case.status is Status.PASSED
     assert case == alone
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_a_judge_that_is_stopped_leaves_no_worker(tmp_path: Path, sent: signal.Signals) -> None:
+    file, note = tmp_path / "slow.py", tmp_path / "pid"
+    file.write_text(
+        "import os, time\n"
+        "def slow(q, k, v, *, scale, causal):\n"
+        f"    open({str(note)!r} + '.new', 'w').write(str(os.getpid()))\n"
+        f"    os.rename({str(note)!r} + '.new', {str(note)!r})\n"
+        "    time.sleep(600)\n"
+    )
+    code = f"import sdpalab; sdpalab.judge({str(file)!r}, [sdpalab.Problem(1, 1, 8, 32)])"
+    judge = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    try:
+        _wait(note.exists, 60)
+        judge.send_signal(sent)
+        assert judge.wait(timeout=30) != 0
+        assert _wait(lambda: not _running(int(note.read_text())), 10)
+    finally:
+        judge.kill()
 
 
 def test_a_small_output_that_was_never_written_is_found_too() -> None:

@@ -67,11 +67,12 @@ def test_shfl_of_whole_warps(mode, c):
     for b in (0, 1, 3, 8, 16, 31):
         body = f"""shfl.sync.{mode}.b32 %d|%p1, %a, {b}, {c}, -1; selp.u32 %e, 1, 0, %p1;
             shfl.sync.{mode}.b32 %f, %a, {b}, {c}, 0xffffffff;
+            mov.b32 %x1, {b}; mov.b32 %x2, {c}; mov.b32 %x3, -1; shfl.sync.{mode}.b32 %h, %a, %x1, %x2, %x3;
             shfl.sync.{mode}.b32 %a, %a, {b}, {c}, -1; mov.b32 %g, %a;"""
-        (d, e, f, g), hazards = launch(body, "defg", inputs=[a])
+        (d, e, f, g, h), hazards = launch(body, "defgh", inputs=[a])
         picks = [shuffled(mode, t % 32, b, c) for t in range(len(a))]
         expected = [a[t - t % 32 + j] for t, (j, _) in enumerate(picks)]
-        assert d == f == g == expected
+        assert d == f == g == h == expected
         assert e == [int(valid) for _, valid in picks]
         assert hazards == []
 

@@ -86,7 +86,7 @@ def print_step(console: Console, title: str, step: BuiltStep) -> None:
     for name, fact in facts.items():
         shown.add_row(name, fact)
     console.print(shown)
-    rules = table(f"Static gate ({step.gate.reason})", ("rule", "value", "", "limit", ""), numeric=("value", "limit"))
+    rules = table("Static gate", ("rule", "value", "", "limit", ""), numeric=("value", "limit"))
     for rule in step.gate.rules:
         rules.add_row(
             rule.name.replace("_", " "),
@@ -96,6 +96,7 @@ def print_step(console: Console, title: str, step: BuiltStep) -> None:
             verdict_text(rule.ok, "ok" if rule.ok else "FAILED"),
         )
     console.print(rules)
+    console.print(f"why these limits: {step.gate.reason}", soft_wrap=True)
     outcome = "gate passed" if step.gate.ok else f"gate failed: {'; '.join(step.gate.failures)}"
     console.print(verdict_text(step.gate.ok, outcome), soft_wrap=True)
 

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sdpalab.evidence.built import BuiltModule, built_module
     from sdpalab.evidence.bundle import BundleWriter, WrittenBundle, verify_bundle
-    from sdpalab.evidence.environment import current_environment
     from sdpalab.evidence.report import ReportData, render_report
     from sdpalab.evidence.store import ArrayStore
     from sdpalab.evidence.verify import Outcome
@@ -40,7 +39,6 @@ __all__ = [
     "ReportData",
     "WrittenBundle",
     "built_module",
-    "current_environment",
     "render_report",
     "verify_bundle",
 ]
@@ -53,7 +51,6 @@ _HOME = {
     "ReportData": "report",
     "WrittenBundle": "bundle",
     "built_module": "built",
-    "current_environment": "environment",
     "render_report": "report",
     "verify_bundle": "bundle",
 }

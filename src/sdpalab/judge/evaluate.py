@@ -53,8 +53,8 @@ def evaluate(
     about : mapping
         What the candidate declared when it was loaded (:class:`sdpalab.judge.messages.About`).
     reply, outputs
-        The worker's answer (:class:`sdpalab.judge.messages.Reply`): ``status``, a failure, which is believed as one; or None, and the outputs ``first`` and
-        ``second`` of two runs.
+        The worker's answer (:class:`sdpalab.judge.messages.Reply`): a failure, which is believed as one, or no status
+        and the outputs ``first`` and ``second`` of two runs.
 
     Raises
     ------

@@ -49,7 +49,7 @@ class CandidateDied(Exception):
 
 
 class Worker:
-    """One process that holds one candidate. Use as a context manager: leaving it ends the process and its group.
+    """One process that holds one candidate, until :meth:`close` ends it and its process group.
 
     Parameters
     ----------
@@ -108,12 +108,6 @@ class Worker:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def run(self, problem: Problem, inputs: Mapping[str, Array]) -> tuple[dict[str, Any], dict[str, Array]]:
         """Run the candidate twice on ``inputs`` (q, k, v).

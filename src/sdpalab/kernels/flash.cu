@@ -8,10 +8,8 @@
 // overwrites. Tiles go from key 0 up, so that every row meets a visible key in the first one; only those on the
 // causal or the ragged edge take the branch that masks.
 //
-// Static bars (sm_89, D=64, default knobs): 0 spills, 0 stack, <= 120 registers, 32 KiB shared memory, 3 blocks an
-// SM.
-// Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K and V in
-// flight).
+// Static bars (sm_89, D=64, default knobs): 0 spills, 0 stack, <= 120 registers, 32 KiB shared memory, 3 blocks an SM.
+// Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K, V in memory).
 
 #include "head.cuh"
 #include "mask.cuh"
@@ -29,21 +27,22 @@ constexpr int SMEM_BYTES = NUM_STAGES * STAGE_BYTES;
 constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 
 // Registers. FRAGMENTS are those of Q, O and S that a thread holds at once; addresses, the softmax and what ldmatrix
-// has in flight come on top. Left alone, ptxas takes about 135 at D=64 to load further ahead. These are the lowest
-// multiples of 4 at which it spills none.
+// has in flight come on top. Left alone, ptxas takes about 135 at D=64 to load further ahead. The caps are found by
+// trial: with them it spills nothing on any architecture.
 constexpr int FRAGMENTS = HEAD_DIM / 4 + HEAD_DIM / 2 + TILE_N / 2;
-constexpr int CAP_AT_64 = __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200 ? 124 : 120;
-constexpr int MAX_REGISTERS = FRAGMENTS <= 80 ? CAP_AT_64 : FRAGMENTS <= 112 ? 184 : 255;
+constexpr int LEAST_CAP = __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200 ? 124 : 120;
+constexpr int MAX_REGISTERS = FRAGMENTS <= 80 ? LEAST_CAP : 184;
 
 static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 32, 64 or 128");
 static_assert(BLOCK_M == 32 || BLOCK_M == 64 || BLOCK_M == 128, "BLOCK_M is 32, 64 or 128");
-static_assert(TILE_N == 32 || TILE_N == 64 || TILE_N == 128, "BLOCK_N is 0, 32, 64 or 128");
+static_assert(TILE_N == 32 || TILE_N == 64, "BLOCK_N is 0, 32 or 64");
 static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
-static_assert(Q_BYTES <= STAGE_BYTES, "Q passes through the last stage");
-static_assert(SMEM_BYTES <= 99 * 1024, "what a block may have on sm_86, sm_89 and sm_120, the least from sm_80 on");
+static_assert(Q_BYTES <= STAGE_BYTES, "Q passes through one stage");
+static_assert(SMEM_BYTES <= 48 * 1024, "two blocks of 48 KiB share an SM of any architecture");
 
-// Folds one tile of keys into the output and the softmax of a warp's rows lane / 4 and lane / 4 + 8. k_smem, v_smem:
-// this lane's ldmatrix addresses in the tile. keys_left: of each row, from this lane's first column on.
+// Folds one tile of keys into the output and the softmax of a warp's rows lane / 4 and lane / 4 + 8.
+//
+// k_smem, v_smem: this lane's ldmatrix addresses in the tile. keys_left: of each row, from this lane's first column.
 __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], SoftmaxRow (&softmax)[2],
                                        const unsigned (&q_frag)[HEAD_DIM / 16][4], unsigned k_smem, unsigned v_smem,
                                        float scale_log2, bool masked, const int (&keys_left)[2]) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from sdpalab.kernels.kernel import Config, CudaKernel, StaticLimits
@@ -12,10 +13,12 @@ from sdpalab.problem import DTYPES, Problem
 __all__ = ["FLASH", "smem_bytes", "tile_n"]
 
 WARP_M = 16
-TILE_SIZES = (32, 64, 128)
+BLOCKS_M = (32, 64, 128)
+BLOCKS_N = (0, 32, 64)
 STAGES = (2, 3, 4)
-MAX_SHARED_BYTES = 99 * 1024
-"""What a block may have on sm_86, sm_89 and sm_120, the least from sm_80 on (CUDA C++ Programming Guide, Appendix)."""
+MAX_SHARED_BYTES = 48 * 1024
+MAX_SCALE = 3.4028234663852886e38 / math.log2(math.e)
+"""Largest magnitude of a scale: times log2(e) it is still a float32."""
 
 
 def tile_n(problem: Problem, config: Config) -> int:
@@ -36,45 +39,35 @@ def _threads(config: Config) -> int:
 
 
 def _supports(problem: Problem) -> str | None:
+    if abs(problem.scale) > MAX_SCALE:
+        return f"kernel flash holds scale * log2(e) as a float32, and scale={problem.scale:g} does not fit"
     return ladder_supports(problem, tuple(DTYPES), "flash")
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
-    block_m, block_n, stages = (config.int(name) for name in ("BLOCK_M", "BLOCK_N", "NUM_STAGES"))
-    if block_m not in TILE_SIZES:
-        return f"BLOCK_M must be 32, 64 or 128, not {block_m}"
-    if block_n not in (0, *TILE_SIZES):
-        return f"BLOCK_N must be 32, 64, 128, or 0 for a tile by head_dim, not {block_n}"
-    if stages not in STAGES:
-        return f"NUM_STAGES must be 2, 3 or 4, not {stages}"
-    keys = tile_n(problem, config)
+    for name, allowed in (("BLOCK_M", BLOCKS_M), ("BLOCK_N", BLOCKS_N), ("NUM_STAGES", STAGES)):
+        if config.int(name) not in allowed:
+            return f"{name} must be one of {', '.join(map(str, allowed))}, not {config.int(name)}"
+    block_m, keys = config.int("BLOCK_M"), tile_n(problem, config)
     if block_m > 2 * keys:
         return (
-            f"BLOCK_M={block_m} must be at most twice the tile of {keys} keys: Q passes through the memory of one stage"
+            f"BLOCK_M={block_m} must be at most twice the {keys} keys of a tile: Q passes through one stage of K and V"
         )
     rows = _threads(config) * 8 // problem.head_dim
     if rows % 8 or keys % rows:
         return (
-            f"BLOCK_M={block_m} copies {rows} rows of {problem.head_dim} at a time, which must be a multiple of 8 that "
-            f"divides the tile of {keys} keys"
+            f"a block of BLOCK_M={block_m} copies {rows} rows of head_dim {problem.head_dim} at a time, which must be "
+            f"a multiple of 8 that divides the {keys} keys of a tile"
         )
     return reject_oversized(smem_bytes(problem, config), MAX_SHARED_BYTES, config)
 
 
 def _limits(problem: Problem) -> StaticLimits:
     if problem.head_dim > 64:
-        return StaticLimits(
-            registers=192,
-            shared_bytes=48 * 1024,
-            min_blocks_per_sm=2,
-            reason="Q and O of 128 columns alone are 96 registers; two blocks of four warps still share an SM",
-        )
-    return StaticLimits(
-        registers=128,
-        shared_bytes=48 * 1024,
-        min_blocks_per_sm=2,
-        reason="the register file holds four blocks of four warps at 128 registers a thread; on sm_89 it is 120",
-    )
+        registers, reason = 184, "the fragments of Q and O alone are 96 registers; two blocks of four warps share an SM"
+    else:
+        registers, reason = 128, "four blocks of four warps fit the register file (on sm_89 the kernel takes 120)"
+    return StaticLimits(registers, MAX_SHARED_BYTES, min_blocks_per_sm=2, reason=reason)
 
 
 def _plan(problem: Problem, config: Config) -> Launch:

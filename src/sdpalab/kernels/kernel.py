@@ -183,7 +183,8 @@ class CudaKernel:
                 text = self.source.read_text()
             except OSError as error:
                 raise UserError(f"kernel {self.name}: cannot read {self.source}: {error.strerror}") from None
-            file_name, directories = self.source.name, (self.source.parent,)
+            file_name = self.source.name
+            directories: tuple[Path, ...] = (self.source.parent,)
         else:
             text, file_name, directories = self.source, f"{self.name}.cu", ()
         traits = {

@@ -14,6 +14,7 @@ from sdpalab.sim.checks.async_copy import AsyncCheck
 from sdpalab.sim.checks.memory import MemoryCheck
 from sdpalab.sim.checks.race import RaceCheck
 from sdpalab.sim.checks.warp_race import WarpRaceCheck
+from sdpalab.sim.counters import Counters, Counting
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.hazards import Hazard, HazardLog
 from sdpalab.sim.ir import Entry, Param, PtxModule, Symbol, Variable
@@ -51,12 +52,15 @@ class Report:
         Vector steps taken: instructions, each over all lanes that ran it together.
     shared_bytes : int
         Static and dynamic shared memory of one CTA.
+    counters : Counters, optional
+        What a profiler would count, if it was asked for.
     """
 
     hazards: list[Hazard]
     lane_instructions: int
     steps: int
     shared_bytes: int
+    counters: Counters | None = None
 
 
 def launch(
@@ -94,7 +98,7 @@ def launch(
     checks : sequence of str
         Which checks watch (:data:`CHECKS`). Without ``memory``, an illegal access raises IllegalAccess.
     counters : bool
-        Not modelled yet; must be False.
+        Whether to count what a profiler would (:attr:`Report.counters`).
     schedule : {"lockstep", "forward", "reverse", "random"}
         All lanes of a chunk of CTAs together, or one warp of each CTA at a time: from the first, from the last, or
         drawn at every branch and barrier.
@@ -118,7 +122,7 @@ def launch(
     IllegalAccess, Deadlock, StepLimit
         For what goes wrong while running.
     """
-    _check_options(checks, counters, schedule, async_mode, cluster)
+    _check_options(checks, schedule, async_mode, cluster)
     text = (ptx.decode() if isinstance(ptx, bytes) else ptx).rstrip("\0")
     module = parse(text)
     if entry not in module.entries:
@@ -139,6 +143,7 @@ def launch(
     space = arena.build()
     program = _program(text, entry)
     log = HazardLog()
+    counting = Counting(module, code, space) if counters else None
     ctas = np.arange(geometry.ctas)
     warps = -(-geometry.threads // WARP)
     chunks = -(-geometry.ctas // max(1, _LANES_AT_ONCE // (warps * WARP)))
@@ -150,6 +155,8 @@ def launch(
                     module, code, program, geometry, len(part), symbols, space, params, async_mode=async_mode
                 )
                 machine.observers += _observers(machine, log, checks)
+                if counting is not None:
+                    machine.observers.append(counting.observer(machine))
                 schedulers[len(part)] = machine, Scheduler(machine, max_steps or _MAX_STEPS, schedule, seed)
             machine, scheduler = schedulers[len(part)]
             machine.reset(part)
@@ -162,6 +169,7 @@ def launch(
         sum(scheduler.lane_instructions for _, scheduler in schedulers.values()),
         sum(scheduler.steps for _, scheduler in schedulers.values()),
         symbols.shared_bytes,
+        counting.result([scheduler for _, scheduler in schedulers.values()]) if counting is not None else None,
     )
 
 
@@ -185,14 +193,10 @@ def _program(text: str, entry: str) -> Program:
     return build_program(parse(text).entries[entry])
 
 
-def _check_options(
-    checks: Sequence[str], counters: bool, schedule: str, async_mode: str, cluster: Sequence[int]
-) -> None:
+def _check_options(checks: Sequence[str], schedule: str, async_mode: str, cluster: Sequence[int]) -> None:
     for check in checks:
         if check not in (*CHECKS, "strict"):
             raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join(CHECKS)}, strict")
-    if counters:
-        raise LaunchError("counters are not modelled yet; leave counters=False")
     if schedule not in SCHEDULES:
         raise LaunchError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
     if async_mode not in ("late", "early"):

@@ -17,7 +17,7 @@ from sdpalab.sim.program import Program
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection
 from sdpalab.sim.types import PtxType, unsigned
 
-__all__ = ["Dim3", "Geometry", "Machine", "Observer", "Resume", "Symbols", "Unit"]
+__all__ = ["Dim3", "Geometry", "Machine", "Observer", "Resume", "Symbols", "Unit", "source_of"]
 
 Dim3 = tuple[int, int, int]
 
@@ -290,10 +290,15 @@ class Machine:
 
     def source(self, instruction: Instruction) -> str:
         """``flash.cu:42`` from the line information, or an empty string."""
-        if instruction.loc is None or instruction.loc[0] not in self.module.files:
-            return ""
-        name = self.module.files[instruction.loc[0]].replace("\\", "/").rsplit("/", 1)[-1]
-        return f"{name}:{instruction.loc[1]}"
+        return source_of(self.module, instruction)
+
+
+def source_of(module: PtxModule, instruction: Instruction) -> str:
+    """``flash.cu:42`` from the line information, or an empty string."""
+    if instruction.loc is None or instruction.loc[0] not in module.files:
+        return ""
+    name = module.files[instruction.loc[0]].replace("\\", "/").rsplit("/", 1)[-1]
+    return f"{name}:{instruction.loc[1]}"
 
 
 def _axis(linear: Array | np.int64, dims: Dim3, k: int) -> Array:

@@ -31,6 +31,8 @@ class BasicBlock:
 
     Attributes
     ----------
+    first : int
+        The pc of its first instruction.
     items : list of Instruction or Product
         In an order of execution that is as good as the program's.
     end : Instruction, optional
@@ -43,6 +45,7 @@ class BasicBlock:
         Whether there is an instruction that wants whole warps.
     """
 
+    first: int
     items: list[Item]
     end: Instruction | None
     size: int
@@ -89,6 +92,7 @@ def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
         body = code[first:last]
         end = body[-1] if body and _ends_block(body[-1]) else None
         block = BasicBlock(
+            first,
             group_products(body[:-1] if end else body, uses),
             end,
             len(body),

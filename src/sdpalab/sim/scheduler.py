@@ -21,7 +21,7 @@ from sdpalab.sim.fusion import Product
 from sdpalab.sim.isa.tensor import product_step
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.run_queue import RunQueue
-from sdpalab.sim.selection import Selection, count, split_warps
+from sdpalab.sim.selection import WARP, Selection, count, indices, split_warps
 
 __all__ = ["Scheduler"]
 
@@ -38,6 +38,9 @@ class _Block:
     size: int
     collective: bool
     line: int
+    lanes: int = 0
+    """Lanes that have run it."""
+    warps: int = 0
 
 
 class Scheduler:
@@ -61,7 +64,6 @@ class Scheduler:
         machine.units["bar"] = self.barriers
         self.decoder = Decoder(machine)
         self.queue = RunQueue(machine, schedule, seed)
-        self.lane_instructions = 0
         self.steps = 0
         self.blocks = [
             _Block(
@@ -77,6 +79,11 @@ class Scheduler:
             for index, basic in enumerate(machine.program.blocks)
         ]
         self.blocks[-1].end = leave(self)  # running off the end is a return
+
+    @property
+    def lane_instructions(self) -> int:
+        """Instructions executed so far, counted once for each lane."""
+        return sum(block.size * block.lanes for block in self.blocks)
 
     def run(self) -> None:
         """Run all live lanes of a machine that was just reset.
@@ -129,8 +136,11 @@ class Scheduler:
                     return False
                 sel = whole
             forced = False
+            lanes = count(sel)
             self.steps += block.size
-            self.lane_instructions += block.size * count(sel)
+            block.lanes += lanes
+            whole_slice = isinstance(sel, slice) and lanes % WARP == 0
+            block.warps += lanes // WARP if whole_slice else len(np.unique(indices(sel) // WARP))
             if self.steps > budget:
                 raise StepLimit(
                     f"more than {self.max_steps} steps, now at PTX line {block.line}: an endless loop, "

@@ -1,21 +1,14 @@
 // Online softmax (Milakov and Gimelshein 2018; FlashAttention-2, Dao 2023), for one row at a time.
 //
-// A weight is 2^((score - max) * scale_log2) with the true running maximum of the row. NOTES on why it needs no
-// guards:
+// A weight is 2^((score - max) * scale_log2) with the true running maximum of the row. NOTES: why there are no guards.
 // - The maximum is subtracted before it is scaled. The fused form fma(score, c, -max * c) saves an instruction, but
-//   rounds
-//   max * c: with logits near the FP16 maximum that error exceeds the exponent range of a float (an infinite weight),
-// and
-//   the largest weight is no longer exactly 1. Subtracted first, it is exactly 1 whatever the magnitude.
-// - So 1 <= sum <= seq_kv for every row that sees a key, and a sum of 0 means a row that sees none; its output is
-//   0.
+//   it rounds max * c: with logits near the FP16 maximum by more than the exponent range of a float (an infinite
+//   weight), and with any logits the largest weight is no longer exactly 1. Subtracted first, it always is.
+// - So 1 <= sum <= seq_kv for a row that sees a key. A sum of 0 means a row that sees none; its output is 0.
 // - A masked score is -inf. The running maximum starts at the lowest finite float, which every score reaches and
-//   which,
-//   unlike -inf, can be subtracted from -inf: rows without a visible key so far have weights of 0, not NaN.
+//   which, unlike -inf, can be subtracted from -inf: without a visible key so far, weights are 0, not NaN.
 // - A negative scale would turn the maximum into a minimum, and a scale of 0 would make 0 * -inf of a masked score.
-//   The
-//   sign (-1, 0 or 1) is therefore applied to Q or to the scores, which is exact, and the softmax has a positive
-// scale.
+//   The sign (-1, 0 or 1) is applied to Q or to the scores, exactly, and the softmax has a positive scale.
 #pragma once
 
 #include "ptx.cuh"
@@ -51,8 +44,7 @@ struct SoftmaxRow {
     float max = LOWEST_FLOAT;
     float sum = 0.0f;
 
-    // Takes in the maximum of a new tile, over all its columns. Returns the factor that rescales what was
-    // accumulated.
+    // Takes in the maximum over a new tile's columns. Returns the factor that rescales what was accumulated.
     __device__ __forceinline__ float advance(float tile_max, float scale_log2) {
         const float previous = max;
         max = fmaxf(previous, tile_max);

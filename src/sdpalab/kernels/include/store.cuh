@@ -23,7 +23,8 @@ __device__ __forceinline__ void store_warp_tile(Element* o, int rows_left, const
     }
     __syncwarp();
 #pragma unroll
-    for (int i = lane; i < 16 * CHUNKS; i += 32) {
+    for (int pass = 0; pass < CHUNKS / 2; ++pass) {
+        const int i = pass * 32 + lane;
         const int row = i / CHUNKS;
         const uint4 chunk = *reinterpret_cast<const uint4*>(warp_smem + swizzled_offset<COLS>(row, i % CHUNKS));
         if (row < rows_left) {

@@ -2,8 +2,8 @@
 Instructions").
 
 Values are widened to float32, computed there, and rounded back. For sums and products this is rounding once in effect,
-because float32 has more than twice the significant bits of either format, plus two (Figueroa, 1995); a bf16 product that
-float32 cannot hold, because it is subnormal, is too small to round to anything but zero. fma needs float64.
+because float32 has more than twice the significant bits of either format, plus two (Figueroa, 1995); a bf16 product
+that float32 cannot hold, because it is subnormal, is too small to round to anything but zero. fma needs float64.
 """
 
 from __future__ import annotations

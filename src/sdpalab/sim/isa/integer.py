@@ -148,6 +148,8 @@ def _mul(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType)
         return elementwise(np.multiply, d, a, b)
     if mode == "hi":
         return computed(_product(mode, type_), d, a, b)
+    # A constant is widened once.
+    a, b = (x if x.strides[0] else np.broadcast_to(x[:1].astype(result.dtype), x.shape) for x in (a, b))
 
     def wide(sel: Selection) -> None:
         if isinstance(sel, slice):

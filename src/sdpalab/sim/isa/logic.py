@@ -224,7 +224,7 @@ def _permute(x: Array, y: Array, selector: Array, table: Array | None) -> Array:
         else:
             source = (selector >> np.uint32(4 * k) & np.uint32(15)).astype(np.uint64)
         chosen = both >> (source & np.uint64(7)) * eight & byte
-        if table is None:
+        if table is None and (source & eight).any():
             chosen = np.where(source & eight, np.where(chosen & np.uint64(0x80), byte, np.uint64(0)), chosen)
         result = result | chosen << np.uint64(8 * k)
     return result.astype(np.uint32)

@@ -56,7 +56,8 @@ def _of_upper_words(function: Compute) -> Compute:
 
     def compute(a: Array, out: Array) -> None:
         result = np.empty(a.shape, np.float64)
-        function((a.view(np.uint64) & upper).view(np.float64), result)
+        read = (a.view(np.uint64) & upper).view(np.float64)
+        function(np.where(np.isnan(a), a, read), result)
         bits = result.view(np.uint64)
         np.copyto(out.view(np.uint64), (bits + np.uint64(1 << 31)) & upper)
 

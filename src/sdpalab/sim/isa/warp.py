@@ -12,13 +12,14 @@ from collections.abc import Callable
 import numpy as np
 
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
-from sdpalab.sim.ir import Immediate, Instruction, Operand
+from sdpalab.sim.ir import Instruction, Operand
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
 
 __all__: list[str] = []
 
+_FULL = np.uint32(0xFFFFFFFF)
 _POISON = np.uint32(0xFFFFFFFF)
 
 
@@ -28,11 +29,13 @@ class _Members:
     def __init__(self, decoder: Decoder, instruction: Instruction, operand: Operand) -> None:
         self.machine, self.instruction = decoder.machine, instruction
         self.mask = decoder.src(instruction, operand, TYPES["u32"])
-        self.full = isinstance(operand, Immediate) and int(operand.value) & 0xFFFFFFFF == 0xFFFFFFFF
 
     def whole(self, sel: Selection) -> bool:
-        """True if these are whole warps, all of them members."""
-        return self.full and isinstance(sel, slice) and sel.start % WARP == 0 and sel.stop % WARP == 0
+        """True if these are whole warps, contiguous, and every thread is a member."""
+        if not isinstance(sel, slice) or sel.start % WARP or sel.stop % WARP:
+            return False
+        mask = self.mask[sel]
+        return bool(mask[0] == _FULL and (not mask.strides[0] or (mask == _FULL).all()))
 
     def present(self, sel: Selection) -> tuple[Indices, Indices, Array]:
         """The selected lanes, their warps, and for each lane the members of its group that take part, as bits."""
@@ -85,8 +88,12 @@ def _source_lane(mode: str, lane: Array, b: Array, c: Array) -> tuple[Array, Mas
     segment = c >> 8 & 31
     first = lane & segment
     last = first | clamp & ~segment
-    source = {"up": lane - bound, "down": lane + bound, "bfly": lane ^ bound, "idx": first | bound & ~segment}[mode]
-    valid: Mask = source >= last if mode == "up" else source <= last
+    if mode == "up":
+        source = lane - bound
+        valid: Mask = source >= last
+    else:
+        source = lane + bound if mode == "down" else lane ^ bound if mode == "bfly" else first | bound & ~segment
+        valid = source <= last
     return np.where(valid, source, lane), valid
 
 
@@ -106,8 +113,7 @@ def _shfl(decoder: Decoder, instruction: Instruction) -> Step:
     a = decoder.src(instruction, value, type_)
     b, c = (decoder.src(instruction, operand, TYPES["s32"]) for operand in rest[:2])
     members = _Members(decoder, instruction, rest[2])
-    machine = decoder.machine
-    source_of = _sources(mode, machine.laneid, b, c, constant=all(isinstance(item, Immediate) for item in rest[:2]))
+    source_of = _sources(mode, decoder.machine.laneid, b, c)
 
     def step(sel: Selection) -> None:
         source, valid = source_of(sel)
@@ -123,21 +129,32 @@ def _shfl(decoder: Decoder, instruction: Instruction) -> Step:
     return step
 
 
-def _sources(
-    mode: str, laneid: Indices, b: Array, c: Array, *, constant: bool
-) -> Callable[[Selection], tuple[Indices, Mask]]:
-    """A function from a selection to the machine's lane that each lane reads, and whether it is in the segment."""
+def _sources(mode: str, laneid: Indices, b: Array, c: Array) -> Callable[[Selection], tuple[Indices, Mask]]:
+    """A function from a selection to the machine's lane that each lane reads, and whether it is in the segment.
+
+    Offset and clamp are nearly always the same in all lanes, though compilers pass even constants in registers; what
+    follows from such a pair is computed once.
+    """
     start = np.arange(len(laneid)) - laneid
-    if not constant:
+    tables: dict[tuple[int, int], tuple[Indices, Mask]] = {}
 
-        def by_lane(sel: Selection) -> tuple[Indices, Mask]:
-            source, valid = _source_lane(mode, laneid[sel], b[sel].astype(np.int64), c[sel].astype(np.int64))
+    def by_lane(sel: Selection) -> tuple[Indices, Mask]:
+        offset, clamp = b[sel], c[sel]
+        if not (_uniform(offset) and _uniform(clamp)):
+            source, valid = _source_lane(mode, laneid[sel], offset, clamp)
             return start[sel] + source, valid
+        pair = int(offset[0]) & 31, int(clamp[0]) & 0x1F1F
+        if pair not in tables:
+            source, valid = _source_lane(mode, laneid, np.array(pair[0]), np.array(pair[1]))
+            tables[pair] = start + source, valid
+        source, valid = tables[pair]
+        return source[sel], valid[sel]
 
-        return by_lane
-    source, valid = _source_lane(mode, laneid, b.astype(np.int64), c.astype(np.int64))
-    source += start
-    return lambda sel: (source[sel], valid[sel])
+    return by_lane
+
+
+def _uniform(values: Array) -> bool:
+    return not values.strides[0] or bool((values == values[0]).all())
 
 
 # ---- vote, activemask, elect -----------------------------------------------------------------------------------------
@@ -165,7 +182,7 @@ def _vote(decoder: Decoder, instruction: Instruction) -> Step:
 
     def step(sel: Selection) -> None:
         if isinstance(sel, slice) and members.whole(sel):
-            _by_warp(d, sel)[...] = verdict(_pack(votes(sel)), _POISON)[:, None]
+            _by_warp(d, sel)[...] = verdict(_pack(votes(sel)), _FULL)[:, None]
         else:
             lanes, warp, group = members.present(sel)
             d[sel] = verdict(_words(lanes, decoder.machine.lanes, votes(sel))[warp] & group, group)

@@ -1,0 +1,285 @@
+"""What a profiler would count, from the simulation: instructions by pipe, sectors, wavefronts, FLOPs, divergence.
+
+Sources: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory" (32-byte sectors) and "Shared Memory and
+Memory Banks" (32 banks of 4 bytes; a warp's access of 4, 8 or 16 bytes a lane is served in phases of 32, 16 or 8
+lanes, 128 bytes each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sdpalab.sim.ir import Entry, Instruction, PtxModule
+from sdpalab.sim.machine import Machine, Observer, source_of
+from sdpalab.sim.memory import Space
+from sdpalab.sim.selection import WARP, Array, Indices, Selection, indices
+
+if TYPE_CHECKING:
+    from sdpalab.sim.scheduler import Scheduler
+
+__all__ = ["Counters", "Counting", "InstructionCount", "pipe_of", "wavefronts"]
+
+_SECTOR = 32
+_BANKS = 32
+
+_PIPES = {
+    "tensor": ("mma", "wmma", "wgmma"),
+    "special": ("ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh"),
+    "shared": ("ldmatrix", "stmatrix"),
+    "async": ("cp",),
+    "warp": ("shfl", "vote", "match", "redux", "activemask", "elect"),
+    "barrier": ("bar", "barrier", "mbarrier"),
+    "control": ("bra", "ret", "exit", "trap"),
+    "move": ("mov", "cvta", "selp", "prmt"),
+    "convert": ("cvt",),
+    "atomic": ("atom", "red"),
+}
+_PIPE_OF = {opcode: pipe for pipe, opcodes in _PIPES.items() for opcode in opcodes}
+_FLOAT_TYPES = {"f16": "half", "f16x2": "half", "bf16": "half", "bf16x2": "half", "f32": "float", "f64": "double"}
+
+
+def pipe_of(instruction: Instruction) -> str:
+    """The kind of unit that executes an instruction: tensor, special, float, half, integer, global, shared, ..."""
+    if instruction.opcode in ("ld", "st", "ldu"):
+        spaces = {mod.split("::")[0] for mod in instruction.mods}
+        return next((space for space in ("global", "shared", "local", "param", "const") if space in spaces), "generic")
+    if instruction.opcode in _PIPE_OF:
+        return _PIPE_OF[instruction.opcode]
+    return next((_FLOAT_TYPES[mod] for mod in instruction.mods if mod in _FLOAT_TYPES), "integer")
+
+
+@dataclass
+class InstructionCount:
+    """One instruction's share.
+
+    Attributes
+    ----------
+    lanes, warps : int
+        Executions, counted once a lane and once a warp (a guarded-off lane counts: it was issued).
+    sectors, ideal_sectors : int
+        32-byte sectors of global memory that its warps touched, and that they would touch if their bytes lay together.
+    wavefronts, ideal_wavefronts : int
+        128-byte passes of shared memory that its accesses took, and that they would take without bank conflicts.
+    """
+
+    pc: int
+    ptx_line: int
+    source: str
+    text: str
+    pipe: str
+    lanes: int = 0
+    warps: int = 0
+    sectors: int = 0
+    ideal_sectors: int = 0
+    wavefronts: int = 0
+    ideal_wavefronts: int = 0
+
+
+@dataclass
+class Counters:
+    """Counts of a whole launch; ``by_instruction`` is in the order of the code.
+
+    Attributes
+    ----------
+    tensor_flops : int
+        Multiplications and additions of the matrix instructions.
+    exponentials : int
+        Lanes that executed ex2.
+    compulsory_read_bytes, compulsory_write_bytes : int
+        Distinct 32-byte sectors of global memory that were read or written at all, in bytes: the least DRAM traffic.
+    divergence : float
+        Share of issued lanes that were switched off: 0 if every warp always ran whole.
+    """
+
+    by_instruction: list[InstructionCount] = field(default_factory=list)
+    tensor_flops: int = 0
+    exponentials: int = 0
+    barriers: int = 0
+    compulsory_read_bytes: int = 0
+    compulsory_write_bytes: int = 0
+    divergence: float = 0.0
+
+    def total(self, name: str, pipe: str | None = None) -> int:
+        """Sum of one count over all instructions, or over those of a pipe."""
+        return sum(getattr(each, name) for each in self.by_instruction if pipe in (None, each.pipe))
+
+    def mix(self) -> dict[str, int]:
+        """Warp instructions by pipe, most frequent first."""
+        totals: dict[str, int] = {}
+        for each in self.by_instruction:
+            totals[each.pipe] = totals.get(each.pipe, 0) + each.warps
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**asdict(self), "mix": self.mix()}
+
+    def listing(self) -> str:
+        """A line for each source line (or PTX line without line information): what ran there and what it cost."""
+        groups: dict[str, list[InstructionCount]] = {}
+        for each in self.by_instruction:
+            groups.setdefault(each.source or f"PTX line {each.ptx_line}", []).append(each)
+        head = f"{'warp instr.':>12} {'sectors':>9} {'of ideal':>8} {'wavefronts':>10} {'of ideal':>8}  where"
+        lines = [head]
+        for where, members in groups.items():
+            warps, sectors, waves = (sum(getattr(m, n) for m in members) for n in ("warps", "sectors", "wavefronts"))
+            over_sectors = _ratio(sectors, sum(member.ideal_sectors for member in members))
+            over_waves = _ratio(waves, sum(member.ideal_wavefronts for member in members))
+            opcodes = ", ".join(sorted({member.text.split(".")[0] for member in members}))
+            numbers = f"{warps:>12} {sectors:>9} {over_sectors:>8} {waves:>10} {over_waves:>8}"
+            lines.append(f"{numbers}  {where}: {opcodes}")
+        return "\n".join(lines)
+
+
+def _ratio(count: int, ideal: int) -> str:
+    return f"{count / ideal:.2f}x" if ideal else ""
+
+
+class Counting:
+    """Counts of one launch, over all its machines."""
+
+    def __init__(self, module: PtxModule, entry: Entry, global_space: Space) -> None:
+        self.counts = [
+            InstructionCount(i.pc, i.line, source_of(module, i), i.text, pipe_of(i)) for i in entry.instructions
+        ]
+        self.entry = entry
+        sectors = len(global_space.data) // _SECTOR + 1
+        self.touched = {what: np.zeros(sectors, dtype=np.bool_) for what in ("read", "write")}
+
+    def observer(self, machine: Machine) -> CountingObserver:
+        """An observer that adds to these counts."""
+        return CountingObserver(machine, self.counts, self.touched)
+
+    def result(self, schedulers: Sequence[Scheduler]) -> Counters:
+        """The counts, with the executions that the schedulers kept."""
+        for scheduler in schedulers:
+            for basic, block in zip(scheduler.machine.program.blocks, scheduler.blocks, strict=True):
+                for pc in range(basic.first, basic.first + basic.size):
+                    self.counts[pc].lanes += block.lanes
+                    self.counts[pc].warps += block.warps
+        code = self.entry.instructions
+        issued = WARP * sum(count.warps for count in self.counts)
+        return Counters(
+            self.counts,
+            sum(tensor_flops(i) * count.warps for i, count in zip(code, self.counts, strict=True)),
+            sum(count.lanes for i, count in zip(code, self.counts, strict=True) if i.opcode == "ex2"),
+            sum(count.warps for i, count in zip(code, self.counts, strict=True) if i.opcode in ("bar", "barrier")),
+            _SECTOR * int(self.touched["read"].sum()),
+            _SECTOR * int(self.touched["write"].sum()),
+            1 - sum(count.lanes for count in self.counts) / issued if issued else 0.0,
+        )
+
+
+class CountingObserver(Observer):
+    """Counts the memory traffic of one machine into shared :class:`InstructionCount` records."""
+
+    def __init__(self, machine: Machine, counts: Sequence[InstructionCount], touched: dict[str, Array]) -> None:
+        self.machine, self.counts, self.touched = machine, counts, touched
+        self.warp = np.arange(machine.lanes) // WARP
+
+    def load(
+        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
+    ) -> None:
+        """A read."""
+        self._count(space, offset, width, sel, instruction, "read")
+
+    def store(
+        self,
+        space: Space,
+        offset: Indices,
+        index: Indices,
+        width: int,
+        sel: Selection,
+        instruction: Instruction,
+        words: Array | None,
+    ) -> None:
+        """A write."""
+        self._count(space, offset, width, sel, instruction, "write")
+
+    def atomic(
+        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
+    ) -> None:
+        """A read-modify-write."""
+        self._count(space, offset, width, sel, instruction, "read")
+        if space.name == "global":
+            self._touch(offset, width, "write")
+
+    def issue(
+        self,
+        space: Space,
+        offset: Indices,
+        index: Indices,
+        width: int,
+        sel: Selection,
+        instruction: Instruction,
+        *,
+        writes: bool,
+    ) -> Array | None:
+        """An asynchronous access."""
+        self._count(space, offset, width, sel, instruction, "write" if writes else "read")
+        return None
+
+    def _count(
+        self, space: Space, offset: Indices, width: int, sel: Selection, instruction: Instruction, what: str
+    ) -> None:
+        count = self.counts[instruction.pc]
+        lanes = indices(sel)
+        if space.name == "global":
+            first = offset // _SECTOR
+            keys = self.warp[lanes] << 40 | first
+            if width > _SECTOR - int((offset % _SECTOR).max(initial=0)):
+                keys = np.concatenate([keys, self.warp[lanes] << 40 | (offset + width - 1) // _SECTOR])
+            count.sectors += len(np.unique(keys))
+            per_warp = np.bincount(self.warp[lanes]) * width
+            count.ideal_sectors += int((-(-per_warp // _SECTOR)).sum())
+            self._touch(offset, width, what)
+        elif space.name == "shared":
+            count.wavefronts += wavefronts(self.warp[lanes], lanes % WARP, offset, width)
+            per_phase = _BANKS * 4 // max(width, 4)
+            phases = np.unique(self.warp[lanes] * 64 + lanes % WARP // per_phase)
+            count.ideal_wavefronts += len(phases)
+
+    def _touch(self, offset: Indices, width: int, what: str) -> None:
+        self.touched[what][offset // _SECTOR] = True
+        self.touched[what][(offset + width - 1) // _SECTOR] = True
+
+
+def wavefronts(warp: Indices, laneid: Indices, offset: Indices, width: int) -> int:
+    """Passes of 128 bytes that shared memory takes for one access of each lane.
+
+    Parameters
+    ----------
+    warp, laneid, offset : ndarray of int64 [lanes]
+        Who accesses which byte of its CTA's shared memory.
+    width : int
+        Bytes a lane: those of 4, 8 or 16 are served 32, 16 or 8 lanes at a time.
+
+    Returns
+    -------
+    int
+        For each such phase, the largest number of different words that one bank must deliver; summed.
+    """
+    words = max(1, width // 4)
+    phase = warp * 64 + laneid // (WARP // words)
+    word = offset // 4
+    keys = (phase[:, None] << 24 | word[:, None] + np.arange(words)).reshape(-1)
+    distinct = np.unique(keys)
+    phases, place = np.unique(distinct >> 24, return_inverse=True)
+    banks = np.bincount(place * _BANKS + distinct % _BANKS, minlength=len(phases) * _BANKS)
+    return int(banks.reshape(-1, _BANKS).max(axis=1).sum())
+
+
+def tensor_flops(instruction: Instruction) -> int:
+    """FLOPs of one warp's execution of a matrix instruction, from its shape: 2 * m * n * k; 0 for anything else."""
+    if instruction.opcode not in ("mma", "wmma") or (instruction.opcode == "wmma" and "mma" not in instruction.mods):
+        return 0
+    for mod in instruction.mods:
+        if mod.startswith("m") and mod[1:2].isdigit():
+            m, rest = mod[1:].split("n")
+            n, k = rest.split("k")
+            return 2 * int(m) * int(n) * int(k)
+    return 0
