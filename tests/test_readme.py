@@ -27,7 +27,7 @@ def test_the_ladders_figures_are_those_of_the_cubin(name: str) -> None:
     share = f"{used.tensor_share:.1%}" if used.tensor_share else "none"
     figures = (used.registers, used.shared_bytes, used.spill_bytes, used.blocks_per_sm, share)
     row = f"| `{name}` | {kernel.idea} | " + " | ".join(map(str, figures)) + " |"
-    assert row in README.splitlines()
+    assert row in README.splitlines(), f"README.md must say: {row}"
 
 
 def test_every_command_that_there_is_and_no_other_is_listed() -> None:

@@ -115,7 +115,10 @@ def test_a_judge_that_is_stopped_leaves_no_worker(tmp_path: Path, sent: signal.S
         f"    os.rename({str(note)!r} + '.new', {str(note)!r})\n"
         "    time.sleep(600)\n"
     )
-    code = f"import sdpalab; sdpalab.judge({str(file)!r}, [sdpalab.Problem(1, 1, 8, 32)])"
+    code = (
+        "import sdpalab, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"sdpalab.judge({str(file)!r}, [sdpalab.Problem(1, 1, 8, 32)])"
+    )
     judge = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     try:
         _wait(note.exists, 60)

@@ -191,6 +191,7 @@ def test_dot_products(left, right):
         "mad24.lo.sat.s32 %d, %a, %a, %a;",
         "rem.f32 %d, %a, %a;",
         "add.u32 %d, %a;",
+        "add.u32 %d, %a, %a, %a;",
     ],
 )
 def test_forms_that_do_not_exist_are_refused_with_their_line(instruction):

@@ -98,7 +98,7 @@ def resources(build: Build, launch: Launch, cache: Cache | None = None) -> Resou
     usage = _usage(build)
     code = analyse(build, cache)
     x, y, z = launch.block
-    shared = usage["SHARED"] - _reserved_shared(build.arch)
+    shared = max(0, usage["SHARED"] - _reserved_shared(build.arch))  # nothing is reserved where nothing is used
     resident = occupancy(build.arch, x * y * z, usage["REG"], shared + launch.dynamic_smem)
     return Resources(
         arch=build.arch,

@@ -142,6 +142,7 @@ class _Session:
         self._store, self._progress = store, progress
         self._specs = list(specs)
         self._live: list[Worker] = []
+        self._abandoned = False
         self._cases: dict[int, Case] = {}
         self._lock = threading.Lock()
         self._queue: Iterator[int] = iter(())
@@ -177,15 +178,19 @@ class _Session:
     def _worker(self) -> Worker:
         problems = tuple(spec.problem for spec in self._specs)
         worker = Worker(self._shipment, problems, arch=self._arch, config=self._config, timeout=self._timeout)
-        self._live.append(worker)
+        with self._lock:
+            self._live.append(worker)
+            if self._abandoned:
+                worker.kill()
         return worker
 
     def _abandon(self) -> None:
         """Stop early: no further case, and no worker that would have to be waited for."""
         with self._lock:
+            self._abandoned = True
             self._queue = iter(())
-        for worker in self._live:
-            worker.kill()
+            for worker in self._live:
+                worker.kill()
 
     def _check(self, about: Mapping[str, Any], device: str) -> None:
         """Refuse what this candidate cannot be asked for, before anything runs."""

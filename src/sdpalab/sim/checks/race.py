@@ -214,7 +214,7 @@ class RaceCheck(Observer):
         in_flight = actor >= self.clocks.warps
         source = self.machine.source(other)
         party = (
-            f"{other.text} of warp {actor % self.clocks.warps}{' (in flight)' if in_flight else ''} "
+            f"{other.text} of warp {actor % self.clocks.warps}{', asynchronously,' if in_flight else ''} "
             f"at {f'{source}, ' if source else ''}PTX line {other.line}"
         )
         place = f"{access.width} bytes of shared memory at offset {int(access.offset[lane])}"

@@ -7,6 +7,7 @@ import numpy as np
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.floating import is_half
+from sdpalab.sim.isa.half import pack_f16
 from sdpalab.sim.isa.rounding import (
     FORMATS,
     ROUNDINGS,
@@ -204,6 +205,7 @@ def _cvt_packed(decoder: Decoder, instruction: Instruction, mods: Mods, target: 
     if source.name != "f32" or len(instruction.operands) != 3:
         raise mods.unsupported("modelled from two f32")
     element = TYPES[target.name.removesuffix("x2")]
+    plain = instruction.mods == ("rn", "f16x2", "f32")
     convert = _clamped(mods, source, element, _narrowing(source, element, mods.choice(("rn", "rz"))))
 
     def compute(upper: Array, lower: Array, out: Array) -> None:
@@ -213,6 +215,7 @@ def _cvt_packed(decoder: Decoder, instruction: Instruction, mods: Mods, target: 
         convert(pair, out)
 
     operands = [decoder.src(instruction, operand, source) for operand in instruction.operands[1:]]
+    compute = pack_f16(decoder) if plain else compute
     return elementwise(compute, decoder.dst(instruction, instruction.operands[0], target), *operands)
 
 

@@ -28,6 +28,8 @@ _CARRYING = ("u32", "s32", "u64", "s64")
 
 def _operands(decoder: Decoder, instruction: Instruction, type_: PtxType, count: int) -> tuple[Array, ...]:
     """The destination and ``count`` sources, all of one type."""
+    if len(instruction.operands) != 1 + count:
+        raise Mods(instruction).unsupported(f"expected {count} source operands")
     sources = (decoder.src(instruction, instruction.operands[1 + k], type_) for k in range(count))
     return decoder.dst(instruction, instruction.operands[0], type_), *sources
 

@@ -1,0 +1,283 @@
+"""The shared device headers: each stands alone on every architecture, and its functions do what the kernels rely on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from sdpalab.build import BuildError, build
+from sdpalab.kernels.plan import INCLUDE_DIR, Module
+from sdpalab.sim import launch
+
+ARCHS = ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
+HEADERS = sorted(path.name for path in INCLUDE_DIR.glob("*.cuh"))
+DEFINES = {"HEAD_DIM": "64", "CAUSAL": "0", "DTYPE_BF16": "0"}
+
+
+def _module(source: str, **defines: int) -> Module:
+    return Module("probe.cu", source, "probe", {**DEFINES, **{name: str(value) for name, value in defines.items()}})
+
+
+def _launch(source: str, threads: int, args: Sequence[Any], *, dynamic_smem: int = 0, **defines: int) -> None:
+    """Build ``source``, whose entry is ``probe``, and run one block of it on the simulator."""
+    built = build(_module(source, **defines))
+    report = launch(built.ptx, built.entry, 1, threads, args, dynamic_smem=dynamic_smem)
+    assert not report.hazards
+
+
+def test_only_headers_hold_assembly() -> None:
+    kernels = sorted(INCLUDE_DIR.parent.glob("*.cu"))
+    assert {"scalar.cu", "wmma.cu", "flash.cu"} <= {path.name for path in kernels}
+    for path in kernels:
+        assert not re.search(r"\basm\b", path.read_text()), path.name
+    holders = [name for name in HEADERS if re.search(r"\basm\b", (INCLUDE_DIR / name).read_text())]
+    assert holders == ["ptx.cuh"]
+
+
+def test_one_wrapper_an_instruction_and_memory_is_clobbered() -> None:
+    text = (INCLUDE_DIR / "ptx.cuh").read_text()
+    statements = re.findall(r"asm( volatile)?\((.*?)\);\n", text, re.DOTALL)
+    names = re.findall(r"__forceinline__ [\w ]+ (\w+)\(", text)
+    assert len(statements) == len(names) - 1  # smem_address is the compiler's own
+    for volatile, body in statements:
+        (instruction,) = re.findall(r'^\s*"(\w+)', body)
+        touches_memory = instruction in ("cp", "ldmatrix")
+        assert bool(volatile) == touches_memory, body
+        assert ('"memory"' in body) == touches_memory, body
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("header", HEADERS)
+def test_each_header_stands_alone(header: str, arch: str) -> None:
+    built = build(_module(f'#include "{header}"\n__global__ void probe() {{}}\n'), arch)
+    assert b".entry" in built.ptx
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("bf16", [0, 1])
+def test_every_wrapper_compiles(arch: str, bf16: int) -> None:
+    source = """
+        #include "dtype.cuh"
+        __global__ void probe(const Element* in, float* out) {
+            extern __shared__ __align__(128) unsigned char smem[];
+            const unsigned at = ptx::smem_address(smem) + threadIdx.x * 16;
+            ptx::cp_async_cg_16(at, in, 16);
+            ptx::cp_async_commit_group();
+            ptx::cp_async_wait_group<0>();
+            __syncthreads();
+            unsigned a[4], b[4];
+            ptx::ldmatrix_x4(a, at);
+            ptx::ldmatrix_x4_trans(b, at);
+            float acc[4] = {ptx::ex2_approx_ftz_f32(out[0]), ptx::rcp_approx_ftz_f32(out[1]), to_float(in[0]), 0.0f};
+            mma_m16n8k16(acc, a, b[0], b[1]);
+            out[threadIdx.x] = acc[0] + acc[1] + acc[2] + acc[3] + __uint_as_float(pack_pair(acc[0], acc[1])) +
+                               to_float(to_element(acc[2]));
+        }"""
+    ptx = build(_module(source, DTYPE_BF16=bf16), arch).ptx.decode()
+    short = "bf16" if bf16 else "f16"
+    expected = ["cp.async.cg.shared.global", "cp.async.commit_group", "cp.async.wait_group \t0", "ldmatrix", ".trans."]
+    expected += ["ex2.approx.ftz", "rcp.approx.ftz", f"mma.sync.aligned.m16n8k16.row.col.f32.{short}.{short}.f32"]
+    expected += [f"cvt.rn.{short}x2.f32", f"cvt.rn.{short}.f32"]
+    for text in expected:
+        assert text.replace(" \t", " ") in ptx, text
+
+
+def test_a_missing_trait_is_named() -> None:
+    module = Module("probe.cu", '#include "dtype.cuh"\n__global__ void probe() {}\n', "probe", {})
+    with pytest.raises(BuildError, match="define DTYPE_BF16"):
+        build(module)
+
+
+@pytest.mark.parametrize("cols", [32, 64, 128])
+def test_swizzle_is_free_of_bank_conflicts(cols: int) -> None:
+    source = """
+        #include "tile.cuh"
+        __global__ void probe(int* offsets) {
+            constexpr int CHUNKS = COLS / 8;
+            const int i = threadIdx.x;
+            offsets[i] = swizzled_offset<COLS>(i / CHUNKS, i % CHUNKS);
+        }"""
+    chunks = cols // 8
+    offsets = np.full(16 * chunks, -1, np.int32)
+    _launch(source, offsets.size, [offsets], COLS=cols)
+    table = offsets.reshape(16, chunks)
+    assert sorted(offsets) == list(range(0, 16 * cols * 2, 16))  # one to one: the tile has no holes
+    for chunk in range(chunks):
+        for first in (0, 8):  # one 8x8 matrix of ldmatrix: eight rows, one wavefront if their 16-byte slots differ
+            assert len(set(table[first : first + 8, chunk] % 128)) == 8
+    for row in range(16):  # cp.async and vector stores write whole rows
+        assert set(table[row] // (cols * 2)) == {row}
+
+
+@pytest.mark.parametrize("cols", [32, 64, 128])
+def test_ldmatrix_addresses_move_by_blocks(cols: int) -> None:
+    source = """
+        #include "tile.cuh"
+        __global__ void probe(int* moved, int* direct) {
+            const int lane = threadIdx.x % 32, rows = threadIdx.x / 32 % 3, cols = threadIdx.x / 96;
+            const int base = 8 * 1024;
+            moved[2 * threadIdx.x] = block_address<COLS>(base + row_block_offset<COLS>(lane), rows, cols);
+            direct[2 * threadIdx.x] = base + swizzled_offset<COLS>(16 * rows + lane % 16, 2 * cols + lane / 16);
+            moved[2 * threadIdx.x + 1] = block_address<COLS>(base + col_block_offset<COLS>(lane), rows, cols);
+            direct[2 * threadIdx.x + 1] =
+                base + swizzled_offset<COLS>(16 * rows + lane % 8 + lane / 16 * 8, 2 * cols + lane / 8 % 2);
+        }"""
+    threads = 32 * 3 * (cols // 16)
+    moved, direct = np.zeros(2 * threads, np.int32), np.ones(2 * threads, np.int32)
+    _launch(source, threads, [moved, direct], COLS=cols)
+    assert np.array_equal(moved, direct)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 17, 31, 32])
+def test_a_tile_is_copied_whole_and_its_end_is_zeros(rows: int) -> None:
+    source = """
+        #include "tile.cuh"
+        __global__ void probe(const Element* in, uint4* out, int rows) {
+            extern __shared__ __align__(1024) unsigned char smem[];
+            const TileCopy<32, 64, 128> copy(threadIdx.x);
+            copy.start(ptx::smem_address(smem) + copy.smem_offset, in + copy.global_offset, rows - copy.row);
+            ptx::cp_async_commit_group();
+            ptx::cp_async_wait_group<0>();
+            __syncthreads();
+            for (int i = threadIdx.x; i < 32 * 8; i += 128) {
+                out[i] = *reinterpret_cast<const uint4*>(smem + swizzled_offset<64>(i / 8, i % 8));
+            }
+        }"""
+    given = np.arange(1, 1 + max(rows, 1) * 64, dtype=np.uint16).reshape(-1, 64)  # ends at the last row: no read beyond
+    out = np.full((32, 64), 0xFFFF, np.uint16)
+    _launch(source, 128, [given, out, rows], dynamic_smem=32 * 64 * 2)
+    assert np.array_equal(out[:rows], given[:rows])
+    assert not out[rows:].any()
+
+
+@pytest.mark.parametrize("cols", [32, 64, 128])
+def test_accumulators_are_stored_as_rows(cols: int) -> None:
+    source = """
+        #include "store.cuh"
+        __global__ void probe(Element* out, int rows) {
+            extern __shared__ __align__(1024) unsigned char smem[];
+            const int lane = threadIdx.x;
+            unsigned pairs[COLS / 8][2];
+            for (int n = 0; n < COLS / 8; ++n) {
+                for (int half = 0; half < 2; ++half) {
+                    const int first = (lane / 4 + 8 * half) * COLS + 8 * n + lane % 4 * 2;
+                    pairs[n][half] = first | (first + 1) << 16;
+                }
+            }
+            store_warp_tile<COLS>(out, rows, pairs, smem, lane);
+        }"""
+    out = np.full((16, cols), 0xFFFF, np.uint16)
+    _launch(source, 32, [out, 13], dynamic_smem=16 * cols * 2, COLS=cols)
+    assert np.array_equal(out[:13], np.arange(13 * cols, dtype=np.uint16).reshape(13, cols))
+    assert (out[13:] == 0xFFFF).all()
+
+
+@pytest.mark.parametrize("bf16", [0, 1])
+def test_elements_survive_the_way_through_float(bf16: int) -> None:
+    source = """
+        #include "dtype.cuh"
+        __global__ void probe(const Element* in, Element* one, unsigned* pair) {
+            for (int i = threadIdx.x; i < 4096; i += 256) {
+                one[i] = to_element(to_float(in[i]));
+                const float2 both = unpack_pair(in[i].bits | in[4095 - i].bits << 16);
+                pair[i] = pack_pair(both.x, both.y);
+            }
+        }"""
+    dtype = np.dtype(ml_dtypes.bfloat16 if bf16 else np.float16)
+    bits = np.random.default_rng(1).permutation(1 << 16)[:4096].astype(np.uint16)
+    bits = np.where(np.isnan(bits.view(dtype).astype(np.float32)), np.uint16(1), bits)  # 1: a subnormal
+    one, pair = np.zeros_like(bits), np.zeros(4096, np.uint32)
+    _launch(source, 256, [bits, one, pair], DTYPE_BF16=bf16)
+    assert np.array_equal(one, bits)
+    assert np.array_equal(pair, bits.astype(np.uint32) | bits[::-1].astype(np.uint32) << 16)
+
+
+@pytest.mark.parametrize("scale", [0.125, -0.125, 0.0, -0.0, 1e-45, -3.0e37])
+def test_the_sign_of_the_scale_is_taken_off_exactly(scale: float) -> None:
+    source = """
+        #include "softmax.cuh"
+        __global__ void probe(float* out, unsigned* pair, float scale) {
+            const ScoreScale s(scale);
+            out[0] = s.log2;
+            out[1] = s.sign;
+            pair[0] = s.apply_sign(pair[0]);
+        }"""
+    out, pair = np.zeros(2, np.float32), np.array([0x3C00C200], np.uint32)  # -3 and 1 as float16
+    _launch(source, 1, [out, pair, scale])
+    sign = np.sign(np.float32(scale))
+    assert out[1] == sign
+    assert np.array_equal(pair.view(np.float16), np.array([-3.0, 1.0], np.float16) * np.float16(sign))
+    assert out[0] == (np.abs(np.float32(scale)) * np.float32(np.log2(np.e)) if scale else 1.0)
+    assert 0.0 < out[0] < np.inf
+
+
+def test_online_softmax_agrees_with_float64_and_has_no_nan() -> None:
+    source = """
+        #include "softmax.cuh"
+        __global__ void probe(const float* scores, float* out, float scale) {  // a row a thread; 4 tiles of 8 keys
+            const ScoreScale s(scale);
+            SoftmaxRow row;
+            float mean = 0.0f;
+            for (int tile = 0; tile < 4; ++tile) {
+                float tile_max = NEGATIVE_INFINITY;
+                for (int key = 0; key < 8; ++key) {
+                    tile_max = fmaxf(tile_max, scores[threadIdx.x * 32 + tile * 8 + key]);
+                }
+                mean *= row.advance(tile_max, s.log2);
+                for (int key = 0; key < 8; ++key) {
+                    const float weight = softmax_weight(scores[threadIdx.x * 32 + tile * 8 + key], row.max, s.log2);
+                    row.sum += weight;
+                    mean += weight * (tile * 8 + key);
+                }
+            }
+            out[threadIdx.x] = mean * softmax_normaliser(row.sum);
+        }"""
+    draw = np.random.default_rng(5)
+    scores = (draw.standard_normal((32, 32)) * np.logspace(-2, 12, 32)[:, None]).astype(np.float32)
+    scores[3, :8] = -np.inf  # nothing visible in the first tile
+    scores[4, 5:] = -np.inf
+    scores[5] = -np.inf  # nothing visible at all
+    scores[6] -= np.float32(1e30)
+    out = np.full(32, np.nan, np.float32)
+    _launch(source, 32, [scores, out, 0.125])
+    exact = scores.astype(np.float64) * np.float32(0.125)
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(exact - exact.max(axis=1, keepdims=True))
+        mean = (weights * np.arange(32)).sum(axis=1) / weights.sum(axis=1)
+    mean[5] = 0.0
+    assert np.allclose(out, mean, rtol=2e-6, atol=1e-6)
+    assert out[5] == 0.0
+    assert np.array_equal(out[20:], scores[20:].argmax(axis=1))  # far apart: the greatest alone, exactly
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_tiles_of_the_mask_agree_with_its_definition(causal: int) -> None:
+    source = """
+        #include "mask.cuh"
+        __global__ void probe(int* out, int seq_kv, int block) {
+            const int first = threadIdx.x / 32, last = threadIdx.x % 32;
+            out[3 * threadIdx.x] = visible_keys(first, seq_kv);
+            out[3 * threadIdx.x + 1] = tiles_visible(last, seq_kv, block);
+            out[3 * threadIdx.x + 2] = tiles_unmasked(first, seq_kv, block);
+        }"""
+    for seq_kv in (1, 7, 8, 20, 64):
+        out = np.zeros((32, 32, 3), np.int32)
+        _launch(source, 1024, [out, seq_kv, 8], CAUSAL=causal)
+        sees = np.arange(seq_kv) <= (np.arange(32)[:, None] if causal else seq_kv)  # [row, key]
+        tiles = [sees[:, first : first + 8] for first in range(0, seq_kv, 8)]
+        for row in range(32):
+            assert (out[row, :, 0] == sees[row].sum()).all()
+            assert (out[:, row, 1] == sum(tile[: row + 1].any() for tile in tiles)).all()
+            whole = [tile[row:].all() and tile.shape[1] == 8 for tile in tiles]
+            assert (out[row, :, 2] == [*whole, False].index(False)).all()
+
+
+def test_headers_name_no_place_of_this_machine() -> None:
+    for path in [*INCLUDE_DIR.glob("*.cuh"), Path(INCLUDE_DIR.parent / "flash.cu")]:
+        assert not re.search(r"(^|\s)/(home|tmp|root|work|usr)/", path.read_text()), path.name
