@@ -99,13 +99,13 @@ def test_swizzle_is_free_of_bank_conflicts(cols: int) -> None:
     source = """
         #include "tile.cuh"
         __global__ void probe(int* offsets) {
-            constexpr int CHUNKS = COLS / 8;
+            constexpr int CHUNKS = HEAD_DIM / 8;
             const int i = threadIdx.x;
-            offsets[i] = swizzled_offset<COLS>(i / CHUNKS, i % CHUNKS);
+            offsets[i] = swizzled_offset<HEAD_DIM>(i / CHUNKS, i % CHUNKS);
         }"""
     chunks = cols // 8
     offsets = np.full(16 * chunks, -1, np.int32)
-    _launch(source, offsets.size, [offsets], COLS=cols)
+    _launch(source, offsets.size, [offsets], HEAD_DIM=cols)
     table = offsets.reshape(16, chunks)
     assert sorted(offsets) == list(range(0, 16 * cols * 2, 16))  # one to one: the tile has no holes
     for chunk in range(chunks):
@@ -122,15 +122,15 @@ def test_ldmatrix_addresses_move_by_blocks(cols: int) -> None:
         __global__ void probe(int* moved, int* direct) {
             const int lane = threadIdx.x % 32, rows = threadIdx.x / 32 % 3, cols = threadIdx.x / 96;
             const int base = 8 * 1024;
-            moved[2 * threadIdx.x] = block_address<COLS>(base + row_block_offset<COLS>(lane), rows, cols);
-            direct[2 * threadIdx.x] = base + swizzled_offset<COLS>(16 * rows + lane % 16, 2 * cols + lane / 16);
-            moved[2 * threadIdx.x + 1] = block_address<COLS>(base + col_block_offset<COLS>(lane), rows, cols);
+            moved[2 * threadIdx.x] = block_address<HEAD_DIM>(base + row_block_offset<HEAD_DIM>(lane), rows, cols);
+            direct[2 * threadIdx.x] = base + swizzled_offset<HEAD_DIM>(16 * rows + lane % 16, 2 * cols + lane / 16);
+            moved[2 * threadIdx.x + 1] = block_address<HEAD_DIM>(base + col_block_offset<HEAD_DIM>(lane), rows, cols);
             direct[2 * threadIdx.x + 1] =
-                base + swizzled_offset<COLS>(16 * rows + lane % 8 + lane / 16 * 8, 2 * cols + lane / 8 % 2);
+                base + swizzled_offset<HEAD_DIM>(16 * rows + lane % 8 + lane / 16 * 8, 2 * cols + lane / 8 % 2);
         }"""
     threads = 32 * 3 * (cols // 16)
     moved, direct = np.zeros(2 * threads, np.int32), np.ones(2 * threads, np.int32)
-    _launch(source, threads, [moved, direct], COLS=cols)
+    _launch(source, threads, [moved, direct], HEAD_DIM=cols)
     assert np.array_equal(moved, direct)
 
 
@@ -163,17 +163,17 @@ def test_accumulators_are_stored_as_rows(cols: int) -> None:
         __global__ void probe(Element* out, int rows) {
             extern __shared__ __align__(1024) unsigned char smem[];
             const int lane = threadIdx.x;
-            unsigned pairs[COLS / 8][2];
-            for (int n = 0; n < COLS / 8; ++n) {
+            unsigned pairs[HEAD_DIM / 8][2];
+            for (int n = 0; n < HEAD_DIM / 8; ++n) {
                 for (int half = 0; half < 2; ++half) {
-                    const int first = (lane / 4 + 8 * half) * COLS + 8 * n + lane % 4 * 2;
+                    const int first = (lane / 4 + 8 * half) * HEAD_DIM + 8 * n + lane % 4 * 2;
                     pairs[n][half] = first | (first + 1) << 16;
                 }
             }
-            store_warp_tile<COLS>(out, rows, pairs, smem, lane);
+            store_warp_tile<HEAD_DIM>(out, rows, pairs, smem, lane);
         }"""
     out = np.full((16, cols), 0xFFFF, np.uint16)
-    _launch(source, 32, [out, 13], dynamic_smem=16 * cols * 2, COLS=cols)
+    _launch(source, 32, [out, 13], dynamic_smem=16 * cols * 2, HEAD_DIM=cols)
     assert np.array_equal(out[:13], np.arange(13 * cols, dtype=np.uint16).reshape(13, cols))
     assert (out[13:] == 0xFFFF).all()
 
@@ -269,7 +269,7 @@ def test_tiles_of_the_mask_agree_with_its_definition(causal: int) -> None:
     for seq_kv in (1, 7, 8, 20, 64):
         out = np.zeros((32, 32, 3), np.int32)
         _launch(source, 1024, [out, seq_kv, 8], CAUSAL=causal)
-        sees = np.arange(seq_kv) <= (np.arange(32)[:, None] if causal else seq_kv)  # [row, key]
+        sees = np.arange(seq_kv) <= (np.arange(32) if causal else np.full(32, seq_kv))[:, None]  # [row, key]
         tiles = [sees[:, first : first + 8] for first in range(0, seq_kv, 8)]
         for row in range(32):
             assert (out[row, :, 0] == sees[row].sum()).all()

@@ -190,6 +190,16 @@ def test_packed_conversion_puts_the_first_source_into_the_upper_half(name, form)
     assert_bits(d, expected, name, [[p for pair in zip(lower, upper, strict=True) for p in pair]])
 
 
+def test_packed_conversion_of_positive_numbers_in_range():
+    """Probabilities are such; they take a shorter way."""
+    limit = encode((False, exact.Fraction(65520)), "f32")
+    upper = [p for p in narrow_patterns("f16", "f32") if p < limit] + [limit - 1, 0, 0x33000000, 0x33000001, 0x38800000]
+    lower = upper[::-1]
+    (d,) = run("cvt.rn.f16x2.f32 %d, %a, %b;", {"d": "f16x2"}, a=("f32", upper), b=("f32", lower))
+    sources = [p for pair in zip(lower, upper, strict=True) for p in pair]
+    assert_bits(d, [encode(decode(p, "f32"), "f16") for p in sources], "f16", [sources])
+
+
 @pytest.mark.parametrize("rounding", ["rna", "rn", "rz"])
 def test_tf32_keeps_ten_bits_of_the_mantissa(rounding):
     patterns = narrow_patterns("tf32", "f32")

@@ -208,14 +208,14 @@ def _cvt_packed(decoder: Decoder, instruction: Instruction, mods: Mods, target: 
     plain = instruction.mods == ("rn", "f16x2", "f32")
     convert = _clamped(mods, source, element, _narrowing(source, element, mods.choice(("rn", "rz"))))
 
-    def compute(upper: Array, lower: Array, out: Array) -> None:
+    def general(upper: Array, lower: Array, out: Array) -> None:
         pair = np.empty((len(upper), 2), np.float32)
         pair[:, 0] = lower
         pair[:, 1] = upper
         convert(pair, out)
 
     operands = [decoder.src(instruction, operand, source) for operand in instruction.operands[1:]]
-    compute = pack_f16(decoder) if plain else compute
+    compute = pack_f16(decoder) if plain else general
     return elementwise(compute, decoder.dst(instruction, instruction.operands[0], target), *operands)
 
 

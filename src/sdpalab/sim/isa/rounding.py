@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sdpalab.sim.decode import Decoder, Step
-from sdpalab.sim.selection import Array, Selection
+from sdpalab.sim.selection import Array, Indices, Selection
 from sdpalab.sim.types import TYPES, unsigned
 
 __all__ = [
@@ -67,10 +67,10 @@ _EXPONENTS: dict[np.dtype[Any], Any] = {
 def elementwise(compute: Compute, destination: Array, *sources: Array) -> Step:
     """A step that applies ``compute`` to the selected lanes of ``sources``, in place where the selection is a slice."""
 
-    def scattered(sel: Selection) -> None:
-        out = np.empty_like(destination, shape=(len(sel), *destination.shape[1:]))  # type: ignore[arg-type]
-        compute(*[source[sel] for source in sources], out)
-        destination[sel] = out
+    def scattered(sel: Indices) -> None:
+        out = np.empty((len(sel), *destination.shape[1:]), destination.dtype)
+        compute(*[_words(source)[sel].view(source.dtype).reshape(out.shape) for source in sources], out)
+        _words(destination)[sel] = _words(out)
 
     # One closure for each arity: packing arguments would cost a tenth of the step of an addition.
     if len(sources) == 1:
@@ -101,6 +101,11 @@ def elementwise(compute: Compute, destination: Array, *sources: Array) -> Step:
             scattered(sel)
 
     return general
+
+
+def _words(values: Array) -> Array:
+    """Packed pairs as 32-bit words, which are much faster to index; anything else as it is."""
+    return values.view(np.uint32)[:, 0] if values.ndim == 2 else values
 
 
 def scratch(decoder: Decoder, name: str) -> Array:
