@@ -17,7 +17,7 @@ from sdpalab.problem import Problem
 
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
-SMALL = ("--shape", "1,2,70,32")
+SMALL = ("--shape", "1,1,40,32")
 
 
 def commands(root: Path) -> list[str]:
@@ -34,14 +34,11 @@ def test_the_readme_names_every_example(root: Path) -> None:
 @pytest.mark.parametrize("example", ["my_kernel.py", "my_callable.py"])
 def test_an_example_passes(cli: Runner, tmp_path: Path, example: str) -> None:
     report = tmp_path / "verdict.json"
-    done = cli("judge", f"examples/{example}", *SMALL, "--shape", "1,1,33,64", "--json", report)
+    done = cli("judge", f"examples/{example}", *SMALL, "--json", report)
     assert done.returncode == 0, done.stdout + done.stderr
     verdict = json.loads(report.read_text())
     assert verdict["status"] == "PASSED"
-    assert {(case["problem"]["seq_q"], case["problem"]["head_dim"]) for case in verdict["cases"]} == {
-        (70, 32),
-        (33, 64),
-    }
+    assert all(case["problem"]["seq_q"] == 40 and not case["problem"]["causal"] for case in verdict["cases"])
 
 
 @pytest.mark.parametrize("example", ["my_kernel.py:MY_KERNEL", "my_callable.py:blocked_attention"])
@@ -56,7 +53,7 @@ def test_an_example_passes_by_name_and_with_a_mask(cli: Runner, tmp_path: Path, 
 
 @pytest.mark.parametrize("example", ["my_kernel.py", "my_callable.py"])
 def test_an_example_groups_heads_and_takes_any_lengths(root: Path, example: str) -> None:
-    problem = Problem(1, 4, 35, 32, kv_heads=2, seq_kv=50, causal=True)
+    problem = Problem(1, 4, 35, 64, kv_heads=2, seq_kv=50, causal=True)
     verdict = judge_candidate(str(root / "examples" / example), [CaseSpec("grouped", problem)], workers=1)
     assert verdict.status is Status.PASSED, verdict.reason
 

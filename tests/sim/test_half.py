@@ -126,6 +126,15 @@ def test_abs_and_neg(name):
     check("neg.{} %d, %a;", name, [None if decode(a, name) is None else a ^ 0x8000 for a in values], [values])
 
 
+def test_packed_constants():
+    """A packed constant, 1.5 above and 2 below, also where threads diverge."""
+    values = draws("f16", 40, 9)
+    (d,) = run("mul.f16x2 %d, %a, 0x3E004000;", {"d": "f16x2"}, a=("f16x2", np.array(values, np.uint16)))
+    factors = [(False, 2), (False, exact.Fraction(3, 2))] * 20
+    expected = [encode(exact.mul(decode(a, "f16"), b), "f16") for a, b in zip(values, factors, strict=True)]
+    assert_bits(d, expected, "f16", [values])
+
+
 @pytest.mark.parametrize(
     "body",
     ["div.rn.f16 %d, %d, %d;", "mad.rn.f16 %d, %d, %d, %d;", "add.rz.f16 %d, %d, %d;", "mul.relu.f16 %d, %d, %d;"],

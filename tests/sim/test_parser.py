@@ -109,3 +109,8 @@ def test_malformed_text_says_where_and_what_was_expected(text, line, words):
 def test_device_functions_are_refused():
     with pytest.raises(UnsupportedInstruction, match=r"\.func"):
         parse(HEAD + ".func f(.param .b32 x)\n{ ret; }")
+
+
+def test_compilers_may_leave_out_the_space_after_reg():
+    entry = body(".reg.b32 lo, hi;\n.reg .v2 .b32 pair;\nmov.b32 lo, hi;")
+    assert entry.instructions[0].operands == (Register("lo"), Register("hi"))

@@ -48,7 +48,7 @@ _PARAM = re.compile(
     r"(?:\.ptr\s+(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?)?([\w$%]+)\s*(?:\[(\w+)\])?\Z"
 )
 _ITEM = re.compile(r"\s*(\{[^}]*\}|\[[^\]]*\]|[^,\[{]+)\s*(?:,|\Z)")
-_REGISTERS = re.compile(r"\.reg\s+(?:\.v[248]\s+)?\.(\w+)\s+(.*)\Z", re.S)
+_REGISTERS = re.compile(r"\.reg\s*(?:\.v[248]\s*)?\.(\w+)\s+(.*)\Z", re.S)
 
 
 @lru_cache(maxsize=64)

@@ -69,7 +69,7 @@ def elementwise(compute: Compute, destination: Array, *sources: Array) -> Step:
 
     def scattered(sel: Indices) -> None:
         out = np.empty((len(sel), *destination.shape[1:]), destination.dtype)
-        compute(*[_words(source)[sel].view(source.dtype).reshape(out.shape) for source in sources], out)
+        compute(*[_words(source)[sel].view(source.dtype).reshape(-1, *source.shape[1:]) for source in sources], out)
         _words(destination)[sel] = _words(out)
 
     # One closure for each arity: packing arguments would cost a tenth of the step of an addition.
