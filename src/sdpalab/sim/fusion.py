@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sdpalab.sim.ir import Address, Instruction, Negated, Operand, Pair, Register, Vector
+from sdpalab.sim.ir import Address, Instruction, Negated, Operand, Pair, Register, TensorAddress, Vector
 
 __all__ = ["Chain", "Product", "group_products", "registers_read", "registers_used", "registers_written"]
 
@@ -133,6 +133,8 @@ def _items(operand: Operand) -> tuple[Operand, ...]:
         return operand.first, operand.second
     if isinstance(operand, Negated):
         return (operand.register,)
+    if isinstance(operand, TensorAddress):
+        return operand.map, *operand.coordinates
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
@@ -162,7 +164,8 @@ def registers_written(instruction: Instruction) -> list[str]:
 
 def registers_read(instruction: Instruction) -> list[str]:
     """Registers an instruction may read."""
-    skip = 1 if registers_written(instruction) else 0
+    # wgmma's accumulator is source and destination in one.
+    skip = 1 if registers_written(instruction) and instruction.opcode != "wgmma" else 0
     names = [name for operand in instruction.operands[skip:] for name in _registers(operand)]
     if instruction.guard is not None:
         names.append(instruction.guard.register.name)

@@ -19,6 +19,7 @@ __all__ = [
     "PtxModule",
     "Register",
     "Symbol",
+    "TensorAddress",
     "Variable",
     "Vector",
 ]
@@ -55,6 +56,14 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorAddress:
+    """``[map, {x, y, ...}]``: where a tensor map lies, and the coordinates of a box in its tensor, innermost first."""
+
+    map: Address
+    coordinates: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Vector:
     """``{a, b, ...}``."""
 
@@ -76,7 +85,7 @@ class Negated:
     register: Operand
 
 
-Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated
+Operand = Register | Immediate | Symbol | Address | TensorAddress | Vector | Pair | Negated
 
 
 @dataclass(frozen=True, slots=True)

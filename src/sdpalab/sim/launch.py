@@ -11,6 +11,7 @@ import numpy as np
 
 from sdpalab.sim import isa as isa  # registers every opcode
 from sdpalab.sim.checks.async_copy import AsyncCheck
+from sdpalab.sim.checks.global_race import GlobalHistory, GlobalRaceCheck
 from sdpalab.sim.checks.memory import MemoryCheck
 from sdpalab.sim.checks.race import RaceCheck
 from sdpalab.sim.checks.warp_race import WarpRaceCheck
@@ -143,6 +144,7 @@ def launch(
     space = arena.build()
     program = _program(text, entry)
     log = HazardLog()
+    history = GlobalHistory(code, len(space.data))
     counting = Counting(module, code, space) if counters else None
     ctas = np.arange(geometry.ctas)
     warps = -(-geometry.threads // WARP)
@@ -154,7 +156,7 @@ def launch(
                 machine = Machine(
                     module, code, program, geometry, len(part), symbols, space, params, async_mode=async_mode
                 )
-                machine.observers += _observers(machine, log, checks)
+                machine.observers += _observers(machine, log, checks, history)
                 if counting is not None:
                     machine.observers.append(counting.observer(machine))
                 schedulers[len(part)] = machine, Scheduler(machine, max_steps or _MAX_STEPS, schedule, seed)
@@ -173,11 +175,12 @@ def launch(
     )
 
 
-def _observers(machine: Machine, log: HazardLog, checks: Sequence[str]) -> list[Observer]:
+def _observers(machine: Machine, log: HazardLog, checks: Sequence[str], history: GlobalHistory) -> list[Observer]:
     """The observers of a machine; ``race`` goes first, so that what it finds is said by it."""
     observers: list[Observer] = []
     if "race" in checks:
-        observers.append(RaceCheck(machine, log, in_flight="async" not in checks))
+        race = RaceCheck(machine, log, in_flight="async" not in checks)
+        observers += [race, GlobalRaceCheck(machine, log, race.clocks, history)]
     if "async" in checks:
         observers.append(AsyncCheck(machine, log))
     if "memory" in checks:

@@ -123,6 +123,9 @@ class Observer:
     def divergent(self, sel: Selection, instruction: Instruction, need: str) -> None:
         """A warp-wide instruction was reached by part of a warp."""
 
+    def misuse(self, kind: str, sel: Selection, instruction: Instruction, what: str, usually: str) -> None:
+        """An asynchronous unit was used against its rules: ``kind`` names the unit, ``what`` and ``usually`` say how."""
+
     def finish(self) -> None:
         """A chunk of CTAs has run to its end."""
 

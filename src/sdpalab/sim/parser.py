@@ -22,6 +22,7 @@ from sdpalab.sim.ir import (
     PtxModule,
     Register,
     Symbol,
+    TensorAddress,
     Variable,
     Vector,
 )
@@ -38,6 +39,7 @@ _ENTRY = re.compile(r"(?:\.(?:visible|weak|extern)\s+)?\.(entry|func)\b")
 _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?\Z")
 _DECIMAL = re.compile(r"[+-]?\d+\.\d*(?:[eE][+-]?\d+)?\Z")
 _ADDRESS = re.compile(r"\s*([%\w$.]+)?\s*(?:([+-])\s*([+-]?\s*\w+))?\s*\Z")
+_TENSOR_ADDRESS = re.compile(r"\[([^,{\]]*),\s*\{([^}]*)\}\s*\]\Z")
 _VARIABLE = re.compile(
     r"(?:\.(?:visible|weak|extern|common)\s+)?\.(shared|global|const|local|param)\s+"
     r"(?:\.align\s+(\d+)\s+)?(?:\.v([248])\s+)?\.(\w+)\s+([\w$%]+)\s*((?:\[\w*\]\s*)*)(?:=\s*(.*))?\Z",
@@ -314,6 +316,11 @@ class _Parser:
         if text.startswith("{"):
             return Vector(tuple(self.operand(item, scopes, start) for item in _split(text[1:-1])))
         if text.startswith("["):
+            tensor = _TENSOR_ADDRESS.match(text)
+            if tensor is not None:
+                address = self.operand(f"[{tensor[1]}]", scopes, start)
+                assert isinstance(address, Address)
+                return TensorAddress(address, tuple(self.operand(item, scopes, start) for item in _split(tensor[2])))
             match = _ADDRESS.match(text[1:-1])
             if match is None:
                 raise UnsupportedInstruction(f"address {text} is not modelled", self.line(start))

@@ -18,10 +18,18 @@ __all__ = ["BasicBlock", "Program", "build_program"]
 
 Item = Instruction | Product
 
-_ENDS = frozenset({"bra", "ret", "exit", "bar", "barrier", "trap", "mbarrier.try_wait", "mbarrier.test_wait"})
+_ENDS = frozenset(
+    {
+        *("bra", "ret", "exit", "bar", "barrier", "trap", "mbarrier.try_wait", "mbarrier.test_wait"),
+        *("wgmma.mma_async", "wgmma.wait_group"),
+    }
+)
 _NO_FALL_THROUGH = frozenset({"bra", "ret", "exit", "trap"})
 _COLLECTIVES = frozenset(
-    {"mma", "wmma", "ldmatrix", "stmatrix", "movmatrix", "shfl", "vote", "redux", "match", "activemask", "elect"}
+    {
+        *("mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix"),
+        *("shfl", "vote", "redux", "match", "activemask", "elect", "setmaxnreg"),
+    }
 )
 
 
@@ -174,6 +182,11 @@ def _ranges(
         position += 1
         for register in _members(live_out[b]):
             touch(register, position)
+    for block in blocks:
+        if block.end is not None and block.end.opcode == "wgmma":  # writes its results when somebody waits for them
+            for name in registers_written(block.end):
+                touch(index[name], 0)
+                touch(index[name], position)
     return ranges
 
 

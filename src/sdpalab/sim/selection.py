@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Indices", "Mask", "Selection", "count", "indices", "merge", "split_warps", "subset"]
+__all__ = ["Array", "Indices", "Mask", "Selection", "count", "indices", "merge", "split_groups", "split_warps", "subset"]
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
@@ -48,6 +48,18 @@ def merge(sels: Sequence[Selection]) -> Selection:
     if len(sels) == 1:
         return sels[0]
     return _compact(np.sort(np.concatenate([indices(sel) for sel in sels])))
+
+
+def split_groups(sel: Selection, groups: Indices, size: int) -> tuple[Selection | None, Selection | None]:
+    """The lanes of ``sel`` whose whole group is in it, and the others; None for an empty part.
+
+    ``groups`` is the number of every lane's group (not only of the selected), ``size`` the lanes of one.
+    """
+    mine = groups[sel]
+    whole = np.bincount(mine)[mine] == size
+    if whole.all():
+        return sel, None
+    return (subset(sel, whole) if whole.any() else None), subset(sel, ~whole)
 
 
 def split_warps(sel: Selection) -> tuple[Selection | None, Selection | None]:

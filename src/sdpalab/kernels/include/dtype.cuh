@@ -1,7 +1,7 @@
 // The element type of Q, K, V and O, chosen by the macro DTYPE_BF16, and what depends on it.
 //
-// Element is opaque on purpose: cuda_fp16.h and cuda_bf16.h would be most of the compile time, and arithmetic is in
-// FP32 or on tensor cores. A kernel that needs __half (nvcuda::wmma) casts the pointer.
+// Element is opaque on purpose: arithmetic is in FP32 or on tensor cores, so cuda_fp16.h and cuda_bf16.h would only
+// cost compile time. A kernel that needs __half (nvcuda::wmma) casts the pointer.
 #pragma once
 
 #include "ptx.cuh"

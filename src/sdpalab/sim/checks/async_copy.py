@@ -91,6 +91,10 @@ class AsyncCheck(Observer):
         """An update writes."""
         self.store(space, offset, index, width, sel, instruction, None)
 
+    def misuse(self, kind: str, sel: Selection, instruction: Instruction, what: str, usually: str) -> None:
+        """Record what a unit found."""
+        self.log.add(self.machine, kind, instruction, int(indices(sel)[0]), what, usually)
+
     def _check(
         self, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction, writes: bool
     ) -> None:

@@ -155,6 +155,7 @@ class Accessor:
         """Write a word for each lane of ``sel`` whose access is legal."""
         for space, chosen, offset, index in self.parts(sel, extra):
             mine = words if chosen is sel else words[np.searchsorted(indices(sel), indices(chosen))]
+            mine = np.ascontiguousarray(mine)  # a constant comes as a broadcast
             for observer in self.observers:
                 observer.store(space, offset, index, self.width, chosen, self.instruction, mine)
             space.store(index, self.width, mine)

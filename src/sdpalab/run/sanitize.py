@@ -1,0 +1,298 @@
+"""What is wrong with a kernel's order and memory: its launches on the simulator, in every schedule, all checks on.
+
+A wrong order of warps need not give a wrong result, and one schedule need not show every hazard. So each launch is
+repeated, and what is found is put together: one finding for each kind and instruction, with the runs that showed it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from sdpalab.build import DEFAULT_ARCH, Build, Cache
+from sdpalab.errors import UserError
+from sdpalab.inputs import make_inputs
+from sdpalab.kernels.kernel import Config, CudaKernel
+from sdpalab.problem import DTYPES, Problem
+from sdpalab.run.ptx_file import PtxLaunch
+from sdpalab.run.simulated import SimulatedExecutor
+from sdpalab.sim import CHECKS, Deadlock, Hazard, Report, SimError, StepLimit, launch
+
+__all__ = ["ASYNC_MODES", "SCHEDULES", "Finding", "Modes", "Sanitized", "sanitize_kernel", "sanitize_ptx", "small_problems"]
+
+SCHEDULES = ("lockstep", "forward", "reverse", "random")
+ASYNC_MODES = ("late", "early")
+MAX_STEPS = 2_000_000
+"""Vector steps of one run: fifty times what the shipped kernels take on their small problems."""
+
+_HEAD_DIMS = (64, 128, 32, 16, 96, 256, 80, 48, 112, 192)
+_TILE = 64
+"""Keys of a tile where no knob says so."""
+
+
+@dataclass(frozen=True)
+class Modes:
+    """How each launch is run.
+
+    Attributes
+    ----------
+    schedules, async_modes : tuple of str
+        See :func:`sdpalab.sim.launch`. Code without asynchronous instructions is run in the first async mode only.
+    strict : bool
+        Also report races between the lanes of a warp.
+    seed : int
+        Of the random schedule.
+    max_steps : int
+        Vector steps of one run; more is taken for an endless loop.
+    """
+
+    schedules: tuple[str, ...] = SCHEDULES
+    async_modes: tuple[str, ...] = ASYNC_MODES
+    strict: bool = False
+    seed: int = 0
+    max_steps: int = MAX_STEPS
+
+    def options(self) -> Iterator[dict[str, Any]]:
+        """The options of the simulator, run by run."""
+        checks = (*CHECKS, "strict") if self.strict else CHECKS
+        for schedule, mode in product(self.schedules, self.async_modes):
+            yield {
+                "schedule": schedule,
+                "async_mode": mode,
+                "checks": checks,
+                "seed": self.seed,
+                "max_steps": self.max_steps,
+            }
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One hazard, wherever it was seen.
+
+    Attributes
+    ----------
+    kind : str
+        The simulator's, or ``deadlock`` or ``endless``.
+    message : str
+        One sentence with both parties, their lines, and what is usually missing.
+    ptx : str
+        Name of the PTX.
+    ptx_line : int
+        From 1; 0 if the simulator does not name one.
+    source : str
+        ``file:line`` of the CUDA source, or empty.
+    block, thread : (int, int, int), optional
+        The first that showed it.
+    runs : tuple of str
+        The runs that showed it, such as ``1x1x64x64, reverse, late``.
+    """
+
+    kind: str
+    message: str
+    ptx: str
+    ptx_line: int
+    source: str
+    block: tuple[int, int, int] | None
+    thread: tuple[int, int, int] | None
+    runs: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Sanitized:
+    """The outcome: what ran, and what was found, in the order of the code."""
+
+    target: str
+    config: str
+    device: str
+    cases: tuple[str, ...]
+    runs: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def clean(self) -> bool:
+        """True if nothing was found."""
+        return not self.findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "target": self.target,
+            "config": self.config,
+            "device": self.device,
+            "clean": self.clean,
+            "cases": list(self.cases),
+            "runs": list(self.runs),
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+
+Progress = Callable[[str], None]
+
+
+def small_problems(
+    kernel: CudaKernel, config: Config | None = None, *, dtype: str | None = None, causal: bool = False
+) -> list[Problem]:
+    """Small problems that take a kernel's pipeline through its cases.
+
+    One tile of keys, as many as there are stages, one more, and twice as many and a ragged one: so the number of tiles is
+    one, even and odd, and every stage is filled again. Tiles and stages are the knobs BLOCK_M, BLOCK_N and NUM_STAGES
+    where the kernel has them. Unless all are causal, a ragged causal one comes last.
+
+    Raises
+    ------
+    UserError
+        If the kernel supports none of them.
+    """
+    config = kernel.default_config if config is None else config
+    keys, rows, stages = (_knob(config, name) for name in ("BLOCK_N", "BLOCK_M", "NUM_STAGES"))
+    keys, rows, stages = keys or _TILE, rows or _TILE, max(2, stages)
+    lengths = [keys, stages * keys, (stages + 1) * keys, (2 * stages + 1) * keys - 7]
+    for dim, kind in product(_HEAD_DIMS, [dtype] if dtype else DTYPES):
+        sizes = [(length if causal else min(length, rows + 7), length, causal) for length in dict.fromkeys(lengths)]
+        sizes += [] if causal else [((stages + 1) * keys - 7,) * 2 + (True,)]
+        found = [Problem(1, 1, q, dim, seq_kv=kv, dtype=kind, causal=mask) for q, kv, mask in sizes]
+        found = [problem for problem in found if kernel.reject_reason(problem, config) is None]
+        if found:
+            return found
+    problem = Problem(1, 1, keys, _HEAD_DIMS[0], dtype=dtype or "float16", causal=causal)
+    raise UserError(f"no small problem suits {kernel.name}: {kernel.reject_reason(problem, config)}; give a --shape")
+
+
+def _knob(config: Config, name: str) -> int:
+    value = config.get(name, 0)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def sanitize_kernel(
+    kernel: CudaKernel,
+    problems: Sequence[Problem],
+    config: Config | None = None,
+    modes: Modes | None = None,
+    *,
+    arch: str = DEFAULT_ARCH,
+    cache: Cache | None = None,
+    progress: Progress | None = None,
+) -> Sanitized:
+    """Run a kernel's launch plan for each problem in each mode, and collect what the simulator finds.
+
+    Parameters
+    ----------
+    kernel, config
+        The kernel, and its configuration (default: its own).
+    problems : sequence of Problem
+        Inputs are standard normal, with seed 0.
+    modes : Modes, optional
+        Default: all schedules, both async modes.
+    arch, cache
+        As for :class:`~sdpalab.run.simulated.SimulatedExecutor`.
+    progress : callable, optional
+        Told the label of each run before it.
+
+    Raises
+    ------
+    UserError
+        If a problem does not suit the kernel, its source does not compile, or its PTX cannot be launched or holds an
+        instruction that is not modelled (with its PTX line).
+    """
+    modes, collected = modes or Modes(), _Collected(kernel.name, progress)
+    config = kernel.default_config if config is None else config
+    for problem in problems:
+        plan, inputs = kernel.launch_plan(problem, config), make_inputs(problem)
+        arrays = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
+        asynchronous = True
+        for options in modes.options():
+            if not asynchronous and options["async_mode"] != modes.async_modes[0]:
+                continue
+            built: list[Build] = []
+            label = f"{problem.label}, {options['schedule']}, {options['async_mode']}"
+
+            def note(build: Build, report: Report, label: str = label, built: list[Build] = built) -> None:
+                built.append(build)
+                collected.add(report.hazards, f"{build.name}.ptx", label)
+
+            executor = SimulatedExecutor(arch, cache, on_launch=note, **options)
+            with collected.run(label, lambda built=built: f"{built[-1].name}.ptx" if built else f"{kernel.name}.ptx"):
+                executor.run(plan, arrays)
+                asynchronous = any(b"async" in build.ptx for build in built)
+    return collected.result(str(config), f"simulator {arch}", [problem.label for problem in problems])
+
+
+def sanitize_ptx(described: PtxLaunch, modes: Modes | None = None, *, progress: Progress | None = None) -> Sanitized:
+    """Run one launch of a PTX text in each mode, on fresh arguments each time, and collect what the simulator finds.
+
+    Raises
+    ------
+    UserError
+        If the PTX cannot be read or launched so, or holds an instruction that is not modelled (with its PTX line).
+    """
+    modes, collected = modes or Modes(), _Collected(described.name, progress)
+    for options in modes.options():
+        if "async" not in described.ptx and options["async_mode"] != modes.async_modes[0]:
+            continue
+        label = f"{options['schedule']}, {options['async_mode']}"
+        with collected.run(label, lambda: described.name):
+            report = launch(
+                described.ptx,
+                described.entry,
+                described.grid,
+                described.block,
+                described.arguments(),
+                dynamic_smem=described.dynamic_smem,
+                cluster=described.cluster,
+                **options,
+            )
+            collected.add(report.hazards, described.name, label)
+    return collected.result("", "simulator", [described.entry])
+
+
+class _Collected:
+    """Findings of many runs, each kind and instruction once."""
+
+    def __init__(self, target: str, progress: Progress | None) -> None:
+        self.target, self.progress = target, progress
+        self.labels: list[str] = []
+        self.found: dict[tuple[str, str, int], Finding] = {}
+
+    @contextmanager
+    def run(self, label: str, ptx: Callable[[], str]) -> Iterator[None]:
+        """One run: what stops it is a finding if it is the kernel's fault, and bad input otherwise."""
+        if self.progress is not None:
+            self.progress(label)
+        self.labels.append(label)
+        try:
+            with np.errstate(all="ignore"):
+                yield
+        except (Deadlock, StepLimit) as error:
+            kind = "deadlock" if isinstance(error, Deadlock) else "endless"
+            line = re.search(r"PTX line (\d+)(?: \(([^)]+:\d+)\))?", str(error))
+            at, source = (int(line[1]), line[2] or "") if line else (0, "")
+            self._note(Finding(kind, f"{kind}: {error}", ptx(), at, source, None, None, (label,)))
+        except SimError as error:
+            raise UserError(f"{self.target}: {error}") from None
+
+    def add(self, hazards: Sequence[Hazard], ptx: str, label: str) -> None:
+        """What one launch of a run found."""
+        for hazard in hazards:
+            place = hazard.source, hazard.block, hazard.thread
+            self._note(Finding(hazard.kind, hazard.message, ptx, hazard.ptx_line, *place, (label,)))
+
+    def _note(self, finding: Finding) -> None:
+        key = finding.ptx, finding.kind, finding.ptx_line
+        known = self.found.setdefault(key, finding)
+        if finding.runs[0] not in known.runs:
+            self.found[key] = Finding(**(vars(known) | {"runs": (*known.runs, *finding.runs)}))
+
+    def result(self, config: str, device: str, cases: Sequence[str]) -> Sanitized:
+        """All of it, in the order of the code."""
+        ordered = sorted(self.found.values(), key=lambda finding: (finding.ptx, finding.ptx_line, finding.kind))
+        return Sanitized(self.target, config, device, tuple(cases), tuple(self.labels), tuple(ordered))

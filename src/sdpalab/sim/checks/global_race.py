@@ -1,0 +1,229 @@
+"""The ``race`` check for global memory: accesses of different blocks, or of a block's warps, that nothing orders.
+
+Blocks of a grid run in any order, or at the same time. What orders them is a strong operation: an atomic, or an ld or
+st that is volatile, relaxed, acquire or release. One that reads a place which another block wrote so orders that block's
+accesses up to then before the reader's later ones; that a fence belongs in between is not checked. Steps in which more
+than a thousand lanes do atomics (histograms, sums) order nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sdpalab.sim.checks.clocks import TIME_MASK, Clocks
+from sdpalab.sim.checks.shadow import Shadow, granule_of
+from sdpalab.sim.hazards import HazardLog
+from sdpalab.sim.ir import Entry, Instruction
+from sdpalab.sim.machine import Machine, Observer, source_of
+from sdpalab.sim.memory import Space
+from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices
+
+__all__ = ["GlobalHistory", "GlobalRaceCheck"]
+
+_STRONG = frozenset({"volatile", "relaxed", "acquire", "release"})
+_SEVERAL = np.uint32(0xFFFFFFFF)
+"""In place of a block: more than one has read."""
+_MOST_SYNCHRONISING = 1024
+_FOREVER = int(TIME_MASK)
+
+
+@dataclass
+class _Marks:
+    """Who accessed each granule last: block + 1 (0: nobody), the tag of the warp, and the instruction."""
+
+    owner: Shadow
+    tag: Shadow
+    pc: Shadow
+
+
+class GlobalHistory:
+    """Accesses to global memory by all chunks of a launch.
+
+    Parameters
+    ----------
+    entry : Entry
+    size : int
+        Bytes of the arena.
+    """
+
+    def __init__(self, entry: Entry, size: int) -> None:
+        granule = granule_of(entry, ("global",))
+        self.writes, self.reads, self.strong = (
+            _Marks(Shadow(size, granule), Shadow(size, granule), Shadow(size, granule)) for _ in range(3)
+        )
+        self.ordered: dict[int, dict[int, int]] = {}
+        """For a block, the blocks whose accesses it comes after, and up to which time of its chunk."""
+
+    def chunk_begins(self) -> None:
+        """Time begins anew: what was ordered before stays so."""
+        for earlier in self.ordered.values():
+            earlier.update(dict.fromkeys(earlier, _FOREVER))
+
+
+@dataclass
+class _Access:
+    """What the lanes of one step access in the arena."""
+
+    index: Indices
+    width: int
+    sel: Selection
+    instruction: Instruction
+    blocks: Array = field(default_factory=lambda: np.empty(0, np.uint32))
+    """Each lane's block + 1."""
+
+
+class GlobalRaceCheck(Observer):
+    """Races in global memory, with the vector clocks of the check for shared memory for warps of one block."""
+
+    def __init__(self, machine: Machine, log: HazardLog, clocks: Clocks, history: GlobalHistory) -> None:
+        self.machine, self.log, self.clocks, self.history = machine, log, clocks, history
+        machine.on_reset.append(history.chunk_begins)
+
+    def load(
+        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
+    ) -> None:
+        """A read must not meet another block's write."""
+        if space.name != "global":
+            return
+        access = self._access(index, width, sel, instruction)
+        if _STRONG.isdisjoint(instruction.mods):
+            self._check(access, self.history.writes, "reads what {other} wrote", None)
+            self._mark_read(access)
+        else:
+            self._acquire(access)
+
+    def store(
+        self,
+        space: Space,
+        offset: Indices,
+        index: Indices,
+        width: int,
+        sel: Selection,
+        instruction: Instruction,
+        words: Array | None,
+    ) -> None:
+        """A write must not meet another block's access, unless it changes nothing."""
+        if space.name != "global":
+            return
+        access = self._access(index, width, sel, instruction)
+        if not _STRONG.isdisjoint(instruction.mods):
+            self._mark(access, self.history.strong)
+            return
+        changes = None
+        if words is not None:
+            before = space.load(index, width).view(np.uint8).reshape(-1, width)
+            changes = (before != words.view(np.uint8).reshape(-1, width)).any(axis=1)
+        self._check(access, self.history.writes, "overwrites what {other} wrote", changes)
+        self._check(access, self.history.reads, "overwrites what {other} reads", changes)
+        self._mark(access, self.history.writes)
+        if words is not None:
+            self._check_together(access, words)
+
+    def atomic(
+        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
+    ) -> None:
+        """Atomic operations race only with plain accesses of others, and order those who meet at one place."""
+        if space.name != "global":
+            return
+        access = self._access(index, width, sel, instruction)
+        self._check(access, self.history.writes, "updates what {other} wrote", None)
+        self._check(access, self.history.reads, "updates what {other} reads", None)
+        self._acquire(access, writes=True)
+        self._mark(access, self.history.strong)
+
+    # ---- rules ------------------------------------------------------------------------------------------------------
+
+    def _access(self, index: Indices, width: int, sel: Selection, instruction: Instruction) -> _Access:
+        self.clocks.tick(instruction)
+        blocks = (self.machine.cta_ids[self.machine.cta[sel]] + 1).astype(np.uint32)
+        return _Access(index, width, sel, instruction, blocks)
+
+    def _check(self, access: _Access, marks: _Marks, what: str, matters: Mask | None) -> None:
+        owners = marks.owner.gather(access.index, access.width)
+        own = access.blocks[:, None]
+        tags = marks.tag.gather(access.index, access.width)
+        bad = (owners != 0) & (owners != own)
+        within = self.clocks.unordered(access.sel, np.where(owners == own, tags, np.uint32(0)))
+        if within is not None:
+            bad |= within
+        if matters is not None:
+            bad &= matters[:, None]
+        if not bad.any() or self.log.seen("race", access.instruction):
+            return
+        for lane, column in zip(*np.nonzero(bad), strict=True):
+            owner, tag = int(owners[lane, column]), int(tags[lane, column])
+            block = int(access.blocks[lane])
+            ordered = self.history.ordered.get(block, {})
+            if ordered and owner == _SEVERAL:  # which of the readers it comes after is not kept
+                continue
+            if owner != block and ordered.get(owner, -1) >= tag & int(TIME_MASK):
+                continue
+            pc = int(marks.pc.gather(access.index[lane : lane + 1], access.width)[0, column])
+            self._report(access, int(lane), what, owner, pc)
+            return
+
+    def _check_together(self, access: _Access, words: Array) -> None:
+        """Lanes of different blocks or warps that wrote one place in this step, and not the same value."""
+        tags = self.clocks.tags(access.sel)[:, None]
+        left_tags = self.history.writes.tag.gather(access.index, access.width)
+        left_owners = self.history.writes.owner.gather(access.index, access.width)
+        for lane in np.flatnonzero(((left_tags != tags) | (left_owners != access.blocks[:, None])).any(axis=1)):
+            rivals = words[access.index == access.index[lane]].view(np.uint8).reshape(-1, access.width)
+            if (rivals != rivals[0]).any():
+                what = "writes what {other} writes at the same time"
+                self._report(access, int(lane), what, int(left_owners[lane].max()), access.instruction.pc)
+                return
+
+    def _mark(self, access: _Access, marks: _Marks) -> None:
+        marks.owner.scatter(access.index, access.width, access.blocks)
+        marks.tag.scatter(access.index, access.width, self.clocks.tags(access.sel))
+        marks.pc.scatter(access.index, access.width, np.full(len(access.index), access.instruction.pc, dtype=np.uint32))
+
+    def _mark_read(self, access: _Access) -> None:
+        own, owner = access.blocks[:, None], self.history.reads.owner
+        before = owner.gather(access.index, access.width)
+        self._mark(access, self.history.reads)
+        together = owner.gather(access.index, access.width) != own
+        others = ((before != 0) & (before != own) | together).any(axis=1)
+        if others.any():
+            owner.scatter(access.index[others], access.width, np.full(int(others.sum()), _SEVERAL, dtype=np.uint32))
+
+    def _acquire(self, access: _Access, *, writes: bool = False) -> None:
+        """Each lane comes after what the last strong writer of its place did until then, and came after itself.
+
+        Atomics of one step (``writes``) come one after the other, in the order of the lanes.
+        """
+        if len(access.index) > _MOST_SYNCHRONISING:
+            return
+        ordered = self.history.ordered
+        owners = self.history.strong.owner.gather(access.index, access.width).max(axis=1)
+        times = (self.history.strong.tag.gather(access.index, access.width) & TIME_MASK).max(axis=1)
+        live = set((self.machine.cta_ids + 1).tolist())
+        last = dict(zip(access.index.tolist(), zip(owners.tolist(), times.tolist(), strict=True), strict=True))
+        for block, place in zip(access.blocks.tolist(), access.index.tolist(), strict=True):
+            owner, time = last[place]
+            if writes:
+                last[place] = block, self.clocks.now
+            if owner in (0, block):
+                continue
+            mine = ordered.setdefault(block, {})
+            until = time if owner in live else _FOREVER
+            for each, when in ((owner, until), *ordered.get(owner, {}).items()):
+                mine[each] = max(mine.get(each, -1), when)
+
+    def _report(self, access: _Access, lane: int, what: str, owner: int, pc: int) -> None:
+        machine = self.machine
+        other = machine.entry.instructions[pc]
+        source = source_of(machine.module, other)
+        own = owner == int(access.blocks[lane])
+        who = "another warp of its block" if own else "other blocks" if owner == _SEVERAL else f"block {owner - 1}"
+        party = f"{other.text} of {who} at {f'{source}, ' if source else ''}PTX line {other.line}"
+        extent = machine.spaces["global"].extent_near(int(access.index[lane]))
+        place = f"byte {int(access.index[lane]) - extent.begin} of {extent.name}" if extent else "global memory"
+        text = f"{what.format(other=party)}, {access.width} bytes at {place}"
+        usually = (
+            "usually a missing barrier" if own else "blocks run in any order: use an atomic, or give each its own part"
+        )
+        self.log.add(machine, "race", access.instruction, int(indices(access.sel)[lane]), text, usually)
