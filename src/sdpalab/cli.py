@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from sdpalab.commands import build, doctor, judge, kernels, repro, verify
+from sdpalab.commands import build, doctor, judge, kernels, repro, sanitize, verify
 from sdpalab.errors import MachineError, UserError
 
 __all__ = ["app", "main"]
@@ -25,7 +25,15 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (repro.repro, kernels.kernels, doctor.doctor, build.build, judge.judge, verify.verify):
+for command in (
+    repro.repro,
+    kernels.kernels,
+    doctor.doctor,
+    build.build,
+    judge.judge,
+    sanitize.sanitize,
+    verify.verify,
+):
     app.command()(command)
 
 _GOOD, _BAD_INPUT, _MACHINE, _INTERRUPTED = 0, 2, 3, 130

@@ -43,7 +43,7 @@ _PIPE_WIDTH = 120
 """Columns of a table that goes to a file or a pipe, where nobody says how wide the paper is."""
 
 
-def console_for(json_target: str | None = None) -> Console:
+def console_for(json_target: str | None = None, *, option: str = "--json") -> Console:
     """The console for results: stdout, or stderr where JSON goes to stdout.
 
     Raises
@@ -52,7 +52,7 @@ def console_for(json_target: str | None = None) -> Console:
         If ``json_target`` lies in a directory that does not exist: better said before a long job than after it.
     """
     if json_target not in (None, "-") and not Path(str(json_target)).absolute().parent.is_dir():
-        raise UserError(f"--json {json_target}: there is no directory {Path(str(json_target)).absolute().parent}")
+        raise UserError(f"{option} {json_target}: there is no directory {Path(str(json_target)).absolute().parent}")
     return _console(sys.stderr if json_target == "-" else sys.stdout)
 
 
@@ -98,7 +98,7 @@ def verdict_text(good: bool | None, word: str) -> Text:
     return Text(word, style={True: "green", False: "bold red", None: "yellow"}[good])
 
 
-def write_json(target: str | None, data: Any) -> None:
+def write_json(target: str | None, data: Any, *, option: str = "--json") -> None:
     """Write ``data`` to the file ``target`` in one step, so that no reader sees half of it; ``-`` is stdout.
 
     Raises
@@ -129,7 +129,7 @@ def write_json(target: str | None, data: Any) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        message = f"--json {target}: cannot write: {error.strerror}"
+        message = f"{option} {target}: cannot write: {error.strerror}"
         raise (MachineError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UserError)(message) from None
 
 

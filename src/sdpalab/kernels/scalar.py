@@ -18,7 +18,7 @@ SYNC_POLICIES = ("block", "warp")
 REDUCTIONS = ("shuffle", "shared")
 MAX_ACCUMULATORS = 128
 LIMITS = StaticLimits()
-WIDE_LIMITS = StaticLimits(registers=128, reason="at D = 128 a thread holds twice the outputs; on sm_120 that takes 128")
+WIDE_LIMITS = StaticLimits(registers=128, reason="at D = 128 a thread holds twice the outputs; sm_120 takes 128 for it")
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
@@ -35,6 +35,10 @@ def smem_bytes(problem: Problem, config: Config) -> int:
 
 def _supports(problem: Problem) -> str | None:
     return ladder_supports(problem, ("float16", "bfloat16"), "scalar")
+
+
+def _limits(problem: Problem) -> StaticLimits:
+    return LIMITS if problem.head_dim <= 64 else WIDE_LIMITS
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
@@ -76,6 +80,6 @@ SCALAR = CudaKernel(
     supports=_supports,
     reject=_reject,
     numerics=Numerics(probabilities="float32"),
-    limits=lambda problem: LIMITS if problem.head_dim <= 64 else WIDE_LIMITS,
+    limits=_limits,
     idea="online softmax in registers and shared memory, one scalar multiply-add at a time",
 )

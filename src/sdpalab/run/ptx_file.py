@@ -50,9 +50,7 @@ class PtxLaunch:
 
     def arguments(self) -> list[Any]:
         """Fresh arguments: the same values each time."""
-        return [
-            _buffer(value, place) if isinstance(value, dict) else value for place, value in enumerate(self.args, 1)
-        ]
+        return [_buffer(value, place) if isinstance(value, dict) else value for place, value in enumerate(self.args, 1)]
 
 
 def read_ptx_launch(ptx: Path, description: Path) -> PtxLaunch:
@@ -147,7 +145,8 @@ def _buffer(described: dict[str, Any], place: int) -> Array:
     elif init == "arange":
         values = np.arange(count)
     elif init == "poison":
-        return np.full(count * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
+        poison: Array = np.full(count * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
+        return poison
     elif init in ("zeros", "ones"):
         values = np.full(count, init == "ones")
     elif isinstance(init, (int, float)) and not isinstance(init, bool):

@@ -9,22 +9,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
-import numpy as np
-
-from sdpalab.build import DEFAULT_ARCH, Build, Cache
+from sdpalab.build import DEFAULT_ARCH, Build, Cache, build
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, CudaKernel
 from sdpalab.problem import DTYPES, Problem
 from sdpalab.run.ptx_file import PtxLaunch
 from sdpalab.run.simulated import SimulatedExecutor
-from sdpalab.sim import CHECKS, Deadlock, Hazard, Report, SimError, StepLimit, launch
+from sdpalab.sim import CHECKS, Deadlock, Report, SimError, StepLimit, launch
 
-__all__ = ["ASYNC_MODES", "SCHEDULES", "Finding", "Modes", "Sanitized", "sanitize_kernel", "sanitize_ptx", "small_problems"]
+__all__ = [
+    "ASYNC_MODES",
+    "SCHEDULES",
+    "Finding",
+    "Modes",
+    "Sanitized",
+    "sanitize_kernel",
+    "sanitize_ptx",
+    "small_problems",
+]
 
 SCHEDULES = ("lockstep", "forward", "reverse", "random")
 ASYNC_MODES = ("late", "early")
@@ -58,10 +65,10 @@ class Modes:
     seed: int = 0
     max_steps: int = MAX_STEPS
 
-    def options(self) -> Iterator[dict[str, Any]]:
-        """The options of the simulator, run by run."""
+    def options(self, asynchronous: bool) -> Iterator[dict[str, Any]]:
+        """The options of the simulator, run by run, for code with or without asynchronous instructions."""
         checks = (*CHECKS, "strict") if self.strict else CHECKS
-        for schedule, mode in product(self.schedules, self.async_modes):
+        for schedule, mode in product(self.schedules, self.async_modes if asynchronous else self.async_modes[:1]):
             yield {
                 "schedule": schedule,
                 "async_mode": mode,
@@ -144,9 +151,9 @@ def small_problems(
 ) -> list[Problem]:
     """Small problems that take a kernel's pipeline through its cases.
 
-    One tile of keys, as many as there are stages, one more, and twice as many and a ragged one: so the number of tiles is
-    one, even and odd, and every stage is filled again. Tiles and stages are the knobs BLOCK_M, BLOCK_N and NUM_STAGES
-    where the kernel has them. Unless all are causal, a ragged causal one comes last.
+    One tile of keys, as many as there are stages, one more, and twice as many and a ragged one: so the number of tiles
+    is one, even and odd, and every stage is filled again. Tiles and stages are the knobs BLOCK_M, BLOCK_N and
+    NUM_STAGES where the kernel has them. Unless all are causal, a ragged causal one comes last.
 
     Raises
     ------
@@ -209,21 +216,13 @@ def sanitize_kernel(
     for problem in problems:
         plan, inputs = kernel.launch_plan(problem, config), make_inputs(problem)
         arrays = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
-        asynchronous = True
-        for options in modes.options():
-            if not asynchronous and options["async_mode"] != modes.async_modes[0]:
-                continue
-            built: list[Build] = []
+        builds = [build(step.module, arch, cache=cache) for step in plan.steps if step.module is not None]
+        names = [f"{made.name}.ptx" for made in builds]
+        for options in modes.options(any(b"async" in made.ptx for made in builds)):
             label = f"{problem.label}, {options['schedule']}, {options['async_mode']}"
-
-            def note(build: Build, report: Report, label: str = label, built: list[Build] = built) -> None:
-                built.append(build)
-                collected.add(report.hazards, f"{build.name}.ptx", label)
-
-            executor = SimulatedExecutor(arch, cache, on_launch=note, **options)
-            with collected.run(label, lambda built=built: f"{built[-1].name}.ptx" if built else f"{kernel.name}.ptx"):
+            executor = SimulatedExecutor(arch, cache, on_launch=collected.launched, **options)
+            with collected.run(label, names):
                 executor.run(plan, arrays)
-                asynchronous = any(b"async" in build.ptx for build in built)
     return collected.result(str(config), f"simulator {arch}", [problem.label for problem in problems])
 
 
@@ -236,11 +235,8 @@ def sanitize_ptx(described: PtxLaunch, modes: Modes | None = None, *, progress: 
         If the PTX cannot be read or launched so, or holds an instruction that is not modelled (with its PTX line).
     """
     modes, collected = modes or Modes(), _Collected(described.name, progress)
-    for options in modes.options():
-        if "async" not in described.ptx and options["async_mode"] != modes.async_modes[0]:
-            continue
-        label = f"{options['schedule']}, {options['async_mode']}"
-        with collected.run(label, lambda: described.name):
+    for options in modes.options("async" in described.ptx):
+        with collected.run(f"{options['schedule']}, {options['async_mode']}", [described.name]):
             report = launch(
                 described.ptx,
                 described.entry,
@@ -251,7 +247,7 @@ def sanitize_ptx(described: PtxLaunch, modes: Modes | None = None, *, progress: 
                 cluster=described.cluster,
                 **options,
             )
-            collected.add(report.hazards, described.name, label)
+            collected.launched(None, report)
     return collected.result("", "simulator", [described.entry])
 
 
@@ -261,36 +257,42 @@ class _Collected:
     def __init__(self, target: str, progress: Progress | None) -> None:
         self.target, self.progress = target, progress
         self.labels: list[str] = []
+        self.names: list[str] = []
+        """The PTX of the launches that this run still has before it."""
         self.found: dict[tuple[str, str, int], Finding] = {}
 
     @contextmanager
-    def run(self, label: str, ptx: Callable[[], str]) -> Iterator[None]:
-        """One run: what stops it is a finding if it is the kernel's fault, and bad input otherwise."""
+    def run(self, label: str, names: Sequence[str]) -> Iterator[None]:
+        """One run of launches of the PTX called ``names``.
+
+        What stops it is a finding if it is the kernel's fault, and bad input otherwise.
+        """
         if self.progress is not None:
             self.progress(label)
         self.labels.append(label)
+        self.names = list(names)
         try:
-            with np.errstate(all="ignore"):
-                yield
+            yield
         except (Deadlock, StepLimit) as error:
             kind = "deadlock" if isinstance(error, Deadlock) else "endless"
-            line = re.search(r"PTX line (\d+)(?: \(([^)]+:\d+)\))?", str(error))
-            at, source = (int(line[1]), line[2] or "") if line else (0, "")
-            self._note(Finding(kind, f"{kind}: {error}", ptx(), at, source, None, None, (label,)))
+            place = re.search(r"PTX line (\d+)(?: \(([^)]+:\d+)\))?", str(error))
+            line, source = (int(place[1]), place[2] or "") if place else (0, "")
+            self._note(Finding(kind, f"{kind}: {error}", self.names[0], line, source, None, None, (label,)))
         except SimError as error:
             raise UserError(f"{self.target}: {error}") from None
 
-    def add(self, hazards: Sequence[Hazard], ptx: str, label: str) -> None:
-        """What one launch of a run found."""
-        for hazard in hazards:
+    def launched(self, _: Build | None, report: Report) -> None:
+        """The next launch of the run has come to its end."""
+        name, run = self.names.pop(0), self.labels[-1]
+        for hazard in report.hazards:
             place = hazard.source, hazard.block, hazard.thread
-            self._note(Finding(hazard.kind, hazard.message, ptx, hazard.ptx_line, *place, (label,)))
+            self._note(Finding(hazard.kind, hazard.message, name, hazard.ptx_line, *place, (run,)))
 
     def _note(self, finding: Finding) -> None:
         key = finding.ptx, finding.kind, finding.ptx_line
         known = self.found.setdefault(key, finding)
         if finding.runs[0] not in known.runs:
-            self.found[key] = Finding(**(vars(known) | {"runs": (*known.runs, *finding.runs)}))
+            self.found[key] = replace(known, runs=(*known.runs, *finding.runs))
 
     def result(self, config: str, device: str, cases: Sequence[str]) -> Sanitized:
         """All of it, in the order of the code."""

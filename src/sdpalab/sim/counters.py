@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
-from sdpalab.sim.machine import Machine, Observer, source_of
+from sdpalab.sim.machine import Machine, Observer, Signal, source_of
 from sdpalab.sim.memory import Space
 from sdpalab.sim.selection import WARP, Array, Indices, Selection, indices
 
@@ -218,8 +218,11 @@ class CountingObserver(Observer):
         instruction: Instruction,
         *,
         writes: bool,
+        signal: Signal | None = None,
     ) -> Array | None:
-        """An asynchronous access."""
+        """An asynchronous access. The copy engine's own traffic in shared memory does not go by warps and lanes."""
+        if space.name == "shared" and "bulk" in instruction.mods:
+            return None
         self._count(space, offset, width, sel, instruction, "write" if writes else "read")
         return None
 

@@ -8,7 +8,7 @@ ever ignored in silence.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -87,6 +87,8 @@ class Decoder:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._hidden: dict[str, Array] = {}
+        self.watch: Callable[[Sequence[Instruction], Step], Step] = lambda instructions, step: step
+        """Wraps the step of what touches registers that an asynchronous unit works on."""
 
     def step(self, instruction: Instruction) -> Step:
         """The closure that executes an instruction, under its guard.
@@ -103,6 +105,7 @@ class Decoder:
             step = handler(self, instruction)
         except IndexError:
             raise UnsupportedInstruction(f"{instruction.text}: too few operands", instruction.line) from None
+        step = self.watch((instruction,), step)
         return step if instruction.guard is None else self.guarded(instruction, step)
 
     def guarded(self, instruction: Instruction, step: Step) -> Step:
@@ -133,6 +136,8 @@ class Decoder:
             special = None if self.machine.row(operand.name) else self.machine.special(operand.name)
             if special is not None and type_.bits == 32:
                 return special.view(type_.dtype)
+            if special is not None and type_.kind == "pred" and special.dtype == np.bool_:
+                return special
             values, declared = self._raw(instruction, operand.name)
             return self._view(instruction, values, declared, type_)
         if isinstance(operand, Immediate):
@@ -213,4 +218,4 @@ def _pack(value: float | int, bits: int) -> bytes:
 
 def generic_base(space: str) -> int:
     """Where a space begins in the generic address space (0 for global, whose addresses are generic ones already)."""
-    return {"global": 0, "const": 0, "shared": SHARED_BASE, "local": LOCAL_BASE}[space]
+    return {"global": 0, "const": 0, "local": LOCAL_BASE}.get(space, SHARED_BASE)

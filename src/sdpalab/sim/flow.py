@@ -105,7 +105,7 @@ def leave(flow: Flow) -> End:
 
     def end(sel: Selection) -> list[Resume]:
         flow.machine.live[sel] = False
-        return flow.barriers.exited() if flow.barriers.barriers else []
+        return [resume for unit in flow.machine.units.values() for resume in unit.exited()]
 
     return end
 

@@ -6,7 +6,7 @@ slot of all CTAs is one contiguous slice, and a kernel whose CTAs do the same ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +15,10 @@ from sdpalab.sim.ir import Entry, Instruction, PtxModule
 from sdpalab.sim.memory import POISON, Space
 from sdpalab.sim.program import Program
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection
+from sdpalab.sim.tensor_map import PlacedMap
 from sdpalab.sim.types import PtxType, unsigned
 
-__all__ = ["Dim3", "Geometry", "Machine", "Observer", "Resume", "Symbols", "Unit", "source_of"]
+__all__ = ["Dim3", "Geometry", "Machine", "Observer", "Resume", "Signal", "Symbols", "Unit", "source_of"]
 
 Dim3 = tuple[int, int, int]
 
@@ -33,6 +34,7 @@ class Geometry:
     block: Dim3
     cluster: Dim3
     dynamic_smem: int
+    explicit_cluster: bool = False
 
     @property
     def threads(self) -> int:
@@ -52,6 +54,22 @@ class Symbols:
     addresses: dict[str, tuple[str, int]]
     shared_bytes: int
     local_bytes: int
+
+
+@dataclass(frozen=True)
+class Signal:
+    """The mbarriers that learn of an asynchronous operation's completion: one address, in the CTAs ``home`` of the chunk.
+
+    ``home`` has one value for each access of the operation.
+    """
+
+    offset: int
+    home: Indices
+
+    @property
+    def key(self) -> Hashable:
+        """Where arrivals at this mbarrier are released to."""
+        return "mbarrier", self.offset
 
 
 class Observer:
@@ -98,24 +116,43 @@ class Observer:
         instruction: Instruction,
         *,
         writes: bool,
+        signal: Signal | None = None,
     ) -> Array | None:
         """Asynchronous operations of these lanes will read or write these bytes from now on until they complete.
 
-        What they write is nothing until then. Returns a ticket for :meth:`complete`, or None.
+        What they write is nothing until then. A lane that accesses several places is in ``sel`` once for each. Where
+        there is a ``signal``, completion is told to an mbarrier, and not to who waits for the issuer's groups.
+        Returns a ticket for :meth:`complete`, or None.
         """
         return None
 
-    def complete(self, ticket: Array, sel: Selection) -> None:
-        """The lanes have waited for operations they issued: ``ticket`` has one value for each lane."""
+    def complete(self, ticket: Array, sel: Selection, signal: Signal | None = None) -> None:
+        """Operations have completed that these lanes issued: ``ticket`` has one value for each lane.
+
+        The lanes have waited for them, or, where there is a ``signal``, the mbarrier has been told.
+        """
 
     def warp_sync(self, sel: Selection) -> None:
         """Lanes of a warp have met at a ``bar.warp.sync``."""
 
-    def release(self, key: Hashable, sel: Selection) -> None:
-        """What these lanes did so far becomes visible to whoever acquires from ``key`` later (a barrier's arrival)."""
+    def release(self, key: Hashable, sel: Selection, home: Indices | None = None, *, relaxed: bool = False) -> None:
+        """What these lanes did so far becomes visible to whoever acquires from ``key`` later (a barrier's arrival).
 
-    def acquire(self, key: Hashable, sel: Selection) -> None:
+        ``home`` is the CTA of the chunk in which each lane's barrier lies, its own by default; ``relaxed`` passes on
+        only what came before the lanes' last fence.
+        """
+
+    def acquire(self, key: Hashable, sel: Selection, home: Indices | None = None) -> None:
         """These lanes see what was released to ``key`` (the end of a barrier's wait)."""
+
+    def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
+        """A phase is complete in these CTAs: what was released to ``source`` can be acquired from ``target``."""
+
+    def fence(self, sel: Selection) -> None:
+        """These lanes have executed a fence."""
+
+    def proxy_fence(self, sel: Selection) -> None:
+        """These lanes have executed a fence between the generic proxy and the async proxy for shared memory."""
 
     def forget(self, key: Hashable, ctas: Mask) -> None:
         """A barrier's phase is over for these CTAs of the chunk: ``key`` begins anew."""
@@ -124,7 +161,7 @@ class Observer:
         """A warp-wide instruction was reached by part of a warp."""
 
     def misuse(self, kind: str, sel: Selection, instruction: Instruction, what: str, usually: str) -> None:
-        """An asynchronous unit was used against its rules: ``kind`` names the unit, ``what`` and ``usually`` say how."""
+        """An asynchronous unit was used against its rules; ``what`` and ``usually`` are for the message."""
 
     def finish(self) -> None:
         """A chunk of CTAs has run to its end."""
@@ -139,6 +176,10 @@ class Unit:
     def advance(self) -> bool:
         """Nothing else can run: complete something that is in flight. False if there is nothing."""
         return False
+
+    def exited(self) -> list[Resume]:
+        """Threads have exited: who waited only for them, and goes on."""
+        return []
 
     def check_drained(self) -> None:
         """Raise Deadlock if lanes still wait when nothing can run any more."""
@@ -160,7 +201,12 @@ class Machine:
         The parameter block.
     async_mode : {"late", "early"}
         When asynchronous copies land.
+    tensor_maps : sequence of PlacedMap
+        The launch's tensor maps, by the number that is in their descriptors.
+    landing : function
+        Which of that many bulk copies in flight lands next, the oldest first in order.
 
+    The CTAs of a cluster are next to each other in the chunk, by rank.
     Append to ``observers`` before anything is decoded.
     """
 
@@ -176,12 +222,15 @@ class Machine:
         params: bytes,
         *,
         async_mode: str = "late",
+        tensor_maps: Sequence[PlacedMap] = (),
+        landing: Callable[[int], int] = lambda waiting: 0,
     ) -> None:
         self.module, self.entry, self.program = module, entry, program
         self.geometry, self.symbols = geometry, symbols
         self.n_cta, self.params = n_cta, params
         self.observers: list[Observer] = []
-        self.async_mode = async_mode
+        self.async_mode, self.tensor_maps, self.landing = async_mode, tensor_maps, landing
+        self.cluster_size = geometry.cluster[0] * geometry.cluster[1] * geometry.cluster[2]
         self.warps = -(-geometry.threads // WARP)
         self.lanes = self.warps * n_cta * WARP
         lane = np.arange(self.lanes)
@@ -189,14 +238,16 @@ class Machine:
         self.cta: Indices = lane // WARP % n_cta
         self.thread: Indices = lane // (WARP * n_cta) * WARP + self.laneid
         """Linear thread index within the CTA."""
+        self.shared_stride = self._stride(symbols.shared_bytes)
+        """Bytes from the shared memory of one CTA of the chunk to that of the next."""
         self.spaces = {
             "global": global_space,
-            "shared": Space("shared", self._stride(symbols.shared_bytes) * n_cta, symbols.shared_bytes),
+            "shared": Space("shared", self.shared_stride * n_cta, symbols.shared_bytes),
             "local": Space("local", self._stride(symbols.local_bytes) * self.lanes, symbols.local_bytes),
         }
         self.bases: dict[str, Indices | None] = {
             "global": None,
-            "shared": self.cta * self._stride(symbols.shared_bytes),
+            "shared": self.cta * self.shared_stride,
             "local": lane * self._stride(symbols.local_bytes),
         }
         self.live = np.zeros(self.lanes, dtype=np.bool_)
@@ -258,7 +309,14 @@ class Machine:
     def _special_values(self, name: str) -> Array | None:
         """PTX ISA, "Special Registers"."""
         base, _, axis = name.partition(".")
-        dims = {"%ntid": self.geometry.block, "%nctaid": self.geometry.grid}
+        shape = self.geometry.cluster
+        clusters = tuple(-(-many // size) for many, size in zip(self.geometry.grid, shape, strict=True))
+        dims = {
+            "%ntid": self.geometry.block,
+            "%nctaid": self.geometry.grid,
+            "%cluster_nctaid": shape,
+            "%nclusterid": clusters,
+        }
         if axis in ("x", "y", "z"):
             k = "xyz".index(axis)
             if base in dims:
@@ -267,6 +325,10 @@ class Machine:
                 return _axis(self.thread, self.geometry.block, k)
             if base == "%ctaid":
                 return _axis(self.cta_ids[self.cta], self.geometry.grid, k)
+            if base == "%cluster_ctaid":
+                return _axis(self.cta % self.cluster_size, shape, k)
+            if base == "%clusterid":
+                return _axis(self.cta_ids[self.cta], self.geometry.grid, k) // np.uint32(shape[k])
             return None
         bit = np.uint32(1) << self.laneid.astype(np.uint32)
         values: dict[str, Callable[[], Array]] = {
@@ -279,6 +341,9 @@ class Machine:
             "%lanemask_ge": lambda: ~(bit - np.uint32(1)),
             "%lanemask_gt": lambda: ~(bit | (bit - np.uint32(1))),
             "%dynamic_smem_size": lambda: np.array(self.geometry.dynamic_smem, dtype=np.uint32),
+            "%cluster_ctarank": lambda: (self.cta % self.cluster_size).astype(np.uint32),
+            "%cluster_nctarank": lambda: np.array(self.cluster_size, dtype=np.uint32),
+            "%is_explicit_cluster": lambda: np.array(self.geometry.explicit_cluster),
             "%total_smem_size": lambda: np.array(self.symbols.shared_bytes, dtype=np.uint32),
         }
         return values[name]() if name in values else None

@@ -15,13 +15,15 @@ import numpy as np
 
 from sdpalab.sim.selection import Array, Indices, Mask
 
-__all__ = ["GLOBAL_BASE", "LOCAL_BASE", "POISON", "SHARED_BASE", "WINDOW_BITS", "WORDS", "Extent", "Space"]
+__all__ = ["GLOBAL_BASE", "LOCAL_BASE", "POISON", "RANK_SHIFT", "SHARED_BASE", "WINDOW_BITS", "WORDS", "Extent", "Space"]
 
 GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_BASE = 0x7B00_0000_0000
 LOCAL_BASE = 0x7900_0000_0000
 WINDOW_BITS = 40
 """Addresses that agree above this bit lie in the same window of the generic address space."""
+RANK_SHIFT = 24
+"""From this bit on, a shared::cluster address holds the rank of a CTA plus one; 0 is the CTA that uses it."""
 
 POISON = 0xFF
 """Byte that fills memory and registers nobody wrote: NaN in every float type, -1 in every integer type."""

@@ -22,6 +22,7 @@ from sdpalab.sim.isa.tensor import product_step
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.run_queue import RunQueue
 from sdpalab.sim.selection import WARP, Selection, count, indices, split_warps
+from sdpalab.sim.warpgroups import Warpgroups
 
 __all__ = ["Scheduler"]
 
@@ -63,6 +64,8 @@ class Scheduler:
         self.barriers = Barriers(machine)
         machine.units["bar"] = self.barriers
         self.decoder = Decoder(machine)
+        if any(instruction.opcode == "wgmma" for instruction in machine.entry.instructions):
+            self.decoder.watch = Warpgroups.of(machine).watched
         self.queue = RunQueue(machine, schedule, seed)
         self.steps = 0
         self.blocks = [

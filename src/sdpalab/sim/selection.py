@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Indices", "Mask", "Selection", "count", "indices", "merge", "split_groups", "split_warps", "subset"]
+__all__ = [
+    "Array",
+    "Indices",
+    "Mask",
+    "Selection",
+    "count",
+    "indices",
+    "merge",
+    "split_groups",
+    "split_warps",
+    "subset",
+]
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]

@@ -8,8 +8,9 @@ mode the program may not touch them, nor overwrite registers or shared memory th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -19,33 +20,42 @@ from sdpalab.sim.ir import Instruction, Register, Vector
 from sdpalab.sim.machine import Machine, Resume, Unit
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, count, indices, merge, split_groups, subset
 
-__all__ = ["GROUP_WARPS", "Flight", "Reading", "Registers", "Warpgroups"]
+__all__ = ["GROUP_WARPS", "Flight", "Product", "Reading", "Registers", "Warpgroups"]
 
 GROUP_WARPS = 4
 _LANES = GROUP_WARPS * WARP
 _KIND = "wgmma"
+_POISON = np.uint32(0xFFFFFFFF)
+_NO_WAIT = "usually a missing wgmma.wait_group, a wait for too few groups, or a missing wgmma.commit_group before it"
+_NO_FENCE = "usually a missing wgmma.fence between that access and the product"
+
+Step = Callable[[Selection], None]
 
 
 class Registers:
-    """Registers that one product or several have as accumulator, or as A fragments, and the state of each lane's.
+    """Registers that products have as an accumulator or as A fragments, and what goes on with them in each lane.
 
     Attributes
     ----------
     names : tuple of str
     results : bool
         Whether they are an accumulator.
+    rows, held : list of ndarray of uint32 [lanes]
+        The registers of an accumulator, and the sums so far while products are in flight in the late mode.
     busy : ndarray of int32 [lanes]
-        Products in flight.
+        Products in flight; ``flying`` is the sum, so that most accesses need no closer look.
     touched : ndarray of bool [lanes]
         Whether the program has accessed them since its last fence.
-    flying : int
-        Sum of ``busy``, so that a look at it settles most accesses.
     """
 
-    def __init__(self, names: tuple[str, ...], results: bool, lanes: int) -> None:
+    def __init__(self, machine: Machine, names: tuple[str, ...], results: bool) -> None:
         self.names, self.results = names, results
-        self.busy = np.zeros(lanes, dtype=np.int32)
-        self.touched = np.zeros(lanes, dtype=np.bool_)
+        self.late = machine.async_mode == "late"
+        found = [machine.row(name) for name in names] if results else []
+        self.rows: list[Array] = [row[0] for row in found if row is not None]
+        self.held: list[Array] = [np.empty_like(row) for row in self.rows] if self.late else self.rows
+        self.busy = np.zeros(machine.lanes, dtype=np.int32)
+        self.touched = np.zeros(machine.lanes, dtype=np.bool_)
         self.flying = 0
 
     def reset(self) -> None:
@@ -54,61 +64,272 @@ class Registers:
         self.touched.fill(False)
         self.flying = 0
 
-    def add(self, sel: Selection, number: int) -> None:
-        """So many products more (or less) of these lanes are in flight."""
-        self.busy[sel] += number
-        self.flying += number * count(sel)
+    def begin(self, sel: Selection) -> None:
+        """A product of these lanes is in flight."""
+        if self.late and self.rows:
+            fresh = subset(sel, self.busy[sel] == 0)
+            for row, held in zip(self.rows, self.held, strict=True):
+                held[fresh] = row[fresh]
+                row[fresh] = _POISON
+        self.busy[sel] += 1
+        self.flying += count(sel)
+
+    def end(self, sel: Selection) -> None:
+        """A product of these lanes is complete; after the last one the registers have its sum."""
+        self.busy[sel] -= 1
+        self.flying -= count(sel)
+        if self.late and self.rows:
+            done = subset(sel, self.busy[sel] == 0)
+            for row, held in zip(self.rows, self.held, strict=True):
+                row[done] = held[done]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the observers gave for shared memory that a product reads: one ticket for each lane of ``sel``."""
+    """Shared memory that a product reads: for each observer a ticket, with one value for each of the lanes ``sel``."""
 
     sel: Indices
     tickets: list[Array | None]
 
 
+class Product(Protocol):
+    """A wgmma.mma_async instruction."""
+
+    instruction: Instruction
+    registers: tuple[Registers, ...]
+
+    def land(self, flight: Flight) -> None:
+        """Read the operands and add to the accumulators."""
+
+
 @dataclass(frozen=True)
 class Flight:
-    """A product in flight, of one warpgroup of some CTAs.
+    """A product in flight, of one warpgroup in some CTAs.
 
-    ``sel`` is in the order [4 warps, CTAs, 32 lanes]; ``ctas`` and ``group`` have one value for each CTA.
+    Attributes
+    ----------
+    sel : Selection
+        Its lanes, [4 warps, CTAs, 32].
+    leaders : ndarray of int64 [CTAs]
+        The first of its lanes in each CTA.
+    group : ndarray of int32 [CTAs]
+        How many groups were committed before.
+    operands : tuple of arrays [CTAs, ...]
+        What the instruction read from registers.
     """
 
+    product: Product
     sel: Selection
-    ctas: Indices
+    leaders: Indices
     group: Array
-    registers: tuple[Registers, ...]
+    operands: tuple[Array, ...]
     readings: list[Reading]
-    finish: Callable[[Selection, Mask], None]
-    """Makes the results of these lanes visible; the mask says which CTAs of the flight they are."""
 
-    def parts(self, machine: Machine, chosen: Mask) -> tuple[Flight, Flight]:
-        """The product of the chosen of its CTAs, and of the others."""
-        parts = []
-        for mask in (chosen, ~chosen):
-            kept = np.zeros(machine.n_cta, dtype=np.bool_)
-            kept[self.ctas[mask]] = True
-            readings = []
-            for reading in self.readings:
-                mine = kept[machine.cta[reading.sel]]
-                tickets = [None if ticket is None else ticket[mine] for ticket in reading.tickets]
-                readings.append(Reading(reading.sel[mine], tickets))
-            sel, finish = subset(self.sel, kept[machine.cta[self.sel]]), self.finish
-            place = np.flatnonzero(mask)
+    def part(self, machine: Machine, chosen: Mask) -> Flight:
+        """The same in some of its CTAs."""
+        kept = np.zeros(machine.n_cta, dtype=np.bool_)
+        kept[machine.cta[self.leaders[chosen]]] = True
+        readings = []
+        for reading in self.readings:
+            mine = kept[machine.cta[reading.sel]]
+            tickets = [None if ticket is None else ticket[mine] for ticket in reading.tickets]
+            readings.append(Reading(reading.sel[mine], tickets))
+        return replace(
+            self,
+            sel=subset(self.sel, kept[machine.cta[self.sel]]),
+            leaders=self.leaders[chosen],
+            group=self.group[chosen],
+            operands=tuple(operand[chosen] for operand in self.operands),
+            readings=readings,
+        )
 
-            def finish_part(
-                sel: Selection,
-                of_part: Mask,
-                finish: Callable[[Selection, Mask], None] = finish,
-                place: Indices = place,
-                size: int = len(self.ctas),
-            ) -> None:
-                whole = np.zeros(size, dtype=np.bool_)
-                whole[place[of_part]] = True
-                finish(sel, whole)
 
-            parts.append(
-                replace(self, sel=sel, ctas=self.ctas[mask], group=self.group[mask], readings=readings, finish=finish_part)
+class Warpgroups(Unit):
+    """The warpgroups of a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.span = _LANES * machine.n_cta
+        """Lanes of one warpgroup in all CTAs."""
+        self.number: Indices = np.arange(machine.lanes) // self.span * machine.n_cta + machine.cta
+        self.groups = np.zeros(machine.lanes, dtype=np.int32)
+        """Groups that each lane has committed."""
+        self.fenced = np.zeros(machine.lanes, dtype=np.bool_)
+        self.flying: list[Flight] = []
+        self.waiting: dict[int, tuple[Instruction, Selection]] = {}
+        self.registers: dict[tuple[tuple[str, ...], bool], Registers] = {}
+        self.by_name: dict[str, list[Registers]] = {}
+        for instruction in machine.entry.instructions:
+            if instruction.opcode == "wgmma" and instruction.mods[:1] == ("mma_async",):
+                for operand, results in zip(instruction.operands[:2], (True, False), strict=False):
+                    if isinstance(operand, Vector):
+                        self._add(tuple(item.name for item in operand.items if isinstance(item, Register)), results)
+
+    @staticmethod
+    def of(machine: Machine) -> Warpgroups:
+        """The machine's warpgroups, made when first asked for."""
+        unit = machine.units.get(_KIND)
+        if not isinstance(unit, Warpgroups):
+            unit = machine.units[_KIND] = Warpgroups(machine)
+        return unit
+
+    def _add(self, names: tuple[str, ...], results: bool) -> None:
+        if (names, results) not in self.registers:
+            registers = self.registers[names, results] = Registers(self.machine, names, results)
+            for name in set(names):
+                self.by_name.setdefault(name, []).append(registers)
+
+    def reset(self) -> None:
+        """Nothing in flight, nobody waits."""
+        self.groups.fill(0)
+        self.fenced.fill(False)
+        self.flying.clear()
+        self.waiting.clear()
+        for registers in self.registers.values():
+            registers.reset()
+
+    # ---- meeting ----------------------------------------------------------------------------------------------------
+
+    def meet(
+        self, sel: Selection, instruction: Instruction, following: int, act: Callable[[Selection], None]
+    ) -> list[Resume]:
+        """Lanes arrive at an instruction of their warpgroup; those whose warpgroup is complete execute it and go on.
+
+        ``act`` gets the lanes of one warpgroup of some CTAs.
+        """
+        if instruction.pc in self.waiting:
+            sel = merge([self.waiting.pop(instruction.pc)[1], sel])
+        whole, partial = split_groups(sel, self.number, _LANES)
+        if partial is not None:
+            self.waiting[instruction.pc] = instruction, partial
+        if whole is None:
+            return []
+        place = indices(whole) // self.span
+        for number in np.unique(place):
+            act(subset(whole, place == number))
+        return [(following, whole)]
+
+    def check_drained(self) -> None:
+        """Raise Deadlock if a warpgroup is incomplete and nobody can come any more."""
+        for instruction, sel in self.waiting.values():
+            lane = int(indices(sel)[0])
+            block, thread = self.machine.where(lane)
+            there = int(np.count_nonzero(self.number[sel] == self.number[lane]))
+            source = self.machine.source(instruction)
+            raise Deadlock(
+                f"{instruction.text} at PTX line {instruction.line}{f' ({source})' if source else ''} needs all "
+                f"{_LANES} threads of a warpgroup: {there} of that of thread {thread} in block {block} are there, and "
+                "the others cannot come"
             )
-        return parts[0], parts[1]
+
+    # ---- products ---------------------------------------------------------------------------------------------------
+
+    def leaders(self, sel: Selection) -> Indices:
+        """The first lane in each CTA of a warpgroup's lanes."""
+        lanes = indices(sel)
+        return lanes[: len(lanes) // GROUP_WARPS : WARP]
+
+    def issue(self, flight: Flight) -> None:
+        """Put a product in flight; in the early mode its result is there at once."""
+        for registers in flight.product.registers:
+            self._check_registers(flight, registers)
+        for registers in flight.product.registers:
+            registers.begin(flight.sel)
+        if self.machine.async_mode == "early":
+            flight.product.land(flight)
+        self.flying.append(flight)
+
+    def commit(self, sel: Selection) -> None:
+        """The products since the last commit form a group."""
+        self.groups[sel] += 1
+
+    def fence(self, sel: Selection) -> None:
+        """What the lanes did to registers so far comes before their next products."""
+        self.fenced[sel] = True
+        for registers in self.registers.values():
+            registers.touched[sel] = False
+
+    def wait(self, sel: Selection, keep: int) -> None:
+        """Complete all products of a warpgroup but those of its last ``keep`` groups, in order."""
+        if not self.flying:
+            return
+        waiting = np.zeros(self.machine.lanes, dtype=np.bool_)
+        waiting[sel] = True
+        left: list[Flight] = []
+        for flight in self.flying:
+            ready = waiting[flight.leaders] & (flight.group < self.groups[flight.leaders] - keep)
+            if ready.all():
+                self._complete(flight)
+            elif ready.any():
+                self._complete(flight.part(self.machine, ready))
+                left.append(flight.part(self.machine, ~ready))
+            else:
+                left.append(flight)
+        self.flying = left
+
+    def _complete(self, flight: Flight) -> None:
+        if self.machine.async_mode == "late":
+            flight.product.land(flight)
+        for registers in flight.product.registers:
+            registers.end(flight.sel)
+        slot = self.machine.n_cta * WARP
+        for reading in flight.readings:
+            # Whoever has waited knows that all four warps have read: the operation is the warpgroup's.
+            first = reading.sel - reading.sel // slot % GROUP_WARPS * slot
+            everybody = first + slot * np.arange(GROUP_WARPS)[:, None]
+            for observer, ticket in zip(self.machine.observers, reading.tickets, strict=True):
+                if ticket is not None:
+                    observer.complete(ticket, everybody)
+
+    # ---- rules for registers ----------------------------------------------------------------------------------------
+
+    def _check_registers(self, flight: Flight, mine: Registers) -> None:
+        """A product's registers must be fenced, and no other tile in flight may have one of them."""
+        if not self.fenced[flight.sel].all():
+            bad = subset(flight.sel, ~self.fenced[flight.sel])
+            self.report(bad, flight.product.instruction, "there was no wgmma.fence before the first product", _NO_FENCE)
+        elif mine.touched[flight.sel].any():
+            bad = subset(flight.sel, mine.touched[flight.sel])
+            what = f"registers {mine.names[0]} to {mine.names[-1]} were accessed since the last wgmma.fence"
+            self.report(bad, flight.product.instruction, what, _NO_FENCE)
+        for other in {id(each): each for name in mine.names for each in self.by_name[name]}.values():
+            if other is not mine and (other.results or mine.results):
+                self._check_idle(flight.sel, flight.product.instruction, other, "uses registers of")
+
+    def _check_idle(self, sel: Selection, instruction: Instruction, registers: Registers, does: str) -> None:
+        if not registers.flying:
+            return
+        busy = registers.busy[sel] > 0
+        if busy.any():
+            culprit = next(each.product.instruction for each in self.flying if registers in each.product.registers)
+            role = "accumulates in" if registers.results else "reads"
+            what = f"{does} what {culprit.text} at PTX line {culprit.line} (in flight) {role}"
+            self.report(subset(sel, busy), instruction, what, _NO_WAIT)
+
+    def report(self, sel: Selection, instruction: Instruction, what: str, usually: str) -> None:
+        """Tell the observers of a mistake."""
+        for observer in self.machine.observers:
+            observer.misuse(_KIND, sel, instruction, what, usually)
+
+    def watched(self, instructions: Sequence[Instruction], step: Step) -> Step:
+        """``step``, which executes these instructions, with a look at the registers that products work on.
+
+        Reading A fragments is harmless; everything else is not.
+        """
+        uses: dict[tuple[int, str], tuple[Instruction, Registers, str]] = {}
+        for instruction in instructions:
+            for names, does in ((registers_written(instruction), "overwrites"), (registers_read(instruction), "reads")):
+                for registers in (each for name in names for each in self.by_name.get(name, ())):
+                    if registers.results or does == "overwrites":
+                        uses.setdefault((id(registers), does), (instruction, registers, does))
+        if not uses:
+            return step
+        looks = tuple(uses.values())
+
+        def run(sel: Selection) -> None:
+            for instruction, registers, does in looks:
+                self._check_idle(sel, instruction, registers, does)
+                registers.touched[sel] = True
+            step(sel)
+
+        return run

@@ -10,7 +10,7 @@ import numpy as np
 from sdpalab.sim.checks.shadow import Shadow
 from sdpalab.sim.hazards import HazardLog
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine, Observer
+from sdpalab.sim.machine import Machine, Observer, Signal
 from sdpalab.sim.memory import Space
 from sdpalab.sim.selection import Array, Indices, Selection, indices
 
@@ -47,6 +47,7 @@ class AsyncCheck(Observer):
         instruction: Instruction,
         *,
         writes: bool,
+        signal: Signal | None = None,
     ) -> Array | None:
         """An operation begins."""
         if space.name != "shared":
@@ -57,7 +58,7 @@ class AsyncCheck(Observer):
         self.open += len(index)
         return np.stack([index, np.full(len(index), width)], axis=1)
 
-    def complete(self, ticket: Array, sel: Selection) -> None:
+    def complete(self, ticket: Array, sel: Selection, signal: Signal | None = None) -> None:
         """The lanes have waited for it."""
         self.open -= len(ticket)
         for width in np.unique(ticket[:, 1]):
@@ -111,5 +112,5 @@ class AsyncCheck(Observer):
             f"{'overwrites' if writes else 'reads'} {width} bytes of shared memory at offset {int(offset[lane])} which "
             f"{other.text} at {f'{source}, ' if source else ''}PTX line {other.line} (in flight) still {does}"
         )
-        usually = "usually a missing or too weak wait (cp.async.wait_group), or a copy outside the group waited for"
+        usually = "usually a missing or too weak wait, or a copy outside the group or the phase waited for"
         self.log.add(self.machine, "async", instruction, int(indices(sel)[lane]), what, usually)

@@ -1,10 +1,15 @@
-"""Happens-before: what each warp of a CTA knows of the others, as vector clocks (FastTrack, Flanagan and Freund 2009).
+"""Happens-before: what each warp of a cluster knows of the others, as vector clocks (FastTrack, Flanagan and Freund
+2009).
 
-Each warp is an actor, and has a twin: the asynchronous operations that it issued. Time is one counter of observed
-steps for all. A warp's vector holds, for every actor of its CTA, the time up to which that actor's accesses come
-before the warp's next one. A release merges the vectors of those who arrive at a barrier into the barrier's; an
-acquire merges the barrier's into those who leave. A twin's operations are known to its warp when it has waited for
-them, and to others when they hear of that.
+Each warp is an actor, and has a twin: the asynchronous operations that it issued. Each mbarrier that copies signal is an
+actor too: those copies, whoever issued them. Time is one counter of observed steps for all. A warp's vector holds, for
+every actor of its cluster, the time up to which that actor's accesses come before the warp's next one. A release merges
+the vectors of those who arrive at a barrier into the barrier's; an acquire merges the barrier's into those who leave. A
+twin's operations are known to its warp when it has waited for them, an mbarrier's to those who wait for the phase in
+which they complete, and to others when they hear of that.
+
+Where there are instructions of the async proxy (bulk copies, wgmma), a second vector says up to which time an actor's
+accesses have also passed a fence.proxy.async (PTX ISA, "Async proxy").
 """
 
 from __future__ import annotations
@@ -13,15 +18,24 @@ from collections.abc import Hashable
 
 import numpy as np
 
+from sdpalab.sim.errors import LaunchError, StepLimit
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine
+from sdpalab.sim.machine import Machine, Signal
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection
 
-__all__ = ["ACTOR_SHIFT", "TIME_MASK", "Clocks"]
+__all__ = ["ACTOR_SHIFT", "TIME_MASK", "Clocks", "in_async_proxy"]
 
-ACTOR_SHIFT = np.uint32(24)
-TIME_MASK = np.uint32((1 << 24) - 1)
-"""A tag packs an actor (a warp, or as many further on its twin) and a time into a word; 0 is nobody."""
+ACTOR_SHIFT = np.uint32(22)
+TIME_MASK = np.uint32((1 << 22) - 1)
+"""A tag packs an actor (a warp, as many further on its twin, then mbarriers) and a time into a word; 0 is nobody."""
+_MOST_ACTORS = 1 << 10
+_SIGNALLED = 64
+"""mbarriers with copies that a CTA may have."""
+
+
+def in_async_proxy(instruction: Instruction) -> bool:
+    """Whether an instruction's accesses to shared memory are made in the async proxy (cp.async's are not)."""
+    return instruction.opcode == "wgmma" or "bulk" in instruction.mods
 
 
 class Clocks:
@@ -30,7 +44,11 @@ class Clocks:
     Attributes
     ----------
     warp : ndarray of int64 [lanes]
-        Each lane's warp in its CTA.
+        Each lane's warp in its cluster, which is its number as an actor.
+    warps : int
+        Warps of a cluster.
+    actors : int
+        Warps and twins of a cluster.
     now : int
         The time of the current step.
     floor : int
@@ -38,30 +56,54 @@ class Clocks:
     """
 
     def __init__(self, machine: Machine) -> None:
-        self.warps, self.n_cta = machine.warps, machine.n_cta
-        self.actors = 2 * machine.warps
+        self.n_cta = machine.n_cta
+        self._warps_of_cta, self._ctas = machine.warps, machine.cluster_size
+        self.warps = machine.warps * machine.cluster_size
+        self.actors = 2 * self.warps
         lane = np.arange(machine.lanes)
-        self.warp: Indices = lane // (WARP * machine.n_cta)
-        self._seat: Indices = machine.cta * machine.warps + self.warp
+        self._seat: Indices = machine.cta * machine.warps + lane // (WARP * machine.n_cta)
+        self.warp: Indices = self._seat % self.warps
         self._actor_bits = self.warp.astype(np.uint32) << ACTOR_SHIFT
         self._twin_bits = (self.warp + self.warps).astype(np.uint32) << ACTOR_SHIFT
-        self._vectors = np.zeros((machine.n_cta * machine.warps, self.actors), dtype=np.uint32)
-        self._own = np.arange(machine.n_cta * machine.warps) % machine.warps
+        code = machine.entry.instructions
+        signals = any("mbarrier::complete_tx::bytes" in instruction.mods for instruction in code)
+        columns = self.actors + (_SIGNALLED * machine.cluster_size if signals else 0)
+        seats = machine.n_cta * machine.warps
+        planes = 2 if any(map(in_async_proxy, code)) else 1
+        self._state = np.zeros((planes, seats, min(columns, _MOST_ACTORS)), dtype=np.uint32)
+        """What each warp knows; in the second plane, what has passed a proxy fence."""
+        self._fenced_at = np.zeros_like(self._state)
+        """What each warp knew at its last fence: a relaxed arrival passes that on."""
+        self._vectors = self._state[0]
+        self._landed = np.zeros((machine.n_cta // machine.cluster_size, columns), dtype=np.uint32)
+        """For each cluster, the latest copy of each mbarrier that has landed."""
+        self._own = np.arange(seats) % self.warps
         self._objects: dict[Hashable, Array] = {}
+        self._slots: dict[int, int] = {}
         self.reset()
 
     def reset(self) -> None:
         """Time begins. Everybody knows all of its own accesses, and all of twins that have issued nothing."""
         self.now, self.floor = 0, 0
         self.instructions: list[Instruction | None] = [None]
-        self._vectors.fill(0)
+        self._state.fill(0)
         self._vectors[np.arange(len(self._own)), self._own] = TIME_MASK
         self._vectors[:, self.warps :] = TIME_MASK
+        self._fenced_at.fill(0)
+        self._landed.fill(0)
         self._objects.clear()
 
     def tick(self, instruction: Instruction) -> None:
-        """A step begins."""
+        """A step begins.
+
+        Raises
+        ------
+        StepLimit
+            If there are more steps than a tag has room for.
+        """
         self.now += 1
+        if self.now >= int(TIME_MASK):
+            raise StepLimit(f"the race check follows at most {int(TIME_MASK) - 1} memory accesses of a chunk of blocks")
         self.instructions.append(instruction)
 
     def tags(self, sel: Selection) -> Array:
@@ -74,17 +116,38 @@ class Clocks:
         times = tags & TIME_MASK
         if int(times.max()) <= self.floor:
             return None
-        actors = (tags >> ACTOR_SHIFT).astype(np.int64)
-        seats = (self._seat[sel] * self.actors).reshape(-1, *(1,) * (tags.ndim - 1))
-        late: Mask = times > self._vectors.reshape(-1).take(seats + actors)
+        late: Mask = times > self._known(0, sel, tags)
         return late if late.any() else None
 
-    def in_flight(self, sel: Selection, tags: Array) -> Mask:
-        """Which tags are of asynchronous operations that their own issuer (of the lane's CTA) has not waited for."""
+    def unfenced(self, sel: Selection, tags: Array) -> Mask:
+        """Which tags are of accesses in the generic proxy that no fence.proxy.async has passed on to these lanes."""
+        generic: Mask = tags >> ACTOR_SHIFT < self.actors
+        return generic & ((tags & TIME_MASK) > self._known(1, sel, tags))
+
+    def _known(self, plane: int, sel: Selection, tags: Array) -> Array:
+        """Up to which time the lanes know each tag's actor."""
         actors = (tags >> ACTOR_SHIFT).astype(np.int64)
-        issuer = (self._seat[sel] - self.warp[sel])[:, None] + actors % self.warps
-        flying: Mask = (actors >= self.warps) & (tags & TIME_MASK > self._vectors[issuer, actors])
+        seats = (self._seat[sel] * self._state.shape[2]).reshape(-1, *(1,) * (tags.ndim - 1))
+        return self._state[plane].reshape(-1).take(seats + actors)
+
+    def in_flight(self, sel: Selection, tags: Array) -> Mask:
+        """Which tags are of asynchronous operations (of the lane's cluster) that have not completed."""
+        actors = (tags >> ACTOR_SHIFT).astype(np.int64)
+        times = tags & TIME_MASK
+        first = (self._seat[sel] - self.warp[sel])[:, None]
+        issuer = first + actors % self.warps
+        flying: Mask = (actors >= self.warps) & (actors < self.actors) & (times > self._vectors[issuer, actors])
+        flying |= (actors >= self.actors) & (times > self._landed[first // self.warps, actors])
         return flying
+
+    def describe(self, tag: int) -> str:
+        """Who left a tag, for messages."""
+        actor = tag >> int(ACTOR_SHIFT)
+        if actor >= self.actors:
+            return "asynchronously,"
+        warp = actor % self.warps
+        cta = f" of CTA {warp // self._warps_of_cta} of the cluster" if self._ctas > 1 else ""
+        return f"of warp {warp % self._warps_of_cta}{cta}{', asynchronously,' if actor >= self.warps else ''}"
 
     def _seats(self, sel: Selection) -> Indices:
         """The warps that have a lane in ``sel``, each once."""
@@ -95,38 +158,103 @@ class Clocks:
     def _set_floor(self) -> None:
         self.floor = min(int(self._vectors.min()), self.now)
 
-    def issue(self, sel: Selection) -> Array:
-        """The lanes issue an asynchronous operation now: the tag of their twins, which nobody knows yet."""
-        twins = self.warps + np.flatnonzero(np.bincount(self.warp[sel], minlength=self.warps))
-        fresh = self._vectors[:, twins] == TIME_MASK
-        if fresh.any():
-            self._vectors[:, twins] = np.where(fresh, np.uint32(self.now - 1), self._vectors[:, twins])
+    # ---- asynchronous operations ------------------------------------------------------------------------------------
+
+    def issue(self, sel: Selection, signal: Signal | None = None) -> Array:
+        """The lanes issue an asynchronous operation now: its tag (of their twins, or of the mbarriers that it signals),
+        which nobody knows yet."""
+        if signal is None:
+            actors = self.warps + np.flatnonzero(np.bincount(self.warp[sel], minlength=self.warps))
+            bits = self._twin_bits[sel]
+        else:
+            mine = self._actors_of(signal)
+            actors, bits = np.unique(mine), mine.astype(np.uint32) << ACTOR_SHIFT
+        if (self._vectors[:, actors] == TIME_MASK).any():
+            for known in (self._state, self._fenced_at, *self._objects.values()):
+                known[:, :, actors] = np.minimum(known[:, :, actors], np.uint32(self.now - 1))
             self._set_floor()
-        tags: Array = self._twin_bits[sel] | np.uint32(self.now)
+        tags: Array = bits | np.uint32(self.now)
         return tags
 
-    def complete(self, tags: Array, sel: Selection) -> None:
-        """The lanes have waited for what they issued under ``tags``."""
-        actors = (tags >> ACTOR_SHIFT).astype(np.int64)
-        np.maximum.at(self._vectors, (self._seat[sel], actors), tags & TIME_MASK)
-        self._set_floor()
+    def _actors_of(self, signal: Signal) -> Indices:
+        """The actor of each mbarrier of ``signal``; the same address in the CTAs of a cluster is several."""
+        slot = self._slots.setdefault(signal.offset, len(self._slots))
+        actors: Indices = self.actors + slot * self._ctas + signal.home % self._ctas
+        if int(actors.max()) >= self._state.shape[2]:
+            most = (self._state.shape[2] - self.actors) // self._ctas
+            raise LaunchError(f"the race check follows at most {most} mbarriers of a block of this size with bulk copies")
+        return actors
 
-    def release(self, key: Hashable, sel: Selection) -> None:
-        """The lanes' warps arrive at ``key``: what they did until now is passed on."""
-        seats = self._seats(sel)
-        vector = self._objects.setdefault(key, np.zeros((self.n_cta, self.actors), dtype=np.uint32))
-        passed = self._vectors[seats]
-        passed[np.arange(len(seats)), self._own[seats]] = self.now
-        np.maximum.at(vector, seats // self.warps, passed)
+    def complete(self, tags: Array, sel: Selection, signal: Signal | None = None) -> None:
+        """The lanes have waited for what they issued under ``tags``; or it has landed, and the mbarriers know."""
+        actors, times = (tags >> ACTOR_SHIFT).astype(np.int64), tags & TIME_MASK
+        if signal is None:
+            np.maximum.at(self._vectors, (self._seat[sel], actors), times)
+            self._set_floor()
+        else:
+            np.maximum.at(self._object(signal.key)[0], (signal.home, actors), times)
+            np.maximum.at(self._landed, (signal.home // self._ctas, actors), times)
 
-    def acquire(self, key: Hashable, sel: Selection) -> None:
+    # ---- order ------------------------------------------------------------------------------------------------------
+
+    def _object(self, key: Hashable) -> Array:
+        shape = self._state.shape[0], self.n_cta, self._state.shape[2]
+        return self._objects.setdefault(key, np.zeros(shape, dtype=np.uint32))
+
+    def _present(self, seats: Indices) -> Array:
+        """What these warps know now, their own accesses up to now among it."""
+        known = self._state[:, seats]
+        known[0, np.arange(len(seats)), self._own[seats]] = self.now
+        return known
+
+    def _pairs(self, sel: Selection, home: Indices | None) -> tuple[Indices, Indices]:
+        """(warp, CTA that has the object) of these lanes, each pair once."""
+        if home is None:
+            seats = self._seats(sel)
+            return seats, seats // self._warps_of_cta
+        pairs = np.unique(self._seat[sel] * self.n_cta + home)
+        return pairs // self.n_cta, pairs % self.n_cta
+
+    def release(self, key: Hashable, sel: Selection, home: Indices | None = None, *, relaxed: bool = False) -> None:
+        """The lanes' warps arrive at ``key``: what they did until now (or until their last fence) is passed on."""
+        seats, homes = self._pairs(sel, home)
+        passed = self._fenced_at[:, seats] if relaxed else self._present(seats)
+        vector = self._object(key)
+        if len(np.unique(homes)) == len(homes):
+            vector[:, homes] = np.maximum(vector[:, homes], passed)
+        else:
+            np.maximum.at(vector, (slice(None), homes), passed)
+
+    def acquire(self, key: Hashable, sel: Selection, home: Indices | None = None) -> None:
         """The lanes' warps leave ``key``."""
         if key in self._objects:
-            seats = self._seats(sel)
-            self._vectors[seats] = np.maximum(self._vectors[seats], self._objects[key][seats // self.warps])
+            seats, homes = self._pairs(sel, home)
+            learnt = self._objects[key][:, homes]
+            if home is None or len(np.unique(seats)) == len(seats):
+                self._state[:, seats] = np.maximum(self._state[:, seats], learnt)
+            else:
+                np.maximum.at(self._state, (slice(None), seats), learnt)
             self._set_floor()
+
+    def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
+        """What was released to ``source`` of these CTAs can be acquired from ``target``, and ``source`` begins anew."""
+        if source in self._objects:
+            vector, public = self._object(source), self._object(target)
+            public[:, ctas] = np.maximum(public[:, ctas], vector[:, ctas])
+            vector[:, ctas] = 0
 
     def forget(self, key: Hashable, ctas: Mask) -> None:
         """``key`` begins anew for these CTAs."""
         if key in self._objects:
-            self._objects[key][ctas] = 0
+            self._objects[key][:, ctas] = 0
+
+    def fence(self, sel: Selection) -> None:
+        """A fence of the lanes' warps, for their relaxed arrivals after it."""
+        seats = self._seats(sel)
+        self._fenced_at[:, seats] = self._present(seats)
+
+    def proxy_fence(self, sel: Selection) -> None:
+        """What the lanes' warps know now has passed a fence.proxy.async."""
+        if len(self._state) > 1:
+            seats = self._seats(sel)
+            self._state[1, seats] = np.maximum(self._state[1, seats], self._present(seats)[0])

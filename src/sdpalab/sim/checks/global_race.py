@@ -1,9 +1,9 @@
 """The ``race`` check for global memory: accesses of different blocks, or of a block's warps, that nothing orders.
 
 Blocks of a grid run in any order, or at the same time. What orders them is a strong operation: an atomic, or an ld or
-st that is volatile, relaxed, acquire or release. One that reads a place which another block wrote so orders that block's
-accesses up to then before the reader's later ones; that a fence belongs in between is not checked. Steps in which more
-than a thousand lanes do atomics (histograms, sums) order nothing.
+st that is volatile, relaxed, acquire or release. One that reads a place which another block wrote so orders that
+block's accesses up to then before the reader's later ones; that a fence belongs in between is not checked. Steps in
+which more than a thousand lanes do atomics (histograms, sums) order nothing.
 """
 
 from __future__ import annotations

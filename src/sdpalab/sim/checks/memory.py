@@ -6,7 +6,7 @@ import numpy as np
 
 from sdpalab.sim.hazards import HazardLog
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine, Observer
+from sdpalab.sim.machine import Machine, Observer, Signal
 from sdpalab.sim.memory import Space
 from sdpalab.sim.selection import Array, Indices, Selection, indices
 
@@ -93,6 +93,7 @@ class MemoryCheck(Observer):
         instruction: Instruction,
         *,
         writes: bool,
+        signal: Signal | None = None,
     ) -> Array | None:
         """What an asynchronous operation writes counts as written; touching it too early is for the ``async`` check."""
         if writes:

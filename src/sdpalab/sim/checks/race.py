@@ -14,11 +14,11 @@ from functools import partial
 
 import numpy as np
 
-from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK, Clocks
+from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK, Clocks, in_async_proxy
 from sdpalab.sim.checks.shadow import Shadow, granule_of
 from sdpalab.sim.hazards import HazardLog
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine, Observer
+from sdpalab.sim.machine import Machine, Observer, Signal
 from sdpalab.sim.memory import Space
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices
 
@@ -26,6 +26,8 @@ __all__ = ["RaceCheck"]
 
 _USUALLY = "usually a missing barrier between them"
 _USUALLY_IN_FLIGHT = "usually a missing wait for the copy, or a missing barrier after that wait"
+
+_USUALLY_PROXY = "usually a missing fence.proxy.async between the write and the barrier after it"
 
 
 @dataclass
@@ -42,7 +44,7 @@ class _Access:
 
 
 class RaceCheck(Observer):
-    """Races between the warps of a CTA, and with the asynchronous operations they issued, in shared memory."""
+    """Races between the warps of a cluster, and with the asynchronous operations they issued, in shared memory."""
 
     def __init__(self, machine: Machine, log: HazardLog, *, in_flight: bool) -> None:
         self.machine, self.log = machine, log
@@ -58,7 +60,7 @@ class RaceCheck(Observer):
         """Actors that have read anything."""
         self.by_atomic: Shadow | None = None
         """Granules whose last writer was an atomic operation."""
-        if any(instruction.opcode in ("atom", "red") for instruction in machine.entry.instructions):
+        if any(instruction.opcode in ("atom", "red", "mbarrier") for instruction in machine.entry.instructions):
             self.by_atomic = Shadow(size, granule)
         machine.on_reset.append(self.reset)
 
@@ -132,6 +134,7 @@ class RaceCheck(Observer):
         instruction: Instruction,
         *,
         writes: bool,
+        signal: Signal | None = None,
     ) -> Array | None:
         """An asynchronous access is its issuer's twin's: others know of it when they know that it has completed."""
         if space.name != "shared":
@@ -141,25 +144,39 @@ class RaceCheck(Observer):
         self._check_writer(access, "overwrites what {other} wrote" if writes else "reads what {other} wrote")
         if writes:
             self._check_readers(access)
-        tags = self.clocks.issue(sel)
+        if in_async_proxy(instruction):
+            self._check_proxy(access, "overwrites" if writes else "reads")
+        tags = self.clocks.issue(sel, signal)
         if writes:
             self._mark_write(access, tags)
         else:
-            twins = self.clocks.warp[sel] + self.clocks.warps
+            twins = self.clocks.warp[sel] + self.clocks.warps  # a copy that signals is read by its issuer's twin too
             self._mark_read(access, twins * self.reader.plane_bytes, twins)
         return tags
 
-    def complete(self, ticket: Array, sel: Selection) -> None:
+    def complete(self, ticket: Array, sel: Selection, signal: Signal | None = None) -> None:
         """See :meth:`Clocks.complete`."""
-        self.clocks.complete(ticket, sel)
+        self.clocks.complete(ticket, sel, signal)
 
-    def release(self, key: Hashable, sel: Selection) -> None:
+    def release(self, key: Hashable, sel: Selection, home: Indices | None = None, *, relaxed: bool = False) -> None:
         """See :meth:`Clocks.release`."""
-        self.clocks.release(key, sel)
+        self.clocks.release(key, sel, home, relaxed=relaxed)
 
-    def acquire(self, key: Hashable, sel: Selection) -> None:
+    def acquire(self, key: Hashable, sel: Selection, home: Indices | None = None) -> None:
         """See :meth:`Clocks.acquire`."""
-        self.clocks.acquire(key, sel)
+        self.clocks.acquire(key, sel, home)
+
+    def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
+        """See :meth:`Clocks.publish`."""
+        self.clocks.publish(source, target, ctas)
+
+    def fence(self, sel: Selection) -> None:
+        """See :meth:`Clocks.fence`."""
+        self.clocks.fence(sel)
+
+    def proxy_fence(self, sel: Selection) -> None:
+        """See :meth:`Clocks.proxy_fence`."""
+        self.clocks.proxy_fence(sel)
 
     def forget(self, key: Hashable, ctas: Mask) -> None:
         """See :meth:`Clocks.forget`."""
@@ -174,6 +191,19 @@ class RaceCheck(Observer):
         for actor in self.readers:
             times = self.reader.gather(access.index + actor * self.reader.plane_bytes, access.width)
             self._check(access, times | np.uint32(actor) << ACTOR_SHIFT, "overwrites what {other} reads")
+
+    def _check_proxy(self, access: _Access, does: str) -> None:
+        """An access in the async proxy to what was written in the generic one wants a fence between the proxies."""
+        tags = self.writer.gather(access.index, access.width)
+        bad = self.clocks.unfenced(access.sel, tags)
+        unordered = self.clocks.unordered(access.sel, tags)
+        if unordered is not None:
+            bad &= ~unordered  # that is a race
+        if not bad.any():
+            return
+        lane, column = (int(place[0]) for place in np.nonzero(bad))
+        what = f"{does} in the async proxy what {{other}} wrote in the generic proxy"
+        self._report(access, lane, what, int(tags[lane, column]), "proxy")
 
     def _check(self, access: _Access, tags: Array, what: str) -> None:
         """Report the first access that is not ordered after those that left ``tags``."""
@@ -208,20 +238,19 @@ class RaceCheck(Observer):
         times = np.full(len(access.index), self.clocks.now, dtype=np.uint32)
         self.reader.scatter(access.index + planes, access.width, times)
 
-    def _report(self, access: _Access, lane: int, what: str, tag: int) -> None:
-        actor, other = tag >> int(ACTOR_SHIFT), self.clocks.instructions[tag & int(TIME_MASK)]
+    def _report(self, access: _Access, lane: int, what: str, tag: int, kind: str = "race") -> None:
+        other = self.clocks.instructions[tag & int(TIME_MASK)]
         assert other is not None
-        in_flight = actor >= self.clocks.warps
         source = self.machine.source(other)
         party = (
-            f"{other.text} of warp {actor % self.clocks.warps}{', asynchronously,' if in_flight else ''} "
-            f"at {f'{source}, ' if source else ''}PTX line {other.line}"
+            f"{other.text} {self.clocks.describe(tag)} at {f'{source}, ' if source else ''}PTX line {other.line}"
         )
         place = f"{access.width} bytes of shared memory at offset {int(access.offset[lane])}"
         lane_of_machine = int(indices(access.sel)[lane])
-        usually = _USUALLY_IN_FLIGHT if in_flight else _USUALLY
+        asynchronous = tag >> int(ACTOR_SHIFT) >= self.clocks.warps
+        usually = _USUALLY_PROXY if kind == "proxy" else _USUALLY_IN_FLIGHT if asynchronous else _USUALLY
         text = f"{what.format(other=party)}, {place}"
-        self.log.add(self.machine, "race", access.instruction, lane_of_machine, text, usually)
+        self.log.add(self.machine, kind, access.instruction, lane_of_machine, text, usually)
 
 
 def _changes(space: Space, index: Indices, width: int, words: Array) -> Mask:

@@ -51,7 +51,7 @@ class WarpRaceCheck(Observer):
         """The lanes have met: what they did before comes before what they do now."""
         self.epoch[sel] += 1
 
-    def acquire(self, key: Hashable, sel: Selection) -> None:
+    def acquire(self, key: Hashable, sel: Selection, home: Indices | None = None) -> None:
         """A barrier's end is a meeting too."""
         self.epoch[sel] += 1
 

@@ -9,13 +9,14 @@ import numpy as np
 from sdpalab.sim.decode import Decoder
 from sdpalab.sim.errors import IllegalAccess, UnsupportedInstruction
 from sdpalab.sim.ir import Address, Instruction, Operand, Register, Symbol
-from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, POISON, SHARED_BASE, WINDOW_BITS, WORDS, Space
+from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, POISON, RANK_SHIFT, SHARED_BASE, WINDOW_BITS, WORDS, Space
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
 
 __all__ = ["Accessor", "address_register"]
 
 _WINDOWS = {SHARED_BASE >> WINDOW_BITS: "shared", LOCAL_BASE >> WINDOW_BITS: "local"}
+_USUALLY_EXITED = "usually a missing barrier.cluster before the end of the kernel"
 _BASES = {"global": GLOBAL_BASE, "shared": SHARED_BASE, "local": LOCAL_BASE}
 
 
@@ -44,14 +45,18 @@ class Accessor:
     Parameters
     ----------
     space : str
-        ``global``, ``shared``, ``local``, or ``generic``, where each lane's address decides.
+        ``global``, ``shared``, ``shared::cluster``, ``local``, or ``generic``, where each lane's address decides.
     width : int
         Bytes that one lane accesses; the address must be a multiple of it.
+    only : str
+        The one space that a generic address may lie in, where the instruction wants that.
     """
 
-    def __init__(self, decoder: Decoder, instruction: Instruction, operand: Operand, space: str, width: int) -> None:
+    def __init__(
+        self, decoder: Decoder, instruction: Instruction, operand: Operand, space: str, width: int, only: str = ""
+    ) -> None:
         self.machine, self.instruction, self.width = decoder.machine, instruction, width
-        self.space = "global" if space == "const" else space
+        self.space, self.only = "global" if space == "const" else space, only
         self.values, self.shift = address_register(decoder, instruction, operand)
         self.observers = decoder.machine.observers
 
@@ -65,7 +70,7 @@ class Accessor:
         CTA, lane or arena, indices into the space's data. One part unless a generic address spreads over several
         spaces.
         """
-        width = width or self.width
+        width = self.width if width == 0 else width
         address: Indices = self.values[sel].astype(np.int64)
         if self.shift:
             address += self.shift
@@ -74,6 +79,8 @@ class Accessor:
         if self.space != "generic":
             if self.space == "global":
                 address -= GLOBAL_BASE
+            if self.space == "shared::cluster":
+                return self._of_cluster(sel, address, width)
             return self._legal(self.space, sel, address, width)
         window = address >> WINDOW_BITS
         parts: list[tuple[Space, Selection, Indices, Indices]] = []
@@ -82,21 +89,52 @@ class Accessor:
             mask = window == value
             whole = bool(mask.all())
             chosen = sel if whole else subset(sel, mask)
-            parts += self._legal(name, chosen, (address if whole else address[mask]) - _BASES[name], width)
+            offset = (address if whole else address[mask]) - _BASES[name]
+            if self.only and name != self.only:
+                self._drop("out-of-bounds", self.machine.spaces[self.only], chosen, offset, offset == offset, width)
+            elif name == "shared":
+                parts += self._of_cluster(chosen, offset, width)
+            else:
+                parts += self._legal(name, chosen, offset, width)
         return parts
 
-    def _legal(
-        self, name: str, sel: Selection, offset: Indices, width: int
+    def _of_cluster(
+        self, sel: Selection, address: Indices, width: int
     ) -> list[tuple[Space, Selection, Indices, Indices]]:
+        """Accesses to the shared memory of any CTA of the cluster (PTX ISA, "shared::cluster")."""
+        if int(address.max()) < 1 << RANK_SHIFT:
+            return self._legal("shared", sel, address, width)
+        machine = self.machine
+        cta = machine.cta[sel]
+        rank = (address >> RANK_SHIFT) - 1
+        target = np.where(rank < 0, cta, cta - cta % machine.cluster_size + rank)
+        known = rank < machine.cluster_size  # of others the rank stays in the offset, which is out of bounds so
+        offset = np.where(known, address & (1 << RANK_SHIFT) - 1, address)
+        gone = known & ~np.isin(target, machine.cta[machine.live])
+        if gone.any():
+            what = "reaches into the shared memory of a CTA of its cluster that has exited"
+            for observer in self.observers:
+                observer.misuse("cluster", subset(sel, gone), self.instruction, what, _USUALLY_EXITED)
+        return self._legal("shared", sel, offset, width, target * machine.shared_stride)
+
+    def _legal(
+        self, name: str, sel: Selection, offset: Indices, width: int, origin: Indices | None = None
+    ) -> list[tuple[Space, Selection, Indices, Indices]]:
+        """What is aligned and in bounds; ``origin`` is where each lane's stretch begins, if it is not its own."""
         space, align = self.machine.spaces[name], self.width
         if align > 1 and int(np.bitwise_or.reduce(offset)) & (align - 1):
-            sel, offset = self._drop("misaligned", space, sel, offset, offset & (align - 1) != 0, width)
+            bad = offset & (align - 1) != 0
+            sel, offset = self._drop("misaligned", space, sel, offset, bad, align)
+            origin = None if origin is None else origin[~bad]
         if len(offset):
             outside = space.out_of_bounds(offset, width)
             if outside is not None:
                 sel, offset = self._drop("out-of-bounds", space, sel, offset, outside, width)
+                origin = None if origin is None else origin[~outside]
         if not len(offset):
             return []
+        if origin is not None:
+            return [(space, sel, offset, offset + origin)]
         base = self.machine.bases[name]
         return [(space, sel, offset, offset if base is None else offset + base[sel])]
 

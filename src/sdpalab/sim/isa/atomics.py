@@ -63,7 +63,7 @@ def _atomic(decoder: Decoder, instruction: Instruction) -> Step:
     mods.choice(_ORDERS, default="relaxed")
     mods.choice(_SCOPES, default="gpu")
     space = take_space(mods)
-    if space not in ("global", "shared", "generic"):
+    if space not in ("global", "shared", "shared::cluster", "generic"):
         raise mods.unsupported(f"no atomics on .{space}")
     operation = mods.choice(_UPDATES if returns else _WITHOUT_RESULT)
     type_ = mods.type()

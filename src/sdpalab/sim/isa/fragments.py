@@ -9,16 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import ml_dtypes
 import numpy as np
 
 from sdpalab.sim.decode import Decoder
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.selection import WARP, Array, Selection, count, split_warps
 
-__all__ = ["accumulator", "blocks", "float32", "pack_accumulator", "store_accumulator", "whole_warps"]
+__all__ = [
+    "accumulator",
+    "blocks",
+    "factors",
+    "float32",
+    "integer_sum",
+    "pack_accumulator",
+    "store_accumulator",
+    "whole_warps",
+]
 
 _HALF_TO_FLOAT: Array = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
 """float32 value of every float16 pattern: a look-up is faster than NumPy's conversion."""
+_FP8_TO_FLOAT: dict[str, Array] = {
+    "e4m3": np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32),
+    "e5m2": np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e5m2).astype(np.float32),
+}
+_TF32_BITS = np.uint32(0xFFFFE000)
 
 
 def float32(bits: Array, kind: str) -> Array:
@@ -28,6 +43,38 @@ def float32(bits: Array, kind: str) -> Array:
     else:
         values = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return values
+
+
+def factors(raw: Array, kind: str) -> Array:
+    """Elements along the last axis of packed bytes as float32, exactly.
+
+    Parameters
+    ----------
+    raw : ndarray of uint8 [..., bytes], contiguous
+    kind : str
+        f16, bf16, tf32 (whose last 13 bits are ignored), e4m3, e5m2, s8, u8, s4 or u4 (the low half of a byte first).
+    """
+    if kind in ("f16", "bf16"):
+        return float32(raw.view(np.uint16), kind)
+    if kind == "tf32":
+        values: Array = (raw.view(np.uint32) & _TF32_BITS).view(np.float32)
+        return values
+    if kind in _FP8_TO_FLOAT:
+        values = _FP8_TO_FLOAT[kind].take(raw)
+        return values
+    if kind in ("s8", "u8"):
+        return raw.view(np.int8 if kind == "s8" else np.uint8).astype(np.float32)
+    halves = np.stack([raw << np.uint8(4), raw & np.uint8(0xF0)], axis=-1).reshape(*raw.shape[:-1], -1)
+    values = (halves.view(np.int8 if kind == "s4" else np.uint8) >> 4).astype(np.float32)
+    return values
+
+
+def integer_sum(product: Array, addend: Array, saturates: bool) -> Array:
+    """int32 accumulator plus exact float32 products of integers: clamped to int32 (``.satfinite``), or wrapped."""
+    total = addend.astype(np.int64) + product.astype(np.int64)
+    if saturates:
+        np.clip(total, -(1 << 31), (1 << 31) - 1, out=total)
+    return total.astype(np.int32)
 
 
 def blocks(rows: Sequence[Array], sel: Selection, grid: tuple[int, int], order: Sequence[tuple[int, int]]) -> Array:
@@ -43,19 +90,19 @@ def blocks(rows: Sequence[Array], sel: Selection, grid: tuple[int, int], order: 
 
 
 def accumulator(rows: Sequence[Array], sel: Selection, columns: int) -> Array:
-    """A 16 x ``columns`` float32 accumulator: float32 [warps, 16, columns].
+    """A 16 x ``columns`` accumulator of float32 or int32, as the rows are: [warps, 16, columns].
 
     Each 8 columns take four registers: (row g, columns 2t and 2t + 1), then (row g + 8, the same columns).
     """
     warps = count(sel) // WARP
-    out = np.empty((warps, 2, 8, columns // 8, 4, 2), dtype=np.float32)
+    out = np.empty((warps, 2, 8, columns // 8, 4, 2), dtype=rows[0].dtype)
     for i, row in enumerate(rows):
         out[:, i // 2 % 2, :, i // 4, :, i % 2] = row[sel].reshape(warps, 8, 4)
     return out.reshape(warps, 16, columns)
 
 
 def store_accumulator(rows: Sequence[Array], sel: Selection, matrix: Array) -> None:
-    """The inverse of :func:`accumulator`: write float32 [warps, 16, columns] to the registers' rows."""
+    """The inverse of :func:`accumulator`: write [warps, 16, columns] to the registers' rows."""
     warps, _, columns = matrix.shape
     parts = matrix.reshape(warps, 2, 8, columns // 8, 4, 2)
     for i, row in enumerate(rows):

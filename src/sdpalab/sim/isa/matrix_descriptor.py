@@ -1,9 +1,10 @@
-"""Where wgmma finds its operands in shared memory (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout").
+"""Where wgmma finds its operands in shared memory (PTX ISA, "Asynchronous Warpgroup Level Matrix", the sections
+"Shared Memory Matrix Layout", "Strides", "Canonical Layouts" and "Matrix Descriptor Format").
 
 An operand of one instruction is ``rows`` lines (of M or N) by 32 bytes of K, in chunks of 16 bytes. K-major, a chunk is
-half a line, and 8 lines of it make a core matrix; MN-major, a chunk is 8 lines of 16-bit elements at one k. The canonical
-layouts place the chunks; a swizzle then exchanges chunks by address bits: 4 to 6 are XORed with 7 to 9, as far as the
-mode's width reaches.
+half a line, and 8 lines of it make a core matrix; MN-major, a chunk is 8 lines of 16-bit elements at one k. The
+canonical layouts place the chunks; a swizzle then exchanges chunks by address bits: 4 to 6 are XORed with 7 to 9, as
+far as the mode's width reaches.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ def chunk_offsets(descriptors: Array, rows: int, *, k_major: bool) -> Indices:
     for mode in np.unique(modes):
         mine = modes == mode
         lbo, sbo = leading[mine, None, None, None], stride[mine, None, None, None]
-        width = _SWIZZLE_BYTES[mode]
+        width = _SWIZZLE_BYTES[int(mode)]
         across = width // CHUNK
+        place: Indices
         if k_major:
             place = inner * width + outer * sbo + half * (CHUNK if mode else lbo)
         elif mode:
@@ -62,11 +64,12 @@ def chunk_offsets(descriptors: Array, rows: int, *, k_major: bool) -> Indices:
 
 def _field(descriptors: Array, shift: int) -> Indices:
     """A field of the descriptor, which leaves out the lowest four bits of its value."""
-    return (descriptors >> np.uint64(shift) & _ADDRESS_BITS).astype(np.int64) << 4
+    field: Indices = (descriptors >> np.uint64(shift) & _ADDRESS_BITS).astype(np.int64) << 4
+    return field
 
 
 def lines(chunks: Array, *, k_major: bool) -> Array:
-    """Chunks [n, 2 * rows, 16] of bytes, in the order of :func:`chunk_offsets`, as lines [n, rows, 32] of bytes along K."""
+    """Chunks in the order of :func:`chunk_offsets`, uint8 [n, 2 * rows, 16], as lines along K, uint8 [n, rows, 32]."""
     n, count, _ = chunks.shape
     if k_major:
         tiles = chunks.reshape(n, count // 16, 2, 8, CHUNK).swapaxes(2, 3)

@@ -32,9 +32,11 @@ def take_memory_mods(mods: Mods) -> None:
 
 
 def take_space(mods: Mods) -> str:
-    """The state space of an access: global, shared, local, const, param or generic."""
+    """The state space of an access: global, shared, shared::cluster, local, const, param or generic."""
     if mods.flag("shared::cta"):
         return "shared"
+    if mods.flag("shared::cluster"):
+        return "shared::cluster"
     return mods.choice(("global", "shared", "local", "const", "param"), default="generic")
 
 
@@ -206,7 +208,7 @@ def _isspacep(decoder: Decoder, instruction: Instruction) -> Step:
     mods.done()
     source = decoder.src(instruction, instruction.operands[1], TYPES["u64"])
     destination = decoder.dst(instruction, instruction.operands[0], TYPES["pred"])
-    windows = {name: generic_base(name) >> WINDOW_BITS for name in ("shared", "local")}
+    windows = {name: generic_base(name) >> WINDOW_BITS for name in ("shared", "shared::cluster", "local")}
 
     def step(sel: Selection) -> None:
         window = source[sel] >> np.uint64(WINDOW_BITS)

@@ -151,7 +151,7 @@ def product_step(decoder: Decoder, product: Product) -> Step:
             result += accumulator(c, part, 8 * wide)
             store_accumulator(d, part, result)
 
-    return step
+    return decoder.watch([mma for chain in chains for mma in chain.instructions], step)
 
 
 def _batches(lanes: Selection) -> list[Selection]:

@@ -1,0 +1,178 @@
+"""``sdpalab sanitize``: races and memory errors, found on the simulator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from sdpalab.commands.common import (
+    JsonOption,
+    SetOption,
+    console_for,
+    parse_settings,
+    problem_of,
+    progress_console,
+    verdict_text,
+    write_json,
+)
+from sdpalab.errors import UserError
+from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.plan import INCLUDE_DIR
+
+if TYPE_CHECKING:
+    from sdpalab.run.sanitize import Modes, Progress, Sanitized
+
+__all__ = ["sanitize"]
+
+
+def sanitize(
+    kernel: Annotated[
+        str,
+        typer.Argument(
+            metavar="KERNEL", help="A shipped kernel's name, your own as FILE.py or FILE.py:NAME, or FILE.ptx."
+        ),
+    ],
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="B,H,S,D",
+            help="What to run it on, or a name; may be repeated. Default: small problems with one tile of keys, an "
+            "even and an odd number, and a ragged last one.",
+        ),
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")] = None,
+    causal: Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")] = False,
+    settings: SetOption = None,
+    arch: Annotated[str, typer.Option(metavar="ARCH", help="What to build it for.")] = "sm_89",
+    schedule: Annotated[
+        str, typer.Option(metavar="ORDER", help="Order of the warps: lockstep, forward, reverse, random or all.")
+    ] = "all",
+    async_mode: Annotated[
+        str, typer.Option(metavar="WHEN", help="When asynchronous copies land: early, late or both.")
+    ] = "both",
+    strict: Annotated[bool, typer.Option("--strict", help="Also races between the lanes of one warp.")] = False,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order.")] = 0,
+    max_steps: Annotated[
+        int | None, typer.Option(metavar="N", help="Steps of one run, above which it is taken for endless.")
+    ] = None,
+    launch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.json",
+            help='For FILE.ptx, its launch: {"entry": "saxpy", "grid": [4], "block": [256], "dynamic_smem": 0, "args": '
+            '[{"dtype": "float32", "shape": [1000], "init": "normal"}, 2.0, 1000]}; init is normal, zeros, ones, '
+            "arange, poison or a number, and a bare number is passed by value. Default: FILE.json beside it.",
+        ),
+    ] = None,
+    json: JsonOption = None,
+    sarif: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write the findings as SARIF 2.1.0, for CI; - is standard output."),
+    ] = None,
+) -> int:
+    """Run a kernel on the simulator in every order of its warps, and report races and memory errors."""
+    if json == "-" and sarif == "-":
+        raise UserError("--json and --sarif cannot both be standard output")
+    console_for(sarif, option="--sarif")
+    console = console_for("-" if sarif == "-" else json)
+    modes = _modes(schedule, async_mode, strict, seed, max_steps)
+    start = time.monotonic()
+    with progress_console().status("compiling") as status:
+        told: Progress = lambda label: status.update(f"running {label}")  # noqa: E731
+        if kernel.endswith(".ptx"):
+            if shape or dtype or causal or settings:
+                raise UserError("--shape, --dtype, --causal and --set are for kernels; a PTX file has its --launch")
+            outcome = _ptx(Path(kernel), launch, modes, told)
+            folders = [Path(kernel).parent, Path.cwd()]
+        else:
+            if launch is not None:
+                raise UserError("--launch describes the launch of a FILE.ptx; a kernel has its own plan")
+            outcome, folders = _kernel(kernel, shape, dtype, causal, settings, arch, modes, told)
+    _print(console, outcome, time.monotonic() - start)
+    write_json(json, outcome.to_dict())
+    if sarif is not None:
+        from sdpalab import __version__
+        from sdpalab.run.sarif import to_sarif
+
+        write_json(
+            sarif, to_sarif(outcome, version=__version__, root=Path.cwd(), directories=folders), option="--sarif"
+        )
+    return 0 if outcome.clean else 1
+
+
+def _modes(schedule: str, async_mode: str, strict: bool, seed: int, max_steps: int | None) -> Modes:
+    from sdpalab.run.sanitize import ASYNC_MODES, MAX_STEPS, SCHEDULES, Modes
+
+    if schedule not in (*SCHEDULES, "all"):
+        raise UserError(f"--schedule takes {', '.join(SCHEDULES)} or all, not {schedule!r}")
+    if async_mode not in (*ASYNC_MODES, "both"):
+        raise UserError(f"--async-mode takes {', '.join(ASYNC_MODES)} or both, not {async_mode!r}")
+    if seed < 0:
+        raise UserError(f"--seed takes a number from 0 up, not {seed}")
+    if max_steps is not None and max_steps < 1:
+        raise UserError(f"--max-steps takes a number from 1 up, not {max_steps}")
+    return Modes(
+        schedules=SCHEDULES if schedule == "all" else (schedule,),
+        async_modes=ASYNC_MODES if async_mode == "both" else (async_mode,),
+        strict=strict,
+        seed=seed,
+        max_steps=max_steps or MAX_STEPS,
+    )
+
+
+def _kernel(
+    name: str,
+    shapes: Sequence[str] | None,
+    dtype: str | None,
+    causal: bool,
+    settings: Sequence[str] | None,
+    arch: str,
+    modes: Modes,
+    told: Progress,
+) -> tuple[Sanitized, list[Path]]:
+    """The outcome, and where the kernel's sources lie."""
+    from sdpalab.kernels.registry import resolve
+    from sdpalab.run.sanitize import sanitize_kernel, small_problems
+
+    made = resolve(name)
+    if not isinstance(made, CudaKernel):
+        raise UserError(f"{name} is a Python callable: there is no PTX to run, but it can be judged")
+    config = made.config_with(parse_settings(settings))
+    if shapes:
+        problems = [problem_of(text, dtype=dtype, causal=causal) for text in shapes]
+    else:
+        problems = small_problems(made, config, dtype=dtype, causal=causal)
+    outcome = sanitize_kernel(made, problems, config, modes, arch=arch, progress=told)
+    own = [made.source.parent] if isinstance(made.source, Path) else []
+    return outcome, [*own, INCLUDE_DIR]
+
+
+def _ptx(path: Path, launch: str | None, modes: Modes, told: Progress) -> Sanitized:
+    from sdpalab.run.ptx_file import read_ptx_launch
+    from sdpalab.run.sanitize import sanitize_ptx
+
+    description = Path(launch) if launch is not None else path.with_suffix(".json")
+    if path.is_file() and launch is None and not description.is_file():
+        raise UserError(f"{path} needs a description of its launch: --launch FILE.json, or {description}")
+    return sanitize_ptx(read_ptx_launch(path, description), modes, progress=told)
+
+
+def _print(console: Console, outcome: Sanitized, seconds: float) -> None:
+    """Each finding with the runs that showed it, and the outcome as the last line."""
+    title = " ".join(filter(None, (outcome.target, outcome.config)))
+    console.print(f"{title} on {outcome.device}: {'; '.join(outcome.cases)}", soft_wrap=True)
+    for finding in outcome.findings:
+        message = finding.message.removeprefix(f"{finding.kind}: ")
+        console.print(Text.assemble(verdict_text(False, finding.kind), f" {message}"), soft_wrap=True)
+        seen = f"  seen in {len(finding.runs)} of {len(outcome.runs)} runs, first in {finding.runs[0]}"
+        console.print(seen, soft_wrap=True)
+    runs = f"{len(outcome.runs)} run{'s' if len(outcome.runs) > 1 else ''} in {seconds:.1f} s"
+    count = len(outcome.findings)
+    found = f"{count} hazard{'s' if count > 1 else ''}" if count else "no hazard"
+    console.print(verdict_text(outcome.clean, f"{'clean' if outcome.clean else 'HAZARDS'}: {found} in {runs}"))

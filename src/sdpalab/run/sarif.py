@@ -1,0 +1,152 @@
+"""Findings as SARIF 2.1.0 (OASIS, "Static Analysis Results Interchange Format"), shown by CI beside the code.
+
+A finding with line information lies in the CUDA source, with the PTX line as a related location; one without lies in
+the PTX. Sources within ``root`` are named relative to it; others by their file name alone, so that no path of this
+machine is in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sdpalab.run.sanitize import Finding, Sanitized
+
+__all__ = ["RULES", "to_sarif"]
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+RULES: dict[str, tuple[str, str]] = {
+    "async": (
+        "An asynchronous operation in flight is disturbed",
+        "A thread reads what a copy in flight still writes, or overwrites what it still reads. Wait for the group "
+        "(cp.async.wait_group, counted from the newest) before the access, and mind which copies the group holds.",
+    ),
+    "deadlock": (
+        "Threads wait for what can never come",
+        "A barrier expects more threads than can still arrive: its count is wrong, some threads wait at another "
+        "barrier, or it stands in a branch that not all take.",
+    ),
+    "divergent": (
+        "A warp-wide instruction is reached by part of a warp",
+        "All lanes named in the mask of an aligned instruction must execute it together. Move it out of the branch, or "
+        "name only the lanes that are there.",
+    ),
+    "endless": (
+        "The kernel does not come to an end",
+        "It took more steps than the limit: a loop whose condition never changes, or a wait for a flag that nobody "
+        "sets. Raise --max-steps if the launch is merely long.",
+    ),
+    "lane-race": (
+        "Lanes of one warp race in shared memory",
+        "Since sm_70 the lanes of a warp need not run together. Put a __syncwarp() between the write of one lane and "
+        "the access of another.",
+    ),
+    "misaligned": (
+        "An access is not aligned to its width",
+        "A vector access of 4, 8 or 16 bytes needs an address that is a multiple of that. Check the row stride, the "
+        "padding and the vector width.",
+    ),
+    "out-of-bounds": (
+        "An access lies outside its buffer",
+        "The address is in no buffer of the launch, or beyond the block's shared memory. Usually the last rows of a "
+        "ragged tile lack a bound, or the launch gives too little dynamic shared memory.",
+    ),
+    "race": (
+        "Two accesses to the same bytes have no order",
+        "Different warps access the same bytes, at least one writes, and no barrier orders them. Put a __syncthreads() "
+        "or a named barrier between them; after an asynchronous copy, a wait by the issuer and then a barrier.",
+    ),
+    "uninitialised": (
+        "Shared memory is read before it was written",
+        "The bytes hold whatever was there. Usually a tile was not filled to its last row, or was filled in another "
+        "layout than it is read in.",
+    ),
+}
+"""What each kind of finding is, and what to do about it."""
+
+
+def to_sarif(outcome: Sanitized, *, version: str, root: Path, directories: Iterable[Path] = ()) -> dict[str, Any]:
+    """A SARIF log with one run.
+
+    Parameters
+    ----------
+    outcome : Sanitized
+    version : str
+        Of the lab.
+    root : Path
+        Directory that paths in the file are relative to.
+    directories : iterable of Path
+        Where CUDA sources and headers are looked for by their file names.
+    """
+    kinds = sorted({*RULES, *(finding.kind for finding in outcome.findings)})
+    folders = list(directories)
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "sdpalab sanitize",
+                        "version": version,
+                        "rules": [_rule(kind) for kind in kinds],
+                    }
+                },
+                "columnKind": "utf16CodeUnits",
+                "properties": {"target": outcome.target, "config": outcome.config, "device": outcome.device},
+                "results": [_result(finding, kinds.index(finding.kind), root, folders) for finding in outcome.findings],
+            }
+        ],
+    }
+
+
+def _rule(kind: str) -> dict[str, Any]:
+    title, help_text = RULES.get(kind, (f"The simulator's check reports {kind}", "The message says what is missing."))
+    return {
+        "id": kind,
+        "name": "".join(part.capitalize() for part in kind.split("-")),
+        "shortDescription": {"text": title},
+        "fullDescription": {"text": f"{title}. {help_text}"},
+        "help": {"text": help_text},
+        "defaultConfiguration": {"level": "error"},
+    }
+
+
+def _result(finding: Finding, rule: int, root: Path, folders: Sequence[Path]) -> dict[str, Any]:
+    places = []
+    name, _, line = finding.source.rpartition(":")
+    if name:
+        places.append(_location(_uri(name, root, folders), int(line), "in the CUDA source"))
+    if finding.ptx_line:
+        places.append(_location(_uri(finding.ptx, root, folders), finding.ptx_line, "in the PTX"))
+    result: dict[str, Any] = {
+        "ruleId": finding.kind,
+        "ruleIndex": rule,
+        "level": "error",
+        "message": {"text": finding.message},
+        "locations": places[:1],
+        # Where in the code, and not what was seen there: the same finding has it again after an unrelated edit.
+        "partialFingerprints": {"kindAndPlace/v1": f"{finding.kind}:{finding.source or finding.ptx_line}"},
+        "properties": {"runs": list(finding.runs), "block": finding.block, "thread": finding.thread},
+    }
+    if places[1:]:
+        result["relatedLocations"] = [{"id": number, **place} for number, place in enumerate(places[1:], 1)]
+    return result
+
+
+def _location(uri: str, line: int, what: str) -> dict[str, Any]:
+    return {
+        "physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": line}},
+        "message": {"text": what},
+    }
+
+
+def _uri(name: str, root: Path, folders: Sequence[Path]) -> str:
+    """A source's path relative to ``root`` if it is found there, otherwise its file name."""
+    for folder in folders:
+        path = (folder / name).resolve()
+        if path.is_file() and path.is_relative_to(root.resolve()):
+            return path.relative_to(root.resolve()).as_posix()
+    return name

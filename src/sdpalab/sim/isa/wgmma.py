@@ -1,0 +1,269 @@
+"""wgmma: matrix products of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate").
+
+As in :mod:`~sdpalab.sim.isa.tensor`, products are summed in float32 in the host's order; integer products are exact.
+Each warp reads its own quarter of A and all of B. Sparse products and the single-bit type are not modelled.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.flow import End, Flow, block_end
+from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Register, Vector
+from sdpalab.sim.isa.access import Accessor
+from sdpalab.sim.isa.fragments import (
+    accumulator,
+    blocks,
+    factors,
+    float32,
+    integer_sum,
+    pack_accumulator,
+    store_accumulator,
+    whole_warps,
+)
+from sdpalab.sim.isa.matrix_descriptor import BASE_OFFSET, CHUNK, chunk_offsets, lines
+from sdpalab.sim.machine import Resume
+from sdpalab.sim.memory import POISON
+from sdpalab.sim.selection import WARP, Array, Indices, Selection, count, indices
+from sdpalab.sim.types import TYPES
+from sdpalab.sim.warpgroups import GROUP_WARPS, Flight, Reading, Registers, Warpgroups
+
+__all__: list[str] = []
+
+_DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
+"""K of one instruction: 32 bytes."""
+_FP8 = ("e4m3", "e5m2")
+_INTEGER = ("s8", "u8")
+_A_ORDER = ((0, 0), (1, 0), (0, 1), (1, 1))
+
+
+def _results(kind: str, kind_b: str) -> tuple[str, ...]:
+    """Accumulator types for a pair of factor types."""
+    if (kind in _FP8 and kind_b in _FP8) or kind == kind_b == "f16":
+        return ("f32", "f16")
+    if kind in _INTEGER and kind_b in _INTEGER:
+        return ("s32",)
+    return ("f32",) if kind == kind_b and kind in ("bf16", "tf32") else ()
+
+
+class _Operand:
+    """A matrix in shared memory: ``rows`` lines of 32 bytes along K."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        instruction: Instruction,
+        operand: Operand,
+        rows: int,
+        k_major: bool,
+        shared_by_all: bool,
+    ) -> None:
+        self.machine, self.instruction = decoder.machine, instruction
+        self.values = decoder.src(instruction, operand, TYPES["u64"])
+        self.rows, self.k_major, self.shared_by_all = rows, k_major, shared_by_all
+        self.access = Accessor(decoder, instruction, Address(None, 0), "shared", CHUNK)
+
+    def offsets(self, descriptors: Array) -> Indices:
+        """Chunks as offsets in each CTA's shared memory, [CTAs, chunks]."""
+        if (descriptors & BASE_OFFSET != 0).any():
+            raise UnsupportedInstruction(
+                f"{self.instruction.text}: a matrix descriptor with a base offset is not modelled",
+                self.instruction.line,
+            )
+        return chunk_offsets(descriptors, self.rows, k_major=self.k_major)
+
+    def announce(self, sel: Selection, offsets: Indices) -> list[Reading]:
+        """Check the addresses, and tell the observers what will be read; 32 chunks of each warp at a time."""
+        ctas, chunks = offsets.shape
+        lanes = indices(sel).reshape(GROUP_WARPS, ctas, WARP)
+        observers = self.machine.observers
+        readings = []
+        for at in range(0, chunks if self.shared_by_all else WARP, WARP):
+            number = min(WARP, chunks - at)
+            if self.shared_by_all:
+                places = np.broadcast_to(offsets[:, at : at + number], (GROUP_WARPS, ctas, number))
+            else:
+                places = offsets.reshape(ctas, GROUP_WARPS, WARP).swapaxes(0, 1)
+            readers = lanes[:, :, :number].reshape(-1)
+            for space, chosen, offset, index in self.access.parts(readers, places.reshape(-1)):
+                tickets = [
+                    each.issue(space, offset, index, CHUNK, chosen, self.instruction, writes=False)
+                    for each in observers
+                ]
+                readings.append(Reading(indices(chosen), tickets))
+        return readings
+
+    def read(self, leaders: Indices, offsets: Indices) -> Array:
+        """The matrix as bytes [CTAs, rows, 32]; poison where an address is illegal."""
+        shared, bases = self.machine.spaces["shared"], self.machine.bases["shared"]
+        assert bases is not None
+        legal = (offsets >= 0) & (offsets <= shared.limit - CHUNK)
+        index = np.where(legal, offsets, 0) + bases[leaders][:, None]
+        chunks = shared.load(index, CHUNK).view(np.uint8).reshape(*offsets.shape, CHUNK)
+        chunks[~legal] = POISON
+        return lines(chunks, k_major=self.k_major)
+
+
+class _Product:
+    """A decoded wgmma.mma_async."""
+
+    def __init__(self, decoder: Decoder, instruction: Instruction) -> None:
+        self.instruction, self.unit = instruction, Warpgroups.of(decoder.machine)
+        mods = Mods(instruction)
+        for name in ("mma_async", "sync", "aligned"):
+            mods.choice((name,))
+        self.saturates = mods.flag("satfinite")
+        shape = re.fullmatch(r"m64n(\d+)k(\d+)", mods.left.pop(0)) if mods.left else None
+        if shape is None or len(mods.left) != 3:
+            raise mods.unsupported("expected a shape m64nNkK and three types")
+        self.columns, depth = int(shape[1]), int(shape[2])
+        self.result, self.kind, self.kind_b = mods.left
+        if self.result not in _results(self.kind, self.kind_b) or (self.saturates and self.result != "s32"):
+            raise mods.unsupported("these operand types are not modelled")
+        step = 16 if self.result == "s32" and self.columns > 32 else 8
+        if depth != _DEPTH[self.kind] or not 8 <= self.columns <= 256 or self.columns % step:
+            raise mods.unsupported("there is no such shape for these types")
+        d, a, b, scale, *immediates = instruction.operands
+        in_registers = isinstance(a, Vector)
+        trans_a, trans_b = self._immediates(mods, immediates, in_registers)
+        self.accumulators = self._registers(mods, d, True, self.columns // (4 if self.result == "f16" else 2))
+        self.registers: tuple[Registers, ...] = (self.accumulators,)
+        self.fragments: list[Array] = []
+        self.a: _Operand | None = None
+        if isinstance(a, Vector):
+            self.registers += (self._registers(mods, a, False, 4),)
+            self.fragments = [decoder.src(instruction, item, TYPES["b32"]) for item in a.items]
+        else:
+            self.a = _Operand(decoder, instruction, a, 64, not trans_a, shared_by_all=False)
+        self.b = _Operand(decoder, instruction, b, self.columns, not trans_b, shared_by_all=True)
+        self.scale = decoder.predicate(instruction, scale)
+
+    def _immediates(self, mods: Mods, operands: list[Operand], in_registers: bool) -> tuple[bool, bool]:
+        """Whether A and B are MN-major; the signs are kept as one factor."""
+        halves = self.kind in ("f16", "bf16")
+        expected = 0 if self.result == "s32" else 2 + (0 if not halves else 1 if in_registers else 2)
+        values = [operand.value if isinstance(operand, Immediate) else None for operand in operands]
+        if len(values) != expected:
+            raise mods.unsupported(f"expected {4 + expected} operands")
+        if any(value not in (1, -1) for value in values[:2]) or any(value not in (0, 1) for value in values[2:]):
+            raise mods.unsupported("imm-scale is 1 or -1, and imm-trans 0 or 1")
+        self.sign = np.float32(-1 if values[:2] in ([1, -1], [-1, 1]) else 1)
+        return len(values) == 4 and values[2] == 1, len(values) > 2 and values[-1] == 1
+
+    def _registers(self, mods: Mods, operand: Operand, results: bool, number: int) -> Registers:
+        items = operand.items if isinstance(operand, Vector) else ()
+        names = tuple(item.name for item in items if isinstance(item, Register))
+        found = [self.unit.machine.row(name) for name in names]
+        if len(names) != number or any(row is None or row[1].bits != 32 for row in found):
+            raise mods.unsupported(f"expected {number} 32-bit registers")
+        return self.unit.registers[names, results]
+
+    def issue(self, sel: Selection) -> None:
+        """One warpgroup of some CTAs executes it."""
+        unit = self.unit
+        ctas = count(sel) // (GROUP_WARPS * WARP)
+        b = self.b.offsets(self._same("the descriptor of B", self.b.values[sel], sel, ctas))
+        operands = [self._same("scale-d", self.scale(sel), sel, ctas), b]
+        readings: list[Reading] = []
+        if self.a is None:
+            fragment = blocks(self.fragments, sel, (2, 2), _A_ORDER).view(np.uint8)
+            by_cta = fragment.reshape(GROUP_WARPS, ctas, 16, 32).swapaxes(0, 1)
+            operands.append(np.ascontiguousarray(by_cta).reshape(ctas, 64, 32))
+        else:
+            a = self.a.offsets(self._same("the descriptor of A", self.a.values[sel], sel, ctas))
+            operands.append(a)
+            readings += self.a.announce(sel, a)
+        readings += self.b.announce(sel, b)
+        leaders = unit.leaders(sel)
+        unit.issue(Flight(self, sel, leaders, unit.groups[leaders], tuple(operands), readings))
+
+    def _same(self, name: str, values: Array, sel: Selection, ctas: int) -> Array:
+        """What all threads of a warpgroup must agree on: one value for each CTA."""
+        grid = values.reshape(GROUP_WARPS, ctas, WARP)
+        first: Array = grid[0, :, 0].copy()
+        if not (grid == first[None, :, None]).all():
+            self.unit.report(sel, self.instruction, f"{name} is not the same in all threads of the warpgroup", "")
+        return first
+
+    def land(self, flight: Flight) -> None:
+        """Read the operands and add to the accumulators."""
+        keep, b, a = flight.operands
+        left = factors(a if self.a is None else self.a.read(flight.leaders, a), self.kind)
+        right = factors(self.b.read(flight.leaders, b), self.kind_b)
+        product = np.matmul(left, right.swapaxes(1, 2))
+        if self.sign < 0:
+            np.negative(product, out=product)
+        ctas, n = len(keep), self.columns
+        product = product.reshape(ctas, GROUP_WARPS, 16, n).swapaxes(0, 1).reshape(-1, 16, n)
+        kept = np.tile(keep, GROUP_WARPS)[:, None, None]
+        rows = self.accumulators.held
+        if self.result == "f16":
+            order = [(down, across) for across in range(n // 8) for down in range(2)]
+            before = float32(blocks(rows, flight.sel, (2, n // 8), order), "f16")
+            total = (product + np.where(kept, before, np.float32(0))).astype(np.float16)
+            for row, values in zip(rows, pack_accumulator(total), strict=True):
+                row[flight.sel] = values
+            return
+        dtype = np.dtype(np.float32 if self.result == "f32" else np.int32)
+        typed = [row.view(dtype) for row in rows]
+        before = np.where(kept, accumulator(typed, flight.sel, n), dtype.type(0))
+        if self.result == "f32":
+            store_accumulator(typed, flight.sel, product + before)
+        else:
+            store_accumulator(typed, flight.sel, integer_sum(product, before, self.saturates))
+
+
+def _group_number(mods: Mods, instruction: Instruction) -> int:
+    number = instruction.operands[0] if instruction.operands else None
+    if not (isinstance(number, Immediate) and isinstance(number.value, int) and 0 <= number.value <= 7):
+        raise mods.unsupported("expected a number of groups from 0 to 7")
+    return number.value
+
+
+@block_end("wgmma.mma_async")
+def _mma_async(flow: Flow, instruction: Instruction, following: int) -> End:
+    product = _Product(flow.decoder, instruction)
+
+    def end(sel: Selection) -> list[Resume]:
+        return product.unit.meet(sel, instruction, following, product.issue)
+
+    return end
+
+
+@block_end("wgmma.wait_group")
+def _wait_group(flow: Flow, instruction: Instruction, following: int) -> End:
+    mods = Mods(instruction)
+    for name in ("wait_group", "sync", "aligned"):
+        mods.choice((name,))
+    mods.done()
+    keep = _group_number(mods, instruction)
+    unit = Warpgroups.of(flow.machine)
+
+    def end(sel: Selection) -> list[Resume]:
+        return unit.meet(sel, instruction, following, lambda part: unit.wait(part, keep))
+
+    return end
+
+
+@opcode("wgmma")
+def _wgmma(decoder: Decoder, instruction: Instruction) -> Step:
+    """``wgmma.fence`` and ``wgmma.commit_group``: each warp for itself."""
+    mods = Mods(instruction)
+    action = mods.choice(("fence", "commit_group"))
+    for name in ("sync", "aligned"):
+        mods.choice((name,))
+    mods.done()
+    unit = Warpgroups.of(decoder.machine)
+    act = unit.fence if action == "fence" else unit.commit
+    whole = whole_warps(decoder, instruction)
+
+    def step(sel: Selection) -> None:
+        lanes = whole(sel)
+        if lanes is not None:
+            act(lanes)
+
+    return step
