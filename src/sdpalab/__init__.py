@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from sdpalab import judge, sim
     from sdpalab.errors import MachineError, UserError
     from sdpalab.judge.verdict import Case, Status, Verdict
-    from sdpalab.kernels.kernel import Config, CudaKernel, Numerics, StaticLimits, UnsupportedProblem
+    from sdpalab.kernels.kernel import Config, CudaKernel, Kernel, Numerics, StaticLimits, UnsupportedProblem
     from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module
+    from sdpalab.kernels.triton_kernel import TritonKernel
     from sdpalab.problem import MISSION, NAMED_PROBLEMS, TWELVE_CASES, Problem
 
 __version__ = "0.1.0"
@@ -27,6 +28,7 @@ __all__ = [
     "Case",
     "Config",
     "CudaKernel",
+    "Kernel",
     "Launch",
     "LaunchPlan",
     "MachineError",
@@ -35,6 +37,7 @@ __all__ = [
     "Problem",
     "StaticLimits",
     "Status",
+    "TritonKernel",
     "UnsupportedProblem",
     "UserError",
     "Verdict",
@@ -46,8 +49,9 @@ _PACKAGES = ("judge", "sim")
 _HOME = {
     "sdpalab.errors": ("MachineError", "UserError"),
     "sdpalab.judge.verdict": ("Case", "Status", "Verdict"),
-    "sdpalab.kernels.kernel": ("Config", "CudaKernel", "Numerics", "StaticLimits", "UnsupportedProblem"),
+    "sdpalab.kernels.kernel": ("Config", "CudaKernel", "Kernel", "Numerics", "StaticLimits", "UnsupportedProblem"),
     "sdpalab.kernels.plan": ("Buffer", "Launch", "LaunchPlan", "Module"),
+    "sdpalab.kernels.triton_kernel": ("TritonKernel",),
     "sdpalab.problem": ("MISSION", "NAMED_PROBLEMS", "TWELVE_CASES", "Problem"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

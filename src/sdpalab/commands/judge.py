@@ -124,7 +124,7 @@ def _share(error: float, limit: float) -> str:
     """An error as a percentage of its limit, or as a multiple where that reads better."""
     if not limit:
         return "-"
-    return f"{error / limit:.0%}" if error < 10 * limit else f"{error / limit:.3g}x"
+    return f"{error / limit:.0%}" if error < 10 * limit else f"{error / limit:,.0f}x"
 
 
 class CaseProgress:

@@ -6,8 +6,9 @@ One kernel is a ``.cu`` and a ``.py`` of the same name; :mod:`~sdpalab.kernels.r
 
 from __future__ import annotations
 
-from sdpalab.kernels.kernel import Config, CudaKernel, Numerics, StaticLimits, UnsupportedProblem
-from sdpalab.kernels.plan import INCLUDE_DIR, Buffer, Dim3, Launch, LaunchPlan, Module, problem_buffers
+from sdpalab.kernels.kernel import Config, CudaKernel, Kernel, Numerics, StaticLimits, UnsupportedProblem
+from sdpalab.kernels.plan import INCLUDE_DIR, Buffer, Dim3, Launch, LaunchPlan, Module, TritonModule, problem_buffers
+from sdpalab.kernels.triton_kernel import TritonKernel
 
 __all__ = [
     "INCLUDE_DIR",
@@ -15,11 +16,14 @@ __all__ = [
     "Config",
     "CudaKernel",
     "Dim3",
+    "Kernel",
     "Launch",
     "LaunchPlan",
     "Module",
     "Numerics",
     "StaticLimits",
+    "TritonKernel",
+    "TritonModule",
     "UnsupportedProblem",
     "problem_buffers",
 ]

@@ -1,8 +1,9 @@
-"""A CUDA kernel as the lab sees it: source, knobs, what it supports, what numerics and static bars it declares."""
+"""A kernel as the lab sees it: source, knobs, what it supports, what numerics and static bars it declares."""
 
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, problem_buffers
 from sdpalab.problem import Problem
 
-__all__ = ["Config", "CudaKernel", "Numerics", "StaticLimits", "UnsupportedProblem"]
+__all__ = ["Config", "CudaKernel", "Kernel", "Numerics", "StaticLimits", "UnsupportedProblem"]
 
 Knob = int | str
 
@@ -88,8 +89,80 @@ PlanFunction = Callable[[Problem, Config], LaunchPlan | Launch]
 Supports = Callable[[Problem], "str | bool | None"]
 
 
+class Kernel(ABC):
+    """What every kernel has that the lab builds itself, whatever language it is written in."""
+
+    name: str
+    configs: Sequence[Mapping[str, Knob]]
+    supports: Supports
+    reject: Callable[[Problem, Config], str | None]
+    numerics: Numerics
+    limits: StaticLimits | Callable[[Problem], StaticLimits]
+    min_arch: int
+    idea: str
+
+    @abstractmethod
+    def _plan(self, problem: Problem, config: Config) -> LaunchPlan:
+        """The complete plan of a problem and a configuration that suit the kernel."""
+
+    @property
+    def default_config(self) -> Config:
+        """The first configuration."""
+        return Config(self.configs[0])
+
+    def reject_reason(self, problem: Problem, config: Config | None = None) -> str | None:
+        """None if the kernel computes ``problem`` (with ``config``), otherwise why it does not. Compiles nothing."""
+        answer = self.supports(problem)
+        if answer is False:
+            return f"kernel {self.name} does not support {problem.label}"
+        if isinstance(answer, str):
+            return answer
+        return self.reject(problem, self.default_config if config is None else config)
+
+    def config_with(self, settings: Mapping[str, str]) -> Config:
+        """The default configuration with ``--set KEY=VALUE`` applied.
+
+        Raises
+        ------
+        UnsupportedProblem
+            If the kernel has no such knob, or the value is not of the knob's type.
+        """
+        default = self.default_config
+        changes: dict[str, Knob] = {}
+        for name, text in settings.items():
+            if name not in default:
+                known = ", ".join(sorted(default)) or "none"
+                raise UnsupportedProblem(f"kernel {self.name} has no knob {name!r}; its knobs are: {known}")
+            if isinstance(default[name], int):
+                try:
+                    changes[name] = int(text)
+                except ValueError:
+                    raise UnsupportedProblem(f"knob {name} takes an integer, not {text!r}") from None
+            else:
+                changes[name] = text
+        return default.but(**changes)
+
+    def static_limits(self, problem: Problem) -> StaticLimits:
+        """The bars this kernel declares for ``problem``."""
+        return self.limits(problem) if callable(self.limits) else self.limits
+
+    def launch_plan(self, problem: Problem, config: Config | None = None) -> LaunchPlan:
+        """The complete plan: q, k, v, o and any extra buffers, and steps that each name their module.
+
+        Raises
+        ------
+        UnsupportedProblem
+            If :meth:`reject_reason` has one.
+        """
+        config = self.default_config if config is None else config
+        reason = self.reject_reason(problem, config)
+        if reason is not None:
+            raise UnsupportedProblem(reason)
+        return self._plan(problem, config)
+
+
 @dataclass(frozen=True)
-class CudaKernel:
+class CudaKernel(Kernel):
     """A kernel in CUDA C++ with the Python that launches it; what a user's file defines, and what the registry holds.
 
     Parameters
@@ -139,43 +212,6 @@ class CudaKernel:
         if not self.configs:
             raise UserError(f"kernel {self.name!r}: configs must hold at least one configuration, such as {{}}")
 
-    @property
-    def default_config(self) -> Config:
-        """The first configuration."""
-        return Config(self.configs[0])
-
-    def reject_reason(self, problem: Problem, config: Config | None = None) -> str | None:
-        """None if the kernel computes ``problem`` (with ``config``), otherwise why it does not. Compiles nothing."""
-        answer = self.supports(problem)
-        if answer is False:
-            return f"kernel {self.name} does not support {problem.label}"
-        if isinstance(answer, str):
-            return answer
-        return self.reject(problem, self.default_config if config is None else config)
-
-    def config_with(self, settings: Mapping[str, str]) -> Config:
-        """The default configuration with ``--set KEY=VALUE`` applied.
-
-        Raises
-        ------
-        UnsupportedProblem
-            If the kernel has no such knob, or the value is not of the knob's type.
-        """
-        default = self.default_config
-        changes: dict[str, Knob] = {}
-        for name, text in settings.items():
-            if name not in default:
-                known = ", ".join(sorted(default)) or "none"
-                raise UnsupportedProblem(f"kernel {self.name} has no knob {name!r}; its knobs are: {known}")
-            if isinstance(default[name], int):
-                try:
-                    changes[name] = int(text)
-                except ValueError:
-                    raise UnsupportedProblem(f"knob {name} takes an integer, not {text!r}") from None
-            else:
-                changes[name] = text
-        return default.but(**changes)
-
     def module(self, problem: Problem, config: Config) -> Module:
         """The translation unit for this problem and configuration."""
         if isinstance(self.source, Path):
@@ -195,22 +231,7 @@ class CudaKernel:
         defines = {name: str(value) for name, value in {**traits, **config}.items()}
         return Module(file_name, text, self.entry, defines, directories)
 
-    def static_limits(self, problem: Problem) -> StaticLimits:
-        """The bars this kernel declares for ``problem``."""
-        return self.limits(problem) if callable(self.limits) else self.limits
-
-    def launch_plan(self, problem: Problem, config: Config | None = None) -> LaunchPlan:
-        """The complete plan: q, k, v, o and any extra buffers, and steps that each name their module.
-
-        Raises
-        ------
-        UnsupportedProblem
-            If :meth:`reject_reason` has one.
-        """
-        config = self.default_config if config is None else config
-        reason = self.reject_reason(problem, config)
-        if reason is not None:
-            raise UnsupportedProblem(reason)
+    def _plan(self, problem: Problem, config: Config) -> LaunchPlan:
         made = self.plan(problem, config)
         extra: tuple[Buffer, ...] = ()
         if isinstance(made, Launch):

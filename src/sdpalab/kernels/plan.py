@@ -9,10 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from sdpalab.problem import Problem
 
-__all__ = ["INCLUDE_DIR", "Buffer", "Dim3", "Launch", "LaunchPlan", "Module", "problem_buffers"]
+__all__ = [
+    "INCLUDE_DIR",
+    "Buffer",
+    "Dim3",
+    "Launch",
+    "LaunchPlan",
+    "Module",
+    "Source",
+    "TritonModule",
+    "problem_buffers",
+]
 
 INCLUDE_DIR = Path(__file__).parent / "include"
 """The shared device headers (``.cuh``) that every kernel, a user's too, may include by name."""
@@ -46,6 +57,43 @@ class Module:
 
 
 @dataclass(frozen=True)
+class TritonModule:
+    """A Triton function with its knobs fixed: all that the build needs to know.
+
+    Attributes
+    ----------
+    name : str
+        File name for diagnostics and line information, such as ``attention.py``.
+    source : str
+        Text of that file, for the record: Triton compiles ``fn`` and what it calls.
+    fn : triton.JITFunction
+        What ``@triton.jit`` made.
+    signature : mapping of str to str
+        Triton's type of each parameter in order, such as ``*fp16``, ``i32`` or ``constexpr``.
+    constants : mapping of str to int, str or bool
+        Values of the ``constexpr`` parameters.
+    options : mapping of str to int
+        Triton's compile options, such as ``num_warps``.
+    """
+
+    name: str
+    source: str
+    fn: Any
+    signature: Mapping[str, str]
+    constants: Mapping[str, int | str | bool]
+    options: Mapping[str, int]
+
+    @property
+    def entry(self) -> str:
+        """Name of the function."""
+        return str(self.fn.__name__)
+
+
+Source: TypeAlias = Module | TritonModule
+"""What the build can compile."""
+
+
+@dataclass(frozen=True)
 class Buffer:
     """A named array in device memory; ``role`` is ``in``, ``out`` or ``workspace``, dtype a NumPy or ml_dtypes name."""
 
@@ -61,7 +109,8 @@ class Launch:
 
     ``args`` fill the entry's parameters in order: a str is the address of that buffer; an int or float is passed by
     value in the type that the entry declares. A ``module`` of None means the kernel's own module with its own entry,
-    which :meth:`sdpalab.kernels.kernel.CudaKernel.launch_plan` fills in.
+    which :meth:`sdpalab.kernels.kernel.Kernel.launch_plan` fills in. What only the compiler knows (Triton's shared
+    memory and scratch parameters) is not in it: :meth:`sdpalab.build.Build.completed` adds that.
     """
 
     grid: Dim3
@@ -69,7 +118,7 @@ class Launch:
     args: tuple[str | int | float, ...]
     dynamic_smem: int = 0
     cluster: Dim3 = (1, 1, 1)
-    module: Module | None = None
+    module: Source | None = None
 
 
 @dataclass(frozen=True)

@@ -213,14 +213,13 @@ scalar_attention(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_D
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
             const float rescale = softmax[i].advance(tile_max[i], score_scale.log2);
-            const float reference = softmax_reference(softmax[i].max);
 #pragma unroll
             for (int c = 0; c < COLS; ++c) {
                 acc[i][c] *= rescale;
             }
 #pragma unroll
             for (int n = 0; n < KEYS; ++n) {
-                const float weight = softmax_weight(s[i][n], reference, score_scale.log2);
+                const float weight = softmax_weight(s[i][n], softmax[i].max, score_scale.log2);
                 softmax[i].sum += weight;
                 p_smem[(row_lane + ROW_LANES * i) * P_PITCH + key_lane + KEY_LANES * n] = weight;
             }

@@ -18,7 +18,7 @@ SYNC_POLICIES = ("block", "warp")
 REDUCTIONS = ("shuffle", "shared")
 MAX_ACCUMULATORS = 128
 LIMITS = StaticLimits()
-WIDE_LIMITS = StaticLimits(registers=128, reason="at D = 128 a thread holds twice the outputs; sm_120 takes 128 for it")
+WIDE_LIMITS = StaticLimits(registers=128, reason="at D = 128 a thread holds twice the outputs; sm_120 takes 122")
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:

@@ -164,13 +164,12 @@ wmma_attention(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_DIM
         tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffffu, tile_max, TILE));
 
         const float rescale = softmax.advance(tile_max, score_scale.log2);
-        const float reference = softmax_reference(softmax.max);
 #pragma unroll
         for (int n = 0; n < HALF_KEYS; n += 8) {
             float weight[8];
 #pragma unroll
             for (int x = 0; x < 8; ++x) {
-                weight[x] = softmax_weight(s[n + x], reference, score_scale.log2);
+                weight[x] = softmax_weight(s[n + x], softmax.max, score_scale.log2);
                 softmax.sum += weight[x];
             }
             store8(&p_smem[lane_row * P_PITCH + col0 + n], weight);

@@ -14,7 +14,7 @@ __all__ = ["WMMA", "smem_bytes"]
 TILE = 16
 MAX_WARPS = 32
 LIMITS = StaticLimits()
-WIDE_LIMITS = StaticLimits(registers=136, reason="at D = 128 a thread holds twice the outputs; sm_100 takes 132 for it")
+WIDE_LIMITS = StaticLimits(registers=136, reason="at D = 128 a thread holds twice the outputs; sm_100 takes 132")
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:

@@ -18,6 +18,7 @@ from sdpalab.sim.errors import (
 )
 from sdpalab.sim.hazards import Hazard
 from sdpalab.sim.launch import CHECKS, Report, launch
+from sdpalab.sim.tensor_map import TensorMap
 
 __all__ = [
     "CHECKS",
@@ -29,6 +30,7 @@ __all__ = [
     "Report",
     "SimError",
     "StepLimit",
+    "TensorMap",
     "UnsupportedInstruction",
     "launch",
 ]

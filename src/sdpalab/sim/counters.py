@@ -277,12 +277,17 @@ def wavefronts(warp: Indices, laneid: Indices, offset: Indices, width: int) -> i
 
 
 def tensor_flops(instruction: Instruction) -> int:
-    """FLOPs of one warp's execution of a matrix instruction, from its shape: 2 * m * n * k; 0 for anything else."""
-    if instruction.opcode not in ("mma", "wmma") or (instruction.opcode == "wmma" and "mma" not in instruction.mods):
+    """FLOPs of one warp's execution of a matrix instruction, from its shape: 2 * m * n * k; 0 for anything else.
+
+    A wgmma is four warps' work.
+    """
+    if instruction.opcode not in ("mma", "wmma", "wgmma"):
+        return 0
+    if instruction.opcode != "mma" and not {"mma", "mma_async"} & set(instruction.mods):
         return 0
     for mod in instruction.mods:
         if mod.startswith("m") and mod[1:2].isdigit():
             m, rest = mod[1:].split("n")
             n, k = rest.split("k")
-            return 2 * int(m) * int(n) * int(k)
+            return 2 * int(m) * int(n) * int(k) // (4 if instruction.opcode == "wgmma" else 1)
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,8 +18,8 @@ from sdpalab.sim.checks.warp_race import WarpRaceCheck
 from sdpalab.sim.counters import Counters, Counting
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.hazards import Hazard, HazardLog
-from sdpalab.sim.ir import Entry, Param, PtxModule, Symbol, Variable
-from sdpalab.sim.limits import check_geometry, shared_limit
+from sdpalab.sim.ir import Entry, Param, PtxModule, Symbol, TensorAddress, Variable
+from sdpalab.sim.limits import check_cluster, check_geometry, shared_limit
 from sdpalab.sim.machine import Dim3, Geometry, Machine, Observer, Symbols
 from sdpalab.sim.memory import GLOBAL_BASE, Extent, Space
 from sdpalab.sim.parser import parse
@@ -27,6 +27,7 @@ from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.run_queue import SCHEDULES
 from sdpalab.sim.scheduler import Scheduler
 from sdpalab.sim.selection import WARP, Array
+from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES, PlacedMap, TensorMap
 
 __all__ = ["CHECKS", "Report", "launch"]
 
@@ -91,11 +92,12 @@ def launch(
     grid, block : int or up to three ints
     args : sequence
         One for each parameter: a NumPy array is a device buffer, changed in place (contiguous, writable); an int or
-        float takes the parameter's declared type; bytes fill a parameter passed by value.
+        float takes the parameter's declared type; bytes fill a parameter passed by value, and so does a
+        :class:`~sdpalab.sim.tensor_map.TensorMap`.
     dynamic_smem : int
         Bytes of dynamic shared memory of each CTA.
     cluster : up to three ints
-        Only (1, 1, 1) is modelled.
+        Blocks of a cluster; if it is (1, 1, 1), what the kernel was compiled for.
     checks : sequence of str
         Which checks watch (:data:`CHECKS`). Without ``memory``, an illegal access raises IllegalAccess.
     counters : bool
@@ -123,18 +125,20 @@ def launch(
     IllegalAccess, Deadlock, StepLimit
         For what goes wrong while running.
     """
-    _check_options(checks, schedule, async_mode, cluster)
+    _check_options(checks, schedule, async_mode)
     text = (ptx.decode() if isinstance(ptx, bytes) else ptx).rstrip("\0")
     module = parse(text)
     if entry not in module.entries:
         raise LaunchError(f"the PTX has no entry {entry!r}; it has: {', '.join(module.entries) or 'none'}")
     code = module.entries[entry]
-    geometry = Geometry(_dim3("grid", grid), _dim3("block", block), (1, 1, 1), dynamic_smem)
+    clusters, explicit = _cluster(code, _dim3("cluster", cluster))
+    geometry = Geometry(_dim3("grid", grid), _dim3("block", block), clusters, dynamic_smem, explicit)
     check_geometry(geometry)
+    check_cluster(geometry, module.target)
     _check_directives(code, geometry)
     arena = _Arena()
     params = _parameter_block(code, args, arena)
-    symbols = _place_variables(module, code, dynamic_smem, arena)
+    symbols = _place_variables(module, code, dynamic_smem, params, arena)
     limit = shared_limit(module.target)
     if symbols.shared_bytes > limit:
         raise LaunchError(
@@ -146,22 +150,26 @@ def launch(
     log = HazardLog()
     history = GlobalHistory(code, len(space.data))
     counting = Counting(module, code, space) if counters else None
-    ctas = np.arange(geometry.ctas)
-    warps = -(-geometry.threads // WARP)
-    chunks = -(-geometry.ctas // max(1, _LANES_AT_ONCE // (warps * WARP)))
+    ctas = _by_cluster(geometry)
+    lanes = -(-geometry.threads // WARP) * WARP * ctas.shape[1]
+    chunks = -(-len(ctas) // max(1, _LANES_AT_ONCE // lanes))
+    landing = _landing(schedule, seed)
     schedulers: dict[int, tuple[Machine, Scheduler]] = {}
     with np.errstate(all="ignore"):
         for part in np.array_split(ctas, chunks):
             if len(part) not in schedulers:
                 machine = Machine(
-                    module, code, program, geometry, len(part), symbols, space, params, async_mode=async_mode
+                    *(module, code, program, geometry, part.size, symbols, space, params),
+                    async_mode=async_mode,
+                    tensor_maps=arena.tensor_maps,
+                    landing=landing,
                 )
                 machine.observers += _observers(machine, log, checks, history)
                 if counting is not None:
                     machine.observers.append(counting.observer(machine))
                 schedulers[len(part)] = machine, Scheduler(machine, max_steps or _MAX_STEPS, schedule, seed)
             machine, scheduler = schedulers[len(part)]
-            machine.reset(part)
+            machine.reset(part.reshape(-1))
             scheduler.run()
             for observer in machine.observers:
                 observer.finish()
@@ -196,7 +204,42 @@ def _program(text: str, entry: str) -> Program:
     return build_program(parse(text).entries[entry])
 
 
-def _check_options(checks: Sequence[str], schedule: str, async_mode: str, cluster: Sequence[int]) -> None:
+def _cluster(code: Entry, asked: Dim3) -> tuple[Dim3, bool]:
+    """The cluster of a launch, and whether it has one (PTX ISA, "Cluster Dimension Directives")."""
+    numbers = code.directives.get("reqnctapercluster")
+    if numbers:
+        required = _dim3("cluster", numbers)
+        if asked not in ((1, 1, 1), required):
+            raise LaunchError(f"{code.name} requires a cluster of {required} blocks, not {asked}")
+        return required, True
+    most = code.directives.get("maxclusterrank")
+    if most and int(np.prod(asked)) > most[0]:
+        raise LaunchError(f"{code.name} was compiled for at most {most[0]} blocks a cluster, not {asked}")
+    if asked == (1, 1, 1) and "explicitcluster" in code.directives:
+        raise LaunchError(f"{code.name} must be launched with a cluster (.explicitcluster)")
+    return asked, asked != (1, 1, 1)
+
+
+def _by_cluster(geometry: Geometry) -> Array:
+    """Linear block indices [clusters, blocks of a cluster], blocks in the order of their rank."""
+    x, y, z = geometry.cluster
+    grid = np.arange(geometry.ctas).reshape(geometry.grid[::-1])
+    apart = grid.reshape(grid.shape[0] // z, z, grid.shape[1] // y, y, grid.shape[2] // x, x)
+    clusters: Array = apart.transpose(0, 2, 4, 1, 3, 5).reshape(-1, x * y * z)
+    return clusters
+
+
+def _landing(schedule: str, seed: int) -> Callable[[int], int]:
+    """Which bulk copy lands first of those in flight: the oldest, or the newest under ``reverse``, or either."""
+    draw = np.random.default_rng(seed)
+    orders: dict[str, Callable[[int], int]] = {
+        "reverse": lambda waiting: waiting - 1,
+        "random": lambda waiting: int(draw.integers(2)) * (waiting - 1),
+    }
+    return orders.get(schedule, lambda waiting: 0)
+
+
+def _check_options(checks: Sequence[str], schedule: str, async_mode: str) -> None:
     for check in checks:
         if check not in (*CHECKS, "strict"):
             raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join(CHECKS)}, strict")
@@ -204,8 +247,6 @@ def _check_options(checks: Sequence[str], schedule: str, async_mode: str, cluste
         raise LaunchError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
     if async_mode not in ("late", "early"):
         raise LaunchError(f"async_mode is 'late' or 'early', not {async_mode!r}")
-    if tuple(cluster) not in ((1,), (1, 1), (1, 1, 1)):
-        raise LaunchError(f"clusters are not modelled yet; cluster must be (1, 1, 1), not {tuple(cluster)}")
 
 
 def _dim3(name: str, size: int | Sequence[int]) -> Dim3:
@@ -235,6 +276,7 @@ class _Arena:
         self.extents: list[Extent] = []
         self.contents: list[bytes | Array] = []
         self.arrays: list[tuple[Array, Extent]] = []
+        self.tensor_maps: list[PlacedMap] = []
 
     def add(self, name: str, content: bytes | Array, size: int) -> int:
         """Place a buffer; its address."""
@@ -254,6 +296,12 @@ class _Arena:
         address = self.add(name, array.reshape(-1).view(np.uint8), array.nbytes)
         self.arrays.append((array, self.extents[-1]))
         return address
+
+    def add_map(self, name: str, tensor: TensorMap) -> bytes:
+        """Place a tensor map's array; the descriptor."""
+        begin = self.add_array(name, _checked(name, tensor.array)) - GLOBAL_BASE
+        self.tensor_maps.append(PlacedMap(tensor, begin))
+        return tensor.descriptor(len(self.tensor_maps) - 1)
 
     def build(self) -> Space:
         """The global space with everything copied in."""
@@ -288,11 +336,11 @@ def _parameter(param: Param, value: Any, name: str, arena: _Arena) -> bytes:
     if isinstance(value, np.ndarray):
         if param.size != 8 or param.type.is_float:
             raise LaunchError(f"argument {name} is an array, and the parameter is a .{param.type.name}")
-        if not value.flags.c_contiguous:
-            raise LaunchError(f"argument {name} is an array that is not contiguous; pass numpy.ascontiguousarray of it")
-        if not value.flags.writeable:
-            raise LaunchError(f"argument {name} is a read-only array; pass a writable copy")
-        return arena.add_array(f"argument {name}", value).to_bytes(8, "little")
+        return arena.add_array(f"argument {name}", _checked(name, value)).to_bytes(8, "little")
+    if isinstance(value, TensorMap):
+        if param.size != DESCRIPTOR_BYTES:
+            raise LaunchError(f"argument {name} is a tensor map, and the parameter has {param.size} bytes")
+        return arena.add_map(f"argument {name}", value)
     if isinstance(value, bytes):
         if len(value) != param.size:
             raise LaunchError(f"argument {name} has {len(value)} bytes, and the parameter has {param.size}")
@@ -311,7 +359,16 @@ def _parameter(param: Param, value: Any, name: str, arena: _Arena) -> bytes:
     raise LaunchError(f"argument {name} is a {type(value).__name__}, and the parameter is a .{param.type.name}")
 
 
-def _place_variables(module: PtxModule, code: Entry, dynamic_smem: int, arena: _Arena) -> Symbols:
+def _checked(name: str, array: Array) -> Array:
+    """An array that can be a device buffer."""
+    if not array.flags.c_contiguous:
+        raise LaunchError(f"argument {name} is an array that is not contiguous; pass numpy.ascontiguousarray of it")
+    if not array.flags.writeable:
+        raise LaunchError(f"argument {name} is a read-only array; pass a writable copy")
+    return array
+
+
+def _place_variables(module: PtxModule, code: Entry, dynamic_smem: int, params: bytes, arena: _Arena) -> Symbols:
     """Addresses of all variables that the entry can name. Dynamic shared memory begins behind the static."""
     used = _names_used(code)
     visible: dict[str, Variable] = {name: var for name, var in module.variables.items() if name in used}
@@ -333,17 +390,24 @@ def _place_variables(module: PtxModule, code: Entry, dynamic_smem: int, arena: _
     for name, variable in visible.items():
         if variable.space == "shared" and variable.size == 0:
             addresses[name] = "shared", start
+    if used & {param.name for param in code.params}:
+        block = arena.add("the parameters", params, len(params))
+        addresses |= {param.name: ("global", block + param.offset) for param in code.params}
     shared = start + dynamic_smem if dynamic_smem else tops["shared"]
     return Symbols(addresses, shared, tops["local"])
 
 
 def _names_used(code: Entry) -> set[str]:
+    """Variables by name, and the parameters whose address is taken: a load of a parameter does not need one."""
     names: set[str] = set()
-    stack: list[Any] = [operand for instruction in code.instructions for operand in instruction.operands]
+    taking = (each for each in code.instructions if each.opcode != "ld" or "param" not in each.mods)
+    stack: list[Any] = [operand for instruction in taking for operand in instruction.operands]
     while stack:
         operand = stack.pop()
         if isinstance(operand, Symbol):
             names.add(operand.name)
+        if isinstance(operand, TensorAddress):
+            stack.append(operand.map)
         stack += getattr(operand, "items", ())
         if getattr(operand, "base", None) is not None:
             stack.append(operand.base)

@@ -7,7 +7,7 @@ import re
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.machine import Geometry
 
-__all__ = ["check_geometry", "shared_limit"]
+__all__ = ["check_cluster", "check_geometry", "shared_limit"]
 
 _KIB = 1024
 _SHARED_PER_BLOCK = {
@@ -55,3 +55,18 @@ def check_geometry(geometry: Geometry) -> None:
         raise LaunchError(f"a block has at most 1024 threads, and {geometry.block} has {geometry.threads}")
     if geometry.dynamic_smem < 0:
         raise LaunchError(f"dynamic_smem must be 0 or more bytes, not {geometry.dynamic_smem}")
+
+
+_MOST_CLUSTER = 16
+"""CTAs of a cluster; beyond 8 a GPU wants the non-portable size allowed for the kernel (sm_90 and sm_100 have it)."""
+
+
+def check_cluster(geometry: Geometry, target: str) -> None:
+    """Raise LaunchError if no GPU of that target could launch these clusters."""
+    size = geometry.cluster[0] * geometry.cluster[1] * geometry.cluster[2]
+    if min(geometry.cluster) < 1 or size > _MOST_CLUSTER:
+        raise LaunchError(f"a cluster has 1 to {_MOST_CLUSTER} blocks, not {geometry.cluster}")
+    if geometry.explicit_cluster and int(re.sub(r"\D", "", target) or 0) < 90:
+        raise LaunchError(f"clusters need sm_90 or later, and the PTX targets {target}")
+    if any(many % part for many, part in zip(geometry.grid, geometry.cluster, strict=True)):
+        raise LaunchError(f"the grid {geometry.grid} is no multiple of the cluster {geometry.cluster} along every axis")

@@ -58,7 +58,7 @@ class Symbols:
 
 @dataclass(frozen=True)
 class Signal:
-    """The mbarriers that learn of an asynchronous operation's completion: one address, in the CTAs ``home`` of the chunk.
+    """The mbarriers that learn of an operation's completion: one address, in the CTAs ``home`` of the chunk.
 
     ``home`` has one value for each access of the operation.
     """
@@ -328,7 +328,8 @@ class Machine:
             if base == "%cluster_ctaid":
                 return _axis(self.cta % self.cluster_size, shape, k)
             if base == "%clusterid":
-                return _axis(self.cta_ids[self.cta], self.geometry.grid, k) // np.uint32(shape[k])
+                block: Array = _axis(self.cta_ids[self.cta], self.geometry.grid, k)
+                return block // np.uint32(shape[k])
             return None
         bit = np.uint32(1) << self.laneid.astype(np.uint32)
         values: dict[str, Callable[[], Array]] = {

@@ -15,7 +15,17 @@ import numpy as np
 
 from sdpalab.sim.selection import Array, Indices, Mask
 
-__all__ = ["GLOBAL_BASE", "LOCAL_BASE", "POISON", "RANK_SHIFT", "SHARED_BASE", "WINDOW_BITS", "WORDS", "Extent", "Space"]
+__all__ = [
+    "GLOBAL_BASE",
+    "LOCAL_BASE",
+    "POISON",
+    "RANK_SHIFT",
+    "SHARED_BASE",
+    "WINDOW_BITS",
+    "WORDS",
+    "Extent",
+    "Space",
+]
 
 GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_BASE = 0x7B00_0000_0000

@@ -20,7 +20,7 @@ Item = Instruction | Product
 
 _ENDS = frozenset(
     {
-        *("bra", "ret", "exit", "bar", "barrier", "trap", "mbarrier.try_wait", "mbarrier.test_wait"),
+        *("bra", "ret", "exit", "bar", "barrier", "trap", "mbarrier.try_wait"),
         *("wgmma.mma_async", "wgmma.wait_group"),
     }
 )

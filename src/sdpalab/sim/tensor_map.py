@@ -86,6 +86,7 @@ class TensorMap:
         span = {"none": inner, "32B": 32, "64B": 64, "128B": 128}.get(self.swizzle, -1)
         ends = sum((size - 1) * stride for size, stride in zip(self.dims, self.strides, strict=True)) + self.item
         floating = self.array.dtype.kind not in "iub"
+        far = any(stride % 16 or not 0 < stride < 1 << 40 for stride in self.strides[1:])
         for wrong, why in (
             (not 1 <= len(self.dims) <= 5, f"has 1 to 5 axes, not {len(self.dims)}"),
             (self.item not in (1, 2, 4, 8), f"has elements of 1, 2, 4 or 8 bytes, not {self.item}"),
@@ -93,14 +94,17 @@ class TensorMap:
             (span < 0, f"takes swizzle {', '.join(map(repr, _SWIZZLES))}, not {self.swizzle!r}"),
             (interleave != "none", f"takes interleave 'none', not {interleave!r}"),
             (oob_fill not in ("zero", "nan"), f"takes oob_fill 'zero' or 'nan', not {oob_fill!r}"),
-            (oob_fill == "nan" and not floating, f"fills with NaN only floating-point elements, not {self.array.dtype}"),
-            (any(not 1 <= size <= 256 for size in self.box), f"has 1 to 256 elements in each axis of a box, not {self.box}"),
+            (
+                oob_fill == "nan" and not floating,
+                f"fills only floating-point elements with NaN, not {self.array.dtype}",
+            ),
+            (any(not 1 <= size <= 256 for size in self.box), f"has boxes of 1 to 256 elements an axis, not {self.box}"),
             (any(not 1 <= step <= 8 for step in self.steps), "takes element strides from 1 to 8"),
             (self.steps[:1] != (1,), "takes an element stride of 1 along its innermost axis"),
             (self.strides[:1] != (self.item,), "needs its innermost axis contiguous"),
-            (any(stride % 16 or not 0 < stride < 1 << 40 for stride in self.strides[1:]), "needs strides that are multiples of 16"),
+            (far, "needs strides that are multiples of 16"),
             (inner % 16 != 0, f"needs boxes whose innermost axis is a multiple of 16 bytes, not {inner}"),
-            (inner > span, f"with a {self.swizzle} swizzle has at most {span} bytes in the innermost axis of a box, not {inner}"),
+            (inner > span, f"with a {self.swizzle} swizzle has boxes of at most {span} bytes inside, not {inner}"),
             (ends > self.array.nbytes, f"reaches {ends} bytes into its array, which has {self.array.nbytes}"),
         ):
             if wrong:

@@ -54,11 +54,6 @@ struct SoftmaxRow {
     }
 };
 
-// The maximum to subtract from a row's scores.
-__device__ __forceinline__ float softmax_reference(float row_max) {
-    return row_max;
-}
-
 // Reductions over the four lanes that hold one row of an mma accumulator.
 __device__ __forceinline__ float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));

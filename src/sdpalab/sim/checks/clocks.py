@@ -1,12 +1,12 @@
 """Happens-before: what each warp of a cluster knows of the others, as vector clocks (FastTrack, Flanagan and Freund
 2009).
 
-Each warp is an actor, and has a twin: the asynchronous operations that it issued. Each mbarrier that copies signal is an
-actor too: those copies, whoever issued them. Time is one counter of observed steps for all. A warp's vector holds, for
-every actor of its cluster, the time up to which that actor's accesses come before the warp's next one. A release merges
-the vectors of those who arrive at a barrier into the barrier's; an acquire merges the barrier's into those who leave. A
-twin's operations are known to its warp when it has waited for them, an mbarrier's to those who wait for the phase in
-which they complete, and to others when they hear of that.
+Each warp is an actor, and has a twin: the asynchronous operations that it issued. Each mbarrier that copies signal is
+an actor too: those copies, whoever issued them. Time is one counter of observed steps for all. A warp's vector holds,
+for every actor of its cluster, the time up to which that actor's accesses come before the warp's next one. A release
+merges the vectors of those who arrive at a barrier into the barrier's; an acquire merges the barrier's into those who
+leave. A twin's operations are known to its warp when it has waited for them, an mbarrier's to those who wait for the
+phase in which they complete, and to others when they hear of that.
 
 Where there are instructions of the async proxy (bulk copies, wgmma), a second vector says up to which time an actor's
 accesses have also passed a fence.proxy.async (PTX ISA, "Async proxy").
@@ -121,14 +121,16 @@ class Clocks:
 
     def unfenced(self, sel: Selection, tags: Array) -> Mask:
         """Which tags are of accesses in the generic proxy that no fence.proxy.async has passed on to these lanes."""
-        generic: Mask = tags >> ACTOR_SHIFT < self.actors
-        return generic & ((tags & TIME_MASK) > self._known(1, sel, tags))
+        unknown: Mask = (tags & TIME_MASK) > self._known(1, sel, tags)
+        unknown &= tags >> ACTOR_SHIFT < self.actors
+        return unknown
 
     def _known(self, plane: int, sel: Selection, tags: Array) -> Array:
         """Up to which time the lanes know each tag's actor."""
         actors = (tags >> ACTOR_SHIFT).astype(np.int64)
         seats = (self._seat[sel] * self._state.shape[2]).reshape(-1, *(1,) * (tags.ndim - 1))
-        return self._state[plane].reshape(-1).take(seats + actors)
+        known: Array = self._state[plane].reshape(-1).take(seats + actors)
+        return known
 
     def in_flight(self, sel: Selection, tags: Array) -> Mask:
         """Which tags are of asynchronous operations (of the lane's cluster) that have not completed."""
@@ -182,7 +184,7 @@ class Clocks:
         actors: Indices = self.actors + slot * self._ctas + signal.home % self._ctas
         if int(actors.max()) >= self._state.shape[2]:
             most = (self._state.shape[2] - self.actors) // self._ctas
-            raise LaunchError(f"the race check follows at most {most} mbarriers of a block of this size with bulk copies")
+            raise LaunchError(f"the race check follows at most {most} mbarriers with bulk copies in such a block")
         return actors
 
     def complete(self, tags: Array, sel: Selection, signal: Signal | None = None) -> None:
@@ -220,20 +222,19 @@ class Clocks:
         seats, homes = self._pairs(sel, home)
         passed = self._fenced_at[:, seats] if relaxed else self._present(seats)
         vector = self._object(key)
-        if len(np.unique(homes)) == len(homes):
-            vector[:, homes] = np.maximum(vector[:, homes], passed)
-        else:
-            np.maximum.at(vector, (slice(None), homes), passed)
+        for mine, more in zip(vector, passed, strict=True):
+            np.maximum.at(mine, homes, more)
 
     def acquire(self, key: Hashable, sel: Selection, home: Indices | None = None) -> None:
         """The lanes' warps leave ``key``."""
         if key in self._objects:
             seats, homes = self._pairs(sel, home)
             learnt = self._objects[key][:, homes]
-            if home is None or len(np.unique(seats)) == len(seats):
+            if home is None:  # each warp once
                 self._state[:, seats] = np.maximum(self._state[:, seats], learnt)
             else:
-                np.maximum.at(self._state, (slice(None), seats), learnt)
+                for mine, more in zip(self._state, learnt, strict=True):
+                    np.maximum.at(mine, seats, more)
             self._set_floor()
 
     def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:

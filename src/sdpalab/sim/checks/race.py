@@ -242,9 +242,7 @@ class RaceCheck(Observer):
         other = self.clocks.instructions[tag & int(TIME_MASK)]
         assert other is not None
         source = self.machine.source(other)
-        party = (
-            f"{other.text} {self.clocks.describe(tag)} at {f'{source}, ' if source else ''}PTX line {other.line}"
-        )
+        party = f"{other.text} {self.clocks.describe(tag)} at {f'{source}, ' if source else ''}PTX line {other.line}"
         place = f"{access.width} bytes of shared memory at offset {int(access.offset[lane])}"
         lane_of_machine = int(indices(access.sel)[lane])
         asynchronous = tag >> int(ACTOR_SHIFT) >= self.clocks.warps

@@ -91,7 +91,8 @@ class Accessor:
             chosen = sel if whole else subset(sel, mask)
             offset = (address if whole else address[mask]) - _BASES[name]
             if self.only and name != self.only:
-                self._drop("out-of-bounds", self.machine.spaces[self.only], chosen, offset, offset == offset, width)
+                everything = np.ones(len(offset), np.bool_)
+                self._drop("out-of-bounds", self.machine.spaces[self.only], chosen, offset, everything, width)
             elif name == "shared":
                 parts += self._of_cluster(chosen, offset, width)
             else:

@@ -44,11 +44,11 @@ def chunk_offsets(descriptors: Array, rows: int, *, k_major: bool) -> Indices:
     start, leading, stride = (_field(descriptors, shift) for shift in (0, 16, 32))
     modes = (descriptors >> np.uint64(62)).astype(np.int64)
     out = np.empty((len(descriptors), rows // 8, 2, 8), dtype=np.int64)
-    outer, half, inner = np.ogrid[: rows // 8, :2, :8]
+    outer, half, inner = (np.asarray(axis, dtype=np.int64) for axis in np.ogrid[: rows // 8, :2, :8])
     for mode in np.unique(modes):
         mine = modes == mode
         lbo, sbo = leading[mine, None, None, None], stride[mine, None, None, None]
-        width = _SWIZZLE_BYTES[int(mode)]
+        width: int = _SWIZZLE_BYTES[int(mode)]
         across = width // CHUNK
         place: Indices
         if k_major:

@@ -324,18 +324,6 @@ def _nothing(sel: Selection) -> None:
     """Instructions run one after the other here, each seen by all at once, so there is nothing to order or wait for."""
 
 
-@opcode("fence", "membar")
-def _fence(decoder: Decoder, instruction: Instruction) -> Step:
-    mods = Mods(instruction)
-    if instruction.opcode == "fence":
-        mods.choice(("sc", "acq_rel", "acquire", "release"), default="acq_rel")
-        mods.choice(("cta", "cluster", "gpu", "sys"))
-    else:
-        mods.choice(("cta", "gl", "sys"))
-    mods.done()
-    return _nothing
-
-
 @opcode("nanosleep")
 def _nanosleep(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)

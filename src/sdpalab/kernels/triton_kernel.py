@@ -1,0 +1,160 @@
+"""A Triton kernel as the lab sees it: compiled ahead of time, launched and judged like any other."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sdpalab.errors import UserError
+from sdpalab.kernels.kernel import Config, Kernel, Knob, Numerics, StaticLimits, Supports, UnsupportedProblem
+from sdpalab.kernels.plan import Dim3, Launch, LaunchPlan, TritonModule, problem_buffers
+from sdpalab.problem import Problem
+
+__all__ = ["TritonKernel"]
+
+_OPTIONS = ("num_warps", "num_stages", "maxnreg")
+"""Knobs that are Triton's own compile options; all others are ``constexpr`` parameters."""
+
+_WARPS = 4
+"""Warps of a block where no knob says so, as Triton has it."""
+
+_TYPES = {"float16": "fp16", "bfloat16": "bf16"}
+"""Element types of problems, by their names in Triton."""
+
+Argument = str | int | float
+
+
+@dataclass(frozen=True)
+class TritonKernel(Kernel):
+    """A function under ``@triton.jit`` with the Python that launches it.
+
+    Parameters
+    ----------
+    name : str
+        How the kernel is called in tables and records.
+    fn : triton.JITFunction
+        The kernel; with ``@triton.autotune`` give the plain function and its configurations as ``configs``.
+    grid : callable
+        ``grid(problem, config) -> (x, y, z)``, up to three numbers.
+    args : callable
+        ``args(problem, config)``: one argument for each parameter that is not ``constexpr``, in order. A str is the
+        address of that buffer (``q k v o``, contiguous [B, H, S, D] in the problem's dtype); an int is an ``i32``, or
+        an ``i64`` if it does not fit; a float is an ``fp32``.
+    configs : sequence of mapping
+        Configurations worth having; the first is the default. A knob is a ``constexpr`` parameter, or one of Triton's
+        options ``num_warps``, ``num_stages`` and ``maxnreg``.
+    supports, reject, numerics, limits, min_arch, idea
+        As for :class:`~sdpalab.kernels.kernel.CudaKernel`.
+
+    Notes
+    -----
+    ``constexpr`` parameters called ``HEAD_DIM`` (int), ``CAUSAL`` (bool) and ``DTYPE_BF16`` (bool) are filled in.
+
+    Pointers are declared to be multiples of 16, as every allocation is; integers are not specialised by their value,
+    so that one compilation serves all lengths. (Triton's own launcher does both.)
+    """
+
+    name: str
+    fn: Any
+    grid: Callable[[Problem, Config], Sequence[int]]
+    args: Callable[[Problem, Config], Sequence[Argument]]
+    configs: Sequence[Mapping[str, Knob]] = ({},)
+    supports: Supports = lambda problem: None
+    reject: Callable[[Problem, Config], str | None] = lambda problem, config: None
+    numerics: Numerics = field(default_factory=Numerics)
+    limits: StaticLimits | Callable[[Problem], StaticLimits] = field(default_factory=StaticLimits)
+    min_arch: int = 80
+    idea: str = ""
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.fn, "arg_names") or not hasattr(self.fn, "cache_key"):
+            raise UserError(f"kernel {self.name!r}: fn must be a function under @triton.jit, not {_described(self.fn)}")
+        if not self.configs:
+            raise UserError(f"kernel {self.name!r}: configs must hold at least one configuration, such as {{}}")
+
+    def _plan(self, problem: Problem, config: Config) -> LaunchPlan:
+        args = tuple(self.args(problem, config))
+        warps = config.int("num_warps") if "num_warps" in config else _WARPS
+        step = Launch(
+            grid=self._grid(problem, config),
+            block=(32 * warps, 1, 1),
+            args=args,
+            module=self.module(problem, config, args),
+        )
+        return LaunchPlan(problem_buffers(problem), (step,))
+
+    def module(self, problem: Problem, config: Config, args: Sequence[Argument]) -> TritonModule:
+        """The function with types for its parameters, taken from ``args``, and values for those that are constants.
+
+        Raises
+        ------
+        UnsupportedProblem
+            If a knob is neither a ``constexpr`` parameter nor an option, a ``constexpr`` has no value, or there are
+            more or fewer arguments than parameters.
+        """
+        constexprs = {name for param, name in zip(self.fn.params, self.fn.arg_names, strict=True) if param.is_constexpr}
+        options = {name: config.int(name) for name in _OPTIONS if name in config}
+        options.setdefault("num_warps", _WARPS)
+        for name in config:
+            if name not in constexprs and name not in _OPTIONS:
+                raise UnsupportedProblem(
+                    f"kernel {self.name}: knob {name} is neither a constexpr parameter of {self.fn.__name__} "
+                    f"nor one of {', '.join(_OPTIONS)}"
+                )
+        runtime = [name for name in self.fn.arg_names if name not in constexprs]
+        if len(args) != len(runtime):
+            raise UnsupportedProblem(
+                f"kernel {self.name}: args gives {len(args)} arguments, and {self.fn.__name__} takes {len(runtime)}: "
+                f"{', '.join(runtime)}"
+            )
+        types = {name: self._type(name, value, problem) for name, value in zip(runtime, args, strict=True)}
+        path = Path(inspect.getsourcefile(self.fn.fn) or f"{self.name}.py")
+        return TritonModule(
+            name=path.name,
+            source=path.read_text() if path.is_file() else str(self.fn.src),
+            fn=self.fn,
+            signature={name: types.get(name, "constexpr") for name in self.fn.arg_names},
+            constants={name: self._constant(name, problem, config) for name in self.fn.arg_names if name in constexprs},
+            options=options,
+        )
+
+    def _grid(self, problem: Problem, config: Config) -> Dim3:
+        given = tuple(self.grid(problem, config))
+        if not 1 <= len(given) <= 3 or not all(isinstance(size, int) and size > 0 for size in given):
+            raise UnsupportedProblem(f"kernel {self.name}: grid gives {given}, not one to three positive integers")
+        x, y, z = (*given, 1, 1)[:3]
+        return x, y, z
+
+    def _constant(self, name: str, problem: Problem, config: Config) -> int | str | bool:
+        traits = {
+            "HEAD_DIM": problem.head_dim,
+            "CAUSAL": problem.causal,
+            "DTYPE_BF16": problem.dtype == "bfloat16",
+        }
+        values = {**traits, **config}
+        if name in values:
+            return values[name]
+        default = self.fn.signature.parameters[name].default
+        if default is inspect.Parameter.empty:
+            raise UnsupportedProblem(f"kernel {self.name}: constexpr {name} of {self.fn.__name__} is given by no knob")
+        return default  # type: ignore[no-any-return]
+
+    def _type(self, name: str, value: Argument, problem: Problem) -> str:
+        if isinstance(value, str):
+            known = {buffer.name: buffer.dtype for buffer in problem_buffers(problem)}
+            if value not in known:
+                raise UnsupportedProblem(
+                    f"kernel {self.name}: argument {name} is the buffer {value!r}, and there are {', '.join(known)}"
+                )
+            return f"*{_TYPES[known[value]]}"
+        if isinstance(value, float):
+            return "fp32"
+        return "i32" if -(2**31) <= value < 2**31 else "i64"
+
+
+def _described(value: object) -> str:
+    """What somebody gave instead: Triton's own wrappers say what they are by their type."""
+    return f"the plain function {value.__name__}" if inspect.isfunction(value) else f"a {type(value).__name__}"

@@ -1,0 +1,185 @@
+"""Clusters: addresses in the shared memory of another CTA, and the barrier of a cluster (PTX ISA, "mapa", "getctarank",
+"barrier.cluster").
+
+All threads of a cluster that have not exited take part in its barrier. Arriving and waiting are two instructions; a
+thread waits for the phase in which it arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.errors import Deadlock
+from sdpalab.sim.flow import End, Flow, block_end
+from sdpalab.sim.ir import Instruction, Symbol
+from sdpalab.sim.isa.steps import require
+from sdpalab.sim.machine import Machine, Resume, Unit
+from sdpalab.sim.memory import RANK_SHIFT
+from sdpalab.sim.selection import Mask, Selection, indices, subset
+from sdpalab.sim.types import TYPES
+
+__all__: list[str] = []
+
+_ARRIVED, _COMPLETE = ("cluster", "arrived"), ("cluster", "complete")
+_LOW = (1 << RANK_SHIFT) - 1
+
+
+@opcode("mapa")
+def _mapa(decoder: Decoder, instruction: Instruction) -> Step:
+    """The address that the same variable has in another CTA of the cluster."""
+    mods = Mods(instruction)
+    mods.flag("shared::cluster")
+    type_ = mods.type()
+    require(mods, type_, ("u32", "u64"))
+    mods.done()
+    target, origin, number = instruction.operands
+    destination = decoder.dst(instruction, target, type_)
+    if isinstance(origin, Symbol) and origin.name in decoder.machine.symbols.addresses:
+        place = decoder.machine.symbols.addresses[origin.name][1]
+        source = np.broadcast_to(np.asarray(place).astype(type_.dtype), decoder.machine.lanes)
+    else:
+        source = decoder.src(instruction, origin, type_)
+    rank = decoder.src(instruction, number, TYPES["u32"])
+    keep = type_.dtype.type(((1 << type_.bits) - 1) ^ (0xFF << RANK_SHIFT))
+
+    def step(sel: Selection) -> None:
+        destination[sel] = source[sel] & keep | (rank[sel].astype(type_.dtype) + 1) << RANK_SHIFT
+
+    return step
+
+
+@opcode("getctarank")
+def _getctarank(decoder: Decoder, instruction: Instruction) -> Step:
+    """The rank of the CTA in whose shared memory an address lies."""
+    mods = Mods(instruction)
+    mods.flag("shared::cluster")
+    type_ = mods.type()
+    require(mods, type_, ("u32", "u64"))
+    mods.done()
+    machine = decoder.machine
+    source = decoder.src(instruction, instruction.operands[1], type_)
+    destination = decoder.dst(instruction, instruction.operands[0], TYPES["u32"])
+
+    def step(sel: Selection) -> None:
+        rank = (source[sel] >> RANK_SHIFT & 0xFF).astype(np.int64) - 1
+        destination[sel] = np.where(rank < 0, machine.cta[sel] % machine.cluster_size, rank)
+
+    return step
+
+
+@dataclass
+class _Waiting:
+    sel: Selection
+    resume: int
+    instruction: Instruction
+
+
+class _ClusterBarrier(Unit):
+    """The barrier of every cluster of a machine: how many have arrived in this phase, and who waits for its end."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        clusters = machine.n_cta // machine.cluster_size
+        self.cluster = machine.cta // machine.cluster_size
+        self.arrived = np.zeros(clusters, dtype=np.int64)
+        self.phase = np.zeros(clusters, dtype=np.int64)
+        self.arrivals = np.zeros(machine.lanes, dtype=np.int64)
+        self.waits = np.zeros(machine.lanes, dtype=np.int64)
+        self.waiting: list[_Waiting] = []
+
+    @staticmethod
+    def of(machine: Machine) -> _ClusterBarrier:
+        """The machine's barriers, made when first asked for."""
+        unit = machine.units.get("barrier.cluster")
+        if not isinstance(unit, _ClusterBarrier):
+            unit = machine.units["barrier.cluster"] = _ClusterBarrier(machine)
+        return unit
+
+    def reset(self) -> None:
+        """Nobody has arrived."""
+        for counts in (self.arrived, self.phase, self.arrivals, self.waits):
+            counts.fill(0)
+        self.waiting.clear()
+
+    def arrive(self, sel: Selection, instruction: Instruction, relaxed: bool) -> list[Resume]:
+        """Lanes arrive; those whose wait this ends."""
+        home = self.cluster[sel] * self.machine.cluster_size
+        self._expect(sel, self.arrivals[sel] > self.waits[sel], instruction, "arrives twice without a wait between")
+        for observer in self.machine.observers:
+            observer.release(_ARRIVED, sel, home, relaxed=relaxed)
+        self.arrivals[sel] += 1
+        self.arrived += np.bincount(self.cluster[sel], minlength=len(self.arrived))
+        return self.exited()
+
+    def wait(self, sel: Selection, instruction: Instruction, resume: int) -> list[Resume]:
+        """Lanes wait for the end of the phase in which they arrived; those that may go on."""
+        self._expect(sel, self.arrivals[sel] <= self.waits[sel], instruction, "waits without having arrived")
+        self.waits[sel] = self.arrivals[sel]
+        self.waiting.append(_Waiting(sel, resume, instruction))
+        return self._released()
+
+    def _expect(self, sel: Selection, wrong: Mask, instruction: Instruction, what: str) -> None:
+        if wrong.any():
+            usually = "each barrier.cluster.arrive has one barrier.cluster.wait of the same thread"
+            for observer in self.machine.observers:
+                observer.misuse("cluster", subset(sel, wrong), instruction, f"a thread {what}", usually)
+
+    def exited(self) -> list[Resume]:
+        """Clusters in which everybody has arrived or exited begin the next phase; those that may go on."""
+        machine = self.machine
+        alive = np.bincount(self.cluster[machine.live], minlength=len(self.arrived))
+        done = (self.arrived >= alive) & (self.arrived > 0)
+        if not done.any():
+            return []
+        self.phase[done] += 1
+        self.arrived[done] = 0
+        first = np.zeros(machine.n_cta, dtype=np.bool_)
+        first[np.flatnonzero(done) * machine.cluster_size] = True
+        for observer in machine.observers:
+            observer.publish(_ARRIVED, _COMPLETE, first)
+        return self._released()
+
+    def _released(self) -> list[Resume]:
+        """Take those whose phase is over out of the waiting."""
+        released: list[Resume] = []
+        kept: list[_Waiting] = []
+        for entry in self.waiting:
+            over = self.phase[self.cluster[entry.sel]] >= self.arrivals[entry.sel]
+            if over.any():
+                free = entry.sel if over.all() else subset(entry.sel, over)
+                for observer in self.machine.observers:
+                    observer.acquire(_COMPLETE, free, self.cluster[free] * self.machine.cluster_size)
+                released.append((entry.resume, free))
+            if not over.all():
+                kept.append(_Waiting(subset(entry.sel, ~over), entry.resume, entry.instruction))
+        self.waiting = kept
+        return released
+
+    def check_drained(self) -> None:
+        """Raise Deadlock if lanes still wait when nothing else can run."""
+        for entry in self.waiting:
+            lane = int(indices(entry.sel)[0])
+            cluster, (block, thread) = int(self.cluster[lane]), self.machine.where(lane)
+            alive = int(np.count_nonzero(self.machine.live & (self.cluster == cluster)))
+            raise Deadlock(
+                f"{entry.instruction.text} at PTX line {entry.instruction.line}: the cluster of block {block} has "
+                f"{int(self.arrived[cluster])} of {alive} threads at its barrier in phase {int(self.phase[cluster])}, "
+                f"and no thread that could still arrive (thread {thread} is among those waiting)"
+            )
+
+
+@block_end("barrier.cluster")
+def _barrier_cluster(flow: Flow, instruction: Instruction, following: int) -> End:
+    mods = Mods(instruction)
+    mods.choice(("cluster",))
+    action = mods.choice(("arrive", "wait"))
+    relaxed = mods.choice(("release", "relaxed") if action == "arrive" else ("acquire",), default="") == "relaxed"
+    mods.flag("aligned")
+    mods.done()
+    unit = _ClusterBarrier.of(flow.machine)
+    if action == "wait":
+        return lambda sel: unit.wait(sel, instruction, following)
+    return lambda sel: [(following, sel), *unit.arrive(sel, instruction, relaxed)]

@@ -1,0 +1,55 @@
+"""Fences (PTX ISA, "membar, fence").
+
+Instructions run one after the other here, each seen by all at once: a fence moves no data. It matters to the checks: to
+what a relaxed arrival at a cluster barrier passes on, and to what the async proxy may see of the generic one.
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.selection import Selection
+
+__all__: list[str] = []
+
+
+@opcode("fence", "membar")
+def _fence(decoder: Decoder, instruction: Instruction) -> Step:
+    mods = Mods(instruction)
+    observers = decoder.machine.observers
+    if mods.flag("proxy"):
+        return _proxy_fence(decoder, mods)
+    if instruction.opcode == "membar":
+        mods.choice(("cta", "gl", "sys"))
+    elif mods.flag("mbarrier_init"):
+        mods.choice(("release",))
+        mods.choice(("cluster",))
+    else:
+        mods.choice(("sc", "acq_rel", "acquire", "release"), default="acq_rel")
+        mods.choice(("cta", "cluster", "gpu", "sys"))
+    mods.done()
+
+    def step(sel: Selection) -> None:
+        for observer in observers:
+            observer.fence(sel)
+
+    return step
+
+
+def _proxy_fence(decoder: Decoder, mods: Mods) -> Step:
+    """Between the generic proxy and another; what the async proxy sees of shared memory is what a check follows."""
+    observers = decoder.machine.observers
+    kind = mods.choice(("async", "alias", "tensormap::generic"))
+    space = mods.choice(("global", "shared::cta", "shared::cluster"), default="") if kind == "async" else ""
+    if kind == "tensormap::generic":  # nothing here changes a tensor map
+        mods.choice(("acquire", "release"))
+        mods.choice(("cta", "cluster", "gpu", "sys"))
+    mods.done()
+    watched = kind == "async" and space != "global"
+
+    def step(sel: Selection) -> None:
+        if watched:
+            for observer in observers:
+                observer.proxy_fence(sel)
+
+    return step

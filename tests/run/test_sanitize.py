@@ -1,0 +1,309 @@
+"""``sanitize``: planted bugs in the shipped kernels, small problems, bare PTX, and SARIF."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sdpalab.build import build
+from sdpalab.errors import UserError
+from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.plan import INCLUDE_DIR, Launch, Module
+from sdpalab.kernels.registry import KERNELS
+from sdpalab.problem import Problem
+from sdpalab.run.ptx_file import read_ptx_launch
+from sdpalab.run.sanitize import Modes, Sanitized, sanitize_kernel, sanitize_ptx, small_problems
+from sdpalab.run.sarif import RULES, to_sarif
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKSTEP = Modes(schedules=("lockstep",), async_modes=("late",))
+SMALL = [Problem(1, 1, 40, 64, seq_kv=150)]
+
+PLANTED: list[tuple[str, str, str, str, str]] = [
+    # kernel, header ("" for its own file), old, new, kind
+    ("flash", "", "ptx::cp_async_wait_group<NUM_STAGES - 2>()", "ptx::cp_async_wait_group<NUM_STAGES - 1>()", "async"),
+    ("flash", "", "        ptx::cp_async_commit_group();\n    };", "    };", "async"),
+    ("flash", "", "    __syncthreads();  // the output goes", "    // the output goes", "race"),
+    ("flash", "tile.cuh", "pass_row < rows_left", "pass_row <= rows_left", "out-of-bounds"),
+    ("flash", "", "stage == SMEM_BYTES - STAGE_BYTES ? 0", "stage == SMEM_BYTES ? 0", "out-of-bounds"),
+    ("wmma", "", "        __syncthreads();\n\n        warp_product", "\n        warp_product", "race"),
+    ("wmma", "", "        __syncthreads();  // everyone", "        // everyone", "race"),
+    ("scalar", "", "        tile_sync();  // everyone", "        // everyone", "race"),
+    ("scalar", "", "        tile_sync();\n\n        // S = Q", "        // S = Q", "race"),
+    ("scalar", "", "if (row < rows_left)", "if (row <= rows_left)", "out-of-bounds"),
+]
+
+
+def planted(name: str, header: str, old: str, new: str) -> CudaKernel:
+    """A copy of a shipped kernel with one edit, in its own source or in a header, which is then part of the source."""
+    kernel = KERNELS[name]
+    assert isinstance(kernel.source, Path)
+    source = kernel.source.read_text()
+    if header:
+        text = (INCLUDE_DIR / header).read_text().replace("#pragma once\n", "")
+        assert text.count(old) == 1
+        source = source.replace(f'#include "{header}"\n', text.replace(old, new))
+    else:
+        assert source.count(old) == 1, f"{old!r} is there {source.count(old)} times"
+        source = source.replace(old, new)
+    return replace(kernel, name=f"{name}-planted", source=source)
+
+
+def kinds(outcome: Sanitized) -> set[str]:
+    return {finding.kind for finding in outcome.findings}
+
+
+@pytest.mark.parametrize(("name", "header", "old", "new", "kind"), PLANTED, ids=lambda value: str(value)[:24].strip())
+def test_bugs_planted_in_shipped_kernels_are_found(name: str, header: str, old: str, new: str, kind: str) -> None:
+    outcome = sanitize_kernel(planted(name, header, old, new), SMALL, modes=LOCKSTEP)
+    assert kind in kinds(outcome)
+    assert all(finding.source and finding.ptx_line for finding in outcome.findings if finding.kind == kind)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_shipped_kernels_are_clean(name: str) -> None:
+    kernel = KERNELS[name]
+    problems = small_problems(kernel)[:2]
+    assert sanitize_kernel(kernel, problems, modes=Modes(strict=True)).findings == ()
+
+
+def test_a_lost_warp_barrier_takes_the_strict_check() -> None:
+    broken = planted("wmma", "", "        __syncwarp();\n\n        const int col0", "        const int col0")
+    assert sanitize_kernel(broken, SMALL, modes=LOCKSTEP).clean
+    assert kinds(sanitize_kernel(broken, SMALL, modes=replace(LOCKSTEP, strict=True))) == {"lane-race"}
+
+
+def test_small_problems_have_one_an_even_an_odd_and_a_ragged_number_of_tiles() -> None:
+    flash = KERNELS["flash"]
+    config = flash.default_config.but(BLOCK_N=32, NUM_STAGES=3)
+    problems = small_problems(flash, config)
+    assert [problem.seq_kv for problem in problems] == [32, 96, 128, 217, 121]
+    assert [problem.causal for problem in problems] == [False] * 4 + [True]
+    assert all(problem.causal for problem in small_problems(flash, config, causal=True))
+    assert {problem.dtype for problem in small_problems(flash, dtype="bfloat16")} == {"bfloat16"}
+    only_32 = replace(flash, supports=lambda problem: None if problem.head_dim == 32 else "head_dim must be 32")
+    assert {problem.head_dim for problem in small_problems(only_32)} == {32}
+    with pytest.raises(UserError, match=r"no small problem suits flash: no luck; give a --shape"):
+        small_problems(replace(flash, supports=lambda problem: "no luck"))
+
+
+def test_async_modes_count_only_where_there_are_asynchronous_instructions() -> None:
+    modes = Modes(schedules=("lockstep",))
+    assert len(sanitize_kernel(KERNELS["flash"], [Problem(1, 1, 64, 32)], modes=modes).runs) == 2
+    assert len(sanitize_kernel(KERNELS["scalar"], [Problem(1, 1, 32, 32)], modes=modes).runs) == 1
+
+
+def toy(body: str, name: str = "toy") -> CudaKernel:
+    """A kernel of two warps that computes nothing."""
+    parameters = "const unsigned *q, const unsigned *k, const unsigned *v, unsigned *o"
+    return CudaKernel(
+        name,
+        f'extern "C" __global__ void toy({parameters}) {{\n{body}\n}}',
+        "toy",
+        lambda problem, config: Launch((1, 1, 1), (64, 1, 1), ("q", "k", "v", "o")),
+    )
+
+
+RACY = "__shared__ unsigned x[64];\nx[threadIdx.x] = threadIdx.x;\no[threadIdx.x] = x[63 - threadIdx.x];"
+TINY = [Problem(1, 1, 16, 16)]
+
+
+def test_findings_are_distinct_and_say_which_runs_showed_them() -> None:
+    outcome = sanitize_kernel(toy(RACY), [*TINY, Problem(1, 1, 32, 16)])
+    keys = [(finding.kind, finding.ptx_line) for finding in outcome.findings]
+    assert len(set(keys)) == len(keys)
+    assert len(outcome.runs) == 8
+    race = max((finding for finding in outcome.findings if finding.kind == "race"), key=lambda each: len(each.runs))
+    assert {run.split(", ")[0] for run in race.runs} == {"1x1x16x16", "1x1x32x16"}
+    assert {run.split(", ")[1] for run in race.runs} == {"lockstep", "forward", "reverse", "random"}
+    # both parties: the other's instruction, warp and line, and the own
+    assert "st.shared.u32 of warp" in race.message or "ld.shared.u32 of warp" in race.message
+    assert race.message.count("toy.cu:") == 2
+
+
+def test_a_deadlock_and_an_endless_loop_are_findings() -> None:
+    stuck = 'if (threadIdx.x < 32) asm volatile("bar.sync 1, 64;"); else asm volatile("bar.sync 2, 64;");'
+    (deadlock,) = sanitize_kernel(toy(stuck), TINY, modes=LOCKSTEP).findings
+    assert (deadlock.kind, deadlock.source) == ("deadlock", "toy.cu:2")
+    assert "32 of 64 threads" in deadlock.message
+    endless = "while (*(volatile unsigned *)o != 3) { }"
+    (found,) = sanitize_kernel(toy(endless), TINY, modes=replace(LOCKSTEP, max_steps=1000)).findings
+    assert found.kind == "endless"
+    assert found.ptx_line > 0
+
+
+def test_what_cannot_run_is_bad_input() -> None:
+    with pytest.raises(UserError, match=r"toy: PTX line \d+: .*nanosleep"):
+        sanitize_kernel(toy("__nanosleep(5);"), TINY, modes=LOCKSTEP)
+    wrong = replace(toy(RACY), plan=lambda problem, config: Launch((1, 1, 1), (64, 1, 1), ("q",)))
+    with pytest.raises(UserError, match="takes 4 arguments"):
+        sanitize_kernel(wrong, TINY, modes=LOCKSTEP)
+
+
+# ---- bare PTX --------------------------------------------------------------------------------------------------------
+
+SAXPY = """extern "C" __global__ void saxpy(const float *x, float *y, float a, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = a * x[i];
+}
+"""
+ARGS: list[Any] = [{"dtype": "float32", "shape": [100]}, {"dtype": "float32", "shape": 100, "init": "poison"}, 2.0, 100]
+
+
+@pytest.fixture(scope="module")
+def saxpy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ptx") / "saxpy.ptx"
+    path.write_bytes(build(Module("saxpy.cu", SAXPY, "saxpy")).ptx)
+    return path
+
+
+def described(folder: Path, **changes: Any) -> Path:
+    facts = {"grid": 2, "block": [64], "args": ARGS, **changes}
+    path = folder / "launch.json"
+    path.write_text(json.dumps({key: value for key, value in facts.items() if value is not None}))
+    return path
+
+
+def test_bare_ptx_runs_by_its_description(saxpy: Path, tmp_path: Path) -> None:
+    launch = read_ptx_launch(saxpy, described(tmp_path))
+    assert launch.entry == "saxpy"
+    x, y, a, n = launch.arguments()
+    assert (x.dtype, x.shape, a, n) == (np.float32, (100,), 2.0, 100)
+    assert 0.5 < x.std() < 1.5
+    assert np.isnan(y).all()
+    np.testing.assert_array_equal(x, launch.arguments()[0])
+    outcome = sanitize_ptx(launch)
+    assert outcome.clean
+    assert len(outcome.runs) == 4
+    (beyond,) = sanitize_ptx(read_ptx_launch(saxpy, described(tmp_path, args=[*ARGS[:3], 101])), LOCKSTEP).findings[:1]
+    assert (beyond.kind, beyond.ptx, beyond.source) == ("out-of-bounds", "saxpy.ptx", "saxpy.cu:3")
+
+
+def test_every_way_to_fill_a_buffer() -> None:
+    from sdpalab.run.ptx_file import PtxLaunch
+
+    inits = ["normal", "zeros", "ones", "arange", "poison", 7]
+    args = tuple({"dtype": dtype, "shape": [2, 2], "init": init} for init in inits for dtype in ("uint8", "bfloat16"))
+    arrays = PtxLaunch("x", "", "", (1,), (1,), args).arguments()
+    for array, arg in zip(arrays, args, strict=True):
+        assert array.shape == (2, 2)
+        assert array.dtype.name == arg["dtype"]
+        values = array.astype(np.float64).reshape(-1).tolist()
+        expected = {"zeros": [0.0] * 4, "ones": [1.0] * 4, "arange": [0.0, 1.0, 2.0, 3.0], 7: [7.0] * 4}
+        if arg["init"] in expected:
+            assert values == expected[arg["init"]]
+    assert (arrays[8].view(np.uint8) == 0xFF).all()
+
+
+BAD_LAUNCHES: list[tuple[dict[str, Any], str]] = [
+    ({"args": None}, "a launch needs 'args'"),
+    ({"blocks": 3}, "there is no 'blocks' in a launch; it has entry, grid"),
+    ({"block": [64, 0]}, "'block' takes one to three positive integers"),
+    ({"grid": 2.5}, "'grid' takes one to three positive integers"),
+    ({"dynamic_smem": -1}, "'dynamic_smem' is a number of bytes"),
+    ({"args": 3}, "'args' is a list"),
+    ({"args": [{"shape": [3]}]}, "argument 1: a buffer has 'dtype', 'shape'"),
+    ({"args": [{"dtype": "float12", "shape": [3]}]}, "'float12' is neither"),
+    ({"args": [{"dtype": "float32", "shape": [3], "init": "sevens"}]}, "'init' is normal, zeros"),
+    ({"args": [{"dtype": "float32", "shape": [1 << 20, 1 << 20]}]}, "and at most 1073741824 are allowed"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_LAUNCHES, ids=[message for _, message in BAD_LAUNCHES])
+def test_bad_descriptions_are_refused(saxpy: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        read_ptx_launch(saxpy, described(tmp_path, **changes))
+    assert "launch.json" in str(caught.value)
+
+
+def test_bad_ptx_and_bad_launches_are_refused(saxpy: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no entry 'daxpy'"):
+        sanitize_ptx(read_ptx_launch(saxpy, described(tmp_path, entry="daxpy")))
+    with pytest.raises(UserError, match="takes 4 arguments, and 1 were given"):
+        sanitize_ptx(read_ptx_launch(saxpy, described(tmp_path, args=[1])))
+    broken = tmp_path / "broken.ptx"
+    broken.write_text(saxpy.read_text().replace("mul.f32", "mul.wobble.f32"))
+    with pytest.raises(UserError, match=r"broken\.ptx: PTX line \d+: .*wobble"):
+        sanitize_ptx(read_ptx_launch(broken, described(tmp_path)))
+    with pytest.raises(UserError, match=r"gone\.ptx cannot be read"):
+        read_ptx_launch(tmp_path / "gone.ptx", described(tmp_path))
+    (tmp_path / "bad.json").write_text("{grid: 1}")
+    with pytest.raises(UserError, match=r"bad\.json is not JSON: .* \(line 1\)"):
+        read_ptx_launch(saxpy, tmp_path / "bad.json")
+
+
+# ---- SARIF -----------------------------------------------------------------------------------------------------------
+
+
+def check_sarif(log: dict[str, Any]) -> list[dict[str, Any]]:
+    """What SARIF 2.1.0 requires of such a log (sections 3.13 to 3.30); its results."""
+    assert log["version"] == "2.1.0"
+    assert log["$schema"].endswith("sarif-schema-2.1.0.json")
+    (run,) = log["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    assert run["tool"]["driver"]["name"]
+    assert len({rule["id"] for rule in rules}) == len(rules)
+    for rule in rules:
+        assert all(rule[part]["text"] for part in ("shortDescription", "fullDescription", "help"))
+    for result in run["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+        assert result["level"] == "error"
+        assert result["message"]["text"]
+        assert len(result["locations"]) == 1
+        for location in (*result["locations"], *result.get("relatedLocations", [])):
+            place = location["physicalLocation"]
+            assert place["region"]["startLine"] >= 1
+            assert not place["artifactLocation"]["uri"].startswith("/")
+            assert "\\" not in place["artifactLocation"]["uri"]
+    json.dumps(log, allow_nan=False)
+    return list(run["results"])
+
+
+def test_sarif_of_findings_in_cuda_sources() -> None:
+    outcome = sanitize_kernel(planted("flash", *PLANTED[0][1:4]), SMALL, modes=LOCKSTEP)
+    kernels = ROOT / "src/sdpalab/kernels"
+    log = to_sarif(outcome, version="1", root=ROOT, directories=[kernels, INCLUDE_DIR])
+    results = check_sarif(log)
+    assert len(results) == len(outcome.findings) > 0
+    for result, finding in zip(results, outcome.findings, strict=True):
+        at = result["locations"][0]["physicalLocation"]
+        assert at["region"]["startLine"] == int(finding.source.rpartition(":")[2])
+        (ptx,) = result["relatedLocations"]
+        assert ptx["physicalLocation"]["region"]["startLine"] == finding.ptx_line
+        assert ptx["physicalLocation"]["artifactLocation"]["uri"].endswith(".ptx")
+    found = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results}
+    assert "src/sdpalab/kernels/include/ptx.cuh" in found
+    elsewhere = to_sarif(outcome, version="1", root=ROOT / "tests", directories=[kernels, INCLUDE_DIR])
+    assert "ptx.cuh" in json.dumps(elsewhere)
+    assert "src/" not in json.dumps(elsewhere)
+
+
+def test_sarif_of_a_deadlock_without_lines_and_of_nothing() -> None:
+    ptx = (
+        ".version 8.0\n.target sm_80\n.address_size 64\n.entry k()\n{\n.reg .pred %p;\n.reg .b32 %t;\n"
+        "mov.u32 %t, %tid.x;\nsetp.lt.u32 %p, %t, 32;\n@%p bar.sync 1, 64;\n@!%p bar.sync 2, 64;\nret;\n}\n"
+    )
+    from sdpalab.run.ptx_file import PtxLaunch
+
+    outcome = sanitize_ptx(PtxLaunch("hand.ptx", ptx, "k", (1,), (64,), ()), LOCKSTEP)
+    (result,) = check_sarif(to_sarif(outcome, version="1", root=ROOT))
+    assert result["ruleId"] == "deadlock"
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "hand.ptx"
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] in (10, 11)
+    nothing = Sanitized("x", "", "simulator", (), (), ())
+    assert check_sarif(to_sarif(nothing, version="1", root=ROOT)) == []
+
+
+def test_each_kind_of_the_checks_has_a_rule() -> None:
+    import re
+
+    sources = [path.read_text() for path in (ROOT / "src/sdpalab/sim").rglob("*.py")]
+    pattern = r'log\.add\(\s*(?:self\.)?machine,\s*"([a-z-]+)"|_drop\("([a-z-]+)"'
+    named = {first or second for text in sources for first, second in re.findall(pattern, text)}
+    assert named >= {"race", "async", "lane-race", "uninitialised", "divergent", "misaligned", "out-of-bounds"}
+    assert named <= set(RULES), f"no rule for {named - set(RULES)}"
