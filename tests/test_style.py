@@ -102,7 +102,8 @@ def test_paths_named_in_the_docs_exist(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text)
     missing = [target for target in links if "://" not in target and not (page.parent / target).exists()]
     for name in re.findall(r"`([^`\s]+)`", text):
-        if not _PATH.fullmatch(name) or not name.endswith(_ENDINGS) or name.startswith(_MADE):
+        named = _PATH.fullmatch(name) and name.endswith(_ENDINGS) and name not in _ENDINGS
+        if not named or name.startswith(_MADE):
             continue
         if not any(list(base.glob(name.rstrip("/"))) for base in (ROOT, PACKAGE, PACKAGE / "evidence", page.parent)):
             missing.append(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.kernels.plan import INCLUDE_DIR, Launch, Module
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.problem import Problem
-from sdpalab.run.ptx_file import read_ptx_launch
+from sdpalab.run.ptx_file import PtxLaunch, read_ptx_launch
 from sdpalab.run.sanitize import Modes, Sanitized, sanitize_kernel, sanitize_ptx, small_problems
 from sdpalab.run.sarif import RULES, to_sarif
 
@@ -39,18 +40,16 @@ PLANTED: list[tuple[str, str, str, str, str]] = [
 ]
 
 
-def planted(name: str, header: str, old: str, new: str) -> CudaKernel:
-    """A copy of a shipped kernel with one edit, in its own source or in a header, which is then part of the source."""
+def planted(folder: Path, name: str, header: str, old: str, new: str) -> CudaKernel:
+    """A copy of a shipped kernel with one edit: in its own source, or in a header, of which a copy then lies beside it."""
     kernel = KERNELS[name]
     assert isinstance(kernel.source, Path)
-    source = kernel.source.read_text()
-    if header:
-        text = (INCLUDE_DIR / header).read_text().replace("#pragma once\n", "")
-        assert text.count(old) == 1
-        source = source.replace(f'#include "{header}"\n', text.replace(old, new))
-    else:
-        assert source.count(old) == 1, f"{old!r} is there {source.count(old)} times"
-        source = source.replace(old, new)
+    source = folder / kernel.source.name
+    source.write_text(kernel.source.read_text())
+    edited = folder / header if header else source
+    text = (INCLUDE_DIR / header).read_text() if header else source.read_text()
+    assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
+    edited.write_text(text.replace(old, new))
     return replace(kernel, name=f"{name}-planted", source=source)
 
 
@@ -59,8 +58,10 @@ def kinds(outcome: Sanitized) -> set[str]:
 
 
 @pytest.mark.parametrize(("name", "header", "old", "new", "kind"), PLANTED, ids=lambda value: str(value)[:24].strip())
-def test_bugs_planted_in_shipped_kernels_are_found(name: str, header: str, old: str, new: str, kind: str) -> None:
-    outcome = sanitize_kernel(planted(name, header, old, new), SMALL, modes=LOCKSTEP)
+def test_bugs_planted_in_shipped_kernels_are_found(
+    tmp_path: Path, name: str, header: str, old: str, new: str, kind: str
+) -> None:
+    outcome = sanitize_kernel(planted(tmp_path, name, header, old, new), SMALL, modes=LOCKSTEP)
     assert kind in kinds(outcome)
     assert all(finding.source and finding.ptx_line for finding in outcome.findings if finding.kind == kind)
 
@@ -72,8 +73,8 @@ def test_shipped_kernels_are_clean(name: str) -> None:
     assert sanitize_kernel(kernel, problems, modes=Modes(strict=True)).findings == ()
 
 
-def test_a_lost_warp_barrier_takes_the_strict_check() -> None:
-    broken = planted("wmma", "", "        __syncwarp();\n\n        const int col0", "        const int col0")
+def test_a_lost_warp_barrier_takes_the_strict_check(tmp_path: Path) -> None:
+    broken = planted(tmp_path, "wmma", "", "        __syncwarp();\n\n        const int col0", "        const int col0")
     assert sanitize_kernel(broken, SMALL, modes=LOCKSTEP).clean
     assert kinds(sanitize_kernel(broken, SMALL, modes=replace(LOCKSTEP, strict=True))) == {"lane-race"}
 
@@ -138,8 +139,8 @@ def test_a_deadlock_and_an_endless_loop_are_findings() -> None:
 
 
 def test_what_cannot_run_is_bad_input() -> None:
-    with pytest.raises(UserError, match=r"toy: PTX line \d+: .*nanosleep"):
-        sanitize_kernel(toy("__nanosleep(5);"), TINY, modes=LOCKSTEP)
+    with pytest.raises(UserError, match=r"toy: PTX line \d+: .*pmevent"):
+        sanitize_kernel(toy('asm volatile("pmevent 1;");'), TINY, modes=LOCKSTEP)
     wrong = replace(toy(RACY), plan=lambda problem, config: Launch((1, 1, 1), (64, 1, 1), ("q",)))
     with pytest.raises(UserError, match="takes 4 arguments"):
         sanitize_kernel(wrong, TINY, modes=LOCKSTEP)
@@ -185,8 +186,6 @@ def test_bare_ptx_runs_by_its_description(saxpy: Path, tmp_path: Path) -> None:
 
 
 def test_every_way_to_fill_a_buffer() -> None:
-    from sdpalab.run.ptx_file import PtxLaunch
-
     inits = ["normal", "zeros", "ones", "arange", "poison", 7]
     args = tuple({"dtype": dtype, "shape": [2, 2], "init": init} for init in inits for dtype in ("uint8", "bfloat16"))
     arrays = PtxLaunch("x", "", "", (1,), (1,), args).arguments()
@@ -264,8 +263,8 @@ def check_sarif(log: dict[str, Any]) -> list[dict[str, Any]]:
     return list(run["results"])
 
 
-def test_sarif_of_findings_in_cuda_sources() -> None:
-    outcome = sanitize_kernel(planted("flash", *PLANTED[0][1:4]), SMALL, modes=LOCKSTEP)
+def test_sarif_of_findings_in_cuda_sources(tmp_path: Path) -> None:
+    outcome = sanitize_kernel(planted(tmp_path, "flash", *PLANTED[0][1:4]), SMALL, modes=LOCKSTEP)
     kernels = ROOT / "src/sdpalab/kernels"
     log = to_sarif(outcome, version="1", root=ROOT, directories=[kernels, INCLUDE_DIR])
     results = check_sarif(log)
@@ -288,8 +287,6 @@ def test_sarif_of_a_deadlock_without_lines_and_of_nothing() -> None:
         ".version 8.0\n.target sm_80\n.address_size 64\n.entry k()\n{\n.reg .pred %p;\n.reg .b32 %t;\n"
         "mov.u32 %t, %tid.x;\nsetp.lt.u32 %p, %t, 32;\n@%p bar.sync 1, 64;\n@!%p bar.sync 2, 64;\nret;\n}\n"
     )
-    from sdpalab.run.ptx_file import PtxLaunch
-
     outcome = sanitize_ptx(PtxLaunch("hand.ptx", ptx, "k", (1,), (64,), ()), LOCKSTEP)
     (result,) = check_sarif(to_sarif(outcome, version="1", root=ROOT))
     assert result["ruleId"] == "deadlock"
@@ -300,8 +297,6 @@ def test_sarif_of_a_deadlock_without_lines_and_of_nothing() -> None:
 
 
 def test_each_kind_of_the_checks_has_a_rule() -> None:
-    import re
-
     sources = [path.read_text() for path in (ROOT / "src/sdpalab/sim").rglob("*.py")]
     pattern = r'log\.add\(\s*(?:self\.)?machine,\s*"([a-z-]+)"|_drop\("([a-z-]+)"'
     named = {first or second for text in sources for first, second in re.findall(pattern, text)}

@@ -1,4 +1,4 @@
-"""Small CUDA kernels, each right as it stands, and the bugs that people make in such kernels, as edits of the source."""
+"""Small CUDA kernels, each right as it stands, and bugs that people make in such kernels, as edits of the source."""
 
 from __future__ import annotations
 

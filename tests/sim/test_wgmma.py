@@ -201,7 +201,9 @@ def test_two_groups_in_flight(schedule, mode):
 MUTATIONS = {
     "missing fence": {"fence": ""},
     "missing fence after a write": {"fence": FENCE + "mov.b32 %d0, 0;\n"},
-    "missing fence after a write to A": {"second": "mov.b32 %w1, 0;\n" + chained()},
+    "missing fence after a write to A": {
+        "second": "mov.b32 %w1, 0;\n" + instruction(16, KINDS, SECOND, registers("w", 0, 4), "%no", "1, 1, 0")
+    },
     "missing commit": {"commit": ""},
     "missing last commit": {"commit again": ""},
     "missing first wait": {"wait for one": ""},
@@ -239,13 +241,12 @@ def test_reading_fragments_of_a_in_flight_is_harmless():
 @pytest.mark.parametrize("schedule", ["lockstep", "random"])
 @pytest.mark.parametrize("matrix", [AT_A, AT_B])
 def test_overwriting_operands_in_shared_memory_too_early(matrix, schedule):
-    """Each thread overwrites a word of the matrix, before the wait or (with a barrier) after it."""
-    store = f"mad.lo.u32 %i, %t, 0, {int(matrix[0, 0])}; st.shared.b32 [%i], %t;\n"
-    early = chained(**{"wait for one": f"setp.eq.u32 %p, %t, 0;\n@%p {store.replace('; ', '; @%p ')}{WAIT}"})
-    report, _ = run_chained(early, schedule=schedule)
+    """A thread overwrites a word of the matrix, before the last wait or after it and a barrier."""
+    overwrite = f"setp.eq.u32 %p, %t, 96; @%p st.shared.b32 [{int(matrix[0, 0])}], %t;\n"
+    report, _ = run_chained(chained(**{"wait for one": overwrite + WAIT}), schedule=schedule)
     assert {hazard.kind for hazard in report.hazards} == {"async"}
-    late = chained(**{"wait": f"{WAIT}bar.sync 0;\nsetp.eq.u32 %p, %t, 0;\n@%p {store.replace('; ', '; @%p ')}"})
-    assert run_chained(late, schedule=schedule)[0].hazards == []
+    report, _ = run_chained(chained(**{"use second": "bar.sync 0;\n" + overwrite + twice(1)}), schedule=schedule)
+    assert report.hazards == []
 
 
 @pytest.mark.parametrize("schedule", ["lockstep", "forward", "reverse"])
@@ -255,8 +256,7 @@ def test_one_warp_that_waited_may_release_for_all(waits, schedule):
     release = "setp.lt.u32 %p, %t, 32; @%p bar.arrive 1, 64;\n"
     body = "setp.ge.u32 %p, %t, 128; @%p bra PRODUCER;\n" + FENCE + instruction(16, KINDS, FIRST, "%a", "%no") + COMMIT
     body += WAIT + release if waits else release + WAIT
-    body += f"bra DONE;\nPRODUCER: bar.sync 1, 64;\nmad.lo.u32 %i, %t, 0, {int(AT_B[9, 0])};\n"
-    body += "st.shared.b32 [%i], 0;\nDONE:\n"
+    body += f"bra DONE;\nPRODUCER: bar.sync 1, 64;\nst.shared.b32 [{int(AT_B[9, 0])}], %t;\nDONE:\n"
     inputs = np.zeros((160, 1), np.uint32)
     report, out = run(body, MEMORY, inputs, 8, DESC_A, DESC_B, threads=160, schedule=schedule)
     if waits:
@@ -269,7 +269,7 @@ def test_one_warp_that_waited_may_release_for_all(waits, schedule):
 
 def test_operands_written_without_a_barrier_are_a_race():
     """Warp 3 writes a row of B that all four warps read."""
-    store = f"setp.eq.u32 %p, %t, 96; mad.lo.u32 %i, %t, 0, {int(AT_B[9, 0])}; @%p st.shared.b32 [%i], %t;\n"
+    store = f"setp.eq.u32 %p, %t, 96; @%p st.shared.b32 [{int(AT_B[9, 0])}], %t;\n"
     for barrier, kinds in (("", {"race"}), ("bar.sync 0;\n", set())):
         report, _ = run_chained(store + PROXY + barrier + chained())
         assert {hazard.kind for hazard in report.hazards} == kinds

@@ -1,18 +1,32 @@
-"""FlashAttention-2 in Triton, as its users write it: what Triton's compiler makes of it is run on the simulator.
+"""FlashAttention-2 in Triton, as its users write it: code for the simulator that somebody else's compiler makes.
 
-The text has no Triton at import time of the tests: the file is imported only where Triton is installed.
+It is also a user's file: ``sdpalab judge tests/sim/triton_attention.py``.
 """
 
 from __future__ import annotations
 
+import math
+
 import triton
 import triton.language as tl
+
+from sdpalab import Config, Problem, StaticLimits, TritonKernel
 
 
 @triton.jit
 def attention(
-    q_ptr, k_ptr, v_ptr, o_ptr, heads_per_kv, seq_q, seq_kv, scale_log2,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    o_ptr,
+    heads_per_kv,
+    seq_q,
+    seq_kv,
+    scale_log2,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr,
 ):
     """O = softmax(scale Q K^T) V for one tile of BLOCK_M queries of one head; Q, K, V, O are contiguous [BH, S, D]."""
     tile = tl.program_id(0)
@@ -46,3 +60,25 @@ def attention(
         running_max = new_max
     o = acc / running_sum[:, None]
     tl.store(o_ptr + q_offsets, o.to(o_ptr.dtype.element_ty), mask=rows[:, None] < seq_q)
+
+
+def grid(problem: Problem, config: Config) -> tuple[int, int]:
+    """One program for each tile of queries of each head."""
+    return triton.cdiv(problem.seq_q, config.int("BLOCK_M")), problem.batch * problem.heads
+
+
+def arguments(problem: Problem, config: Config) -> tuple[str | int | float, ...]:
+    """The parameters that are not constants; log2(e) is in the scale, since the kernel takes powers of two."""
+    return "q", "k", "v", "o", problem.group, problem.seq_q, problem.seq_kv, problem.scale * math.log2(math.e)
+
+
+KERNEL = TritonKernel(
+    name="triton_attention",
+    fn=attention,
+    grid=grid,
+    args=arguments,
+    configs=({"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2},),
+    supports=lambda problem: None if problem.head_dim in (16, 32, 64, 128) else "head_dim must be 16, 32, 64 or 128",
+    limits=StaticLimits(registers=255, reason="Triton decides how many registers it takes"),
+    idea="FlashAttention-2 in forty lines of Triton",
+)

@@ -1,20 +1,21 @@
-"""From a module (CUDA C++ with its knobs fixed) to PTX and cubin, through the cache."""
+"""From a module (CUDA C++ or Triton, with its knobs fixed) to PTX and cubin, through the cache."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
 from sdpalab.build.cache import Cache, key_of
 from sdpalab.build.headers import Header, resolve_headers
 from sdpalab.build.nvrtc import BuildError, check_arch, compile_program, compiler_version
+from sdpalab.build.triton_compiler import TritonProgram
 from sdpalab.errors import UserError
-from sdpalab.kernels.plan import Module
+from sdpalab.kernels.plan import Launch, Module, Source, TritonModule
 
 __all__ = ["DEFAULT_ARCH", "Build", "build", "build_key"]
 
@@ -70,6 +71,9 @@ class Build:
         True if the result was read from the cache.
     cache_problem : str
         Why the cache could not be used; empty if it could.
+    triton : mapping of str to int
+        What only Triton knows of a launch: ``threads`` of a block, its ``dynamic_smem`` in bytes, and how many
+        ``scratch_params`` it has appended to the parameters. Empty for CUDA C++.
     """
 
     key: str
@@ -87,6 +91,7 @@ class Build:
     seconds: float
     cache_hit: bool
     cache_problem: str = ""
+    triton: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ptx_sha256(self) -> str:
@@ -97,6 +102,17 @@ class Build:
     def cubin_sha256(self) -> str:
         """Digest of the cubin."""
         return sha256(self.cubin).hexdigest()
+
+    def completed(self, launch: Launch) -> Launch:
+        """``launch`` with what only the compiler knows: Triton's block, shared memory, and null scratch pointers."""
+        if not self.triton:
+            return launch
+        return replace(
+            launch,
+            block=(self.triton["threads"], 1, 1),
+            args=(*launch.args, *(0,) * self.triton["scratch_params"]),
+            dynamic_smem=self.triton["dynamic_smem"],
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: all but the PTX and cubin themselves, of which the digests are given."""
@@ -119,15 +135,27 @@ class Build:
         }
 
 
+@dataclass(frozen=True)
+class _Job:
+    """One compilation: what its result depends on, how it is recorded, and how it is done."""
+
+    key: str
+    command: tuple[str, ...]
+    compiler: str
+    sources: Mapping[str, str]
+    make: Callable[[], tuple[bytes, bytes, dict[str, Any]]]
+    """PTX, cubin, and the facts that are kept beside them."""
+
+
 def build(
-    module: Module, arch: str = DEFAULT_ARCH, *, cache: Cache | None = None, options: Sequence[str] = ()
+    module: Source, arch: str = DEFAULT_ARCH, *, cache: Cache | None = None, options: Sequence[str] = ()
 ) -> Build:
     """Compile ``module`` for ``arch``, or read the result from the cache.
 
     Parameters
     ----------
-    module : Module
-        Source, entry and macros.
+    module : Module or TritonModule
+        Source, entry and macros; or a Triton function with its types and constants.
     arch : str
         ``sm_80`` to the newest that NVRTC knows, also with the suffix ``a`` or ``f``.
     cache : Cache, optional
@@ -146,22 +174,19 @@ def build(
     """
     start = time.perf_counter()
     check_arch(arch)
-    headers = resolve_headers(module)
-    command = _command(module, arch, options)
-    key = build_key(module, headers, command, compiler_version())
-    name = f"{_readable(module.name)}-{arch}-{key[:16]}"
+    job = _triton_job(module, arch) if isinstance(module, TritonModule) else _nvrtc_job(module, arch, options)
+    name = f"{_readable(module.name)}-{arch}-{job.key[:16]}"
 
     def make() -> dict[str, bytes]:
         begin = time.perf_counter()
-        made = compile_program(module.source, _file_name(module), module.entry, headers, command)
-        _reject_unseen_files(module, headers, made.ptx)
-        facts = {"entry": made.entry, "log": made.log, "compile_seconds": time.perf_counter() - begin}
-        return {"kernel.ptx": made.ptx, "kernel.cubin": made.cubin, "build.json": json.dumps(facts).encode()}
+        ptx, cubin, facts = job.make()
+        facts["compile_seconds"] = time.perf_counter() - begin
+        return {"kernel.ptx": ptx, "kernel.cubin": cubin, "build.json": json.dumps(facts).encode()}
 
-    stored = (cache or Cache()).get_or_make(name, key, make)
+    stored = (cache or Cache()).get_or_make(name, job.key, make)
     facts = json.loads(stored.files["build.json"])
     return Build(
-        key=key,
+        key=job.key,
         name=name,
         module=module.name,
         entry=facts["entry"],
@@ -169,14 +194,54 @@ def build(
         ptx=stored.files["kernel.ptx"],
         cubin=stored.files["kernel.cubin"],
         log=facts["log"],
-        command=command,
-        compiler=compiler_version(),
-        sources={module.name: sha256(module.source.encode()).hexdigest(), **{h.name: h.sha256 for h in headers}},
+        command=job.command,
+        compiler=job.compiler,
+        sources=job.sources,
         compile_seconds=facts["compile_seconds"],
         seconds=time.perf_counter() - start,
         cache_hit=stored.hit,
         cache_problem=stored.problem,
+        triton=facts.get("triton", {}),
     )
+
+
+def _nvrtc_job(module: Module, arch: str, options: Sequence[str]) -> _Job:
+    headers = resolve_headers(module)
+    command = _command(module, arch, options)
+
+    def make() -> tuple[bytes, bytes, dict[str, Any]]:
+        made = compile_program(module.source, _file_name(module), module.entry, headers, command)
+        _reject_unseen_files(module, headers, made.ptx)
+        return made.ptx, made.cubin, {"entry": made.entry, "log": made.log}
+
+    return _Job(
+        key=build_key(module, headers, command, compiler_version()),
+        command=command,
+        compiler=compiler_version(),
+        sources={module.name: _digest(module.source), **{header.name: header.sha256 for header in headers}},
+        make=make,
+    )
+
+
+def _triton_job(module: TritonModule, arch: str) -> _Job:
+    program = TritonProgram(module, arch)
+
+    def make() -> tuple[bytes, bytes, dict[str, Any]]:
+        made = program.compile()
+        launch = {name: getattr(made, name) for name in ("threads", "dynamic_smem", "scratch_params")}
+        return made.ptx, made.cubin, {"entry": made.entry, "log": made.log, "triton": launch}
+
+    return _Job(
+        key=key_of(f"sdpalab triton {CACHE_FORMAT}", program.compiler, arch, module.name, *program.key_parts()),
+        command=program.command,
+        compiler=program.compiler,
+        sources={module.name: _digest(module.source)},
+        make=make,
+    )
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
 
 
 def build_key(module: Module, headers: Sequence[Header], command: Sequence[str], compiler: str) -> str:
@@ -211,7 +276,7 @@ def _file_name(module: Module) -> str:
 
 
 def _readable(name: str) -> str:
-    return re.sub(r"\W", "_", name.rpartition("/")[2].removesuffix(".cu")) or "kernel"
+    return re.sub(r"\W", "_", name.rpartition("/")[2].removesuffix(".cu").removesuffix(".py")) or "kernel"
 
 
 def _reject_unseen_files(module: Module, headers: Sequence[Header], ptx: bytes) -> None:

@@ -84,7 +84,7 @@ def resources(build: Build, launch: Launch, cache: Cache | None = None) -> Resou
     ----------
     build : Build
     launch : Launch
-        Its block and its dynamic shared memory count.
+        Its block and its dynamic shared memory count; those of a Triton kernel come from its build.
     cache : Cache, optional
         Where the disassembly is kept. Default: the user's.
 
@@ -95,6 +95,7 @@ def resources(build: Build, launch: Launch, cache: Cache | None = None) -> Resou
     MachineError
         If a tool is not installed, or its output does not hold the entry.
     """
+    launch = build.completed(launch)
     usage = _usage(build)
     code = analyse(build, cache)
     x, y, z = launch.block

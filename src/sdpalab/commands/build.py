@@ -20,7 +20,7 @@ from sdpalab.commands.common import (
     write_json,
 )
 from sdpalab.errors import UserError
-from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.kernel import Kernel
 
 __all__ = ["build", "print_step"]
 
@@ -42,7 +42,7 @@ def build(
     console = console_for(json)
     problem = problem_of(shape, dtype=dtype, causal=causal)
     made = resolve(kernel)
-    if not isinstance(made, CudaKernel):
+    if not isinstance(made, Kernel):
         raise UserError(f"{kernel} is a Python callable: there is nothing to build, but it can be judged")
     config = made.config_with(parse_settings(settings))
     steps = build_kernel(made, config, [problem], arch)

@@ -8,8 +8,8 @@ from typing import Any
 
 from sdpalab.build import Build, GateResult, Resources, build, check, check_arch, resources
 from sdpalab.errors import UserError
-from sdpalab.kernels.kernel import Config, CudaKernel
-from sdpalab.kernels.plan import Module
+from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.kernels.plan import Source
 from sdpalab.problem import Problem
 
 __all__ = ["BuiltStep", "build_kernel"]
@@ -20,7 +20,7 @@ class BuiltStep:
     """One module: where it is used first, what came of it, what it uses, and what the gate says."""
 
     problem: Problem
-    module: Module
+    module: Source
     build: Build
     resources: Resources
     gate: GateResult
@@ -35,7 +35,7 @@ class BuiltStep:
         }
 
 
-def build_kernel(kernel: CudaKernel, config: Config, problems: Sequence[Problem], arch: str) -> tuple[BuiltStep, ...]:
+def build_kernel(kernel: Kernel, config: Config, problems: Sequence[Problem], arch: str) -> tuple[BuiltStep, ...]:
     """Build each distinct module of the plans for ``problems`` once, in order of appearance.
 
     The resources are those of the first launch that uses a module, so the largest problem is best given first.

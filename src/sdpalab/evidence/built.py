@@ -13,7 +13,7 @@ from sdpalab.build.gate import GateResult
 from sdpalab.build.headers import resolve_headers
 from sdpalab.build.resources import Resources
 from sdpalab.evidence.records import CUBIN, LOG, PTX, BuildRecord, GateRecord, ResourceRecord
-from sdpalab.kernels.plan import INCLUDE_DIR, Module
+from sdpalab.kernels.plan import INCLUDE_DIR, Module, Source
 
 __all__ = ["BuiltModule", "built_module"]
 
@@ -32,13 +32,13 @@ class BuiltModule:
 
 
 def built_module(
-    module: Module, build: Build, resources: Resources | None = None, gate: GateResult | None = None
+    module: Source, build: Build, resources: Resources | None = None, gate: GateResult | None = None
 ) -> BuiltModule:
     """What to keep of one build.
 
     Parameters
     ----------
-    module : Module
+    module : Module or TritonModule
         What was compiled: its source and those headers that are not CUDA's own are kept in full.
     build : Build
         What came of it.
@@ -47,10 +47,11 @@ def built_module(
     """
     name = os.path.basename(module.name)
     files = {name: module.source.encode(), PTX: build.ptx, CUBIN: build.cubin, LOG: build.log.encode()}
-    own = [os.path.abspath(folder) for folder in (*module.include_dirs, INCLUDE_DIR)]
-    for header in resolve_headers(module):
-        if any(os.path.isfile(os.path.join(folder, header.name)) for folder in own):
-            files[f"include/{header.name}"] = header.text
+    if isinstance(module, Module):
+        own = [os.path.abspath(folder) for folder in (*module.include_dirs, INCLUDE_DIR)]
+        for header in resolve_headers(module):
+            if any(os.path.isfile(os.path.join(folder, header.name)) for folder in own):
+                files[f"include/{header.name}"] = header.text
     fields = {
         "name": build.name,
         "module": name,

@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import UserError
-from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.userfile import is_user_file
 
 __all__ = ["Candidate", "Shipment", "prepare"]
 
-Candidate: TypeAlias = "str | CudaKernel | Callable[..., Any]"
-"""A registry name, ``FILE.py[:NAME]``, a CudaKernel, or ``fn(q, k, v, *, scale, causal) -> out`` on torch tensors."""
+Candidate: TypeAlias = "str | Kernel | Callable[..., Any]"
+"""A registry name, ``FILE.py[:NAME]``, a CudaKernel or TritonKernel, or a function on torch tensors,
+``fn(q, k, v, *, scale, causal) -> out``."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ def prepare(candidate: Candidate) -> Shipment:
         if not Path(f"{stem}.py").is_file():
             raise UserError(f"{stem}.py does not exist or is not a file; a kernel is given as NAME or FILE.py[:NAME]")
         return Shipment("file", candidate, nothing)
-    if not (isinstance(candidate, CudaKernel) or callable(candidate)):
+    if not (isinstance(candidate, Kernel) or callable(candidate)):
         raise UserError(
-            "a candidate is a registry name, FILE.py[:NAME], a CudaKernel or a callable, "
+            "a candidate is a registry name, FILE.py[:NAME], a CudaKernel, a TritonKernel or a callable, "
             f"not {type(candidate).__name__}"
         )
     return Shipment("pickle", "", np.frombuffer(_pickled(candidate), np.uint8))
@@ -58,7 +59,7 @@ def prepare(candidate: Candidate) -> Shipment:
 def _pickled(candidate: object) -> bytes:
     import cloudpickle
 
-    parts = vars(candidate).values() if isinstance(candidate, CudaKernel) else [candidate]
+    parts = vars(candidate).values() if isinstance(candidate, Kernel) else [candidate]
     modules = {getattr(part, "__module__", None) for part in parts if callable(part)}
     # A worker could not import these by name, so their functions travel as code.
     foreign = [sys.modules[name] for name in modules if name in sys.modules and not _importable(name)]

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.verdict import Status
 from sdpalab.judge.wire import Channel, WireClosed
-from sdpalab.kernels.kernel import Config, CudaKernel, UnsupportedProblem
+from sdpalab.kernels.kernel import Config, Kernel, UnsupportedProblem
 from sdpalab.problem import Problem
 
 __all__ = ["POISONS", "main"]
@@ -64,7 +64,7 @@ def _load(order: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[_Runne
     resource.setrlimit(resource.RLIMIT_CPU, (order["cpu_seconds"],) * 2)
     try:
         made = _resolve(order, arrays)
-        runner: _Runner = _CudaRunner(made, order) if isinstance(made, CudaKernel) else _CallableRunner(made)
+        runner: _Runner = _BuiltRunner(made, order) if isinstance(made, Kernel) else _CallableRunner(made)
         return runner, {"ok": True, **runner.describe([Problem(**fields) for fields in order["problems"]])}
     except MachineError as error:
         return None, {"ok": False, "machine": True, "message": str(error)}
@@ -129,10 +129,10 @@ class _CallableRunner:
         return from_torch(out), {"changed": changed, "memory_poisoned": poisoned}
 
 
-class _CudaRunner:
-    """Runs a CudaKernel on the simulator."""
+class _BuiltRunner:
+    """Runs a kernel that the lab builds on the simulator."""
 
-    def __init__(self, kernel: CudaKernel, order: Mapping[str, Any]) -> None:
+    def __init__(self, kernel: Kernel, order: Mapping[str, Any]) -> None:
         from sdpalab.run import SimulatedExecutor
 
         settings = order["config"]
@@ -163,7 +163,7 @@ class _CudaRunner:
         }
 
 
-_Runner = _CallableRunner | _CudaRunner
+_Runner = _CallableRunner | _BuiltRunner
 
 
 class _BadOutput(Exception):

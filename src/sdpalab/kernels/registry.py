@@ -9,7 +9,7 @@ from typing import Any
 
 from sdpalab.errors import UserError
 from sdpalab.kernels.flash import FLASH
-from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.kernel import CudaKernel, Kernel
 from sdpalab.kernels.scalar import SCALAR
 from sdpalab.kernels.userfile import is_user_file, load_user_kernel
 from sdpalab.kernels.wmma import WMMA
@@ -37,7 +37,7 @@ def get(name: str) -> CudaKernel:
     )
 
 
-def resolve(text: str) -> CudaKernel | Callable[..., Any]:
+def resolve(text: str) -> Kernel | Callable[..., Any]:
     """What a command line names: a shipped kernel, or a user's own as ``FILE.py[:NAME]``, which is imported.
 
     Raises

@@ -70,7 +70,7 @@ class TritonKernel(Kernel):
     idea: str = ""
 
     def __post_init__(self) -> None:
-        if not hasattr(self.fn, "arg_names") or not hasattr(self.fn, "cache_key"):
+        if not hasattr(self.fn, "params"):  # nor has what @triton.autotune or the interpreter makes
             raise UserError(f"kernel {self.name!r}: fn must be a function under @triton.jit, not {_described(self.fn)}")
         if not self.configs:
             raise UserError(f"kernel {self.name!r}: configs must hold at least one configuration, such as {{}}")

@@ -10,7 +10,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from sdpalab.errors import UserError
-from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.kernel import Kernel
 
 __all__ = ["is_user_file", "load_user_kernel"]
 
@@ -20,10 +20,10 @@ def is_user_file(text: str) -> bool:
     return ".py:" in f"{text}:"
 
 
-def load_user_kernel(spec: str) -> CudaKernel | Callable[..., Any]:
+def load_user_kernel(spec: str) -> Kernel | Callable[..., Any]:
     """Import ``FILE.py`` and take its kernel: the one called NAME in ``FILE.py:NAME``, otherwise the only one there.
 
-    Without a name the file's CudaKernel is taken, or, where it defines none, its only public function.
+    Without a name the file's CudaKernel or TritonKernel is taken, or, where it defines none, its only public function.
 
     Raises
     ------
@@ -75,10 +75,10 @@ def _described(error: BaseException, file: str) -> str:
     return f"{type(error).__name__}: {error}" + (f" (line {lines[-1]})" if lines else "")
 
 
-def _choices(module: ModuleType) -> dict[str, CudaKernel | Callable[..., Any]]:
-    """Public names of the file's kernels: its CudaKernels, or else the functions that it defines itself."""
+def _choices(module: ModuleType) -> dict[str, Kernel | Callable[..., Any]]:
+    """Public names of the file's kernels: those that the lab builds, or else the functions that it defines itself."""
     public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    kernels = {name: value for name, value in public.items() if isinstance(value, CudaKernel)}
+    kernels = {name: value for name, value in public.items() if isinstance(value, Kernel)}
     if kernels:
         return dict(kernels)
     return {
@@ -89,13 +89,13 @@ def _choices(module: ModuleType) -> dict[str, CudaKernel | Callable[..., Any]]:
 
 
 def _named(
-    module: ModuleType, name: str, path: Path, choices: dict[str, CudaKernel | Callable[..., Any]]
-) -> CudaKernel | Callable[..., Any]:
+    module: ModuleType, name: str, path: Path, choices: dict[str, Kernel | Callable[..., Any]]
+) -> Kernel | Callable[..., Any]:
     if not hasattr(module, name):
         known = f"its kernels are: {', '.join(choices)}" if choices else "it defines no CudaKernel or function"
         raise UserError(f"{path} has no {name!r}; {known}")
     value = getattr(module, name)
-    if isinstance(value, CudaKernel) or (callable(value) and not isinstance(value, type)):
+    if isinstance(value, Kernel) or (callable(value) and not isinstance(value, type)):
         return value
     kind = "a class" if isinstance(value, type) else f"of type {type(value).__name__}"
     raise UserError(f"{path}:{name} is {kind}, and neither a CudaKernel nor a function of q, k, v")

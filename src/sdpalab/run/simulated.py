@@ -76,8 +76,9 @@ class SimulatedExecutor:
         hazards: list[str] = []
         for number, step in enumerate(plan.steps, 1):
             if step.module is None:
-                raise UserError(f"step {number} of the plan has no module: make the plan with CudaKernel.launch_plan")
+                raise UserError(f"step {number} of the plan has no module: make the plan with launch_plan of a kernel")
             built = build(step.module, self.arch, cache=self.cache)
+            step = built.completed(step)
             report = launch(
                 built.ptx,
                 built.entry,

@@ -220,8 +220,8 @@ class CountingObserver(Observer):
         writes: bool,
         signal: Signal | None = None,
     ) -> Array | None:
-        """An asynchronous access. The copy engine's own traffic in shared memory does not go by warps and lanes."""
-        if space.name == "shared" and "bulk" in instruction.mods:
+        """An asynchronous access. In shared memory, those of the copy engine and of wgmma do not go by warps and lanes."""
+        if space.name == "shared" and ("bulk" in instruction.mods or instruction.opcode == "wgmma"):
             return None
         self._count(space, offset, width, sel, instruction, "write" if writes else "read")
         return None

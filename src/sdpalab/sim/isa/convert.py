@@ -7,6 +7,7 @@ import numpy as np
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.floating import is_half
+from sdpalab.sim.isa.fp8 import FP8_PAIRS, cvt_fp8
 from sdpalab.sim.isa.half import pack_f16
 from sdpalab.sim.isa.rounding import (
     FORMATS,
@@ -32,6 +33,8 @@ def _cvt(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)
     if mods.flag("tf32"):
         return _cvt_tf32(decoder, instruction, mods)
+    if not FP8_PAIRS.isdisjoint(mods.left):
+        return cvt_fp8(decoder, instruction, mods)
     target = mods.type()
     if target.lanes == 2:
         return _cvt_packed(decoder, instruction, mods, target)

@@ -1,0 +1,144 @@
+"""Kernels that somebody else's compiler made: Triton's attention on the simulator, against float64, without a hazard.
+
+Layouts, swizzles and waits are Triton's own, so that the simulator's reading of the PTX manual does not rest on this
+project's kernels alone. `scripts/sweep_triton.py` runs the whole table of configurations.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+pytest.importorskip("triton", reason="needs the extra: pip install 'sdpalab[triton]'")
+
+from triton_attention import KERNEL
+
+from sdpalab import Problem
+from sdpalab.build import Build, build
+from sdpalab.inputs import make_inputs
+from sdpalab.judge.reference import attention_float64
+from sdpalab.kernels.plan import LaunchPlan
+from sdpalab.run import SimulatedExecutor
+from sdpalab.sim import Report, launch
+
+LIMIT = {"float16": 5e-4, "bfloat16": 4e-3}
+"""Relative L2 error against float64: twice what P and O rounded to the problem's type cost."""
+
+# arch, dtype, head_dim, causal, (seq_q, seq_kv, heads, kv_heads), (BLOCK_M, BLOCK_N, num_warps, num_stages)
+CONFIGURATIONS = [
+    ("sm_80", "float16", 64, False, (100, 100, 2, 2), (64, 32, 4, 2)),
+    ("sm_80", "bfloat16", 64, True, (141, 141, 2, 2), (64, 64, 4, 3)),
+    ("sm_80", "float16", 16, True, (77, 77, 1, 1), (32, 32, 2, 1)),
+    ("sm_80", "bfloat16", 128, False, (65, 97, 1, 1), (64, 32, 8, 2)),
+    ("sm_89", "float16", 64, True, (160, 160, 2, 1), (128, 32, 8, 3)),
+    ("sm_89", "float16", 32, False, (33, 150, 2, 2), (32, 64, 2, 2)),
+    ("sm_89", "float16", 128, True, (129, 129, 1, 1), (64, 64, 4, 2)),
+    ("sm_89", "bfloat16", 16, False, (100, 100, 2, 2), (64, 32, 4, 3)),
+    ("sm_89", "bfloat16", 32, True, (90, 40, 2, 2), (64, 32, 2, 3)),
+    ("sm_89", "bfloat16", 128, True, (141, 141, 1, 1), (128, 32, 8, 2)),
+    ("sm_89", "float16", 64, False, (1, 1, 1, 1), (64, 64, 4, 1)),
+]
+
+
+def _plan(
+    dtype: str, dim: int, causal: bool, sizes: tuple[int, int, int, int], tiles: tuple[int, int, int, int]
+) -> tuple[Problem, LaunchPlan]:
+    seq_q, seq_kv, heads, kv_heads = sizes
+    problem = Problem(1, heads, seq_q, dim, seq_kv=seq_kv, kv_heads=kv_heads, dtype=dtype, causal=causal)
+    knobs = dict(zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"), tiles, strict=True))
+    return problem, KERNEL.launch_plan(problem, KERNEL.default_config.but(**knobs))
+
+
+def _relative_error(problem: Problem, out: np.ndarray, inputs: Any) -> float:
+    reference = attention_float64(inputs.q, inputs.k, inputs.v, scale=problem.scale, causal=problem.causal)
+    return float(np.linalg.norm(out.astype(np.float64) - reference) / np.linalg.norm(reference))
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype", "dim", "causal", "sizes", "tiles"),
+    CONFIGURATIONS,
+    ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else str(value),
+)
+def test_right_and_without_a_hazard(
+    arch: str,
+    dtype: str,
+    dim: int,
+    causal: bool,
+    sizes: tuple[int, int, int, int],
+    tiles: tuple[int, int, int, int],
+) -> None:
+    problem, plan = _plan(dtype, dim, causal, sizes, tiles)
+    inputs = make_inputs(problem)
+    result = SimulatedExecutor(arch).run(plan, {"q": inputs.q, "k": inputs.k, "v": inputs.v})
+    assert result.hazards == ()
+    assert result.changed_inputs == ()
+    assert _relative_error(problem, result.outputs["o"], inputs) < LIMIT[dtype]
+
+
+PIPELINED = ("float16", 64, True, (141, 141, 1, 1), (64, 32, 4, 3))
+
+
+@pytest.fixture(scope="module")
+def pipelined() -> tuple[Problem, LaunchPlan, Build]:
+    problem, plan = _plan(*PIPELINED)
+    module = plan.steps[0].module
+    assert module is not None
+    return problem, plan, build(module, "sm_89")
+
+
+def test_it_is_the_code_that_a_gpu_would_run(pipelined: tuple[Problem, LaunchPlan, Build]) -> None:
+    ptx = pipelined[2].ptx.decode()
+    for opcode in ("mma.sync.aligned.m16n8k16", "ldmatrix.sync.aligned.m8n8.x4.trans", "cp.async.cg", "shfl.sync.bfly"):
+        assert opcode in ptx
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
+@pytest.mark.parametrize("async_mode", ["late", "early"])
+def test_every_order_gives_the_same_bits(
+    pipelined: tuple[Problem, LaunchPlan, Build], schedule: str, async_mode: str
+) -> None:
+    problem, plan, _ = pipelined
+    inputs = make_inputs(problem)
+    arrays = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
+    usual = SimulatedExecutor().run(plan, arrays)
+    result = SimulatedExecutor(schedule=schedule, async_mode=async_mode).run(plan, arrays)
+    assert result.hazards == ()
+    np.testing.assert_array_equal(result.outputs["o"], usual.outputs["o"])
+
+
+def _launched(pipelined: tuple[Problem, LaunchPlan, Build], ptx: str) -> Report:
+    """One launch of ``ptx`` in place of the build's own, on fresh buffers."""
+    problem, plan, built = pipelined
+    inputs = make_inputs(problem)
+    buffers = {"q": inputs.q, "k": inputs.k, "v": inputs.v, "o": np.zeros(problem.q_shape, np.float16)}
+    step = built.completed(plan.steps[0])
+    args = [buffers[value].copy() if isinstance(value, str) else value for value in step.args]
+    return launch(ptx, built.entry, step.grid, step.block, args, dynamic_smem=step.dynamic_smem)
+
+
+@pytest.mark.parametrize("instruction", ["bar.sync", "cp.async.wait_group"])
+def test_a_lost_synchronisation_in_the_loop_is_found(
+    pipelined: tuple[Problem, LaunchPlan, Build], instruction: str
+) -> None:
+    """No hazard in the code as it is means something only if there is one in the same code when it is spoilt."""
+    lines = pipelined[2].ptx.decode().splitlines()
+    head = next(number for number, line in enumerate(lines) if "mma.sync" in line)
+    before = [number for number, line in enumerate(lines) if re.match(rf"\s*{re.escape(instruction)}\b", line)]
+    spoilt = max(number for number in before if number < head)
+    lines[spoilt] = ""
+    report = _launched(pipelined, "\n".join(lines))
+    assert report.hazards
+    assert all(hazard.source.startswith("triton_attention.py:") for hazard in report.hazards)
+
+
+def test_bfloat16_is_not_float16() -> None:
+    """The same arguments in the other type are another signature, and so another build."""
+    plans = [_plan(dtype, 64, False, (32, 32, 1, 1), (32, 32, 2, 1))[1] for dtype in LIMIT]
+    modules = [plan.steps[0].module for plan in plans]
+    texts = [build(module).ptx.decode() for module in modules if module is not None]
+    assert ["mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in text for text in texts] == [False, True]
+    assert plans[1].buffer("o").dtype == np.dtype(ml_dtypes.bfloat16).name
