@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,13 +42,14 @@ PLANTED: list[tuple[str, str, str, str, str]] = [
 
 
 def planted(folder: Path, name: str, header: str, old: str, new: str) -> CudaKernel:
-    """A copy of a shipped kernel with one edit: in its own source, or in a header, of which a copy then lies beside it."""
+    """A copy of a shipped kernel with one edit: in its own source, or in one of the headers beside it."""
     kernel = KERNELS[name]
     assert isinstance(kernel.source, Path)
     source = folder / kernel.source.name
-    source.write_text(kernel.source.read_text())
+    for path in (kernel.source, *(INCLUDE_DIR.iterdir() if header else ())):
+        shutil.copy(path, folder)
     edited = folder / header if header else source
-    text = (INCLUDE_DIR / header).read_text() if header else source.read_text()
+    text = edited.read_text()
     assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
     edited.write_text(text.replace(old, new))
     return replace(kernel, name=f"{name}-planted", source=source)

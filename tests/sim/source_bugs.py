@@ -364,9 +364,6 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug("divergent shuffle", "shuffle", [("sum += __shfl", "if (t % 32 < 20) sum += __shfl")], "divergent"),
     Bug(
-        "divergent vote", "shuffle", [("const unsigned odd =", "unsigned odd = 0; if (t % 32 < 20) odd =")], "divergent"
-    ),
-    Bug(
         "shuffle mask without its own lane",
         "shuffle",
         [("__shfl_xor_sync(0xffffffffu", "__shfl_xor_sync(0xffffu")],

@@ -220,7 +220,7 @@ def test_tf32_keeps_ten_bits_of_the_mantissa(rounding):
         "cvt.rn.satfinite.f16.f32 %h, %d;",
         "cvt.rn.ftz.f16.s32 %h, %d;",
         "cvt.rs.f16x2.f32 %d, %d, %d, %d;",
-        "cvt.rn.satfinite.e4m3x2.f32 %h, %d, %d;",
+        "cvt.rn.satfinite.e2m3x2.f32 %h, %d, %d;",
         "cvt.pack.sat.s16.s32 %d, %d, %d;",
         "cvt.relu.s32.s16 %d, %h;",
     ],

@@ -62,9 +62,8 @@ def inputs(name):
     over = np.float32([table[-1] * 1.01, table[-1] * 1.0625, table[-1] * 2, 3e38, np.inf, np.nan, 1e-45, 0])
     draw = random.Random(8)
     drawn = np.float32([math.ldexp(draw.uniform(1, 2), draw.randint(-26, 18)) for _ in range(400)])
-    magnitudes = np.concatenate(
-        [table, ties, np.nextafter(ties, 0), np.nextafter(ties, np.float32(np.inf)), over, drawn]
-    )
+    beside = np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.float32(np.inf))
+    magnitudes = np.concatenate([table, ties, *beside, over, drawn])
     return np.concatenate([magnitudes, -magnitudes]).astype(np.float32)
 
 

@@ -19,8 +19,9 @@ def launch(body, fragments, words, *, threads=32, directives="", **options):
     ptx = (
         f"{HEAD}.entry k(.param .u64 inputs, .param .u64 outputs) {directives}\n{{\n.reg .b32 %t, %a, %o, %x, %f<9>;\n"
         ".reg .b64 %in, %out, %wide; .reg .pred %p;\n.shared .align 16 .b8 smem[4096];\n"
-        f"mov.u32 %t, %tid.x; ld.param.u64 %in, [inputs]; mul.wide.u32 %wide, %t, {4 * count}; add.u64 %in, %in, %wide;\n"
-        f"ld.param.u64 %out, [outputs]; mul.wide.u32 %wide, %t, {4 * words}; add.u64 %out, %out, %wide;\n"
+        f"mov.u32 %t, %tid.x; ld.param.u64 %in, [inputs]; mul.wide.u32 %wide, %t, {4 * count};\n"
+        f"add.u64 %in, %in, %wide; ld.param.u64 %out, [outputs]; mul.wide.u32 %wide, %t, {4 * words};\n"
+        "add.u64 %out, %out, %wide;\n"
         f"mul.lo.u32 %o, %t, {4 * words};\n{loads}{body}\nbar.sync 0;\n{stores}ret;\n}}\n"
     )
     report = sim.launch(ptx, "k", 1, threads, [fragments, out], **options)

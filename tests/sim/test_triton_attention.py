@@ -41,7 +41,17 @@ CONFIGURATIONS = [
     ("sm_89", "bfloat16", 32, True, (90, 40, 2, 2), (64, 32, 2, 3)),
     ("sm_89", "bfloat16", 128, True, (141, 141, 1, 1), (128, 32, 8, 2)),
     ("sm_89", "float16", 64, False, (1, 1, 1, 1), (64, 64, 4, 1)),
+    ("sm_90", "float16", 64, True, (100, 100, 1, 1), (32, 32, 2, 2)),
+    ("sm_90", "bfloat16", 128, False, (77, 77, 1, 1), (64, 64, 4, 1)),
 ]
+
+HOPPER = [
+    ("float16", 64, False, (141, 141, 1, 1), (64, 32, 4, 3)),
+    ("float16", 32, True, (150, 150, 2, 1), (128, 64, 8, 2)),
+    ("bfloat16", 16, False, (100, 77, 1, 1), (64, 64, 4, 2)),
+    ("bfloat16", 128, True, (141, 141, 1, 1), (128, 32, 8, 3)),
+]
+"""Warpgroups whose operands come by cp.async."""
 
 
 def _plan(
@@ -110,14 +120,15 @@ def test_every_order_gives_the_same_bits(
     np.testing.assert_array_equal(result.outputs["o"], usual.outputs["o"])
 
 
-def _launched(pipelined: tuple[Problem, LaunchPlan, Build], ptx: str) -> Report:
-    """One launch of ``ptx`` in place of the build's own, on fresh buffers."""
-    problem, plan, built = pipelined
+def _launched(problem: Problem, plan: LaunchPlan, built: Build, ptx: str, **modes: str) -> tuple[Report, float]:
+    """One launch of ``ptx`` in place of the build's own, on fresh buffers: the report, and the error of the output."""
     inputs = make_inputs(problem)
-    buffers = {"q": inputs.q, "k": inputs.k, "v": inputs.v, "o": np.zeros(problem.q_shape, np.float16)}
+    buffers = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
+    buffers = {name: array.copy() for name, array in buffers.items()} | {"o": np.zeros_like(inputs.q)}
     step = built.completed(plan.steps[0])
-    args = [buffers[value].copy() if isinstance(value, str) else value for value in step.args]
-    return launch(ptx, built.entry, step.grid, step.block, args, dynamic_smem=step.dynamic_smem)
+    args = [buffers[value] if isinstance(value, str) else value for value in step.args]
+    report = launch(ptx, built.entry, step.grid, step.block, args, dynamic_smem=step.dynamic_smem, **modes)
+    return report, _relative_error(problem, buffers["o"], inputs)
 
 
 @pytest.mark.parametrize("instruction", ["bar.sync", "cp.async.wait_group"])
@@ -130,9 +141,47 @@ def test_a_lost_synchronisation_in_the_loop_is_found(
     before = [number for number, line in enumerate(lines) if re.match(rf"\s*{re.escape(instruction)}\b", line)]
     spoilt = max(number for number in before if number < head)
     lines[spoilt] = ""
-    report = _launched(pipelined, "\n".join(lines))
+    report, _ = _launched(*pipelined, "\n".join(lines))
     assert report.hazards
     assert all(hazard.source.startswith("triton_attention.py:") for hazard in report.hazards)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dim", "causal", "sizes", "tiles"),
+    HOPPER,
+    ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else str(value),
+)
+def test_wgmma_is_right_and_wants_its_proxy_fence(
+    dtype: str, dim: int, causal: bool, sizes: tuple[int, int, int, int], tiles: tuple[int, int, int, int]
+) -> None:
+    """wgmma reads in the async proxy what cp.async wrote in the generic one.
+
+    Until 3.7.0 Triton put no fence.proxy.async between the two. It was a defect, seen as wrong results once another
+    instruction order made the window wider (pytorch issue 181248), and mended by Triton's pull requests 9610 and 10537.
+    Where the fence is missing the simulator says so, and of nothing else; with the fence it has nothing to say.
+    """
+    problem, plan = _plan(dtype, dim, causal, sizes, tiles)
+    module = plan.steps[0].module
+    assert module is not None
+    built = build(module, "sm_90")
+    ptx = built.ptx.decode()
+    between = re.findall(r"cp\.async\.wait_group(.*?)wgmma\.mma_async", ptx, re.DOTALL)
+    assert between, "the operands come by cp.async"
+    missing = any("fence.proxy.async" not in text for text in between)
+
+    report, error = _launched(problem, plan, built, ptx)
+    assert error < LIMIT[dtype]
+    assert {hazard.kind for hazard in report.hazards} == ({"proxy"} if missing else set())
+    for hazard in report.hazards:
+        assert "wrote in the generic proxy" in hazard.message
+        assert "cp.async" in hazard.message
+        assert "wgmma.mma_async" in hazard.message
+
+    fenced = re.sub(r"(cp\.async\.wait_group\s+\d+;\n)", r"\1fence.proxy.async.shared::cta;\n", ptx)
+    for modes in ({}, {"schedule": "reverse", "async_mode": "early"}):
+        report, error = _launched(problem, plan, built, fenced, **modes)
+        assert report.hazards == []
+        assert error < LIMIT[dtype]
 
 
 def test_bfloat16_is_not_float16() -> None:

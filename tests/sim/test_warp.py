@@ -269,7 +269,7 @@ def test_what_only_orders_or_delays_changes_nothing():
         "match.any.sync.b32 %d|%p1, %a, -1;",
         "redux.sync.and.u32 %d, %a, -1;",
         "redux.sync.min.f32 %d, %a, -1;",
-        "fence.proxy.async;",
+        "fence.proxy.generic;",
         "membar.gpu;",
         "elect.sync %d, -1;",
     ],

@@ -3,8 +3,6 @@
 import ml_dtypes
 import numpy as np
 import pytest
-
-from sdpalab import sim
 from wgmma_kernels import (
     ATOM,
     accumulator_fragment,
@@ -16,6 +14,10 @@ from wgmma_kernels import (
     registers,
     run,
 )
+
+from sdpalab import sim
+from sdpalab.sim.fusion import registers_read, registers_written
+from sdpalab.sim.parser import parse
 
 RNG = np.random.default_rng(11)
 DTYPES = {
@@ -169,7 +171,7 @@ def twice(number):
 
 
 def chained(**change):
-    """Two groups: a chain of two products on one tile, then one from registers on another, each used when waited for."""
+    """Two groups: a chain of two products on a tile, then one from registers on another, each used when waited for."""
     parts = {
         "fence": FENCE,
         "first": instruction(16, KINDS, FIRST, "%a", "%no") + instruction(16, KINDS, FIRST, "%a"),
@@ -226,7 +228,8 @@ def test_mistakes_are_reported(name, schedule, mode):
 
 
 def test_an_accumulator_is_poison_until_the_wait():
-    body = chained(**{"wait for one": "", "wait": "", "use first": "", "use second": ""})
+    zeros = "".join(f"mov.b32 %d{i}, 0;\n" for i in range(16))
+    body = zeros + chained(**{"wait for one": "", "wait": "", "use first": "", "use second": ""})
     report, out = run_chained(body)
     assert np.isnan(out.view(np.float32)).all()
     assert "in flight" in report.hazards[0].message
@@ -267,9 +270,10 @@ def test_one_warp_that_waited_may_release_for_all(waits, schedule):
         assert report.hazards
 
 
-def test_operands_written_without_a_barrier_are_a_race():
-    """Warp 3 writes a row of B that all four warps read."""
-    store = f"setp.eq.u32 %p, %t, 96; @%p st.shared.b32 [{int(AT_B[9, 0])}], %t;\n"
+@pytest.mark.parametrize("thread", [0, 96])
+def test_operands_written_without_a_barrier_are_a_race(thread):
+    """One warp writes a row of B that all four warps read."""
+    store = f"setp.eq.u32 %p, %t, {thread}; @%p st.shared.b32 [{int(AT_B[9, 0])}], %t;\n"
     for barrier, kinds in (("", {"race"}), ("bar.sync 0;\n", set())):
         report, _ = run_chained(store + PROXY + barrier + chained())
         assert {hazard.kind for hazard in report.hazards} == kinds
@@ -289,6 +293,32 @@ def test_blocks_with_different_trip_counts():
         for block in range(4):
             np.testing.assert_allclose(out[block], (block + 1) * EXACT, rtol=1e-5, atol=1e-4)
         assert report.hazards == []
+
+
+def test_results_that_nobody_reads_disturb_no_other_register():
+    """The second tile is dead after its issue; what is computed until the wait must not share its registers."""
+    extra = "".join(f"add.u32 %d{i}, %t, {i};\n" for i in range(8, 16))
+    scratch = registers("v", 0, 8)
+    body = f".reg .b32 %v<8>;\n{FENCE}" + instruction(16, KINDS, scratch, "%a", "%no") + COMMIT + extra + WAIT
+    body += "".join(f"mov.b32 %d{i}, 0;\n" for i in range(8))
+    report, out = run_chained(body)
+    assert (out[:, 8:] == np.arange(128)[:, None] + np.arange(8, 16)).all()
+    assert report.hazards == []
+
+
+def test_a_missing_proxy_fence_is_reported():
+    """What warp 3 wrote is ordered by the barrier, and still not visible to the proxy that wgmma reads through."""
+    store = f"setp.eq.u32 %p, %t, 96; @%p st.shared.b32 [{int(AT_B[9, 0])}], %t;\n"
+    report, _ = run_chained(store + "bar.sync 0;\n" + chained())
+    assert {hazard.kind for hazard in report.hazards} == {"proxy"}
+
+
+def test_an_accumulator_is_read_and_written():
+    entry = parse(kernel(chained(), threads=128, words=4, smem=1024, outputs=16)).entries["k"]
+    first, *_ = (each for each in entry.instructions if each.mods[:1] == ("mma_async",))
+    names = {f"%d{i}" for i in range(8)}
+    assert names <= set(registers_read(first))
+    assert names == set(registers_written(first))
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""PTX around wgmma, and matrices laid out for its descriptors element by element, from the manual's canonical layouts."""
+"""PTX around wgmma, and matrices laid out for its descriptors element by element, by the manual's canonical layouts."""
 
 import numpy as np
 
@@ -66,7 +66,7 @@ def kernel(body, *, threads, words, smem, outputs):
     loads = "".join(f"ld.global.b32 %w{i}, [%in+{4 * i}];\n" for i in range(words))
     stores = "".join(f"st.global.b32 [%out+{4 * i}], %d{i};\n" for i in range(outputs))
     return (
-        f"{HEAD}.entry k(.param .u64 image, .param .u64 inputs, .param .u64 outputs, .param .u64 a, .param .u64 b)\n{{\n"
+        f"{HEAD}.entry k({', '.join(f'.param .u64 {name}' for name in ('image', 'inputs', 'outputs', 'a', 'b'))})\n{{\n"
         ".reg .b32 %t, %i, %x; .reg .b64 %in, %out, %src, %wide, %a, %b; .reg .pred %p, %yes, %no;\n"
         f".reg .b32 %w<{words + 1}>, %d<{outputs + 1}>;\n.shared .align 1024 .b8 smem[{smem}];\n"
         "mov.u32 %t, %tid.x; ld.param.u64 %src, [image]; ld.param.u64 %a, [a]; ld.param.u64 %b, [b];\n"

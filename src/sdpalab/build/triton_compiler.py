@@ -111,16 +111,16 @@ class TritonProgram:
         Raises
         ------
         BuildError
-            If the function names something that Triton cannot use.
+            If the function names something, or an option has a value, that Triton cannot use.
         """
         from triton._C.libtriton import get_cache_invalidating_env_vars
 
-        options = self.backend.parse_options(dict(self.module.options))
         try:
+            options = self.backend.parse_options(dict(self.module.options)).hash()
             digest = self.source.hash()
         except Exception as error:
-            raise BuildError(f"{self.module.name}: Triton cannot read {self.module.entry}: {error}") from None
-        return (*self.command, digest, options.hash(), str(sorted(get_cache_invalidating_env_vars().items())))
+            raise BuildError(f"{self.module.name}{_described(error, self.module)}") from None
+        return (*self.command, digest, options, str(sorted(get_cache_invalidating_env_vars().items())))
 
     def compile(self) -> TritonCompiled:
         """Compile, past Triton's own cache.

@@ -72,7 +72,8 @@ def _hint(problem: Problem, out: F64, v: Array, reference: F64, errors: Errors, 
         return "hint: each row is the plain mean of the V that it sees, so the scores have no effect"
     factor = float(np.vdot(out, reference) / max(float(np.vdot(reference, reference)), 1e-300))
     if factor != 0.0 and abs(factor - 1.0) > limits.rel_l2 and _close(out / factor, reference, limits):
-        return f"hint: the output is {factor:.5g} times the right one, so the normalisation is wrong"
+        digits = 3 if abs(factor - 1.0) > 0.005 else 5
+        return f"hint: the output is {factor:.{digits}g} times the right one, so the normalisation is wrong"
     b, h, i = errors.worst_row
     distance = np.linalg.norm(reference - out[b, h, i], axis=-1)
     place = tuple(int(n) for n in np.unravel_index(int(np.argmin(distance)), distance.shape))

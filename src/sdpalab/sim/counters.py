@@ -220,7 +220,7 @@ class CountingObserver(Observer):
         writes: bool,
         signal: Signal | None = None,
     ) -> Array | None:
-        """An asynchronous access. In shared memory, those of the copy engine and of wgmma do not go by warps and lanes."""
+        """An asynchronous access. In shared memory, the copy engine's and wgmma's do not go by warps and lanes."""
         if space.name == "shared" and ("bulk" in instruction.mods or instruction.opcode == "wgmma"):
             return None
         self._count(space, offset, width, sel, instruction, "write" if writes else "read")

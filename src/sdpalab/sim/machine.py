@@ -328,8 +328,8 @@ class Machine:
             if base == "%cluster_ctaid":
                 return _axis(self.cta % self.cluster_size, shape, k)
             if base == "%clusterid":
-                block: Array = _axis(self.cta_ids[self.cta], self.geometry.grid, k)
-                return block // np.uint32(shape[k])
+                cluster: Array = _axis(self.cta_ids[self.cta], self.geometry.grid, k) // np.uint32(shape[k])
+                return cluster
             return None
         bit = np.uint32(1) << self.laneid.astype(np.uint32)
         values: dict[str, Callable[[], Array]] = {

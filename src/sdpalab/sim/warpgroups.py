@@ -204,10 +204,18 @@ class Warpgroups(Unit):
             self.waiting[instruction.pc] = instruction, partial
         if whole is None:
             return []
-        place = indices(whole) // self.span
-        for number in np.unique(place):
-            act(subset(whole, place == number))
+        for part in self._one_by_one(whole):
+            act(part)
         return [(following, whole)]
+
+    def _one_by_one(self, sel: Selection) -> list[Selection]:
+        """The lanes of each warpgroup, over all CTAs that it is complete in."""
+        lanes = indices(sel)
+        first, last = int(lanes[0]) // self.span, int(lanes[-1]) // self.span
+        if first == last:
+            return [sel]
+        place = lanes // self.span
+        return [subset(sel, place == number) for number in range(first, last + 1) if number in place]
 
     def check_drained(self) -> None:
         """Raise Deadlock if a warpgroup is incomplete and nobody can come any more."""

@@ -160,6 +160,11 @@ class Clocks:
     def _set_floor(self) -> None:
         self.floor = min(int(self._vectors.min()), self.now)
 
+    def known_to_cta(self) -> Array:
+        """Up to which time at least one warp of each CTA knows each actor [CTAs, actors]."""
+        known: Array = self._vectors.reshape(self.n_cta, self._warps_of_cta, -1).max(axis=1)
+        return known
+
     # ---- asynchronous operations ------------------------------------------------------------------------------------
 
     def issue(self, sel: Selection, signal: Signal | None = None) -> Array:

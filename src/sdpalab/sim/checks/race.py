@@ -20,13 +20,14 @@ from sdpalab.sim.hazards import HazardLog
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine, Observer, Signal
 from sdpalab.sim.memory import Space
-from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices
+from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices
 
 __all__ = ["RaceCheck"]
 
 _USUALLY = "usually a missing barrier between them"
 _USUALLY_IN_FLIGHT = "usually a missing wait for the copy, or a missing barrier after that wait"
 
+_USUALLY_EXIT = "usually a missing barrier.cluster at the end of the kernel"
 _USUALLY_PROXY = "usually a missing fence.proxy.async between the write and the barrier after it"
 
 
@@ -58,17 +59,21 @@ class RaceCheck(Observer):
         self.planes = self.clocks.warp * self.reader.plane_bytes
         self.readers: set[int] = set()
         """Actors that have read anything."""
-        self.by_atomic: Shadow | None = None
-        """Granules whose last writer was an atomic operation."""
+        self.plain: Shadow | None = None
+        """Who wrote last without an atomic operation: what all of those must come after."""
         if any(instruction.opcode in ("atom", "red", "mbarrier") for instruction in machine.entry.instructions):
-            self.by_atomic = Shadow(size, granule)
+            self.plain = Shadow(size, granule)
+        shape = (machine.n_cta, self.clocks.actors) if machine.cluster_size > 1 else (0, 0)
+        self.remote = np.zeros(shape, dtype=np.uint32)
+        """When each actor last accessed the shared memory of each CTA that is not its own."""
         machine.on_reset.append(self.reset)
 
     def reset(self) -> None:
         """A new chunk of CTAs: nobody has accessed anything."""
+        self.remote.fill(0)
         self.clocks.reset()
         self.readers.clear()
-        for shadow in (self.writer, self.reader, self.by_atomic):
+        for shadow in (self.writer, self.reader, self.plain):
             if shadow is not None:
                 shadow.clear()
 
@@ -80,7 +85,7 @@ class RaceCheck(Observer):
         """A read must come after the last write."""
         if space.name == "shared":
             self.clocks.tick(instruction)
-            access = _Access(offset, index, width, sel, instruction)
+            access = self._access(offset, index, width, sel, instruction)
             self._check_writer(access, "reads what {other} wrote")
             self._mark_read(access, self.planes[sel], self.clocks.warp[sel])
 
@@ -98,7 +103,7 @@ class RaceCheck(Observer):
         if space.name != "shared":
             return
         self.clocks.tick(instruction)
-        access = _Access(offset, index, width, sel, instruction)
+        access = self._access(offset, index, width, sel, instruction)
         if words is not None:
             access.matters = partial(_changes, space, index, width, words)
         self._check_writer(access, "overwrites what {other} wrote")
@@ -112,17 +117,13 @@ class RaceCheck(Observer):
         self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
     ) -> None:
         """Atomic operations do not race with each other, but with everything else."""
-        if space.name != "shared" or self.by_atomic is None:
+        if space.name != "shared" or self.plain is None:
             return
         self.clocks.tick(instruction)
-        access = _Access(offset, index, width, sel, instruction)
-        plain = self.by_atomic.gather(index, width).max(axis=1) == 0
-        access.matters = lambda: plain
-        self._check_writer(access, "updates what {other} wrote")
-        access.matters = None
+        access = self._access(offset, index, width, sel, instruction)
+        self._check(access, self.plain.gather(index, width), "updates what {other} wrote")
         self._check_readers(access)
-        self._mark_write(access, self.clocks.tags(sel))
-        self.by_atomic.scatter(index, width, np.ones(len(index), dtype=np.uint32))
+        self.writer.scatter(index, width, self.clocks.tags(sel))
 
     def issue(
         self,
@@ -146,11 +147,11 @@ class RaceCheck(Observer):
             self._check_readers(access)
         if in_async_proxy(instruction):
             self._check_proxy(access, "overwrites" if writes else "reads")
-        tags = self.clocks.issue(sel, signal)
+        tags = self.clocks.issue(sel, signal if writes else None)
         if writes:
             self._mark_write(access, tags)
         else:
-            twins = self.clocks.warp[sel] + self.clocks.warps  # a copy that signals is read by its issuer's twin too
+            twins = self.clocks.warp[sel] + self.clocks.warps
             self._mark_read(access, twins * self.reader.plane_bytes, twins)
         return tags
 
@@ -182,7 +183,32 @@ class RaceCheck(Observer):
         """See :meth:`Clocks.forget`."""
         self.clocks.forget(key, ctas)
 
+    def finish(self) -> None:
+        """A CTA's shared memory lasts until its last thread exits: some warp of it must know of others' accesses."""
+        if not self.remote.any():
+            return
+        machine = self.machine
+        late = self.remote > self.clocks.known_to_cta()[:, : self.clocks.actors]
+        for cta, actor in zip(*np.nonzero(late), strict=True):
+            instruction = self.clocks.instructions[self.remote[cta, actor]]
+            assert instruction is not None
+            first = cta - cta % machine.cluster_size + actor // machine.warps
+            lane = int((actor % machine.warps * machine.n_cta + first) * WARP)
+            what = (
+                f"accesses the shared memory of CTA {cta % machine.cluster_size} of its cluster, which may have exited"
+            )
+            self.log.add(machine, "cluster", instruction, lane, what, _USUALLY_EXIT)
+
     # ---- rules ------------------------------------------------------------------------------------------------------
+
+    def _access(self, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction) -> _Access:
+        """An access by warps, noted if it is to another CTA's shared memory."""
+        if len(self.remote):
+            target = index // self.machine.shared_stride
+            away = target != self.machine.cta[sel]
+            if away.any():
+                self.remote[target[away], self.clocks.warp[sel][away]] = self.clocks.now
+        return _Access(offset, index, width, sel, instruction)
 
     def _check_writer(self, access: _Access, what: str) -> None:
         self._check(access, self.writer.gather(access.index, access.width), what)
@@ -230,8 +256,8 @@ class RaceCheck(Observer):
 
     def _mark_write(self, access: _Access, tags: Array) -> None:
         self.writer.scatter(access.index, access.width, tags)
-        if self.by_atomic is not None:
-            self.by_atomic.scatter(access.index, access.width, np.zeros(len(access.index), dtype=np.uint32))
+        if self.plain is not None:
+            self.plain.scatter(access.index, access.width, tags)
 
     def _mark_read(self, access: _Access, planes: Indices, actors: Indices) -> None:
         self.readers.update(np.flatnonzero(np.bincount(actors)).tolist())

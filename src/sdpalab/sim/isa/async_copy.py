@@ -13,6 +13,8 @@ import numpy as np
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.access import Accessor
+from sdpalab.sim.isa.bulk_copy import bulk_copy
+from sdpalab.sim.isa.tensor_copy import tensor_copy
 from sdpalab.sim.machine import Machine, Unit
 from sdpalab.sim.memory import WORDS
 from sdpalab.sim.selection import Array, Indices, Selection, count, indices, subset
@@ -135,6 +137,8 @@ class _CopyQueue(Unit):
 @opcode("cp")
 def _cp(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)
+    if mods.flag("bulk"):
+        return tensor_copy(decoder, instruction, mods) if mods.flag("tensor") else bulk_copy(decoder, instruction, mods)
     mods.choice(("async",))
     queue = _CopyQueue.of(decoder.machine)
     if mods.flag("commit_group"):

@@ -1,6 +1,7 @@
-"""cvt between the 8-bit floating-point formats and f32 or f16 (PTX ISA, "cvt", "Alternate Floating-Point Data Formats").
+"""cvt between the 8-bit floating-point formats and f32 or f16 (PTX ISA, "cvt" and "Alternate Floating-Point Data
+Formats").
 
-e4m3 has no infinity and one NaN pattern a sign; e5m2 is IEEE-like. Two elements are packed in a .b16 register, the first
+e4m3 has no infinity and one NaN for each sign; e5m2 is IEEE-like. Two elements are packed in a .b16 register, the first
 operand's in the upper byte. Conversions to these formats are to nearest even and saturate (``.satfinite``); NaN becomes
 0x7F, without its sign.
 """
@@ -30,8 +31,10 @@ FP8_PAIRS = frozenset(_TYPES)
 def _encode(values: Array, name: str) -> Array:
     """Patterns of float64 values, rounded to nearest even and saturated: uint8."""
     form = _FORMATS[name]
-    rounded = round_to(np.clip(values, -form.greatest, form.greatest), form, "rn")
-    return np.where(np.isnan(values), _NAN8, rounded.astype(np.float32).astype(_TYPES[name]).view(np.uint8))
+    with np.errstate(invalid="ignore"):
+        rounded = round_to(np.clip(values, -form.greatest, form.greatest), form, "rn")
+    patterns: Array = np.where(np.isnan(values), _NAN8, rounded.astype(np.float32).astype(_TYPES[name]).view(np.uint8))
+    return patterns
 
 
 _OF_F16 = {
@@ -43,7 +46,8 @@ _OF_F16 = {
 def _to_f16(name: str) -> Array:
     """The f16 pattern of every 8-bit pattern: exact, as f16 has all these numbers."""
     values = np.arange(256, dtype=np.uint8).view(_TYPES[name]).astype(np.float16)
-    return np.where(np.isnan(values), _NAN16, values.view(np.uint16))
+    patterns: Array = np.where(np.isnan(values), _NAN16, values.view(np.uint16))
+    return patterns
 
 
 _TO_F16 = {name: _to_f16(name) for name in _TYPES}

@@ -13,17 +13,22 @@ import ml_dtypes
 import numpy as np
 
 from sdpalab.sim.decode import Decoder
-from sdpalab.sim.ir import Instruction
+from sdpalab.sim.ir import Instruction, Operand
 from sdpalab.sim.selection import WARP, Array, Selection, count, split_warps
+from sdpalab.sim.types import TYPES
 
 __all__ = [
+    "A_ORDER",
+    "B_ORDER",
     "accumulator",
     "blocks",
     "factors",
     "float32",
     "integer_sum",
     "pack_accumulator",
+    "source_rows",
     "store_accumulator",
+    "target_rows",
     "whole_warps",
 ]
 
@@ -34,6 +39,20 @@ _FP8_TO_FLOAT: dict[str, Array] = {
     "e5m2": np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e5m2).astype(np.float32),
 }
 _TF32_BITS = np.uint32(0xFFFFE000)
+A_ORDER = ((0, 0), (1, 0), (0, 1), (1, 1))
+"""Blocks (row block, k block) of an A fragment in register order."""
+B_ORDER = ((0, 0), (0, 1), (1, 0), (1, 1))
+"""Blocks (n block, k block) of a B fragment, kept as its transpose, in register order."""
+
+
+def source_rows(decoder: Decoder, instruction: Instruction, operand: Operand, type_: str = "b32") -> list[Array]:
+    """The registers of a fragment, to read."""
+    return [decoder.src(instruction, item, TYPES[type_]) for item in decoder.vector(operand)]
+
+
+def target_rows(decoder: Decoder, instruction: Instruction, operand: Operand, type_: str = "b32") -> list[Array]:
+    """The registers of a fragment, to write."""
+    return [decoder.dst(instruction, item, TYPES[type_]) for item in decoder.vector(operand)]
 
 
 def float32(bits: Array, kind: str) -> Array:

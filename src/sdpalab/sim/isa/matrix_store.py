@@ -8,7 +8,7 @@ import numpy as np
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.fragments import whole_warps
+from sdpalab.sim.isa.fragments import source_rows, whole_warps
 from sdpalab.sim.isa.move import take_space
 from sdpalab.sim.selection import WARP, Array, Selection, count, indices
 from sdpalab.sim.types import TYPES
@@ -34,7 +34,7 @@ def _stmatrix(decoder: Decoder, instruction: Instruction) -> Step:
     mods.done()
     if space not in ("shared", "generic"):
         raise mods.unsupported("stores to shared memory")
-    sources = [decoder.src(instruction, item, TYPES["b32"]) for item in decoder.vector(instruction.operands[1])]
+    sources = source_rows(decoder, instruction, instruction.operands[1])
     if len(sources) != number:
         raise mods.unsupported(f"expected {number} registers")
     access = Accessor(decoder, instruction, instruction.operands[0], space, 16)

@@ -22,7 +22,7 @@ from sdpalab.sim.machine import Machine, Resume, Signal, Unit
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
 
-__all__ = ["Mbarriers"]
+__all__ = ["Mbarriers", "Place"]
 
 _MOST_COUNT, _MOST_BYTES = (1 << 20) - 1, (1 << 20) - 1
 _PENDING_BITS = np.uint64(32)
@@ -222,11 +222,12 @@ class Mbarriers(Unit):
                 f"{entry.instruction.text} at PTX line {entry.instruction.line}{f' ({source})' if source else ''}: the "
                 f"mbarrier at offset {entry.offset} of shared memory is in phase {int(objects.phase[home])}, with "
                 f"{int(objects.pending[home])} of {int(objects.expected[home])} arrivals and "
-                f"{int(objects.bytes[home])} bytes still to come, and nothing that could complete it (block {block}, thread {thread} waits)"
+                f"{int(objects.bytes[home])} bytes still to come, and nothing that could complete it (thread {thread} of "
+                f"block {block} waits for the end of phase {int(entry.phase[0])})"
             )
 
 
-class _Place:
+class Place:
     """The mbarrier operand of an instruction."""
 
     def __init__(self, decoder: Decoder, instruction: Instruction, operand: Operand, space: str) -> None:
@@ -234,16 +235,21 @@ class _Place:
         only = "shared" if space == "generic" else ""
         self.access = Accessor(decoder, instruction, operand, space, 8, only)
 
-    def groups(self, sel: Selection, *, check: bool = True) -> list[tuple[Selection, int, Indices]]:
-        """(lanes, offset in the CTA, CTA of the chunk) for each address; without those where there is no mbarrier."""
+    def groups(
+        self, sel: Selection, *, accessed: bool = True, there: bool = True
+    ) -> list[tuple[Selection, int, Indices]]:
+        """(lanes, offset in the CTA, CTA of the chunk) for each address.
+
+        ``accessed`` tells the observers; ``there`` reports and leaves out lanes for which there is no mbarrier.
+        """
         stride = self.unit.machine.shared_stride
         found: list[tuple[Selection, int, Indices]] = []
-        for _, chosen, index in self.access.updates(sel) if check else self._places(sel):
+        for _, chosen, index in self.access.updates(sel) if accessed else self._places(sel):
             home, offsets = index // stride, index % stride
             for offset in (offsets[0],) if (offsets == offsets[0]).all() else np.unique(offsets):
                 mask = offsets == offset
                 lanes, homes = (chosen, home) if mask.all() else (subset(chosen, mask), home[mask])
-                if check:
+                if there:
                     usable = self.unit.usable(lanes, int(offset), homes, self.instruction)
                     lanes, homes = (lanes, homes) if usable.all() else (subset(lanes, usable), homes[usable])
                 if len(homes):
@@ -278,7 +284,7 @@ def _mbarrier(decoder: Decoder, instruction: Instruction) -> Step:
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
-    place = _Place(decoder, instruction, instruction.operands[0], space)
+    place = Place(decoder, instruction, instruction.operands[0], space)
     unit = place.unit
     if action == "inval":
 
@@ -291,7 +297,7 @@ def _mbarrier(decoder: Decoder, instruction: Instruction) -> Step:
 
     def init(sel: Selection) -> None:
         place.access.scatter(sel, counts[sel].astype(np.uint64))  # its bytes are opaque, and initialised
-        for lanes, offset, home in place.groups(sel, check=False):
+        for lanes, offset, home in place.groups(sel, accessed=False, there=False):
             unit.init(lanes, offset, home, counts[lanes].astype(np.int64), instruction)
 
     return init
@@ -309,7 +315,7 @@ def _arrive(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
         target = operands.pop(0)
         if not isinstance(target, Symbol):
             token = decoder.dst(instruction, target, TYPES["b64"])
-    place = _Place(decoder, instruction, operands[0], space)
+    place = Place(decoder, instruction, operands[0], space)
     many = decoder.src(instruction, operands[1] if len(operands) > 1 else Immediate(1), TYPES["u32"])
     unit, observers = place.unit, decoder.machine.observers
 
@@ -334,7 +340,7 @@ def _transactions(decoder: Decoder, instruction: Instruction, mods: Mods, action
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
-    place = _Place(decoder, instruction, instruction.operands[0], space)
+    place = Place(decoder, instruction, instruction.operands[0], space)
     many = decoder.src(instruction, instruction.operands[1], TYPES["u32"])
     act = place.unit.expect if action == "expect_tx" else place.unit.bytes_came
 
@@ -358,7 +364,7 @@ class _Wait:
         mods.done()
         self.instruction, self.parity = instruction, parity
         self.result = decoder.dst(instruction, instruction.operands[0], TYPES["pred"])
-        self.place = _Place(decoder, instruction, instruction.operands[1], space)
+        self.place = Place(decoder, instruction, instruction.operands[1], space)
         type_ = TYPES["u32" if parity else "b64"]
         self.state = decoder.src(instruction, instruction.operands[2], type_)
         if len(instruction.operands) > 3:

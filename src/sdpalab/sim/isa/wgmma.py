@@ -16,12 +16,14 @@ from sdpalab.sim.flow import End, Flow, block_end
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Register, Vector
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.fragments import (
+    A_ORDER,
     accumulator,
     blocks,
     factors,
     float32,
     integer_sum,
     pack_accumulator,
+    source_rows,
     store_accumulator,
     whole_warps,
 )
@@ -38,7 +40,6 @@ _DEPTH = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u
 """K of one instruction: 32 bytes."""
 _FP8 = ("e4m3", "e5m2")
 _INTEGER = ("s8", "u8")
-_A_ORDER = ((0, 0), (1, 0), (0, 1), (1, 1))
 
 
 def _results(kind: str, kind_b: str) -> tuple[str, ...]:
@@ -136,7 +137,7 @@ class _Product:
         self.a: _Operand | None = None
         if isinstance(a, Vector):
             self.registers += (self._registers(mods, a, False, 4),)
-            self.fragments = [decoder.src(instruction, item, TYPES["b32"]) for item in a.items]
+            self.fragments = source_rows(decoder, instruction, a)
         else:
             self.a = _Operand(decoder, instruction, a, 64, not trans_a, shared_by_all=False)
         self.b = _Operand(decoder, instruction, b, self.columns, not trans_b, shared_by_all=True)
@@ -170,7 +171,7 @@ class _Product:
         operands = [self._same("scale-d", self.scale(sel), sel, ctas), b]
         readings: list[Reading] = []
         if self.a is None:
-            fragment = blocks(self.fragments, sel, (2, 2), _A_ORDER).view(np.uint8)
+            fragment = blocks(self.fragments, sel, (2, 2), A_ORDER).view(np.uint8)
             by_cta = fragment.reshape(GROUP_WARPS, ctas, 16, 32).swapaxes(0, 1)
             operands.append(np.ascontiguousarray(by_cta).reshape(ctas, 64, 32))
         else:
@@ -199,22 +200,25 @@ class _Product:
             np.negative(product, out=product)
         ctas, n = len(keep), self.columns
         product = product.reshape(ctas, GROUP_WARPS, 16, n).swapaxes(0, 1).reshape(-1, 16, n)
-        kept = np.tile(keep, GROUP_WARPS)[:, None, None]
         rows = self.accumulators.held
         if self.result == "f16":
             order = [(down, across) for across in range(n // 8) for down in range(2)]
             before = float32(blocks(rows, flight.sel, (2, n // 8), order), "f16")
-            total = (product + np.where(kept, before, np.float32(0))).astype(np.float16)
+            total = (product + _kept(before, keep)).astype(np.float16)
             for row, values in zip(rows, pack_accumulator(total), strict=True):
                 row[flight.sel] = values
             return
-        dtype = np.dtype(np.float32 if self.result == "f32" else np.int32)
-        typed = [row.view(dtype) for row in rows]
-        before = np.where(kept, accumulator(typed, flight.sel, n), dtype.type(0))
-        if self.result == "f32":
-            store_accumulator(typed, flight.sel, product + before)
-        else:
-            store_accumulator(typed, flight.sel, integer_sum(product, before, self.saturates))
+        typed = [row.view(np.float32 if self.result == "f32" else np.int32) for row in rows]
+        before = _kept(accumulator(typed, flight.sel, n), keep)
+        after = product + before if self.result == "f32" else integer_sum(product, before, self.saturates)
+        store_accumulator(typed, flight.sel, after)
+
+
+def _kept(accumulators: Array, keep: Array) -> Array:
+    """Accumulators [4 * CTAs, 16, n] where scale-d says so for the CTA, zero elsewhere (even where they are NaN)."""
+    if not keep.all():
+        accumulators[np.tile(~keep, GROUP_WARPS)] = 0
+    return accumulators
 
 
 def _group_number(mods: Mods, instruction: Instruction) -> int:

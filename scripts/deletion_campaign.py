@@ -1,0 +1,311 @@
+"""Delete each synchronisation instruction of a kernel's PTX in turn, and see whether the simulator notices.
+
+    python scripts/deletion_campaign.py [KERNEL | FILE.py[:NAME]]... [--out FILE]
+
+Without kernels, all that are shipped, in all their configurations. A mutant is run on small problems (one tile of keys,
+an even and an odd number, a ragged one), first in lockstep, then in every schedule and both async modes, with the
+strict check; it is killed by the first hazard, deadlock, endless loop or output that differs from the original's by a
+bit. A survivor needs a reason why it is redundant, in ``scripts/deletion_reasons.json``: there, kernel, opcode and CUDA
+source text name it, and ``most`` says how many survivors of one configuration a reason may explain. Exit 1 if fewer than 95% of the others are killed, or a survivor has no reason.
+
+By default the record goes to ``evidence/campaigns/deletion-<commit>.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sdpalab.build import build
+from sdpalab.errors import UserError
+from sdpalab.inputs import make_inputs
+from sdpalab.kernels.kernel import Config, CudaKernel
+from sdpalab.kernels.plan import INCLUDE_DIR, LaunchPlan
+from sdpalab.kernels.registry import KERNELS, resolve
+from sdpalab.problem import Problem
+from sdpalab.run.sanitize import Modes, small_problems
+from sdpalab.run.simulated import SimulatedExecutor
+from sdpalab.sim import Deadlock, SimError, StepLimit, launch
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.machine import source_of
+from sdpalab.sim.parser import parse
+
+ROOT = Path(__file__).resolve().parent.parent
+REASONS = ROOT / "scripts" / "deletion_reasons.json"
+LEAST_SHARE = 0.95
+_ALWAYS = ("bar", "barrier", "mbarrier", "fence", "membar", "griddepcontrol")
+_MODIFIERS = {
+    "cp": ("commit_group", "wait_group", "wait_all", "mbarrier"),
+    "wgmma": ("fence", "commit_group", "wait_group"),
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    """One synchronisation instruction: its text, its line in the PTX, and the CUDA line it comes from."""
+
+    opcode: str
+    ptx_line: int
+    source: str
+    source_text: str
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel in one configuration, and its runs: plan and inputs for each problem."""
+
+    kernel: CudaKernel
+    config: Config
+    arch: str
+    cases: tuple[tuple[Problem, LaunchPlan, dict[str, Any]], ...]
+
+    @property
+    def name(self) -> str:
+        """Kernel and configuration."""
+        return f"{self.kernel.name} {self.config}".strip()
+
+
+def subjects(names: Sequence[str]) -> Iterator[Subject]:
+    """The named kernels (default: all shipped) in each of their configurations."""
+    for name in names or KERNELS:
+        kernel = resolve(name)
+        if not isinstance(kernel, CudaKernel):
+            raise UserError(f"{name} is a Python callable: it has no PTX")
+        for knobs in kernel.configs:
+            yield subject(kernel, Config(knobs))
+
+
+def subject(kernel: CudaKernel, config: Config, problems: Sequence[Problem] = ()) -> Subject:
+    """A kernel in one configuration, on its small problems; the causal one is left out, as it has PTX of its own."""
+    arch = f"sm_{kernel.min_arch}a" if kernel.min_arch >= 90 else "sm_89"
+    cases = []
+    for problem in problems or [each for each in small_problems(kernel, config) if not each.causal]:
+        made = make_inputs(problem)
+        cases.append((problem, kernel.launch_plan(problem, config), {"q": made.q, "k": made.k, "v": made.v}))
+    return Subject(kernel, config, arch, tuple(cases))
+
+
+def sites(ptx: str, entry: str, folders: Sequence[Path] = ()) -> list[Site]:
+    """The synchronisation instructions of an entry."""
+    module = parse(ptx)
+    found = []
+    for instruction in module.entries[entry].instructions:
+        if is_synchronisation(instruction):
+            source = source_of(module, instruction)
+            text = _source_text(source, folders)
+            found.append(Site(instruction.text, instruction.line, source, text))
+    return found
+
+
+def is_synchronisation(instruction: Instruction) -> bool:
+    """True for barriers, waits, commits and fences."""
+    wanted = _MODIFIERS.get(instruction.opcode, ())
+    return instruction.opcode in _ALWAYS or any(mod in wanted for mod in instruction.mods)
+
+
+def _source_text(source: str, folders: Sequence[Path]) -> str:
+    name, _, line = source.rpartition(":")
+    for folder in folders:
+        if name and (folder / name).is_file():
+            return (folder / name).read_text().splitlines()[int(line) - 1].strip()
+    return ""
+
+
+def without(ptx: str, site: Site) -> str:
+    """The PTX with that instruction blanked out; all lines keep their numbers."""
+    lines = ptx.split("\n")
+    statement = rf"(@!?%\S+\s+)?{re.escape(site.opcode)}\b[^;]*;"
+    lines[site.ptx_line - 1] = re.sub(statement, "", lines[site.ptx_line - 1], count=1)
+    return "\n".join(lines)
+
+
+class Runner:
+    """Runs a subject with the PTX of one of its modules replaced, and compares with what the original does."""
+
+    def __init__(self, of: Subject) -> None:
+        self.subject = of
+        self.expected: list[dict[str, np.ndarray]] = []
+        for problem, plan, inputs in of.cases:
+            result = SimulatedExecutor(of.arch).run(plan, inputs)
+            if result.hazards:
+                raise UserError(f"{of.name} on {problem.label} is not clean itself: {result.hazards[0]}")
+            self.expected.append({name: array.copy() for name, array in result.outputs.items()})
+
+    def verdict(self, module: str, mutant: str, modes: Modes) -> tuple[str, str] | None:
+        """(what killed the mutant, the run that did), or None; ``module`` is the sha256 of the PTX to replace."""
+        lockstep = replace(modes, schedules=("lockstep",), async_modes=("late",))
+        for wave in (lockstep, modes):
+            for options in wave.options(asynchronous=True):
+                for (problem, plan, inputs), expected in zip(self.subject.cases, self.expected, strict=True):
+                    kind = self._run(plan, inputs, module, mutant, options, expected)
+                    if kind:
+                        return kind, f"{problem.label}, {options['schedule']}, {options['async_mode']}"
+        return None
+
+    def _run(
+        self,
+        plan: LaunchPlan,
+        inputs: dict[str, Any],
+        module: str,
+        mutant: str,
+        options: dict[str, Any],
+        expected: dict[str, np.ndarray],
+    ) -> str:
+        buffers = {buffer.name: _start(buffer.shape, inputs.get(buffer.name), expected) for buffer in plan.buffers}
+        for name, like in expected.items():
+            buffers[name] = np.full(like.nbytes, 0xFF, np.uint8).view(like.dtype).reshape(like.shape)
+        for step in plan.steps:
+            assert step.module is not None
+            built = build(step.module, self.subject.arch)
+            text = mutant if built.ptx_sha256 == module else built.ptx.decode()
+            args = [buffers[argument] if isinstance(argument, str) else argument for argument in step.args]
+            try:
+                report = launch(
+                    text,
+                    built.entry,
+                    step.grid,
+                    step.block,
+                    args,
+                    dynamic_smem=step.dynamic_smem,
+                    cluster=step.cluster,
+                    **options,
+                )
+            except Deadlock:
+                return "deadlock"
+            except StepLimit:
+                return "endless"
+            if report.hazards:
+                return report.hazards[0].kind
+        same = all(buffers[name].tobytes() == like.tobytes() for name, like in expected.items())
+        return "" if same else "wrong output"
+
+
+def _start(shape: tuple[int, ...], given: Any, expected: dict[str, np.ndarray]) -> Any:
+    """An input's copy; for workspaces, poison of four bytes an element, which is enough for any type in use."""
+    return np.array(given) if given is not None else np.full(int(np.prod(shape)) * 4, 0xFF, np.uint8)
+
+
+def campaign(of: Subject, modes: Modes, reasons: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """All mutants of a subject, as a record."""
+    runner = Runner(of)
+    folders = [*([of.kernel.source.parent] if isinstance(of.kernel.source, Path) else []), INCLUDE_DIR]
+    mutants: list[dict[str, Any]] = []
+    modules: list[str] = []
+    excuses = [dict(entry) for entry in reasons]
+    for step in of.cases[0][1].steps:
+        assert step.module is not None
+        built = build(step.module, of.arch)
+        if built.ptx_sha256 in modules:
+            continue
+        modules.append(built.ptx_sha256)
+        for site in sites(built.ptx.decode(), built.entry, folders):
+            found = runner.verdict(built.ptx_sha256, without(built.ptx.decode(), site), modes)
+            mutant = {"opcode": site.opcode, "ptx_line": site.ptx_line, "source": site.source, "text": site.source_text}
+            if found is not None:
+                mutants.append({**mutant, "killed_by": found[0], "run": found[1]})
+            else:
+                mutants.append({**mutant, "killed_by": None, "reason": _reason(of, site, excuses)})
+    return {
+        "subject": of.name,
+        "arch": of.arch,
+        "ptx_sha256": modules,
+        "problems": [problem.label for problem, _, _ in of.cases],
+        "mutants": mutants,
+    }
+
+
+def _reason(of: Subject, site: Site, excuses: list[dict[str, Any]]) -> str:
+    """Why a survivor is redundant, if the committed file says so and it has not said so too often; otherwise empty."""
+    for entry in excuses:
+        named = (entry["kernel"], entry["opcode"]) == (of.kernel.name, site.opcode)
+        if named and entry["text"] in site.source_text and entry["most"] > 0:
+            entry["most"] -= 1
+            return str(entry["reason"])
+    return ""
+
+
+def totals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Counts over all subjects; ``share`` is of those that are not redundant."""
+    mutants = [mutant for record in records for mutant in record["mutants"]]
+    killed = [mutant for mutant in mutants if mutant["killed_by"]]
+    redundant = sum(1 for mutant in mutants if not mutant["killed_by"] and mutant["reason"])
+    return {
+        "mutants": len(mutants),
+        "killed": len(killed),
+        "redundant": redundant,
+        "unexplained": len(mutants) - len(killed) - redundant,
+        "share": len(killed) / max(1, len(mutants) - redundant),
+        "killed_by": dict(sorted(Counter(mutant["killed_by"] for mutant in killed).items())),
+    }
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the campaign, print a table, write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kernel", nargs="*")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args(arguments)
+    start = time.monotonic()
+    reasons = json.loads(REASONS.read_text())
+    modes = Modes(strict=True, max_steps=200_000)
+    records = []
+    print(f"{'subject':92} {'mutants':>7} {'killed':>6} {'redundant':>9}", flush=True)
+    try:
+        for each in subjects(given.kernel):
+            record = campaign(each, modes, reasons)
+            records.append(record)
+            count = totals([record])
+            print(f"{each.name:92} {count['mutants']:7} {count['killed']:6} {count['redundant']:9}", flush=True)
+            for mutant in record["mutants"]:
+                if not mutant["killed_by"]:
+                    why = mutant["reason"] or "NO REASON GIVEN"
+                    print(f"    survives: {mutant['opcode']} at {mutant['source']} ({mutant['text']}): {why}")
+    except (UserError, SimError) as error:
+        print(f"deletion_campaign: {error}", file=sys.stderr)
+        return 2
+    total = totals(records)
+    commit = _git("rev-parse", "--short", "HEAD") or "unknown"
+    record = {
+        "campaign": "deletion",
+        "commit": commit,
+        "changed_since": bool(_git("status", "--porcelain", "--", "src")),
+        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": " ".join(["python scripts/deletion_campaign.py", *given.kernel]),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "seconds": round(time.monotonic() - start, 1),
+        "totals": total,
+        "reasons_sha256": sha256(REASONS.read_bytes()).hexdigest(),
+        "subjects": records,
+    }
+    out = given.out or ROOT / "evidence" / "campaigns" / f"deletion-{commit}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(record, indent=1) + "\n")
+    print(
+        f"{total['killed']} of {total['mutants']} killed, {total['redundant']} redundant, {total['unexplained']} "
+        f"unexplained: {total['share']:.1%} of those that matter, in {record['seconds']} s; by {total['killed_by']}"
+    )
+    return 0 if total["share"] >= LEAST_SHARE and not total["unexplained"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""Fuzz the simulator: damaged PTX must raise its typed errors and nothing else; random programs must compute rightly.
+
+    python scripts/fuzz_simulator.py [--seconds 600] [--seed N] [--only programs|parser] [--out FILE]
+
+Each round is made from one seed, which is printed where a round fails, so that ``--seed`` runs it again. Random
+programs are compared with the scalar evaluator of the tests, register by register and bit by bit. Exit 1 if any fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "sim"))
+
+from scalar_evaluator import REGISTERS, evaluate, expected_bits, random_program, render  # noqa: E402
+from source_bugs import PROGRAMS  # noqa: E402
+
+from sdpalab.build import build  # noqa: E402
+from sdpalab.kernels.plan import Module  # noqa: E402
+from sdpalab.sim import SimError, launch  # noqa: E402
+
+THREADS = 64
+_NAMES = [f"{kind}{k}" for kind, (_, many) in REGISTERS.items() for k in range(many)]
+_CORNERS = {
+    16: (0, 1, 0x3C00, 0x7BFF, 0x7C00, 0x8000, 0xFFFF),
+    32: (0, 1, 31, 0x3F800000, 0x7F7FFFFF, 0x7F800000, 0x80000000, 0xFFFFFFFF, 0x00000001, 0x4B000000),
+    64: (0, 1, 0x3FF0000000000000, 0x7FF0000000000000, 0x8000000000000000, 0xFFFFFFFFFFFFFFFF, 0x36A0000000000000),
+}
+
+
+def program_round(seed: int) -> str:
+    """One random program on 64 threads; an empty string, or what differs."""
+    draw = random.Random(f"inputs {seed}")
+    program = random_program(seed, size=draw.choice([5, 20, 40, 60]))
+    text = render(program)
+    first = [{name: _value(draw, name) for name in _NAMES} for _ in range(THREADS)]
+    given = np.array([[state[name] for name in _NAMES] for state in first], dtype=np.uint64)
+    found = np.zeros_like(given)
+    schedule = draw.choice(["lockstep", "forward", "reverse", "random"])
+    report = launch(text, "fuzz", 1, THREADS, [given, found], schedule=schedule, max_steps=100_000)
+    if report.hazards:
+        return f"hazard: {report.hazards[0].message}"
+    for thread, state in enumerate(first):
+        last = evaluate(program, state)
+        for place, name in enumerate(_NAMES):
+            bits = int(found[thread, place]) & (1 << REGISTERS[name[0]][0]) - 1
+            if not expected_bits(last, name, bits):
+                return f"%{name} of thread {thread} is {bits:#x}, and should be {last[name]:#x} ({schedule})\n{text}"
+    return ""
+
+
+def _value(draw: random.Random, name: str) -> int:
+    bits = REGISTERS[name[0]][0]
+    shape = draw.random()
+    if shape < 0.3:
+        return draw.choice(_CORNERS[bits])
+    if shape < 0.6 and name[0] in "sfg":  # near one
+        return {"s": 0x3800, "f": 0x3F000000, "g": 0x3FE0000000000000}[name[0]] + draw.getrandbits(bits - 6)
+    return draw.getrandbits(draw.choice([5, bits, bits]))
+
+
+def texts() -> list[str]:
+    """PTX that a compiler made, small and of every kind."""
+    return [build(Module("program.cu", each.source, "entry")).ptx.decode() for each in PROGRAMS.values()]
+
+
+def parser_round(seed: int, sources: Sequence[str]) -> tuple[str, str]:
+    """Damage a text and launch it: (outcome, what escaped and should not have)."""
+    draw = random.Random(f"parser {seed}")
+    which = draw.randrange(len(sources))
+    program = list(PROGRAMS.values())[which]
+    text = sources[which]
+    for _ in range(draw.choice([1, 1, 2, 5])):
+        text = _damaged(draw, text, sources)
+    arguments: list[Any] = [np.ones(program.n, np.uint32), np.zeros(program.n, np.uint32), program.n]
+    smem, grid = program.dynamic_smem, program.grid
+    try:
+        launch(text, "entry", grid, program.block, arguments, dynamic_smem=smem, max_steps=3000)
+    except SimError as error:
+        return type(error).__name__, ""
+    except Exception as error:
+        return type(error).__name__, f"{type(error).__name__}: {error}\n{text}"
+    return "ran", ""
+
+
+def _damaged(draw: random.Random, text: str, sources: Sequence[str]) -> str:
+    lines = text.split("\n")
+    at = draw.randrange(len(lines))
+    place = draw.randrange(len(text) + 1)
+    kind = draw.randrange(9)
+    if kind == 0:
+        return text[:place] + text[place + draw.randint(1, 4) :]
+    if kind == 1:
+        return (
+            text[:place] + "".join(draw.choices('{}[]();:,.@%|!<>-+09afx_ \n"/*', k=draw.randint(1, 3))) + text[place:]
+        )
+    if kind == 2:
+        return text[:place]
+    if kind == 3:
+        return "\n".join([*lines[:at], *lines[at + 1 :]])
+    if kind == 4:
+        return "\n".join([*lines[:at], draw.choice(draw.choice(sources).split("\n")), *lines[at:]])
+    if kind == 5:
+        other = draw.randrange(len(lines))
+        lines[at], lines[other] = lines[other], lines[at]
+        return "\n".join(lines)
+    words = [index for index, char in enumerate(text) if char in " \t.,"]
+    begin = draw.choice(words or [0])
+    end = next((index for index in words if index > begin), len(text))
+    if kind == 6:
+        return text[:begin] + text[end:]
+    if kind == 7:
+        number = draw.choice(
+            ["-1", "0", "4294967296", "18446744073709551616", "0x", "1e9", "99999999999", "0f7F800000"]
+        )
+        return text[: begin + 1] + number + text[end:]
+    start = draw.choice(words or [0])
+    stop = next((index for index in words if index > start), len(text))
+    return text[:begin] + text[start:stop] + text[end:]
+
+
+def run(seconds: float, seed: int, only: str = "", *, rounds: int | None = None) -> dict[str, Any]:
+    """Rounds from ``seed`` on until the time or ``rounds`` are over: counts, and the failures with their seeds."""
+    begin, done = time.monotonic(), Counter[str]()
+    failures: list[dict[str, Any]] = []
+    sources = texts() if only != "programs" else []
+    number = 0
+    while time.monotonic() - begin < seconds and (rounds is None or number < rounds):
+        this = seed + number
+        number += 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if only != "parser":
+                try:
+                    wrong = program_round(this)
+                except Exception as error:
+                    wrong = f"{type(error).__name__}: {error}\n{render(random_program(this))}"
+                done["programs"] += 1
+                if wrong:
+                    failures.append({"kind": "program", "seed": this, "what": wrong})
+            if only != "programs":
+                outcome, escaped = parser_round(this, sources)
+                done[f"damaged: {outcome}"] += 1
+                if escaped:
+                    failures.append({"kind": "parser", "seed": this, "what": escaped})
+    return {"rounds": number, "counts": dict(sorted(done.items())), "failures": failures}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fuzz for a while, print what failed, write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=["programs", "parser"], default="")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args(arguments)
+    start = time.monotonic()
+    result = run(given.seconds, given.seed, given.only)
+    for failure in result["failures"][:5]:
+        print(f"{failure['kind']}, seed {failure['seed']}: {failure['what'][:3000]}\n")
+    print(f"seeds {given.seed} to {given.seed + result['rounds'] - 1}: {result['counts']}")
+    print(f"{len(result['failures'])} failures")
+    if given.out is not None:
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+        record = {
+            "campaign": "fuzz",
+            "commit": commit.stdout.strip() or "unknown",
+            "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "command": f"python scripts/fuzz_simulator.py --seconds {given.seconds:g} --seed {given.seed}",
+            "seconds": round(time.monotonic() - start, 1),
+            **result,
+        }
+        given.out.write_text(json.dumps(record, indent=1) + "\n")
+    return 1 if result["failures"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

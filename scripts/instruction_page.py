@@ -1,0 +1,70 @@
+"""Write docs/instructions.md from the simulator's tables: what it executes, family by family.
+
+    python scripts/instruction_page.py
+
+A test keeps the page as the tables are.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+
+from sdpalab.sim import launch  # noqa: F401  (fills the tables)
+from sdpalab.sim.decode import HANDLERS
+from sdpalab.sim.flow import ENDS
+from sdpalab.sim.isa.floating import FLOAT_HANDLERS
+from sdpalab.sim.isa.integer import INTEGER_HANDLERS
+from sdpalab.sim.types import TYPES
+
+PAGE = Path(__file__).parent.parent / "docs" / "instructions.md"
+
+_HEAD = """# Instructions that the simulator executes
+
+Written by `scripts/instruction_page.py` from the tables in `src/sdpalab/sim/isa/`; do not edit. An opcode that is not here, and a
+modifier, type or operand that a handler does not take, raises `UnsupportedInstruction` with its PTX line. No hardware has
+been compared yet: the expected bits in `tests/sim/` come from the PTX manual.
+
+"""
+
+
+def first_sentence(text: str | None) -> str:
+    """The first paragraph of a docstring in one line."""
+    return " ".join((text or "").strip().split("\n\n")[0].split())
+
+
+def page() -> str:
+    """The page's text."""
+    families: dict[str, list[str]] = {}
+    titles: dict[str, str] = {}
+    entries = {**{name: handler for name, handler in HANDLERS.items()}, **ENDS}
+    for name, handler in sorted(entries.items()):
+        module = inspect.getmodule(handler)
+        assert module is not None
+        family = module.__name__.rsplit(".", 1)[-1]
+        titles[family] = first_sentence(module.__doc__)
+        note = first_sentence(inspect.getdoc(handler))
+        families.setdefault(family, []).append(f"- `{name}`" + (f": {note}" if note else ""))
+    parts = [_HEAD]
+    for family in sorted(families):
+        parts.append(f"## {family}\n\n{titles[family]}\n\n" + "\n".join(families[family]) + "\n\n")
+    both = sorted(set(INTEGER_HANDLERS) & set(FLOAT_HANDLERS))
+    parts.append(
+        "## Types\n\n"
+        f"Operand types: {', '.join(f'`.{name}`' for name in TYPES)}.\n\n"
+        f"By type suffix, {', '.join(f'`{name}`' for name in both)} are integer or floating-point instructions.\n"
+    )
+    return re.sub(r"[ \t]+\n", "\n", "".join(parts))
+
+
+def main() -> int:
+    """Write the page."""
+    PAGE.write_text(page())
+    print(f"wrote {PAGE.name}: {len(HANDLERS) + len(ENDS)} opcodes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""Bulk copies of tensor boxes: cp.async.bulk.tensor (PTX ISA, "Tensor copies"), in tile mode.
+
+The whole box counts for the mbarrier, what lies outside the tensor included: that is filled on loads, and left out on
+stores and reductions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sdpalab.sim.decode import Decoder, Mods, Step
+from sdpalab.sim.ir import Instruction, Operand, TensorAddress
+from sdpalab.sim.isa.access import Accessor
+from sdpalab.sim.isa.bulk_copy import (
+    CHUNK,
+    OPERATIONS,
+    BulkCopies,
+    Transfer,
+    combination,
+    multicast_targets,
+    take_cache_hint,
+)
+from sdpalab.sim.isa.mbarrier import Place
+from sdpalab.sim.machine import Machine, Signal
+from sdpalab.sim.selection import Indices, Selection, indices
+from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES, PlacedMap, swizzled
+from sdpalab.sim.types import TYPES
+
+__all__ = ["tensor_copy"]
+
+_ALIGNMENT = 128
+"""Of a box in shared memory."""
+
+
+class _Boxes:
+    """The ``[map, {x, y, ...}]`` operand of an instruction."""
+
+    def __init__(self, decoder: Decoder, instruction: Instruction, mods: Mods) -> None:
+        self.machine, self.instruction = decoder.machine, instruction
+        rank = int(mods.choice(("1d", "2d", "3d", "4d", "5d"))[0])
+        operand = next((each for each in instruction.operands if isinstance(each, TensorAddress)), None)
+        if operand is None or len(operand.coordinates) != rank:
+            raise mods.unsupported(f"expected a tensor map and {rank} coordinates")
+        self.access = Accessor(decoder, instruction, operand.map, "generic", 64, "global")
+        self.coordinates = [decoder.src(instruction, item, TYPES["s32"]) for item in operand.coordinates]
+
+    def groups(self, sel: Selection) -> list[tuple[PlacedMap, Indices, Indices]]:
+        """(map, lanes, coordinates [lanes, axes]) for each tensor map that lanes name."""
+        found = []
+        for space, chosen, _, index in self.access.parts(sel, width=DESCRIPTOR_BYTES):
+            lanes = indices(chosen)
+            for begin in np.unique(index):
+                mine = lanes[index == begin]
+                placed = self._map(bytes(space.data[begin : begin + DESCRIPTOR_BYTES]), mine)
+                if placed is not None:
+                    found.append(
+                        (placed, mine, np.stack([each[mine] for each in self.coordinates], 1).astype(np.int64))
+                    )
+        return found
+
+    def _map(self, descriptor: bytes, lanes: Indices) -> PlacedMap | None:
+        number, maps = PlacedMap.number(descriptor), self.machine.tensor_maps
+        what = "there is no tensor map at the address"
+        if number is not None and number < len(maps):
+            axes = len(maps[number].map.dims)
+            if axes == len(self.coordinates):
+                return maps[number]
+            what = f"the tensor map has {axes} axes, and the instruction {len(self.coordinates)}"
+        for observer in self.machine.observers:
+            observer.misuse("tensor-map", lanes, self.instruction, what, "pass a TensorMap for a 128-byte parameter")
+        return None
+
+
+def tensor_copy(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
+    """``cp{.reduce}.async.bulk{.prefetch}.tensor`` in tile mode."""
+    reduces, prefetches = mods.flag("reduce"), mods.flag("prefetch")
+    mods.choice(("async",))
+    boxes = _Boxes(decoder, instruction, mods)
+    operands = list(instruction.operands)
+    take_cache_hint(mods, operands)
+    mods.flag("tile")
+    if prefetches:
+        mods.choice(("L2",))
+        mods.choice(("global",))
+        mods.done()
+        return lambda sel: None
+    mods.choice(("global",))
+    if mods.flag("bulk_group"):
+        return _store(decoder, instruction, mods, boxes, reduces)
+    if reduces:
+        raise mods.unsupported("reductions into shared memory are not modelled")
+    return _load(decoder, instruction, mods, boxes, operands)
+
+
+def _goals(access: Accessor, lanes: Indices, placed: PlacedMap) -> list[tuple[Indices, Indices]]:
+    """(lanes, byte indices of the begin) of the boxes that lie in shared memory as they should."""
+    return [(indices(chosen), index) for _, chosen, _, index in access.parts(lanes, width=placed.map.bytes)]
+
+
+def _places(machine: Machine, placed: PlacedMap, begin: Indices, unit: int) -> Indices:
+    """Where the units of boxes lie in shared memory [boxes, units], by the address bits that the swizzle mixes."""
+    base = begin // machine.shared_stride * machine.shared_stride
+    offset = (begin - base)[:, None] + unit * np.arange(placed.map.bytes // unit)
+    return swizzled(offset, placed.map.swizzle) + base[:, None]
+
+
+def _load(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes, operands: list[Operand]) -> Step:
+    space = "shared" if mods.flag("shared::cta") else mods.choice(("shared::cluster",))
+    mods.choice(("mbarrier::complete_tx::bytes",))
+    masks = decoder.src(instruction, operands.pop(), TYPES["u16"]) if mods.flag("multicast::cluster") else None
+    mods.done()
+    machine, unit = decoder.machine, BulkCopies.of(decoder.machine)
+    access = Accessor(decoder, instruction, operands[0], space, _ALIGNMENT)
+    place = Place(decoder, instruction, operands[2], space)
+
+    def step(sel: Selection) -> None:
+        for placed, named, coordinates in boxes.groups(sel):
+            for lanes, begin in _goals(access, named, placed):
+                for chosen, offset, home in place.groups(lanes, accessed=False):
+                    row = np.searchsorted(lanes, indices(chosen))
+                    box = placed.box_at(coordinates[np.searchsorted(named, lanes[row])])
+                    goal, many = begin[row], np.arange(len(row))
+                    if masks is not None:
+                        many, home = multicast_targets(machine, lanes[row], masks[lanes[row]])
+                        goal = goal[many] % machine.shared_stride + home * machine.shared_stride
+                    unit.issue(
+                        Transfer(
+                            *(instruction, lanes[row][many], np.zeros(len(many), np.int64), box.unit),
+                            ("global", box.index[many]),
+                            ("shared", _places(machine, placed, goal, box.unit)),
+                            box.inside[many],
+                            (placed.map.fill * CHUNK)[: box.unit],
+                            Signal(offset, home),
+                        )
+                    )
+
+    return step
+
+
+def _store(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes, reduces: bool) -> Step:
+    mods.choice(("shared::cta",))
+    operation = mods.choice(OPERATIONS) if reduces else ""
+    mods.done()
+    machine, unit = decoder.machine, BulkCopies.of(decoder.machine)
+    access = Accessor(decoder, instruction, instruction.operands[1], "shared", _ALIGNMENT)
+
+    def step(sel: Selection) -> None:
+        for placed, named, coordinates in boxes.groups(sel):
+            combine = combination(instruction, operation, placed.map.array.dtype) if reduces else None
+            for lanes, begin in _goals(access, named, placed):
+                box = placed.box_at(coordinates[np.searchsorted(named, lanes)])
+                unit.issue(
+                    Transfer(
+                        *(instruction, lanes, unit.groups[lanes].copy(), box.unit),
+                        ("shared", _places(machine, placed, begin, box.unit)),
+                        ("global", box.index),
+                        box.inside,
+                        combine=combine,
+                        element=placed.map.array.dtype,
+                    )
+                )
+
+    return step
