@@ -5,8 +5,9 @@
 Without kernels, all that are shipped, in all their configurations. A mutant is run on small problems (one tile of keys,
 an even and an odd number, a ragged one), first in lockstep, then in every schedule and both async modes, with the
 strict check; it is killed by the first hazard, deadlock, endless loop or output that differs from the original's by a
-bit. A survivor needs a reason why it is redundant, in ``scripts/deletion_reasons.json``: there, kernel, opcode and CUDA
-source text name it, and ``most`` says how many survivors of one configuration a reason may explain. Exit 1 if fewer than 95% of the others are killed, or a survivor has no reason.
+bit. A survivor needs a reason why it is redundant, in ``scripts/deletion_reasons.json``: there, kernel, opcode and CUDA source text name it, and ``most``
+says how many survivors of one configuration a reason may explain. Exit 1 if fewer than 95% of the others are killed, or
+a survivor has no reason.
 
 By default the record goes to ``evidence/campaigns/deletion-<commit>.json``.
 """

@@ -74,7 +74,7 @@ def test_first_run_installs_and_the_second_does_not(project: Path, run: Run) -> 
 def test_tests_add_their_tools_and_serve_repro_too(project: Path, run: Run) -> None:
     run("repro.sh")
     calls(project)
-    assert run("test.sh", "-k", "judge").stdout == "ran -m pytest -k judge\n"
+    assert run("test.sh", "-k", "judge").stdout == "ran -m pytest -n auto -k judge\n"
     assert calls(project) == ["pip setuptools", f"pip {project}[dev]"]
     run("repro.sh")
     run("test.sh")

@@ -14,6 +14,7 @@ pytest.importorskip("triton", reason="needs the extra: pip install 'sdpalab[trit
 import sdpalab
 from sdpalab.build import Build, BuildError, build, resources
 from sdpalab.errors import MachineError, UserError
+from sdpalab.evidence import built_module
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import CudaKernel, Kernel, UnsupportedProblem
 from sdpalab.kernels.plan import TritonModule
@@ -21,6 +22,7 @@ from sdpalab.kernels.triton_kernel import TritonKernel
 from sdpalab.kernels.userfile import load_user_kernel
 from sdpalab.problem import DTYPES, Problem
 from sdpalab.run import SimulatedExecutor
+from sdpalab.run.sanitize import Modes, sanitize_kernel, small_problems
 
 SHIPPED = Path(__file__).parent.parent / "sim" / "triton_attention.py"
 PROBLEM = Problem(1, 1, 4, 16)
@@ -279,6 +281,8 @@ def test_without_triton_the_extra_is_named(write: Write, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(MachineError, match=r"pip install 'sdpalab\[triton\]'"):
         build(module)
+    with pytest.raises(UserError, match=r"mine.py does not import: .*\(line 1\): pip install 'sdpalab\[triton\]'"):
+        write()
 
 
 def test_judge_passes_a_right_one_and_not_a_wrong_one(tmp_path: Path) -> None:
@@ -291,6 +295,26 @@ def test_judge_passes_a_right_one_and_not_a_wrong_one(tmp_path: Path) -> None:
     wrong.write_text(text.replace(line, "running_sum = running_sum + tl.sum(p, 1)"))
     verdict = sdpalab.judge(f"{wrong}:KERNEL", [problem])
     assert verdict.status == "INCORRECT"
+
+
+def test_sanitize_takes_it_like_any_other(write: Write) -> None:
+    shipped = load_user_kernel(f"{SHIPPED}:KERNEL")
+    assert isinstance(shipped, TritonKernel)
+    assert shipped.folder == SHIPPED.parent
+    problems = small_problems(shipped, shipped.default_config.but(num_stages=3))
+    assert 4 * 32 in {problem.seq_kv for problem in problems}
+    found = sanitize_kernel(shipped, problems[:1], modes=Modes(schedules=("reverse",), async_modes=("late",)))
+    assert found.clean
+    out_of_bounds = write("mask=places < count).to", "mask=places < count + 64).to")
+    found = sanitize_kernel(out_of_bounds, [PROBLEM.with_(head_dim=24)], modes=Modes(schedules=("lockstep",)))
+    assert {(finding.kind, finding.source) for finding in found.findings} == {("out-of-bounds", "mine.py:15")}
+
+
+def test_its_source_is_kept_as_evidence(write: Write) -> None:
+    module = module_of(write())
+    kept = built_module(module, build(module))
+    assert kept.files["mine.py"] == MINE.encode()
+    assert kept.record("kernels/scaled").compiler.startswith("Triton 3.")
 
 
 def test_command_line_builds_and_gates_it(cli: Callable[..., object]) -> None:

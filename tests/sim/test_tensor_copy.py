@@ -304,9 +304,8 @@ def test_wrong_arguments_and_forms():
     with pytest.raises(sim.LaunchError, match="tensor map"):
         sim.launch(kernel(""), "k", 1, 32, [sim.TensorMap(array, (16, 64))])
     body = START + load_of(3, 2048)
-    assert kinds(body, [sim.TensorMap(array, (16, 64)), np.zeros(64, np.uint32), 0, 0, 0], params=PARAMS) == [
-        "tensor-map"
-    ]
+    arguments = [sim.TensorMap(array, (16, 64)), np.zeros(64, np.uint32), 0, 0, 0]
+    assert kinds(body, arguments, params=PARAMS) == ["tensor-map"]  # its two axes are not three
     for form in (".im2col", ".tile::gather4", ".tile.cta_group::1"):
         with pytest.raises(sim.UnsupportedInstruction, match=r"PTX line \d+: cp.async.bulk.tensor"):
             sim.launch(kernel(body.replace(".tile", form), PARAMS), "k", 1, 32, arguments)

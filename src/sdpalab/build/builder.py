@@ -132,6 +132,7 @@ class Build:
             "seconds": self.seconds,
             "cache_hit": self.cache_hit,
             "cache_problem": self.cache_problem,
+            "triton": dict(self.triton),
         }
 
 

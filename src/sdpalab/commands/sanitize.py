@@ -22,7 +22,7 @@ from sdpalab.commands.common import (
     write_json,
 )
 from sdpalab.errors import UserError
-from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.plan import INCLUDE_DIR
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _kernel(
     from sdpalab.run.sanitize import sanitize_kernel, small_problems
 
     made = resolve(name)
-    if not isinstance(made, CudaKernel):
+    if not isinstance(made, Kernel):
         raise UserError(f"{name} is a Python callable: there is no PTX to run, but it can be judged")
     config = made.config_with(parse_settings(settings))
     if shapes:
@@ -149,8 +149,7 @@ def _kernel(
     else:
         problems = small_problems(made, config, dtype=dtype, causal=causal)
     outcome = sanitize_kernel(made, problems, config, modes, arch=arch, progress=told)
-    own = [made.source.parent] if isinstance(made.source, Path) else []
-    return outcome, [*own, INCLUDE_DIR]
+    return outcome, [*filter(None, [made.folder]), INCLUDE_DIR]
 
 
 def _ptx(path: Path, launch: str | None, modes: Modes, told: Progress) -> Sanitized:

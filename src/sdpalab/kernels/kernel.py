@@ -106,6 +106,11 @@ class Kernel(ABC):
         """The complete plan of a problem and a configuration that suit the kernel."""
 
     @property
+    @abstractmethod
+    def folder(self) -> Path | None:
+        """Where the source lies; None if it is in no file."""
+
+    @property
     def default_config(self) -> Config:
         """The first configuration."""
         return Config(self.configs[0])
@@ -211,6 +216,11 @@ class CudaKernel(Kernel):
             object.__setattr__(self, "source", _caller_directory() / self.source)
         if not self.configs:
             raise UserError(f"kernel {self.name!r}: configs must hold at least one configuration, such as {{}}")
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the ``.cu`` file lies; None for a text."""
+        return self.source.parent if isinstance(self.source, Path) else None
 
     def module(self, problem: Problem, config: Config) -> Module:
         """The translation unit for this problem and configuration."""

@@ -75,6 +75,12 @@ class TritonKernel(Kernel):
         if not self.configs:
             raise UserError(f"kernel {self.name!r}: configs must hold at least one configuration, such as {{}}")
 
+    @property
+    def folder(self) -> Path | None:
+        """Where the file of the function lies."""
+        path = inspect.getsourcefile(self.fn.fn)
+        return Path(path).parent if path else None
+
     def _plan(self, problem: Problem, config: Config) -> LaunchPlan:
         args = tuple(self.args(problem, config))
         warps = config.int("num_warps") if "num_warps" in config else _WARPS

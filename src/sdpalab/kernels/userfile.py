@@ -71,8 +71,9 @@ def _described(error: BaseException, file: str) -> str:
     """``ValueError: message (line 7)``, with the last line of ``file`` that the exception passed through."""
     if isinstance(error, SyntaxError) and error.filename == file:
         return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
+    hint = ": pip install 'sdpalab[triton]'" if getattr(error, "name", None) == "triton" else ""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return f"{type(error).__name__}: {error}" + (f" (line {lines[-1]})" if lines else "")
+    return f"{type(error).__name__}: {error}" + (f" (line {lines[-1]})" if lines else "") + hint
 
 
 def _choices(module: ModuleType) -> dict[str, Kernel | Callable[..., Any]]:

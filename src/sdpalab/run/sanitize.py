@@ -16,7 +16,7 @@ from typing import Any
 from sdpalab.build import DEFAULT_ARCH, Build, Cache, build
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
-from sdpalab.kernels.kernel import Config, CudaKernel
+from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import DTYPES, Problem
 from sdpalab.run.ptx_file import PtxLaunch
 from sdpalab.run.simulated import SimulatedExecutor
@@ -147,13 +147,13 @@ Progress = Callable[[str], None]
 
 
 def small_problems(
-    kernel: CudaKernel, config: Config | None = None, *, dtype: str | None = None, causal: bool = False
+    kernel: Kernel, config: Config | None = None, *, dtype: str | None = None, causal: bool = False
 ) -> list[Problem]:
     """Small problems that take a kernel's pipeline through its cases.
 
     One tile of keys, as many as there are stages, one more, and twice as many and a ragged one: so the number of tiles
     is one, even and odd, and every stage is filled again. Tiles and stages are the knobs BLOCK_M, BLOCK_N and
-    NUM_STAGES where the kernel has them. Unless all are causal, a ragged causal one comes last.
+    NUM_STAGES (in Triton num_stages) where the kernel has them. Unless all are causal, a ragged causal one comes last.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def small_problems(
     """
     config = kernel.default_config if config is None else config
     keys, rows, stages = (_knob(config, name) for name in ("BLOCK_N", "BLOCK_M", "NUM_STAGES"))
-    keys, rows, stages = keys or _TILE, rows or _TILE, max(2, stages)
+    keys, rows, stages = keys or _TILE, rows or _TILE, max(2, stages or _knob(config, "num_stages"))
     lengths = [keys, stages * keys, (stages + 1) * keys, (2 * stages + 1) * keys - 7]
     for dim, kind in product(_HEAD_DIMS, [dtype] if dtype else DTYPES):
         sizes = [(length if causal else min(length, rows + 7), length, causal) for length in dict.fromkeys(lengths)]
@@ -181,7 +181,7 @@ def _knob(config: Config, name: str) -> int:
 
 
 def sanitize_kernel(
-    kernel: CudaKernel,
+    kernel: Kernel,
     problems: Sequence[Problem],
     config: Config | None = None,
     modes: Modes | None = None,

@@ -61,8 +61,9 @@ class AsyncCheck(Observer):
     def complete(self, ticket: Array, sel: Selection, signal: Signal | None = None) -> None:
         """The lanes have waited for it."""
         self.open -= len(ticket)
-        for width in np.unique(ticket[:, 1]):
-            index = ticket[ticket[:, 1] == width, 0]
+        widths = ticket[:, 1]
+        for width in widths[:1] if (widths == widths[0]).all() else np.unique(widths):
+            index = ticket[widths == width, 0]
             self.flight.scatter(index, int(width), np.zeros(len(index), dtype=np.uint32))
 
     def load(

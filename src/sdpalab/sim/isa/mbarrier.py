@@ -222,8 +222,8 @@ class Mbarriers(Unit):
                 f"{entry.instruction.text} at PTX line {entry.instruction.line}{f' ({source})' if source else ''}: the "
                 f"mbarrier at offset {entry.offset} of shared memory is in phase {int(objects.phase[home])}, with "
                 f"{int(objects.pending[home])} of {int(objects.expected[home])} arrivals and "
-                f"{int(objects.bytes[home])} bytes still to come, and nothing that could complete it (thread {thread} of "
-                f"block {block} waits for the end of phase {int(entry.phase[0])})"
+                f"{int(objects.bytes[home])} bytes still to come, and nothing that could complete it "
+                f"(thread {thread} of block {block} waits for the end of phase {int(entry.phase[0])})"
             )
 
 

@@ -1,0 +1,145 @@
+"""cp.async.bulk without tensors: bytes in and out, groups and mbarriers, reductions."""
+
+import numpy as np
+import pytest
+from hopper_snippets import CTA_WAIT, MODES, kernel, kinds
+
+from sdpalab import sim
+
+PARAMS = ".param .u64 p, .param .u64 q, .param .u32 n"
+START = "ld.param.u64 %rd3, [q]; ld.param.u32 %r20, [n];\n@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\nbar.sync 0;\n"
+LOAD = (
+    "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], %r20;\n"
+    "@%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd3], %r20, [%r2];\n"
+)
+WAIT = CTA_WAIT.format(0, "%r2", 0)
+STORE = (
+    "@!%p1 bra END;\ncp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], %r20;\n"
+    "cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\nEND:"
+)
+
+
+def copy(body: str, size: int = 4096, **options: object) -> tuple[list[str], bool]:
+    source = np.random.default_rng(0).integers(0, 1 << 30, 1024, dtype=np.int32)
+    out = np.zeros(1024, np.int32)
+    found = kinds(body, [out, source, size], params=PARAMS, **options)
+    return found, bool((out[: size // 4] == source[: size // 4]).all() and (out[size // 4 :] == 0).all())
+
+
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
+@pytest.mark.parametrize("size", [16, 1008, 4096])
+def test_bytes_come_and_go(mode, schedule, size):
+    assert copy(START + LOAD + WAIT + STORE, size, async_mode=mode, schedule=schedule) == ([], True)
+
+
+@pytest.mark.parametrize("mode", ["late", "early"])
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        (WAIT, "", {"race", "async"}),
+        ("_, [%r2], %r20", "_, [%r2], 32", {"mbarrier"}),
+        ("_, [%r2], %r20", "_, [%r2], 8192", {"Deadlock"}),
+        ("cp.async.bulk.wait_group 0;\n", "", {"async"}),
+        ("cp.async.bulk.commit_group;\n", "", {"async"}),
+        ("[%r1], [%rd3]", "[%r1+8], [%rd3]", {"misaligned"}),
+        ("[%r1], [%rd3]", "[%r1], [%rd3+4]", {"misaligned"}),
+        ("[%r1], [%rd3]", "[%r1], [%rd3+16]", {"out-of-bounds"}),
+        ("[%r1], [%rd3]", "[%r1+12304], [%rd3]", {"out-of-bounds"}),
+    ],
+)
+def test_each_mistake_is_found(old, new, kind, mode):
+    body = START + LOAD + WAIT + STORE
+    assert old in body
+    try:
+        assert set(copy(body.replace(old, new), async_mode=mode)[0]) & kind
+    except sim.Deadlock:
+        assert kind & {"Deadlock", "misaligned", "out-of-bounds"}  # a copy that was left out never completes
+
+
+def test_a_size_that_is_no_multiple_of_sixteen():
+    assert "misaligned" in kinds(START + LOAD, [np.zeros(64, np.int32), np.zeros(64, np.int32), 40], params=PARAMS)
+
+
+def test_the_weaker_wait_is_for_reading_only():
+    """After wait_group.read the source may be overwritten; what was stored is what was there before."""
+    again = "st.shared.u32 [%r1], 7;\n"
+    body = START + LOAD + WAIT + STORE.replace("wait_group 0;\n", "wait_group.read 0;\n" + again)
+    assert copy(body) == ([], True)
+    assert "async" in copy(body.replace("cp.async.bulk.wait_group.read 0;\n", ""))[0]
+
+
+def test_groups_are_waited_for_from_the_oldest():
+    two = (
+        "@!%p1 bra END;\ncp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], 1024;\ncp.async.bulk.commit_group;\n"
+        "cp.async.bulk.global.shared::cta.bulk_group [%rd1+1024], [%r1+1024], 1024;\ncp.async.bulk.commit_group;\n"
+        "cp.async.bulk.wait_group.read 1;\nst.shared.u32 [%r1+{}], 7;\ncp.async.bulk.wait_group.read 0;\nEND:"
+    )
+    assert copy(START + LOAD + WAIT + two.format(0), 2048)[0] == []
+    assert copy(START + LOAD + WAIT + two.format(1024), 2048)[0] == ["async"]
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype", "ufunc"),
+    [
+        ("add.u32", np.uint32, np.add),
+        ("add.f32", np.float32, np.add),
+        ("add.noftz.f16", np.float16, np.add),
+        ("min.s32", np.int32, np.minimum),
+        ("max.u64", np.uint64, np.maximum),
+        ("xor.b32", np.uint32, np.bitwise_xor),
+    ],
+)
+def test_reductions_into_global_memory(form, dtype, ufunc):
+    rng = np.random.default_rng(1)
+    source, out = (rng.integers(0, 50, 256).astype(dtype) for _ in range(2))
+    before, size = out.copy(), source.nbytes
+    reduce = STORE.replace(
+        "cp.async.bulk.global.shared::cta.bulk_group", f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{form}"
+    )
+    assert kinds(START + LOAD + WAIT + reduce, [out, source, size], params=PARAMS, grid=3) == []
+    want = before
+    for _ in range(3):  # one after the other from each block
+        want = ufunc(want, source)
+    np.testing.assert_array_equal(out, want)
+
+
+def test_from_one_blocks_shared_memory_to_anothers():
+    body = (
+        "mov.u32 %r3, %ctaid.x; mov.u32 %r4, %cluster_ctarank; xor.b32 %r5, %r4, 1;\n"
+        "mapa.shared::cluster.u32 %r6, %r1, %r5; add.u32 %r6, %r6, 1024; mapa.shared::cluster.u32 %r7, %r2, %r5;\n"
+        "@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\nmad.lo.u32 %r8, %r3, 100, %r0; shl.b32 %r9, %r0, 2;\n"
+        "add.u32 %r10, %r1, %r9; st.shared.u32 [%r10], %r8;\nfence.proxy.async.shared::cta;\n"
+        "barrier.cluster.arrive; barrier.cluster.wait;\n"
+        "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 256;\n"
+        "@%p1 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r6], [%r1], 256, [%r7];\n"
+        + WAIT
+        + "ld.shared.u32 %r11, [%r10+1024]; mad.lo.u32 %r12, %r3, 64, %r0; mul.wide.u32 %rd4, %r12, 4;\n"
+        "add.u64 %rd4, %rd1, %rd4; st.global.u32 [%rd4], %r11;\nbarrier.cluster.arrive; barrier.cluster.wait;\n"
+    )
+    for mode, schedule in MODES:
+        out = np.zeros((4, 64), np.uint32)
+        options = {"grid": 4, "cluster": (2, 1, 1), "async_mode": mode, "schedule": schedule}
+        assert kinds(body, [out], **options) == []
+        assert (out == (np.arange(4) ^ 1)[:, None] * 100 + np.arange(64)).all()
+        assert "proxy" in kinds(body.replace("fence.proxy.async.shared::cta;\n", ""), [out], **options)
+
+
+def test_prefetches_and_cache_hints_change_nothing():
+    hint = LOAD.replace("::bytes [", "::bytes.L2::cache_hint [").replace(", [%r2];\n", ", [%r2], %rd3;\n", 2)
+    hint = hint.replace("_, [%r2], %r20", "_, [%r2], %r20")
+    assert copy(START + "cp.async.bulk.prefetch.L2.global [%rd3], %r20;\n" + hint + WAIT + STORE) == ([], True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd1], [%r1], 16, %h1;",
+        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%r1], [%r1], 16, [%r2];",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.inc.u32 [%rd1], [%r1], 16;",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f16 [%rd1], [%r1], 16;",
+        "cp.async.bulk.wait_group %r1;",
+    ],
+)
+def test_what_is_not_modelled_is_refused_with_its_line(line):
+    with pytest.raises(sim.UnsupportedInstruction, match=r"PTX line \d+: cp"):
+        sim.launch(kernel(line), "k", 1, 32, [np.zeros(64, np.uint32)])
