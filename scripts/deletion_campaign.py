@@ -5,9 +5,9 @@
 Without kernels, all that are shipped, in all their configurations. A mutant is run on small problems (one tile of keys,
 an even and an odd number, a ragged one), first in lockstep, then in every schedule and both async modes, with the
 strict check; it is killed by the first hazard, deadlock, endless loop or output that differs from the original's by a
-bit. A survivor needs a reason why it is redundant, in ``scripts/deletion_reasons.json``: there, kernel, opcode and CUDA source text name it, and ``most``
-says how many survivors of one configuration a reason may explain. Exit 1 if fewer than 95% of the others are killed, or
-a survivor has no reason.
+bit. A survivor needs a reason why it is redundant, in ``scripts/deletion_reasons.json``: there, kernel, opcode and CUDA
+source text name it, and ``most`` says how many survivors of one configuration a reason may explain. Exit 1 if fewer
+than 95% of the others are killed, or a survivor has no reason.
 
 By default the record goes to ``evidence/campaigns/deletion-<commit>.json``.
 """
@@ -34,7 +34,7 @@ import numpy as np
 from sdpalab.build import build
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
-from sdpalab.kernels.kernel import Config, CudaKernel
+from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import INCLUDE_DIR, LaunchPlan
 from sdpalab.kernels.registry import KERNELS, resolve
 from sdpalab.problem import Problem
@@ -69,7 +69,7 @@ class Site:
 class Subject:
     """A kernel in one configuration, and its runs: plan and inputs for each problem."""
 
-    kernel: CudaKernel
+    kernel: Kernel
     config: Config
     arch: str
     cases: tuple[tuple[Problem, LaunchPlan, dict[str, Any]], ...]
@@ -84,13 +84,13 @@ def subjects(names: Sequence[str]) -> Iterator[Subject]:
     """The named kernels (default: all shipped) in each of their configurations."""
     for name in names or KERNELS:
         kernel = resolve(name)
-        if not isinstance(kernel, CudaKernel):
+        if not isinstance(kernel, Kernel):
             raise UserError(f"{name} is a Python callable: it has no PTX")
         for knobs in kernel.configs:
             yield subject(kernel, Config(knobs))
 
 
-def subject(kernel: CudaKernel, config: Config, problems: Sequence[Problem] = ()) -> Subject:
+def subject(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> Subject:
     """A kernel in one configuration, on its small problems; the causal one is left out, as it has PTX of its own."""
     arch = f"sm_{kernel.min_arch}a" if kernel.min_arch >= 90 else "sm_89"
     cases = []
@@ -172,6 +172,7 @@ class Runner:
         for step in plan.steps:
             assert step.module is not None
             built = build(step.module, self.subject.arch)
+            step = built.completed(step)
             text = mutant if built.ptx_sha256 == module else built.ptx.decode()
             args = [buffers[argument] if isinstance(argument, str) else argument for argument in step.args]
             try:
@@ -203,7 +204,7 @@ def _start(shape: tuple[int, ...], given: Any, expected: dict[str, np.ndarray]) 
 def campaign(of: Subject, modes: Modes, reasons: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """All mutants of a subject, as a record."""
     runner = Runner(of)
-    folders = [*([of.kernel.source.parent] if isinstance(of.kernel.source, Path) else []), INCLUDE_DIR]
+    folders = [*filter(None, [of.kernel.folder]), INCLUDE_DIR]
     mutants: list[dict[str, Any]] = []
     modules: list[str] = []
     excuses = [dict(entry) for entry in reasons]

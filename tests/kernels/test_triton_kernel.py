@@ -242,7 +242,7 @@ def test_source_that_does_not_compile(write: Write, old: str, new: str, fragment
     ("old", "new", "fragment"),
     [
         ("fn=scaled", "fn=arguments", "fn must be a function under @triton.jit, not the plain function arguments"),
-        ("fn=scaled", "fn=triton.autotune([], [])(scaled)", "under @triton.jit, not a Autotuner"),
+        ("fn=scaled", "fn=triton.autotune([], [])(scaled)", "under @triton.jit, not of type Autotuner"),
         ('configs=({"BLOCK": 32, "num_warps": 1},)', "configs=()", "at least one configuration"),
     ],
     ids=["plain function", "autotuner", "no configuration"],
@@ -269,6 +269,13 @@ def test_a_plan_that_cannot_be(write: Write, old: str, new: str, fragment: str) 
     with pytest.raises(UnsupportedProblem) as caught:
         write(old, new).launch_plan(PROBLEM)
     assert fragment in str(caught.value)
+
+
+def test_scratch_memory_is_refused(write: Write) -> None:
+    """A tensor descriptor made in the kernel lies in global memory that Triton's launcher would bring."""
+    text = "tl.make_tensor_descriptor(o_ptr, [count], [1], [BLOCK]).store([tl.program_id(0) * BLOCK], x.to(tl.float16))"
+    with pytest.raises(BuildError, match="scaled needs [0-9]+ bytes of scratch memory"):
+        built(write("    tl.store(", f"    {text}\n    tl.store("), "sm_90")
 
 
 def test_number_of_warps_that_cannot_be(write: Write) -> None:
@@ -305,8 +312,8 @@ def test_sanitize_takes_it_like_any_other(write: Write) -> None:
     assert 4 * 32 in {problem.seq_kv for problem in problems}
     found = sanitize_kernel(shipped, problems[:1], modes=Modes(schedules=("reverse",), async_modes=("late",)))
     assert found.clean
-    out_of_bounds = write("mask=places < count).to", "mask=places < count + 64).to")
-    found = sanitize_kernel(out_of_bounds, [PROBLEM.with_(head_dim=24)], modes=Modes(schedules=("lockstep",)))
+    out_of_bounds = write("q_ptr + places,", "q_ptr + places + 8,")
+    found = sanitize_kernel(out_of_bounds, [PROBLEM], modes=Modes(schedules=("lockstep",)))
     assert {(finding.kind, finding.source) for finding in found.findings} == {("out-of-bounds", "mine.py:15")}
 
 

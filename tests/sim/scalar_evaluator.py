@@ -215,7 +215,7 @@ def _float_ops(draw: random.Random) -> tuple[str, str, tuple[str, ...], Callable
     def to_integer(x: int) -> int:
         number = value(x)
         if number is None:
-            return 0
+            return -(1 << 31) if own == "g" else 0
         if number[1] == math.inf:
             return -(1 << 31) if number[0] else (1 << 31) - 1
         whole = round_integer(number[0], Fraction(number[1]), "rz")

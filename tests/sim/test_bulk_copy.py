@@ -44,7 +44,7 @@ def test_bytes_come_and_go(mode, schedule, size):
         ("[%r1], [%rd3]", "[%r1+8], [%rd3]", {"misaligned"}),
         ("[%r1], [%rd3]", "[%r1], [%rd3+4]", {"misaligned"}),
         ("[%r1], [%rd3]", "[%r1], [%rd3+16]", {"out-of-bounds"}),
-        ("[%r1], [%rd3]", "[%r1+12304], [%rd3]", {"out-of-bounds"}),
+        ("[%r1], [%rd3]", "[%r1+12800], [%rd3]", {"out-of-bounds"}),
     ],
 )
 def test_each_mistake_is_found(old, new, kind, mode):
@@ -70,7 +70,8 @@ def test_the_weaker_wait_is_for_reading_only():
 
 def test_groups_are_waited_for_from_the_oldest():
     two = (
-        "@!%p1 bra END;\ncp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], 1024;\ncp.async.bulk.commit_group;\n"
+        "@!%p1 bra END;\n"
+        "cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], 1024;\ncp.async.bulk.commit_group;\n"
         "cp.async.bulk.global.shared::cta.bulk_group [%rd1+1024], [%r1+1024], 1024;\ncp.async.bulk.commit_group;\n"
         "cp.async.bulk.wait_group.read 1;\nst.shared.u32 [%r1+{}], 7;\ncp.async.bulk.wait_group.read 0;\nEND:"
     )
@@ -134,7 +135,7 @@ def test_prefetches_and_cache_hints_change_nothing():
     "line",
     [
         "cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd1], [%r1], 16, %h1;",
-        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%r1], [%r1], 16, [%r2];",
+        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%r1], [%r1], 8, [%r2];",
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.inc.u32 [%rd1], [%r1], 16;",
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f16 [%rd1], [%r1], 16;",
         "cp.async.bulk.wait_group %r1;",

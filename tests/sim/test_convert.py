@@ -209,6 +209,26 @@ def test_tf32_keeps_ten_bits_of_the_mantissa(rounding):
     assert_bits(d, expected, "f32", [patterns])
 
 
+@pytest.mark.parametrize("name", [f"{sign}{bits}" for bits in (2, 4, 8, 16) for sign in "us"])
+def test_pack(name):
+    low, high = limits(name)
+    bits = bits_of(name)
+    edges = [
+        signed(value, 32) for value in (low - 1, low, low + 1, 0, 1, high - 1, high, high + 1, -(2**31), 2**31 - 1)
+    ]
+    a, b = zip(*itertools.product(edges, edges), strict=True)
+    c = [0xDEADBEEF * k & 0xFFFFFFFF for k in range(len(a))]
+    clamped = [[min(max(value, low), high) & (1 << bits) - 1 for value in column] for column in (a, b)]
+    want = [upper << bits | lower for upper, lower in zip(*clamped, strict=True)]
+    if bits == 16:
+        (got,) = run(f"cvt.pack.sat.{name}.s32 %d, %a, %b;", {"d": "b32"}, a=("s32", a), b=("s32", b))
+    else:
+        want = [(word << 2 * bits | value) & 0xFFFFFFFF for word, value in zip(c, want, strict=True)]
+        body = f"cvt.pack.sat.{name}.s32.b32 %d, %a, %b, %c;"
+        (got,) = run(body, {"d": "b32"}, a=("s32", a), b=("s32", b), c=("b32", c))
+    assert got.tolist() == want
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -221,7 +241,7 @@ def test_tf32_keeps_ten_bits_of_the_mantissa(rounding):
         "cvt.rn.ftz.f16.s32 %h, %d;",
         "cvt.rs.f16x2.f32 %d, %d, %d, %d;",
         "cvt.rn.satfinite.e2m3x2.f32 %h, %d, %d;",
-        "cvt.pack.sat.s16.s32 %d, %d, %d;",
+        "cvt.pack.s16.s32 %d, %d, %d;",
         "cvt.relu.s32.s16 %d, %h;",
     ],
 )

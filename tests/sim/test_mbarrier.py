@@ -95,6 +95,42 @@ def test_a_token_of_more_than_one_phase_ago_is_reported():
     assert kinds(body, [np.zeros(64, np.uint32)]) == ["mbarrier"]
 
 
+def test_plain_accesses_to_an_mbarrier_until_it_is_invalid():
+    free = "bar.sync 0;\n@%p1 mbarrier.inval.shared::cta.b64 [%r2];\n"
+    for touch in (
+        "ld.shared.u32 %r6, [%r2+4];\n",
+        "st.shared.u32 [%r2], 1;\n",
+        "st.shared.v4.u32 [%r1+16384], {1, 2, 3, 4};\n",
+    ):
+        touch = "@%p1 " + touch.replace("%r6", "%r7")
+        assert "mbarrier" in kinds(GOOD + touch, [np.zeros(64, np.uint32)])
+        assert kinds(GOOD + free + touch, [np.zeros(64, np.uint32)]) == []
+
+
+COPY = (
+    "shl.b32 %r3, %r0, 4; add.u32 %r4, %r1, %r3; xor.b32 %r5, %r4, 512; mul.wide.u32 %rd3, %r0, 16;\n"
+    "add.u64 %rd3, %rd1, %rd3;\ncp.async.cg.shared.global [%r4], [%rd3], 16;\n"
+)
+LOOK = "ld.shared.u32 %r6, [%r5];\nst.global.u32 [%rd2+2048], %r6;\n"
+
+
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
+@pytest.mark.parametrize(
+    "arrive",
+    [
+        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r2];\n",
+        "cp.async.mbarrier.arrive.shared.b64 [%r2];\n" + ARRIVE,
+    ],
+)
+def test_copies_arrive_when_they_have_landed(mode, schedule, arrive):
+    data = np.arange(1024, dtype=np.uint32)
+    assert kinds(INIT + COPY + arrive + WAIT + LOOK, [data], async_mode=mode, schedule=schedule) == []
+    assert (data[512:576] == 4 * (np.arange(64) ^ 32)).all()
+    assert set(kinds(INIT + COPY + arrive + LOOK, [data], async_mode=mode, schedule=schedule)) & {"async", "race"}
+    only = INIT + COPY + ARRIVE + WAIT + LOOK
+    assert set(kinds(only, [data], async_mode=mode, schedule=schedule)) & {"async", "race"}
+
+
 def test_a_polling_loop_on_test_wait_ends():
     out = np.zeros(64, np.uint32)
     assert kinds(GOOD.replace("try_wait", "test_wait"), [out], schedule="forward") == []

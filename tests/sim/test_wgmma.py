@@ -295,6 +295,31 @@ def test_blocks_with_different_trip_counts():
         assert report.hazards == []
 
 
+@pytest.mark.parametrize("schedule", ["lockstep", "reverse", "random"])
+def test_two_warpgroups_beside_one_that_does_something_else(schedule):
+    """Blocks of three warpgroups: the first leaves, the others multiply different matrices A, in one block twice."""
+    other = random("f16", 64)
+    at_other, desc_other = lay_out(other, 32768, "64B", True)
+    memory = image(65536, (A, AT_A), (B, AT_B), (other, at_other))
+    body = "setp.lt.u32 %p, %t, 128; @%p bra OUT;\nsetp.ge.u32 %p, %t, 256; "
+    body += f"mov.b64 %wide, {desc_other}; selp.b64 %a, %wide, %a, %p;\n"
+    body += FENCE + instruction(16, KINDS, FIRST, "%a", "%no")
+    body += (
+        f"mov.u32 %x, %ctaid.x; setp.eq.u32 %p, %x, 1; @%p {instruction(16, KINDS, FIRST, '%a')}{COMMIT}{WAIT}OUT:\n"
+    )
+    body += f"mov.u32 %x, %ctaid.x; mul.wide.u32 %wide, %x, {384 * 32}; add.u64 %out, %out, %wide;\n"
+    out = np.zeros((3, 3, 128, 8), np.float32)
+    ptx = kernel(body, threads=384, words=1, smem=len(memory), outputs=8)
+    arguments = [memory, np.zeros((384, 1), np.uint32), out, DESC_A, DESC_B]
+    report = sim.launch(ptx, "k", 3, 384, arguments, schedule=schedule)
+    exact = [EXACT, accumulator_fragment(other.astype(float) @ B.astype(float).T)]
+    for block in range(3):
+        for group in range(2):
+            want = exact[group] * (2 if block == 1 else 1)
+            np.testing.assert_allclose(out[block, 1 + group], want, rtol=1e-5, atol=1e-4)
+    assert report.hazards == []
+
+
 def test_results_that_nobody_reads_disturb_no_other_register():
     """The second tile is dead after its issue; what is computed until the wait must not share its registers."""
     extra = "".join(f"add.u32 %d{i}, %t, {i};\n" for i in range(8, 16))

@@ -10,6 +10,7 @@ import io
 import re
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ _DIVISIBLE = [["tt.divisibility", 16]]
 """What Triton's own launcher says of a pointer to a buffer from any allocator."""
 
 
+@dataclass(frozen=True)
 class TritonCompiled:
     """What one run of the compiler gives.
 
@@ -38,31 +40,18 @@ class TritonCompiled:
     dynamic_smem : int
         Bytes of dynamic shared memory of a block.
     threads : int
-        Threads of a block; more than 32 a warp asked for where Triton specialises warps.
+        Threads of a block; more than 32 for each warp asked for where Triton specialises warps.
     scratch_params : int
         Pointers that Triton appends to the parameters; null where no scratch memory is needed.
     """
 
-    def __init__(self, made: Any, module: TritonModule) -> None:
-        self.ptx = _without_paths(made.asm["ptx"]).encode()
-        self.entry = str(made.metadata.name)
-        self.dynamic_smem = int(made.metadata.shared)
-        scratch = [getattr(made.metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile")]
-        if any(scratch):
-            raise BuildError(
-                f"{module.name}: {module.entry} needs {sum(scratch)} bytes of scratch memory in global memory a block "
-                "(tensor descriptors made in the kernel do), which the lab does not provide"
-            )
-        text = self.ptx.decode()
-        params = re.search(rf"\.entry\s+{re.escape(self.entry)}\s*\(([^)]*)\)", text)
-        threads = re.search(r"^\s*\.reqntid\s+(\d+)", text, re.MULTILINE)
-        target = re.search(r"^\.target\s+(\w+)", text, re.MULTILINE)
-        if params is None or threads is None or target is None:
-            raise MachineError(f"{module.name}: Triton's PTX does not say its target, its parameters or its block")
-        self.threads = int(threads[1])
-        runtime = sum(kind != "constexpr" for kind in module.signature.values())
-        self.scratch_params = params[1].count(".param") - runtime
-        self.cubin, self.log = _assemble(self.ptx, target[1], module.name)
+    ptx: bytes
+    cubin: bytes
+    entry: str
+    log: str
+    dynamic_smem: int
+    threads: int
+    scratch_params: int
 
 
 class TritonProgram:
@@ -145,7 +134,34 @@ class TritonProgram:
         except Exception as error:
             message = f"{self.module.name}{_described(error, self.module)}"
             raise BuildError(message, f"{said.getvalue()}{error}") from None
-        return TritonCompiled(made, self.module)
+        return _finished(made, self.module)
+
+
+def _finished(made: Any, module: TritonModule) -> TritonCompiled:
+    """Read what Triton says of its kernel, and assemble the PTX once more: without paths, and with ptxas's report."""
+    name, runtime = str(made.metadata.name), sum(kind != "constexpr" for kind in module.signature.values())
+    scratch = sum(getattr(made.metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile"))
+    if scratch:
+        raise BuildError(
+            f"{module.name}: {module.entry} needs {scratch} bytes of scratch memory in global memory "
+            "(tensor descriptors made in the kernel do), which the lab does not provide"
+        )
+    ptx = _without_paths(made.asm["ptx"])
+    params = re.search(rf"\.entry\s+{re.escape(name)}\s*\(([^)]*)\)", ptx)
+    threads = re.search(r"^\s*\.reqntid\s+(\d+)", ptx, re.MULTILINE)
+    target = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
+    if params is None or threads is None or target is None:
+        raise MachineError(f"{module.name}: Triton's PTX does not say its target, its parameters or its block")
+    cubin, log = _assemble(ptx.encode(), target[1], module.name)
+    return TritonCompiled(
+        ptx=ptx.encode(),
+        cubin=cubin,
+        entry=name,
+        log=log,
+        dynamic_smem=int(made.metadata.shared),
+        threads=int(threads[1]),
+        scratch_params=params[1].count(".param") - runtime,
+    )
 
 
 def _described(error: BaseException, module: TritonModule) -> str:

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sdpalab.evidence.built import BuiltModule, built_module
     from sdpalab.evidence.bundle import BundleWriter, WrittenBundle, verify_bundle
-    from sdpalab.evidence.report import ReportData, render_report
+    from sdpalab.evidence.report import render_report
+    from sdpalab.evidence.report_data import ReportData
     from sdpalab.evidence.store import ArrayStore
     from sdpalab.evidence.verify import Outcome
 
@@ -48,7 +49,7 @@ _HOME = {
     "BuiltModule": "built",
     "BundleWriter": "bundle",
     "Outcome": "verify",
-    "ReportData": "report",
+    "ReportData": "report_data",
     "WrittenBundle": "bundle",
     "built_module": "built",
     "render_report": "report",

@@ -150,7 +150,8 @@ class BundleWriter:
         """
         if not self._attempts:
             raise ValueError("a bundle needs at least one attempt")
-        from sdpalab.evidence.report import ReportData, render_report
+        from sdpalab.evidence.report import render_report
+        from sdpalab.evidence.report_data import ReportData
 
         try:
             self._put("environment.json", _json(self.environment))

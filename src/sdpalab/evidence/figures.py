@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from sdpalab.build.sass import TENSOR_CLASSES
 from sdpalab.evidence import verify
 from sdpalab.evidence.records import AttemptRecord, FloorRecord
-from sdpalab.evidence.report import RULES, CaseArrays
+from sdpalab.evidence.report_data import RULES, CaseArrays
 
 __all__ = ["error_fractions", "error_maps", "instruction_mix", "row_profiles", "speed_of_light"]
 

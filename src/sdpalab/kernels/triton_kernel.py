@@ -163,4 +163,4 @@ class TritonKernel(Kernel):
 
 def _described(value: object) -> str:
     """What somebody gave instead: Triton's own wrappers say what they are by their type."""
-    return f"the plain function {value.__name__}" if inspect.isfunction(value) else f"a {type(value).__name__}"
+    return f"the plain function {value.__name__}" if inspect.isfunction(value) else f"of type {type(value).__name__}"

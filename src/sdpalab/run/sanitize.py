@@ -28,6 +28,7 @@ __all__ = [
     "Finding",
     "Modes",
     "Sanitized",
+    "default_arch",
     "sanitize_kernel",
     "sanitize_ptx",
     "small_problems",
@@ -180,13 +181,18 @@ def _knob(config: Config, name: str) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
+def default_arch(kernel: Kernel) -> str:
+    """The architecture of the mission, or the first that the kernel runs on, with the features that only it has."""
+    return DEFAULT_ARCH if kernel.min_arch <= int(DEFAULT_ARCH.removeprefix("sm_")) else f"sm_{kernel.min_arch}a"
+
+
 def sanitize_kernel(
     kernel: Kernel,
     problems: Sequence[Problem],
     config: Config | None = None,
     modes: Modes | None = None,
     *,
-    arch: str = DEFAULT_ARCH,
+    arch: str | None = None,
     cache: Cache | None = None,
     progress: Progress | None = None,
 ) -> Sanitized:
@@ -200,8 +206,10 @@ def sanitize_kernel(
         Inputs are standard normal, with seed 0.
     modes : Modes, optional
         Default: all schedules, both async modes.
-    arch, cache
-        As for :class:`~sdpalab.run.simulated.SimulatedExecutor`.
+    arch : str, optional
+        Default: :func:`default_arch`.
+    cache : Cache, optional
+        Where builds are kept. Default: the user's.
     progress : callable, optional
         Told the label of each run before it.
 
@@ -213,6 +221,7 @@ def sanitize_kernel(
     """
     modes, collected = modes or Modes(), _Collected(kernel.name, progress)
     config = kernel.default_config if config is None else config
+    arch = arch or default_arch(kernel)
     for problem in problems:
         plan, inputs = kernel.launch_plan(problem, config), make_inputs(problem)
         arrays = {"q": inputs.q, "k": inputs.k, "v": inputs.v}

@@ -37,6 +37,7 @@ _INSTRUCTION = re.compile(r"(?:@(!?)\s*([%\w$]+)\s+)?([a-z][\w]*(?:\.[\w:]+|::\w
 _LINE_DIRECTIVE = re.compile(r"\.(loc|file)\b([^\n]*)")
 _ENTRY = re.compile(r"(?:\.(?:visible|weak|extern)\s+)?\.(entry|func)\b")
 _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?\Z")
+_OCTAL = re.compile(r"[+-]?0[0-7]+")
 _DECIMAL = re.compile(r"[+-]?\d+\.\d*(?:[eE][+-]?\d+)?\Z")
 _ADDRESS = re.compile(r"\s*([%\w$.]+)?\s*(?:([+-])\s*([+-]?\s*\w+))?\s*\Z")
 _TENSOR_ADDRESS = re.compile(r"\[([^,{\]]*),\s*\{([^}]*)\}\s*\]\Z")
@@ -134,10 +135,14 @@ class _Parser:
         """Consume ``.file`` or ``.loc``; the location of a ``.loc``."""
         self.at = match.end()
         words = match.group(2).replace(",", " ").split()
-        if match.group(1) == "file":
-            self.out.files[int(words[0])] = match.group(2).split('"')[1]
-            return None
-        return int(words[0]), int(words[1])
+        try:
+            if match.group(1) == "file":
+                self.out.files[int(words[0])] = match.group(2).split('"')[1]
+                return None
+            return int(words[0]), int(words[1])
+        except (IndexError, ValueError):
+            expected = '.file NUMBER "NAME"' if match.group(1) == "file" else ".loc FILE LINE COLUMN"
+            raise self.error(f"expected {expected}, found {_clip(match.group(0))!r}", match.start()) from None
 
     def skip_braces(self) -> None:
         depth, at = 0, self.text.find("{", self.at)
@@ -313,6 +318,8 @@ class _Parser:
         return found
 
     def parse_operand(self, text: str, scopes: list[_Scope], start: int) -> Operand:
+        if not text:
+            raise self.error("expected an operand, found nothing", start)
         if text.startswith("{"):
             return Vector(tuple(self.operand(item, scopes, start) for item in _split(text[1:-1])))
         if text.startswith("["):
@@ -393,7 +400,11 @@ def _split(text: str) -> list[str]:
 def _integer(text: str, line: int) -> int:
     if not _INTEGER.match(text):
         raise PtxSyntaxError(f"expected an integer, found {_clip(text)!r}", line)
-    return int(text.rstrip("U"), 0)
+    digits = text.rstrip("U")
+    try:
+        return int(digits, 8 if _OCTAL.fullmatch(digits) else 0)
+    except ValueError:
+        raise PtxSyntaxError(f"expected an integer, found {_clip(text)!r}", line) from None
 
 
 def _clip(text: str) -> str:

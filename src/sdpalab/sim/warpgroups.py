@@ -18,70 +18,18 @@ from sdpalab.sim.errors import Deadlock
 from sdpalab.sim.fusion import registers_read, registers_written
 from sdpalab.sim.ir import Instruction, Register, Vector
 from sdpalab.sim.machine import Machine, Resume, Unit
-from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, count, indices, merge, split_groups, subset
+from sdpalab.sim.product_registers import Registers
+from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices, merge, split_groups, subset
 
-__all__ = ["GROUP_WARPS", "Flight", "Product", "Reading", "Registers", "Warpgroups"]
+__all__ = ["GROUP_WARPS", "Flight", "Product", "Reading", "Warpgroups"]
 
 GROUP_WARPS = 4
 _LANES = GROUP_WARPS * WARP
 _KIND = "wgmma"
-_POISON = np.uint32(0xFFFFFFFF)
 _NO_WAIT = "usually a missing wgmma.wait_group, a wait for too few groups, or a missing wgmma.commit_group before it"
 _NO_FENCE = "usually a missing wgmma.fence between that access and the product"
 
 Step = Callable[[Selection], None]
-
-
-class Registers:
-    """Registers that products have as an accumulator or as A fragments, and what goes on with them in each lane.
-
-    Attributes
-    ----------
-    names : tuple of str
-    results : bool
-        Whether they are an accumulator.
-    rows, held : list of ndarray of uint32 [lanes]
-        The registers of an accumulator, and the sums so far while products are in flight in the late mode.
-    busy : ndarray of int32 [lanes]
-        Products in flight; ``flying`` is the sum, so that most accesses need no closer look.
-    touched : ndarray of bool [lanes]
-        Whether the program has accessed them since its last fence.
-    """
-
-    def __init__(self, machine: Machine, names: tuple[str, ...], results: bool) -> None:
-        self.names, self.results = names, results
-        self.late = machine.async_mode == "late"
-        found = [machine.row(name) for name in names] if results else []
-        self.rows: list[Array] = [row[0] for row in found if row is not None]
-        self.held: list[Array] = [np.empty_like(row) for row in self.rows] if self.late else self.rows
-        self.busy = np.zeros(machine.lanes, dtype=np.int32)
-        self.touched = np.zeros(machine.lanes, dtype=np.bool_)
-        self.flying = 0
-
-    def reset(self) -> None:
-        """Nothing in flight, nothing touched."""
-        self.busy.fill(0)
-        self.touched.fill(False)
-        self.flying = 0
-
-    def begin(self, sel: Selection) -> None:
-        """A product of these lanes is in flight."""
-        if self.late and self.rows:
-            fresh = subset(sel, self.busy[sel] == 0)
-            for row, held in zip(self.rows, self.held, strict=True):
-                held[fresh] = row[fresh]
-                row[fresh] = _POISON
-        self.busy[sel] += 1
-        self.flying += count(sel)
-
-    def end(self, sel: Selection) -> None:
-        """A product of these lanes is complete; after the last one the registers have its sum."""
-        self.busy[sel] -= 1
-        self.flying -= count(sel)
-        if self.late and self.rows:
-            done = subset(sel, self.busy[sel] == 0)
-            for row, held in zip(self.rows, self.held, strict=True):
-                row[done] = held[done]
 
 
 @dataclass(frozen=True)
@@ -157,13 +105,14 @@ class Warpgroups(Unit):
         self.fenced = np.zeros(machine.lanes, dtype=np.bool_)
         self.flying: list[Flight] = []
         self.waiting: dict[int, tuple[Instruction, Selection]] = {}
-        self.registers: dict[tuple[tuple[str, ...], bool], Registers] = {}
+        self.registers: dict[tuple[tuple[str, ...], str], Registers] = {}
         self.by_name: dict[str, list[Registers]] = {}
         for instruction in machine.entry.instructions:
             if instruction.opcode == "wgmma" and instruction.mods[:1] == ("mma_async",):
-                for operand, results in zip(instruction.operands[:2], (True, False), strict=False):
+                kinds = (*instruction.mods[-3:-2], "")
+                for operand, kind in zip(instruction.operands[:2], kinds, strict=False):
                     if isinstance(operand, Vector):
-                        self._add(tuple(item.name for item in operand.items if isinstance(item, Register)), results)
+                        self._add(tuple(item.name for item in operand.items if isinstance(item, Register)), kind)
 
     @staticmethod
     def of(machine: Machine) -> Warpgroups:
@@ -173,9 +122,9 @@ class Warpgroups(Unit):
             unit = machine.units[_KIND] = Warpgroups(machine)
         return unit
 
-    def _add(self, names: tuple[str, ...], results: bool) -> None:
-        if (names, results) not in self.registers:
-            registers = self.registers[names, results] = Registers(self.machine, names, results)
+    def _add(self, names: tuple[str, ...], kind: str) -> None:
+        if (names, kind) not in self.registers:
+            registers = self.registers[names, kind] = Registers(self.machine, names, kind)
             for name in set(names):
                 self.by_name.setdefault(name, []).append(registers)
 
@@ -282,7 +231,8 @@ class Warpgroups(Unit):
             registers.end(flight.sel)
         slot = self.machine.n_cta * WARP
         for reading in flight.readings:
-            # Whoever has waited knows that all four warps have read: the operation is the warpgroup's.
+            # Whoever has waited knows that all four warps have read, since the operation is the warpgroup's: for each
+            # ticket there are four lanes, one in each warp.
             first = reading.sel - reading.sel // slot % GROUP_WARPS * slot
             everybody = first + slot * np.arange(GROUP_WARPS)[:, None]
             for observer, ticket in zip(self.machine.observers, reading.tickets, strict=True):
@@ -301,7 +251,7 @@ class Warpgroups(Unit):
             what = f"registers {mine.names[0]} to {mine.names[-1]} were accessed since the last wgmma.fence"
             self.report(bad, flight.product.instruction, what, _NO_FENCE)
         for other in {id(each): each for name in mine.names for each in self.by_name[name]}.values():
-            if other is not mine and (other.results or mine.results):
+            if other is not mine and (other.kind or mine.kind):
                 self._check_idle(flight.sel, flight.product.instruction, other, "uses registers of")
 
     def _check_idle(self, sel: Selection, instruction: Instruction, registers: Registers, does: str) -> None:
@@ -310,7 +260,7 @@ class Warpgroups(Unit):
         busy = registers.busy[sel] > 0
         if busy.any():
             culprit = next(each.product.instruction for each in self.flying if registers in each.product.registers)
-            role = "accumulates in" if registers.results else "reads"
+            role = "accumulates in" if registers.kind else "reads"
             what = f"{does} what {culprit.text} at PTX line {culprit.line} (in flight) {role}"
             self.report(subset(sel, busy), instruction, what, _NO_WAIT)
 
@@ -328,7 +278,7 @@ class Warpgroups(Unit):
         for instruction in instructions:
             for names, does in ((registers_written(instruction), "overwrites"), (registers_read(instruction), "reads")):
                 for registers in (each for name in names for each in self.by_name.get(name, ())):
-                    if registers.results or does == "overwrites":
+                    if registers.kind or does == "overwrites":
                         uses.setdefault((id(registers), does), (instruction, registers, does))
         if not uses:
             return step

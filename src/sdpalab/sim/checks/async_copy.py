@@ -10,6 +10,7 @@ import numpy as np
 from sdpalab.sim.checks.shadow import Shadow
 from sdpalab.sim.hazards import HazardLog
 from sdpalab.sim.ir import Instruction
+from sdpalab.sim.isa.mbarrier import Mbarriers
 from sdpalab.sim.machine import Machine, Observer, Signal
 from sdpalab.sim.memory import Space
 from sdpalab.sim.selection import Array, Indices, Selection, indices
@@ -52,6 +53,7 @@ class AsyncCheck(Observer):
         """An operation begins."""
         if space.name != "shared":
             return None
+        self._check_opaque(offset, index, width, sel, instruction)
         self._check(offset, index, width, sel, instruction, writes)
         mark = np.uint32(instruction.pc) | (_WRITING if writes else _READING)
         self.flight.scatter(index, width, np.full(len(index), mark, dtype=np.uint32))
@@ -70,8 +72,10 @@ class AsyncCheck(Observer):
         self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
     ) -> None:
         """Nobody may read what is being written."""
-        if self.open and space.name == "shared":
-            self._check(offset, index, width, sel, instruction, False)
+        if space.name == "shared":
+            self._check_opaque(offset, index, width, sel, instruction)
+            if self.open:
+                self._check(offset, index, width, sel, instruction, False)
 
     def store(
         self,
@@ -84,14 +88,31 @@ class AsyncCheck(Observer):
         words: Array | None,
     ) -> None:
         """Nobody may write what is being written or read."""
-        if self.open and space.name == "shared":
-            self._check(offset, index, width, sel, instruction, True)
+        if space.name == "shared":
+            self._check_opaque(offset, index, width, sel, instruction)
+            if self.open:
+                self._check(offset, index, width, sel, instruction, True)
 
     def atomic(
         self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
     ) -> None:
         """An update writes."""
         self.store(space, offset, index, width, sel, instruction, None)
+
+    def _check_opaque(
+        self, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
+    ) -> None:
+        """Only mbarrier instructions may touch an mbarrier."""
+        unit = self.machine.units.get("mbarrier")
+        if not isinstance(unit, Mbarriers) or instruction.opcode == "mbarrier" or "mbarrier" in instruction.mods:
+            return
+        bad = unit.words.take(index >> 3)
+        if width > 8:
+            bad |= unit.words.take((index >> 3) + 1)
+        if bad.any():
+            what = f"touches {width} bytes of shared memory at offset {int(offset[bad][0])}, where an mbarrier is"
+            usually = "usually a buffer that is too small; after mbarrier.inval the memory is free"
+            self.log.add(self.machine, "mbarrier", instruction, int(indices(sel)[bad][0]), what, usually)
 
     def misuse(self, kind: str, sel: Selection, instruction: Instruction, what: str, usually: str) -> None:
         """Record what a unit found."""

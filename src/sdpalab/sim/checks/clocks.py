@@ -76,7 +76,7 @@ class Clocks:
         """What each warp knew at its last fence: a relaxed arrival passes that on."""
         self._vectors = self._state[0]
         self._landed = np.zeros((machine.n_cta // machine.cluster_size, columns), dtype=np.uint32)
-        """For each cluster, the latest copy of each mbarrier that has landed."""
+        """For each cluster, the latest copy of each actor that has landed and signalled an mbarrier."""
         self._own = np.arange(seats) % self.warps
         self._objects: dict[Hashable, Array] = {}
         self._slots: dict[int, int] = {}
@@ -138,8 +138,8 @@ class Clocks:
         times = tags & TIME_MASK
         first = (self._seat[sel] - self.warp[sel])[:, None]
         issuer = first + actors % self.warps
-        flying: Mask = (actors >= self.warps) & (actors < self.actors) & (times > self._vectors[issuer, actors])
-        flying |= (actors >= self.actors) & (times > self._landed[first // self.warps, actors])
+        flying: Mask = (actors >= self.warps) & (times > self._vectors[issuer, actors])
+        flying &= times > self._landed[first // self.warps, actors]
         return flying
 
     def describe(self, tag: int) -> str:

@@ -147,6 +147,9 @@ class RaceCheck(Observer):
             self._check_readers(access)
         if in_async_proxy(instruction):
             self._check_proxy(access, "overwrites" if writes else "reads")
+        if signal is not None and self.plain is not None:
+            told = _Access(np.full(len(index), signal.offset), self._of(signal), 8, sel, instruction)
+            self._check(told, self.plain.gather(told.index, 8), "signals what {other} wrote")
         tags = self.clocks.issue(sel, signal if writes else None)
         if writes:
             self._mark_write(access, tags)
@@ -198,6 +201,11 @@ class RaceCheck(Observer):
                 f"accesses the shared memory of CTA {cta % machine.cluster_size} of its cluster, which may have exited"
             )
             self.log.add(machine, "cluster", instruction, lane, what, _USUALLY_EXIT)
+
+    def _of(self, signal: Signal) -> Indices:
+        """Byte indices of the mbarriers."""
+        place: Indices = signal.home * self.machine.shared_stride + signal.offset
+        return place
 
     # ---- rules ------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ when the issuing lane waits for its group: the latest that the program allows. I
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +15,12 @@ from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.bulk_copy import bulk_copy
+from sdpalab.sim.isa.mbarrier import Mbarriers, Place
+from sdpalab.sim.isa.move import take_space
 from sdpalab.sim.isa.tensor_copy import tensor_copy
-from sdpalab.sim.machine import Machine, Unit
+from sdpalab.sim.machine import Machine, Signal, Unit
 from sdpalab.sim.memory import WORDS
-from sdpalab.sim.selection import Array, Indices, Selection, count, indices, subset
+from sdpalab.sim.selection import Array, Indices, Mask, Selection, count, indices, subset
 from sdpalab.sim.types import TYPES
 
 
@@ -35,6 +38,7 @@ class _Copy:
     """What each observer gave when the copy was issued."""
     width: int
     instruction: Instruction
+    serial: int = 0
 
     def part(self, mask: Array) -> _Copy:
         """The copies of some of its lanes."""
@@ -48,7 +52,19 @@ class _Copy:
             [None if ticket is None else ticket[mask] for ticket in self.tickets],
             self.width,
             self.instruction,
+            self.serial,
         )
+
+
+@dataclass
+class _Arrival:
+    """Arrivals at the mbarriers at ``offset`` of the CTAs ``home``, due when the lanes' copies so far have landed."""
+
+    sel: Selection
+    offset: int
+    home: Indices
+    serial: int
+    instruction: Instruction
 
 
 class _CopyQueue(Unit):
@@ -59,6 +75,8 @@ class _CopyQueue(Unit):
         self.groups = np.zeros(machine.lanes, dtype=np.int32)
         """Groups that each lane has committed; a copy belongs to the group of that number."""
         self.flying: list[_Copy] = []
+        self.arrivals: list[_Arrival] = []
+        self.serial = 0
 
     @staticmethod
     def of(machine: Machine) -> _CopyQueue:
@@ -72,10 +90,13 @@ class _CopyQueue(Unit):
         """Nothing in flight, no groups."""
         self.groups.fill(0)
         self.flying.clear()
+        self.arrivals.clear()
 
     def issue(self, copy: _Copy) -> None:
         """Put a copy in flight, or carry it out at once in the early mode."""
         shared = self.machine.spaces["shared"]
+        self.serial += 1
+        copy.serial = self.serial
         copy.tickets = [
             observer.issue(shared, copy.offset, copy.destination, copy.width, copy.sel, copy.instruction, writes=True)
             for observer in self.machine.observers
@@ -86,13 +107,13 @@ class _CopyQueue(Unit):
             shared.fill(copy.destination, copy.width)
         self.flying.append(copy)
 
-    def complete(self, copy: _Copy) -> None:
-        """The lanes have waited for it."""
+    def complete(self, copy: _Copy, signal: Signal | None = None) -> None:
+        """The lanes have waited for it, or an mbarrier is told."""
         if self.machine.async_mode == "late":
             self.land(copy)
         for observer, ticket in zip(self.machine.observers, copy.tickets, strict=True):
             if ticket is not None:
-                observer.complete(ticket, copy.sel)
+                observer.complete(ticket, copy.sel, signal)
 
     def land(self, copy: _Copy) -> None:
         """Read the source, write the destination; bytes beyond the source size become zero."""
@@ -119,19 +140,52 @@ class _CopyQueue(Unit):
             return
         waiting = np.zeros(self.machine.lanes, dtype=np.bool_)
         waiting[sel] = True
+
+        def due(copy: _Copy) -> Mask:
+            ready = waiting[copy.sel]
+            return ready if keep < 0 else ready & (copy.group < self.groups[copy.sel] - keep)
+
+        for done in self._take(due):
+            self.complete(done)
+
+    def _take(self, due: Callable[[_Copy], Mask]) -> list[_Copy]:
+        """Take the copies of those lanes that are due out of flight."""
+        taken: list[_Copy] = []
         left: list[_Copy] = []
         for copy in self.flying:
-            ready = waiting[copy.sel]
-            if keep >= 0:
-                ready &= copy.group < self.groups[copy.sel] - keep
+            ready = due(copy)
             if ready.all():
-                self.complete(copy)
+                taken.append(copy)
             elif ready.any():
-                self.complete(copy.part(ready))
+                taken.append(copy.part(ready))
                 left.append(copy.part(~ready))
             else:
                 left.append(copy)
         self.flying = left
+        return taken
+
+    def arrive(self, sel: Selection, offset: int, home: Indices, instruction: Instruction) -> None:
+        """The lanes arrive at an mbarrier when their copies so far have landed."""
+        arrival = _Arrival(sel, offset, home, self.serial, instruction)
+        if self.machine.async_mode == "early":
+            self._carry_out(arrival)
+        else:
+            self.arrivals.append(arrival)
+
+    def advance(self) -> bool:
+        """Nothing else can run: the oldest arrival is due."""
+        if not self.arrivals:
+            return False
+        self._carry_out(self.arrivals.pop(0))
+        return True
+
+    def _carry_out(self, arrival: _Arrival) -> None:
+        home = np.full(self.machine.lanes, -1, dtype=np.int64)
+        home[arrival.sel] = arrival.home
+        for done in self._take(lambda copy: (home[copy.sel] >= 0) & (copy.serial <= arrival.serial)):
+            self.complete(done, Signal(arrival.offset, home[done.sel]))
+        ones = np.ones(len(arrival.home), dtype=np.int64)
+        Mbarriers.of(self.machine).arrive(arrival.sel, arrival.offset, arrival.home, ones, arrival.instruction)
 
 
 @opcode("cp")
@@ -141,6 +195,8 @@ def _cp(decoder: Decoder, instruction: Instruction) -> Step:
         return tensor_copy(decoder, instruction, mods) if mods.flag("tensor") else bulk_copy(decoder, instruction, mods)
     mods.choice(("async",))
     queue = _CopyQueue.of(decoder.machine)
+    if mods.flag("mbarrier"):
+        return _arrive(decoder, instruction, mods, queue)
     if mods.flag("commit_group"):
         mods.done()
         return queue.commit
@@ -155,6 +211,24 @@ def _cp(decoder: Decoder, instruction: Instruction) -> Step:
         keep = number.value
         return lambda sel: queue.wait(sel, keep)
     return _cp_async(decoder, instruction, mods, queue)
+
+
+def _arrive(decoder: Decoder, instruction: Instruction, mods: Mods, queue: _CopyQueue) -> Step:
+    """``cp.async.mbarrier.arrive``: without ``.noinc`` the phase expects this arrival in addition."""
+    mods.choice(("arrive",))
+    expected = mods.flag("noinc")
+    space = take_space(mods)
+    mods.choice(("b64",))
+    mods.done()
+    place = Place(decoder, instruction, instruction.operands[0], space)
+
+    def step(sel: Selection) -> None:
+        for lanes, offset, home in place.groups(sel):
+            if not expected:
+                place.unit.expect_arrivals(offset, home)
+            queue.arrive(lanes, offset, home, instruction)
+
+    return step
 
 
 def _cp_async(decoder: Decoder, instruction: Instruction, mods: Mods, queue: _CopyQueue) -> Step:

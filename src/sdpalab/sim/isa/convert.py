@@ -20,6 +20,7 @@ from sdpalab.sim.isa.rounding import (
     round_to_integer,
     saturating,
 )
+from sdpalab.sim.isa.steps import computed
 from sdpalab.sim.selection import Array
 from sdpalab.sim.types import TYPES, PtxType
 
@@ -33,6 +34,8 @@ def _cvt(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)
     if mods.flag("tf32"):
         return _cvt_tf32(decoder, instruction, mods)
+    if mods.flag("pack"):
+        return _cvt_pack(decoder, instruction, mods)
     if not FP8_PAIRS.isdisjoint(mods.left):
         return cvt_fp8(decoder, instruction, mods)
     target = mods.type()
@@ -220,6 +223,30 @@ def _cvt_packed(decoder: Decoder, instruction: Instruction, mods: Mods, target: 
     operands = [decoder.src(instruction, operand, source) for operand in instruction.operands[1:]]
     compute = pack_f16(decoder) if plain else general
     return elementwise(compute, decoder.dst(instruction, instruction.operands[0], target), *operands)
+
+
+def _cvt_pack(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
+    """``cvt.pack.sat.u8.s32.b32 d, a, b, c`` (PTX ISA, "cvt.pack"): b lowest, then a, both saturated, then c."""
+    mods.choice(("sat",))
+    name = mods.choice(("u2", "s2", "u4", "s4", "u8", "s8", "u16", "s16"))
+    sign, bits = name[0], int(name[1:])
+    mods.choice(("s32",))
+    if bits < 16:
+        mods.choice(("b32",))
+    mods.done()
+    if len(instruction.operands) != (3 if bits == 16 else 4):
+        raise mods.unsupported("wrong number of operands")
+    d, *operands = instruction.operands
+    low = -(1 << bits - 1) if sign == "s" else 0
+    high, mask = low + (1 << bits) - 1, (1 << bits) - 1
+
+    def pack(a: Array, b: Array, *c: Array) -> Array:
+        upper, lower = (np.clip(each, low, high).view(np.uint32) & np.uint32(mask) for each in (a, b))
+        packed: Array = upper << np.uint32(bits) | lower
+        return packed | c[0].view(np.uint32) << np.uint32(2 * bits) if c else packed
+
+    sources = [decoder.src(instruction, operand, TYPES["s32"]) for operand in operands]
+    return computed(pack, decoder.dst(instruction, d, TYPES["b32"]), *sources)
 
 
 def _cvt_tf32(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:

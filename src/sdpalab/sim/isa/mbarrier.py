@@ -63,6 +63,8 @@ class Mbarriers(Unit):
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.objects: dict[int, _Objects] = {}
+        self.words = np.zeros(len(machine.spaces["shared"].data) // 8, dtype=np.bool_)
+        """Which 8-byte words of shared memory are mbarriers."""
         self.waiting: list[_Waiting] = []
 
     @staticmethod
@@ -76,6 +78,7 @@ class Mbarriers(Unit):
     def reset(self) -> None:
         """No mbarriers."""
         self.objects.clear()
+        self.words.fill(False)
         self.waiting.clear()
 
     def misuse(self, sel: Selection, instruction: Instruction, what: str, usually: str) -> None:
@@ -113,6 +116,7 @@ class Mbarriers(Unit):
             what = f"an mbarrier expects 1 to {_MOST_COUNT} arrivals, not {int(counts[wrong][0])}"
             self.misuse(subset(sel, wrong), instruction, what, "")
         objects.valid[home] = True
+        self.words[(home * self.machine.shared_stride + offset) // 8] = True
         objects.expected[home] = objects.pending[home] = np.maximum(counts, 1)
         objects.bytes[home] = objects.phase[home] = 0
 
@@ -124,6 +128,11 @@ class Mbarriers(Unit):
     def invalidate(self, offset: int, home: Indices) -> None:
         """There are no mbarriers there any more."""
         self.objects[offset].valid[home] = False
+        self.words[(home * self.machine.shared_stride + offset) // 8] = False
+
+    def expect_arrivals(self, offset: int, home: Indices) -> None:
+        """The phases of these CTAs expect one arrival more, and so do not end before it."""
+        self.objects[offset].pending += np.bincount(home, minlength=self.machine.n_cta)
 
     def arrive(
         self, sel: Selection, offset: int, home: Indices, counts: Array, instruction: Instruction, last: bool = True

@@ -134,6 +134,8 @@ def _mov(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)
     type_ = mods.type()
     mods.done()
+    if len(instruction.operands) != 2:
+        raise mods.unsupported("expected one source operand")
     target, origin = instruction.operands
     if isinstance(target, Vector) or isinstance(origin, Vector):
         return _mov_vector(decoder, instruction, type_)

@@ -17,22 +17,18 @@ from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Register, V
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.fragments import (
     A_ORDER,
-    accumulator,
     blocks,
     factors,
-    float32,
-    integer_sum,
-    pack_accumulator,
     source_rows,
-    store_accumulator,
     whole_warps,
 )
 from sdpalab.sim.isa.matrix_descriptor import BASE_OFFSET, CHUNK, chunk_offsets, lines
 from sdpalab.sim.machine import Resume
 from sdpalab.sim.memory import POISON
+from sdpalab.sim.product_registers import Registers
 from sdpalab.sim.selection import WARP, Array, Indices, Selection, count, indices
 from sdpalab.sim.types import TYPES
-from sdpalab.sim.warpgroups import GROUP_WARPS, Flight, Reading, Registers, Warpgroups
+from sdpalab.sim.warpgroups import GROUP_WARPS, Flight, Reading, Warpgroups
 
 __all__: list[str] = []
 
@@ -131,12 +127,12 @@ class _Product:
         d, a, b, scale, *immediates = instruction.operands
         in_registers = isinstance(a, Vector)
         trans_a, trans_b = self._immediates(mods, immediates, in_registers)
-        self.accumulators = self._registers(mods, d, True, self.columns // (4 if self.result == "f16" else 2))
+        self.accumulators = self._registers(mods, d, self.result, self.columns // (4 if self.result == "f16" else 2))
         self.registers: tuple[Registers, ...] = (self.accumulators,)
         self.fragments: list[Array] = []
         self.a: _Operand | None = None
         if isinstance(a, Vector):
-            self.registers += (self._registers(mods, a, False, 4),)
+            self.registers += (self._registers(mods, a, "", 4),)
             self.fragments = source_rows(decoder, instruction, a)
         else:
             self.a = _Operand(decoder, instruction, a, 64, not trans_a, shared_by_all=False)
@@ -155,13 +151,13 @@ class _Product:
         self.sign = np.float32(-1 if values[:2] in ([1, -1], [-1, 1]) else 1)
         return len(values) == 4 and values[2] == 1, len(values) > 2 and values[-1] == 1
 
-    def _registers(self, mods: Mods, operand: Operand, results: bool, number: int) -> Registers:
+    def _registers(self, mods: Mods, operand: Operand, kind: str, number: int) -> Registers:
         items = operand.items if isinstance(operand, Vector) else ()
         names = tuple(item.name for item in items if isinstance(item, Register))
         found = [self.unit.machine.row(name) for name in names]
         if len(names) != number or any(row is None or row[1].bits != 32 for row in found):
             raise mods.unsupported(f"expected {number} 32-bit registers")
-        return self.unit.registers[names, results]
+        return self.unit.registers[names, kind]
 
     def issue(self, sel: Selection) -> None:
         """One warpgroup of some CTAs executes it."""
@@ -198,27 +194,10 @@ class _Product:
         product = np.matmul(left, right.swapaxes(1, 2))
         if self.sign < 0:
             np.negative(product, out=product)
-        ctas, n = len(keep), self.columns
-        product = product.reshape(ctas, GROUP_WARPS, 16, n).swapaxes(0, 1).reshape(-1, 16, n)
-        rows = self.accumulators.held
-        if self.result == "f16":
-            order = [(down, across) for across in range(n // 8) for down in range(2)]
-            before = float32(blocks(rows, flight.sel, (2, n // 8), order), "f16")
-            total = (product + _kept(before, keep)).astype(np.float16)
-            for row, values in zip(rows, pack_accumulator(total), strict=True):
-                row[flight.sel] = values
-            return
-        typed = [row.view(np.float32 if self.result == "f32" else np.int32) for row in rows]
-        before = _kept(accumulator(typed, flight.sel, n), keep)
-        after = product + before if self.result == "f32" else integer_sum(product, before, self.saturates)
-        store_accumulator(typed, flight.sel, after)
-
-
-def _kept(accumulators: Array, keep: Array) -> Array:
-    """Accumulators [4 * CTAs, 16, n] where scale-d says so for the CTA, zero elsewhere (even where they are NaN)."""
-    if not keep.all():
-        accumulators[np.tile(~keep, GROUP_WARPS)] = 0
-    return accumulators
+        by_warp = product.reshape(len(keep), GROUP_WARPS, 16, self.columns).swapaxes(0, 1)
+        self.accumulators.add(
+            flight.sel, by_warp.reshape(-1, 16, self.columns), np.tile(keep, GROUP_WARPS), self.saturates
+        )
 
 
 def _group_number(mods: Mods, instruction: Instruction) -> int:

@@ -1,0 +1,115 @@
+"""Registers that wgmma products work on: accumulators, whose sums are kept here while products are in flight, and A
+fragments."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sdpalab.sim.isa.fragments import (
+    accumulator,
+    blocks,
+    float32,
+    integer_sum,
+    pack_accumulator,
+    store_accumulator,
+)
+from sdpalab.sim.machine import Machine
+from sdpalab.sim.selection import WARP, Array, Selection, count, subset
+
+__all__ = ["Registers"]
+
+_POISON = np.uint32(0xFFFFFFFF)
+
+
+class Registers:
+    """Registers that products have as an accumulator or as A fragments, and what goes on with them in each lane.
+
+    Attributes
+    ----------
+    names : tuple of str
+    kind : str
+        Type of an accumulator's elements (f32, f16, s32); empty for A fragments.
+    sums : ndarray [warps, 16, columns]
+        An accumulator while products are in flight: float32 (of f16 values, for f16) or int32.
+    busy : ndarray of int32 [lanes]
+        Products in flight; ``flying`` is the sum, so that most accesses need no closer look.
+    touched : ndarray of bool [lanes]
+        Whether the program has accessed them since its last fence.
+    """
+
+    def __init__(self, machine: Machine, names: tuple[str, ...], kind: str) -> None:
+        self.names, self.kind = names, kind
+        self.late = machine.async_mode == "late"
+        found = [machine.row(name) for name in names] if kind else []
+        dtype = np.dtype({"f32": np.float32, "s32": np.int32}.get(kind, np.uint32))
+        self.rows: list[Array] = [row[0].view(dtype) for row in found if row is not None and row[1].bits == 32]
+        self.columns = len(self.rows) * (4 if kind == "f16" else 2)
+        held = np.int32 if kind == "s32" else np.float32
+        self.sums: Array = np.empty((machine.lanes // WARP, 16, self.columns), held)
+        self.busy = np.zeros(machine.lanes, dtype=np.int32)
+        self.touched = np.zeros(machine.lanes, dtype=np.bool_)
+        self.flying = 0
+
+    def reset(self) -> None:
+        """Nothing in flight, nothing touched."""
+        self.busy.fill(0)
+        self.touched.fill(False)
+        self.flying = 0
+
+    def begin(self, sel: Selection) -> None:
+        """A product of these lanes is in flight."""
+        if self.kind:
+            fresh = subset(sel, self.busy[sel] == 0)
+            if count(fresh):
+                self.sums[_warps(fresh)] = self._read(fresh)
+                for row in self.rows if self.late else ():
+                    row.view(np.uint32)[fresh] = _POISON
+        self.busy[sel] += 1
+        self.flying += count(sel)
+
+    def add(self, sel: Selection, product: Array, keep: Array, saturates: bool) -> None:
+        """Add float32 products [warps, 16, columns] to the sums of the warps that ``keep`` theirs, or begin anew."""
+        warps = _warps(sel)
+        before = self.sums[warps]
+        if not keep.all():  # the sum may be NaN, so it is not multiplied
+            before = np.where(keep[:, None, None], before, before.dtype.type(0))
+        if self.kind == "s32":
+            after = integer_sum(product, before, saturates)
+        else:
+            after = product + before
+            if self.kind == "f16":
+                after = after.astype(np.float16).astype(np.float32)
+        self.sums[warps] = after
+        if not self.late:
+            self._write(sel)
+
+    def end(self, sel: Selection) -> None:
+        """A product of these lanes is complete; after the last one the registers have its sum."""
+        self.busy[sel] -= 1
+        self.flying -= count(sel)
+        if self.late and self.kind:
+            done = subset(sel, self.busy[sel] == 0)
+            if count(done):
+                self._write(done)
+
+    def _read(self, sel: Selection) -> Array:
+        if self.kind == "f16":
+            return float32(blocks(self.rows, sel, (2, self.columns // 8), self._order()), "f16")
+        return accumulator(self.rows, sel, self.columns)
+
+    def _write(self, sel: Selection) -> None:
+        sums = self.sums[_warps(sel)]
+        if self.kind == "f16":
+            for row, values in zip(self.rows, pack_accumulator(sums.astype(np.float16)), strict=True):
+                row[sel] = values
+        else:
+            store_accumulator(self.rows, sel, sums)
+
+    def _order(self) -> list[tuple[int, int]]:
+        """Blocks of packed registers: the upper and the lower eight rows of each eight columns."""
+        return [(down, across) for across in range(self.columns // 8) for down in range(2)]
+
+
+def _warps(sel: Selection) -> Selection:
+    """The warps of whole warps of lanes."""
+    return slice(sel.start // WARP, sel.stop // WARP) if isinstance(sel, slice) else sel[::WARP] // WARP

@@ -1,0 +1,113 @@
+"""A sample of the deletion campaign (``scripts/deletion_campaign.py``), and what the committed record of it says."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sdpalab.build import build
+from sdpalab.kernels.kernel import Config
+from sdpalab.kernels.registry import KERNELS
+from sdpalab.problem import Problem
+from sdpalab.run.sanitize import Modes
+
+ROOT = Path(__file__).resolve().parents[2]
+REASONS = json.loads((ROOT / "scripts" / "deletion_reasons.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("deletion_campaign", ROOT / "scripts" / "deletion_campaign.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_deletion_from_flash_is_noticed(script: ModuleType) -> None:
+    kernel = KERNELS["flash"]
+    problems = [Problem(1, 1, 40, 64, seq_kv=64), Problem(1, 1, 40, 64, seq_kv=64 * 5 - 7)]
+    of = script.subject(kernel, kernel.default_config, problems)
+    modes = Modes(schedules=("lockstep",), async_modes=("late",), strict=True, max_steps=200_000)
+    record = script.campaign(of, modes, REASONS)
+    opcodes = {mutant["opcode"] for mutant in record["mutants"]}
+    assert opcodes >= {"bar.sync", "cp.async.commit_group", "cp.async.wait_group"}
+    assert len(record["mutants"]) >= 7
+    assert [mutant for mutant in record["mutants"] if not mutant["killed_by"]] == []
+    assert all(mutant["source"] for mutant in record["mutants"])
+
+
+def test_a_deletion_takes_one_instruction_and_moves_no_line(script: ModuleType) -> None:
+    kernel = KERNELS["flash"]
+    (step,) = kernel.launch_plan(Problem(1, 1, 64, 64)).steps
+    assert step.module is not None
+    built = build(step.module)
+    ptx = built.ptx.decode()
+    for site in script.sites(ptx, built.entry):
+        before, after = ptx.split("\n"), script.without(ptx, site).split("\n")
+        changed = [number for number, (old, new) in enumerate(zip(before, after, strict=True), 1) if old != new]
+        assert changed == [site.ptx_line]
+        assert site.opcode in before[site.ptx_line - 1]
+        assert not after[site.ptx_line - 1].strip()
+
+
+def test_synchronisation_of_later_architectures_is_deleted_too(script: ModuleType) -> None:
+    synchronisation = (
+        "barrier.cluster.arrive.aligned; mbarrier.init.shared.b64 [%rd1], 1; fence.proxy.async; fence.mbarrier_init."
+        "release.cluster; wgmma.fence.sync.aligned; wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; "
+        "cp.async.bulk.wait_group.read 0; membar.cta;"
+    )
+    others = "add.u32 %r1, %r1, %r1; cp.async.cg.shared.global [%r1], [%rd1], 16; mov.u32 %r1, 1;"
+    text = (
+        ".version 8.0\n.target sm_90a\n.address_size 64\n.entry k()\n{\n.reg .b32 %r<4>; .reg .b64 %rd<4>;\n"
+        + "\n".join(f"{statement.strip()};" for statement in (synchronisation + others).split(";") if statement.strip())
+        + "\nret;\n}\n"
+    )
+    assert [site.ptx_line for site in script.sites(text, "k")] == list(range(7, 16))
+
+
+RECORDS = sorted((ROOT / "evidence" / "campaigns").glob("deletion-*.json"))
+
+
+@pytest.fixture(scope="module")
+def record() -> dict[str, Any]:
+    """The newest committed record."""
+    assert RECORDS, "scripts/deletion_campaign.py writes one"
+    return max((json.loads(path.read_text()) for path in RECORDS), key=lambda each: str(each["when"]))
+
+
+def test_the_record_covers_every_configuration_of_every_shipped_kernel(record: dict[str, Any]) -> None:
+    named = {subject["subject"] for subject in record["subjects"]}
+    missing = {
+        f"{kernel.name} {Config(knobs)}".strip() for kernel in KERNELS.values() for knobs in kernel.configs
+    } - named
+    assert not missing, "run scripts/deletion_campaign.py again"
+    assert record["commit"]
+    assert record["when"]
+    assert record["command"].startswith("python scripts/")
+    assert "/home" not in json.dumps(record)
+    assert all(len(subject["problems"]) >= 4 for subject in record["subjects"])
+
+
+def test_the_record_says_that_at_least_95_percent_are_killed(script: ModuleType, record: dict[str, Any]) -> None:
+    total = script.totals(record["subjects"])
+    assert total == record["totals"]
+    assert total["share"] >= 0.95
+    assert total["unexplained"] == 0
+    assert total["mutants"] >= 80
+
+
+def test_every_reason_explains_a_survivor_of_the_record(record: dict[str, Any]) -> None:
+    given = {
+        mutant["reason"] for subject in record["subjects"] for mutant in subject["mutants"] if not mutant["killed_by"]
+    }
+    assert {entry["reason"] for entry in REASONS} == given

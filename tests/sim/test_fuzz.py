@@ -1,0 +1,113 @@
+"""A sample of the fuzzing that ``scripts/fuzz_simulator.py`` does for minutes, and the scalar evaluator itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from scalar_evaluator import If, Loop, Op, Program, evaluate, expected_bits, random_program, render
+
+from sdpalab import sim
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def fuzz() -> ModuleType:
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("fuzz_simulator", ROOT / "scripts" / "fuzz_simulator.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_random_programs_compute_what_the_scalar_evaluator_says(fuzz: ModuleType) -> None:
+    result = fuzz.run(6.0, 1, "programs", rounds=60)
+    assert result["failures"] == []
+    assert result["counts"]["programs"] >= 5
+
+
+def test_damaged_ptx_raises_typed_errors_only(fuzz: ModuleType) -> None:
+    result = fuzz.run(5.0, 1, "parser", rounds=300)
+    assert result["failures"] == []
+    assert {"damaged: PtxSyntaxError", "damaged: ran"} <= set(result["counts"])
+
+
+def test_a_wrong_result_would_be_noticed(fuzz: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def off_by_one(program: Program, first: dict[str, int]) -> dict[str, int]:
+        return {**evaluate(program, first), "r0": evaluate(program, first)["r0"] ^ 1}
+
+    monkeypatch.setattr(fuzz, "evaluate", off_by_one)
+    assert "%r0 of thread 0 is" in fuzz.program_round(1)
+
+
+def test_programs_have_branches_loops_guards_and_every_class_of_register() -> None:
+    texts = [render(random_program(seed)) for seed in range(40)]
+    together = "\n".join(texts)
+    for part in ("@!%p", "bra ELSE", "bra LOOP", "fma.rz.f32", "div.s64", "bfe.u32", "lop3.b32", "add.rn.f16", ".f64"):
+        assert part in together, part
+    assert render(random_program(3)) == render(random_program(3))
+    assert len(set(texts)) == len(texts)
+
+
+def test_the_evaluator_on_a_program_worked_out_by_hand() -> None:
+    add = Op("add.u32 {0}, {1}, {2};", "r0", ("r0", "r1"), lambda x, y: x + y)
+    double = Op("add.u32 {0}, {1}, {2};", "r1", ("r1", "r1"), lambda x, y: x + y, guard=("p0", True))
+    less = Op("setp.lt.u32 {0}, {1}, {2};", "p0", ("r0", "r2"), lambda x, y: int(x < y))
+    program = Program((less, Loop("r3", (add, double)), If("p0", False, (double, add), (add,))))
+    # r0 = 1 is below r2, so p0 holds: the doubling, guarded by its negation, never happens.
+    assert evaluate(program, {"r0": 1, "r1": 5, "r2": 9, "r3": 6})["r0"] == 1 + 3 * 5 + 5
+    # r0 = 9 is not: three rounds add 5, 10, 20, and then 40.
+    assert evaluate(program, {"r0": 9, "r1": 5, "r2": 9, "r3": 2})["r0"] == 9 + 5 + 10 + 20 + 40
+    assert evaluate(Program((add,)), {"r0": 0xFFFFFFFF, "r1": 2})["r0"] == 1
+    assert expected_bits({"f0": 0x7FFFFFFF}, "f0", 0x7FC00001)
+    assert not expected_bits({"f0": 0x80000000}, "f0", 0)
+
+
+def test_records_of_the_campaign() -> None:
+    paths = sorted((ROOT / "evidence" / "campaigns").glob("fuzz-*.json"))
+    assert paths
+    record = json.loads(paths[-1].read_text())
+    assert record["failures"] == []
+    assert record["seconds"] >= 600
+    assert record["counts"]["programs"] >= 1000
+    assert record["commit"] in paths[-1].name
+
+
+HEAD = ".version 8.0\n.target sm_89\n.address_size 64\n"
+
+
+def entry(body: str) -> str:
+    return f"{HEAD}.entry k(.param .u64 p)\n{{\n.reg .b32 %r<4>; .reg .b64 %rd<4>;\n{body}\nret;\n}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (entry("mov.u32 %r1, ;"), "PTX line 7: expected an operand"),
+        (entry("add.u32 %r1, , %r2;"), "PTX line 7: expected an operand"),
+        (entry(".loc 1"), "PTX line 7: expected .loc FILE LINE COLUMN, found '.loc 1'"),
+        (entry(".loc 1 x 3"), "PTX line 7: expected .loc FILE LINE COLUMN"),
+        (entry("").rstrip() + '\n.file x "a.cu"\n', 'expected .file NUMBER "NAME"'),
+        (entry("mov.u32 %r1, 089;"), "PTX line 7: expected an integer, found '089'"),
+        (entry("mov.u32 %r1, %r2, %r3;"), "PTX line 7: .*expected one source operand"),
+        (entry("mov.u32 %r1;"), "PTX line 7: .*expected one source operand"),
+    ],
+)
+def test_damage_that_fuzzing_found(text: str, message: str) -> None:
+    with pytest.raises((sim.PtxSyntaxError, sim.UnsupportedInstruction), match=message):
+        sim.launch(text, "k", 1, 32, [np.zeros(4, np.uint32)])
+
+
+def test_a_literal_with_a_leading_zero_is_octal() -> None:
+    out = np.zeros(4, np.uint32)
+    sim.launch(entry("ld.param.u64 %rd1, [p];\nmov.u32 %r1, 0755;\nst.global.u32 [%rd1], %r1;"), "k", 1, 1, [out])
+    assert out[0] == 0o755
