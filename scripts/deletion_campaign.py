@@ -38,7 +38,7 @@ from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import INCLUDE_DIR, LaunchPlan
 from sdpalab.kernels.registry import KERNELS, resolve
 from sdpalab.problem import Problem
-from sdpalab.run.sanitize import Modes, small_problems
+from sdpalab.run.sanitize import Modes, default_arch, small_problems
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import Deadlock, SimError, StepLimit, launch
 from sdpalab.sim.ir import Instruction
@@ -92,12 +92,11 @@ def subjects(names: Sequence[str]) -> Iterator[Subject]:
 
 def subject(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> Subject:
     """A kernel in one configuration, on its small problems; the causal one is left out, as it has PTX of its own."""
-    arch = f"sm_{kernel.min_arch}a" if kernel.min_arch >= 90 else "sm_89"
     cases = []
     for problem in problems or [each for each in small_problems(kernel, config) if not each.causal]:
         made = make_inputs(problem)
         cases.append((problem, kernel.launch_plan(problem, config), {"q": made.q, "k": made.k, "v": made.v}))
-    return Subject(kernel, config, arch, tuple(cases))
+    return Subject(kernel, config, default_arch(kernel), tuple(cases))
 
 
 def sites(ptx: str, entry: str, folders: Sequence[Path] = ()) -> list[Site]:

@@ -151,6 +151,8 @@ def main() -> int:
     import triton
 
     start = time.monotonic()
+    commit = _git("rev-parse", "--short", "HEAD") or "unknown"
+    changed = bool(_git("status", "--porcelain", "--", "src"))
     done: list[Row] = []
     for row in rows(given.arch or list(ARCHS), given.every):
         done.append(row)
@@ -163,8 +165,8 @@ def main() -> int:
         )
     record: dict[str, Any] = {
         "campaign": "triton",
-        "commit": _git("rev-parse", "--short", "HEAD") or "unknown",
-        "changed_since": bool(_git("status", "--porcelain", "--", "src")),
+        "commit": commit,
+        "changed_since": changed,
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join(["python scripts/sweep_triton.py", *sys.argv[1:]]),
         "python": platform.python_version(),
@@ -181,7 +183,7 @@ def main() -> int:
         "rows": [asdict(row) for row in done],
     }
     total = record["totals"]
-    out = given.out or ROOT / "evidence" / "campaigns" / f"triton-{record['commit']}.json"
+    out = given.out or ROOT / "evidence" / "campaigns" / f"triton-{commit}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(record, indent=1) + "\n")
     print(

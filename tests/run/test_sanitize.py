@@ -19,7 +19,7 @@ from sdpalab.kernels.plan import INCLUDE_DIR, Launch, Module
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.problem import Problem
 from sdpalab.run.ptx_file import PtxLaunch, read_ptx_launch
-from sdpalab.run.sanitize import Modes, Sanitized, sanitize_kernel, sanitize_ptx, small_problems
+from sdpalab.run.sanitize import Modes, Sanitized, default_arch, sanitize_kernel, sanitize_ptx, small_problems
 from sdpalab.run.sarif import RULES, to_sarif
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,8 +71,7 @@ def test_bugs_planted_in_shipped_kernels_are_found(
 @pytest.mark.parametrize("name", KERNELS)
 def test_shipped_kernels_are_clean(name: str) -> None:
     kernel = KERNELS[name]
-    problems = small_problems(kernel)[:2]
-    assert sanitize_kernel(kernel, problems, modes=Modes(strict=True)).findings == ()
+    assert sanitize_kernel(kernel, [Problem(1, 1, 20, 32, seq_kv=70)], modes=Modes(strict=True)).findings == ()
 
 
 def test_a_lost_warp_barrier_takes_the_strict_check(tmp_path: Path) -> None:
@@ -93,6 +92,13 @@ def test_small_problems_have_one_an_even_an_odd_and_a_ragged_number_of_tiles() -
     assert {problem.head_dim for problem in small_problems(only_32)} == {32}
     with pytest.raises(UserError, match=r"no small problem suits flash: no luck; give a --shape"):
         small_problems(replace(flash, supports=lambda problem: "no luck"))
+
+
+def test_a_kernel_for_later_architectures_is_built_for_its_own() -> None:
+    assert default_arch(KERNELS["flash"]) == "sm_89"
+    later = replace(toy('asm volatile("fence.proxy.async;");'), min_arch=90)
+    assert default_arch(later) == "sm_90a"
+    assert sanitize_kernel(later, TINY, modes=LOCKSTEP).device == "simulator sm_90a"
 
 
 def test_async_modes_count_only_where_there_are_asynchronous_instructions() -> None:
@@ -300,7 +306,7 @@ def test_sarif_of_a_deadlock_without_lines_and_of_nothing() -> None:
 
 def test_each_kind_of_the_checks_has_a_rule() -> None:
     sources = [path.read_text() for path in (ROOT / "src/sdpalab/sim").rglob("*.py")]
-    pattern = r'log\.add\(\s*(?:self\.)?machine,\s*"([a-z-]+)"|_drop\("([a-z-]+)"'
-    named = {first or second for text in sources for first, second in re.findall(pattern, text)}
+    pattern = r'(?:log\.add\(\s*(?:self\.)?machine,|_drop\(|misuse\()\s*"([a-z-]+)"'
+    named = {kind for text in sources for kind in re.findall(pattern, text)}
     assert named >= {"race", "async", "lane-race", "uninitialised", "divergent", "misaligned", "out-of-bounds"}
     assert named <= set(RULES), f"no rule for {named - set(RULES)}"

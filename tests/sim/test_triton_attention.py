@@ -156,8 +156,8 @@ def test_wgmma_is_right_and_wants_its_proxy_fence(
 ) -> None:
     """wgmma reads in the async proxy what cp.async wrote in the generic one.
 
-    Until 3.7.0 Triton put no fence.proxy.async between the two. It was a defect, seen as wrong results once another
-    instruction order made the window wider (pytorch issue 181248), and mended by Triton's pull requests 9610 and 10537.
+    Triton 3.6 puts no fence.proxy.async between the two: a defect, which its pull request 9610 mends (10537 for 3.7),
+    after outputs had differed from run to run where a later Triton's code was denser (pytorch issue 181248, on a B200).
     Where the fence is missing the simulator says so, and of nothing else; with the fence it has nothing to say.
     """
     problem, plan = _plan(dtype, dim, causal, sizes, tiles)

@@ -49,7 +49,10 @@ def sanitize(
     dtype: Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")] = None,
     causal: Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")] = False,
     settings: SetOption = None,
-    arch: Annotated[str, typer.Option(metavar="ARCH", help="What to build it for.")] = "sm_89",
+    arch: Annotated[
+        str | None,
+        typer.Option(metavar="ARCH", help="What to build it for. Default: sm_89, or the first that it runs on."),
+    ] = None,
     schedule: Annotated[
         str, typer.Option(metavar="ORDER", help="Order of the warps: lockstep, forward, reverse, random or all.")
     ] = "all",
@@ -86,8 +89,8 @@ def sanitize(
     with progress_console().status("compiling") as status:
         told: Progress = lambda label: status.update(f"running {label}")  # noqa: E731
         if kernel.endswith(".ptx"):
-            if shape or dtype or causal or settings:
-                raise UserError("--shape, --dtype, --causal and --set are for kernels; a PTX file has its --launch")
+            if shape or dtype or causal or settings or arch:
+                raise UserError("--shape, --dtype, --causal, --set and --arch are for kernels; PTX has its --launch")
             outcome = _ptx(Path(kernel), launch, modes, told)
             folders = [Path(kernel).parent, Path.cwd()]
         else:
@@ -132,7 +135,7 @@ def _kernel(
     dtype: str | None,
     causal: bool,
     settings: Sequence[str] | None,
-    arch: str,
+    arch: str | None,
     modes: Modes,
     told: Progress,
 ) -> tuple[Sanitized, list[Path]]:

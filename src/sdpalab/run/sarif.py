@@ -23,6 +23,11 @@ RULES: dict[str, tuple[str, str]] = {
         "A thread reads what a copy in flight still writes, or overwrites what it still reads. Wait for the group "
         "(cp.async.wait_group, counted from the newest) before the access, and mind which copies the group holds.",
     ),
+    "cluster": (
+        "Another block of the cluster may have exited",
+        "Its shared memory is gone when it exits. Put a barrier.cluster between the last access to it and the exit of "
+        "the block that owns it.",
+    ),
     "deadlock": (
         "Threads wait for what can never come",
         "A barrier expects more threads than can still arrive: its count is wrong, some threads wait at another "
@@ -43,6 +48,11 @@ RULES: dict[str, tuple[str, str]] = {
         "Since sm_70 the lanes of a warp need not run together. Put a __syncwarp() between the write of one lane and "
         "the access of another.",
     ),
+    "mbarrier": (
+        "An mbarrier is misused",
+        "Initialise it once, with the number of arrivals of a phase, before any thread uses it (and a fence and a "
+        "barrier behind that); expect exactly the bytes that the copies bring; touch its memory with nothing else.",
+    ),
     "misaligned": (
         "An access is not aligned to its width",
         "A vector access of 4, 8 or 16 bytes needs an address that is a multiple of that. Check the row stride, the "
@@ -53,10 +63,19 @@ RULES: dict[str, tuple[str, str]] = {
         "The address is in no buffer of the launch, or beyond the block's shared memory. Usually the last rows of a "
         "ragged tile lack a bound, or the launch gives too little dynamic shared memory.",
     ),
+    "proxy": (
+        "The asynchronous proxy has no order with ordinary accesses",
+        "A bulk copy or wgmma reads what threads wrote, or the reverse, and a barrier alone does not order the two. "
+        "Put a fence.proxy.async after the threads' accesses and before the barrier.",
+    ),
     "race": (
         "Two accesses to the same bytes have no order",
         "Different warps access the same bytes, at least one writes, and no barrier orders them. Put a __syncthreads() "
         "or a named barrier between them; after an asynchronous copy, a wait by the issuer and then a barrier.",
+    ),
+    "tensor-map": (
+        "A tensor copy is given no tensor map",
+        "The address does not lead to a 128-byte descriptor. Pass one as a __grid_constant__ parameter, by value.",
     ),
     "uninitialised": (
         "Shared memory is read before it was written",

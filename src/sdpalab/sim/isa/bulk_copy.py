@@ -135,8 +135,8 @@ class BulkCopies(Unit):
         for (name, index), writes in ((transfer.source, False), (transfer.target, True)):
             if name == "shared":
                 self._announce_shared(transfer, index, writes)
-            else:
-                self._announce_global(transfer, index, writes)
+            elif not writes:
+                self._announce_global(transfer, index)
         if self.machine.async_mode == "early":
             self._land(transfer)
         elif transfer.target[0] == "shared":
@@ -161,21 +161,23 @@ class BulkCopies(Unit):
             if ticket is not None:
                 transfer.tickets.append((observer, ticket, row))
 
-    def _announce_global(self, transfer: Transfer, index: Indices, writes: bool) -> None:
+    def _announce_global(self, transfer: Transfer, index: Indices, words: Array | None = None) -> None:
+        """Tell the observers of what is read, or with ``words`` written, in the name of the lanes that issued it."""
         space = self.machine.spaces["global"]
         row = np.repeat(np.arange(index.shape[0]), index.shape[1])
         flat = index.reshape(-1)
         if transfer.inside is not None:
             exists = transfer.inside.reshape(-1)
             row, flat = row[exists], flat[exists]
+            words = None if words is None else words[transfer.inside]
         if not len(flat):
             return
         lanes, unit, instruction = transfer.lanes[row], transfer.unit, transfer.instruction
         for observer in self.machine.observers:
-            if not writes:
+            if words is None:
                 observer.load(space, flat, flat, unit, lanes, instruction)
             elif transfer.combine is None:
-                observer.store(space, flat, flat, unit, lanes, instruction, None)
+                observer.store(space, flat, flat, unit, lanes, instruction, words.reshape(-1))
             else:
                 observer.atomic(space, flat, flat, unit, lanes, instruction)
 
@@ -216,6 +218,7 @@ class BulkCopies(Unit):
             self._still_there(transfer, index, "writes")
             space.store(index.reshape(-1), unit, transfer.data.reshape(-1))
         else:
+            self._announce_global(transfer, index, transfer.data)
             for row, data in enumerate(transfer.data):  # one after the other: they may name the same place
                 mine = index[row] if transfer.inside is None else index[row][transfer.inside[row]]
                 words = data if transfer.inside is None else data[transfer.inside[row]]
