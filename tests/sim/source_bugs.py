@@ -407,7 +407,6 @@ BUGS: tuple[Bug, ...] = (
         "histogram",
         [("__syncthreads();  // zeroed", "")],
         "race",
-        some_orders_only=True,
     ),
     Bug(
         "reading before all have counted",

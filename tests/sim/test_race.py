@@ -159,3 +159,18 @@ def test_the_strict_check_sees_overwritten_reads():
 
 def test_each_block_of_a_grid_has_its_own_order():
     assert kinds(STORE + "bar.sync 0;\n" + LOAD_OTHER, grid=600, threads=64)[0] == []
+
+
+def test_of_two_operations_that_read_the_same_bytes_one_may_end_first():
+    """Two bulk stores read one buffer; waiting for the first does not allow overwriting what the second still reads."""
+    body = (
+        "mul.wide.u32 %rd4, %r0, 16; add.u64 %rd5, %rd1, %rd4; setp.eq.u32 %p1, %r0, 0;\nmov.u32 %r6, 0;\n"
+        "st.shared.u32 [%r1], %r0;\nfence.proxy.async;\nbar.sync 0;\n@!%p1 bra OUT;\n"
+        "cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r6], 128;\ncp.async.bulk.commit_group;\n"
+        "cp.async.bulk.global.shared::cta.bulk_group [%rd1+512], [%r6], 128;\ncp.async.bulk.commit_group;\n"
+        "cp.async.bulk.wait_group.read {};\nst.shared.u32 [%r6], 99;\ncp.async.bulk.wait_group 0;\nOUT:"
+    )
+    text = kernel(body).replace("sm_89", "sm_90a")
+    for groups, expected in ((0, []), (1, ["async"])):
+        report = sim.launch(text.replace("{}", str(groups)), "k", 1, 64, [np.zeros(4096, np.uint32)])
+        assert [hazard.kind for hazard in report.hazards] == expected

@@ -17,7 +17,8 @@ class Hazard:
     Attributes
     ----------
     kind : str
-        ``out-of-bounds``, ``misaligned``, ``uninitialised``, ``divergent``.
+        ``out-of-bounds``, ``misaligned``, ``uninitialised``, ``divergent``, ``race``, ``lane-race``, ``async``,
+        ``proxy``, ``mbarrier``, ``cluster``, ``tensor-map``, ``wgmma``.
     message : str
         A sentence with everything below in it, and what is usually missing.
     pc : int

@@ -24,19 +24,22 @@ _WRITING, _READING = np.uint32(1 << 31), np.uint32(1 << 30)
 class AsyncCheck(Observer):
     """Marks what operations in flight read or write in shared memory, until the lanes that issued them have waited.
 
-    The mark holds the instruction that issued the operation, for the message.
+    The mark holds the operation's number: of two that read the same bytes, each takes away only its own.
     """
 
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
         self.flight = Shadow(len(machine.spaces["shared"].data), _GRANULE)
         self.open = 0
+        self.issued: list[Instruction] = []
+        """Operations by number."""
         machine.on_reset.append(self.reset)
 
     def reset(self) -> None:
         """A new chunk of CTAs: nothing is in flight."""
         self.flight.clear()
         self.open = 0
+        self.issued.clear()
 
     def issue(
         self,
@@ -55,18 +58,24 @@ class AsyncCheck(Observer):
             return None
         self._check_opaque(offset, index, width, sel, instruction)
         self._check(offset, index, width, sel, instruction, writes)
-        mark = np.uint32(instruction.pc) | (_WRITING if writes else _READING)
+        mark = np.uint32(len(self.issued)) | (_WRITING if writes else _READING)
+        self.issued.append(instruction)
         self.flight.scatter(index, width, np.full(len(index), mark, dtype=np.uint32))
         self.open += len(index)
-        return np.stack([index, np.full(len(index), width)], axis=1)
+        return np.stack([index, np.full(len(index), width), np.full(len(index), mark)], axis=1)
 
     def complete(self, ticket: Array, sel: Selection, signal: Signal | None = None) -> None:
         """The lanes have waited for it."""
         self.open -= len(ticket)
         widths = ticket[:, 1]
         for width in widths[:1] if (widths == widths[0]).all() else np.unique(widths):
-            index = ticket[widths == width, 0]
-            self.flight.scatter(index, int(width), np.zeros(len(index), dtype=np.uint32))
+            index, marks = ticket[widths == width][:, [0, 2]].T
+            mine = self.flight.gather(index, int(width)) == marks[:, None]
+            if mine.all():
+                self.flight.scatter(index, int(width), np.zeros(len(index), dtype=np.uint32))
+            else:
+                words = (index[:, None] + _GRANULE * np.arange(mine.shape[1]))[mine]
+                self.flight.scatter(words, _GRANULE, np.zeros(len(words), dtype=np.uint32))
 
     def load(
         self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
@@ -127,7 +136,7 @@ class AsyncCheck(Observer):
             return
         lane, column = (int(place[0]) for place in np.nonzero(bad))
         mark = int(marks[lane, column])
-        other = self.machine.entry.instructions[mark & 0x00FFFFFF]
+        other = self.issued[mark & int(_READING - 1)]
         source = self.machine.source(other)
         does = "writes" if mark >= int(_WRITING) else "reads"
         what = (

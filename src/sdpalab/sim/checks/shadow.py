@@ -12,6 +12,8 @@ from sdpalab.sim.types import TYPES
 
 __all__ = ["Shadow", "granule_of"]
 
+_LARGE = 1 << 25
+"""Bytes from which on most of a shadow is never touched."""
 _VIEWS: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint32), 2: np.dtype(np.uint64), 4: np.dtype(np.complex128)}
 
 
@@ -48,7 +50,10 @@ class Shadow:
 
     def clear(self) -> None:
         """All zero."""
-        if self._touched:
+        if self._touched and self._data.nbytes > _LARGE:  # fresh zeros cost nothing until they are used
+            self._data = np.zeros_like(self._data)
+            self._views.clear()
+        elif self._touched:
             self._data.fill(0)
         self._touched = False
 

@@ -190,14 +190,13 @@ class BulkCopies(Unit):
                 exists = transfer.inside
                 data[exists] = self.machine.spaces[name].load(index[exists], transfer.unit)
             else:
-                self._still_there(transfer, index, "reads")
+                if name == "shared":
+                    self._still_there(transfer, index, "reads")
                 data[...] = self.machine.spaces[name].load(index.reshape(-1), transfer.unit).reshape(index.shape)
             transfer.data = data
 
     def _still_there(self, transfer: Transfer, index: Indices, does: str) -> None:
-        """Shared memory is gone when its CTA has exited."""
-        if "shared" not in (transfer.source[0] if does == "reads" else transfer.target[0]) or transfer.waited:
-            return
+        """Report rows whose shared memory is gone because its CTA has exited."""
         machine = self.machine
         gone = ~np.isin(index[:, 0] // machine.shared_stride, machine.cta[machine.live])
         if gone.any():
