@@ -2,9 +2,9 @@
 
     python benchmarks/simulator.py [--repeats 5]
 
-Prints the median and the spread of each, the ratio pair by pair, and the growth with the sequence length. Needs the extra ``triton``
-for the comparison; says so where it is missing. Times are of this machine's CPU: they say how long a simulation takes,
-never how fast a kernel is.
+Prints the median and the spread of each, the ratio pair by pair, and the growth with the sequence length. Needs the
+extra ``triton`` for the comparison; says so where it is missing. Times are of this machine's CPU: they say how long a
+simulation takes, never how fast a kernel is.
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ def simulate(problem: Problem, checks: tuple[str, ...]) -> tuple[Callable[[], si
     assert step.module is not None
     built = build(step.module, "sm_89")
     inputs = make_inputs(problem, "normal", 0)
-    arrays = {"q": inputs.q.copy(), "k": inputs.k.copy(), "v": inputs.v.copy(), "o": np.empty(problem.q_shape, np.float16)}
+    arrays = {
+        "q": inputs.q.copy(),
+        "k": inputs.k.copy(),
+        "v": inputs.v.copy(),
+        "o": np.empty(problem.q_shape, np.float16),
+    }
     args = [arrays[arg] if isinstance(arg, str) else arg for arg in step.args]
 
     def run() -> sim.Report:
@@ -124,7 +129,10 @@ def main() -> None:
         peer, peer_out = interpret(MISSION)
         peer()
     except ImportError as error:
-        print(f"Triton's interpreter: not run, because {error.name or error} is not installed (pip install sdpalab[triton])")
+        print(
+            f"Triton's interpreter: not run, because {error.name or error} is not installed "
+            "(pip install sdpalab[triton])"
+        )
     times: dict[str, list[float]] = {"plain": [], "checked": [], "peer": []}
     for _ in range(repeats):
         times["plain"].append(seconds(plain))
@@ -132,12 +140,18 @@ def main() -> None:
         if peer is not None:
             times["peer"].append(seconds(peer))
     rate = report.lane_instructions / statistics.median(times["plain"])
-    line("simulator, no checks", times["plain"], f"{rate:.2e} lane-instructions/s, rel L2 {relative_error(out, MISSION):.2e}")
+    line(
+        "simulator, no checks",
+        times["plain"],
+        f"{rate:.2e} lane-instructions/s, rel L2 {relative_error(out, MISSION):.2e}",
+    )
     line(f"simulator, checks: {', '.join(sim.CHECKS)}", times["checked"])
     if peer is not None:
         line("Triton's interpreter, same tiles", times["peer"], f"rel L2 {relative_error(peer_out, MISSION):.2e}")
         ratios = [b / a for a, b in zip(times["plain"], times["peer"], strict=True)]
-        print(f"Triton's interpreter / simulator: {statistics.median(ratios):.1f}x ({min(ratios):.1f} to {max(ratios):.1f})")
+        print(
+            f"Triton's interpreter / simulator: {statistics.median(ratios):.1f}x ({min(ratios):.1f} to {max(ratios):.1f})"
+        )
     print("growth with S (B=1, H=8, D=64):")
     for seq in (512, 1024, 2048):
         run, _ = simulate(Problem(1, 8, seq, 64), ())

@@ -23,9 +23,9 @@ PAGE = Path(__file__).parent.parent / "docs" / "instructions.md"
 
 _HEAD = """# Instructions that the simulator executes
 
-Written by `scripts/instruction_page.py` from the tables in `src/sdpalab/sim/isa/`; do not edit. An opcode that is not here, and a
-modifier, type or operand that a handler does not take, raises `UnsupportedInstruction` with its PTX line. No hardware has
-been compared yet: the expected bits in `tests/sim/` come from the PTX manual.
+Written by `scripts/instruction_page.py` from the tables in `src/sdpalab/sim/isa/`; do not edit. An opcode that is not
+here, and a modifier, type or operand that a handler does not take, raises `UnsupportedInstruction` with its PTX line. No
+hardware has been compared yet: the expected bits in `tests/sim/` come from the PTX manual.
 
 """
 
@@ -39,7 +39,7 @@ def page() -> str:
     """The page's text."""
     families: dict[str, list[str]] = {}
     titles: dict[str, str] = {}
-    entries = {**{name: handler for name, handler in HANDLERS.items()}, **ENDS}
+    entries = {**HANDLERS, **ENDS}
     for name, handler in sorted(entries.items()):
         module = inspect.getmodule(handler)
         assert module is not None
@@ -48,8 +48,9 @@ def page() -> str:
         note = first_sentence(inspect.getdoc(handler))
         families.setdefault(family, []).append(f"- `{name}`" + (f": {note}" if note else ""))
     parts = [_HEAD]
-    for family in sorted(families):
-        parts.append(f"## {family}\n\n{titles[family]}\n\n" + "\n".join(families[family]) + "\n\n")
+    parts += [
+        f"## {family}\n\n{titles[family]}\n\n" + "\n".join(lines) + "\n\n" for family, lines in sorted(families.items())
+    ]
     both = sorted(set(INTEGER_HANDLERS) & set(FLOAT_HANDLERS))
     parts.append(
         "## Types\n\n"
