@@ -24,8 +24,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "instructions.md"
 _HEAD = """# Instructions that the simulator executes
 
 Written by `scripts/instruction_page.py` from the tables in `src/sdpalab/sim/isa/`; do not edit. An opcode that is not
-here, and a modifier, type or operand that a handler does not take, raises `UnsupportedInstruction` with its PTX line. No
-hardware has been compared yet: the expected bits in `tests/sim/` come from the PTX manual.
+here, and a modifier, type or operand that a handler does not take, raises `UnsupportedInstruction` with its PTX line.
+No hardware has been compared yet: the expected bits in `tests/sim/` come from the PTX manual.
 
 """
 

@@ -159,8 +159,8 @@ def test_directives_decide_or_are_checked():
     assert (out == WANT).all()
     with pytest.raises(sim.LaunchError, match="requires a cluster"):
         sim.launch(fixed, "k", GRID, THREADS, [out], cluster=(4, 1, 1))
+    most = ptx.replace("(.param .u64 p)", "(.param .u64 p) .maxclusterrank 2")
     with pytest.raises(sim.LaunchError, match="at most 2 blocks"):
-        most = ptx.replace("(.param .u64 p)", "(.param .u64 p) .maxclusterrank 2")
         sim.launch(most, "k", GRID, THREADS, [out], cluster=(4, 1, 1))
     with pytest.raises(sim.LaunchError, match="sm_90"):
         sim.launch(ptx.replace("sm_90a", "sm_89"), "k", GRID, THREADS, [out], cluster=(2, 1, 1))

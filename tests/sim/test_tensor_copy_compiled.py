@@ -1,4 +1,4 @@
-"""Bulk tensor copies from the CUDA compiler: a double-buffered pipeline, its ``CUtensorMap`` a ``__grid_constant__``."""
+"""Bulk tensor copies from the CUDA compiler: a double-buffered pipeline, with tensor maps as ``__grid_constant__``."""
 
 from functools import cache
 

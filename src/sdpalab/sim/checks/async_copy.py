@@ -10,8 +10,8 @@ import numpy as np
 from sdpalab.sim.checks.shadow import Shadow
 from sdpalab.sim.hazards import HazardLog
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.mbarrier import Mbarriers
 from sdpalab.sim.machine import Machine, Observer, Signal
+from sdpalab.sim.mbarriers import Mbarriers
 from sdpalab.sim.memory import Space
 from sdpalab.sim.selection import Array, Indices, Selection, indices
 

@@ -15,10 +15,11 @@ from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.bulk_copy import bulk_copy
-from sdpalab.sim.isa.mbarrier import Mbarriers, Place
+from sdpalab.sim.isa.mbarrier import Place
 from sdpalab.sim.isa.move import take_space
 from sdpalab.sim.isa.tensor_copy import tensor_copy
 from sdpalab.sim.machine import Machine, Signal, Unit
+from sdpalab.sim.mbarriers import Mbarriers
 from sdpalab.sim.memory import WORDS
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, count, indices, subset
 from sdpalab.sim.types import TYPES

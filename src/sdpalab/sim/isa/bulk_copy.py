@@ -1,41 +1,24 @@
-"""Bulk copies: cp.async.bulk, its groups and waits (PTX ISA, "Non-tensor copies using bulk async-copy").
-
-One thread copies many bytes. A load poisons its destination when it is issued; the data and the bytes for the mbarrier
-come when nothing else can run, a copy at a time (in the late mode) or at once (in the early one). A store reads shared
-memory at the latest moment that the waits allow, and writes global memory when nobody waits for less.
+"""cp.async.bulk on plain bytes (PTX ISA, "Non-tensor copies"): one thread copies many bytes, to an mbarrier's account or
+in a bulk group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-
 import numpy as np
 
+from sdpalab.sim.bulk_copies import CHUNK, BulkCopies, Combine, Transfer
 from sdpalab.sim.decode import Decoder, Mods, Step
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Immediate, Instruction, Operand
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.mbarrier import Mbarriers, Place
+from sdpalab.sim.isa.mbarrier import Place
 from sdpalab.sim.isa.rounding import flush
-from sdpalab.sim.machine import Machine, Observer, Signal, Unit
-from sdpalab.sim.memory import WORDS
-from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices
+from sdpalab.sim.machine import Machine, Signal
+from sdpalab.sim.selection import Array, Indices, Selection, indices
 from sdpalab.sim.types import TYPES
 
-__all__ = [
-    "CHUNK",
-    "OPERATIONS",
-    "BulkCopies",
-    "Transfer",
-    "bulk_copy",
-    "combination",
-    "multicast_targets",
-    "take_cache_hint",
-]
+__all__ = ["OPERATIONS", "bulk_copy", "combination", "multicast_targets", "take_cache_hint"]
 
-CHUNK = 16
-"""Bytes that bulk copies come in multiples of."""
 _UFUNCS = {
     "add": "add",
     "min": "minimum",
@@ -46,253 +29,6 @@ _UFUNCS = {
 }
 OPERATIONS = tuple(_UFUNCS)
 """What a cp.reduce can do here."""
-
-Combine = Callable[[Array, Array], Array]
-"""New values of the destination from its old ones and the source's."""
-
-
-@dataclass
-class Transfer:
-    """Copies of one instruction in flight: a row for each issuing lane (and each CTA that a multicast writes to).
-
-    Attributes
-    ----------
-    lanes : ndarray of int64 [rows]
-    group : ndarray of int64 [rows]
-        The bulk group that each belongs to; without meaning where there is a signal.
-    source, target : (space, ndarray of int64 [rows, units])
-        Byte indices of units of ``unit`` bytes.
-    inside : ndarray of bool [rows, units], optional
-        Which units exist in global memory.
-    fill : bytes
-        One unit of what a load writes for the others.
-    signal : Signal, optional
-        The mbarriers to tell, one a row.
-    combine : function, optional
-        How a reduction combines values of type ``element``.
-    """
-
-    instruction: Instruction
-    lanes: Indices
-    group: Indices
-    unit: int
-    source: tuple[str, Indices]
-    target: tuple[str, Indices]
-    inside: Mask | None = None
-    fill: bytes = b""
-    signal: Signal | None = None
-    combine: Combine | None = None
-    element: np.dtype[np.generic] | None = None
-    tickets: list[tuple[Observer, Array, Indices]] = field(default_factory=list)
-    """What observers gave for the accesses to shared memory, and the row of each."""
-    data: Array | None = None
-    """What was read; None before."""
-    written: bool = False
-    waited: bool = False
-
-    def part(self, mask: Mask) -> Transfer:
-        """Some of its rows."""
-        place = np.cumsum(mask) - 1
-        return replace(
-            self,
-            lanes=self.lanes[mask],
-            group=self.group[mask],
-            source=(self.source[0], self.source[1][mask]),
-            target=(self.target[0], self.target[1][mask]),
-            inside=None if self.inside is None else self.inside[mask],
-            signal=None if self.signal is None else replace(self.signal, home=self.signal.home[mask]),
-            tickets=[(who, ticket[mask[row]], place[row[mask[row]]]) for who, ticket, row in self.tickets],
-            data=None if self.data is None else self.data[mask],
-        )
-
-
-class BulkCopies(Unit):
-    """All bulk copies of a machine that are in flight or not waited for."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.groups = np.zeros(machine.lanes, dtype=np.int64)
-        """Bulk groups that each lane has committed."""
-        self.flying: list[Transfer] = []
-
-    @staticmethod
-    def of(machine: Machine) -> BulkCopies:
-        """The machine's bulk copies, made when first asked for."""
-        unit = machine.units.get("cp.async.bulk")
-        if not isinstance(unit, BulkCopies):
-            unit = machine.units["cp.async.bulk"] = BulkCopies(machine)
-        return unit
-
-    def reset(self) -> None:
-        """Nothing in flight, no groups."""
-        self.groups.fill(0)
-        self.flying.clear()
-
-    # ---- the life of a copy -----------------------------------------------------------------------------------------
-
-    def issue(self, transfer: Transfer) -> None:
-        """Put copies in flight, or carry them out at once in the early mode."""
-        for (name, index), writes in ((transfer.source, False), (transfer.target, True)):
-            if name == "shared":
-                self._announce_shared(transfer, index, writes)
-            elif not writes:
-                self._announce_global(transfer, index)
-        if self.machine.async_mode == "early":
-            self._land(transfer)
-        elif transfer.target[0] == "shared":
-            self.machine.spaces["shared"].fill(transfer.target[1].reshape(-1), transfer.unit)
-        if not (transfer.signal and transfer.written):
-            self.flying.append(transfer)
-
-    def _announce_shared(self, transfer: Transfer, index: Indices, writes: bool) -> None:
-        """Tell the observers of 16-byte chunks, however small the units are."""
-        shared = self.machine.spaces["shared"]
-        rows, units = index.shape
-        chunks = np.sort(index, axis=1)[:, :: CHUNK // transfer.unit].reshape(-1)
-        row = np.repeat(np.arange(rows), units * transfer.unit // CHUNK)
-        lanes, signal = transfer.lanes[row], transfer.signal
-        if signal is not None:
-            signal = replace(signal, home=signal.home[row])
-        offset = chunks % self.machine.shared_stride
-        for observer in self.machine.observers:
-            ticket = observer.issue(
-                shared, offset, chunks, CHUNK, lanes, transfer.instruction, writes=writes, signal=signal
-            )
-            if ticket is not None:
-                transfer.tickets.append((observer, ticket, row))
-
-    def _announce_global(self, transfer: Transfer, index: Indices, words: Array | None = None) -> None:
-        """Tell the observers of what is read, or with ``words`` written, in the name of the lanes that issued it."""
-        space = self.machine.spaces["global"]
-        row = np.repeat(np.arange(index.shape[0]), index.shape[1])
-        flat = index.reshape(-1)
-        if transfer.inside is not None:
-            exists = transfer.inside.reshape(-1)
-            row, flat = row[exists], flat[exists]
-            words = None if words is None else words[transfer.inside]
-        if not len(flat):
-            return
-        lanes, unit, instruction = transfer.lanes[row], transfer.unit, transfer.instruction
-        for observer in self.machine.observers:
-            if words is None:
-                observer.load(space, flat, flat, unit, lanes, instruction)
-            elif transfer.combine is None:
-                observer.store(space, flat, flat, unit, lanes, instruction, words.reshape(-1))
-            else:
-                observer.atomic(space, flat, flat, unit, lanes, instruction)
-
-    def _read(self, transfer: Transfer) -> None:
-        if transfer.data is None:
-            name, index = transfer.source
-            data = np.empty(index.shape, WORDS[transfer.unit])
-            if name == "global" and transfer.inside is not None:
-                data[...] = np.frombuffer(transfer.fill, WORDS[transfer.unit])[0]
-                exists = transfer.inside
-                data[exists] = self.machine.spaces[name].load(index[exists], transfer.unit)
-            else:
-                if name == "shared":
-                    self._still_there(transfer, index, "reads")
-                data[...] = self.machine.spaces[name].load(index.reshape(-1), transfer.unit).reshape(index.shape)
-            transfer.data = data
-
-    def _still_there(self, transfer: Transfer, index: Indices, does: str) -> None:
-        """Report rows whose shared memory is gone because its CTA has exited."""
-        machine = self.machine
-        gone = ~np.isin(index[:, 0] // machine.shared_stride, machine.cta[machine.live])
-        if gone.any():
-            self._report(transfer, gone, f"{does} shared memory of a block that has exited meanwhile")
-
-    def _report(self, transfer: Transfer, rows: Mask, what: str) -> None:
-        usually = "usually a missing wait before the end of the kernel"
-        for observer in self.machine.observers:
-            observer.misuse("async", transfer.lanes[rows], transfer.instruction, what, usually)
-
-    def _land(self, transfer: Transfer) -> None:
-        """Read what is to be read, write what is to be written, tell the mbarriers."""
-        self._read(transfer)
-        assert transfer.data is not None
-        name, index = transfer.target
-        space, unit = self.machine.spaces[name], transfer.unit
-        if name == "shared":
-            self._still_there(transfer, index, "writes")
-            space.store(index.reshape(-1), unit, transfer.data.reshape(-1))
-        else:
-            self._announce_global(transfer, index, transfer.data)
-            for row, data in enumerate(transfer.data):  # one after the other: they may name the same place
-                mine = index[row] if transfer.inside is None else index[row][transfer.inside[row]]
-                words = data if transfer.inside is None else data[transfer.inside[row]]
-                if transfer.combine is not None and transfer.element is not None:
-                    old = space.load(mine, unit).view(transfer.element)
-                    words = transfer.combine(old, np.ascontiguousarray(words).view(transfer.element)).view(WORDS[unit])
-                space.store(mine, unit, words)
-        transfer.written = True
-        if transfer.signal is not None:
-            self._complete(transfer)
-            self._tell(transfer, transfer.signal)
-
-    def _complete(self, transfer: Transfer) -> None:
-        """Tell the observers that the accesses to shared memory are over."""
-        for observer, ticket, row in transfer.tickets:
-            signal = transfer.signal
-            if signal is not None:
-                signal = replace(signal, home=signal.home[row])
-            observer.complete(ticket, transfer.lanes[row], signal)
-        transfer.tickets, transfer.waited = [], True
-
-    def _tell(self, transfer: Transfer, signal: Signal) -> None:
-        units = np.full(len(signal.home), transfer.unit * transfer.target[1].shape[1], dtype=np.int64)
-        mbarriers = Mbarriers.of(self.machine)
-        there = mbarriers.usable(transfer.lanes, signal.offset, signal.home, transfer.instruction)
-        if there.any():
-            lanes, home = transfer.lanes[there], signal.home[there]
-            mbarriers.bytes_came(lanes, signal.offset, home, units[there], transfer.instruction)
-
-    # ---- groups -----------------------------------------------------------------------------------------------------
-
-    def commit(self, sel: Selection) -> None:
-        """Close the current bulk group of each lane."""
-        self.groups[sel] += 1
-
-    def wait(self, sel: Selection, keep: int, reads_only: bool) -> None:
-        """Complete the copies of these lanes but those of their last ``keep`` groups; or only their reading."""
-        waiting = np.zeros(self.machine.lanes, dtype=np.bool_)
-        waiting[sel] = True
-        left: list[Transfer] = []
-        for transfer in self.flying:
-            ready = waiting[transfer.lanes] & (transfer.group < self.groups[transfer.lanes] - keep)
-            if transfer.signal is not None or not ready.any():
-                left.append(transfer)
-                continue
-            done = transfer if ready.all() else transfer.part(ready)
-            self._read(done)
-            if not done.waited:
-                self._complete(done)
-            if not reads_only and not done.written:
-                self._land(done)
-            if not done.written:
-                left.append(done)
-            if not ready.all():
-                left.append(transfer.part(~ready))
-        self.flying = left
-
-    def advance(self) -> bool:
-        """Nothing else can run: a copy lands."""
-        open_ones = [place for place, transfer in enumerate(self.flying) if not transfer.written]
-        if not open_ones:
-            return False
-        place = open_ones[self.machine.landing(len(open_ones))]
-        transfer = self.flying[place]
-        self._land(transfer)
-        if transfer.waited:
-            del self.flying[place]
-        return True
-
-    def check_drained(self) -> None:
-        """Report stores whose reading nobody waited for before the end."""
-        for transfer in self.flying:
-            if not transfer.waited:
-                everything = np.ones(len(transfer.lanes), dtype=np.bool_)
-                self._report(transfer, everything, "still reads shared memory when its block exits")
 
 
 def take_cache_hint(mods: Mods, operands: list[Operand]) -> None:

@@ -8,18 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from sdpalab.sim.bulk_copies import CHUNK, BulkCopies, Transfer
 from sdpalab.sim.decode import Decoder, Mods, Step
 from sdpalab.sim.ir import Instruction, Operand, TensorAddress
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.bulk_copy import (
-    CHUNK,
-    OPERATIONS,
-    BulkCopies,
-    Transfer,
-    combination,
-    multicast_targets,
-    take_cache_hint,
-)
+from sdpalab.sim.isa.bulk_copy import OPERATIONS, combination, multicast_targets, take_cache_hint
 from sdpalab.sim.isa.mbarrier import Place
 from sdpalab.sim.machine import Machine, Signal
 from sdpalab.sim.selection import Indices, Selection, indices
