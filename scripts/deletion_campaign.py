@@ -2,12 +2,13 @@
 
     python scripts/deletion_campaign.py [KERNEL | FILE.py[:NAME]]... [--out FILE]
 
-Without kernels, all that are shipped, in all their configurations. A mutant is run on small problems (one tile of keys,
-an even and an odd number, a ragged one), first in lockstep, then in every schedule and both async modes, with the
-strict check; it is killed by the first hazard, deadlock, endless loop or output that differs from the original's by a
-bit. A survivor needs a reason why it is redundant, in ``scripts/deletion_reasons.json``: there, kernel, opcode and CUDA
-source text name it, and ``most`` says how many survivors of one configuration a reason may explain. Exit 1 if fewer
-than 95% of the others are killed, or a survivor has no reason.
+Without kernels, all that are shipped, in all their configurations, and the tests' Triton kernel. A mutant is run on
+small problems (one tile of keys, an even and an odd number, a ragged one), first in lockstep, then in every schedule
+and both async modes, with the strict check; it is killed by the first hazard, deadlock, endless loop or output that
+differs from the original's by a bit. A survivor needs a reason why it is redundant, in
+``scripts/deletion_reasons.json``: there, kernel, opcode and CUDA source text name it, and ``most`` says how many
+survivors of one configuration a reason may explain. Exit 1 if fewer than 95% of the others are killed, or a survivor
+has no reason.
 
 By default the record goes to ``evidence/campaigns/deletion-<commit>.json``.
 """
@@ -47,6 +48,7 @@ from sdpalab.sim.parser import parse
 
 ROOT = Path(__file__).resolve().parent.parent
 REASONS = ROOT / "scripts" / "deletion_reasons.json"
+TEST_KERNELS = ("tests/sim/triton_attention.py",)
 LEAST_SHARE = 0.95
 _ALWAYS = ("bar", "barrier", "mbarrier", "fence", "membar", "griddepcontrol")
 _MODIFIERS = {
@@ -81,8 +83,8 @@ class Subject:
 
 
 def subjects(names: Sequence[str]) -> Iterator[Subject]:
-    """The named kernels (default: all shipped) in each of their configurations."""
-    for name in names or KERNELS:
+    """The named kernels (default: all shipped, and those of the tests) in each of their configurations."""
+    for name in names or (*KERNELS, *(str(ROOT / file) for file in TEST_KERNELS)):
         kernel = resolve(name)
         if not isinstance(kernel, Kernel):
             raise UserError(f"{name} is a Python callable: it has no PTX")

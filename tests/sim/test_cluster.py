@@ -200,6 +200,15 @@ def multicast(body: str, **options: object) -> tuple[list[str], bool]:
     return what, bool((out == array[:, None]).all())
 
 
+def test_a_multicast_reads_global_memory_once():
+    array, out = np.zeros((4, 32, 32), np.int32), np.zeros((4, 2, 32, 32), np.int32)
+    ptx = kernel(MULTICAST, MULTICAST_PARAMS)
+    arguments = [sim.TensorMap(array, (1, 16, 32)), out]
+    counters = sim.launch(ptx, "k", 8, 64, arguments, cluster=(2, 1, 1), counters=True).counters
+    assert counters is not None
+    assert counters.total("sectors", "async") == array.nbytes // 32
+
+
 @pytest.mark.parametrize(("mode", "schedule"), MODES)
 def test_a_multicast_fills_both_blocks_and_tells_both_mbarriers(mode, schedule):
     assert multicast(MULTICAST, async_mode=mode, schedule=schedule) == ([], True)

@@ -140,12 +140,14 @@ class BulkCopies(Unit):
     def _announce_global(self, transfer: Transfer, index: Indices, words: Array | None = None) -> None:
         """Tell the observers of what is read, or with ``words`` written, in the name of the lanes that issued it."""
         space = self.machine.spaces["global"]
-        row = np.repeat(np.arange(index.shape[0]), index.shape[1])
-        flat = index.reshape(-1)
-        if transfer.inside is not None:
-            exists = transfer.inside.reshape(-1)
-            row, flat = row[exists], flat[exists]
-            words = None if words is None else words[transfer.inside]
+        rows, inside = np.arange(index.shape[0]), transfer.inside
+        if words is None:  # a multicast reads once for all
+            rows = np.unique(transfer.lanes, return_index=True)[1]
+            index, inside = index[rows], None if inside is None else inside[rows]
+        row, flat = np.repeat(rows, index.shape[1]), index.reshape(-1)
+        if inside is not None:
+            row, flat = row[inside.reshape(-1)], index[inside]
+            words = None if words is None else words[inside]
         if not len(flat):
             return
         lanes, unit, instruction = transfer.lanes[row], transfer.unit, transfer.instruction

@@ -164,6 +164,12 @@ class _Parser:
         elif not body.startswith((".pragma", ".extern .func", ".alias")):
             raise self.error(f"expected a variable or a function, found {_clip(body)!r}", start)
 
+    def alignment(self, align: str | None, natural: int, start: int) -> int:
+        value = int(align or natural)
+        if value.bit_count() != 1:
+            raise self.error(f"expected an alignment that is a power of two, found {value}", start)
+        return value
+
     def variable(self, body: str, start: int) -> Variable | None:
         match = _VARIABLE.match(body)
         if match is None:
@@ -178,7 +184,7 @@ class _Parser:
             items = re.findall(r"[^\s,{}]+", initial)
             data = b"".join(self.initial(item, element, start) for item in items)
             size = max(size, len(data))
-        return Variable(name, space, size, int(align or element), data)
+        return Variable(name, space, size, self.alignment(align, element, start), data)
 
     def initial(self, text: str, size: int, start: int) -> bytes:
         """One element of a variable's initial value."""
@@ -231,7 +237,7 @@ class _Parser:
             align, type_name, name, count = match.groups()
             type_ = self.type(type_name, start)
             size = type_.bytes * (int(count, 0) if count else 1)
-            step = int(align or type_.bytes)
+            step = self.alignment(align, type_.bytes, start)
             offset = -(-offset // step) * step
             entry.params.append(Param(name, type_, size, offset))
             offset += size

@@ -1,5 +1,5 @@
-"""cp.async.bulk on plain bytes (PTX ISA, "Non-tensor copies"): one thread copies many bytes, to an mbarrier's account or
-in a bulk group.
+"""cp.async.bulk on plain bytes (PTX ISA, "Non-tensor copies"): one thread copies many, which an mbarrier counts or a
+bulk group holds.
 """
 
 from __future__ import annotations

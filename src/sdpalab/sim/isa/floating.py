@@ -175,11 +175,13 @@ def _extremum(operation: str, type_: PtxType, propagate_nan: bool) -> Compute:
         # either of two zeros; the right one is the conjunction or the disjunction of their bits.
         a_bits, b_bits = a.view(integer), b.view(integer)
         either = np.bitwise_or(a_bits, b_bits)
-        if np.minimum.reduce(either, axis=None) != lowest:
-            pick(a, b, out=out)
-            return
-        chosen = pick(a, b)
-        zeros(a_bits, b_bits, out=chosen.view(integer), where=either == lowest)
+        chosen = np.asarray(pick(a, b))
+        if np.minimum.reduce(either, axis=None) == lowest:
+            zeros(a_bits, b_bits, out=chosen.view(integer), where=either == lowest)
+        if not propagate_nan and np.isnan(chosen).any():
+            # NumPy may let a signalling NaN win against a number.
+            for nan, other in ((a, b), (b, a)):
+                np.copyto(chosen, other, where=np.isnan(nan) & ~np.isnan(other))
         np.copyto(out, chosen)
 
     return compute
