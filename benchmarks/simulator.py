@@ -149,9 +149,8 @@ def main() -> None:
     if peer is not None:
         line("Triton's interpreter, same tiles", times["peer"], f"rel L2 {relative_error(peer_out, MISSION):.2e}")
         ratios = [b / a for a, b in zip(times["plain"], times["peer"], strict=True)]
-        print(
-            f"Triton's interpreter / simulator: {statistics.median(ratios):.1f}x ({min(ratios):.1f} to {max(ratios):.1f})"
-        )
+        spread = f"({min(ratios):.1f} to {max(ratios):.1f})"
+        print(f"Triton's interpreter / simulator: {statistics.median(ratios):.1f}x {spread}")
     print("growth with S (B=1, H=8, D=64):")
     for seq in (512, 1024, 2048):
         run, _ = simulate(Problem(1, 8, seq, 64), ())

@@ -1,5 +1,7 @@
 """The launch: arguments, geometry, limits, and one sentence for each thing that can be wrong with them."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -125,3 +127,11 @@ def test_unknown_opcodes_and_modifiers_raise_with_their_line():
         with pytest.raises(sim.UnsupportedInstruction, match="line 6") as caught:
             sim.launch(HEAD + ".entry k() { .reg .u32 %r<3>;\n\n" + text + " ret; }", "k", 1, 1, [])
         assert caught.value.line == 6
+
+
+def test_a_launch_beyond_the_memory_budget_is_refused_before_it_begins(monkeypatch):
+    ptx = HEAD + ".entry k() { .local .align 16 .b8 depot[65536]; .reg .b64 %rd<2>; mov.u64 %rd1, depot; ret; }"
+    sim.launch(ptx, "k", 1, 32, [])
+    monkeypatch.setattr(sys.modules["sdpalab.sim.launch"], "MEMORY_BUDGET", 1 << 20)  # the name is the function's too
+    with pytest.raises(sim.LaunchError, match=r"would need about 1\.\d GiB .* at most 0 GiB"):
+        sim.launch(ptx, "k", 1, 32, [])

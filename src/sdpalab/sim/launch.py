@@ -21,17 +21,20 @@ from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.hazards import Hazard, HazardLog
 from sdpalab.sim.ir import Entry
 from sdpalab.sim.limits import check_cluster, check_geometry, shared_limit
-from sdpalab.sim.machine import Dim3, Geometry, Machine, Observer
+from sdpalab.sim.machine import Dim3, Geometry, Machine, Observer, Symbols
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.run_queue import SCHEDULES
 from sdpalab.sim.scheduler import Scheduler
 from sdpalab.sim.selection import WARP, Array
 
-__all__ = ["CHECKS", "Report", "launch"]
+__all__ = ["CHECKS", "MEMORY_BUDGET", "Report", "launch"]
 
 CHECKS = ("race", "memory", "async")
 """The checks that are on unless a launch says otherwise; there is also ``strict``: races between lanes of a warp."""
+
+MEMORY_BUDGET = 8 * 2**30
+"""Most memory that a launch may need, in bytes, by an estimate made before it begins."""
 
 _LANES_AT_ONCE = 16384
 _MAX_STEPS = 20_000_000
@@ -142,14 +145,16 @@ def launch(
             f"{entry} needs {symbols.shared_bytes} bytes of shared memory, "
             f"and a block on {module.target} has at most {limit}"
         )
-    space = arena.build()
     program = _program(text, entry)
+    lanes = -(-geometry.threads // WARP) * WARP * geometry.cluster_size
+    clusters_at_once = max(1, _LANES_AT_ONCE // lanes)
+    _check_memory(arena.end, program, symbols, lanes, geometry.cluster_size, clusters_at_once, checks)
+    space = arena.build()
     log = HazardLog()
     history = GlobalHistory(code, len(space.data))
     counting = Counting(module, code, space) if counters else None
     ctas = _by_cluster(geometry)
-    lanes = -(-geometry.threads // WARP) * WARP * ctas.shape[1]
-    chunks = -(-len(ctas) // max(1, _LANES_AT_ONCE // lanes))
+    chunks = -(-len(ctas) // clusters_at_once)
     landing = _landing(schedule, seed)
     schedulers: dict[int, tuple[Machine, Scheduler]] = {}
     with np.errstate(all="ignore"):
@@ -224,6 +229,29 @@ def _by_cluster(geometry: Geometry) -> Array:
     apart = grid.reshape(grid.shape[0] // z, z, grid.shape[1] // y, y, grid.shape[2] // x, x)
     clusters: Array = apart.transpose(0, 2, 4, 1, 3, 5).reshape(-1, x * y * z)
     return clusters
+
+
+def _check_memory(
+    global_bytes: int,
+    program: Program,
+    symbols: Symbols,
+    lanes: int,
+    ctas: int,
+    clusters_at_once: int,
+    checks: Sequence[str],
+) -> None:
+    """Refuse a launch that would need more than :data:`MEMORY_BUDGET`, before anything is allocated.
+
+    ``lanes`` and ``ctas`` are those of one cluster. The race check keeps nine words for every granule of global memory.
+    """
+    registers = sum(rows * max(1, bits // 8) for bits, rows in program.files.items())
+    alive = clusters_at_once * (lanes * (registers + symbols.local_bytes) + ctas * symbols.shared_bytes)
+    need = alive + global_bytes * (10 if "race" in checks else 1)
+    if need > MEMORY_BUDGET:
+        raise LaunchError(
+            f"the launch would need about {need / 2**30:.1f} GiB of this machine's memory, "
+            f"and the simulator takes at most {MEMORY_BUDGET / 2**30:.0f} GiB: launch less at once"
+        )
 
 
 def _landing(schedule: str, seed: int) -> Callable[[int], int]:

@@ -42,6 +42,11 @@ class Geometry:
         return self.block[0] * self.block[1] * self.block[2]
 
     @property
+    def cluster_size(self) -> int:
+        """CTAs of one cluster."""
+        return self.cluster[0] * self.cluster[1] * self.cluster[2]
+
+    @property
     def ctas(self) -> int:
         """CTAs of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
@@ -230,7 +235,7 @@ class Machine:
         self.n_cta, self.params = n_cta, params
         self.observers: list[Observer] = []
         self.async_mode, self.tensor_maps, self.landing = async_mode, tensor_maps, landing
-        self.cluster_size = geometry.cluster[0] * geometry.cluster[1] * geometry.cluster[2]
+        self.cluster_size = geometry.cluster_size
         self.warps = -(-geometry.threads // WARP)
         self.lanes = self.warps * n_cta * WARP
         lane = np.arange(self.lanes)
