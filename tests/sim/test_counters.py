@@ -94,3 +94,13 @@ def test_the_listing_names_source_lines_and_conflicts_and_the_dict_is_json():
     text = counters.listing()
     assert "32.00x" in text
     assert json.loads(json.dumps(counters.to_dict()))["mix"]["shared"] == 1
+
+
+def test_a_pattern_that_moves_by_less_than_a_sector_is_measured_again():
+    """Memory of earlier patterns must not mix them up: aligned, then shifted by 16 bytes, then downwards."""
+    loads = "mul.wide.u32 %rd2, %r0, 4; add.u64 %rd3, %rd1, %rd2;\n" + "".join(
+        f"ld.global.u32 %r5, [%rd3+{shift}];\n" for shift in (256, 272, 512)
+    )
+    down = "mul.wide.s32 %rd4, %r0, -4; add.u64 %rd5, %rd1, %rd4;\nld.global.u32 %r6, [%rd5+1024];"
+    counters = counted(loads + down, threads=64, grid=2)
+    assert [each.sectors for each in counters.by_instruction if each.pipe == "global"] == [16, 20, 16, 20]

@@ -7,7 +7,8 @@ lanes, 128 bytes each).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ __all__ = ["Counters", "Counting", "InstructionCount", "pipe_of", "wavefronts"]
 
 _SECTOR = 32
 _BANKS = 32
+
+_Measure = Callable[[Indices, Indices, int], tuple[int, int]]
 
 _PIPES = {
     "tensor": ("mma", "wmma", "wgmma"),
@@ -180,6 +183,7 @@ class CountingObserver(Observer):
     def __init__(self, machine: Machine, counts: Sequence[InstructionCount], touched: dict[str, Array]) -> None:
         self.machine, self.counts, self.touched = machine, counts, touched
         self.warp = np.arange(machine.lanes) // WARP
+        self._known: dict[tuple[int, int, bytes], tuple[int, int]] = {}
 
     def load(
         self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
@@ -230,21 +234,41 @@ class CountingObserver(Observer):
         self, space: Space, offset: Indices, width: int, sel: Selection, instruction: Instruction, what: str
     ) -> None:
         count = self.counts[instruction.pc]
-        lanes = indices(sel)
         if space.name == "global":
-            first = offset // _SECTOR
-            keys = self.warp[lanes] << 40 | first
-            if width > _SECTOR - int((offset % _SECTOR).max(initial=0)):
-                keys = np.concatenate([keys, self.warp[lanes] << 40 | (offset + width - 1) // _SECTOR])
-            count.sectors += len(np.unique(keys))
-            per_warp = np.bincount(self.warp[lanes]) * width
-            count.ideal_sectors += int((-(-per_warp // _SECTOR)).sum())
+            taken, ideal = self._measured(self._sectors, _SECTOR, offset, width, sel)
+            count.sectors += taken
+            count.ideal_sectors += ideal
             self._touch(offset, width, what)
         elif space.name == "shared":
-            count.wavefronts += wavefronts(self.warp[lanes], lanes % WARP, offset, width)
-            per_phase = _BANKS * 4 // max(width, 4)
-            phases = np.unique(self.warp[lanes] * 64 + lanes % WARP // per_phase)
-            count.ideal_wavefronts += len(phases)
+            taken, ideal = self._measured(self._wavefronts, 4 * _BANKS, offset, width, sel)
+            count.wavefronts += taken
+            count.ideal_wavefronts += ideal
+
+    def _measured(self, measure: _Measure, unit: int, offset: Indices, width: int, sel: Selection) -> tuple[int, int]:
+        """What ``measure`` says of a pattern of addresses, wherever it lies: moving it by whole units changes nothing.
+
+        The turns of a loop repeat their patterns, so each is measured once.
+        """
+        pattern = offset - int(offset.min()) // unit * unit
+        where = repr(sel).encode() if isinstance(sel, slice) else sel.tobytes()
+        digest = hashlib.blake2b(where + pattern.tobytes(), digest_size=16).digest()
+        key = unit, width, digest
+        if key not in self._known:
+            self._known[key] = measure(indices(sel), pattern, width)
+        return self._known[key]
+
+    def _sectors(self, lanes: Indices, offset: Indices, width: int) -> tuple[int, int]:
+        """Sectors of 32 bytes that the warps touch, and the fewest that could hold their bytes."""
+        keys = self.warp[lanes] << 40 | offset // _SECTOR
+        if width > _SECTOR - int((offset % _SECTOR).max(initial=0)):
+            keys = np.concatenate([keys, self.warp[lanes] << 40 | (offset + width - 1) // _SECTOR])
+        per_warp = np.bincount(self.warp[lanes]) * width
+        return len(np.unique(keys)), int((-(-per_warp // _SECTOR)).sum())
+
+    def _wavefronts(self, lanes: Indices, offset: Indices, width: int) -> tuple[int, int]:
+        """Passes of 128 bytes, and the fewest: one for each phase of a warp's access."""
+        phases = np.unique(self.warp[lanes] * 64 + lanes % WARP // (_BANKS * 4 // max(width, 4)))
+        return wavefronts(self.warp[lanes], lanes % WARP, offset, width), len(phases)
 
     def _touch(self, offset: Indices, width: int, what: str) -> None:
         self.touched[what][offset // _SECTOR] = True
