@@ -197,3 +197,9 @@ UNKNOWN = ["bar.sync.weird 0;", "bar.red.xor.pred %p1, 0, %p1;", "trap;", "bra.h
 def test_forms_that_are_not_modelled_are_refused_with_their_line(instruction):
     with pytest.raises(sim.UnsupportedInstruction, match=r"PTX line \d+: "):
         launch(instruction)
+
+
+def test_a_barrier_without_operands_is_refused_with_its_line():
+    text = ".version 8.0\n.target sm_89\n.address_size 64\n.entry k()\n{\nbar.sync ;\nret;\n}\n"
+    with pytest.raises(sim.UnsupportedInstruction, match=r"line 6.*too few operands"):
+        sim.launch(text, "k", 1, 32, [])

@@ -114,3 +114,10 @@ def test_device_functions_are_refused():
 def test_compilers_may_leave_out_the_space_after_reg():
     entry = body(".reg.b32 lo, hi;\n.reg .v2 .b32 pair;\nmov.b32 lo, hi;")
     assert entry.instructions[0].operands == (Register("lo"), Register("hi"))
+
+
+def test_sizes_in_octal_and_sizes_that_are_none():
+    entry = body(".shared .align 4 .b8 octal[064];\nret;")
+    assert entry.variables["octal"].size == 52
+    with pytest.raises(PtxSyntaxError, match="expected an integer"):
+        body(".shared .align 4 .b8 broken[6q];\nret;")

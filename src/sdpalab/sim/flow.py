@@ -55,7 +55,10 @@ def build_end(flow: Flow, instruction: Instruction | None, following: int) -> En
     end = ENDS.get(key) or ENDS.get(instruction.opcode)
     if end is None:
         raise UnsupportedInstruction(f"opcode {instruction.text} is not modelled", instruction.line)
-    act = end(flow, instruction, following)
+    try:
+        act = end(flow, instruction, following)
+    except IndexError:
+        raise UnsupportedInstruction(f"{instruction.text}: too few operands", instruction.line) from None
     if instruction.guard is None:
         return act
     predicate = flow.decoder.src(instruction, instruction.guard.register, TYPES["pred"])

@@ -178,7 +178,7 @@ class _Parser:
         size = self.type(type_name, start).bytes * int(vector or 1)
         element = size
         for dim in re.findall(r"\[(\w*)\]", dims):
-            size *= int(dim, 0) if dim else 0
+            size *= _integer(dim, self.line(start)) if dim else 0
         data = b""
         if initial:
             items = re.findall(r"[^\s,{}]+", initial)
@@ -236,7 +236,7 @@ class _Parser:
                 raise self.error(f"expected a parameter, found {_clip(item)!r}", start)
             align, type_name, name, count = match.groups()
             type_ = self.type(type_name, start)
-            size = type_.bytes * (int(count, 0) if count else 1)
+            size = type_.bytes * (_integer(count, self.line(start)) if count else 1)
             step = self.alignment(align, type_.bytes, start)
             offset = -(-offset // step) * step
             entry.params.append(Param(name, type_, size, offset))
