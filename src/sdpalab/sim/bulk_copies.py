@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine, Observer, Signal, Unit
+from sdpalab.sim.machine import Machine, Unit
 from sdpalab.sim.mbarriers import Mbarriers
 from sdpalab.sim.memory import WORDS
+from sdpalab.sim.observer import Access, Observer, Signal
 from sdpalab.sim.selection import Array, Indices, Mask, Selection
 
 __all__ = ["CHUNK", "BulkCopies", "Combine", "Transfer"]
@@ -130,10 +131,9 @@ class BulkCopies(Unit):
         if signal is not None:
             signal = replace(signal, home=signal.home[row])
         offset = chunks % self.machine.shared_stride
+        access = Access(shared, offset, chunks, CHUNK, lanes, transfer.instruction)
         for observer in self.machine.observers:
-            ticket = observer.issue(
-                shared, offset, chunks, CHUNK, lanes, transfer.instruction, writes=writes, signal=signal
-            )
+            ticket = observer.issue(access, writes=writes, signal=signal)
             if ticket is not None:
                 transfer.tickets.append((observer, ticket, row))
 
@@ -150,14 +150,14 @@ class BulkCopies(Unit):
             words = None if words is None else words[inside]
         if not len(flat):
             return
-        lanes, unit, instruction = transfer.lanes[row], transfer.unit, transfer.instruction
+        access = Access(space, flat, flat, transfer.unit, transfer.lanes[row], transfer.instruction)
         for observer in self.machine.observers:
             if words is None:
-                observer.load(space, flat, flat, unit, lanes, instruction)
+                observer.load(access)
             elif transfer.combine is None:
-                observer.store(space, flat, flat, unit, lanes, instruction, words.reshape(-1))
+                observer.store(access, words.reshape(-1))
             else:
-                observer.atomic(space, flat, flat, unit, lanes, instruction)
+                observer.atomic(access)
 
     def _read(self, transfer: Transfer) -> None:
         if transfer.data is None:

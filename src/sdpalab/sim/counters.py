@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
-from sdpalab.sim.machine import Machine, Observer, Signal, source_of
+from sdpalab.sim.machine import Machine, source_of
 from sdpalab.sim.memory import Space
-from sdpalab.sim.selection import WARP, Array, Indices, Selection, indices
+from sdpalab.sim.observer import Access, Observer, Signal
+from sdpalab.sim.selection import WARP, Array, Indices, indices
 
 if TYPE_CHECKING:
     from sdpalab.sim.scheduler import Scheduler
@@ -185,71 +186,47 @@ class CountingObserver(Observer):
         self.warp = np.arange(machine.lanes) // WARP
         self._known: dict[tuple[int, int, bytes], tuple[int, int]] = {}
 
-    def load(
-        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
+    def load(self, access: Access) -> None:
         """A read."""
-        self._count(space, offset, width, sel, instruction, "read")
+        self._count(access, "read")
 
-    def store(
-        self,
-        space: Space,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        words: Array | None,
-    ) -> None:
+    def store(self, access: Access, words: Array | None) -> None:
         """A write."""
-        self._count(space, offset, width, sel, instruction, "write")
+        self._count(access, "write")
 
-    def atomic(
-        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
+    def atomic(self, access: Access) -> None:
         """A read-modify-write."""
-        self._count(space, offset, width, sel, instruction, "read")
-        if space.name == "global":
-            self._touch(offset, width, "write")
+        self._count(access, "read")
+        if access.space.name == "global":
+            self._touch(access.offset, access.width, "write")
 
-    def issue(
-        self,
-        space: Space,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        *,
-        writes: bool,
-        signal: Signal | None = None,
-    ) -> Array | None:
+    def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
         """An asynchronous access. In shared memory, the copy engine's and wgmma's do not go by warps and lanes."""
-        if space.name == "shared" and ("bulk" in instruction.mods or instruction.opcode == "wgmma"):
+        instruction = access.instruction
+        if access.space.name == "shared" and ("bulk" in instruction.mods or instruction.opcode == "wgmma"):
             return None
-        self._count(space, offset, width, sel, instruction, "write" if writes else "read")
+        self._count(access, "write" if writes else "read")
         return None
 
-    def _count(
-        self, space: Space, offset: Indices, width: int, sel: Selection, instruction: Instruction, what: str
-    ) -> None:
-        count = self.counts[instruction.pc]
-        if space.name == "global":
-            taken, ideal = self._measured(self._sectors, _SECTOR, offset, width, sel)
+    def _count(self, access: Access, what: str) -> None:
+        count = self.counts[access.instruction.pc]
+        if access.space.name == "global":
+            taken, ideal = self._measured(self._sectors, _SECTOR, access)
             count.sectors += taken
             count.ideal_sectors += ideal
-            self._touch(offset, width, what)
-        elif space.name == "shared":
-            taken, ideal = self._measured(self._wavefronts, 4 * _BANKS, offset, width, sel)
+            self._touch(access.offset, access.width, what)
+        elif access.space.name == "shared":
+            taken, ideal = self._measured(self._wavefronts, 4 * _BANKS, access)
             count.wavefronts += taken
             count.ideal_wavefronts += ideal
 
-    def _measured(self, measure: _Measure, unit: int, offset: Indices, width: int, sel: Selection) -> tuple[int, int]:
+    def _measured(self, measure: _Measure, unit: int, access: Access) -> tuple[int, int]:
         """What ``measure`` says of a pattern of addresses, wherever it lies: moving it by whole units changes nothing.
 
         The turns of a loop repeat their patterns, so each is measured once.
         """
-        pattern = offset - int(offset.min()) // unit * unit
+        sel, width = access.sel, access.width
+        pattern = access.offset - int(access.offset.min()) // unit * unit
         where = repr(sel).encode() if isinstance(sel, slice) else sel.tobytes()
         digest = hashlib.blake2b(where + pattern.tobytes(), digest_size=16).digest()
         key = unit, width, digest

@@ -6,19 +6,20 @@ slot of all CTAs is one contiguous slice, and a kernel whose CTAs do the same ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
 from sdpalab.sim.memory import POISON, Space
+from sdpalab.sim.observer import Observer
 from sdpalab.sim.program import Program
-from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection
+from sdpalab.sim.selection import WARP, Array, Indices, Selection
 from sdpalab.sim.tensor_map import PlacedMap
 from sdpalab.sim.types import PtxType, unsigned
 
-__all__ = ["Dim3", "Geometry", "Machine", "Observer", "Resume", "Signal", "Symbols", "Unit", "source_of"]
+__all__ = ["Dim3", "Geometry", "Machine", "Resume", "Symbols", "Unit", "source_of"]
 
 Dim3 = tuple[int, int, int]
 
@@ -59,117 +60,6 @@ class Symbols:
     addresses: dict[str, tuple[str, int]]
     shared_bytes: int
     local_bytes: int
-
-
-@dataclass(frozen=True)
-class Signal:
-    """The mbarriers that learn of an operation's completion: one address, in the CTAs ``home`` of the chunk.
-
-    ``home`` has one value for each access of the operation.
-    """
-
-    offset: int
-    home: Indices
-
-    @property
-    def key(self) -> Hashable:
-        """Where arrivals at this mbarrier are released to."""
-        return "mbarrier", self.offset
-
-
-class Observer:
-    """Base of the checks: what may be told of a running machine. Each check overrides what it needs.
-
-    ``offset`` is relative to the CTA (shared), the lane (local) or the arena (global); ``index`` is the byte index into
-    the space's data. Both have one value for each lane of ``sel``.
-    """
-
-    def fault(
-        self, kind: str, space: Space, offset: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
-        """Accesses that were suppressed: ``kind`` is ``out-of-bounds`` or ``misaligned``."""
-
-    def load(
-        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
-        """Accesses about to be read."""
-
-    def store(
-        self,
-        space: Space,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        words: Array | None,
-    ) -> None:
-        """Accesses about to be written; ``words`` is what, in the order of the lanes, or None where it is not known."""
-
-    def atomic(
-        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
-        """Words about to be read and written in one atomic operation."""
-
-    def issue(
-        self,
-        space: Space,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        *,
-        writes: bool,
-        signal: Signal | None = None,
-    ) -> Array | None:
-        """Asynchronous operations of these lanes will read or write these bytes from now on until they complete.
-
-        What they write is nothing until then. A lane that accesses several places is in ``sel`` once for each. Where
-        there is a ``signal``, completion is told to an mbarrier, and not to who waits for the issuer's groups.
-        Returns a ticket for :meth:`complete`, or None.
-        """
-        return None
-
-    def complete(self, ticket: Array, sel: Selection, signal: Signal | None = None) -> None:
-        """Operations have completed that these lanes issued: ``ticket`` has one value for each lane.
-
-        The lanes have waited for them, or, where there is a ``signal``, the mbarrier has been told.
-        """
-
-    def warp_sync(self, sel: Selection) -> None:
-        """Lanes of a warp have met at a ``bar.warp.sync``."""
-
-    def release(self, key: Hashable, sel: Selection, home: Indices | None = None, *, relaxed: bool = False) -> None:
-        """What these lanes did so far becomes visible to whoever acquires from ``key`` later (a barrier's arrival).
-
-        ``home`` is the CTA of the chunk in which each lane's barrier lies, its own by default; ``relaxed`` passes on
-        only what came before the lanes' last fence.
-        """
-
-    def acquire(self, key: Hashable, sel: Selection, home: Indices | None = None) -> None:
-        """These lanes see what was released to ``key`` (the end of a barrier's wait)."""
-
-    def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
-        """A phase is complete in these CTAs: what was released to ``source`` can be acquired from ``target``."""
-
-    def fence(self, sel: Selection) -> None:
-        """These lanes have executed a fence."""
-
-    def proxy_fence(self, sel: Selection) -> None:
-        """These lanes have executed a fence between the generic proxy and the async proxy for shared memory."""
-
-    def forget(self, key: Hashable, ctas: Mask) -> None:
-        """A barrier's phase is over for these CTAs of the chunk: ``key`` begins anew."""
-
-    def divergent(self, sel: Selection, instruction: Instruction, need: str) -> None:
-        """A warp-wide instruction was reached by part of a warp."""
-
-    def misuse(self, kind: str, sel: Selection, instruction: Instruction, what: str, usually: str) -> None:
-        """An asynchronous unit was used against its rules; ``what`` and ``usually`` are for the message."""
-
-    def finish(self) -> None:
-        """A chunk of CTAs has run to its end."""
 
 
 class Unit:

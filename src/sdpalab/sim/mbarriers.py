@@ -13,7 +13,8 @@ import numpy as np
 
 from sdpalab.sim.errors import Deadlock, IllegalAccess
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine, Signal, Unit
+from sdpalab.sim.machine import Machine, Unit
+from sdpalab.sim.observer import Signal
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 
 __all__ = ["PENDING_BITS", "Mbarriers", "Waiting"]

@@ -10,10 +10,10 @@ import numpy as np
 from sdpalab.sim.checks.shadow import Shadow
 from sdpalab.sim.hazards import HazardLog
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine, Observer, Signal
+from sdpalab.sim.machine import Machine
 from sdpalab.sim.mbarriers import Mbarriers
-from sdpalab.sim.memory import Space
-from sdpalab.sim.selection import Array, Indices, Selection, indices
+from sdpalab.sim.observer import Access, Observer, Signal
+from sdpalab.sim.selection import Array, Selection, indices
 
 __all__ = ["AsyncCheck"]
 
@@ -41,28 +41,18 @@ class AsyncCheck(Observer):
         self.open = 0
         self.issued.clear()
 
-    def issue(
-        self,
-        space: Space,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        *,
-        writes: bool,
-        signal: Signal | None = None,
-    ) -> Array | None:
+    def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
         """An operation begins."""
-        if space.name != "shared":
+        if access.space.name != "shared":
             return None
-        self._check_opaque(offset, index, width, sel, instruction)
-        self._check(offset, index, width, sel, instruction, writes)
+        self._check_opaque(access)
+        self._check(access, writes)
         mark = np.uint32(len(self.issued)) | (_WRITING if writes else _READING)
-        self.issued.append(instruction)
-        self.flight.scatter(index, width, np.full(len(index), mark, dtype=np.uint32))
-        self.open += len(index)
-        return np.stack([index, np.full(len(index), width), np.full(len(index), mark)], axis=1)
+        self.issued.append(access.instruction)
+        many = len(access.index)
+        self.flight.scatter(access.index, access.width, np.full(many, mark, dtype=np.uint32))
+        self.open += many
+        return np.stack([access.index, np.full(many, access.width), np.full(many, mark)], axis=1)
 
     def complete(self, ticket: Array, sel: Selection, signal: Signal | None = None) -> None:
         """The lanes have waited for it."""
@@ -77,60 +67,44 @@ class AsyncCheck(Observer):
                 words = (index[:, None] + _GRANULE * np.arange(mine.shape[1]))[mine]
                 self.flight.scatter(words, _GRANULE, np.zeros(len(words), dtype=np.uint32))
 
-    def load(
-        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
+    def load(self, access: Access) -> None:
         """Nobody may read what is being written."""
-        if space.name == "shared":
-            self._check_opaque(offset, index, width, sel, instruction)
+        if access.space.name == "shared":
+            self._check_opaque(access)
             if self.open:
-                self._check(offset, index, width, sel, instruction, False)
+                self._check(access, False)
 
-    def store(
-        self,
-        space: Space,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        words: Array | None,
-    ) -> None:
+    def store(self, access: Access, words: Array | None) -> None:
         """Nobody may write what is being written or read."""
-        if space.name == "shared":
-            self._check_opaque(offset, index, width, sel, instruction)
+        if access.space.name == "shared":
+            self._check_opaque(access)
             if self.open:
-                self._check(offset, index, width, sel, instruction, True)
+                self._check(access, True)
 
-    def atomic(
-        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
+    def atomic(self, access: Access) -> None:
         """An update writes."""
-        self.store(space, offset, index, width, sel, instruction, None)
+        self.store(access, None)
 
-    def _check_opaque(
-        self, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
+    def _check_opaque(self, access: Access) -> None:
         """Only mbarrier instructions may touch an mbarrier."""
-        unit = self.machine.units.get("mbarrier")
+        unit, instruction = self.machine.units.get("mbarrier"), access.instruction
         if not isinstance(unit, Mbarriers) or instruction.opcode == "mbarrier" or "mbarrier" in instruction.mods:
             return
-        bad = unit.words.take(index >> 3)
-        if width > 8:
-            bad |= unit.words.take((index >> 3) + 1)
+        bad = unit.words.take(access.index >> 3)
+        if access.width > 8:
+            bad |= unit.words.take((access.index >> 3) + 1)
         if bad.any():
-            what = f"touches {width} bytes of shared memory at offset {int(offset[bad][0])}, where an mbarrier is"
+            offset = int(access.offset[bad][0])
+            what = f"touches {access.width} bytes of shared memory at offset {offset}, where an mbarrier is"
             usually = "usually a buffer that is too small; after mbarrier.inval the memory is free"
-            self.log.add(self.machine, "mbarrier", instruction, int(indices(sel)[bad][0]), what, usually)
+            self.log.add(self.machine, "mbarrier", instruction, int(indices(access.sel)[bad][0]), what, usually)
 
     def misuse(self, kind: str, sel: Selection, instruction: Instruction, what: str, usually: str) -> None:
         """Record what a unit found."""
         self.log.add(self.machine, kind, instruction, int(indices(sel)[0]), what, usually)
 
-    def _check(
-        self, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction, writes: bool
-    ) -> None:
-        marks = self.flight.gather(index, width)
+    def _check(self, access: Access, writes: bool) -> None:
+        marks = self.flight.gather(access.index, access.width)
         bad = marks != 0 if writes else marks >= _WRITING
         if not bad.any():
             return
@@ -140,8 +114,9 @@ class AsyncCheck(Observer):
         source = self.machine.source(other)
         does = "writes" if mark >= int(_WRITING) else "reads"
         what = (
-            f"{'overwrites' if writes else 'reads'} {width} bytes of shared memory at offset {int(offset[lane])} which "
-            f"{other.text} at {f'{source}, ' if source else ''}PTX line {other.line} (in flight) still {does}"
+            f"{'overwrites' if writes else 'reads'} {access.width} bytes of shared memory "
+            f"at offset {int(access.offset[lane])} which {other.text} at {f'{source}, ' if source else ''}"
+            f"PTX line {other.line} (in flight) still {does}"
         )
         usually = "usually a missing or too weak wait, or a copy outside the group or the phase waited for"
-        self.log.add(self.machine, "async", instruction, int(indices(sel)[lane]), what, usually)
+        self.log.add(self.machine, "async", access.instruction, int(indices(access.sel)[lane]), what, usually)

@@ -20,7 +20,8 @@ import numpy as np
 
 from sdpalab.sim.errors import LaunchError, StepLimit
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine, Signal
+from sdpalab.sim.machine import Machine
+from sdpalab.sim.observer import Signal
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection
 
 __all__ = ["ACTOR_SHIFT", "TIME_MASK", "Clocks", "in_async_proxy"]

@@ -8,17 +8,17 @@ which more than a thousand lanes do atomics (histograms, sums) order nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from sdpalab.sim.checks.clocks import TIME_MASK, Clocks
 from sdpalab.sim.checks.shadow import Shadow, granule_of
 from sdpalab.sim.hazards import HazardLog
-from sdpalab.sim.ir import Entry, Instruction
-from sdpalab.sim.machine import Machine, Observer, source_of
-from sdpalab.sim.memory import Space
-from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices
+from sdpalab.sim.ir import Entry
+from sdpalab.sim.machine import Machine, source_of
+from sdpalab.sim.observer import Access, Observer
+from sdpalab.sim.selection import Array, Mask, indices
 
 __all__ = ["GlobalHistory", "GlobalRaceCheck"]
 
@@ -62,72 +62,51 @@ class GlobalHistory:
             earlier.update(dict.fromkeys(earlier, _FOREVER))
 
 
-@dataclass
-class _Access:
-    """What the lanes of one step access in the arena."""
-
-    index: Indices
-    width: int
-    sel: Selection
-    instruction: Instruction
-    blocks: Array = field(default_factory=lambda: np.empty(0, np.uint32))
-    """Each lane's block + 1."""
-
-
 class GlobalRaceCheck(Observer):
     """Races in global memory, with the vector clocks of the check for shared memory for warps of one block."""
 
     def __init__(self, machine: Machine, log: HazardLog, clocks: Clocks, history: GlobalHistory) -> None:
         self.machine, self.log, self.clocks, self.history = machine, log, clocks, history
-        machine.on_reset.append(history.chunk_begins)
+        self.owner: Array = np.empty(0, np.uint32)
+        """Each lane's block + 1."""
+        machine.on_reset.append(self.reset)
 
-    def load(
-        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
+    def reset(self) -> None:
+        """A new chunk of CTAs."""
+        self.owner = (self.machine.cta_ids + 1).astype(np.uint32)[self.machine.cta]
+        self.history.chunk_begins()
+
+    def load(self, access: Access) -> None:
         """A read must not meet another block's write."""
-        if space.name != "global":
+        if access.space.name != "global":
             return
-        access = self._access(index, width, sel, instruction)
-        if _STRONG.isdisjoint(instruction.mods):
+        self.clocks.tick(access.instruction)
+        if _STRONG.isdisjoint(access.instruction.mods):
             self._check(access, self.history.writes, "reads what {other} wrote", None)
             self._mark_read(access)
         else:
             self._acquire(access)
 
-    def store(
-        self,
-        space: Space,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        words: Array | None,
-    ) -> None:
+    def store(self, access: Access, words: Array | None) -> None:
         """A write must not meet another block's access, unless it changes nothing."""
-        if space.name != "global":
+        if access.space.name != "global":
             return
-        access = self._access(index, width, sel, instruction)
-        if not _STRONG.isdisjoint(instruction.mods):
+        self.clocks.tick(access.instruction)
+        if not _STRONG.isdisjoint(access.instruction.mods):
             self._mark(access, self.history.strong)
             return
-        changes = None
-        if words is not None:
-            before = space.load(index, width).view(np.uint8).reshape(-1, width)
-            changes = (before != words.view(np.uint8).reshape(-1, width)).any(axis=1)
+        changes = None if words is None else access.changes(words)
         self._check(access, self.history.writes, "overwrites what {other} wrote", changes)
         self._check(access, self.history.reads, "overwrites what {other} reads", changes)
         self._mark(access, self.history.writes)
         if words is not None:
             self._check_together(access, words)
 
-    def atomic(
-        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
+    def atomic(self, access: Access) -> None:
         """Atomic operations race only with plain accesses of others, and order those who meet at one place."""
-        if space.name != "global":
+        if access.space.name != "global":
             return
-        access = self._access(index, width, sel, instruction)
+        self.clocks.tick(access.instruction)
         self._check(access, self.history.writes, "updates what {other} wrote", None)
         self._check(access, self.history.reads, "updates what {other} reads", None)
         self._acquire(access, writes=True)
@@ -135,14 +114,9 @@ class GlobalRaceCheck(Observer):
 
     # ---- rules ------------------------------------------------------------------------------------------------------
 
-    def _access(self, index: Indices, width: int, sel: Selection, instruction: Instruction) -> _Access:
-        self.clocks.tick(instruction)
-        blocks = (self.machine.cta_ids[self.machine.cta[sel]] + 1).astype(np.uint32)
-        return _Access(index, width, sel, instruction, blocks)
-
-    def _check(self, access: _Access, marks: _Marks, what: str, matters: Mask | None) -> None:
+    def _check(self, access: Access, marks: _Marks, what: str, matters: Mask | None) -> None:
         owners = marks.owner.gather(access.index, access.width)
-        own = access.blocks[:, None]
+        own = self.owner[access.sel][:, None]
         tags = marks.tag.gather(access.index, access.width)
         bad = (owners != 0) & (owners != own)
         within = self.clocks.unordered(access.sel, np.where(owners == own, tags, np.uint32(0)))
@@ -154,7 +128,7 @@ class GlobalRaceCheck(Observer):
             return
         for lane, column in zip(*np.nonzero(bad), strict=True):
             owner, tag = int(owners[lane, column]), int(tags[lane, column])
-            block = int(access.blocks[lane])
+            block = int(own[lane, 0])
             ordered = self.history.ordered.get(block, {})
             if ordered and owner == _SEVERAL:  # which of the readers it comes after is not kept
                 continue
@@ -164,25 +138,27 @@ class GlobalRaceCheck(Observer):
             self._report(access, int(lane), what, owner, pc)
             return
 
-    def _check_together(self, access: _Access, words: Array) -> None:
+    def _check_together(self, access: Access, words: Array) -> None:
         """Lanes of different blocks or warps that wrote one place in this step, and not the same value."""
         tags = self.clocks.tags(access.sel)[:, None]
         left_tags = self.history.writes.tag.gather(access.index, access.width)
         left_owners = self.history.writes.owner.gather(access.index, access.width)
-        for lane in np.flatnonzero(((left_tags != tags) | (left_owners != access.blocks[:, None])).any(axis=1)):
+        for lane in np.flatnonzero(
+            ((left_tags != tags) | (left_owners != self.owner[access.sel][:, None])).any(axis=1)
+        ):
             rivals = words[access.index == access.index[lane]].view(np.uint8).reshape(-1, access.width)
             if (rivals != rivals[0]).any():
                 what = "writes what {other} writes at the same time"
                 self._report(access, int(lane), what, int(left_owners[lane].max()), access.instruction.pc)
                 return
 
-    def _mark(self, access: _Access, marks: _Marks) -> None:
-        marks.owner.scatter(access.index, access.width, access.blocks)
+    def _mark(self, access: Access, marks: _Marks) -> None:
+        marks.owner.scatter(access.index, access.width, self.owner[access.sel])
         marks.tag.scatter(access.index, access.width, self.clocks.tags(access.sel))
         marks.pc.scatter(access.index, access.width, np.full(len(access.index), access.instruction.pc, dtype=np.uint32))
 
-    def _mark_read(self, access: _Access) -> None:
-        own, owner = access.blocks[:, None], self.history.reads.owner
+    def _mark_read(self, access: Access) -> None:
+        own, owner = self.owner[access.sel][:, None], self.history.reads.owner
         before = owner.gather(access.index, access.width)
         self._mark(access, self.history.reads)
         together = owner.gather(access.index, access.width) != own
@@ -190,7 +166,7 @@ class GlobalRaceCheck(Observer):
         if others.any():
             owner.scatter(access.index[others], access.width, np.full(int(others.sum()), _SEVERAL, dtype=np.uint32))
 
-    def _acquire(self, access: _Access, *, writes: bool = False) -> None:
+    def _acquire(self, access: Access, *, writes: bool = False) -> None:
         """Each lane comes after what the last strong writer of its place did until then, and came after itself.
 
         Atomics of one step (``writes``) come one after the other, in the order of the lanes.
@@ -202,7 +178,7 @@ class GlobalRaceCheck(Observer):
         times = (self.history.strong.tag.gather(access.index, access.width) & TIME_MASK).max(axis=1)
         live = set((self.machine.cta_ids + 1).tolist())
         last = dict(zip(access.index.tolist(), zip(owners.tolist(), times.tolist(), strict=True), strict=True))
-        for block, place in zip(access.blocks.tolist(), access.index.tolist(), strict=True):
+        for block, place in zip(self.owner[access.sel].tolist(), access.index.tolist(), strict=True):
             owner, time = last[place]
             if writes:
                 last[place] = block, self.clocks.now
@@ -213,11 +189,11 @@ class GlobalRaceCheck(Observer):
             for each, when in ((owner, until), *ordered.get(owner, {}).items()):
                 mine[each] = max(mine.get(each, -1), when)
 
-    def _report(self, access: _Access, lane: int, what: str, owner: int, pc: int) -> None:
+    def _report(self, access: Access, lane: int, what: str, owner: int, pc: int) -> None:
         machine = self.machine
         other = machine.entry.instructions[pc]
         source = source_of(machine.module, other)
-        own = owner == int(access.blocks[lane])
+        own = owner == int(self.owner[access.sel][lane])
         who = "another warp of its block" if own else "other blocks" if owner == _SEVERAL else f"block {owner - 1}"
         party = f"{other.text} of {who} at {f'{source}, ' if source else ''}PTX line {other.line}"
         extent = machine.spaces["global"].extent_near(int(access.index[lane]))

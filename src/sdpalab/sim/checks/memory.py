@@ -6,9 +6,10 @@ import numpy as np
 
 from sdpalab.sim.hazards import HazardLog
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine, Observer, Signal
+from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import Space
-from sdpalab.sim.selection import Array, Indices, Selection, indices
+from sdpalab.sim.observer import Access, Observer, Signal
+from sdpalab.sim.selection import Array, Selection, indices
 
 __all__ = ["MemoryCheck"]
 
@@ -22,12 +23,11 @@ class MemoryCheck(Observer):
         self.shadow = Space("shadow", len(shared.data), len(shared.data))
         machine.on_reset.append(lambda: self.shadow.data.fill(0))
 
-    def fault(
-        self, kind: str, space: Space, offset: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
+    def fault(self, kind: str, access: Access) -> None:
         """Record an access that the machine suppressed."""
-        first, where = int(offset[0]), f"{space.name} memory"
-        lane = int(indices(sel)[0])
+        space, width, instruction = access.space, access.width, access.instruction
+        first, where = int(access.offset[0]), f"{space.name} memory"
+        lane = int(indices(access.sel)[0])
         if kind == "misaligned":
             what = f"{width}-byte access to {where} at offset {first}, which is no multiple of {width}"
             self.log.add(self.machine, kind, instruction, lane, what, "check the row stride and the vector width")
@@ -40,13 +40,12 @@ class MemoryCheck(Observer):
             what = f"{width}-byte access at byte {first} of {where}, which has {space.limit} bytes"
         self.log.add(self.machine, kind, instruction, lane, what, "usually a missing bound on the last rows of a tile")
 
-    def load(
-        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
+    def load(self, access: Access) -> None:
         """Report reads of shared bytes that nobody wrote."""
-        if space.name != "shared":
+        if access.space.name != "shared":
             return
-        written = self.shadow.load(index, width)
+        width = access.width
+        written = self.shadow.load(access.index, width)
         if width == 16:
             flags = written.view(np.uint64)
             if (flags == np.uint64(2**64 - 1)).all():
@@ -57,49 +56,27 @@ class MemoryCheck(Observer):
             bad = written != full
             if not bad.any():
                 return
-        lane, first = int(indices(sel)[bad][0]), int(offset[bad][0])
+        lane, first = int(indices(access.sel)[bad][0]), int(access.offset[bad][0])
         what = f"{width} bytes of shared memory at offset {first} are read before they were written"
         usually = "usually a missing barrier or zero fill"
-        self.log.add(self.machine, "uninitialised", instruction, lane, what, usually)
+        self.log.add(self.machine, "uninitialised", access.instruction, lane, what, usually)
 
-    def store(
-        self,
-        space: Space,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        words: Array | None,
-    ) -> None:
+    def store(self, access: Access, words: Array | None) -> None:
         """Mark shared bytes as written."""
-        if space.name == "shared":
-            self.shadow.fill(index, width, 0xFF)
+        if access.space.name == "shared":
+            self.shadow.fill(access.index, access.width, 0xFF)
 
-    def atomic(
-        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
+    def atomic(self, access: Access) -> None:
         """Both halves of a read-modify-write."""
-        self.load(space, offset, index, width, sel, instruction)
-        self.store(space, offset, index, width, sel, instruction, None)
+        self.load(access)
+        self.store(access, None)
 
-    def issue(
-        self,
-        space: Space,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        *,
-        writes: bool,
-        signal: Signal | None = None,
-    ) -> Array | None:
+    def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
         """What an asynchronous operation writes counts as written; touching it too early is for the ``async`` check."""
         if writes:
-            self.store(space, offset, index, width, sel, instruction, None)
+            self.store(access, None)
         else:
-            self.load(space, offset, index, width, sel, instruction)
+            self.load(access)
         return None
 
     def divergent(self, sel: Selection, instruction: Instruction, need: str) -> None:

@@ -9,7 +9,7 @@ value that is there already is benign.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,9 +17,8 @@ import numpy as np
 from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK, Clocks, in_async_proxy
 from sdpalab.sim.checks.shadow import Shadow, granule_of
 from sdpalab.sim.hazards import HazardLog
-from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine, Observer, Signal
-from sdpalab.sim.memory import Space
+from sdpalab.sim.machine import Machine
+from sdpalab.sim.observer import Access, Observer, Signal
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices
 
 __all__ = ["RaceCheck"]
@@ -31,17 +30,8 @@ _USUALLY_EXIT = "usually a missing barrier.cluster at the end of the kernel"
 _USUALLY_PROXY = "usually a missing fence.proxy.async between the write and the barrier after it"
 
 
-@dataclass
-class _Access:
-    """What the lanes of one step access: offsets in the CTA, byte indices, and how many bytes each."""
-
-    offset: Indices
-    index: Indices
-    width: int
-    sel: Selection
-    instruction: Instruction
-    matters: Callable[[], Mask] | None = None
-    """Which lanes' accesses count, worked out only if something else speaks for a race; None for all."""
+_Matters = Callable[[], Mask]
+"""Which lanes' accesses count, worked out only if something else speaks for a race."""
 
 
 class RaceCheck(Observer):
@@ -79,82 +69,53 @@ class RaceCheck(Observer):
 
     # ---- accesses ---------------------------------------------------------------------------------------------------
 
-    def load(
-        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
+    def load(self, access: Access) -> None:
         """A read must come after the last write."""
-        if space.name == "shared":
-            self.clocks.tick(instruction)
-            access = self._access(offset, index, width, sel, instruction)
+        if access.space.name == "shared":
+            self._begin(access)
             self._check_writer(access, "reads what {other} wrote")
-            self._mark_read(access, self.planes[sel], self.clocks.warp[sel])
+            self._mark_read(access, self.planes[access.sel], self.clocks.warp[access.sel])
 
-    def store(
-        self,
-        space: Space,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        words: Array | None,
-    ) -> None:
+    def store(self, access: Access, words: Array | None) -> None:
         """A write must come after the last write and after all reads."""
-        if space.name != "shared":
+        if access.space.name != "shared":
             return
-        self.clocks.tick(instruction)
-        access = self._access(offset, index, width, sel, instruction)
-        if words is not None:
-            access.matters = partial(_changes, space, index, width, words)
-        self._check_writer(access, "overwrites what {other} wrote")
-        self._check_readers(access)
-        tags = self.clocks.tags(sel)
+        self._begin(access)
+        matters = None if words is None else partial(access.changes, words)
+        self._check_writer(access, "overwrites what {other} wrote", matters)
+        self._check_readers(access, matters)
+        tags = self.clocks.tags(access.sel)
         self._mark_write(access, tags)
         if words is not None:
             self._check_together(access, tags, words)
 
-    def atomic(
-        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
+    def atomic(self, access: Access) -> None:
         """Atomic operations do not race with each other, but with everything else."""
-        if space.name != "shared" or self.plain is None:
+        if access.space.name != "shared" or self.plain is None:
             return
-        self.clocks.tick(instruction)
-        access = self._access(offset, index, width, sel, instruction)
-        self._check(access, self.plain.gather(index, width), "updates what {other} wrote")
+        self._begin(access)
+        self._check(access, self.plain.gather(access.index, access.width), "updates what {other} wrote")
         self._check_readers(access)
-        self.writer.scatter(index, width, self.clocks.tags(sel))
+        self.writer.scatter(access.index, access.width, self.clocks.tags(access.sel))
 
-    def issue(
-        self,
-        space: Space,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        *,
-        writes: bool,
-        signal: Signal | None = None,
-    ) -> Array | None:
+    def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
         """An asynchronous access is its issuer's twin's: others know of it when they know that it has completed."""
-        if space.name != "shared":
+        if access.space.name != "shared":
             return None
-        self.clocks.tick(instruction)
-        access = _Access(offset, index, width, sel, instruction)
+        self.clocks.tick(access.instruction)
         self._check_writer(access, "overwrites what {other} wrote" if writes else "reads what {other} wrote")
         if writes:
             self._check_readers(access)
-        if in_async_proxy(instruction):
+        if in_async_proxy(access.instruction):
             self._check_proxy(access, "overwrites" if writes else "reads")
         if signal is not None and self.plain is not None:
-            told = _Access(np.full(len(index), signal.offset), self._of(signal), 8, sel, instruction)
+            told = replace(access, offset=np.full(len(access.index), signal.offset), index=self._of(signal), width=8)
             self._check(told, self.plain.gather(told.index, 8), "signals what {other} wrote")
-        tags = self.clocks.issue(sel, signal if writes else None)
+        tags = self.clocks.issue(access.sel, signal if writes else None)
         if writes:
             self._mark_write(access, tags)
         else:
-            twins = self.clocks.warp[sel] + self.clocks.warps
+            twins = self.clocks.warp[access.sel] + self.clocks.warps
             self._mark_read(access, twins * self.reader.plane_bytes, twins)
         return tags
 
@@ -209,24 +170,24 @@ class RaceCheck(Observer):
 
     # ---- rules ------------------------------------------------------------------------------------------------------
 
-    def _access(self, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction) -> _Access:
-        """An access by warps, noted if it is to another CTA's shared memory."""
+    def _begin(self, access: Access) -> None:
+        """A step of accesses by warps, noted if they are to another CTA's shared memory."""
+        self.clocks.tick(access.instruction)
         if len(self.remote):
-            target = index // self.machine.shared_stride
-            away = target != self.machine.cta[sel]
+            target = access.index // self.machine.shared_stride
+            away = target != self.machine.cta[access.sel]
             if away.any():
-                self.remote[target[away], self.clocks.warp[sel][away]] = self.clocks.now
-        return _Access(offset, index, width, sel, instruction)
+                self.remote[target[away], self.clocks.warp[access.sel][away]] = self.clocks.now
 
-    def _check_writer(self, access: _Access, what: str) -> None:
-        self._check(access, self.writer.gather(access.index, access.width), what)
+    def _check_writer(self, access: Access, what: str, matters: _Matters | None = None) -> None:
+        self._check(access, self.writer.gather(access.index, access.width), what, matters)
 
-    def _check_readers(self, access: _Access) -> None:
+    def _check_readers(self, access: Access, matters: _Matters | None = None) -> None:
         for actor in self.readers:
             times = self.reader.gather(access.index + actor * self.reader.plane_bytes, access.width)
-            self._check(access, times | np.uint32(actor) << ACTOR_SHIFT, "overwrites what {other} reads")
+            self._check(access, times | np.uint32(actor) << ACTOR_SHIFT, "overwrites what {other} reads", matters)
 
-    def _check_proxy(self, access: _Access, does: str) -> None:
+    def _check_proxy(self, access: Access, does: str) -> None:
         """An access in the async proxy to what was written in the generic one wants a fence between the proxies."""
         tags = self.writer.gather(access.index, access.width)
         bad = self.clocks.unfenced(access.sel, tags)
@@ -239,21 +200,21 @@ class RaceCheck(Observer):
         what = f"{does} in the async proxy what {{other}} wrote in the generic proxy"
         self._report(access, lane, what, int(tags[lane, column]), "proxy")
 
-    def _check(self, access: _Access, tags: Array, what: str) -> None:
+    def _check(self, access: Access, tags: Array, what: str, matters: _Matters | None = None) -> None:
         """Report the first access that is not ordered after those that left ``tags``."""
         unordered = self.clocks.unordered(access.sel, tags)
         if unordered is None or self.log.seen("race", access.instruction):
             return
         if not self.in_flight:
             unordered &= ~self.clocks.in_flight(access.sel, tags)
-        if access.matters is not None:
-            unordered &= access.matters()[:, None]
+        if matters is not None:
+            unordered &= matters()[:, None]
         if not unordered.any():
             return
         lane, column = (int(place[0]) for place in np.nonzero(unordered))
         self._report(access, lane, what, int(tags[lane, column]))
 
-    def _check_together(self, access: _Access, tags: Array, words: Array) -> None:
+    def _check_together(self, access: Access, tags: Array, words: Array) -> None:
         """Lanes of different warps that wrote the same place in this very step, and not the same value."""
         left = self.writer.gather(access.index, access.width)
         for lane in np.flatnonzero((left != tags[:, None]).any(axis=1)):
@@ -262,17 +223,17 @@ class RaceCheck(Observer):
                 self._report(access, int(lane), "writes what {other} writes at the same time", int(left[lane].max()))
                 return
 
-    def _mark_write(self, access: _Access, tags: Array) -> None:
+    def _mark_write(self, access: Access, tags: Array) -> None:
         self.writer.scatter(access.index, access.width, tags)
         if self.plain is not None:
             self.plain.scatter(access.index, access.width, tags)
 
-    def _mark_read(self, access: _Access, planes: Indices, actors: Indices) -> None:
+    def _mark_read(self, access: Access, planes: Indices, actors: Indices) -> None:
         self.readers.update(np.flatnonzero(np.bincount(actors)).tolist())
         times = np.full(len(access.index), self.clocks.now, dtype=np.uint32)
         self.reader.scatter(access.index + planes, access.width, times)
 
-    def _report(self, access: _Access, lane: int, what: str, tag: int, kind: str = "race") -> None:
+    def _report(self, access: Access, lane: int, what: str, tag: int, kind: str = "race") -> None:
         other = self.clocks.instructions[tag & int(TIME_MASK)]
         assert other is not None
         source = self.machine.source(other)
@@ -283,10 +244,3 @@ class RaceCheck(Observer):
         usually = _USUALLY_PROXY if kind == "proxy" else _USUALLY_IN_FLIGHT if asynchronous else _USUALLY
         text = f"{what.format(other=party)}, {place}"
         self.log.add(self.machine, kind, access.instruction, lane_of_machine, text, usually)
-
-
-def _changes(space: Space, index: Indices, width: int, words: Array) -> Mask:
-    """Which writes change anything: the others are benign."""
-    before = space.load(index, width).view(np.uint8).reshape(-1, width)
-    changed: Mask = (before != words.view(np.uint8).reshape(-1, width)).any(axis=1)
-    return changed

@@ -14,9 +14,8 @@ import numpy as np
 
 from sdpalab.sim.checks.shadow import Shadow, granule_of
 from sdpalab.sim.hazards import HazardLog
-from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine, Observer
-from sdpalab.sim.memory import Space
+from sdpalab.sim.machine import Machine
+from sdpalab.sim.observer import Access, Observer
 from sdpalab.sim.selection import WARP, Array, Indices, Selection, indices
 
 __all__ = ["WarpRaceCheck"]
@@ -55,13 +54,12 @@ class WarpRaceCheck(Observer):
         """A barrier's end is a meeting too."""
         self.epoch[sel] += 1
 
-    def load(
-        self, space: Space, offset: Indices, index: Indices, width: int, sel: Selection, instruction: Instruction
-    ) -> None:
+    def load(self, access: Access) -> None:
         """A lane reads: no other lane of its warp may have written since they last met."""
-        if space.name != "shared":
+        if access.space.name != "shared":
             return
-        self._check(self.writer, self.writing_warp, offset, index, width, sel, instruction, "reads what {other} wrote")
+        self._check(self.writer, self.writing_warp, access, "reads what {other} wrote")
+        index, width, sel = access.index, access.width, access.sel
         own = self.epoch[sel] << np.uint32(6)
         before = self.reader.gather(index, width).max(axis=1)
         shared = (before >= own) & (self.reading_warp.gather(index, width).max(axis=1) == self.warp[sel])
@@ -69,42 +67,23 @@ class WarpRaceCheck(Observer):
         self.reader.scatter(index, width, mark)
         self.reading_warp.scatter(index, width, self.warp[sel])
 
-    def store(
-        self,
-        space: Space,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        words: Array | None,
-    ) -> None:
+    def store(self, access: Access, words: Array | None) -> None:
         """A lane writes: no other lane of its warp may have written or read since they last met."""
-        if space.name != "shared":
+        if access.space.name != "shared":
             return
-        if words is not None:
-            changed = (space.load(index, width).view(np.uint8) != words.view(np.uint8)).reshape(-1, width).any(axis=1)
-            if not changed.any():
-                return
+        index, width, sel = access.index, access.width, access.sel
+        if words is not None and not access.changes(words).any():
+            return
         what = "overwrites what {other} "
-        self._check(self.writer, self.writing_warp, offset, index, width, sel, instruction, what + "wrote")
-        self._check(self.reader, self.reading_warp, offset, index, width, sel, instruction, what + "reads")
+        self._check(self.writer, self.writing_warp, access, what + "wrote")
+        self._check(self.reader, self.reading_warp, access, what + "reads")
         self.writer.scatter(index, width, self.epoch[sel] << np.uint32(6) | self.lane[sel])
         self.writing_warp.scatter(index, width, self.warp[sel])
 
-    def _check(
-        self,
-        marks: Shadow,
-        warps: Shadow,
-        offset: Indices,
-        index: Indices,
-        width: int,
-        sel: Selection,
-        instruction: Instruction,
-        what: str,
-    ) -> None:
-        left = marks.gather(index, width)
-        same_warp = warps.gather(index, width) == self.warp[sel][:, None]
+    def _check(self, marks: Shadow, warps: Shadow, access: Access, what: str) -> None:
+        sel = access.sel
+        left = marks.gather(access.index, access.width)
+        same_warp = warps.gather(access.index, access.width) == self.warp[sel][:, None]
         recent = left >= (self.epoch[sel] << np.uint32(6))[:, None]
         bad = same_warp & recent & ((left & _LANE_MASK) != self.lane[sel][:, None])
         if not bad.any():
@@ -112,5 +91,5 @@ class WarpRaceCheck(Observer):
         row, column = (int(place[0]) for place in np.nonzero(bad))
         other = int(left[row, column] & _LANE_MASK)
         party = "another lane of its warp" if other == _SEVERAL else f"lane {other} of its warp"
-        text = f"{what.format(other=party)}, {width} bytes of shared memory at offset {int(offset[row])}"
-        self.log.add(self.machine, "lane-race", instruction, int(indices(sel)[row]), text, _USUALLY)
+        text = f"{what.format(other=party)}, {access.width} bytes of shared memory at offset {int(access.offset[row])}"
+        self.log.add(self.machine, "lane-race", access.instruction, int(indices(sel)[row]), text, _USUALLY)

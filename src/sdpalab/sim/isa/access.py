@@ -10,6 +10,7 @@ from sdpalab.sim.decode import Decoder
 from sdpalab.sim.errors import IllegalAccess, UnsupportedInstruction
 from sdpalab.sim.ir import Address, Instruction, Operand, Register, Symbol
 from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, POISON, RANK_SHIFT, SHARED_BASE, WINDOW_BITS, WORDS, Space
+from sdpalab.sim.observer import Access
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
 
@@ -17,6 +18,7 @@ __all__ = ["Accessor", "address_register"]
 
 _WINDOWS = {SHARED_BASE >> WINDOW_BITS: "shared", LOCAL_BASE >> WINDOW_BITS: "local"}
 _USUALLY_EXITED = "usually a missing barrier.cluster before the end of the kernel"
+_NOWHERE: Indices = np.empty(0, np.int64)
 _BASES = {"global": GLOBAL_BASE, "shared": SHARED_BASE, "local": LOCAL_BASE}
 
 
@@ -60,15 +62,12 @@ class Accessor:
         self.values, self.shift = address_register(decoder, instruction, operand)
         self.observers = decoder.machine.observers
 
-    def parts(
-        self, sel: Selection, extra: Indices | None = None, width: int = 0
-    ) -> list[tuple[Space, Selection, Indices, Indices]]:
-        """(space, lanes, offset, index) of every legal access; illegal ones are reported and left out.
+    def parts(self, sel: Selection, extra: Indices | None = None, width: int = 0) -> list[Access]:
+        """Every legal access; illegal ones are reported and left out.
 
         ``extra`` is added to the address of each lane of ``sel``; ``width`` is what is accessed if that is less
-        than the accessor's own width, to which the address is aligned all the same. Offsets are relative to the
-        CTA, lane or arena, indices into the space's data. One part unless a generic address spreads over several
-        spaces.
+        than the accessor's own width, to which the address is aligned all the same. One part unless a generic address
+        spreads over several spaces.
         """
         width = self.width if width == 0 else width
         address: Indices = self.values[sel].astype(np.int64)
@@ -83,7 +82,7 @@ class Accessor:
                 return self._of_cluster(sel, address, width)
             return self._legal(self.space, sel, address, width)
         window = address >> WINDOW_BITS
-        parts: list[tuple[Space, Selection, Indices, Indices]] = []
+        parts: list[Access] = []
         for value in (window[0],) if (window == window[0]).all() else np.unique(window):
             name = _WINDOWS.get(int(value), "global")
             mask = window == value
@@ -99,9 +98,7 @@ class Accessor:
                 parts += self._legal(name, chosen, offset, width)
         return parts
 
-    def _of_cluster(
-        self, sel: Selection, address: Indices, width: int
-    ) -> list[tuple[Space, Selection, Indices, Indices]]:
+    def _of_cluster(self, sel: Selection, address: Indices, width: int) -> list[Access]:
         """Accesses to the shared memory of any CTA of the cluster (PTX ISA, "shared::cluster")."""
         if int(address.max()) < 1 << RANK_SHIFT:
             return self._legal("shared", sel, address, width)
@@ -120,7 +117,7 @@ class Accessor:
 
     def _legal(
         self, name: str, sel: Selection, offset: Indices, width: int, origin: Indices | None = None
-    ) -> list[tuple[Space, Selection, Indices, Indices]]:
+    ) -> list[Access]:
         """What is aligned and in bounds; ``origin`` is where each lane's stretch begins, if it is not its own."""
         space, align = self.machine.spaces[name], self.width
         if align > 1 and int(np.bitwise_or.reduce(offset)) & (align - 1):
@@ -135,9 +132,11 @@ class Accessor:
         if not len(offset):
             return []
         if origin is not None:
-            return [(space, sel, offset, offset + origin)]
-        base = self.machine.bases[name]
-        return [(space, sel, offset, offset if base is None else offset + base[sel])]
+            index = offset + origin
+        else:
+            base = self.machine.bases[name]
+            index = offset if base is None else offset + base[sel]
+        return [Access(space, offset, index, width, sel, self.instruction)]
 
     def _drop(
         self, kind: str, space: Space, sel: Selection, offset: Indices, bad: Mask, width: int
@@ -146,8 +145,9 @@ class Accessor:
         lanes = subset(sel, bad)
         if not self.observers:
             self._raise(kind, space, int(indices(lanes)[0]), int(offset[bad][0]))
+        suppressed = Access(space, offset[bad], _NOWHERE, width, lanes, self.instruction)
         for observer in self.observers:
-            observer.fault(kind, space, offset[bad], width, lanes, self.instruction)
+            observer.fault(kind, suppressed)
         return subset(sel, ~bad), offset[~bad]
 
     def _raise(self, kind: str, space: Space, lane: int, offset: int) -> NoReturn:
@@ -159,42 +159,38 @@ class Accessor:
             f"{f' ({source})' if source else ''}, block {block}, thread {thread}"
         )
 
-    def reads(
-        self, sel: Selection, extra: Indices | None = None, width: int = 0
-    ) -> list[tuple[Space, Selection, Indices]]:
-        """(space, lanes, index) of the legal reads, after the observers have seen them."""
-        found = []
-        for space, chosen, offset, index in self.parts(sel, extra, width):
+    def reads(self, sel: Selection, extra: Indices | None = None, width: int = 0) -> list[Access]:
+        """The legal reads, after the observers have seen them."""
+        parts = self.parts(sel, extra, width)
+        for access in parts:
             for observer in self.observers:
-                observer.load(space, offset, index, width or self.width, chosen, self.instruction)
-            found.append((space, chosen, index))
-        return found
+                observer.load(access)
+        return parts
 
-    def updates(self, sel: Selection) -> list[tuple[Space, Selection, Indices]]:
-        """(space, lanes, index) of the legal read-modify-writes, after the observers have seen them."""
-        found = []
-        for space, chosen, offset, index in self.parts(sel):
+    def updates(self, sel: Selection) -> list[Access]:
+        """The legal read-modify-writes, after the observers have seen them."""
+        parts = self.parts(sel)
+        for access in parts:
             for observer in self.observers:
-                observer.atomic(space, offset, index, self.width, chosen, self.instruction)
-            found.append((space, chosen, index))
-        return found
+                observer.atomic(access)
+        return parts
 
     def gather(self, sel: Selection, extra: Indices | None = None) -> Array:
         """A word for each lane of ``sel``; poison where the access is illegal."""
         parts = self.reads(sel, extra)
-        if len(parts) == 1 and parts[0][1] is sel:
-            return parts[0][0].load(parts[0][2], self.width)
+        if len(parts) == 1 and parts[0].sel is sel:
+            return parts[0].space.load(parts[0].index, self.width)
         lanes = indices(sel)
         words = np.full((len(lanes), self.width), POISON, dtype=np.uint8).view(WORDS[self.width])[:, 0]
-        for space, chosen, index in parts:
-            words[np.searchsorted(lanes, indices(chosen))] = space.load(index, self.width)
+        for access in parts:
+            words[np.searchsorted(lanes, indices(access.sel))] = access.space.load(access.index, self.width)
         return words
 
     def scatter(self, sel: Selection, words: Array, extra: Indices | None = None) -> None:
         """Write a word for each lane of ``sel`` whose access is legal."""
-        for space, chosen, offset, index in self.parts(sel, extra):
-            mine = words if chosen is sel else words[np.searchsorted(indices(sel), indices(chosen))]
+        for access in self.parts(sel, extra):
+            mine = words if access.sel is sel else words[np.searchsorted(indices(sel), indices(access.sel))]
             mine = np.ascontiguousarray(mine)  # a constant comes as a broadcast
             for observer in self.observers:
-                observer.store(space, offset, index, self.width, chosen, self.instruction, mine)
-            space.store(index, self.width, mine)
+                observer.store(access, mine)
+            access.space.store(access.index, self.width, mine)

@@ -18,41 +18,34 @@ from sdpalab.sim.isa.bulk_copy import bulk_copy
 from sdpalab.sim.isa.mbarrier import Place
 from sdpalab.sim.isa.move import take_space
 from sdpalab.sim.isa.tensor_copy import tensor_copy
-from sdpalab.sim.machine import Machine, Signal, Unit
+from sdpalab.sim.machine import Machine, Unit
 from sdpalab.sim.mbarriers import Mbarriers
 from sdpalab.sim.memory import WORDS
+from sdpalab.sim.observer import Access, Signal
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, count, indices, subset
 from sdpalab.sim.types import TYPES
 
 
 @dataclass
 class _Copy:
-    """Copies of one instruction in flight: a destination, a source and a byte count for each lane of ``sel``."""
+    """Copies of one instruction in flight: a group, a source and a byte count for each lane of ``target``."""
 
-    sel: Selection
+    target: Access
     group: Array
     source: Indices
-    destination: Indices
-    offset: Indices
     size: Array
     tickets: list[Array | None]
     """What each observer gave when the copy was issued."""
-    width: int
-    instruction: Instruction
     serial: int = 0
 
     def part(self, mask: Array) -> _Copy:
         """The copies of some of its lanes."""
         return _Copy(
-            subset(self.sel, mask),
+            self.target.only(mask),
             self.group[mask],
             self.source[mask],
-            self.destination[mask],
-            self.offset[mask],
             self.size[mask],
             [None if ticket is None else ticket[mask] for ticket in self.tickets],
-            self.width,
-            self.instruction,
             self.serial,
         )
 
@@ -95,17 +88,13 @@ class _CopyQueue(Unit):
 
     def issue(self, copy: _Copy) -> None:
         """Put a copy in flight, or carry it out at once in the early mode."""
-        shared = self.machine.spaces["shared"]
         self.serial += 1
         copy.serial = self.serial
-        copy.tickets = [
-            observer.issue(shared, copy.offset, copy.destination, copy.width, copy.sel, copy.instruction, writes=True)
-            for observer in self.machine.observers
-        ]
+        copy.tickets = [observer.issue(copy.target, writes=True) for observer in self.machine.observers]
         if self.machine.async_mode == "early":
             self.land(copy)
         else:
-            shared.fill(copy.destination, copy.width)
+            copy.target.space.fill(copy.target.index, copy.target.width)
         self.flying.append(copy)
 
     def complete(self, copy: _Copy, signal: Signal | None = None) -> None:
@@ -114,22 +103,22 @@ class _CopyQueue(Unit):
             self.land(copy)
         for observer, ticket in zip(self.machine.observers, copy.tickets, strict=True):
             if ticket is not None:
-                observer.complete(ticket, copy.sel, signal)
+                observer.complete(ticket, copy.target.sel, signal)
 
     def land(self, copy: _Copy) -> None:
         """Read the source, write the destination; bytes beyond the source size become zero."""
-        shared, source = self.machine.spaces["shared"], self.machine.spaces["global"]
-        full = copy.size == copy.width
+        source, width = self.machine.spaces["global"], copy.target.width
+        full = copy.size == width
         if full.all():
-            words = source.load(copy.source, copy.width)
+            words = source.load(copy.source, width)
         else:
-            data = np.zeros((len(copy.size), copy.width), dtype=np.uint8)
+            data = np.zeros((len(copy.size), width), dtype=np.uint8)
             for size in np.unique(copy.size[copy.size > 0]):
                 mine = np.flatnonzero(copy.size == size)
                 place = copy.source[mine][:, None] + np.arange(size)
                 data[mine, :size] = source.data[place]
-            words = data.view(WORDS[copy.width])[:, 0]
-        shared.store(copy.destination, copy.width, words)
+            words = data.view(WORDS[width])[:, 0]
+        copy.target.space.store(copy.target.index, width, words)
 
     def commit(self, sel: Selection) -> None:
         """Close the current group of each lane."""
@@ -143,8 +132,8 @@ class _CopyQueue(Unit):
         waiting[sel] = True
 
         def due(copy: _Copy) -> Mask:
-            ready = waiting[copy.sel]
-            return ready if keep < 0 else ready & (copy.group < self.groups[copy.sel] - keep)
+            ready = waiting[copy.target.sel]
+            return ready if keep < 0 else ready & (copy.group < self.groups[copy.target.sel] - keep)
 
         for done in self._take(due):
             self.complete(done)
@@ -183,8 +172,8 @@ class _CopyQueue(Unit):
     def _carry_out(self, arrival: _Arrival) -> None:
         home = np.full(self.machine.lanes, -1, dtype=np.int64)
         home[arrival.sel] = arrival.home
-        for done in self._take(lambda copy: (home[copy.sel] >= 0) & (copy.serial <= arrival.serial)):
-            self.complete(done, Signal(arrival.offset, home[done.sel]))
+        for done in self._take(lambda copy: (home[copy.target.sel] >= 0) & (copy.serial <= arrival.serial)):
+            self.complete(done, Signal(arrival.offset, home[done.target.sel]))
         ones = np.ones(len(arrival.home), dtype=np.int64)
         Mbarriers.of(self.machine).arrive(arrival.sel, arrival.offset, arrival.home, ones, arrival.instruction)
 
@@ -261,20 +250,19 @@ def _cp_async(decoder: Decoder, instruction: Instruction, mods: Mods, queue: _Co
             if length == 0:
                 continue
             readers = lanes if alike else subset(lanes, lengths == length)
-            for _, chosen, found in origin.reads(readers, width=int(length)):
-                place = slice(None) if chosen is lanes else np.searchsorted(everyone, indices(chosen))
-                index[place], legal[place] = found, length
+            for access in origin.reads(readers, width=int(length)):
+                place = slice(None) if access.sel is lanes else np.searchsorted(everyone, indices(access.sel))
+                index[place], legal[place] = access.index, length
         return index, legal
 
     def step(sel: Selection) -> None:
         lengths = np.full(count(sel), width, dtype=np.int64)
         if sizes is not None:
             np.minimum(sizes[sel], width, out=lengths, casting="unsafe")
-        for _, chosen, offset, destination in to.parts(sel):
+        for access in to.parts(sel):
+            chosen = access.sel
             mine = lengths if chosen is sel else lengths[np.searchsorted(indices(sel), indices(chosen))]
             source, mine = sources(chosen, mine)
-            queue.issue(
-                _Copy(chosen, queue.groups[chosen].copy(), source, destination, offset, mine, [], width, instruction)
-            )
+            queue.issue(_Copy(access, queue.groups[chosen].copy(), source, mine, []))
 
     return step

@@ -81,7 +81,8 @@ def _atomic(decoder: Decoder, instruction: Instruction) -> Step:
         raise mods.unsupported("wrong number of operands")
 
     def step(sel: Selection) -> None:
-        for memory, chosen, index in access.updates(sel):
+        for part in access.updates(sel):
+            memory, chosen, index = part.space, part.sel, part.index
             # Global memory adds float32 without subnormals, shared memory with them.
             function = _flushing_add if type_.name == "f32" and memory.name == "global" else update
             values = [source[chosen] for source in sources]

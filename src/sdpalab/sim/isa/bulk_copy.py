@@ -13,7 +13,8 @@ from sdpalab.sim.ir import Immediate, Instruction, Operand
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.mbarrier import Place
 from sdpalab.sim.isa.rounding import flush
-from sdpalab.sim.machine import Machine, Signal
+from sdpalab.sim.machine import Machine
+from sdpalab.sim.observer import Signal
 from sdpalab.sim.selection import Array, Indices, Selection, indices
 from sdpalab.sim.types import TYPES
 
@@ -155,9 +156,9 @@ def bulk_copy(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
                 observer.misuse("misaligned", everyone[odd], instruction, what, "bulk copies come in 16-byte chunks")
         for size in np.unique(length[(length > 0) & ~odd]):
             lanes = everyone[length == size]
-            for _, chosen, _, target in to.parts(lanes, width=int(size)):
-                for _, both, _, source in origin.parts(chosen, width=int(size)):
-                    kept = np.searchsorted(indices(chosen), indices(both))
-                    transfers(indices(both), target[kept], source, int(size))
+            for target in to.parts(lanes, width=int(size)):
+                for source in origin.parts(target.sel, width=int(size)):
+                    kept = np.searchsorted(indices(target.sel), indices(source.sel))
+                    transfers(indices(source.sel), target.index[kept], source.index, int(size))
 
     return step

@@ -13,8 +13,9 @@ from sdpalab.sim.flow import End, Flow, block_end
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Symbol
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.move import take_space
-from sdpalab.sim.machine import Resume, Signal
+from sdpalab.sim.machine import Resume
 from sdpalab.sim.mbarriers import PENDING_BITS, Mbarriers, Waiting
+from sdpalab.sim.observer import Signal
 from sdpalab.sim.selection import Indices, Selection, subset
 from sdpalab.sim.types import TYPES
 
@@ -38,8 +39,8 @@ class Place:
         """
         stride = self.unit.machine.shared_stride
         found: list[tuple[Selection, int, Indices]] = []
-        for _, chosen, index in self.access.updates(sel) if accessed else self._places(sel):
-            home, offsets = index // stride, index % stride
+        for access in self.access.updates(sel) if accessed else self.access.parts(sel):
+            chosen, home, offsets = access.sel, access.index // stride, access.index % stride
             for offset in (offsets[0],) if (offsets == offsets[0]).all() else np.unique(offsets):
                 mask = offsets == offset
                 lanes, homes = (chosen, home) if mask.all() else (subset(chosen, mask), home[mask])
@@ -49,9 +50,6 @@ class Place:
                 if len(homes):
                     found.append((lanes, int(offset), homes))
         return found
-
-    def _places(self, sel: Selection) -> list[tuple[object, Selection, Indices]]:
-        return [(space, chosen, index) for space, chosen, _, index in self.access.parts(sel)]
 
 
 def _order(mods: Mods, orders: tuple[str, ...]) -> bool:

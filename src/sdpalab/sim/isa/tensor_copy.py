@@ -14,7 +14,8 @@ from sdpalab.sim.ir import Instruction, Operand, TensorAddress
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.bulk_copy import OPERATIONS, combination, multicast_targets, take_cache_hint
 from sdpalab.sim.isa.mbarrier import Place
-from sdpalab.sim.machine import Machine, Signal
+from sdpalab.sim.machine import Machine
+from sdpalab.sim.observer import Signal
 from sdpalab.sim.selection import Indices, Selection, indices
 from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES, PlacedMap, swizzled
 from sdpalab.sim.types import TYPES
@@ -40,11 +41,11 @@ class _Boxes:
     def groups(self, sel: Selection) -> list[tuple[PlacedMap, Indices, Indices]]:
         """(map, lanes, coordinates [lanes, axes]) for each tensor map that lanes name."""
         found = []
-        for space, chosen, _, index in self.access.parts(sel, width=DESCRIPTOR_BYTES):
-            lanes = indices(chosen)
-            for begin in np.unique(index):
-                mine = lanes[index == begin]
-                placed = self._map(bytes(space.data[begin : begin + DESCRIPTOR_BYTES]), mine)
+        for access in self.access.parts(sel, width=DESCRIPTOR_BYTES):
+            lanes = indices(access.sel)
+            for begin in np.unique(access.index):
+                mine = lanes[access.index == begin]
+                placed = self._map(bytes(access.space.data[begin : begin + DESCRIPTOR_BYTES]), mine)
                 if placed is not None:
                     found.append(
                         (placed, mine, np.stack([each[mine] for each in self.coordinates], 1).astype(np.int64))
@@ -87,7 +88,7 @@ def tensor_copy(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
 
 def _goals(access: Accessor, lanes: Indices, placed: PlacedMap) -> list[tuple[Indices, Indices]]:
     """(lanes, byte indices of the begin) of the boxes that lie in shared memory as they should."""
-    return [(indices(chosen), index) for _, chosen, _, index in access.parts(lanes, width=placed.map.bytes)]
+    return [(indices(part.sel), part.index) for part in access.parts(lanes, width=placed.map.bytes)]
 
 
 def _places(machine: Machine, placed: PlacedMap, begin: Indices, unit: int) -> Indices:

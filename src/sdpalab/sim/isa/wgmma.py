@@ -86,12 +86,9 @@ class _Operand:
             else:
                 places = offsets.reshape(ctas, GROUP_WARPS, WARP).swapaxes(0, 1)
             readers = lanes[:, :, :number].reshape(-1)
-            for space, chosen, offset, index in self.access.parts(readers, places.reshape(-1)):
-                tickets = [
-                    each.issue(space, offset, index, CHUNK, chosen, self.instruction, writes=False)
-                    for each in observers
-                ]
-                readings.append(Reading(indices(chosen), tickets))
+            for access in self.access.parts(readers, places.reshape(-1)):
+                tickets = [observer.issue(access, writes=False) for observer in observers]
+                readings.append(Reading(indices(access.sel), tickets))
         return readings
 
     def read(self, leaders: Indices, offsets: Indices) -> Array:

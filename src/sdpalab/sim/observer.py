@@ -1,0 +1,132 @@
+"""What may be told of a running machine: the interface of the checks and the counters."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.memory import Space
+from sdpalab.sim.selection import Array, Indices, Mask, Selection, subset
+
+__all__ = ["Access", "Observer", "Signal"]
+
+
+@dataclass(slots=True)
+class Access:
+    """What the lanes of one step access in one memory space.
+
+    Attributes
+    ----------
+    space : Space
+    offset : ndarray of int64 [lanes of sel]
+        Where each access begins, relative to the CTA (shared), the lane (local) or the arena (global).
+    index : ndarray of int64 [lanes of sel]
+        The same as byte index into the space's data.
+    width : int
+        Bytes of each access.
+    sel : Selection
+        The lanes; a lane that accesses several places is in it once for each.
+    instruction : Instruction
+    """
+
+    space: Space
+    offset: Indices
+    index: Indices
+    width: int
+    sel: Selection
+    instruction: Instruction
+
+    def only(self, mask: Mask) -> Access:
+        """The accesses of some of its lanes."""
+        return Access(
+            self.space, self.offset[mask], self.index[mask], self.width, subset(self.sel, mask), self.instruction
+        )
+
+    def changes(self, words: Array) -> Mask:
+        """Of writes of ``words``, which change anything: the others are benign in a race."""
+        before = self.space.load(self.index, self.width).view(np.uint8).reshape(-1, self.width)
+        changed: Mask = (before != words.view(np.uint8).reshape(-1, self.width)).any(axis=1)
+        return changed
+
+
+@dataclass(frozen=True)
+class Signal:
+    """The mbarriers that learn of an operation's completion: one address, in the CTAs ``home`` of the chunk.
+
+    ``home`` has one value for each access of the operation.
+    """
+
+    offset: int
+    home: Indices
+
+    @property
+    def key(self) -> Hashable:
+        """Where arrivals at this mbarrier are released to."""
+        return "mbarrier", self.offset
+
+
+class Observer:
+    """Base of the checks: what may be told of a running machine. Each check overrides what it needs."""
+
+    def fault(self, kind: str, access: Access) -> None:
+        """Accesses that were suppressed: ``kind`` is ``out-of-bounds`` or ``misaligned``; they have no ``index``."""
+
+    def load(self, access: Access) -> None:
+        """Accesses about to be read."""
+
+    def store(self, access: Access, words: Array | None) -> None:
+        """Accesses about to be written; ``words`` is what, in the order of the lanes, or None where it is not known."""
+
+    def atomic(self, access: Access) -> None:
+        """Words about to be read and written in one atomic operation."""
+
+    def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
+        """Asynchronous operations of these lanes will read or write these bytes from now on until they complete.
+
+        What they write is nothing until then. Where there is a ``signal``, completion is told to an mbarrier, and not
+        to who waits for the issuer's groups. Returns a ticket for :meth:`complete`, or None.
+        """
+        return None
+
+    def complete(self, ticket: Array, sel: Selection, signal: Signal | None = None) -> None:
+        """Operations have completed that these lanes issued: ``ticket`` has one value for each lane.
+
+        The lanes have waited for them, or, where there is a ``signal``, the mbarrier has been told.
+        """
+
+    def warp_sync(self, sel: Selection) -> None:
+        """Lanes of a warp have met at a ``bar.warp.sync``."""
+
+    def release(self, key: Hashable, sel: Selection, home: Indices | None = None, *, relaxed: bool = False) -> None:
+        """What these lanes did so far becomes visible to whoever acquires from ``key`` later (a barrier's arrival).
+
+        ``home`` is the CTA of the chunk in which each lane's barrier lies, its own by default; ``relaxed`` passes on
+        only what came before the lanes' last fence.
+        """
+
+    def acquire(self, key: Hashable, sel: Selection, home: Indices | None = None) -> None:
+        """These lanes see what was released to ``key`` (the end of a barrier's wait)."""
+
+    def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
+        """A phase is complete in these CTAs: what was released to ``source`` can be acquired from ``target``."""
+
+    def fence(self, sel: Selection) -> None:
+        """These lanes have executed a fence."""
+
+    def proxy_fence(self, sel: Selection) -> None:
+        """These lanes have executed a fence between the generic proxy and the async proxy for shared memory."""
+
+    def forget(self, key: Hashable, ctas: Mask) -> None:
+        """A barrier's phase is over for these CTAs of the chunk: ``key`` begins anew."""
+
+    def divergent(self, sel: Selection, instruction: Instruction, need: str) -> None:
+        """A warp-wide instruction was reached by part of a warp."""
+
+    def misuse(self, kind: str, sel: Selection, instruction: Instruction, what: str, usually: str) -> None:
+        """An asynchronous unit was used against its rules; ``what`` and ``usually`` are for the message."""
+
+    def finish(self) -> None:
+        """A chunk of CTAs has run to its end."""
