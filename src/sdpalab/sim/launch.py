@@ -21,7 +21,8 @@ from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.hazards import Hazard, HazardLog
 from sdpalab.sim.ir import Entry
 from sdpalab.sim.limits import check_cluster, check_geometry, shared_limit
-from sdpalab.sim.machine import Dim3, Geometry, Machine, Observer, Symbols
+from sdpalab.sim.machine import Dim3, Geometry, Machine, Symbols
+from sdpalab.sim.observer import Observer
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.run_queue import SCHEDULES
