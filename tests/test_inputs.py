@@ -93,6 +93,32 @@ def test_every_key_is_a_needle_once() -> None:
     assert (np.sort(found, axis=-1) == np.arange(96)).all()
 
 
+@BOTH
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("problem", [SMALL, Problem(2, 2, 40, 32, seq_kv=70), Problem(1, 2, 70, 64, seq_kv=33)])
+def test_a_forbidden_key_would_dominate_every_row(problem: Problem, causal: bool, dtype: str) -> None:
+    problem = problem.with_(causal=causal, dtype=dtype)
+    inputs = make_inputs(problem, "forbidden", 1)
+    best = scores(problem, inputs).max(axis=-1)
+    q = inputs.q.astype(np.float64)
+    k = np.repeat(inputs.k.astype(np.float64), problem.group, axis=1)
+    i = np.arange(problem.seq_q)
+    own = np.einsum("bhid,bhid->bhi", q, k[:, :, (i + 1) % problem.seq_kv]) * problem.scale
+    heads = inputs.k.astype(np.float64).reshape(-1, *inputs.k.shape[2:])
+    following = np.roll(heads, -1, axis=0).reshape(inputs.k.shape).repeat(problem.group, axis=1)
+    other = np.einsum("bhid,bhid->bhi", q, following[:, :, i % problem.seq_kv]) * problem.scale
+    forbidden = np.where((i + 1 < problem.seq_kv) & causal, own, other)
+    assert (forbidden - best).min() >= 8.0
+
+
+def test_onehot_constant_and_negative_are_what_they_are_called() -> None:
+    assert (make_inputs(SMALL, "onehot", 0).v.astype(np.float64).sum(axis=-1) == 1.0).all()
+    v = make_inputs(SMALL, "constant", 0).v
+    assert (v == v[:, :, :1]).all()
+    s = scores(SMALL, make_inputs(SMALL, "negative", 0))
+    assert -70.0 < s.min() < s.max() < -50.0
+
+
 def test_needle_refuses_what_it_cannot_do() -> None:
     with pytest.raises(UserError, match="head_dim >= 7"):
         make_inputs(Problem(1, 1, 1, 4, seq_kv=100), "needle")

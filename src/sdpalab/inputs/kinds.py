@@ -1,0 +1,178 @@
+"""The kinds of inputs: each is a function that fills Q, K and V in float64, and is aimed at one way of being wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from sdpalab.errors import UserError
+from sdpalab.inputs.source import F64, Source
+
+__all__ = ["INPUT_KINDS", "MAKERS"]
+
+_QKV = tuple[F64, F64, F64]
+
+
+def _normal(source: Source) -> _QKV:
+    """Independent standard normals: what everybody tests, and what the mission's twelve cases use."""
+    return source.normal_qkv()
+
+
+def _uniform(source: Source) -> _QKV:
+    """K = 0 and V of small integers: every visible key weighs the same, so a key too many or too few, or a wrong count
+    in the denominator, shifts every output."""
+    q, k, _ = source.normal_qkv()
+    return q, 0.0 * k, np.floor(source.uniform("v", source.problem.kv_shape) * 17.0) - 8.0
+
+
+def _codes(source: Source, kind: str, many: int, gap: float) -> tuple[F64, float]:
+    """Vectors [many, D] and a factor on both Q and K, so that a query that is one of them scores that key ``gap``
+    above any other.
+
+    Vector j is the binary code of j in -1/+1, written as often as it fits: two differ in that many places or more.
+    """
+    problem, bits = source.problem, max(1, (many - 1).bit_length())
+    if bits > problem.head_dim:
+        raise UserError(f"inputs {kind!r}: {problem.label} needs head_dim >= {bits} to tell {many} keys apart")
+    if problem.scale == 0.0:
+        raise UserError(f"inputs {kind!r}: {problem.label} has scale 0, which no key can dominate")
+    repeats, place = problem.head_dim // bits, np.arange(problem.head_dim)
+    code = np.where((np.arange(many)[:, None] >> (place % bits)) & 1, 1.0, -1.0)
+    code[:, repeats * bits :] = 0.0
+    return code, 2.0 ** math.ceil(math.log2(gap / (2 * repeats * abs(problem.scale))) / 2.0)
+
+
+def _needle(source: Source) -> _QKV:
+    """One visible key dominates each row so far that the row of O is that row of V: a permuted tile, a swapped row or
+    a wrong head cannot hide in an average. Without a mask every key is some row's needle if Sq >= Skv."""
+    problem = source.problem
+    keys = problem.seq_kv
+    # A gap of 64 between the needle's score and the next: exp(-64) is far below any rounding of V.
+    code, size = _codes(source, "needle", keys, 64.0)
+    rank = np.argsort(source.uniform("order", (problem.batch, problem.heads, keys)), axis=-1)
+    wanted = np.take(rank, np.arange(problem.seq_q) % keys, axis=-1)
+    if problem.causal:
+        wanted = wanted % (np.minimum(np.arange(problem.seq_q), keys - 1) + 1)
+    q = math.copysign(size, problem.scale) * code[wanted]
+    k = np.broadcast_to(size * code, problem.kv_shape)
+    return q, k, source.normal("v", problem.kv_shape)
+
+
+def _forbidden(source: Source) -> _QKV:
+    """The best match of each row is a key that it must not see: the next one under a causal mask, otherwise the one at
+    its own place in the next head. A mask or a head that is off by one takes it, and little else counts then."""
+    problem = source.problem
+    heads, keys = problem.batch * problem.kv_heads, problem.seq_kv
+    code, size = _codes(source, "forbidden", heads * keys + 1, 8.0)
+    own = np.arange(heads).reshape(problem.batch, problem.kv_heads).repeat(problem.group, axis=1)[:, :, None]
+    row = np.arange(problem.seq_q)
+    # The last code is nobody's: where there is no other head, and no next key, nothing is forbidden.
+    elsewhere = (own + 1) % heads * keys + row % keys if heads > 1 else np.full_like(own + row, heads * keys)
+    wanted = np.where(row + 1 < keys, own * keys + row + 1, elsewhere) if problem.causal else elsewhere
+    q = math.copysign(size, problem.scale) * code[wanted]
+    k = size * code[:-1].reshape(problem.kv_shape)
+    return q, k, source.normal("v", problem.kv_shape)
+
+
+def _sloped(source: Source, rise: float) -> _QKV:
+    """Scores that rise by about ``rise`` from each key to the next, the same for every row, plus a little noise."""
+    problem = source.problem
+    direction = source.signs("direction", (problem.head_dim,))
+    step = rise / (problem.head_dim * (problem.scale or 1.0))
+    slope = step * (np.arange(problem.seq_kv) - (problem.seq_kv - 1) / 2.0)
+    _, noise, v = source.normal_qkv()
+    q = np.broadcast_to(direction, problem.q_shape)
+    return q, direction * slope[:, None] + 0.25 * noise, v
+
+
+def _ramp(source: Source) -> _QKV:
+    """Scores rise along the keys, by 1/32 a key, so that the running maximum grows in every tile and every rescale
+    counts: the surest probe of one that is lost."""
+    return _sloped(source, 1.0 / 32.0)
+
+
+def _reverse_ramp(source: Source) -> _QKV:
+    """Scores fall along the keys: the first tile holds the maximum, and what later tiles add must be scaled down."""
+    return _sloped(source, -1.0 / 32.0)
+
+
+def _negative(source: Source) -> _QKV:
+    """All scores lie near -60: a running maximum that starts at 0 instead of -inf leaves nothing of them."""
+    problem = source.problem
+    direction = source.signs("direction", (problem.head_dim,))
+    _, noise, v = source.normal_qkv()
+    low = -60.0 / (problem.head_dim * (problem.scale or 1.0))
+    return np.broadcast_to(direction, problem.q_shape), low * direction + 0.25 * noise, v
+
+
+def _onehot(source: Source) -> _QKV:
+    """Each row of V has a single 1, in a column drawn for its key: O shows the weights themselves, in sums over the
+    keys of a column."""
+    q, k, _ = source.normal_qkv()
+    dim = source.problem.head_dim
+    column = np.floor(source.uniform("column", source.problem.kv_shape[:3]) * dim).astype(np.int64)
+    return q, k, (np.arange(dim) == column[..., None]).astype(np.float64)
+
+
+def _constant(source: Source) -> _QKV:
+    """All keys of a head have the same V, so O is that V whatever the scores: a weight that is lost, or counted in
+    one of the two sums only, shows."""
+    q, k, v = source.normal_qkv()
+    return q, k, np.broadcast_to(v[:, :, :1], v.shape)
+
+
+def _outlier(source: Source) -> _QKV:
+    """One channel of K is 10 higher in every key, as in trained models: large scores that softmax must cancel."""
+    q, k, v = source.normal_qkv()
+    k[..., int(source.uniform("channel", (1,))[0] * source.problem.head_dim)] += 10.0
+    return q, k, v
+
+
+def _large_logits(source: Source) -> _QKV:
+    """Q times 8: a sharp softmax, where a score held in too few bits, or a clamped exponential, shows."""
+    q, k, v = source.normal_qkv()
+    return 8.0 * q, k, v
+
+
+def _equal(source: Source) -> _QKV:
+    """All keys of a head are the same: the scores of a row are equal, and not zero, and O is the mean of visible V."""
+    q, k, v = source.normal_qkv()
+    return q, np.broadcast_to(k[:, :, :1], k.shape), v
+
+
+def _tiny(source: Source) -> _QKV:
+    """V near the least normal number of the dtype, and O, in float16, among the subnormals: a flush to zero shows."""
+    q, k, v = source.normal_qkv()
+    return q, k, v * (2.0**-14 if source.problem.dtype == "float16" else 2.0**-120)
+
+
+def _huge(source: Source) -> _QKV:
+    """V near the largest numbers of float16, and Q large against a small K: an accumulator or a scaled Q held in
+    float16 overflows. (In bfloat16, whose range is float32's, V stays at 2**100: a sum over keys must fit float32.)"""
+    q, k, _ = source.normal_qkv()
+    top = 65504.0 if source.problem.dtype == "float16" else 2.0**100
+    v = top * (2.0 * source.uniform("v", source.problem.kv_shape) - 1.0)
+    return 2.0**12 * q, 2.0**-12 * k, v
+
+
+MAKERS: dict[str, Callable[[Source], _QKV]] = {
+    "normal": _normal,
+    "uniform": _uniform,
+    "needle": _needle,
+    "forbidden": _forbidden,
+    "ramp": _ramp,
+    "reverse_ramp": _reverse_ramp,
+    "negative": _negative,
+    "onehot": _onehot,
+    "constant": _constant,
+    "outlier": _outlier,
+    "large_logits": _large_logits,
+    "equal": _equal,
+    "tiny": _tiny,
+    "huge": _huge,
+}
+
+INPUT_KINDS: dict[str, str] = {kind: " ".join((maker.__doc__ or "").split()) for kind, maker in MAKERS.items()}
+"""Every kind of inputs, and what it is for."""
