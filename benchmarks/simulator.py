@@ -1,9 +1,10 @@
 """The simulator on the mission shape, beside Triton's interpreter on the same tile sizes in the same run.
 
-    python benchmarks/simulator.py [--repeats 5]
+    python benchmarks/simulator.py [--repeats 5] [--longest 4096]
 
-Prints the median and the spread of each, the ratio pair by pair, and the growth with the sequence length. Needs the
-extra ``triton`` for the comparison; says so where it is missing. Times are of this machine's CPU: they say how long a
+Prints the median and the spread of each, the ratio pair by pair, the growth with the sequence length, and what worker
+processes give at the longest (both with one run each: Triton's interpreter takes minutes there). Needs the extra
+``triton`` for the comparison; says so where it is missing. Times are of this machine's CPU: they say how long a
 simulation takes, never how fast a kernel is.
 """
 
@@ -29,7 +30,9 @@ from sdpalab.problem import MISSION, Problem
 BLOCK_M, BLOCK_N = 64, 64
 
 
-def simulate(problem: Problem, checks: tuple[str, ...]) -> tuple[Callable[[], sim.Report], np.ndarray]:
+def simulate(
+    problem: Problem, checks: tuple[str, ...], workers: int | None = None
+) -> tuple[Callable[[], sim.Report], np.ndarray]:
     """A function that simulates ``flash`` once, and the array its output lands in."""
     plan = get("flash").launch_plan(problem)
     (step,) = plan.steps
@@ -47,7 +50,10 @@ def simulate(problem: Problem, checks: tuple[str, ...]) -> tuple[Callable[[], si
     def run() -> sim.Report:
         arrays["o"].fill(np.nan)
         return sim.launch(
-            built.ptx, built.entry, step.grid, step.block, args, dynamic_smem=step.dynamic_smem, checks=checks
+            *(built.ptx, built.entry, step.grid, step.block, args),
+            dynamic_smem=step.dynamic_smem,
+            checks=checks,
+            workers=workers,
         )
 
     return run, arrays["o"]
@@ -113,16 +119,13 @@ def relative_error(out: np.ndarray, problem: Problem) -> float:
     return float(np.linalg.norm(out.astype(np.float64) - reference) / np.linalg.norm(reference))
 
 
-def main() -> None:
-    """Print the comparison."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
+def mission(repeats: int) -> bool:
+    """The mission shape in one process, beside the peer; whether there is one."""
     first = time.perf_counter()
-    plain, out = simulate(MISSION, ())
+    plain, out = simulate(MISSION, (), 1)
     report = plain()
     print(f"flash, {MISSION.label}, sm_89: first call with build {time.perf_counter() - first:.3f} s")
-    checked, _ = simulate(MISSION, sim.CHECKS)
+    checked, _ = simulate(MISSION, sim.CHECKS, 1)
     checked()
     peer: Callable[[], None] | None = None
     try:
@@ -151,11 +154,45 @@ def main() -> None:
         ratios = [b / a for a, b in zip(times["plain"], times["peer"], strict=True)]
         spread = f"({min(ratios):.1f} to {max(ratios):.1f})"
         print(f"Triton's interpreter / simulator: {statistics.median(ratios):.1f}x {spread}")
-    print("growth with S (B=1, H=8, D=64):")
-    for seq in (512, 1024, 2048):
-        run, _ = simulate(Problem(1, 8, seq, 64), ())
-        run()
-        line(f"  S={seq}", [seconds(run) for _ in range(2)])
+    return peer is not None
+
+
+def growth(longest: int, beside: bool) -> None:
+    """A row for each sequence length; the simulator takes workers where it finds that they pay."""
+    print("growth with S (B=1, H=8, D=64), no checks:")
+    seq = MISSION.seq_q
+    while seq <= longest:
+        problem = Problem(1, 8, seq, 64)
+        time_simulated, extra = seconds(simulate(problem, ())[0]), ""
+        if beside:
+            time_peer = seconds(interpret(problem)[0])
+            extra = f"Triton's interpreter {time_peer:.3f} s, {time_peer / time_simulated:.1f}x"
+        line(f"  S={seq}", [time_simulated], extra)
+        seq *= 2
+
+
+def scaling(seq: int) -> None:
+    """A row for each number of workers up to that of the CPUs."""
+    most = len(os.sched_getaffinity(0))
+    for checks in ((), sim.CHECKS):
+        print(f"workers, S={seq}, {'all' if checks else 'no'} checks:")
+        alone = 0.0
+        for workers in sorted({1, 2, 4, 8, most}):
+            if workers <= most:
+                taken = seconds(simulate(Problem(1, 8, seq, 64), checks, workers)[0])
+                alone = alone or taken
+                line(f"  {workers}", [taken], f"{alone / taken:.2f}x")
+
+
+def main() -> None:
+    """Print the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--longest", type=int, default=4096)
+    options = parser.parse_args()
+    beside = mission(options.repeats)
+    growth(options.longest, beside)
+    scaling(options.longest)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python scripts/deletion_campaign.py [KERNEL | FILE.py[:NAME]]... [--out FILE]
 
-Without kernels, all that are shipped, in all their configurations, and the tests' Triton kernel. A mutant is run on
+Without kernels, all that are shipped, in all their configurations, and those of the tests. A mutant is run on
 small problems (one tile of keys, an even and an odd number, a ragged one), first in lockstep, then in every schedule
 and both async modes, with the strict check; it is killed by the first hazard, deadlock, endless loop or output that
 differs from the original's by a bit. A survivor needs a reason why it is redundant, in
@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from sdpalab.build import build
+from sdpalab.build import Build, build
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
@@ -41,14 +41,14 @@ from sdpalab.kernels.registry import KERNELS, resolve
 from sdpalab.problem import Problem
 from sdpalab.run.sanitize import Modes, default_arch, small_problems
 from sdpalab.run.simulated import SimulatedExecutor
-from sdpalab.sim import Deadlock, SimError, StepLimit, launch
+from sdpalab.sim import Deadlock, Report, SimError, StepLimit
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import source_of
 from sdpalab.sim.parser import parse
 
 ROOT = Path(__file__).resolve().parent.parent
 REASONS = ROOT / "scripts" / "deletion_reasons.json"
-TEST_KERNELS = ("tests/sim/triton_attention.py",)
+TEST_KERNELS = ("tests/sim/triton_attention.py", "tests/kernels/hopper_attention.py")
 LEAST_SHARE = 0.95
 _ALWAYS = ("bar", "barrier", "mbarrier", "fence", "membar", "griddepcontrol")
 _MODIFIERS = {
@@ -141,19 +141,23 @@ class Runner:
     def __init__(self, of: Subject) -> None:
         self.subject = of
         self.expected: list[dict[str, np.ndarray]] = []
+        digests: set[tuple[str, ...]] = set()
         for problem, plan, inputs in of.cases:
             result = SimulatedExecutor(of.arch).run(plan, inputs)
+            digests.add(result.ptx_sha256)
             if result.hazards:
                 raise UserError(f"{of.name} on {problem.label} is not clean itself: {result.hazards[0]}")
-            self.expected.append({name: array.copy() for name, array in result.outputs.items()})
+            self.expected.append(dict(result.outputs))
+        if len(digests) > 1:
+            raise UserError(f"{of.name} does not run the same PTX on all of its problems")
 
-    def verdict(self, module: str, mutant: str, modes: Modes) -> tuple[str, str] | None:
-        """(what killed the mutant, the run that did), or None; ``module`` is the sha256 of the PTX to replace."""
+    def verdict(self, builds: Sequence[Build], modes: Modes) -> tuple[str, str] | None:
+        """(what killed the mutant, the run that did), or None; ``builds`` are the steps', the mutant among them."""
         lockstep = replace(modes, schedules=("lockstep",), async_modes=("late",))
         for wave in (lockstep, modes):
             for options in wave.options(asynchronous=True):
                 for (problem, plan, inputs), expected in zip(self.subject.cases, self.expected, strict=True):
-                    kind = self._run(plan, inputs, module, mutant, options, expected)
+                    kind = self._run(plan, inputs, builds, options, expected)
                     if kind:
                         return kind, f"{problem.label}, {options['schedule']}, {options['async_mode']}"
         return None
@@ -162,44 +166,24 @@ class Runner:
         self,
         plan: LaunchPlan,
         inputs: dict[str, Any],
-        module: str,
-        mutant: str,
+        builds: Sequence[Build],
         options: dict[str, Any],
         expected: dict[str, np.ndarray],
     ) -> str:
-        buffers = {buffer.name: _start(buffer.shape, inputs.get(buffer.name), expected) for buffer in plan.buffers}
-        for name, like in expected.items():
-            buffers[name] = np.full(like.nbytes, 0xFF, np.uint8).view(like.dtype).reshape(like.shape)
-        for step in plan.steps:
-            assert step.module is not None
-            built = build(step.module, self.subject.arch)
-            step = built.completed(step)
-            text = mutant if built.ptx_sha256 == module else built.ptx.decode()
-            args = [buffers[argument] if isinstance(argument, str) else argument for argument in step.args]
-            try:
-                report = launch(
-                    text,
-                    built.entry,
-                    step.grid,
-                    step.block,
-                    args,
-                    dynamic_smem=step.dynamic_smem,
-                    cluster=step.cluster,
-                    **options,
-                )
-            except Deadlock:
-                return "deadlock"
-            except StepLimit:
-                return "endless"
-            if report.hazards:
-                return report.hazards[0].kind
-        same = all(buffers[name].tobytes() == like.tobytes() for name, like in expected.items())
+        kinds: list[str] = []
+
+        def launched(_: Build, report: Report) -> None:
+            kinds.extend(hazard.kind for hazard in report.hazards)
+
+        executor = SimulatedExecutor(self.subject.arch, on_launch=launched, **options)
+        try:
+            outputs = executor.run(plan, inputs, builds=builds).outputs
+        except (Deadlock, StepLimit) as error:
+            return kinds[0] if kinds else "deadlock" if isinstance(error, Deadlock) else "endless"
+        if kinds:
+            return kinds[0]
+        same = all(outputs[name].tobytes() == like.tobytes() for name, like in expected.items())
         return "" if same else "wrong output"
-
-
-def _start(shape: tuple[int, ...], given: Any, expected: dict[str, np.ndarray]) -> Any:
-    """An input's copy; for workspaces, poison of four bytes an element, which is enough for any type in use."""
-    return np.array(given) if given is not None else np.full(int(np.prod(shape)) * 4, 0xFF, np.uint8)
 
 
 def campaign(of: Subject, modes: Modes, reasons: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -207,16 +191,13 @@ def campaign(of: Subject, modes: Modes, reasons: Sequence[dict[str, Any]]) -> di
     runner = Runner(of)
     folders = [*filter(None, [of.kernel.folder]), INCLUDE_DIR]
     mutants: list[dict[str, Any]] = []
-    modules: list[str] = []
     excuses = [dict(entry) for entry in reasons]
-    for step in of.cases[0][1].steps:
-        assert step.module is not None
-        built = build(step.module, of.arch)
-        if built.ptx_sha256 in modules:
-            continue
-        modules.append(built.ptx_sha256)
-        for site in sites(built.ptx.decode(), built.entry, folders):
-            found = runner.verdict(built.ptx_sha256, without(built.ptx.decode(), site), modes)
+    builds = [build(step.module, of.arch) for step in of.cases[0][1].steps if step.module is not None]
+    originals = {built.ptx_sha256: built for built in builds}
+    for module, original in originals.items():
+        for site in sites(original.ptx.decode(), original.entry, folders):
+            mutated = replace(original, ptx=without(original.ptx.decode(), site).encode())
+            found = runner.verdict([mutated if built.ptx_sha256 == module else built for built in builds], modes)
             mutant = {"opcode": site.opcode, "ptx_line": site.ptx_line, "source": site.source, "text": site.source_text}
             if found is not None:
                 mutants.append({**mutant, "killed_by": found[0], "run": found[1]})
@@ -225,7 +206,7 @@ def campaign(of: Subject, modes: Modes, reasons: Sequence[dict[str, Any]]) -> di
     return {
         "subject": of.name,
         "arch": of.arch,
-        "ptx_sha256": modules,
+        "ptx_sha256": list(originals),
         "problems": [problem.label for problem, _, _ in of.cases],
         "mutants": mutants,
     }

@@ -10,7 +10,9 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sdpalab.sim import launch  # noqa: F401  (fills the tables)
 from sdpalab.sim.decode import HANDLERS
@@ -25,6 +27,7 @@ _HEAD = """# Instructions that the simulator executes
 
 Written by `scripts/instruction_page.py` from the tables in `src/sdpalab/sim/isa/`; do not edit. An opcode that is not
 here, and a modifier, type or operand that a handler does not take, raises `UnsupportedInstruction` with its PTX line.
+Forms with a meaning of their own are listed by the modifiers that they begin with.
 No hardware has been compared yet: the expected bits in `tests/sim/` come from the PTX manual.
 
 """
@@ -39,14 +42,17 @@ def page() -> str:
     """The page's text."""
     families: dict[str, list[str]] = {}
     titles: dict[str, str] = {}
-    entries = {**HANDLERS, **ENDS}
-    for name, handler in sorted(entries.items()):
+    names: dict[Callable[..., Any], list[str]] = {}
+    for name, handler in sorted({**HANDLERS, **ENDS}.items()):
+        names.setdefault(handler, []).append(name)
+    for handler, forms in names.items():
         module = inspect.getmodule(handler)
         assert module is not None
         family = module.__name__.rsplit(".", 1)[-1]
         titles[family] = first_sentence(module.__doc__)
         note = first_sentence(inspect.getdoc(handler))
-        families.setdefault(family, []).append(f"- `{name}`" + (f": {note}" if note else ""))
+        listed = ", ".join(f"`{form}`" for form in forms)
+        families.setdefault(family, []).append(f"- {listed}" + (f": {note}" if note else ""))
     parts = [_HEAD]
     parts += [
         f"## {family}\n\n{titles[family]}\n\n" + "\n".join(lines) + "\n\n" for family, lines in sorted(families.items())
@@ -63,7 +69,7 @@ def page() -> str:
 def main() -> int:
     """Write the page."""
     PAGE.write_text(page())
-    print(f"wrote {PAGE.name}: {len(HANDLERS) + len(ENDS)} opcodes")
+    print(f"wrote {PAGE.name}: {len(HANDLERS | ENDS)} opcodes and forms")
     return 0
 
 

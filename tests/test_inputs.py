@@ -35,7 +35,7 @@ def test_shapes_dtypes_and_repeatability(kind: str, dtype: str) -> None:
         assert array.shape == shape
         assert array.dtype == dtype_of(problem)
         assert array.flags.c_contiguous
-        assert np.isfinite(array.astype(np.float64)).all()
+        assert np.isfinite(array.astype(np.float64)).all() or (kind == "nan_heads" and name != "q")
     assert make_inputs(problem, kind, 3).digests() == inputs.digests()
     assert make_inputs(problem, kind, 4).digests()["v"] != inputs.digests()["v"]
     assert len(INPUT_KINDS[kind]) > 40
@@ -116,7 +116,24 @@ def test_onehot_constant_and_negative_are_what_they_are_called() -> None:
     v = make_inputs(SMALL, "constant", 0).v
     assert (v == v[:, :, :1]).all()
     s = scores(SMALL, make_inputs(SMALL, "negative", 0))
-    assert -70.0 < s.min() < s.max() < -50.0
+    assert -130.0 < s.min() < s.max() < -110.0
+
+
+def test_a_plateau_shares_the_weight_with_one_key() -> None:
+    s = scores(SMALL, make_inputs(SMALL, "plateau", 0))
+    weights = np.exp(s - s.max(axis=-1, keepdims=True))
+    assert 0.25 < (1.0 / weights.sum(axis=-1)).min() < (1.0 / weights.sum(axis=-1)).max() < 0.75
+
+
+def test_every_other_head_is_nan() -> None:
+    problem = Problem(3, 2, 5, 8)
+    inputs = make_inputs(problem, "nan_heads", 0)
+    for array in (inputs.k, inputs.v):
+        bad = np.isnan(array.astype(np.float64)).reshape(6, -1)
+        assert (bad.all(axis=1) == bad.any(axis=1)).all()
+        assert np.diff(bad.all(axis=1).astype(int)).all()
+    with pytest.raises(UserError, match="one K/V head only"):
+        make_inputs(Problem(1, 2, 5, 8, kv_heads=1), "nan_heads")
 
 
 def test_needle_refuses_what_it_cannot_do() -> None:

@@ -33,8 +33,9 @@ def test_the_ladders_figures_are_those_of_the_cubin(name: str) -> None:
 def test_every_command_that_there_is_and_no_other_is_listed() -> None:
     from sdpalab.cli import app
 
-    listed = re.findall(r"^\| `sdpalab (\w+)", README, re.MULTILINE)
-    assert listed == [command.callback.__name__ for command in app.registered_commands if command.callback]
+    listed = re.findall(r"^\| `sdpalab ([\w-]+)", README, re.MULTILINE)
+    callbacks = [command.callback.__name__ for command in app.registered_commands if command.callback]
+    assert listed == [name.replace("_", "-") for name in callbacks]
 
 
 def test_nothing_is_left_to_fill_in() -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sdpalab.errors import MachineError, UserError
     from sdpalab.judge.verdict import Case, Status, Verdict
     from sdpalab.kernels.kernel import Config, CudaKernel, Kernel, Numerics, StaticLimits, UnsupportedProblem
-    from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module
+    from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, TiledMap
     from sdpalab.kernels.triton_kernel import TritonKernel
     from sdpalab.problem import MISSION, NAMED_PROBLEMS, TWELVE_CASES, Problem
 
@@ -37,6 +37,7 @@ __all__ = [
     "Problem",
     "StaticLimits",
     "Status",
+    "TiledMap",
     "TritonKernel",
     "UnsupportedProblem",
     "UserError",
@@ -50,7 +51,7 @@ _HOME = {
     "sdpalab.errors": ("MachineError", "UserError"),
     "sdpalab.judge.verdict": ("Case", "Status", "Verdict"),
     "sdpalab.kernels.kernel": ("Config", "CudaKernel", "Kernel", "Numerics", "StaticLimits", "UnsupportedProblem"),
-    "sdpalab.kernels.plan": ("Buffer", "Launch", "LaunchPlan", "Module"),
+    "sdpalab.kernels.plan": ("Buffer", "Launch", "LaunchPlan", "Module", "TiledMap"),
     "sdpalab.kernels.triton_kernel": ("TritonKernel",),
     "sdpalab.problem": ("MISSION", "NAMED_PROBLEMS", "TWELVE_CASES", "Problem"),
 }

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from sdpalab.commands import build, doctor, judge, kernels, repro, sanitize, verify
+from sdpalab.commands import build, doctor, judge, kernels, repro, sanitize, torch_matrix, verify
 from sdpalab.errors import MachineError, UserError
 
 __all__ = ["app", "main"]
@@ -32,6 +32,7 @@ for command in (
     build.build,
     judge.judge,
     sanitize.sanitize,
+    torch_matrix.torch_matrix,
     verify.verify,
 ):
     app.command()(command)

@@ -39,7 +39,11 @@ def test_passed_needs_errors_below_their_limits_and_arrays(sample: Sample) -> No
     for spoil, message in (
         (lambda case: case["errors"].update(max_abs=1.0), "PASSED with max_abs"),
         (lambda case: case.update(limits=None), "PASSED needs its errors and limits"),
-        (lambda case: case["errors"].update(not_finite=3), "not finite"),
+        (lambda case: case["errors"].update(rms_row_rel_l2=1.0), "PASSED with rms_row_rel_l2"),
+        (lambda case: case["errors"].update(not_finite=3, exact_wrong=1), "PASSED with not_finite, exact_wrong"),
+        (lambda case: case["errors"].pop("exact"), "Field required"),
+        (lambda case: case["limits"].pop("rms_row_rel_l2"), "Field required"),
+        (lambda case: case.update(original_contract=False), "original_contract False is not what its errors say"),
         (lambda case: case["digests"].pop("o"), "without the digest of o"),
         (lambda case: case["digests"].update(o="abc"), "not a sha256"),
         (lambda case: case.update(status="INCORRECT"), "needs a reason"),
@@ -54,6 +58,8 @@ def test_passed_needs_errors_below_their_limits_and_arrays(sample: Sample) -> No
             VerdictRecord.model_validate(record)
     with pytest.raises(ValidationError, match="its cases say PASSED"):
         VerdictRecord.model_validate({**good, "status": "INCORRECT", "passed": False})
+    with pytest.raises(ValidationError, match="4 cases keep the original contract"):
+        VerdictRecord.model_validate({**good, "original_contract": 3})
     with pytest.raises(ValidationError, match="its cases say INFRA_ERROR"):
         VerdictRecord.model_validate({**good, "cases": []})
 

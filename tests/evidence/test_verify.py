@@ -182,6 +182,34 @@ FORGERIES: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
         lambda r: case(r)["limits"].update(rel_l2=case(r)["limits"]["rel_l2"] * 1.001),
         "limits rel_l2",
     ),
+    "a new limit wider": (
+        "00-honest",
+        lambda r: case(r)["limits"].update(rms_row_rel_l2=case(r)["limits"]["rms_row_rel_l2"] * 1.001),
+        "limits rms_row_rel_l2",
+    ),
+    "a rule dropped": ("00-honest", lambda r: case(r)["limits"].pop("rms_row_rel_l2"), "fields of its limits"),
+    "an error dropped": ("00-honest", lambda r: case(r)["errors"].pop("rms_row_rel_l2"), "fields of its errors"),
+    "the exact elements forgotten": (
+        "00-honest",
+        lambda r: case(r, 1)["errors"].update(exact=0),
+        "errors exact is 0 in the record and",
+    ),
+    "wrong exact elements excused": (
+        "01-wrong-scale",
+        lambda r: case(r, 1)["errors"].update(exact_wrong=3),
+        "errors exact_wrong is 3 in the record and 0",
+    ),
+    "rows left out": ("00-honest", lambda r: case(r)["errors"].update(ignored_rows=8), "errors ignored_rows"),
+    "the original contract": (
+        "01-wrong-scale",
+        lambda r: case(r).update(original_contract=not case(r)["original_contract"]),
+        "by its errors the original contract is",
+    ),
+    "the count of the original contract": (
+        "00-honest",
+        lambda r: r["verdict"].update(original_contract=5),
+        "4 of its cases keep the original contract, not 5",
+    ),
     "an error halved": ("00-honest", lambda r: case(r)["errors"].update(max_abs=1e-5), "errors max_abs"),
     "the worst row moved": ("00-honest", lambda r: case(r)["errors"].update(worst_row=[0, 0, 1]), "errors worst_row"),
     "the worst element out of range": (
@@ -228,6 +256,21 @@ FORGERIES: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
         "00-honest",
         lambda r: case(r)["run"]["numerics"].update(probabilities="bfloat16"),
         "declare different numerics",
+    ),
+    "coarser numerics in every case": (
+        "00-honest",
+        lambda r: [c["run"]["numerics"].update(probabilities="float8_e4m3fn") for c in r["verdict"]["cases"]],
+        "limits intended_rel_l2",
+    ),
+    "quantised after all": (
+        "00-honest",
+        lambda r: case(r)["run"]["numerics"].update(quantised={"dtype": "float8_e4m3fn", "rows": 0}),
+        "limits intended_rel_l2",
+    ),
+    "numerics of no rule": (
+        "00-honest",
+        lambda r: case(r)["run"]["numerics"].update(accumulate="bfloat16"),
+        "no rule for the numerics",
     ),
     "other PTX": ("00-honest", lambda r: case(r)["run"].update(ptx_sha256=["0" * 64]), "ran the PTX in this bundle"),
     "no PTX": ("00-honest", lambda r: case(r)["run"].pop("ptx_sha256"), "ran the PTX in this bundle"),

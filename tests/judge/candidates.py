@@ -43,7 +43,7 @@ def previous_output(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> An
 def noisy(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
     out = good(q, k, v, scale=scale, causal=causal)
     CALLS["noisy"] += 1
-    return out if CALLS["noisy"] % 2 else torch.nextafter(out, out + 1)
+    return out if CALLS["noisy"] % 3 else torch.nextafter(out, out + 1)
 
 
 def changes_v(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
@@ -100,10 +100,8 @@ def segfaults(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
 
 
 def hangs_in_children(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
-    child = os.fork()
-    if not child:
-        time.sleep(600)
-    print(f"child {child}", flush=True)
+    if not os.fork() and not os.fork():
+        print("child of a child", flush=True)
     time.sleep(600)
 
 

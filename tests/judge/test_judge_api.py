@@ -161,7 +161,7 @@ def test_what_cannot_be_judged(candidate: Any, words: str) -> None:
     [
         ("def kernel(:\n", "SyntaxError"),
         ("x = 1\nimport no_such_module_at_all\n", r"No module named 'no_such_module_at_all'.*line 2"),
-        ("import os\nos._exit(5)\n", "does not load: its process ended with exit code 5"),
+        ("import os\nos._exit(5)\n", "does not load: the process ended with exit code 5"),
         ("import sys\nsys.exit(1)\n", "SystemExit"),
     ],
 )

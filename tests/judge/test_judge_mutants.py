@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
 from sdpalab.judge.evaluate import Evidence, evaluate
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import MISSION, TWELVE_CASES, Problem
 
 Array = npt.NDArray[Any]
@@ -23,7 +25,7 @@ DECLARED = {
     "kind": "cuda",
     "device": "none",
     "config": "",
-    "numerics": {"accumulate": "float32", "probabilities": "problem"},
+    "numerics": asdict(Numerics()),
 }
 UNDECLARED = {"kind": "callable", "device": "none", "config": ""}
 
@@ -55,8 +57,10 @@ def softmax_then_round(problem: Problem, inputs: Inputs) -> Array:
 @pytest.mark.parametrize(("dtype", "causal"), [("float16", False), ("bfloat16", True)])
 @pytest.mark.parametrize("kind", list(INPUT_KINDS))
 def test_right_outputs_pass(kind: str, causal: bool, dtype: str) -> None:
-    for problem in (Problem(1, 2, 99, 64, kv_heads=1), Problem(1, 2, 2, 32), Problem(1, 1, 1, 64)):
+    for problem in (Problem(1, 4, 99, 64, kv_heads=2), Problem(1, 2, 2, 32), Problem(1, 1, 1, 64)):
         problem = problem.with_(causal=causal, dtype=dtype)
+        if kind == "nan_heads" and problem.kv_heads == 1:
+            continue
         inputs = make_inputs(problem, kind, 5)
         for out in (
             online(problem, inputs, tile=16),
@@ -119,6 +123,21 @@ def test_a_planted_bug_is_found(bug: str, problem: Problem, kind: str, dtype: st
     assert f"worst row (b={b}, h={h}, i={i})" in found.reason
     b, h, i, d = found.errors.max_abs_index
     assert f"at (b={b}, h={h}, i={i}, d={d})" in found.reason
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_under_a_causal_mask_the_rms_of_the_rows_shows_what_the_norm_over_all_hides(dtype: str) -> None:
+    """The first rows, which a 16-bit accumulator hardly touches, are most of the norm."""
+    problem = MISSION.with_(causal=True, dtype=dtype)
+    inputs = make_inputs(problem, "normal", 0)
+    assert judged(problem, inputs, online(problem, inputs)).status is Status.PASSED
+    found = judged(problem, inputs, online(problem, inputs, bug="accumulator"))
+    assert found.status is Status.INCORRECT
+    assert "RMS of the rows' relative L2" in found.reason
+    assert found.errors is not None
+    assert found.limits is not None
+    assert found.errors.rel_l2 < found.limits.rel_l2
+    assert found.errors.rms_row_rel_l2 > found.limits.rms_row_rel_l2
 
 
 def test_scores_in_sixteen_bits_are_lower_precision_than_any_declares() -> None:

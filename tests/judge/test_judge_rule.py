@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -17,7 +18,7 @@ from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.numerics import intended_output
 from sdpalab.judge.reference import attention_float64
 from sdpalab.judge.rule import LEAST_SUBNORMAL, UNIT_ROUNDOFF, broken_rules, half_ulp, limits_for, measure, row_errors
-from sdpalab.judge.verdict import Limits
+from sdpalab.judge.verdict import LIMITED, Limits
 from sdpalab.judge.yardstick import torch_output
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
@@ -90,7 +91,7 @@ def test_intended_numerics_follow_the_declaration() -> None:
     reference = oracle(problem, same)
     after, first = (intended(problem, same, normalise_first=order) for order in (False, True))
     assert measure(first, reference, "bfloat16").rel_l2 > 1.5 * measure(after, reference, "bfloat16").rel_l2
-    for wrong in (Numerics(accumulate="float16"), Numerics(probabilities="float8")):
+    for wrong in (Numerics(accumulate="bfloat16"), Numerics(probabilities="float8")):
         with pytest.raises(UserError, match="numerics"):
             intended(problem, inputs, wrong)
 
@@ -126,11 +127,19 @@ def test_each_rule_can_be_the_only_one_that_is_broken() -> None:
     out = good.astype(np.float64)
     row = np.unravel_index(np.argmax(np.linalg.norm(reference, axis=-1)), reference.shape[:-1])
     out[(*row, 5)] = reference[(*row, 5)] + 1.5 * limits.max_abs
-    high_row = Limits(limits.max_abs, limits.rel_l2, 1.0, *[0.0] * 3)
+    high_row = replace(limits, rms_row_rel_l2=1.0, worst_row_rel_l2=1.0)
     assert broken(out, reference, high_row) == ("max_abs",)
 
-    # A small relative error everywhere: 1.2 times what is honest on average, less than the worst honest row's.
-    assert broken(reference * (1.0 + 1.1 * limits.rel_l2), reference, limits) == ("rel_l2",)
+    # A small relative error everywhere: more than is honest on average, less than the worst honest row's.
+    everywhere = reference * (1.0 + 1.1 * limits.rel_l2)
+    assert broken(everywhere, reference, limits) == ("rel_l2", "rms_row_rel_l2")
+    assert broken(everywhere, reference, replace(limits, rms_row_rel_l2=1.0)) == ("rel_l2",)
+
+    # The same in the half of the rows that have the smaller norms: of all they are the lesser part.
+    norms = np.linalg.norm(reference, axis=-1, keepdims=True)
+    some = np.where(norms < np.median(norms), everywhere, reference)
+    rms = 0.9 * measure(some, reference, "float16").rms_row_rel_l2
+    assert broken(some, reference, replace(limits, rms_row_rel_l2=rms)) == ("rms_row_rel_l2",)
 
     # One row, the smallest of all.
     out = reference.copy()
@@ -175,16 +184,25 @@ def test_limits_are_made_as_stated_and_never_below_their_floor() -> None:
     inputs = make_inputs(problem, "normal", 0)
     reference = oracle(problem, inputs)
     limits = limits_for(reference, inputs.v, [intended(problem, inputs)], "float16")
-    assert limits.yardstick_max_abs == limits.intended_rel_l2 == limits.intended_worst_row_rel_l2 == 0.0
+    assert limits.yardstick_max_abs == 0.0
+    assert {getattr(limits, f"intended_{name}") for name in LIMITED} == {0.0}
     assert limits.max_abs == half_ulp(float(np.abs(reference).max()), "float16")
-    assert limits.rel_l2 == 1.5 * 2.0**-12
+    assert limits.rel_l2 == limits.rms_row_rel_l2 == 1.5 * 2.0**-12
     assert limits.worst_row_rel_l2 == 2.0 * 2.0**-12
 
     reference, good, limits = a_case()
     assert limits.rel_l2 == 1.5 * limits.intended_rel_l2
+    assert limits.rms_row_rel_l2 == 1.5 * limits.intended_rms_row_rel_l2
     assert limits.worst_row_rel_l2 == 2.0 * limits.intended_worst_row_rel_l2
-    assert limits.max_abs == 2.0 * limits.yardstick_max_abs + half_ulp(float(np.abs(reference).max()), "float16")
+    rounding = half_ulp(float(np.abs(reference).max()), "float16")
+    assert limits.max_abs == 2.0 * max(limits.yardstick_max_abs, limits.intended_max_abs) + rounding
+    for yardstick, own in ((good, reference * 1.01), (reference * 1.01, good)):
+        largest = 0.01 * float(np.abs(reference).max())
+        assert limits_for(reference, yardstick, [own], "float16").max_abs == pytest.approx(2.0 * largest + rounding)
     looser = limits_for(reference, good, [good, reference * 1.01], "float16")
     assert looser.intended_rel_l2 == pytest.approx(0.01)
     with pytest.raises(ValueError, match="not finite"):
         limits_for(reference, good * np.float16(np.nan), [good], "float16")
+    overflown = good.copy()
+    overflown[0, 0, 0, 0] = np.inf
+    assert limits_for(reference, good, [overflown], "float16").intended_rel_l2 < limits.rel_l2

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from sdpalab.judge import Case, Errors, Limits, Status, Verdict
+from sdpalab.judge.verdict import keeps_original_contract
 from sdpalab.problem import MISSION
 
-ERRORS = Errors(1e-4, (0, 0, 0, 0), 2e-4, 3e-4, (0, 0, 0), 0)
-LIMITS = Limits(2e-4, 3e-4, 6e-4, 1e-4, 2e-4, 3e-4)
+ERRORS = Errors(1e-4, (0, 0, 0, 0), 2e-4, 2e-4, 3e-4, (0, 0, 0), 0)
+LIMITS = Limits(2e-4, 3e-4, 3e-4, 6e-4, 1e-4, 1e-4, 2e-4, 2e-4, 3e-4)
 PASSED = Case("a", MISSION, "normal", 0, Status.PASSED, errors=ERRORS, limits=LIMITS)
 WRONG = Case("b", MISSION, "normal", 0, Status.INCORRECT, "max error", ERRORS, LIMITS)
 INFRA = Case("c", MISSION, "normal", 0, Status.INFRA_ERROR, "no space")
@@ -36,7 +37,9 @@ def test_the_good_status_is_a_str() -> None:
         {"errors": replace(ERRORS, rel_l2=4e-4)},
         {"errors": replace(ERRORS, worst_row_rel_l2=7e-4)},
         {"errors": replace(ERRORS, worst_row_rel_l2=float("nan"))},
+        {"errors": replace(ERRORS, rms_row_rel_l2=4e-4)},
         {"errors": replace(ERRORS, not_finite=1)},
+        {"errors": replace(ERRORS, exact=5, exact_wrong=1)},
         {"limits": replace(LIMITS, rel_l2=float("nan"))},
         *({"status": status} for status in Status if status is not Status.PASSED),
     ],
@@ -44,6 +47,26 @@ def test_the_good_status_is_a_str() -> None:
 def test_an_illegal_record_cannot_be_built(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="case a"):
         replace(PASSED, **changes)
+
+
+def test_the_original_contract_is_counted_and_decides_nothing() -> None:
+    """0.06 and 1e-3, both inclusive, and nothing that is not finite."""
+    for changes, kept in (
+        ({}, True),
+        ({"max_abs": 0.06, "rel_l2": 1e-3}, True),
+        ({"max_abs": 0.0601}, False),
+        ({"rel_l2": 1.001e-3}, False),
+        ({"not_finite": 1}, False),
+        ({"worst_row_rel_l2": 1.0, "exact_wrong": 7}, True),
+    ):
+        assert keeps_original_contract(replace(ERRORS, **changes)) is kept, changes
+    assert (WRONG.original_contract, WRONG.status) == (True, Status.INCORRECT)
+    loose = replace(PASSED, errors=replace(ERRORS, max_abs=0.1), limits=replace(LIMITS, max_abs=0.2))
+    assert (loose.original_contract, loose.status) == (False, Status.PASSED)
+    assert INFRA.original_contract is None
+    assert verdict(PASSED, loose, WRONG, INFRA).original_contract == 2
+    assert verdict(PASSED, loose, WRONG, INFRA).to_dict()["original_contract"] == 2
+    assert [case["original_contract"] for case in verdict(loose, INFRA).to_dict()["cases"]] == [False, None]
 
 
 def test_a_verdict_is_that_of_its_worst_case() -> None:

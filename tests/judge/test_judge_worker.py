@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -60,10 +61,10 @@ def cases() -> dict[int, Case]:
         ("eats_memory", Status.CRASHED, "MemoryError"),
         ("leaves", Status.CRASHED, "exit code 0; it last printed: .*about to leave"),
         ("segfaults", Status.CRASHED, "SIGSEGV"),
-        ("forges_a_pass", Status.CRASHED, "a message that is none .*status 'PASSED'"),
+        ("forges_a_pass", Status.CRASHED, "a message that answers no order"),
         ("sends_garbage", Status.CRASHED, "header that cannot be read"),
         ("looks_around", Status.PASSED, ""),
-        ("hangs_in_children", Status.TIMED_OUT, r"no answer within 10 s; it last printed: child \d+"),
+        ("hangs_in_children", Status.TIMED_OUT, r"no answer within 10 s; it last printed: child of a child"),
     ],
 )
 def test_every_candidate_has_its_status(cases: dict[int, Case], name: str, status: Status, words: str) -> None:
@@ -77,11 +78,11 @@ def test_every_candidate_has_its_status(cases: dict[int, Case], name: str, statu
     assert (case.errors is None) == (status in (Status.BAD_OUTPUT, Status.CRASHED, Status.TIMED_OUT))
 
 
-def test_nothing_is_left_running(cases: dict[int, Case]) -> None:
-    found = re.search(r"child (\d+)", cases[problem_of("hangs_in_children").seq_q].reason)
-    assert found is not None
-    pid = int(found[1])
-    assert _wait(lambda: not _running(pid), 5)
+def test_the_bystander_after_them_all_is_untouched_bit_for_bit(cases: dict[int, Case]) -> None:
+    case = cases[max(cases)]
+    alone = judge_candidate(f"{FILE}:good", [CaseSpec(case.name, case.problem)]).cases[0]
+    assert case.status is Status.PASSED
+    assert case == alone
 
 
 def _wait(condition: Callable[[], bool], seconds: float) -> bool:
@@ -91,28 +92,24 @@ def _wait(condition: Callable[[], bool], seconds: float) -> bool:
     return condition()
 
 
-def _running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
-
-
-def test_the_bystander_after_them_all_is_untouched_bit_for_bit(cases: dict[int, Case]) -> None:
-    case = cases[max(cases)]
-    alone = judge_candidate(f"{FILE}:good", [CaseSpec(case.name, case.problem)]).cases[0]
-    assert case.status is Status.PASSED
-    assert case == alone
+def _named(name: str) -> list[str]:
+    """Numbers of the running processes that call themselves so."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if file.read_text().strip() == name:
+                found.append(file.parent.name)
+    return found
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_a_judge_that_is_stopped_leaves_no_worker(tmp_path: Path, sent: signal.Signals) -> None:
-    file, note = tmp_path / "slow.py", tmp_path / "pid"
+    name = f"slow-{os.getpid()}"
+    file = tmp_path / "slow.py"
     file.write_text(
-        "import os, time\n"
+        "import ctypes, time\n"
         "def slow(q, k, v, *, scale, causal):\n"
-        f"    open({str(note)!r} + '.new', 'w').write(str(os.getpid()))\n"
-        f"    os.rename({str(note)!r} + '.new', {str(note)!r})\n"
+        f"    ctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)  # PR_SET_NAME\n"
         "    time.sleep(600)\n"
     )
     code = (
@@ -121,10 +118,10 @@ def test_a_judge_that_is_stopped_leaves_no_worker(tmp_path: Path, sent: signal.S
     )
     judge = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     try:
-        _wait(note.exists, 60)
+        assert _wait(lambda: bool(_named(name)), 60)
         judge.send_signal(sent)
         assert judge.wait(timeout=30) != 0
-        assert _wait(lambda: not _running(int(note.read_text())), 10)
+        assert _wait(lambda: not _named(name), 10)
     finally:
         judge.kill()
 

@@ -13,8 +13,9 @@ from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, CudaKernel
 from sdpalab.problem import Problem
 from sdpalab.run import RunResult, SimulatedExecutor
+from sdpalab.run.sanitize import default_arch
 
-__all__ = ["assert_computes", "assert_gate", "ptx_of", "resources_of", "run"]
+__all__ = ["assert_computes", "assert_gate", "judged", "ptx_of", "resources_of", "run"]
 
 
 def run(
@@ -28,24 +29,34 @@ def run(
 ) -> RunResult:
     """One simulated run on inputs of ``kind``; with ``less_smem`` bytes less shared memory than the plan asks for.
 
-    ``options`` are the simulator's, such as ``schedule="reverse"``.
+    ``options`` are the executor's, such as ``schedule="reverse"``; the architecture is the kernel's default.
     """
+    options.setdefault("arch", default_arch(kernel))
     inputs = make_inputs(problem, kind)
     plan = kernel.launch_plan(problem, config)
     steps = tuple(replace(step, dynamic_smem=step.dynamic_smem - less_smem) for step in plan.steps)
     return SimulatedExecutor(**options).run(replace(plan, steps=steps), {"q": inputs.q, "k": inputs.k, "v": inputs.v})
 
 
-def assert_computes(
-    kernel: CudaKernel, problem: Problem, config: Config | None = None, *, kind: str = "normal"
+def judged(
+    kernel: CudaKernel, problem: Problem, result: RunResult, config: Config | None = None, *, kind: str = "normal"
 ) -> Evidence:
-    """The kernel's result is within the judge's limits, without a hazard and with its inputs untouched."""
-    result = run(kernel, problem, config, kind=kind)
+    """What the judge makes of a run of :func:`run` on the same inputs."""
     reply = {"hazards": list(result.hazards), "hazard_count": len(result.hazards), "changed": result.changed_inputs}
     about = {"numerics": asdict(kernel.numerics), "device": result.device, "config": str(config)}
     outputs = {"first": result.outputs["o"], "second": result.outputs["o"]}
-    evidence = evaluate(problem, make_inputs(problem, kind), about, reply, outputs)
-    assert evidence.status is Status.PASSED, f"{problem.label} {kind} {config}: {evidence.reason}"
+    return evaluate(problem, make_inputs(problem, kind), about, reply, outputs)
+
+
+def assert_computes(
+    kernel: CudaKernel, problem: Problem, config: Config | None = None, *, kind: str = "normal", **options: Any
+) -> Evidence:
+    """The kernel's result is within the judge's limits, without a hazard and with its inputs untouched.
+
+    ``options`` are those of :func:`run`.
+    """
+    evidence = judged(kernel, problem, run(kernel, problem, config, kind=kind, **options), config, kind=kind)
+    assert evidence.status is Status.PASSED, f"{problem.label} {kind} {config} {options}: {evidence.reason}"
     return evidence
 
 

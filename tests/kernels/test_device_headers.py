@@ -17,6 +17,8 @@ from sdpalab.sim import launch
 
 ARCHS = ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
 HEADERS = sorted(path.name for path in INCLUDE_DIR.glob("*.cuh"))
+WRAPPERS = ["cluster.cuh", "ptx.cuh", "ptx_sm90.cuh", "wgmma.cuh"]
+"""Those that hold instructions."""
 DEFINES = {"HEAD_DIM": "64", "CAUSAL": "0", "DTYPE_BF16": "0"}
 
 
@@ -36,20 +38,25 @@ def test_only_headers_hold_assembly() -> None:
     assert {"scalar.cu", "wmma.cu", "flash.cu"} <= {path.name for path in kernels}
     for path in kernels:
         assert not re.search(r"\basm\b", path.read_text()), path.name
-    holders = [name for name in HEADERS if re.search(r"\basm\b", (INCLUDE_DIR / name).read_text())]
-    assert holders == ["ptx.cuh"]
+    assert [name for name in HEADERS if re.search(r"\basm\b", (INCLUDE_DIR / name).read_text())] == WRAPPERS
 
 
-def test_one_wrapper_an_instruction_and_memory_is_clobbered() -> None:
-    text = (INCLUDE_DIR / "ptx.cuh").read_text()
+PURE = ("mma", "ex2", "rcp", "cvt", "mov", "mapa")
+"""Instructions that only compute, which the compiler may move and merge."""
+
+
+@pytest.mark.parametrize("header", WRAPPERS)
+def test_one_wrapper_an_instruction_and_memory_is_clobbered(header: str) -> None:
+    text = (INCLUDE_DIR / header).read_text().partition("namespace ptx {")[2].partition("}  // namespace ptx")[0]
     statements = re.findall(r"asm( volatile)?\((.*?)\);\n", text, re.DOTALL)
     names = re.findall(r"__forceinline__ [\w ]+ (\w+)\(", text)
-    assert len(statements) == len(names) - 1  # smem_address is the compiler's own
-    for volatile, body in statements:
-        (instruction,) = re.findall(r'^\s*"(\w+)', body)
-        touches_memory = instruction in ("cp", "ldmatrix")
-        assert bool(volatile) == touches_memory, body
-        assert ('"memory"' in body) == touches_memory, body
+    names = [name for name in names if name != "smem_address"]  # that is the compiler's own
+    assert len(statements) == len(names)
+    for name, (volatile, body) in zip(names, statements, strict=True):
+        instruction = re.findall(r'"([a-z]\w*)', body)[0]  # behind the declaration of a predicate, where there is one
+        assert name.startswith(instruction) or instruction == "mov", body
+        assert bool(volatile) == (instruction not in PURE), body
+        assert ('"memory"' in body) == (instruction not in (*PURE, "setmaxnreg")), body
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -276,6 +283,48 @@ def test_tiles_of_the_mask_agree_with_its_definition(causal: int) -> None:
             assert (out[:, row, 1] == sum(tile[: row + 1].any() for tile in tiles)).all()
             whole = [tile[row:].all() and tile.shape[1] == 8 for tile in tiles]
             assert (out[row, :, 2] == [*whole, False].index(False)).all()
+
+
+def test_descriptors_have_the_manuals_fields() -> None:
+    source = """
+        #include "wgmma.cuh"
+        __global__ void probe(unsigned long long* out, unsigned smem) {
+            const unsigned long long q = tile_descriptor<64>(smem), v = tile_descriptor<128>(smem);
+            out[0] = q;
+            out[1] = v;
+            for (int d = 0; d < 8; ++d) {
+                out[2 + d] = q + column_step<64>(d);
+                out[10 + d] = v + row_step(d);
+            }
+        }"""
+    smem = 0x32400
+    out = np.zeros(18, np.uint64)
+    _launch(source, 1, [out, smem])
+
+    def fields(word: int) -> tuple[int, ...]:  # start, leading and stride offset in bytes, swizzle, and all other bits
+        return *((word >> at & 0x3FFF) << 4 for at in (0, 16, 32)), word >> 62, word & ~(3 << 62 | 0x3FFF3FFF3FFF)
+
+    steps = [fields(int(word)) for word in out]
+    assert steps[0] == (smem, 64 * 128, 1024, 1, 0)
+    assert steps[1] == (smem, 128 * 128, 1024, 1, 0)
+    # 16 columns are 32 bytes, four times a panel; 16 rows of 128 bytes.
+    assert steps[2:10] == [(smem + d // 4 * 64 * 128 + d % 4 * 32, *steps[0][1:]) for d in range(8)]
+    assert steps[10:] == [(smem + d * 16 * 128, *steps[1][1:]) for d in range(8)]
+
+
+def test_a_ring_changes_its_parity_with_each_pass() -> None:
+    source = """
+        #include "ring.cuh"
+        __global__ void probe(int* out) {
+            RingPosition<3> at;
+            for (int i = 0; i < 8; ++i, at.advance()) {
+                out[2 * i] = at.stage;
+                out[2 * i + 1] = at.parity;
+            }
+        }"""
+    out = np.full((8, 2), -1, np.int32)
+    _launch(source, 1, [out])
+    assert out.tolist() == [[i % 3, i // 3 % 2] for i in range(8)]
 
 
 def test_headers_name_no_place_of_this_machine() -> None:

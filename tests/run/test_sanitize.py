@@ -280,9 +280,14 @@ def test_sarif_of_findings_in_cuda_sources(tmp_path: Path) -> None:
     for result, finding in zip(results, outcome.findings, strict=True):
         at = result["locations"][0]["physicalLocation"]
         assert at["region"]["startLine"] == int(finding.source.rpartition(":")[2])
-        (ptx,) = result["relatedLocations"]
+        ptx, *others = result["relatedLocations"]
         assert ptx["physicalLocation"]["region"]["startLine"] == finding.ptx_line
         assert ptx["physicalLocation"]["artifactLocation"]["uri"].endswith(".ptx")
+        assert (finding.kind == "async") <= (finding.other is not None)
+        if finding.other is not None:  # the other party's two places
+            lines = [other["physicalLocation"]["region"]["startLine"] for other in others]
+            assert lines == [int(finding.other.source.rpartition(":")[2]), finding.other.ptx_line]
+            assert all(finding.other.text in other["message"]["text"] for other in others)
     found = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results}
     assert "src/sdpalab/kernels/include/ptx.cuh" in found
     elsewhere = to_sarif(outcome, version="1", root=ROOT / "tests", directories=[kernels, INCLUDE_DIR])

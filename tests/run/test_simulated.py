@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -11,7 +12,7 @@ import pytest
 
 from sdpalab.build import BuildError, Cache, build
 from sdpalab.errors import UserError
-from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module
+from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, TiledMap
 from sdpalab.run import Executor, SimulatedExecutor
 from sdpalab.sim import LaunchError
 
@@ -90,6 +91,20 @@ def test_digests_are_those_of_the_built_ptx(executor: SimulatedExecutor, inputs:
     assert result.ptx_sha256 == (hashlib.sha256(build(step.module).ptx).hexdigest(),)
 
 
+def test_builds_that_are_given_are_what_runs(inputs: dict[str, np.ndarray]) -> None:
+    plan = _plan(_launch("add", "a", "b", "c", 1.0 / 3.0, N))
+    (step,) = plan.steps
+    assert step.module is not None
+    built = build(step.module)
+    assert built.ptx.count(b"fma.rn.f32") == 1
+    spoilt = replace(built, ptx=built.ptx.replace(b"fma.rn.f32", b"fma.rz.f32"))
+    plain, result = (SimulatedExecutor().run(plan, inputs, builds=builds) for builds in (None, [spoilt]))
+    difference = np.abs(plain.outputs["c"]) - np.abs(result.outputs["c"])
+    assert (difference >= 0).all()
+    assert (difference > 0).any()
+    assert result.ptx_sha256 == (spoilt.ptx_sha256,)
+
+
 @pytest.mark.parametrize("poison", [0xFF, 0x5A])
 def test_what_is_not_written_is_poison(executor: Executor, inputs: dict[str, np.ndarray], poison: int) -> None:
     result = executor.run(_plan(_launch("add", "a", "b", "c", 1.0, 60)), inputs, poison=poison)
@@ -130,6 +145,87 @@ def test_bfloat16_buffers(executor: Executor) -> None:
     result = executor.run(LaunchPlan(buffers, (_launch("twice", "x", "y", threads=32, blocks=1),)), {"x": x})
     assert result.outputs["y"].dtype == ml_dtypes.bfloat16
     np.testing.assert_array_equal(result.outputs["y"].astype(np.float32), 2 * x.astype(np.float32))
+
+
+TRANSFER = r"""
+struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };
+__device__ unsigned address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+// One warp: a box [1, 8, 64] from one tensor to the same place of another, and as it lies in shared memory.
+__global__ void transfer(const __grid_constant__ CUtensorMap in, const __grid_constant__ CUtensorMap out,
+                         unsigned* image, int row, int head) {
+    __shared__ alignas(1024) unsigned tile[256];
+    __shared__ alignas(8) unsigned long long full;
+    if (threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(address(&full)) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 1024;" :: "r"(address(&full)) : "memory");
+        asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                     " [%0], [%1, {%2, %3, %4}], [%5];"
+                     :: "r"(address(tile)), "l"(&in), "r"(0), "r"(row), "r"(head), "r"(address(&full)) : "memory");
+    }
+    __syncwarp();
+    asm volatile("{ .reg .pred done;\nAGAIN: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n"
+                 "@!done bra AGAIN; }" :: "r"(address(&full)) : "memory");
+    for (int i = threadIdx.x; i < 256; i += 32) image[i] = tile[i];
+    if (threadIdx.x == 0) {
+        asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];"
+                     :: "l"(&out), "r"(0), "r"(row), "r"(head), "r"(address(tile)) : "memory");
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    }
+}
+"""
+HEADS = (3, 13, 64)
+"""The shape of a tensor that is transferred: the last box of 8 rows ends within the next head."""
+
+
+def _transfer(in_map: TiledMap, out_map: TiledMap, row: int, head: int) -> LaunchPlan:
+    buffers = (
+        Buffer("x", HEADS, "float16", "in"),
+        Buffer("y", HEADS, "float16", "out"),
+        Buffer("image", (8, 64), "float16", "out"),
+    )
+    module = Module("transfer.cu", TRANSFER, "transfer")
+    return LaunchPlan(buffers, (Launch((1, 1, 1), (32, 1, 1), (in_map, out_map, "image", row, head), module=module),))
+
+
+@pytest.mark.parametrize("swizzle", ["none", "128B"])
+def test_a_tiled_map_is_a_tensor_map_of_its_buffer(swizzle: str) -> None:
+    x = np.arange(np.prod(HEADS), dtype=np.uint16).reshape(HEADS).view(np.float16)
+    plan = _transfer(TiledMap("x", (1, 8, 64), swizzle), TiledMap("y", (1, 8, 64), swizzle), 8, 1)
+    result = SimulatedExecutor("sm_90a").run(plan, {"x": x})
+    assert (result.hazards, result.changed_inputs) == ((), ())
+    expected = np.full(HEADS, 0xFFFF, np.uint16).view(np.float16)
+    expected[1, 8:] = x[1, 8:]  # a store leaves out what is outside: the next head keeps its poison
+    assert result.outputs["y"].tobytes() == expected.tobytes()
+    box = np.zeros((8, 8, 8), np.float16)  # row, chunk of 16 bytes, element; what is outside is zeros
+    box[:5] = x[1, 8:].reshape(5, 8, 8)
+    chunk = np.arange(8)
+    placed = box if swizzle == "none" else box[chunk[:, None], chunk ^ chunk[:, None]]
+    assert result.outputs["image"].tobytes() == placed.tobytes()
+
+
+def test_a_tiled_map_may_have_axes_of_its_own() -> None:
+    # Of the same buffer: [3, 13, 64] as [13, 3, 64], rows outside and heads inside.
+    x = np.arange(np.prod(HEADS), dtype=np.uint16).reshape(HEADS).view(np.float16)
+    turned = {"shape": (13, 3, 64), "strides": (128, 13 * 128, 2)}
+    plan = _transfer(TiledMap("x", (8, 1, 64), **turned), TiledMap("y", (8, 1, 64), **turned), 2, 8)
+    result = SimulatedExecutor("sm_90a").run(plan, {"x": x})
+    assert result.hazards == ()
+    expected = np.full(HEADS, 0xFFFF, np.uint16).view(np.float16)
+    expected[2, 8:] = x[2, 8:]
+    assert result.outputs["y"].tobytes() == expected.tobytes()
+
+
+def test_wrong_tiled_maps_are_refused() -> None:
+    good = TiledMap("y", (1, 8, 64))
+    executor, x = SimulatedExecutor("sm_90a"), np.zeros(HEADS, np.float16)
+    with pytest.raises(UserError, match="step 1 of the plan names buffer 'z'; the plan has: x, y, image"):
+        executor.run(_transfer(TiledMap("z", (1, 8, 64)), good, 0, 0), {"x": x})
+    with pytest.raises(LaunchError, match=r"step 1 of the plan, map of buffer x: .* at most 128 bytes inside, not 256"):
+        executor.run(_transfer(TiledMap("x", (1, 8, 128), "128B"), good, 0, 0), {"x": x})
+    with pytest.raises(LaunchError, match=r"step 1 of the plan, map of buffer x: .* 3 numbers in box"):
+        executor.run(_transfer(TiledMap("x", (8, 64)), good, 0, 0), {"x": x})
 
 
 def test_other_architecture_and_own_cache(tmp_path: Path, inputs: dict[str, np.ndarray]) -> None:

@@ -125,6 +125,35 @@ def test_from_one_blocks_shared_memory_to_anothers():
         assert "proxy" in kinds(body.replace("fence.proxy.async.shared::cta;\n", ""), [out], **options)
 
 
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
+@pytest.mark.parametrize(
+    ("form", "combine"), [("add.u32", np.add), ("max.s32", np.maximum), ("xor.b32", np.bitwise_xor)]
+)
+def test_reductions_into_another_blocks_shared_memory(form, combine, mode, schedule):
+    """Two copies of the same source into the same place: each is combined with what is there, in either order."""
+    reduce = "@%p1 cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes." + form
+    body = (
+        "mov.u32 %r3, %ctaid.x; mov.u32 %r4, %cluster_ctarank; xor.b32 %r5, %r4, 1;\n"
+        "mapa.shared::cluster.u32 %r6, %r1, %r5; add.u32 %r6, %r6, 1024; mapa.shared::cluster.u32 %r7, %r2, %r5;\n"
+        "@%p1 mbarrier.init.shared::cta.b64 [%r2], 1;\nmad.lo.u32 %r8, %r3, 100, %r0; shl.b32 %r9, %r0, 2;\n"
+        "add.u32 %r10, %r1, %r9; st.shared.u32 [%r10], %r8; st.shared.u32 [%r10+1024], 70;\n"
+        "fence.proxy.async.shared::cta; barrier.cluster.arrive; barrier.cluster.wait;\n"
+        "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 384;\n"
+        f"{reduce} [%r6], [%r1], 256, [%r7];\n{reduce} [%r6], [%r1], 128, [%r7];\n"
+        + WAIT
+        + "ld.shared.u32 %r11, [%r10+1024]; mad.lo.u32 %r12, %r3, 64, %r0; mul.wide.u32 %rd4, %r12, 4;\n"
+        "add.u64 %rd4, %rd1, %rd4; st.global.u32 [%rd4], %r11;\nbarrier.cluster.arrive; barrier.cluster.wait;\n"
+    )
+    out = np.zeros((4, 64), np.uint32)
+    options = {"grid": 4, "cluster": (2, 1, 1), "async_mode": mode, "schedule": schedule}
+    assert kinds(body, [out], **options) == []
+    source = ((np.arange(4) ^ 1)[:, None] * 100 + np.arange(64)).astype(np.uint32)
+    once = combine(np.uint32(70), source)
+    want = np.concatenate([combine(once, source)[:, :32], once[:, 32:]], axis=1)
+    np.testing.assert_array_equal(out, want)
+    assert set(kinds(body.replace(WAIT, ""), [out], **options)) & {"race", "async"}
+
+
 def test_prefetches_and_cache_hints_change_nothing():
     hint = LOAD.replace("::bytes [", "::bytes.L2::cache_hint [").replace(", [%r2];\n", ", [%r2], %rd3;\n", 2)
     hint = hint.replace("_, [%r2], %r20", "_, [%r2], %r20")
@@ -135,7 +164,8 @@ def test_prefetches_and_cache_hints_change_nothing():
     "line",
     [
         "cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd1], [%r1], 16, %h1;",
-        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%r1], [%r1], 8, [%r2];",
+        "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.f32 [%r1], [%r1], 8, [%r2];",
+        "cp.reduce.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.add.u32 [%r1], [%rd1], 16, [%r2];",
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.inc.u32 [%rd1], [%r1], 16;",
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f16 [%rd1], [%r1], 16;",
         "cp.async.bulk.wait_group %r1;",

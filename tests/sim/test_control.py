@@ -190,7 +190,43 @@ def test_a_loop_within_the_step_limit_is_fine():
     assert report.lane_instructions == report.steps * THREADS
 
 
-UNKNOWN = ["bar.sync.weird 0;", "bar.red.xor.pred %p1, 0, %p1;", "trap;", "bra.hot STORE;"]
+TABLE = """and.b32 %x1, %t, 3; TARGETS: .branchtargets ZERO, ONE, TWO, ONE; brx.idx{} %x1, TARGETS;
+    ZERO: mov.u32 %d0, 10; bra JOIN; ONE: mad.lo.u32 %d0, %x1, 100, 1; bra JOIN; TWO: mov.u32 %d0, 12;
+    JOIN: redux.sync.add.u32 %d1, 1, -1;"""
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "forward", "reverse", "random"])
+def test_a_branch_by_index_goes_to_the_label_of_its_index(schedule):
+    (d, together), report = launch(TABLE.format(""), results=2, schedule=schedule)
+    assert d == [(10, 101, 12, 301)[t % 4] for t in range(THREADS)]
+    assert together == [32] * THREADS
+    assert report.hazards == []
+
+
+def test_a_guarded_branch_by_index():
+    guarded = TABLE.replace("brx", "setp.ge.u32 %p1, %t, 64; @%p1 brx").format("")
+    (d, _), _ = launch(guarded, results=2)
+    assert d == [10] * 64 + [(10, 101, 12, 301)[t % 4] for t in range(64, THREADS)]
+
+
+def test_an_index_without_a_target_is_an_illegal_state():
+    with pytest.raises(sim.IllegalAccess, match=r"brx\.idx at PTX line \d+: index 4 of 4 targets, by .* thread \(4, 0"):
+        launch(TABLE.format("").replace("%t, 3", "%t, 7"), results=2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("ZERO, ONE", "ZERO, NOWHERE", "'NOWHERE'"),
+        ("%x1, TARGETS", "%x1, JOIN", "no .branchtargets at the label 'JOIN'"),
+    ],
+)
+def test_indexed_branches_to_what_is_not_there(old, new, what):
+    with pytest.raises(sim.PtxSyntaxError, match=what):
+        launch(TABLE.format("").replace(old, new), results=2)
+
+
+UNKNOWN = ["bar.sync.weird 0;", "bar.red.xor.pred %p1, 0, %p1;", "bra.hot STORE;", TABLE.format(".hot")]
 
 
 @pytest.mark.parametrize("instruction", UNKNOWN)

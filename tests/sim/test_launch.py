@@ -134,4 +134,4 @@ def test_a_launch_beyond_the_memory_budget_is_refused_before_it_begins(monkeypat
     sim.launch(ptx, "k", 1, 32, [])
     monkeypatch.setattr(sys.modules["sdpalab.sim.launch"], "MEMORY_BUDGET", 1 << 20)  # the name is the function's too
     with pytest.raises(sim.LaunchError, match=r"would need about 1\.\d GiB .* at most 0 GiB"):
-        sim.launch(ptx, "k", 1, 32, [])
+        sim.launch(ptx, "k", 4096, 32, [])

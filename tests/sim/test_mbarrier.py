@@ -150,8 +150,80 @@ def test_every_block_has_its_own_phases():
     assert (out == np.arange(1, 6)[:, None]).all()
 
 
+DROP = (
+    INIT
+    + ADDRESSES
+    + STORE
+    + "setp.lt.u32 %p3, %r0, 32;\n@%p3 bra STAY;\nmbarrier.arrive_drop.shared::cta.b64 %rd6, [%r2];\nbra END;\nSTAY:\n"
+    + ARRIVE
+    + WAIT
+    + ARRIVE.replace("%rd5", "_")
+    + CTA_WAIT.format(1, "%r2", 1)
+    + ARRIVE.replace("%rd5", "_")
+    + CTA_WAIT.format(2, "%r2", 0)
+    + "ld.shared.u32 %r6, [%r5];\nst.global.u32 [%rd2], %r6;\nEND:"
+)
+
+
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
+def test_who_drops_out_counts_for_this_phase_and_not_for_later_ones(mode, schedule):
+    """Half of the block drops out in phase 0; its stores are seen after it, and phases 1 and 2 end without it."""
+    out = np.zeros(64, np.uint32)
+    assert kinds(DROP, [out], async_mode=mode, schedule=schedule) == []
+    assert (out[:32] == np.arange(32) + 32).all()
+
+
 @pytest.mark.parametrize(
-    "line", ["mbarrier.arrive_drop.shared::cta.b64 _, [%r2];", "mbarrier.init.shared::cta.b32 [%r2], 1;"]
+    ("old", "new", "found"),
+    [
+        ("arrive_drop", "arrive", "Deadlock"),
+        ("arrive_drop.shared", "arrive_drop.relaxed.cta.shared", "race"),
+        ("arrive_drop.shared::cta.b64 %rd6, [%r2]", "arrive_drop.expect_tx.shared::cta.b64 _, [%r2], 16", "Deadlock"),
+        ("arrive_drop.shared::cta.b64 %rd6, [%r2]", "arrive_drop.shared::cta.b64 _, [%r2], 2", "mbarrier"),
+        ("arrive_drop.shared::cta.b64 %rd6, [%r2]", "arrive_drop.shared::cta.b64 _, [%r2], 3", "mbarrier"),
+    ],
+)
+def test_each_mistake_in_dropping_out_is_found(old, new, found):
+    assert DROP.count(old) == 1
+    try:
+        assert found in kinds(DROP.replace(old, new), [np.zeros(64, np.uint32)])
+    except sim.Deadlock:
+        assert found in ("Deadlock", "mbarrier")
+
+
+def test_an_mbarrier_that_all_have_dropped_out_of_ends_no_more_phases():
+    body = (
+        INIT + "mbarrier.arrive_drop.shared::cta.b64 %rd5, [%r2], 1;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r2], 0; selp.u32 %r6, 1, 0, %p2;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r2], 1; selp.u32 %r7, 2, 0, %p2;\n"
+        "add.u32 %r6, %r6, %r7; st.global.u32 [%rd2], %r6;\n"
+    )
+    out = np.zeros(64, np.uint32)
+    assert kinds(body, [out]) == []
+    assert (out == 1).all()
+    assert kinds(body + ARRIVE, [out]) == ["mbarrier"]
+
+
+def test_state_tokens_count_the_arrivals_still_expected():
+    """The threads of a block arrive one after the other: each finds another count, from 64 down to 1."""
+    body = (
+        INIT + ARRIVE + "mbarrier.pending_count.b64 %r6, %rd5;\nmov.u32 %r7, %ctaid.x; mul.wide.u32 %rd6, %r7, 256;\n"
+        "add.u64 %rd2, %rd2, %rd6; st.global.u32 [%rd2], %r6;\n"
+        "mbarrier.test_wait.shared::cta.b64 %p2, [%r2], %rd5; @!%p2 trap;\n"
+    )
+    out = np.zeros((2, 64), np.uint32)
+    assert kinds(body, [out], grid=2) == []
+    assert (np.sort(out, axis=1) == np.arange(1, 65)).all()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mbarrier.arrive_drop.shared::cluster.b64 %rd5, [%r2];",
+        "mbarrier.arrive_drop.acquire.cta.shared::cta.b64 _, [%r2];",
+        "mbarrier.pending_count.shared::cta.b64 %r6, %rd5;",
+        "mbarrier.init.shared::cta.b32 [%r2], 1;",
+    ],
 )
 def test_what_is_not_modelled_is_refused_with_its_line(line):
     with pytest.raises(sim.UnsupportedInstruction, match=r"PTX line \d+: mbarrier"):

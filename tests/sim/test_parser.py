@@ -106,14 +106,48 @@ def test_malformed_text_says_where_and_what_was_expected(text, line, words):
     assert f"line {line}" in str(caught.value)
 
 
-def test_device_functions_are_refused():
-    with pytest.raises(UnsupportedInstruction, match=r"\.func"):
-        parse(HEAD + ".func f(.param .b32 x)\n{ ret; }")
+def test_functions_have_names_of_their_own():
+    module = parse(
+        HEAD + ".visible .func (.param .align 8 .b8 r[12]) f (.reg .b32 %r1, .param .b64 p)\n{\n.reg .b32 %r2;\n"
+        "L: mov.u32 %r2, %r1;\n}\n.entry k() { .reg .b32 %r1; L: mov.u32 %r1, 1; ret; }\n.alias g, f;"
+    )
+    function = module.functions["f"]
+    assert (function.params, function.results) == ((Register("%r1@f"), Symbol("p@f")), (Symbol("r@f"),))
+    assert (function.variables["r@f"].size, function.variables["r@f"].align) == (12, 8)
+    assert [(i.opcode, i.line) for i in function.instructions] == [("mov", 7), ("ret", 8)]
+    assert set(function.registers) | set(function.labels) == {"%r1@f", "%r2@f", "L@f"}
+    assert set(module.entries["k"].labels) == {"L"}
+    assert module.aliases == {"g": "f"}
+
+
+def test_calls_have_results_a_function_and_arguments():
+    entry = body(
+        ".reg .b32 %r<4>;\ncall.uni (%r1, %r2), f, (%r3, 4);\ncall f;\ncall f, ();\ncall (%r1),\n%r2, (%r3), proto;"
+    )
+    assert [i.operands for i in entry.instructions] == [
+        (Vector((Register("%r1"), Register("%r2"))), Symbol("f"), Vector((Register("%r3"), Immediate(4)))),
+        (Vector(()), Symbol("f"), Vector(())),
+        (Vector(()), Symbol("f"), Vector(())),
+        (Vector((Register("%r1"),)), Register("%r2"), Vector((Register("%r3"),)), Symbol("proto")),
+    ]
 
 
 def test_compilers_may_leave_out_the_space_after_reg():
     entry = body(".reg.b32 lo, hi;\n.reg .v2 .b32 pair;\nmov.b32 lo, hi;")
     assert entry.instructions[0].operands == (Register("lo"), Register("hi"))
+
+
+def test_initial_values_that_are_addresses():
+    module = parse(
+        HEAD
+        + ".global .u32 a;\n.const .align 8 .u64 table[4] = {generic(a), 7, generic(a)+12, a};\n.entry k() { ret; }"
+    )
+    table = module.variables["table"]
+    assert table.data == bytes(8) + b"\7".ljust(24, b"\0")
+    found = [(each.offset, each.size, each.name, each.addend, each.generic, each.line) for each in table.relocations]
+    assert found == [(0, 8, "a", 0, True, 5), (16, 8, "a", 12, True, 5), (24, 8, "a", 0, False, 5)]
+    with pytest.raises(UnsupportedInstruction, match=r"line 4: the initial value mask\(a\) is not modelled"):
+        parse(HEAD + ".global .u32 a;.global .u8 low = mask(a);")
 
 
 def test_sizes_in_octal_and_sizes_that_are_none():

@@ -163,6 +163,8 @@ MEMORY = image(32768, (A, AT_A), (B, AT_B))
 EXACT = accumulator_fragment(A.astype(float) @ B.astype(float).T)
 FRAGMENT = packed_fragment(A)
 FIRST, SECOND = registers("d", 0, 8), registers("d", 8, 8)
+ZERO = "".join(f"mov.b32 %d{i}, 0;\n" for i in range(8))
+"""For threads that store accumulators and have no product."""
 KINDS = "f32", "f16", "f16"
 
 
@@ -214,7 +216,8 @@ MUTATIONS = {
     "accumulator overwritten": {"wait for one": "mov.b32 %d3, 0;\nwgmma.wait_group.sync.aligned 1;\n"},
     "A registers overwritten": {"wait for one": "mov.b32 %w3, 0;\nwgmma.wait_group.sync.aligned 1;\n"},
     "overlapping tiles": {
-        "second": instruction(16, KINDS, registers("d", 4, 8), registers("w", 0, 4), "%no", "1, 1, 0")
+        "fence": "".join(f"mov.b32 %d{i}, 0;\n" for i in range(12, 16)) + FENCE,
+        "second": instruction(16, KINDS, registers("d", 4, 8), registers("w", 0, 4), "%no", "1, 1, 0"),
     },
 }
 
@@ -259,7 +262,7 @@ def test_one_warp_that_waited_may_release_for_all(waits, schedule):
     release = "setp.lt.u32 %p, %t, 32; @%p bar.arrive 1, 64;\n"
     body = "setp.ge.u32 %p, %t, 128; @%p bra PRODUCER;\n" + FENCE + instruction(16, KINDS, FIRST, "%a", "%no") + COMMIT
     body += WAIT + release if waits else release + WAIT
-    body += f"bra DONE;\nPRODUCER: bar.sync 1, 64;\nst.shared.b32 [{int(AT_B[9, 0])}], %t;\nDONE:\n"
+    body += f"bra DONE;\nPRODUCER: bar.sync 1, 64;\nst.shared.b32 [{int(AT_B[9, 0])}], %t;\n{ZERO}DONE:\n"
     inputs = np.zeros((160, 1), np.uint32)
     report, out = run(body, MEMORY, inputs, 8, DESC_A, DESC_B, threads=160, schedule=schedule)
     if waits:
@@ -301,7 +304,7 @@ def test_two_warpgroups_beside_one_that_does_something_else(schedule):
     other = random("f16", 64)
     at_other, desc_other = lay_out(other, 32768, "64B", True)
     memory = image(65536, (A, AT_A), (B, AT_B), (other, at_other))
-    body = "setp.lt.u32 %p, %t, 128; @%p bra OUT;\nsetp.ge.u32 %p, %t, 256; "
+    body = f"{ZERO}setp.lt.u32 %p, %t, 128; @%p bra OUT;\nsetp.ge.u32 %p, %t, 256; "
     body += f"mov.b64 %wide, {desc_other}; selp.b64 %a, %wide, %a, %p;\n"
     body += FENCE + instruction(16, KINDS, FIRST, "%a", "%no")
     body += (

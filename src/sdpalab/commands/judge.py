@@ -22,15 +22,16 @@ from sdpalab.commands.common import (
     write_json,
 )
 from sdpalab.errors import MachineError, UserError
-from sdpalab.judge.verdict import Case, Status, Verdict
+from sdpalab.judge.verdict import LIMITED, Case, Status, Verdict
 
 __all__ = ["CaseProgress", "judge", "print_outcome"]
 
 
 def judge(
     kernel: Annotated[
-        str, typer.Argument(metavar="KERNEL", help="A shipped kernel's name, or your own as FILE.py or FILE.py:NAME.")
-    ],
+        str | None,
+        typer.Argument(metavar="KERNEL", help="A shipped kernel's name, or your own as FILE.py or FILE.py:NAME."),
+    ] = None,
     shape: Annotated[
         list[str] | None,
         typer.Option(
@@ -41,43 +42,54 @@ def judge(
     dtype: Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")] = None,
     causal: Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")] = False,
     device: Annotated[str, typer.Option(metavar="D", help="auto, sim, cpu or gpu.")] = "auto",
-    level: Annotated[str, typer.Option(metavar="L", help="How much is judged: quick.")] = "quick",
+    level: Annotated[str, typer.Option(metavar="L", help="quick (a minute) or full (many minutes).")] = "quick",
+    arch: Annotated[str, typer.Option(metavar="A", help="What the simulator is to be.")] = "sm_89",
     kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V; with --shape.")] = None,
     seq_kv: Annotated[int | None, typer.Option(metavar="N", help="Length of K and V; with --shape.")] = None,
     settings: SetOption = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the inputs for --shape.")] = 0,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="Judge kernels with planted bugs, and print how many are rejected.")
+    ] = False,
     json: JsonOption = None,
 ) -> int:
     """Run a kernel in a process of its own and hold what it computes against float64."""
-    from sdpalab.judge import judge_candidate, quick_cases, twelve_cases
+    from sdpalab.judge.cases import cases_for
+    from sdpalab.judge.session import judge_candidate
 
     console = console_for(json)
-    if level == "full":
-        raise UserError("--level full is not built yet; --level quick is what there is")
-    if level != "quick":
-        raise UserError(f"--level takes quick, not {level!r}")
+    if self_test:
+        from sdpalab.commands.self_test import run_self_test
+
+        if kernel is not None:
+            raise UserError(f"--self-test judges kernels of its own, and takes no KERNEL, not {kernel!r}")
+        return run_self_test(console, json)
+    if kernel is None:
+        raise UserError("judge needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --self-test")
     if seed < 0:
         raise UserError(f"--seed takes a number from 0 up, not {seed}")
     if shape:
         problems = [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv) for text in shape]
-        specs = quick_cases(problems, seed=seed)
+        specs = cases_for(level, problems, seed=seed)
     elif kv_heads is not None or seq_kv is not None:
         raise UserError("--kv-heads and --seq-kv need a --shape: the twelve cases have their own")
     else:
-        specs = twelve_cases(dtype=dtype or "float16", causal=causal)
+        specs = cases_for(level, dtype=dtype or "float16", causal=causal)
 
     start = time.monotonic()
-    with CaseProgress(progress_console(), kernel, len(specs)) as progress:
+    with CaseProgress(progress_console(), f"judging {kernel}", len(specs)) as progress:
         verdict = judge_candidate(
             kernel,
             specs,
             device=device,
+            arch=arch,
             config=parse_settings(settings) or None,
             level=level,
             seed=seed,
             progress=progress.finished,
         )
     _print_cases(console, verdict)
+    _print_properties(console, verdict)
     print_outcome(console, verdict, time.monotonic() - start)
     write_json(json, verdict.to_dict())
     bad = {case.status for case in verdict.cases if not case.passed}
@@ -89,16 +101,38 @@ def judge(
 
 
 def _print_cases(console: Console, verdict: Verdict) -> None:
-    """A row a case: status, each error with its share of the limit, the worst row; then the reasons."""
+    """A row a case: status, and each error as a share of its limit; then the reasons. Trials that passed have none."""
     title = " ".join(filter(None, (verdict.kernel, verdict.config)))
-    heads = ("max error", "of limit", "rel L2", "of limit ", "worst row", "of limit  ")
-    shown = table(f"{title} on {verdict.device}", ("case", "status", *heads, "at (b,h,i)"), numeric=heads)
+    heads = ("max error", "of limit", "rel L2", "of limit ", "rms row", "worst row", "exact")
+    shown = table(f"{title} on {verdict.device}", ("case", "status", *heads), numeric=heads)
     for case in verdict.cases:
-        shown.add_row(case.name, verdict_text(case.passed, case.status.value), *_figures(case))
+        if not (case.passed and case.run.get("trial")):
+            shown.add_row(case.name, verdict_text(case.passed, case.status.value), *_figures(case))
     console.print(shown)
     for case in verdict.cases:
         if not case.passed:
             console.print(f"{case.name}: {case.status.value}: {case.reason}", soft_wrap=True)
+
+
+def _print_properties(console: Console, verdict: Verdict) -> None:
+    """What else the cases show, a line each."""
+    from sdpalab.judge.relations import RELATIONS
+    from sdpalab.judge.trials import fast_p
+
+    kept, judged = verdict.original_contract, sum(case.errors is not None for case in verdict.cases)
+    console.print(
+        f"original contract (max error 0.06, relative L2 1e-3): kept by {kept} of {judged} cases; it decides nothing"
+    )
+    share = fast_p(verdict.cases)
+    if share is not None:
+        trials = sum(bool(case.run.get("trial")) for case in verdict.cases)
+        console.print(f"trials: fast_0 = {share:.2f} over {trials} hidden seeds (not timed, so no fast_1)")
+    for case in verdict.cases:
+        related = case.run.get("relation")
+        if related:
+            differ = related["elements_that_differ"]
+            held = f"{differ} elements differ" if differ else "holds bit for bit"
+            console.print(f"relation {related['name']}: {held} ({RELATIONS[related['name']].says})", soft_wrap=True)
 
 
 def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:
@@ -110,14 +144,19 @@ def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:
 
 
 def _figures(case: Case) -> tuple[str, ...]:
-    if case.errors is None:
+    errors, limits = case.errors, case.limits
+    if errors is None or limits is None:
         return ("-",) * 7
-    cells: list[str] = []
-    for name in ("max_abs", "rel_l2", "worst_row_rel_l2"):
-        error = getattr(case.errors, name)
-        limit = getattr(case.limits, name) if case.limits else 0.0
-        cells += [f"{error:.2e}", _share(error, limit)]
-    return (*cells, ",".join(map(str, case.errors.worst_row)))
+    shares = {name: _share(getattr(errors, name), getattr(limits, name)) for name in LIMITED}
+    return (
+        f"{errors.max_abs:.2e}",
+        shares["max_abs"],
+        f"{errors.rel_l2:.2e}",
+        shares["rel_l2"],
+        shares["rms_row_rel_l2"],
+        shares["worst_row_rel_l2"],
+        f"{errors.exact - errors.exact_wrong}/{errors.exact}" if errors.exact else "-",
+    )
 
 
 def _share(error: float, limit: float) -> str:
@@ -141,7 +180,7 @@ class CaseProgress:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task(f"judging {label}", total=total)
+        self._task = self._bar.add_task(label, total=total)
 
     def __enter__(self) -> CaseProgress:
         self._bar.start()
@@ -150,11 +189,15 @@ class CaseProgress:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
+    def advance(self) -> None:
+        """Count one."""
+        self._bar.advance(self._task)
+
     def finished(self, case: Case) -> None:
         """Count one finished case."""
-        self._bar.advance(self._task)
+        self.advance()
         if self._lines:
-            max_abs, share, _, rel_l2_share, _, row_share, _ = _figures(case)
+            max_abs, share, _, rel_l2_share, _, row_share, *_ = _figures(case)
             figures = f"max error {max_abs}, {share} of its limit; rel L2 {rel_l2_share}; worst row {row_share}"
             said = figures if case.passed else case.reason
             line = Text.assemble(verdict_text(case.passed, f"{case.status.value:9}"), f" {case.name:24} {said}")

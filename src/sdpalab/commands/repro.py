@@ -142,7 +142,7 @@ def _attempt(console: Console, bundle: BundleWriter, kernel: CudaKernel, device:
         steps = build_kernel(kernel, kernel.default_config, problems, ARCH)
         for step in steps:
             _print_build(console, step)
-        with CaseProgress(console, kernel.name, len(specs), lines=True) as progress:
+        with CaseProgress(console, f"judging {kernel.name}", len(specs), lines=True) as progress:
             verdict = judge_candidate(
                 kernel.name, specs, device=device, arch=ARCH, store=bundle.arrays, progress=progress.finished
             )

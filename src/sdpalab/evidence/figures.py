@@ -52,7 +52,7 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
 }
 
-_MARKERS = {"max_abs": "o", "rel_l2": "s", "worst_row_rel_l2": "^"}
+_MARKERS = {"max_abs": "o", "rel_l2": "s", "rms_row_rel_l2": "D", "worst_row_rel_l2": "^"}
 
 _HEAT = LinearSegmentedColormap.from_list("error", ["#f4f1e8", "#e9b872", "#c8553d", "#4a1d3f"])
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from sdpalab.judge.verdict import Case, Errors, Limits, Status, Verdict
+from sdpalab.judge.verdict import LIMITED, Case, Errors, Limits, Status, Verdict
 from sdpalab.problem import TWELVE_CASES, Problem
 
 __all__ = [
@@ -148,9 +148,13 @@ class ErrorsRecord(Record):
     max_abs: float
     max_abs_index: tuple[int, int, int, int]
     rel_l2: float
+    rms_row_rel_l2: float
     worst_row_rel_l2: float
     worst_row: tuple[int, int, int]
     not_finite: int
+    exact: int
+    exact_wrong: int
+    ignored_rows: int
 
 
 class LimitsRecord(Record):
@@ -158,9 +162,12 @@ class LimitsRecord(Record):
 
     max_abs: float
     rel_l2: float
+    rms_row_rel_l2: float
     worst_row_rel_l2: float
     yardstick_max_abs: float
+    intended_max_abs: float
     intended_rel_l2: float
+    intended_rms_row_rel_l2: float
     intended_worst_row_rel_l2: float
 
 
@@ -180,6 +187,7 @@ class CaseRecord(Record):
     limits: LimitsRecord | None
     digests: Mapping[str, Sha256]
     run: Mapping[str, Any]
+    original_contract: bool | None
 
     @field_validator("digests")
     @classmethod
@@ -191,7 +199,8 @@ class CaseRecord(Record):
 
     @model_validator(mode="after")
     def _legal(self) -> CaseRecord:
-        self.case()
+        if self.original_contract is not self.case().original_contract:
+            raise ValueError(f"case {self.name}: original_contract {self.original_contract} is not what its errors say")
         if self.status is Status.PASSED:
             missing = [name for name in ("q", "k", "v", "o", "yardstick") if name not in self.digests]
             if missing:
@@ -222,10 +231,6 @@ class CaseRecord(Record):
         return {name: error / limit if limit else (0.0 if not error else 1e9) for name, (error, limit) in pairs.items()}
 
 
-LIMITED = ("max_abs", "rel_l2", "worst_row_rel_l2")
-"""The errors that have a limit."""
-
-
 class VerdictRecord(Record):
     """As :class:`sdpalab.judge.verdict.Verdict`; its status must be the one that its cases give."""
 
@@ -237,6 +242,7 @@ class VerdictRecord(Record):
     status: Status
     passed: bool
     reason: str
+    original_contract: int
     cases: tuple[CaseRecord, ...]
 
     @model_validator(mode="after")
@@ -246,6 +252,8 @@ class VerdictRecord(Record):
         )
         if self.status is not verdict.status or self.passed is not verdict.passed:
             raise ValueError(f"verdict of {self.kernel}: {self.status.value}, and its cases say {verdict.status.value}")
+        if self.original_contract != verdict.original_contract:
+            raise ValueError(f"verdict of {self.kernel}: {verdict.original_contract} cases keep the original contract")
         return self
 
     @classmethod

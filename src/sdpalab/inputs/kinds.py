@@ -99,12 +99,27 @@ def _reverse_ramp(source: Source) -> _QKV:
 
 
 def _negative(source: Source) -> _QKV:
-    """All scores lie near -60: a running maximum that starts at 0 instead of -inf leaves nothing of them."""
+    """All scores lie near -120: exponentials of them are 0 in float32, so that a running maximum which starts at 0, and
+    not at -inf, leaves nothing."""
     problem = source.problem
     direction = source.signs("direction", (problem.head_dim,))
     _, noise, v = source.normal_qkv()
-    low = -60.0 / (problem.head_dim * (problem.scale or 1.0))
+    low = -120.0 / (problem.head_dim * (problem.scale or 1.0))
     return np.broadcast_to(direction, problem.q_shape), low * direction + 0.25 * noise, v
+
+
+def _plateau(source: Source) -> _QKV:
+    """One key of a head has half of the weight of every row, and a V of 0; all others together have the other half. O is
+    made of keys far below the maximum, where an exponential or a score in 16 bits is coarse."""
+    problem = source.problem
+    direction = source.signs("direction", (problem.head_dim,))
+    _, noise, v = source.normal_qkv()
+    best = np.floor(source.uniform("best", (problem.batch, problem.kv_heads, 1)) * problem.seq_kv / 4)
+    above = np.where(np.arange(problem.seq_kv) == best, math.log(max(2, problem.seq_kv) / 2.0), 0.0)
+    height = above / (problem.head_dim * (problem.scale or 1.0))
+    q = np.broadcast_to(direction, problem.q_shape)
+    others = (np.arange(problem.seq_kv) != best)[..., None]
+    return q, direction * height[..., None] + 0.25 * noise * others, v * others
 
 
 def _onehot(source: Source) -> _QKV:
@@ -121,6 +136,19 @@ def _constant(source: Source) -> _QKV:
     one of the two sums only, shows."""
     q, k, v = source.normal_qkv()
     return q, k, np.broadcast_to(v[:, :, :1], v.shape)
+
+
+def _nan_heads(source: Source) -> _QKV:
+    """K and V of every other head are NaN: what is read of a neighbour, past the last key or in a padded tile, shows in
+    the heads that are not."""
+    problem = source.problem
+    if problem.batch * problem.kv_heads == 1:
+        raise UserError(f"inputs 'nan_heads': {problem.label} has one K/V head only, and needs a neighbour")
+    q, k, v = source.normal_qkv()
+    first = int(source.uniform("first", (1,))[0] * 2)
+    for array in (k, v):
+        array.reshape(-1, problem.seq_kv, problem.head_dim)[1 - first :: 2] = math.nan
+    return q, k, v
 
 
 def _outlier(source: Source) -> _QKV:
@@ -165,9 +193,11 @@ MAKERS: dict[str, Callable[[Source], _QKV]] = {
     "ramp": _ramp,
     "reverse_ramp": _reverse_ramp,
     "negative": _negative,
+    "plateau": _plateau,
     "onehot": _onehot,
     "constant": _constant,
     "outlier": _outlier,
+    "nan_heads": _nan_heads,
     "large_logits": _large_logits,
     "equal": _equal,
     "tiny": _tiny,

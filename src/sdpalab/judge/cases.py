@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from sdpalab.problem import TWELVE_CASES, Problem
+from sdpalab.errors import UserError
+from sdpalab.inputs import INPUT_KINDS
+from sdpalab.problem import DTYPES, MISSION, TWELVE_CASES, Problem
 
-__all__ = ["CaseSpec", "quick_cases", "twelve_cases"]
+__all__ = ["LEVELS", "TILES", "TRIALS", "CaseSpec", "cases_for", "full_cases", "quick_cases", "twelve_cases"]
 
-PROBES = ("uniform", "needle", "ramp", "large_logits")
-"""Kinds of inputs that find what random normal ones let through."""
+LEVELS = ("quick", "full")
 
-SMALL_SEQ = 192
-"""Longest sequence of a probe: three tiles of 64, and cheap to simulate."""
+QUICK_PROBES = (
+    *("uniform", "needle", "forbidden", "ramp", "reverse_ramp", "negative", "plateau", "onehot", "constant"),
+    *("large_logits", "outlier", "nan_heads"),
+)
+"""Kinds of inputs that find what random normal ones let through; the full level has every kind there is."""
+
+SMALL_SEQ = 180
+"""Longest sequence of a probe: three tiles of 64, the last one ragged, and cheap to simulate."""
+
+TILES = (16, 32, 64, 128, 256)
+"""Sizes of tiles whose edges there are cases for; a kernel gets those of the tiles that its configuration has."""
+
+TRIALS = 100
+"""Hidden seeds of the full level on one shape, as in KernelBench's evaluation."""
 
 
 @dataclass(frozen=True)
 class CaseSpec:
     """One case to judge.
 
-    A ``seed`` of None is hidden: the judge draws it once the candidate is fixed, and records it. A ``derived`` problem
-    is the judge's own choice: a kernel that says it does not support it is not asked.
+    Attributes
+    ----------
+    name : str
+    problem : Problem
+    inputs : str
+        A kind of :data:`sdpalab.inputs.INPUT_KINDS`.
+    seed : int, optional
+        None is hidden: the judge draws it once the candidate is fixed, and records it.
+    derived : bool
+        The judge's own choice of a problem: a kernel that says it does not support it is not asked.
+    relation : str
+        A metamorphic relation of :data:`sdpalab.judge.relations.RELATIONS` that the case is about; empty for none.
+    tile : int
+        Only for kernels whose configuration has a tile of that many rows; 0 for all.
+    trial : bool
+        One of the :data:`TRIALS` that the share of correct answers is taken over.
     """
 
     name: str
@@ -29,6 +56,34 @@ class CaseSpec:
     inputs: str = "normal"
     seed: int | None = 0
     derived: bool = False
+    relation: str = ""
+    tile: int = 0
+    trial: bool = False
+
+
+def cases_for(
+    level: str,
+    problems: Iterable[Problem] | None = None,
+    *,
+    seed: int = 0,
+    dtype: str = "float16",
+    causal: bool = False,
+) -> tuple[CaseSpec, ...]:
+    """The cases of a level, on ``problems`` or, without any, on the twelve cases in ``dtype`` and ``causal``.
+
+    Raises
+    ------
+    UserError
+        If there is no such level.
+    """
+    if level not in LEVELS:
+        raise UserError(f"level must be {' or '.join(LEVELS)}, not {level!r}")
+    if problems is not None:
+        return (quick_cases if level == "quick" else full_cases)(problems, seed=seed)
+    mission = MISSION.with_(dtype=dtype, causal=causal)
+    known = twelve_cases(dtype=dtype, causal=causal)
+    more = _small_cases(mission) if level == "quick" else full_cases([mission], seed=seed)
+    return _unique((*known, *more))
 
 
 def twelve_cases(*, dtype: str = "float16", causal: bool = False) -> tuple[CaseSpec, ...]:
@@ -40,22 +95,92 @@ def twelve_cases(*, dtype: str = "float16", causal: bool = False) -> tuple[CaseS
 
 
 def quick_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec, ...]:
-    """For each problem: normal inputs with ``seed`` and with a hidden seed, and the probes on a small version of it."""
-    specs: dict[str, CaseSpec] = {}
-    for problem in problems:
-        small = _small(problem)
-        mine = [CaseSpec(f"{problem.label} seed {seed}", problem, "normal", seed), _hidden(problem)]
-        mine += [
-            CaseSpec(f"{small.label} {kind}", small, kind, seed, derived=small != problem)
-            for kind in PROBES
-            if _possible(small, kind)
-        ]
-        specs.update({spec.name: spec for spec in mine})
-    return tuple(specs.values())
+    """For each problem: normal inputs with ``seed`` and with a hidden seed; and on small versions of it the probes, the
+    relations, a single row, and the edges of the kernel's own tiles."""
+    return _unique(spec for problem in problems for spec in (*_normal(problem, seed), *_small_cases(problem)))
+
+
+def full_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec, ...]:
+    """What :func:`quick_cases` has, and for each problem also
+
+    - every kind of inputs, in both dtypes, with and without the causal mask, on a small version of it;
+    - sequences of every edge: 1, 2, primes, each of the kernel's tile sizes and one less and one more, 4096;
+    - Sq != Skv both ways, grouped and shared K/V heads, more than one batch; other head_dims;
+    - :data:`TRIALS` hidden seeds.
+    """
+    return _unique(
+        spec
+        for problem in problems
+        for spec in (*quick_cases([problem], seed=seed), *_full(problem), *_trials(problem))
+    )
+
+
+def _small_cases(problem: Problem) -> Iterator[CaseSpec]:
+    yield from _probes(_small(problem), problem)
+    yield from _edges(problem, (1,))
+
+
+def _full(problem: Problem) -> Iterator[CaseSpec]:
+    small = _small(problem)
+    for dtype in DTYPES:
+        for causal in (False, True):
+            yield from _probes(small.with_(dtype=dtype, causal=causal), problem, kinds=tuple(INPUT_KINDS))
+    yield from _edges(problem, (1, 2, 37, 257, 500, 512))
+    one = problem.with_(batch=1, heads=1, kv_heads=1)
+    for changes in ({"seq_q": 4096, "seq_kv": 4096}, {"seq_q": 4096, "seq_kv": 1}, {"seq_q": 1, "seq_kv": 4096}):
+        yield _derived(one.with_(**changes), problem)
+    for seq_q, seq_kv in ((70, 200), (200, 70), (1, 130), (130, 1)):
+        for causal in (False, True):
+            yield _derived(small.with_(seq_q=seq_q, seq_kv=seq_kv, causal=causal), problem)
+    for batch, heads, kv_heads in ((3, 2, 2), (2, 6, 2), (1, 4, 1), (2, 5, 5)):
+        yield _derived(small.with_(batch=batch, heads=heads, kv_heads=kv_heads, seq_q=100, seq_kv=100), problem)
+    for head_dim in (32, 64, 96, 128, 256):
+        yield _derived(small.with_(head_dim=head_dim, scale=None), problem)
+    for scale in (1.0, -0.125, 0.0):
+        yield _derived(small.with_(scale=scale), problem)
+
+
+def _normal(problem: Problem, seed: int) -> tuple[CaseSpec, CaseSpec]:
+    return CaseSpec(f"{problem.label} seed {seed}", problem, "normal", seed), _hidden(problem)
+
+
+def _probes(small: Problem, asked: Problem, kinds: tuple[str, ...] = QUICK_PROBES) -> Iterator[CaseSpec]:
+    """Each kind of inputs on a small problem, and the metamorphic relations on it."""
+    from sdpalab.judge.relations import RELATIONS
+
+    for kind in kinds:
+        if kind != "normal" and _possible(small, kind):
+            yield CaseSpec(f"{small.label} {kind}", small, kind, derived=small != asked)
+    even = small.with_(seq_kv=1 << (small.seq_kv.bit_length() - 1))  # a count of keys that divides exactly
+    yield CaseSpec(f"{even.label} uniform", even, "uniform", derived=even != asked)
+    for relation in RELATIONS.values():
+        if relation.applies(small):
+            name = f"{small.label} {relation.name}"
+            yield CaseSpec(name, small, seed=None, derived=small != asked, relation=relation.name)
+
+
+def _edges(problem: Problem, lengths: Iterable[int]) -> Iterator[CaseSpec]:
+    """Sequences of these lengths, and of the kernel's own tile and one row more and less."""
+    one = problem.with_(batch=1, heads=problem.group, kv_heads=1)
+    for length in lengths:
+        yield _derived(one.with_(seq_q=length, seq_kv=length), problem)
+    for tile in TILES:
+        for length in (tile - 1, tile, tile + 1):
+            edge = one.with_(seq_q=length, seq_kv=length)
+            yield replace(_derived(edge, problem), name=f"{edge.label} edge of {tile}", tile=tile)
+
+
+def _trials(problem: Problem) -> Iterator[CaseSpec]:
+    for trial in range(TRIALS):
+        yield CaseSpec(f"{problem.label} trial {trial}", problem, seed=None, trial=True)
 
 
 def _hidden(problem: Problem) -> CaseSpec:
     return CaseSpec(f"{problem.label} hidden seed", problem, "normal", None)
+
+
+def _derived(problem: Problem, asked: Problem) -> CaseSpec:
+    return replace(_hidden(problem), derived=problem != asked)
 
 
 def _small(problem: Problem) -> Problem:
@@ -71,5 +196,16 @@ def _small(problem: Problem) -> Problem:
 
 
 def _possible(problem: Problem, kind: str) -> bool:
-    """A needle needs room in head_dim to tell the keys apart, and a scale."""
-    return kind != "needle" or (problem.scale != 0.0 and 1 << problem.head_dim >= problem.seq_kv)
+    """A needle needs room in head_dim to tell the keys apart, and a scale; heads beside each other need to be two."""
+    if kind == "nan_heads":
+        return problem.batch * problem.kv_heads > 1
+    keys = {"needle": problem.seq_kv, "forbidden": problem.batch * problem.kv_heads * problem.seq_kv + 1}
+    return kind not in keys or (problem.scale != 0.0 and 1 << problem.head_dim >= keys[kind])
+
+
+def _unique(specs: Iterable[CaseSpec]) -> tuple[CaseSpec, ...]:
+    """The first spec of each name."""
+    found: dict[str, CaseSpec] = {}
+    for spec in specs:
+        found.setdefault(spec.name, spec)
+    return tuple(found.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,30 @@ import numpy.typing as npt
 
 from sdpalab.errors import MachineError
 from sdpalab.inputs import Inputs, dtype_of
+from sdpalab.judge.exact import exact_elements, has_exact_elements
 from sdpalab.judge.explain import incorrect_reason, not_finite_reason
 from sdpalab.judge.numerics import intended_output
-from sdpalab.judge.reference import attention_float64
+from sdpalab.judge.reference import attention_float64, judged_rows
 from sdpalab.judge.rule import broken_rules, limits_for, measure
 from sdpalab.judge.verdict import Errors, Limits, Status
 from sdpalab.judge.yardstick import torch_output
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
 
-__all__ = ["Evidence", "evaluate"]
+__all__ = ["Evidence", "Judged", "declared_numerics", "evaluate", "judge_output"]
 
 Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the rule says of one output: PASSED, INCORRECT or NOT_FINITE, and why; ``yardstick`` is torch's output."""
+
+    status: Status
+    reason: str
+    errors: Errors
+    limits: Limits
+    yardstick: Array
 
 
 @dataclass(frozen=True)
@@ -37,12 +49,63 @@ class Evidence:
     run: Mapping[str, Any] = field(default_factory=dict)
 
 
+def declared_numerics(about: Mapping[str, Any]) -> tuple[Numerics, tuple[bool, ...]]:
+    """The arithmetic that a candidate declared, and the orders of normalising P in which it may do it.
+
+    A callable declares nothing: it is held to the default, and dividing the weights by their sum before they are
+    rounded is as honest as dividing the product by it.
+    """
+    declared = about.get("numerics")
+    return Numerics.from_dict(declared or {}), (False,) if declared else (False, True)
+
+
+def judge_output(
+    problem: Problem, inputs: Inputs, out: Array, numerics: Numerics, orders: tuple[bool, ...] = (False,)
+) -> Judged:
+    """Hold one output against the whole rule: a pure function of its arguments, and of torch as the yardstick.
+
+    Parameters
+    ----------
+    problem, inputs
+        What was computed. Rows with an input that is not finite are not judged.
+    out : ndarray of the problem's dtype, [B, H, Sq, D]
+    numerics, orders
+        See :func:`declared_numerics`.
+
+    Raises
+    ------
+    MachineError
+        If there is nothing to measure by: torch's output is not finite, no row is judged, the scores exceed float64.
+    """
+    arguments: dict[str, Any] = {"scale": problem.scale, "causal": problem.causal}
+    qkv = (inputs.q, inputs.k, inputs.v)
+    yardstick = torch_output(*qkv, **arguments)
+    intended = [intended_output(*qkv, **arguments, numerics=numerics, normalise_first=order) for order in orders]
+    exact = None
+    if has_exact_elements(numerics):
+        exact = exact_elements(*qkv, **arguments, any_count=not any(orders))
+    try:
+        reference = attention_float64(*qkv, **arguments)
+        limits = limits_for(reference, yardstick, intended, problem.dtype)
+        errors = measure(out, reference, problem.dtype, exact)
+    except ValueError as error:
+        raise MachineError(f"{problem.label}: {error}") from None
+    broken = broken_rules(errors, limits)
+    if errors.not_finite:
+        return Judged(Status.NOT_FINITE, not_finite_reason(out, reference, errors), errors, limits, yardstick)
+    if broken:
+        reason = incorrect_reason(problem, out, inputs.v, reference, errors, limits, broken, exact)
+        return Judged(Status.INCORRECT, reason, errors, limits, yardstick)
+    return Judged(Status.PASSED, "", errors, limits, yardstick)
+
+
 def evaluate(
     problem: Problem,
     inputs: Inputs,
     about: Mapping[str, Any],
     reply: Mapping[str, Any],
     outputs: Mapping[str, Array],
+    other: Inputs | None = None,
 ) -> Evidence:
     """Judge one case.
 
@@ -54,73 +117,70 @@ def evaluate(
         What the candidate declared when it was loaded (:class:`sdpalab.judge.messages.About`).
     reply, outputs
         The worker's answer (:class:`sdpalab.judge.messages.Reply`): a failure, which is believed as one, or no status
-        and the outputs ``first`` and ``second`` of two runs.
+        and the outputs ``first`` and ``second`` of two runs, and ``other`` of one between them if there was one.
+    other : Inputs, optional
+        What lay in the same memory for the run ``other``.
 
     Raises
     ------
     MachineError
-        If there is no yardstick.
+        As :func:`judge_output`.
     """
     if reply.get("status") is not None:
         return Evidence(Status(reply["status"]), str(reply.get("reason") or "the worker gave no reason"))
-    first, second = outputs.get("first"), outputs.get("second")
-    for out in (first, second):
+    expected = ("first", "second") if "other" not in outputs else ("first", "second", "other")
+    for out in map(outputs.get, expected):
         if out is None or out.shape != problem.q_shape or out.dtype != dtype_of(problem):
             got = "nothing" if out is None else f"{out.dtype} {out.shape}"
             return Evidence(Status.BAD_OUTPUT, f"the output is {got}, not {problem.dtype} {problem.q_shape}")
-    assert first is not None
-    assert second is not None
 
-    declared = about.get("numerics")
-    numerics = Numerics(**(declared or {}))
-    # A callable declares nothing: both orders of rounding P and dividing by its sum are then honest.
-    orders = (False,) if declared else (False, True)
-    arguments: dict[str, Any] = {"scale": problem.scale, "causal": problem.causal}
-    qkv = (inputs.q, inputs.k, inputs.v)
-    reference = attention_float64(*qkv, **arguments)
-    yardstick = torch_output(*qkv, **arguments)
-    intended = [intended_output(*qkv, **arguments, numerics=numerics, normalise_first=order) for order in orders]
-    try:
-        limits = limits_for(reference, yardstick, intended, problem.dtype)
-    except ValueError as error:
-        raise MachineError(f"{problem.label}: {error}") from None
-    errors = measure(first, reference, problem.dtype)
-
-    same = first.tobytes() == second.tobytes()
-    arrays = {"o": first, "yardstick": yardstick} | ({} if same else {"o_second": second})
-    noted = ("device", "ptx_sha256", "memory_poisoned")
+    first, second = outputs["first"], outputs["second"]
+    numerics, orders = declared_numerics(about)
+    judged = judge_output(problem, inputs, first, numerics, orders)
+    rows = judged_rows(inputs.q, inputs.k, inputs.v)
+    same = first[rows].tobytes() == second[rows].tobytes()
+    arrays = {"o": first, "yardstick": judged.yardstick} | ({} if same else {"o_second": second})
+    noted = ("device", "ptx_sha256", "memory_poisoned", "confinement")
     run = {
         "device": about["device"],
         "config": about["config"],
-        "numerics": {
-            "accumulate": numerics.accumulate,
-            "probabilities": numerics.probabilities,
-            "normalise": "after" if declared else "either",
-        },
+        "numerics": {**asdict(numerics), "normalise": "either" if any(orders) else "after"},
         **{key: reply[key] for key in noted if key in reply},
     }
 
     def found(status: Status, reason: str = "") -> Evidence:
-        return Evidence(status, reason, errors, limits, arrays, run)
+        return Evidence(status, reason, judged.errors, judged.limits, arrays, run)
 
     if reply.get("hazards"):
         more = f" (and {reply['hazard_count'] - 1} more)" if reply.get("hazard_count", 1) > 1 else ""
         return found(Status.HAZARD, f"{reply['hazards'][0]}{more}")
     if reply.get("changed"):
         return found(Status.INPUT_CHANGED, f"the candidate wrote to its input {', '.join(reply['changed'])}")
-    if errors.not_finite:
-        return found(Status.NOT_FINITE, not_finite_reason(first, errors))
+    if judged.status is Status.NOT_FINITE:
+        return found(judged.status, judged.reason)
     if not same:
-        return found(Status.NONDETERMINISTIC, _difference(first, second))
-    broken = broken_rules(errors, limits)
-    if broken:
-        reason = incorrect_reason(problem, first, inputs.v, reference, errors, limits, broken)
-        return found(Status.INCORRECT, reason)
+        return found(Status.NONDETERMINISTIC, _difference(first, second, rows))
+    if judged.status is not Status.PASSED:
+        return found(judged.status, judged.reason)
+    if other is not None and "other" in outputs:
+        reason = _stale(problem, other, outputs["other"], first, numerics, orders)
+        return found(Status.STALE if reason else Status.PASSED, reason)
     return found(Status.PASSED)
 
 
-def _difference(first: Array, second: Array) -> str:
-    bits = first.view(np.uint16) != second.view(np.uint16)
+def _stale(
+    problem: Problem, other: Inputs, out: Array, first: Array, numerics: Numerics, orders: tuple[bool, ...]
+) -> str:
+    """What is wrong with the output for other data in the same memory; empty if nothing is."""
+    judged = judge_output(problem, other, out, numerics, orders)
+    if judged.status is Status.PASSED:
+        return ""
+    old = "; it is, bit for bit, the output for the data that were there before" if (out == first).all() else ""
+    return f"right on its inputs, but the output for other data in the same memory is wrong{old}: {judged.reason}"
+
+
+def _difference(first: Array, second: Array, rows: npt.NDArray[np.bool_]) -> str:
+    bits = (first.view(np.uint16) != second.view(np.uint16)) & rows[..., None]
     b, h, i, d = (int(n) for n in np.argwhere(bits)[0])
     return (
         f"two runs on the same inputs differ in {int(bits.sum())} of {bits.size} elements, first at "

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.judge.rule import INTENDED_FACTOR, ROW_FACTOR, YARDSTICK_FACTOR, row_errors
+from sdpalab.judge.exact import ExactElements
+from sdpalab.judge.rule import INTENDED_FACTOR, RMS_ROW_FACTOR, ROW_FACTOR, YARDSTICK_FACTOR, row_errors
 from sdpalab.judge.verdict import Errors, Limits
 from sdpalab.problem import Problem
 
@@ -18,42 +19,79 @@ F64 = npt.NDArray[np.float64]
 
 
 def incorrect_reason(
-    problem: Problem, out: Array, v: Array, reference: F64, errors: Errors, limits: Limits, broken: tuple[str, ...]
+    problem: Problem,
+    out: Array,
+    v: Array,
+    reference: F64,
+    errors: Errors,
+    limits: Limits,
+    broken: tuple[str, ...],
+    exact: ExactElements | None,
 ) -> str:
-    """Which limits are exceeded and by how much, where it is worst, and a hint."""
-    rounding = limits.max_abs - YARDSTICK_FACTOR * limits.yardstick_max_abs
-    parts = []
-    if "max_abs" in broken:
-        over = _times(errors.max_abs, limits.max_abs)
-        parts.append(
-            f"max error {errors.max_abs:.3g} at {_place(errors.max_abs_index)} is {over} the limit "
-            f"{limits.max_abs:.3g} ({YARDSTICK_FACTOR:g}x torch's own {limits.yardstick_max_abs:.3g} plus half an ulp "
-            f"{rounding:.3g})"
-        )
-    else:
-        parts.append(f"max error {errors.max_abs:.3g} at {_place(errors.max_abs_index)} is within its limit")
-    if "rel_l2" in broken:
-        parts.append(
-            f"relative L2 {errors.rel_l2:.3g} is {_times(errors.rel_l2, limits.rel_l2)} the limit {limits.rel_l2:.3g} "
-            f"({INTENDED_FACTOR:g}x the intended numerics')"
-        )
+    """Which limits are exceeded and by how much, where it is worst, which element is not exact, and a hint."""
+    parts = [_largest(errors, limits, "max_abs" in broken)]
+    for name, called, factor in (
+        ("rel_l2", "relative L2", INTENDED_FACTOR),
+        ("rms_row_rel_l2", "RMS of the rows' relative L2", RMS_ROW_FACTOR),
+    ):
+        if name in broken:
+            value, limit = getattr(errors, name), getattr(limits, name)
+            parts.append(
+                f"{called} {value:.3g} is {_times(value, limit)} the limit {limit:.3g} "
+                f"({factor:g}x the intended numerics')"
+            )
     row = f"worst row {_place(errors.worst_row)} has relative L2 {errors.worst_row_rel_l2:.3g}"
     if "worst_row_rel_l2" in broken:
         over = _times(errors.worst_row_rel_l2, limits.worst_row_rel_l2)
         row += f", {over} the limit {limits.worst_row_rel_l2:.3g} ({ROW_FACTOR:g}x the intended numerics' worst row)"
-    hint = _hint(problem, out.astype(np.float64), v, reference, errors, limits)
-    return "; ".join([*parts, row, *([hint] if hint else [])])
+    parts.append(row)
+    if exact is not None and errors.exact_wrong:
+        parts.append(_inexact(out, exact, errors))
+    # Rows that are not judged say nothing: as zeros in both they agree.
+    judged = ~np.isnan(reference)
+    seen, right = np.where(judged, out.astype(np.float64), 0.0), np.where(judged, reference, 0.0)
+    hint = _hint(problem, seen, np.where(np.isfinite(v), v, v.dtype.type(0)), right, errors, limits)
+    return "; ".join([*parts, *([hint] if hint else [])])
 
 
-def not_finite_reason(out: Array, errors: Errors) -> str:
+def not_finite_reason(out: Array, reference: F64, errors: Errors) -> str:
     """How many elements are not finite, where the first is, and how many were never written."""
-    first = tuple(int(n) for n in np.argwhere(~np.isfinite(out))[0])
-    untouched = int(np.count_nonzero(out.view(np.uint16) == 0xFFFF))
-    reason = f"{errors.not_finite} of {out.size} elements are not finite, the first at {_place(first)}: {out[first]}"
+    bad = ~np.isfinite(out) & ~np.isnan(reference)
+    first = tuple(int(n) for n in np.argwhere(bad)[0])
+    untouched = int(np.count_nonzero((out.view(np.uint16) == 0xFFFF) & bad))
+    judged = out.size - errors.ignored_rows * out.shape[-1]
+    reason = f"{errors.not_finite} of {judged} elements are not finite, the first at {_place(first)}: {out[first]}"
     if untouched:
         reason += f"; {untouched} still hold the poison that the output was filled with, so they were never written"
     row = f"worst row among the rest {_place(errors.worst_row)} has relative L2 {errors.worst_row_rel_l2:.3g}"
     return f"{reason}; {row}"
+
+
+def _largest(errors: Errors, limits: Limits, broken: bool) -> str:
+    if not broken:
+        return f"max error {errors.max_abs:.3g} at {_place(errors.max_abs_index)} is within its limit"
+    measure = max(limits.yardstick_max_abs, limits.intended_max_abs)
+    whose = "torch's own" if measure == limits.yardstick_max_abs else "the intended numerics'"
+    return (
+        f"max error {errors.max_abs:.3g} at {_place(errors.max_abs_index)} is {_times(errors.max_abs, limits.max_abs)} "
+        f"the limit {limits.max_abs:.3g} ({YARDSTICK_FACTOR:g}x {whose} {measure:.3g} plus half an ulp "
+        f"{limits.max_abs - YARDSTICK_FACTOR * measure:.3g})"
+    )
+
+
+def _inexact(out: Array, exact: ExactElements, errors: Errors) -> str:
+    """The first element that had to be a certain number and is not, and how many more there are."""
+    b, h, i, d = (int(n) for n in np.argwhere(exact.wrong(out))[0])
+    key = int(exact.key[b, h, i])
+    why = (
+        "the mean of the V that it sees, all weights being equal"
+        if key < 0
+        else f"V of key j={key}, which outweighs all"
+    )
+    return (
+        f"{errors.exact_wrong} of {errors.exact} elements that must be exact are not, the first at "
+        f"{_place((b, h, i, d))}: {out[b, h, i, d]} instead of {exact.expected[b, h, i, d]} ({why})"
+    )
 
 
 def _place(index: tuple[int, ...]) -> str:

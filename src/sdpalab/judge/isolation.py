@@ -1,47 +1,46 @@
-"""A worker process, seen from the judge: started clean, given a candidate, and ended whatever it does."""
+"""A candidate, seen from the judge: processes that hold it, are told what to run, and end whatever it does.
+
+A callable runs in the process that loaded it. A kernel that the lab builds only makes its launch plan there; the plan
+comes back as data, is checked here, and is executed in a second process in which no Python of the candidate ever runs.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
-import threading
+import secrets
+import tempfile
+import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
+from sdpalab.build import Cache
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.candidate import Shipment
-from sdpalab.judge.messages import About, Reply
+from sdpalab.judge.guarded import START_SECONDS, GuardedProcess, Quota
+from sdpalab.judge.messages import About, Reply, plain
+from sdpalab.judge.plans import PlanError, read_plan
 from sdpalab.judge.verdict import Status
-from sdpalab.judge.wire import Channel, WireClosed, WireError, WireTimeout
+from sdpalab.judge.wire import WireClosed, WireError, WireTimeout
 from sdpalab.problem import Problem
 
-__all__ = ["CandidateDied", "Worker"]
+__all__ = ["POISONS", "CandidateDied", "Worker"]
 
 Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+Answer = tuple[dict[str, Any], dict[str, Array]]
 
-START_SECONDS = 120.0
-"""For a worker to start and to load its candidate: importing torch on a busy machine takes tens of seconds."""
+POISONS = (0xFF, 0x3C)
+"""Bytes that fill every output before the first and the second run: NaN, then about 1 (float16) or 0.01 (bfloat16)."""
 
-MEMORY_BYTES = 16 << 30
-"""Address space of a worker."""
-
-TAIL_BYTES = 4096
-
-_BOOT = "import sys; sys.path[:] = sys.argv[3:]; from sdpalab.judge.worker import main; main(*map(int, sys.argv[1:3]))"
-
-_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME")
-"""What a worker inherits, beside ``SDPALAB_CACHE_DIR``; everything else might tell a candidate something."""
+_MOST_PLAN = 1 << 24
+"""Bytes of a launch plan, source text and all."""
 
 
 class CandidateDied(Exception):
-    """The worker is gone or had to be ended: CRASHED, TIMED_OUT, and why."""
+    """A process is gone or had to be ended: the status of the case, and why."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
@@ -49,25 +48,25 @@ class CandidateDied(Exception):
 
 
 class Worker:
-    """One process that holds one candidate, until :meth:`close` ends it and its process group.
+    """One candidate, loaded, until :meth:`close` ends its processes with all that they started.
 
     Parameters
     ----------
     shipment : Shipment
         The candidate.
-    problems : sequence of Problem
+    problems : tuple of Problem
         What it will be asked, so that it can say at once which of them it does not support.
     arch : str
-        What the simulator is to be, for a CUDA kernel.
+        What the simulator is to be, for a kernel that the lab builds.
     config : mapping of str to str, optional
         Knobs that differ from the kernel's default.
     timeout : float
-        Seconds of wall clock for one case (both runs).
+        Seconds of wall clock for one :meth:`run` or :meth:`attempt`.
 
     Attributes
     ----------
     about : dict
-        What the candidate says of itself: kind, name, config, device; for a CUDA kernel numerics, min_arch and rejects.
+        What the candidate says of itself (:class:`~sdpalab.judge.messages.About`).
 
     Raises
     ------
@@ -86,124 +85,224 @@ class Worker:
         config: Mapping[str, str] | None,
         timeout: float,
     ) -> None:
-        self._timeout = timeout
-        self._tail = bytearray()
-        self._closed = False
-        self._process, self._channel = _start()
-        self._reader = threading.Thread(target=self._drain, daemon=True)
-        self._reader.start()
+        self._arch, self._timeout = arch, timeout
+        self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * timeout * max(1, len(problems))))
+        self._deadline = 0.0
+        self._executor: GuardedProcess | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._candidate = GuardedProcess("sdpalab.judge.worker", self._quota, foreign=True)
         try:
-            self.about = self._load(
-                {
-                    "kind": shipment.kind,
-                    "spec": shipment.spec,
-                    "arch": arch,
-                    "config": None if config is None else dict(config),
-                    "problems": [problem.to_dict() for problem in problems],
-                    "memory_bytes": MEMORY_BYTES,
-                    "cpu_seconds": int(START_SECONDS + 2 * timeout * max(1, len(problems))),
-                },
-                shipment.pickle,
-            )
+            order = {
+                "do": "load",
+                "kind": shipment.kind,
+                "spec": shipment.spec,
+                "arch": arch,
+                "config": None if config is None else dict(config),
+                "problems": [problem.to_dict() for problem in problems],
+            }
+            self.about = self._load(order, shipment.pickle)
+            # Where strangers are not shut in, one of them may have put a build of another kernel into the user's cache.
+            shut_in = self._candidate.confinement == "namespaces"
+            self._cache = str(Cache().root) if shut_in else self._own_cache()
+            if self.about["kind"] == "cuda":
+                self._executor = GuardedProcess("sdpalab.judge.executor", self._quota, foreign=False)
+                self._executor.await_ready()
         except BaseException:
             self.close()
             raise
 
-    def run(self, problem: Problem, inputs: Mapping[str, Array]) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Run the candidate twice on ``inputs`` (q, k, v).
+    def run(self, problem: Problem, inputs: Arrays, other: Arrays | None = None) -> Answer:
+        """Run the candidate twice on ``inputs`` (q, k, v), with differently poisoned memory.
+
+        Between the two a callable is run on ``other``, if that is given, in the memory of the first run: what it kept
+        by address, by object or by problem is then out of date. A simulated launch starts from nothing, so that a
+        kernel can keep nothing, and is not run on ``other``.
 
         Returns
         -------
         reply, outputs
-            As the worker sent them. The reply's status is None or that of a failure; nothing else is to be believed.
+            As :class:`~sdpalab.judge.messages.Reply`, with ``confinement`` (how the candidate's process is held, see
+            :mod:`sdpalab.judge.guard`); and the arrays ``first``, ``second`` and perhaps ``other``.
 
         Raises
         ------
         CandidateDied
-            If the process ends, hangs beyond the timeout or breaks the protocol. The worker is of no further use.
+            If a process ends, hangs beyond the timeout or breaks the protocol. The worker is of no further use.
         """
-        self._tail.clear()
-        room = 4 * sum(array.nbytes for array in inputs.values()) + (1 << 20)
+        runs = [("first", inputs, False)]
+        if other is not None and self._executor is None:
+            runs.append(("other", other, True))
+        runs.append(("second", inputs, False))
+        self._begin()
+        outputs: dict[str, Array] = {}
+        notes: dict[str, Any] = {}
+        changed: set[str] = set()
         try:
-            self._channel.send({"problem": problem.to_dict()}, inputs, seconds=self._timeout)
-            reply, outputs = self._channel.receive(seconds=self._timeout, max_bytes=room)
-            return _checked(Reply, reply), outputs
-        except WireTimeout:
-            raise CandidateDied(Status.TIMED_OUT, f"no answer within {self._timeout:g} s{self._quote()}") from None
-        except WireClosed:
-            how = self._ended()
-            status = Status.TIMED_OUT if how == "SIGXCPU" else Status.CRASHED
-            raise CandidateDied(status, f"the process ended with {how}{self._quote()}") from None
-        except WireError as error:
-            raise CandidateDied(Status.CRASHED, f"the process answered with a {error}{self._quote()}") from None
+            plan = self._plan(problem)
+            for name, arrays, reuse in runs:
+                first = name == "first"
+                reply, outputs[name] = self._once(problem, arrays, plan, POISONS[not first], reuse, watched=first)
+                notes = notes or reply
+                changed |= set(reply.get("changed", ()))
+            if plan is None:
+                self._look_again(problem, outputs["second"])
+        except _Failed as failure:
+            return failure.reply, {}
+        return {**notes, "changed": sorted(changed)}, outputs
+
+    def attempt(
+        self, problem: Problem, inputs: Arrays, *, poison: int = POISONS[0], reuse: bool = False, watched: bool = True
+    ) -> Answer:
+        """Run the candidate once; the output, if there is one, is called ``o``.
+
+        Parameters
+        ----------
+        problem, inputs
+            What to compute.
+        poison : int
+            Byte that fills the memory of the output.
+        reuse : bool
+            For a callable: put the inputs into the very tensors of the run before, which had the same shapes.
+        watched : bool
+            For a kernel: with the simulator's checks on.
+
+        Raises
+        ------
+        CandidateDied
+            As :meth:`run`.
+        """
+        self._begin()
+        try:
+            reply, out = self._once(problem, inputs, self._plan(problem), poison, reuse, watched)
+        except _Failed as failure:
+            return failure.reply, {}
+        return reply, {"o": out}
 
     def close(self) -> None:
-        """End the process, and whatever it started in its process group."""
-        if self._closed:
-            return
-        self.kill()
-        self._closed = True
-        self._process.wait()
-        # A descendant that left the group may hold the pipe open: the reader is then left to the daemon thread.
-        self._reader.join(timeout=1.0)
-        self._channel.close()
+        """End the processes, and whatever they started."""
+        for process in self._processes():
+            process.close()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def kill(self) -> None:
-        """End the process group and nothing else: safe from another thread, whose :meth:`run` then fails."""
-        if self._closed:
-            return  # its number may be somebody else's by now
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """Have the processes ended: safe from another thread, whose :meth:`run` then fails."""
+        for process in self._processes():
+            process.kill()
+
+    def _own_cache(self) -> str:
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="sdpalab-cache-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise MachineError(f"there is no room for a temporary folder: {error.strerror}") from None
+        return self._folder.name
+
+    def _processes(self) -> tuple[GuardedProcess, ...]:
+        return (self._candidate, self._executor) if self._executor else (self._candidate,)
 
     def _load(self, order: Mapping[str, Any], pickle: Array) -> dict[str, Any]:
+        process = self._candidate
+        process.await_ready()
         try:
-            self._channel.receive(seconds=START_SECONDS, max_bytes=0)
-        except WireError as error:
-            raise MachineError(f"the worker process does not start ({error}){self._quote()}") from None
-        try:
-            self._channel.send(order, {"pickle": pickle}, seconds=START_SECONDS)
-            about, _ = self._channel.receive(seconds=START_SECONDS, max_bytes=0)
+            about, _ = self._exchange(process, order, {"pickle": pickle}, 0, time.monotonic() + START_SECONDS)
         except WireTimeout:
-            raise UserError(f"the candidate does not load within {START_SECONDS:g} s{self._quote()}") from None
+            raise UserError(f"the candidate does not load within {START_SECONDS:g} s{process.quote()}") from None
         except WireClosed:
-            raise UserError(
-                f"the candidate does not load: its process ended with {self._ended()}{self._quote()}"
-            ) from None
+            ending = process.ending()
+            kind = MachineError if ending.killed else UserError
+            raise kind(f"the candidate does not load: {ending}{process.quote()}") from None
+        except WireError as error:
+            raise UserError(f"the candidate does not load: its process answered with a {error}") from None
         if not about.get("ok"):
-            kind = MachineError if about.get("machine") else UserError
-            raise kind(str(about.get("message", "the candidate does not load")))
+            refusal = MachineError if about.get("machine") else UserError
+            raise refusal(plain(str(about.get("message", "the candidate does not load"))))
         try:
             return _checked(About, about)
         except WireError as error:
             raise UserError(f"the candidate does not load: its process answered with a {error}") from None
 
-    def _drain(self) -> None:
-        """Read all that the candidate prints, and keep the end of it."""
-        assert self._process.stdout is not None
-        with contextlib.suppress(OSError, ValueError), self._process.stdout as stream:
-            while chunk := os.read(stream.fileno(), 1 << 16):
-                self._tail[:] = (self._tail + chunk)[-TAIL_BYTES:]
+    def _begin(self) -> None:
+        """Begin what :attr:`_timeout` limits."""
+        self._deadline = time.monotonic() + self._timeout
+        self._candidate.forget_output()
 
-    def _ended(self) -> str:
-        """How the process ended: ``SIGSEGV``, ``exit code 3``."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5.0)
-        code = self._process.returncode
-        if code is None:
-            return "its end of the wire closed"
-        if code >= 0:
-            return f"exit code {code}"
-        with contextlib.suppress(ValueError):
-            return signal.Signals(-code).name
-        return f"signal {-code}"
+    def _plan(self, problem: Problem) -> Array | None:
+        """The candidate's launch plan for ``problem``, as data; None for a callable, which has none."""
+        if self._executor is None:
+            return None
+        _, found = self._ask(self._candidate, {"do": "plan", "problem": problem.to_dict()}, {}, _MOST_PLAN)
+        try:
+            plan = read_plan(found["plan"].tobytes() if "plan" in found else b"", problem)
+        except PlanError as error:
+            raise _Failed(Status.BUILD_FAILED, str(error)) from None
+        return np.frombuffer(plan.model_dump_json().encode(), np.uint8)
 
-    def _quote(self) -> str:
-        """The last lines that the candidate printed, as the end of a sentence."""
-        if self._process.poll() is not None:
-            self._reader.join(timeout=1.0)
-        text = bytes(self._tail).decode(errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()][-6:]
-        return f"; it last printed: {' | '.join(lines)[-600:]}" if lines else ""
+    def _once(
+        self, problem: Problem, inputs: Arrays, plan: Array | None, poison: int, reuse: bool, watched: bool
+    ) -> tuple[dict[str, Any], Array]:
+        room = 4 * sum(array.nbytes for array in inputs.values()) + (1 << 20)
+        if plan is None or self._executor is None:
+            process = self._candidate
+            order = {"do": "call", "problem": problem.to_dict(), "poison": poison, "reuse": reuse}
+            reply, found = self._ask(process, order, inputs, room)
+        else:
+            process = self._executor
+            order = {"arch": self._arch, "cache": self._cache, "poison": poison, "watched": watched}
+            reply, found = self._ask(process, order, {"plan": plan, **inputs}, room)
+        if "o" not in found:
+            raise self._died(process, WireError("message without an output"))
+        return {**reply, "confinement": self._candidate.confinement}, found["o"]
+
+    def _look_again(self, problem: Problem, sent: Array) -> None:
+        """Fail if the output of the last call is no longer what it was when the call returned."""
+        _, found = self._ask(self._candidate, {"do": "again"}, {}, sent.nbytes)
+        if "o" not in found or found["o"].tobytes() != sent.tobytes():
+            raise _Failed(Status.NONDETERMINISTIC, "the output changed after the call had returned it")
+
+    def _ask(self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int) -> Answer:
+        """Have an order carried out; _Failed if the answer is a failure, CandidateDied if there is none."""
+        try:
+            header, found = self._exchange(process, order, arrays, room, self._deadline)
+            reply = _checked(Reply, header)
+        except WireError as error:
+            raise self._died(process, error) from None
+        if reply["status"] is not None:
+            raise _Failed(Status(reply["status"]), reply["reason"])
+        return reply, found
+
+    def _exchange(
+        self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int, deadline: float
+    ) -> Answer:
+        """Send an order and receive its answer, whose number shows that it was not there before the order was."""
+        number = secrets.randbits(63)
+        process.channel.send({**order, "number": number}, arrays, seconds=deadline - time.monotonic())
+        header, found = process.channel.receive(seconds=deadline - time.monotonic(), max_bytes=room)
+        if header.get("number") != number:
+            raise WireError("message that answers no order")
+        return header, found
+
+    def _died(self, process: GuardedProcess, error: WireError) -> CandidateDied:
+        """What it means that a process did not answer as it should."""
+        if isinstance(error, WireTimeout):
+            return CandidateDied(Status.TIMED_OUT, f"no answer within {self._timeout:g} s{process.quote()}")
+        closed = isinstance(error, WireClosed)
+        ending = process.ending() if closed else None
+        why = f"{ending}{process.quote()}" if closed else f"the process answered with a {error}{process.quote()}"
+        if process is not self._candidate:
+            # Nothing of the candidate runs there but its PTX: the lab or the machine failed.
+            return CandidateDied(Status.INFRA_ERROR, f"building or simulating failed: {why}")
+        if ending is not None and ending.killed:
+            return CandidateDied(Status.INFRA_ERROR, f"{why}; judge it again, if it was not the candidate's own doing")
+        timed_out = ending is not None and ending.how == "SIGXCPU"
+        return CandidateDied(Status.TIMED_OUT if timed_out else Status.CRASHED, why)
+
+
+class _Failed(Exception):
+    """A process answered with a failure, or with what can only be one."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.reply = {"status": status.value, "reason": reason}
 
 
 def _checked(kind: type[About] | type[Reply], header: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,34 +310,4 @@ def _checked(kind: type[About] | type[Reply], header: Mapping[str, Any]) -> dict
     try:
         return kind.model_validate(header).model_dump(exclude_unset=True)
     except ValidationError as error:
-        raise WireError(f"message that is none ({error.errors()[0]['msg']})") from None
-
-
-def _start() -> tuple[subprocess.Popen[bytes], Channel]:
-    """A fresh process that waits for its first message, and the wire to it."""
-    to_worker, from_worker = os.pipe(), os.pipe()
-    environment = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
-    if "SDPALAB_CACHE_DIR" in os.environ:
-        environment["SDPALAB_CACHE_DIR"] = os.environ["SDPALAB_CACHE_DIR"]
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    # glibc hands small freed blocks out again without poisoning them, unless it keeps none.
-    tunables = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
-    # -I, and then this process's own path: what PYTHON* variables made of it is settled, and nothing is added.
-    path = [entry or str(Path.cwd()) for entry in sys.path] + [str(Path(__file__).resolve().parents[2])]
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-u", "-c", _BOOT, str(to_worker[0]), str(from_worker[1]), *path],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=(to_worker[0], from_worker[1]),
-            env=environment | threads | tunables,
-            start_new_session=True,
-        )
-    except OSError as error:
-        for fd in (*to_worker, *from_worker):
-            os.close(fd)
-        raise MachineError(f"a worker process cannot be started: {error.strerror}") from None
-    os.close(to_worker[0])
-    os.close(from_worker[1])
-    return process, Channel(from_worker[0], to_worker[1], alive=lambda: process.poll() is None)
+        raise WireError(f"message that is none ({plain(error.errors()[0]['msg'])})") from None

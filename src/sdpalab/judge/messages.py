@@ -1,17 +1,32 @@
-"""What a worker may say: the shape of its two kinds of answer. The rest is refused unread."""
+"""What the worker processes may say: the shape of each answer. The rest is refused unread."""
 
 from __future__ import annotations
 
-from typing import Literal
+import unicodedata
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Quantisation
 
-__all__ = ["About", "DeclaredNumerics", "Reply"]
+__all__ = ["MOST_TEXT", "About", "DeclaredNumerics", "Reply", "plain"]
 
+MOST_TEXT = 4000
+"""Characters of any text that a candidate can have shown to somebody."""
 
 _FAILURES = {status.value for status in Status if status is not Status.PASSED}
+
+
+def plain(text: str) -> str:
+    """``text`` in one line, of at most :data:`MOST_TEXT` characters, none of which a terminal obeys."""
+    shown = " ".join(text[: MOST_TEXT + 1].split())
+    # Categories C*: control and format characters (escape sequences, reversed text), surrogates, private ones.
+    shown = "".join("?" if unicodedata.category(char).startswith("C") else char for char in shown)
+    return shown if len(text) <= MOST_TEXT else f"{shown[: MOST_TEXT - 4]} ..."
+
+
+Text = Annotated[str, AfterValidator(plain)]
 
 
 class _Message(BaseModel):
@@ -21,37 +36,39 @@ class _Message(BaseModel):
 class DeclaredNumerics(_Message):
     """See :class:`sdpalab.kernels.kernel.Numerics`."""
 
-    accumulate: str
-    probabilities: str
+    accumulate: Text
+    probabilities: Text
+    probability_scale: float
+    quantised: Quantisation | None
 
 
 class About(_Message):
     """What a candidate says of itself when it is loaded.
 
-    ``numerics`` is None for a callable, which declares none; ``rejects`` has, for a CUDA kernel, one entry for each
-    problem that it will be asked: None, or why it does not compute it.
+    ``numerics`` is None for a callable, which declares none; ``rejects`` has, for a kernel that the lab builds, one
+    entry for each problem that it will be asked: None, or why it does not compute it.
     """
 
     kind: Literal["cuda", "callable"]
-    name: str = Field(min_length=1, max_length=200)
-    config: str
-    device: str
+    name: Annotated[Text, Field(min_length=1, max_length=200)]
+    config: Text
+    device: Text
     min_arch: int = 0
     numerics: DeclaredNumerics | None = None
-    rejects: list[str | None] = []
+    rejects: list[Text | None] = []
 
 
 class Reply(_Message):
-    """How both runs of a case went: a failure and its reason, or ``status`` None with what was noticed."""
+    """How a run or the making of a plan went: a failure and its reason, or ``status`` None with what was noticed."""
 
     status: str | None
-    reason: str = Field(default="", max_length=10_000)
-    device: str = ""
-    ptx_sha256: list[str] | None = None
+    reason: Text = ""
+    device: Text = ""
+    ptx_sha256: list[Text] | None = None
     memory_poisoned: bool | None = None
-    hazards: list[str] = []
+    hazards: list[Text] = []
     hazard_count: int = 0
-    changed: list[str] = []
+    changed: list[Text] = []
 
     @model_validator(mode="after")
     def _a_failure_or_nothing(self) -> Reply:

@@ -14,23 +14,72 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import UserError
-from sdpalab.judge.reference import weight_blocks
-from sdpalab.kernels.kernel import Numerics
+from sdpalab.judge.reference import finite, weight_blocks
+from sdpalab.kernels.kernel import Numerics, Quantisation
 
-__all__ = ["check_numerics", "intended_output"]
+__all__ = ["check_numerics", "dequantised", "intended_output"]
 
 Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
 
-_TYPES: dict[str, type] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+FLOAT8 = "float8_e4m3fn"
+FLOAT8_MAX = 448.0
+MMA_TERMS = 16
+"""Products that one tensor-core instruction adds to a 16-bit accumulator before it rounds: K of mma.sync.m16n8k16."""
+
+_TYPES: dict[str, type] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    FLOAT8: ml_dtypes.float8_e4m3fn,
+}
 
 
 def check_numerics(numerics: Numerics) -> None:
     """Raise UserError if the declared arithmetic is one that is not emulated here."""
-    if numerics.accumulate != "float32":
-        raise UserError(f"numerics: accumulate must be float32, not {numerics.accumulate!r}")
-    if numerics.probabilities != "problem" and numerics.probabilities not in _TYPES:
+    p_type, p_scale, quantised = numerics.probabilities, numerics.probability_scale, numerics.quantised
+    if numerics.accumulate not in ("float32", "float16"):
+        raise UserError(f"numerics: accumulate must be float32 or float16, not {numerics.accumulate!r}")
+    if p_type != "problem" and p_type not in _TYPES:
         known = ", ".join(("problem", *_TYPES))
-        raise UserError(f"numerics: probabilities must be one of {known}, not {numerics.probabilities!r}")
+        raise UserError(f"numerics: probabilities must be one of {known}, not {p_type!r}")
+    if p_type != FLOAT8 and p_scale != 1.0:
+        raise UserError(f"numerics: probability_scale is for probabilities in {FLOAT8}, and must be 1 for {p_type!r}")
+    if not 0.0 < p_scale <= FLOAT8_MAX or float(_TYPES[FLOAT8](p_scale)) != p_scale:
+        # A weight of 1, the largest, would itself be rounded.
+        raise UserError(
+            f"numerics: probability_scale must be a positive number of {FLOAT8}, at most 448, not {p_scale:g}"
+        )
+    if quantised is None:
+        return
+    if quantised.dtype != FLOAT8:
+        raise UserError(f"numerics: quantised.dtype must be {FLOAT8}, not {quantised.dtype!r}")
+    if isinstance(quantised.rows, bool) or not isinstance(quantised.rows, int) or quantised.rows < 0:
+        raise UserError(f"numerics: quantised.rows must be a number of rows, or 0 for all, not {quantised.rows!r}")
+
+
+def dequantised(array: Array, quantised: Quantisation) -> F64:
+    """The numbers that stand for ``array`` [B, H, S, D] once it is quantised: the type's, times their scale.
+
+    Parameters
+    ----------
+    array : ndarray of float16 or bfloat16, [B, H, S, D]
+    quantised : Quantisation
+        See there for the scheme.
+
+    Returns
+    -------
+    ndarray of float64, [B, H, S, D]
+    """
+    rows = quantised.rows or array.shape[2]
+    single, out = array.astype(np.float32), np.empty(array.shape, np.float64)
+    for start in range(0, array.shape[2], rows):
+        block = single[:, :, start : start + rows]
+        scale = np.abs(block).max(axis=(2, 3), keepdims=True) / np.float32(FLOAT8_MAX)
+        scale = np.where(scale > 0.0, scale, np.float32(1.0))
+        numbers = np.clip(block / scale, -FLOAT8_MAX, FLOAT8_MAX).astype(_TYPES[quantised.dtype])
+        out[:, :, start : start + rows] = numbers.astype(np.float64) * scale
+    return out
 
 
 def intended_output(
@@ -38,17 +87,19 @@ def intended_output(
 ) -> Array:
     """Attention with the roundings that ``numerics`` declares, and no others.
 
-    The weights exp(s - max(s)) are rounded to float32, their sum is taken; they are rounded to the type of P and
-    multiplied by V; the products' sum and the quotient are rounded to float32, and the result to the type of Q. The
-    sums themselves run in float64: the order in which a kernel adds in float32 shifts its result a thousand times less
-    than the roundings to 16 bits, and an emulation free of order is one that anybody can repeat.
+    Q, K and V are quantised, if that is declared. The weights exp(s - max(s)) are rounded to float32, their sum is
+    taken; they are rounded to the type of P and multiplied by V; the products' sum and the quotient are rounded to
+    float32, and the result to the type of Q. Sums in float32 run in float64: the order in which a kernel adds in
+    float32 shifts its result a thousand times less than the roundings to 16 bits, and an emulation free of order is one
+    that anybody can repeat. Sums in float16 are rounded as often as the tensor cores do it, along D and then along the
+    keys in ascending order.
 
     Parameters
     ----------
     q, k, v, scale, causal
         As in :func:`sdpalab.judge.reference.attention_float64`; the dtype of ``q`` is the problem's.
     numerics : Numerics
-        ``accumulate`` must be float32; ``probabilities`` is ``problem`` (the dtype of ``q``) or a type's name.
+        What is declared.
     normalise_first : bool
         Divide the weights by their sum before they are rounded, as code does that calls a softmax, instead of dividing
         the product by it, as flash attention does. With equal weights the former rounds all of them the same way, which
@@ -57,6 +108,7 @@ def intended_output(
     Returns
     -------
     ndarray of the dtype of ``q``, [B, H, Sq, D]
+        Rows that are not judged hold finite numbers of no meaning. A float16 accumulator may overflow to infinity.
 
     Raises
     ------
@@ -64,14 +116,32 @@ def intended_output(
         As :func:`check_numerics`.
     """
     check_numerics(numerics)
-    p_type = q.dtype if numerics.probabilities == "problem" else np.dtype(_TYPES[numerics.probabilities])
+    dtype, half = q.dtype, numerics.accumulate == "float16"
+    p_type = dtype if numerics.probabilities == "problem" else np.dtype(_TYPES[numerics.probabilities])
+    p_scale = np.float32(numerics.probability_scale)
     group = q.shape[1] // k.shape[1]
-    out = np.empty(q.shape[:3] + v.shape[3:], q.dtype)
-    for (b, h, rows), weights in weight_blocks(q, k, scale=scale, causal=causal):
-        p = weights.astype(np.float32)
-        total = p.sum(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
-        if normalise_first:
-            p, total = p / total, np.ones_like(total)
-        product = p.astype(p_type).astype(np.float64) @ v[b, h // group].astype(np.float64)
-        out[b, h, rows] = (product.astype(np.float32) / total).astype(q.dtype)
+    q, k, v = finite(q), finite(k), finite(v)
+    if numerics.quantised is not None:
+        q, k, v = (dequantised(array, numerics.quantised) for array in (q, k, v))
+    values = v.astype(np.float64)
+    product = _half_product if half else np.matmul
+    out = np.empty(q.shape[:3] + v.shape[3:], dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for (b, h, rows), weights in weight_blocks(q, k, scale=scale, causal=causal, product=product):
+            p = weights.astype(np.float32)
+            total = p.sum(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
+            if normalise_first:
+                p, total = p / total, np.ones_like(total)
+            rounded = (p * p_scale).astype(p_type).astype(np.float64)
+            summed = product(rounded, values[b, h // group]).astype(np.float32)
+            out[b, h, rows] = (summed / (total * p_scale)).astype(dtype)
     return out
+
+
+def _half_product(left: F64, right: F64) -> F64:
+    """``left @ right``, the sum rounded to float16 after every MMA_TERMS terms."""
+    total = np.zeros((left.shape[0], right.shape[1]), np.float16)
+    for start in range(0, left.shape[1], MMA_TERMS):
+        terms = slice(start, start + MMA_TERMS)
+        total = (total + left[:, terms] @ right[terms]).astype(np.float16)
+    return total.astype(np.float64)

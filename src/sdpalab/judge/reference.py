@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["attention_float64", "weight_blocks"]
+__all__ = ["attention_float64", "finite", "judged_rows", "weight_blocks"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -17,18 +17,40 @@ ROWS = 512
 """Rows of a block: at Skv = 4096 one block of scores takes 16 MiB."""
 
 
-def weight_blocks(q: Array, k: Array, *, scale: float, causal: bool) -> Iterator[tuple[tuple[int, int, slice], F64]]:
+def judged_rows(q: Array, k: Array, v: Array) -> npt.NDArray[np.bool_]:
+    """Which rows of the output are judged, [B, H, Sq]: those of which Q, and all of K and V of the head, are finite.
+
+    A NaN or an infinity in Q is its row's own affair. In K or V it is that of the whole head, even of rows that the
+    causal mask keeps from seeing it: a kernel that masks within a tile multiplies the key's V by a weight of 0, and
+    0 times NaN is NaN (torch's own kernels do so). All other rows have a result, and it is finite.
+    """
+    fine = np.isfinite(k).all(axis=(2, 3)) & np.isfinite(v).all(axis=(2, 3))
+    heads = np.repeat(fine, q.shape[1] // k.shape[1], axis=1)
+    judged: npt.NDArray[np.bool_] = np.isfinite(q).all(axis=-1) & heads[:, :, None]
+    return judged
+
+
+def finite(array: Array) -> Array:
+    """``array`` with 0 for NaN and infinity: what comes of them is not judged, and must not disturb the rest."""
+    return np.where(np.isfinite(array), array, array.dtype.type(0))
+
+
+def weight_blocks(
+    q: Array, k: Array, *, scale: float, causal: bool, product: Callable[[F64, F64], F64] = np.matmul
+) -> Iterator[tuple[tuple[int, int, slice], F64]]:
     """Softmax weights before normalisation, ``exp(s - max(s))``, head by head and block by block.
 
     Parameters
     ----------
     q : ndarray, [B, H, Sq, D]
     k : ndarray, [B, Hkv, Skv, D]
-        Hkv divides H; query head h reads K/V head ``h // (H // Hkv)``.
+        Hkv divides H; query head h reads K/V head ``h // (H // Hkv)``. NaN and infinities count as 0.
     scale : float
         Factor on Q K^T.
     causal : bool
         Row i sees keys 0..i (top-left aligned).
+    product : callable
+        What multiplies Q [rows, D] and K^T [D, Skv], both float64.
 
     Yields
     ------
@@ -39,12 +61,13 @@ def weight_blocks(q: Array, k: Array, *, scale: float, causal: bool) -> Iterator
     batch, heads, seq_q, _ = q.shape
     seq_kv = k.shape[2]
     group = heads // k.shape[1]
+    q, k = finite(q), finite(k)
     for b in range(batch):
         for h in range(heads):
             k_head = k[b, h // group].astype(np.float64)
             for start in range(0, seq_q, ROWS):
                 rows = slice(start, min(start + ROWS, seq_q))
-                scores = (q[b, h, rows].astype(np.float64) @ k_head.T) * scale
+                scores = product(q[b, h, rows].astype(np.float64), k_head.T) * scale
                 if causal:
                     scores[np.arange(seq_kv) > np.arange(rows.start, rows.stop)[:, None]] = -np.inf
                 scores -= scores.max(axis=1, keepdims=True)
@@ -64,9 +87,19 @@ def attention_float64(q: Array, k: Array, v: Array, *, scale: float, causal: boo
     Returns
     -------
     ndarray of float64, [B, H, Sq, D]
+        NaN in rows that are not judged (:func:`judged_rows`), finite everywhere else.
+
+    Raises
+    ------
+    ValueError
+        If the scores are too large for float64, which takes a scale above 1e200.
     """
     group = q.shape[1] // k.shape[1]
+    values = finite(v).astype(np.float64)
     out = np.empty(q.shape[:3] + v.shape[3:], np.float64)
     for (b, h, rows), weights in weight_blocks(q, k, scale=scale, causal=causal):
-        out[b, h, rows] = (weights @ v[b, h // group].astype(np.float64)) / weights.sum(axis=1, keepdims=True)
+        out[b, h, rows] = (weights @ values[b, h // group]) / weights.sum(axis=1, keepdims=True)
+    if not np.isfinite(out).all():
+        raise ValueError(f"with scale {scale:g} the scores are too large for float64")
+    out[~judged_rows(q, k, v)] = np.nan
     return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +17,12 @@ import numpy.typing as npt
 from sdpalab.errors import MachineError, UserError
 from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.candidate import Candidate, Shipment, prepare
-from sdpalab.judge.cases import CaseSpec, quick_cases, twelve_cases
-from sdpalab.judge.evaluate import Evidence, evaluate
+from sdpalab.judge.cases import CaseSpec, cases_for
+from sdpalab.judge.evaluate import Evidence, declared_numerics, evaluate
 from sdpalab.judge.isolation import CandidateDied, Worker
 from sdpalab.judge.numerics import check_numerics
+from sdpalab.judge.relations import RELATIONS, broken_relation
+from sdpalab.judge.stale import other_inputs
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
@@ -54,11 +57,12 @@ def judge(
         A registry name, ``FILE.py:NAME`` or ``FILE.py``, a CudaKernel, or ``fn(q, k, v, *, scale, causal) -> out`` on
         torch CPU tensors [B, H, S, D] of the problem's dtype.
     problems : iterable of Problem, optional
-        What to judge it on. Default: the twelve cases, and one with a hidden seed for each of their shapes.
+        What to judge it on. Default: the twelve cases, and one with a hidden seed for each of their shapes. Probes,
+        edges and relations come on top (:mod:`sdpalab.judge.cases`).
     device : {"auto", "sim", "cpu"}
         ``sim``: the simulator, for CUDA kernels; ``cpu``: torch on the CPU, for callables; ``auto``: whichever fits.
-    level : {"quick"}
-        How much is judged.
+    level : {"quick", "full"}
+        How much is judged: in a minute, or in many.
     seed : int
         Public seed of the inputs for ``problems``; the twelve cases have their own.
 
@@ -75,9 +79,7 @@ def judge(
     MachineError
         If no worker process can be started.
     """
-    if level != "quick":
-        raise UserError(f"level must be 'quick', not {level!r}")
-    specs = twelve_cases() if problems is None else quick_cases(problems, seed=seed)
+    specs = cases_for(level, problems, seed=seed)
     return judge_candidate(kernel, specs, device=device, level=level, seed=seed)
 
 
@@ -94,6 +96,7 @@ def judge_candidate(
     progress: Callable[[Case], None] | None = None,
     workers: int | None = None,
     timeout: float = CASE_SECONDS,
+    until_failure: bool = False,
 ) -> Verdict:
     """:func:`judge` with every handle: the cases, the architecture, knobs, where arrays go, and who is told.
 
@@ -115,13 +118,15 @@ def judge_candidate(
         Worker processes at a time. Default: 2, or 1 on a single CPU.
     timeout : float
         Seconds that one case may take.
+    until_failure : bool
+        Stop at the first case that fails: the verdict then has the cases that were finished by then.
     """
     if not specs:
         raise UserError("there is no problem to judge")
     if device not in ("auto", "sim", "cpu"):
         known = "there is no executor for a GPU here; " if device == "gpu" else ""
         raise UserError(f"device must be auto, sim or cpu, not {device!r}: {known}CUDA kernels run on the simulator")
-    session = _Session(prepare(candidate), specs, arch, config, store, progress, timeout)
+    session = _Session(prepare(candidate), specs, arch, config, store, progress, timeout, until_failure)
     return session.run(device, level, seed, workers or min(2, os.cpu_count() or 1))
 
 
@@ -137,9 +142,10 @@ class _Session:
         store: Store | None,
         progress: Callable[[Case], None] | None,
         timeout: float,
+        until_failure: bool,
     ) -> None:
         self._shipment, self._arch, self._config, self._timeout = shipment, arch, config, timeout
-        self._store, self._progress = store, progress
+        self._store, self._progress, self._until_failure = store, progress, until_failure
         self._specs = list(specs)
         self._live: list[Worker] = []
         self._abandoned = False
@@ -170,7 +176,7 @@ class _Session:
                     raise
         finally:
             first.close()
-        cases = tuple(self._cases[n] for n in range(len(self._specs)))
+        cases = tuple(self._cases[n] for n in sorted(self._cases))
         if cases[0].status is Status.BUILD_FAILED:
             raise UserError(cases[0].reason)
         return Verdict(about["name"], about["config"], about["device"], level, seed, cases)
@@ -195,24 +201,28 @@ class _Session:
     def _check(self, about: Mapping[str, Any], device: str) -> None:
         """Refuse what this candidate cannot be asked for, before anything runs."""
         name = about["name"]
+        tiles = _tiles(about["config"])
+        wanted = [not spec.tile or not tiles or spec.tile in tiles for spec in self._specs]
         if about["kind"] == "callable":
             if device == "sim":
                 raise UserError(
                     f"{name} is a Python callable and runs on torch CPU tensors: device must be cpu or auto"
                 )
+            self._specs = [spec for spec, want in zip(self._specs, wanted, strict=True) if want]
             return
         if device == "cpu":
             raise UserError(f"{name} is a CUDA kernel and runs on the simulator: device must be sim or auto")
         number = int("".join(filter(str.isdigit, self._arch)) or 0)
         if number < about["min_arch"]:
             raise UserError(f"kernel {name} needs sm_{about['min_arch']} or later, not {self._arch}")
-        check_numerics(Numerics(**about["numerics"]))
+        check_numerics(Numerics.from_dict(about["numerics"]))
         if len(about["rejects"]) != len(self._specs):
             raise UserError(f"kernel {name} does not say of each problem whether it supports it")
         for spec, reason in zip(self._specs, about["rejects"], strict=True):
             if reason is not None and not spec.derived:
                 raise UserError(str(reason))
-        self._specs = [spec for spec, why in zip(self._specs, about["rejects"], strict=True) if why is None]
+        kept = zip(self._specs, about["rejects"], wanted, strict=True)
+        self._specs = [spec for spec, why, want in kept if why is None and want]
 
     def _serve(self, worker: Worker | None) -> None:
         """Take cases off the queue until it is empty, with a fresh worker after one that died."""
@@ -221,8 +231,7 @@ class _Session:
                 inputs = make_inputs(self._specs[n].problem, self._specs[n].inputs, self._specs[n].seed or 0)
                 try:
                     worker = worker or self._worker()
-                    reply, outputs = worker.run(self._specs[n].problem, vars(inputs))
-                    case = self._judged(n, inputs, worker.about, reply, outputs)
+                    case = self._case(n, inputs, self._found(n, inputs, worker))
                 except CandidateDied as death:
                     assert worker is not None
                     worker.close()
@@ -235,6 +244,8 @@ class _Session:
                     case = self._failed(n, inputs, Status.CRASHED, str(error))
                 with self._lock:
                     self._cases[n] = case
+                    if self._until_failure and not case.passed:
+                        self._queue = iter(())
                     if self._progress:
                         self._progress(case)
         finally:
@@ -245,17 +256,31 @@ class _Session:
         with self._lock:
             return next(self._queue, None)
 
-    def _judged(
-        self, n: int, inputs: Inputs, about: Mapping[str, Any], reply: Mapping[str, Any], outputs: Mapping[str, Any]
-    ) -> Case:
-        evidence = evaluate(self._specs[n].problem, inputs, about, reply, outputs)
-        return self._case(n, inputs, evidence)
+    def _found(self, n: int, inputs: Inputs, worker: Worker) -> Evidence:
+        """Run a case and judge it; and what is related to it, if it is about a relation."""
+        spec = self._specs[n]
+        other = other_inputs(inputs, int.from_bytes(os.urandom(8), "little"))
+        reply, outputs = worker.run(spec.problem, vars(inputs), vars(other))
+        found = evaluate(spec.problem, inputs, worker.about, reply, outputs, other)
+        if not spec.relation or found.status is not Status.PASSED:
+            return found
+        relation, (numerics, orders) = RELATIONS[spec.relation], declared_numerics(worker.about)
+        problem, related = relation.inputs(spec.problem, inputs)
+        reply, outputs = worker.attempt(problem, vars(related))
+        if reply.get("status") is not None:
+            return replace(found, status=Status(reply["status"]), reason=str(reply["reason"]))
+        broken, differs = broken_relation(
+            relation, spec.problem, found.arrays["o"], problem, related, outputs["o"], numerics, orders
+        )
+        run = {**found.run, "relation": {"name": relation.name, "elements_that_differ": differs}}
+        return replace(found, status=Status.INCONSISTENT if broken else found.status, reason=broken, run=run)
 
     def _failed(self, n: int, inputs: Inputs, status: Status, reason: str) -> Case:
         return self._case(n, inputs, Evidence(status, reason))
 
     def _case(self, n: int, inputs: Inputs, found: Evidence) -> Case:
         spec = self._specs[n]
+        run = {**found.run, "trial": True} if spec.trial else found.run
         return Case(
             name=spec.name,
             problem=spec.problem,
@@ -266,7 +291,7 @@ class _Session:
             errors=found.errors,
             limits=found.limits,
             digests={name: self._keep(array) for name, array in {**vars(inputs), **found.arrays}.items()},
-            run=found.run,
+            run=run,
         )
 
     def _keep(self, array: npt.NDArray[Any]) -> str:
@@ -274,3 +299,8 @@ class _Session:
             return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
         with self._lock:
             return self._store.put(array)
+
+
+def _tiles(config: str) -> set[int]:
+    """The tile sizes in a configuration's text: its knobs that begin with BLOCK."""
+    return {int(size) for size in re.findall(r"\bBLOCK\w*=(\d+)", config)}

@@ -9,7 +9,22 @@ from typing import Any
 
 from sdpalab.problem import Problem
 
-__all__ = ["Case", "Errors", "Limits", "Status", "Verdict"]
+__all__ = [
+    "LIMITED",
+    "ORIGINAL_CONTRACT",
+    "Case",
+    "Errors",
+    "Limits",
+    "Status",
+    "Verdict",
+    "keeps_original_contract",
+]
+
+LIMITED = ("max_abs", "rel_l2", "rms_row_rel_l2", "worst_row_rel_l2")
+"""The errors that have a limit of the same name."""
+
+ORIGINAL_CONTRACT: Mapping[str, float] = {"max_abs": 0.06, "rel_l2": 1e-3}
+"""The contract this project started with: max_err <= 0.06 and rel_err <= 1e-3, the latter read as relative L2."""
 
 
 class Status(str, Enum):
@@ -17,11 +32,15 @@ class Status(str, Enum):
 
     PASSED = "PASSED"
     INCORRECT = "INCORRECT"
-    """The numbers are wrong: a limit of the rule is exceeded."""
+    """The numbers are wrong: a limit of the rule is exceeded, or an element that must be exact is not."""
     NOT_FINITE = "NOT_FINITE"
     """NaN or Inf where the case declares none; an output that was never written is the usual cause."""
     NONDETERMINISTIC = "NONDETERMINISTIC"
     """Two runs on the same inputs, with differently poisoned outputs, differ."""
+    STALE = "STALE"
+    """Right on its inputs, and wrong on other data in the same memory: something is remembered that must not be."""
+    INCONSISTENT = "INCONSISTENT"
+    """Right on its inputs, but what must hold between its outputs on related inputs does not."""
     INPUT_CHANGED = "INPUT_CHANGED"
     """The candidate wrote to its inputs."""
     BAD_OUTPUT = "BAD_OUTPUT"
@@ -40,14 +59,34 @@ class Status(str, Enum):
 
 @dataclass(frozen=True)
 class Errors:
-    """Distance of an output from the float64 reference. Indices are (b, h, i, d) and (b, h, i)."""
+    """Distance of an output from the float64 reference, over the rows that are judged.
+
+    Attributes
+    ----------
+    max_abs, max_abs_index
+        Largest absolute error, and its element (b, h, i, d).
+    rel_l2 : float
+        ||out - reference|| / ||reference|| over all elements.
+    rms_row_rel_l2, worst_row_rel_l2, worst_row
+        Root mean square and maximum of the rows' own relative L2 errors, and the row (b, h, i) of the maximum.
+    not_finite : int
+        Elements that are NaN or infinite.
+    exact, exact_wrong : int
+        Elements that the inputs fix bit for bit (:mod:`sdpalab.judge.exact`), and how many of them differ.
+    ignored_rows : int
+        Rows that are not judged, because an input of theirs is NaN or infinite.
+    """
 
     max_abs: float
     max_abs_index: tuple[int, int, int, int]
     rel_l2: float
+    rms_row_rel_l2: float
     worst_row_rel_l2: float
     worst_row: tuple[int, int, int]
     not_finite: int
+    exact: int = 0
+    exact_wrong: int = 0
+    ignored_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,10 +98,18 @@ class Limits:
 
     max_abs: float
     rel_l2: float
+    rms_row_rel_l2: float
     worst_row_rel_l2: float
     yardstick_max_abs: float
+    intended_max_abs: float
     intended_rel_l2: float
+    intended_rms_row_rel_l2: float
     intended_worst_row_rel_l2: float
+
+
+def keeps_original_contract(errors: Errors) -> bool:
+    """Whether an output with these errors keeps :data:`ORIGINAL_CONTRACT`: reported beside the rule, never deciding."""
+    return not errors.not_finite and all(getattr(errors, name) <= most for name, most in ORIGINAL_CONTRACT.items())
 
 
 @dataclass(frozen=True)
@@ -97,21 +144,23 @@ class Case:
             return
         if self.errors is None or self.limits is None:
             raise ValueError(f"case {self.name}: PASSED needs its errors and limits")
-        over = [
-            name
-            for name in ("max_abs", "rel_l2", "worst_row_rel_l2")
-            if not getattr(self.errors, name) <= getattr(self.limits, name)
-        ]
-        if over or self.errors.not_finite:
-            raise ValueError(f"case {self.name}: PASSED with {', '.join(over) or 'values that are not finite'}")
+        over = [name for name in LIMITED if not getattr(self.errors, name) <= getattr(self.limits, name)]
+        over += [name for name in ("not_finite", "exact_wrong") if getattr(self.errors, name)]
+        if over:
+            raise ValueError(f"case {self.name}: PASSED with {', '.join(over)} over the limit")
 
     @property
     def passed(self) -> bool:
         """True if the status is PASSED."""
         return self.status is Status.PASSED
 
+    @property
+    def original_contract(self) -> bool | None:
+        """Whether the original contract is kept; None if there are no errors to tell by."""
+        return keeps_original_contract(self.errors) if self.errors else None
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, one key a field."""
+        """Plain JSON values: the fields, and ``original_contract``."""
         return {
             "name": self.name,
             "problem": self.problem.to_dict(),
@@ -123,6 +172,7 @@ class Case:
             "limits": asdict(self.limits) if self.limits else None,
             "digests": dict(self.digests),
             "run": dict(self.run),
+            "original_contract": self.original_contract,
         }
 
 
@@ -164,8 +214,13 @@ class Verdict:
                 return case.reason
         return "no case was judged"
 
+    @property
+    def original_contract(self) -> int:
+        """How many of the cases keep the original contract."""
+        return sum(case.original_contract is True for case in self.cases)
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: the fields, the status, and every case."""
+        """Plain JSON values: the fields, the status, how many cases keep the original contract, and every case."""
         return {
             "kernel": self.kernel,
             "config": self.config,
@@ -175,5 +230,6 @@ class Verdict:
             "status": self.status.value,
             "passed": self.passed,
             "reason": "" if self.passed else self.reason,
+            "original_contract": self.original_contract,
             "cases": [case.to_dict() for case in self.cases],
         }

@@ -1,4 +1,4 @@
-"""The wire between the judge and a worker: JSON headers and raw arrays over two pipes. Nothing is unpickled from it.
+"""The wire between the judge and a process: JSON headers and raw arrays over two pipes. Nothing is unpickled from it.
 
 A message is an 8-byte little-endian length, that many bytes of JSON, then the bytes of each array that the JSON lists.
 Both directions obey a deadline, because a hung candidate neither writes nor reads.
@@ -12,14 +12,15 @@ import os
 import select
 import struct
 import time
+import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Channel", "WireClosed", "WireError", "WireTimeout"]
+__all__ = ["Channel", "WireClosed", "WireError", "WireTimeout", "serve"]
 
 Array = npt.NDArray[Any]
 
@@ -30,6 +31,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 MAX_HEADER = 1 << 24
 POLL_SECONDS = 0.25
+_FOREVER = 1e9
+_MOST_BYTES = 1 << 36
 
 
 class WireError(Exception):
@@ -143,3 +146,26 @@ class Channel:
                 continue
             except BrokenPipeError:
                 raise WireClosed("the pipe was closed") from None
+
+
+Answer = Callable[[Mapping[str, Any], Mapping[str, Array]], tuple[dict[str, Any], dict[str, Array]]]
+
+
+def serve(channel: Channel, answer: Answer) -> NoReturn:
+    """Say that this process is ready, then answer orders until the other side closes the wire or is gone.
+
+    Each answer carries the ``number`` of its order. The process then leaves at once: nobody's exit handlers run.
+    """
+    code = 1
+    try:
+        channel.send({"ready": True}, seconds=_FOREVER)
+        while True:
+            order, arrays = channel.receive(seconds=_FOREVER, max_bytes=_MOST_BYTES)
+            reply, outputs = answer(order, arrays)
+            channel.send({**reply, "number": order["number"]}, outputs, seconds=_FOREVER)
+    except WireClosed:
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from sdpalab.errors import MachineError
-from sdpalab.judge.tensors import from_torch, to_torch
+from sdpalab.judge.witness import Backend, witness_output
 
 __all__ = ["torch_output"]
 
@@ -29,22 +28,6 @@ def torch_output(q: Array, k: Array, v: Array, *, scale: float, causal: bool) ->
     Raises
     ------
     MachineError
-        If this torch has no such backend, or it fails.
+        If this torch has no such backend, or it fails: there is nothing to measure by.
     """
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    group = q.shape[1] // k.shape[1]
-    # torch scales after it masks, and -inf times a negative number or 0 is no mask: the same scores from another Q.
-    if scale <= 0.0:
-        q, scale = (-q, -scale) if scale else (0 * q, 1.0)
-    keys, values = (to_torch(array).repeat_interleave(group, dim=1) for array in (k, v))
-    try:
-        with torch.no_grad(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            out = torch.nn.functional.scaled_dot_product_attention(
-                to_torch(q), keys, values, is_causal=causal, scale=scale
-            )
-    except RuntimeError as error:
-        first = str(error).splitlines()[0]
-        raise MachineError(f"torch {torch.__version__} has no CPU flash attention to measure by: {first}") from None
-    return from_torch(out)
+    return witness_output(q, k, v, scale=scale, causal=causal, backend=Backend.FLASH)

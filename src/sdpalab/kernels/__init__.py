@@ -7,7 +7,17 @@ One kernel is a ``.cu`` and a ``.py`` of the same name; :mod:`~sdpalab.kernels.r
 from __future__ import annotations
 
 from sdpalab.kernels.kernel import Config, CudaKernel, Kernel, Numerics, StaticLimits, UnsupportedProblem
-from sdpalab.kernels.plan import INCLUDE_DIR, Buffer, Dim3, Launch, LaunchPlan, Module, TritonModule, problem_buffers
+from sdpalab.kernels.plan import (
+    INCLUDE_DIR,
+    Buffer,
+    Dim3,
+    Launch,
+    LaunchPlan,
+    Module,
+    TiledMap,
+    TritonModule,
+    problem_buffers,
+)
 from sdpalab.kernels.triton_kernel import TritonKernel
 
 __all__ = [
@@ -22,6 +32,7 @@ __all__ = [
     "Module",
     "Numerics",
     "StaticLimits",
+    "TiledMap",
     "TritonKernel",
     "TritonModule",
     "UnsupportedProblem",

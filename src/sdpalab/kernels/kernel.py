@@ -7,12 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, problem_buffers
 from sdpalab.problem import Problem
 
-__all__ = ["Config", "CudaKernel", "Kernel", "Numerics", "StaticLimits", "UnsupportedProblem"]
+__all__ = ["Config", "CudaKernel", "Kernel", "Numerics", "Quantisation", "StaticLimits", "UnsupportedProblem"]
 
 Knob = int | str
 
@@ -58,19 +59,57 @@ class Config(Mapping[str, Knob]):
 
 
 @dataclass(frozen=True)
+class Quantisation:
+    """How a kernel quantises Q, K and V itself, after it was given them in the problem's dtype.
+
+    The rows of each head are taken in blocks of ``rows``, from row 0, the last one as short as it comes. A block x
+    [rows, D] becomes the type's nearest numbers (ties to even) to x / s, with s = max|x| / 448, or 1 where that is 0,
+    both quotients in float32, and stands for s times those. The products are of such numbers; the scales are applied
+    in float32.
+
+    Attributes
+    ----------
+    dtype : str
+        ``float8_e4m3fn``, whose largest number is 448.
+    rows : int
+        Rows that share a scale, the same number for Q, K and V; 0 for all rows of a head.
+    """
+
+    dtype: str = "float8_e4m3fn"
+    rows: int = 0
+
+
+@dataclass(frozen=True)
 class Numerics:
     """The arithmetic a kernel intends, from which the judge takes its bounds.
 
     Attributes
     ----------
     accumulate : str
-        Type in which both products and the softmax statistics are accumulated.
+        Type in which the matrix products are accumulated. ``float32``; or ``float16``, which means rounded to float16
+        after every 16 terms, as ``mma.sync.m16n8k16`` with a float16 accumulator does, for a problem in float16. The
+        softmax statistics (maximum and sum) are float32 in either case.
     probabilities : str
-        Type to which P is rounded before P V; ``problem`` means the problem's own dtype.
+        Type to which P is rounded before P V: ``problem`` (the problem's own dtype), ``float32``, ``float16``,
+        ``bfloat16`` or ``float8_e4m3fn``. The weights are exp(s - m), at most 1; they are summed before they are
+        rounded.
+    probability_scale : float
+        What P is multiplied by before it is rounded to float8, and O divided by in the end: above 0, at most 448, the
+        largest number of the type. 1 for the other types.
+    quantised : Quantisation, optional
+        How Q, K and V are quantised; None if the kernel computes with them as they are.
     """
 
     accumulate: str = "float32"
     probabilities: str = "problem"
+    probability_scale: float = 1.0
+    quantised: Quantisation | None = None
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Numerics:
+        """The inverse of ``dataclasses.asdict``; raises TypeError on a field that there is not."""
+        quantised = fields.get("quantised")
+        return cls(**{**fields, "quantised": Quantisation(**quantised) if quantised else None})
 
 
 @dataclass(frozen=True)

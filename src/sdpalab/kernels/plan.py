@@ -21,6 +21,7 @@ __all__ = [
     "LaunchPlan",
     "Module",
     "Source",
+    "TiledMap",
     "TritonModule",
     "problem_buffers",
 ]
@@ -104,18 +105,50 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class TiledMap:
+    """A tensor map (``CUtensorMap``, tiled mode) of a buffer: what TMA copies between it and shared memory at a time.
+
+    It fills a parameter ``const __grid_constant__ CUtensorMap``. Elements are of the buffer's dtype, boxes take every
+    element, and what a load finds outside the tensor is zeros; a store leaves that out. Each executor encodes the map
+    itself, and refuses what ``cuTensorMapEncodeTiled`` refuses.
+
+    Attributes
+    ----------
+    buffer : str
+        Name of the buffer.
+    box : tuple of int
+        Elements of a box along each axis, in NumPy's order (the innermost last); 1 to 256.
+    swizzle : str
+        ``none``, ``32B``, ``64B`` or ``128B``: how far a box's innermost axis may reach, and in what pattern its
+        16-byte chunks are permuted in shared memory (PTX ISA, "Tensors: Swizzling Modes").
+    shape : tuple of int, optional
+        The tensor's axes, 1 to 5, in NumPy's order; the buffer's own by default.
+    strides : tuple of int, optional
+        Bytes from one element to the next along each axis, the last the element's size and the others multiples of 16;
+        those of a contiguous tensor by default.
+    """
+
+    buffer: str
+    box: tuple[int, ...]
+    swizzle: str = "none"
+    shape: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel launch.
 
     ``args`` fill the entry's parameters in order: a str is the address of that buffer; an int or float is passed by
-    value in the type that the entry declares. A ``module`` of None means the kernel's own module with its own entry,
-    which :meth:`sdpalab.kernels.kernel.Kernel.launch_plan` fills in. What only the compiler knows (Triton's shared
-    memory and scratch parameters) is not in it: :meth:`sdpalab.build.Build.completed` adds that.
+    value in the type that the entry declares; a :class:`TiledMap` is a tensor map. A ``module`` of None means the
+    kernel's own module with its own entry, which :meth:`sdpalab.kernels.kernel.Kernel.launch_plan` fills in. What only
+    the compiler knows (Triton's shared memory and scratch parameters) is not in it:
+    :meth:`sdpalab.build.Build.completed` adds that.
     """
 
     grid: Dim3
     block: Dim3
-    args: tuple[str | int | float, ...]
+    args: tuple[str | int | float | TiledMap, ...]
     dynamic_smem: int = 0
     cluster: Dim3 = (1, 1, 1)
     module: Source | None = None

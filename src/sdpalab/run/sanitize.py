@@ -20,7 +20,7 @@ from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import DTYPES, Problem
 from sdpalab.run.ptx_file import PtxLaunch
 from sdpalab.run.simulated import SimulatedExecutor
-from sdpalab.sim import CHECKS, Deadlock, Report, SimError, StepLimit, launch
+from sdpalab.sim import CHECKS, Deadlock, Hazard, KernelTrap, Party, Report, SimError, StepLimit, launch
 
 __all__ = [
     "ASYNC_MODES",
@@ -39,6 +39,8 @@ ASYNC_MODES = ("late", "early")
 MAX_STEPS = 2_000_000
 """Vector steps of one run: fifty times what the shipped kernels take on their small problems."""
 
+_ENDED: dict[type[SimError], str] = {Deadlock: "deadlock", StepLimit: "endless", KernelTrap: "trap"}
+"""What ends a launch by the kernel's fault, and the kind of finding that it is."""
 _HEAD_DIMS = (64, 128, 32, 16, 96, 256, 80, 48, 112, 192)
 _TILE = 64
 """Keys of a tile where no knob says so."""
@@ -86,7 +88,7 @@ class Finding:
     Attributes
     ----------
     kind : str
-        The simulator's, or ``deadlock`` or ``endless``.
+        The simulator's, or what ended a launch: ``deadlock``, ``endless`` or ``trap``.
     message : str
         One sentence with both parties, their lines, and what is usually missing.
     ptx : str
@@ -99,6 +101,8 @@ class Finding:
         The first that showed it.
     runs : tuple of str
         The runs that showed it, such as ``1x1x64x64, reverse, late``.
+    other : Party, optional
+        The other party: its instruction and lines, and its block, warp and thread where they are known.
     """
 
     kind: str
@@ -109,6 +113,7 @@ class Finding:
     block: tuple[int, int, int] | None
     thread: tuple[int, int, int] | None
     runs: tuple[str, ...]
+    other: Party | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -274,7 +279,7 @@ class _Collected:
     def run(self, label: str, names: Sequence[str]) -> Iterator[None]:
         """One run of launches of the PTX called ``names``.
 
-        What stops it is a finding if it is the kernel's fault, and bad input otherwise.
+        What stops it is a finding if it is the kernel's fault, beside what was found before, and bad input otherwise.
         """
         if self.progress is not None:
             self.progress(label)
@@ -282,8 +287,9 @@ class _Collected:
         self.names = list(names)
         try:
             yield
-        except (Deadlock, StepLimit) as error:
-            kind = "deadlock" if isinstance(error, Deadlock) else "endless"
+        except (Deadlock, StepLimit, KernelTrap) as error:
+            self._hazards(self.names[0], error.hazards)
+            kind = next(kind for each, kind in _ENDED.items() if isinstance(error, each))
             place = re.search(r"PTX line (\d+)(?: \(([^)]+:\d+)\))?", str(error))
             line, source = (int(place[1]), place[2] or "") if place else (0, "")
             self._note(Finding(kind, f"{kind}: {error}", self.names[0], line, source, None, None, (label,)))
@@ -292,10 +298,14 @@ class _Collected:
 
     def launched(self, _: Build | None, report: Report) -> None:
         """The next launch of the run has come to its end."""
-        name, run = self.names.pop(0), self.labels[-1]
-        for hazard in report.hazards:
+        self._hazards(self.names.pop(0), report.hazards)
+
+    def _hazards(self, name: str, hazards: Sequence[Hazard]) -> None:
+        """What one launch of the PTX called ``name`` has shown."""
+        for hazard in hazards:
             place = hazard.source, hazard.block, hazard.thread
-            self._note(Finding(hazard.kind, hazard.message, name, hazard.ptx_line, *place, (run,)))
+            runs = (self.labels[-1],)
+            self._note(Finding(hazard.kind, hazard.message, name, hazard.ptx_line, *place, runs, hazard.other))
 
     def _note(self, finding: Finding) -> None:
         key = finding.ptx, finding.kind, finding.ptx_line

@@ -1,7 +1,9 @@
 """Findings as SARIF 2.1.0 (OASIS, "Static Analysis Results Interchange Format"), shown by CI beside the code.
 
 A finding with line information lies in the CUDA source, with the PTX line as a related location; one without lies in
-the PTX. Sources within ``root`` are named relative to it; others by their file name alone, so that no path of this
+the PTX. Where there is another party, both of its places are related locations too.
+
+Sources within ``root`` are named relative to it; others by their file name alone, so that no path of this
 machine is in the file.
 """
 
@@ -22,6 +24,11 @@ RULES: dict[str, tuple[str, str]] = {
         "An asynchronous operation in flight is disturbed",
         "A thread reads what a copy in flight still writes, or overwrites what it still reads. Wait for the group "
         "(cp.async.wait_group, counted from the newest) before the access, and mind which copies the group holds.",
+    ),
+    "barrier": (
+        "A CTA barrier is misused",
+        "All who meet at a barrier in one phase give it the same number of threads, a multiple of 32 and no more than "
+        "come; all threads of a warp come by the same instruction, once; a reduction has a barrier of its own.",
     ),
     "cluster": (
         "Another block of the cluster may have exited",
@@ -73,14 +80,29 @@ RULES: dict[str, tuple[str, str]] = {
         "Different warps access the same bytes, at least one writes, and no barrier orders them. Put a __syncthreads() "
         "or a named barrier between them; after an asynchronous copy, a wait by the issuer and then a barrier.",
     ),
+    "registers": (
+        "The warps of a block ask for more registers than it has",
+        "setmaxnreg.inc waits until the block's other warps have given enough back with setmaxnreg.dec. Over all "
+        "warps, the registers asked for must not exceed those the block was launched with.",
+    ),
     "tensor-map": (
         "A tensor copy is given no tensor map",
         "The address does not lead to a 128-byte descriptor. Pass one as a __grid_constant__ parameter, by value.",
     ),
+    "trap": (
+        "The kernel ends the launch itself",
+        "An assert failed, or __trap() or a breakpoint was reached.",
+    ),
     "uninitialised": (
-        "Shared memory is read before it was written",
-        "The bytes hold whatever was there. Usually a tile was not filled to its last row, or was filled in another "
-        "layout than it is read in.",
+        "What was never written is read",
+        "Shared memory or a register holds whatever was there. Usually a tile was not filled to its last row, or was "
+        "filled in another layout than it is read in; or a variable is set in one branch only.",
+    ),
+    "wgmma": (
+        "A warpgroup's matrix product is misused",
+        "Its registers must not be touched from its issue until wgmma.wait_group has waited for its group, and a "
+        "wgmma.fence belongs between other accesses to them and the next product. All four warps execute it with the "
+        "same descriptors.",
     ),
 }
 """What each kind of finding is, and what to do about it."""
@@ -134,12 +156,11 @@ def _rule(kind: str) -> dict[str, Any]:
 
 
 def _result(finding: Finding, rule: int, root: Path, folders: Sequence[Path]) -> dict[str, Any]:
-    places = []
-    name, _, line = finding.source.rpartition(":")
-    if name:
-        places.append(_location(_uri(name, root, folders), int(line), "in the CUDA source"))
-    if finding.ptx_line:
-        places.append(_location(_uri(finding.ptx, root, folders), finding.ptx_line, "in the PTX"))
+    ptx = _uri(finding.ptx, root, folders)
+    places = _places(finding.source, ptx, finding.ptx_line, "", root, folders)
+    if finding.other is not None:
+        who = f"the other party, {finding.other.text}, "
+        places += _places(finding.other.source, ptx, finding.other.ptx_line, who, root, folders)
     result: dict[str, Any] = {
         "ruleId": finding.kind,
         "ruleIndex": rule,
@@ -153,6 +174,19 @@ def _result(finding: Finding, rule: int, root: Path, folders: Sequence[Path]) ->
     if places[1:]:
         result["relatedLocations"] = [{"id": number, **place} for number, place in enumerate(places[1:], 1)]
     return result
+
+
+def _places(
+    source: str, ptx: str, ptx_line: int, who: str, root: Path, folders: Sequence[Path]
+) -> list[dict[str, Any]]:
+    """Where an instruction is: in the CUDA source if that is known, and in the PTX."""
+    places = []
+    name, _, line = source.rpartition(":")
+    if name:
+        places.append(_location(_uri(name, root, folders), int(line), f"{who}in the CUDA source"))
+    if ptx_line:
+        places.append(_location(ptx, ptx_line, f"{who}in the PTX"))
+    return places
 
 
 def _location(uri: str, line: int, what: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -10,9 +10,9 @@ import numpy as np
 
 from sdpalab.build import DEFAULT_ARCH, Build, Cache, build
 from sdpalab.errors import UserError
-from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan
+from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, TiledMap
 from sdpalab.run.executor import Array, RunResult
-from sdpalab.sim import Report, launch
+from sdpalab.sim import LaunchError, Report, TensorMap, launch
 
 __all__ = ["SimulatedExecutor"]
 
@@ -50,7 +50,14 @@ class SimulatedExecutor:
         """What records call this executor, such as ``simulator sm_89``."""
         return f"simulator {self.arch}"
 
-    def run(self, plan: LaunchPlan, inputs: Mapping[str, Array], *, poison: int = 0xFF) -> RunResult:
+    def run(
+        self,
+        plan: LaunchPlan,
+        inputs: Mapping[str, Array],
+        *,
+        poison: int = 0xFF,
+        builds: Sequence[Build] | None = None,
+    ) -> RunResult:
         """Build and run all steps in order, on copies of the inputs.
 
         Parameters
@@ -60,6 +67,9 @@ class SimulatedExecutor:
             One for each ``in`` buffer, in its shape and dtype (bfloat16: ``ml_dtypes.bfloat16``).
         poison : int
             Byte that fills ``out`` and ``workspace`` buffers; 0xFF makes NaN of every float type.
+        builds : sequence of Build, optional
+            One for each step, where that is done already, or a mistake planted in the PTX. Default: each step's module
+            is built here.
 
         Raises
         ------
@@ -75,9 +85,7 @@ class SimulatedExecutor:
         digests: list[str] = []
         hazards: list[str] = []
         for number, step in enumerate(plan.steps, 1):
-            if step.module is None:
-                raise UserError(f"step {number} of the plan has no module: make the plan with launch_plan of a kernel")
-            built = build(step.module, self.arch, cache=self.cache)
+            built = builds[number - 1] if builds else self._build(step, number)
             step = built.completed(step)
             report = launch(
                 built.ptx,
@@ -106,6 +114,11 @@ class SimulatedExecutor:
             ),
         )
 
+    def _build(self, step: Launch, number: int) -> Build:
+        if step.module is None:
+            raise UserError(f"step {number} of the plan has no module: make the plan with launch_plan of a kernel")
+        return build(step.module, self.arch, cache=self.cache)
+
 
 def _dtype(name: str) -> np.dtype[Any]:
     """The NumPy dtype of a buffer; ml_dtypes has those that NumPy lacks."""
@@ -132,18 +145,26 @@ def _fill(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> Array:
     return np.array(given, order="C", copy=True)
 
 
-def _arguments(step: Launch, buffers: Mapping[str, Array], number: int) -> list[Array | int | float]:
-    """The launch's arguments, with arrays in place of buffer names."""
-    values: list[Array | int | float] = []
+def _arguments(step: Launch, buffers: Mapping[str, Array], number: int) -> list[Array | TensorMap | int | float]:
+    """The launch's arguments: arrays in place of buffer names, and tensor maps on them."""
+    where = f"step {number} of the plan"
+    values: list[Array | TensorMap | int | float] = []
     for argument in step.args:
-        if isinstance(argument, str):
-            if argument not in buffers:
-                known = ", ".join(buffers)
-                raise UserError(f"step {number} of the plan names buffer {argument!r}; the plan has: {known}")
-            values.append(buffers[argument])
-        else:
+        if isinstance(argument, (int, float)):
             values.append(argument)
+            continue
+        name = argument.buffer if isinstance(argument, TiledMap) else argument
+        if name not in buffers:
+            raise UserError(f"{where} names buffer {name!r}; the plan has: {', '.join(buffers)}")
+        values.append(_tensor_map(argument, buffers[name], where) if isinstance(argument, TiledMap) else buffers[name])
     return values
+
+
+def _tensor_map(tiled: TiledMap, array: Array, where: str) -> TensorMap:
+    try:
+        return TensorMap(array, tiled.box, tiled.swizzle, shape=tiled.shape, strides=tiled.strides)
+    except LaunchError as error:
+        raise LaunchError(f"{where}, map of buffer {tiled.buffer}: {error}") from None
 
 
 def _same_bytes(one: Array, other: Array) -> bool:

@@ -9,7 +9,9 @@ It is a library of its own: it imports nothing of the lab and knows nothing of a
 
 from sdpalab.sim.errors import (
     Deadlock,
+    DeviceAssertion,
     IllegalAccess,
+    KernelTrap,
     LaunchError,
     PtxSyntaxError,
     SimError,
@@ -18,14 +20,18 @@ from sdpalab.sim.errors import (
 )
 from sdpalab.sim.hazards import Hazard
 from sdpalab.sim.launch import CHECKS, Report, launch
+from sdpalab.sim.party import Party
 from sdpalab.sim.tensor_map import TensorMap
 
 __all__ = [
     "CHECKS",
     "Deadlock",
+    "DeviceAssertion",
     "Hazard",
     "IllegalAccess",
+    "KernelTrap",
     "LaunchError",
+    "Party",
     "PtxSyntaxError",
     "Report",
     "SimError",

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from sdpalab.sim.errors import LaunchError
+from sdpalab.sim.decode import generic_base
+from sdpalab.sim.errors import LaunchError, UnsupportedInstruction
 from sdpalab.sim.ir import Entry, Param, PtxModule, Symbol, TensorAddress, Variable
 from sdpalab.sim.machine import Symbols
 from sdpalab.sim.memory import GLOBAL_BASE, Extent, Space
@@ -54,6 +55,11 @@ class Arena:
         begin = self.add_array(name, _checked(name, tensor.array)) - GLOBAL_BASE
         self.tensor_maps.append(PlacedMap(tensor, begin))
         return tensor.descriptor(len(self.tensor_maps) - 1)
+
+    def fill_in(self, address: int, content: bytes) -> None:
+        """Give the buffer at an address its content."""
+        place = next(k for k, extent in enumerate(self.extents) if extent.begin == address - GLOBAL_BASE)
+        self.contents[place] = content
 
     def build(self) -> Space:
         """The global space with everything copied in."""
@@ -123,6 +129,12 @@ def _checked(name: str, array: Array) -> Array:
 def place_variables(module: PtxModule, code: Entry, dynamic_smem: int, params: bytes, arena: Arena) -> Symbols:
     """Addresses of all variables that the entry can name. Dynamic shared memory begins behind the static."""
     used = _names_used(code)
+    pending = list(used)
+    while pending:  # a variable may hold addresses of others
+        variable = module.variables.get(pending.pop())
+        held = {each.name for each in variable.relocations} - used if variable is not None else set()
+        used |= held
+        pending += held
     visible: dict[str, Variable] = {name: var for name, var in module.variables.items() if name in used}
     visible |= code.variables
     addresses: dict[str, tuple[str, int]] = {}
@@ -134,10 +146,11 @@ def place_variables(module: PtxModule, code: Entry, dynamic_smem: int, params: b
             addresses[name] = variable.space, arena.add(f"variable {name}", content, variable.size)
         elif variable.size == 0:
             dynamic_align = max(dynamic_align, variable.align)
-        else:
-            top = -(-tops[variable.space] // variable.align) * variable.align
-            addresses[name] = variable.space, top
-            tops[variable.space] = top + variable.size
+        else:  # what passes through a device function's call lies in local memory
+            space = "local" if variable.space == "param" else variable.space
+            top = -(-tops[space] // variable.align) * variable.align
+            addresses[name] = space, top
+            tops[space] = top + variable.size
     start = -(-tops["shared"] // dynamic_align) * dynamic_align
     for name, variable in visible.items():
         if variable.space == "shared" and variable.size == 0:
@@ -145,8 +158,25 @@ def place_variables(module: PtxModule, code: Entry, dynamic_smem: int, params: b
     if used & {param.name for param in code.params}:
         block = arena.add("the parameters", params, len(params))
         addresses |= {param.name: ("global", block + param.offset) for param in code.params}
+    for name, variable in visible.items():
+        if variable.relocations:
+            arena.fill_in(addresses[name][1], _relocated(variable, addresses))
     shared = start + dynamic_smem if dynamic_smem else tops["shared"]
     return Symbols(addresses, shared, tops["local"])
+
+
+def _relocated(variable: Variable, addresses: dict[str, tuple[str, int]]) -> bytes:
+    """A variable's initial value with the addresses that it holds."""
+    content = bytearray(variable.data.ljust(variable.size, b"\0"))
+    for each in variable.relocations:
+        if each.name not in addresses:
+            raise UnsupportedInstruction(
+                f"the variable {variable.name} holds the address of {each.name}, which is no variable", each.line
+            )
+        space, address = addresses[each.name]
+        value = address + each.addend + (generic_base(space) if each.generic else 0)
+        content[each.offset : each.offset + each.size] = value.to_bytes(8, "little")[: each.size]
+    return bytes(content)
 
 
 def _names_used(code: Entry) -> set[str]:

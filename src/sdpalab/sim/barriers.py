@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sdpalab.sim.barrier_rules import BarrierRules
 from sdpalab.sim.errors import Deadlock
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine, Resume, Unit
@@ -51,10 +52,13 @@ class Barriers(Unit):
         self.machine = machine
         self.barriers: dict[int, _Barrier] = {}
         self.completed = 0
+        self.rules = BarrierRules(machine) if machine.observers else None
 
     def reset(self) -> None:
         """Forget all arrivals, for a new chunk of CTAs."""
         self.barriers.clear()
+        if self.rules is not None:
+            self.rules.reset()
 
     def arrive(
         self,
@@ -71,6 +75,8 @@ class Barriers(Unit):
         machine = self.machine
         for observer in machine.observers:
             observer.release(("bar", name), sel)
+        if self.rules is not None:
+            self.rules.check_operands(sel, name, threads, instruction, waits)
         whole = count(sel) == machine.lanes and threads in (0, machine.warps * WARP)
         if whole and name not in self.barriers and reduction is None and machine.live.all():
             self.completed += machine.n_cta
@@ -81,6 +87,8 @@ class Barriers(Unit):
             zeros = np.zeros(machine.n_cta, dtype=np.int64)
             barrier = self.barriers[name] = _Barrier(zeros, zeros.copy())
         lanes = indices(sel)
+        if self.rules is not None:
+            self.rules.arrive(lanes, name, threads, instruction)
         if threads:  # counted in warps: a warp's arrival counts for all its threads
             lanes_counted = np.unique(lanes // WARP) * WARP
             barrier.arrived += WARP * np.bincount(machine.cta[lanes_counted], minlength=machine.n_cta)
@@ -101,6 +109,8 @@ class Barriers(Unit):
         if not done.any():
             return []
         self.completed += int(done.sum())
+        if self.rules is not None:
+            self.rules.complete(name, done, barrier.arrived, need)
         released: list[Resume] = []
         kept: list[_Waiting] = []
         freed: list[tuple[Selection, Reduction]] = []

@@ -63,7 +63,7 @@ class Transfer:
     tickets: list[tuple[Observer, Array, Indices]] = field(default_factory=list)
     """What observers gave for the accesses to shared memory, and the row of each."""
     data: Array | None = None
-    """What was read; None before."""
+    """What was read, or came from registers; None before."""
     written: bool = False
     waited: bool = False
 
@@ -109,29 +109,34 @@ class BulkCopies(Unit):
 
     def issue(self, transfer: Transfer) -> None:
         """Put copies in flight, or carry them out at once in the early mode."""
-        for (name, index), writes in ((transfer.source, False), (transfer.target, True)):
+        if transfer.data is None:  # otherwise it comes from registers
+            name, index = transfer.source
             if name == "shared":
-                self._announce_shared(transfer, index, writes)
-            elif not writes:
+                self._announce_shared(transfer, index, False)
+            else:
                 self._announce_global(transfer, index)
+        overwrites = transfer.target[0] == "shared" and transfer.combine is None
+        if overwrites:
+            self._announce_shared(transfer, transfer.target[1], True)
         if self.machine.async_mode == "early":
             self._land(transfer)
-        elif transfer.target[0] == "shared":
+        elif overwrites:
             self.machine.spaces["shared"].fill(transfer.target[1].reshape(-1), transfer.unit)
         if not (transfer.signal and transfer.written):
             self.flying.append(transfer)
 
     def _announce_shared(self, transfer: Transfer, index: Indices, writes: bool) -> None:
-        """Tell the observers of 16-byte chunks, however small the units are."""
+        """Tell the observers of 16-byte chunks, however small the units are; of less, if a row has less."""
         shared = self.machine.spaces["shared"]
         rows, units = index.shape
-        chunks = np.sort(index, axis=1)[:, :: CHUNK // transfer.unit].reshape(-1)
-        row = np.repeat(np.arange(rows), units * transfer.unit // CHUNK)
+        width = min(CHUNK, units * transfer.unit)
+        chunks = np.sort(index, axis=1)[:, :: width // transfer.unit].reshape(-1)
+        row = np.repeat(np.arange(rows), units * transfer.unit // width)
         lanes, signal = transfer.lanes[row], transfer.signal
         if signal is not None:
             signal = replace(signal, home=signal.home[row])
         offset = chunks % self.machine.shared_stride
-        access = Access(shared, offset, chunks, CHUNK, lanes, transfer.instruction)
+        access = Access(shared, offset, chunks, width, lanes, transfer.instruction)
         for observer in self.machine.observers:
             ticket = observer.issue(access, writes=writes, signal=signal)
             if ticket is not None:
@@ -158,6 +163,19 @@ class BulkCopies(Unit):
                 observer.store(access, words.reshape(-1))
             else:
                 observer.atomic(access)
+
+    def _announce_reduction(self, transfer: Transfer, index: Indices) -> None:
+        """Tell the observers of atomic updates of shared memory, which whoever waits for the mbarrier will see.
+
+        They are made in the name of the lanes that issued them, at the time of the landing.
+        """
+        assert transfer.signal is not None
+        row, flat = np.repeat(np.arange(len(index)), index.shape[1]), index.reshape(-1)
+        offset, lanes = flat % self.machine.shared_stride, transfer.lanes[row]
+        access = Access(self.machine.spaces["shared"], offset, flat, transfer.unit, lanes, transfer.instruction)
+        for observer in self.machine.observers:
+            observer.atomic(access)
+            observer.release(transfer.signal.key, transfer.lanes, transfer.signal.home)
 
     def _read(self, transfer: Transfer) -> None:
         if transfer.data is None:
@@ -193,9 +211,13 @@ class BulkCopies(Unit):
         space, unit = self.machine.spaces[name], transfer.unit
         if name == "shared":
             self._still_there(transfer, index, "writes")
+        if name == "shared" and transfer.combine is None:
             space.store(index.reshape(-1), unit, transfer.data.reshape(-1))
         else:
-            self._announce_global(transfer, index, transfer.data)
+            if name == "shared":
+                self._announce_reduction(transfer, index)
+            else:
+                self._announce_global(transfer, index, transfer.data)
             for row, data in enumerate(transfer.data):  # one after the other: they may name the same place
                 mine = index[row] if transfer.inside is None else index[row][transfer.inside[row]]
                 words = data if transfer.inside is None else data[transfer.inside[row]]

@@ -8,24 +8,21 @@ lanes, 128 bytes each).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
 from sdpalab.sim.machine import Machine, source_of
-from sdpalab.sim.memory import Space
 from sdpalab.sim.observer import Access, Observer, Signal
+from sdpalab.sim.program import Program
 from sdpalab.sim.selection import WARP, Array, Indices, indices
+from sdpalab.sim.tally import SECTOR, Tally
 
-if TYPE_CHECKING:
-    from sdpalab.sim.scheduler import Scheduler
+__all__ = ["Counters", "Counting", "InstructionCount", "counted", "pipe_of", "wavefronts"]
 
-__all__ = ["Counters", "Counting", "InstructionCount", "pipe_of", "wavefronts"]
-
-_SECTOR = 32
 _BANKS = 32
 
 _Measure = Callable[[Indices, Indices, int], tuple[int, int]]
@@ -37,7 +34,7 @@ _PIPES = {
     "async": ("cp",),
     "warp": ("shfl", "vote", "match", "redux", "activemask", "elect"),
     "barrier": ("bar", "barrier", "mbarrier"),
-    "control": ("bra", "ret", "exit", "trap"),
+    "control": ("bra", "brx", "call", "ret", "exit", "trap", "brkpt"),
     "move": ("mov", "cvta", "selp", "prmt"),
     "convert": ("cvt",),
     "atomic": ("atom", "red"),
@@ -143,82 +140,67 @@ def _ratio(count: int, ideal: int) -> str:
     return f"{count / ideal:.2f}x" if ideal else ""
 
 
-class Counting:
-    """Counts of one launch, over all its machines."""
-
-    def __init__(self, module: PtxModule, entry: Entry, global_space: Space) -> None:
-        self.counts = [
-            InstructionCount(i.pc, i.line, source_of(module, i), i.text, pipe_of(i)) for i in entry.instructions
-        ]
-        self.entry = entry
-        sectors = len(global_space.data) // _SECTOR + 1
-        self.touched = {what: np.zeros(sectors, dtype=np.bool_) for what in ("read", "write")}
-
-    def observer(self, machine: Machine) -> CountingObserver:
-        """An observer that adds to these counts."""
-        return CountingObserver(machine, self.counts, self.touched)
-
-    def result(self, schedulers: Sequence[Scheduler]) -> Counters:
-        """The counts, with the executions that the schedulers kept."""
-        for scheduler in schedulers:
-            for basic, block in zip(scheduler.machine.program.blocks, scheduler.blocks, strict=True):
-                for pc in range(basic.first, basic.first + basic.size):
-                    self.counts[pc].lanes += block.lanes
-                    self.counts[pc].warps += block.warps
-        code = self.entry.instructions
-        issued = WARP * sum(count.warps for count in self.counts)
-        return Counters(
-            self.counts,
-            sum(tensor_flops(i) * count.warps for i, count in zip(code, self.counts, strict=True)),
-            sum(count.lanes for i, count in zip(code, self.counts, strict=True) if i.opcode == "ex2"),
-            sum(count.warps for i, count in zip(code, self.counts, strict=True) if i.opcode in ("bar", "barrier")),
-            _SECTOR * int(self.touched["read"].sum()),
-            _SECTOR * int(self.touched["write"].sum()),
-            1 - sum(count.lanes for count in self.counts) / issued if issued else 0.0,
-        )
+def counted(module: PtxModule, entry: Entry, program: Program, tally: Tally) -> Counters:
+    """The counts of a launch, from what it has added up."""
+    code = entry.instructions
+    sizes = [block.size for block in program.blocks]
+    numbers = np.column_stack(
+        [np.repeat(tally.lanes, sizes), np.repeat(tally.warps, sizes), tally.sectors, tally.wavefronts]
+    )
+    counts = [
+        InstructionCount(i.pc, i.line, source_of(module, i), i.text, pipe_of(i), *row)
+        for i, row in zip(code, numbers.tolist(), strict=True)
+    ]
+    issued = WARP * sum(count.warps for count in counts)
+    read, written = tally.touched
+    return Counters(
+        counts,
+        sum(tensor_flops(i) * count.warps for i, count in zip(code, counts, strict=True)),
+        sum(count.lanes for i, count in zip(code, counts, strict=True) if i.opcode == "ex2"),
+        sum(count.warps for i, count in zip(code, counts, strict=True) if i.opcode in ("bar", "barrier")),
+        SECTOR * int(read.sum()),
+        SECTOR * int(written.sum()),
+        1 - sum(count.lanes for count in counts) / issued if issued else 0.0,
+    )
 
 
-class CountingObserver(Observer):
-    """Counts the memory traffic of one machine into shared :class:`InstructionCount` records."""
+class Counting(Observer):
+    """Counts the memory traffic of one machine."""
 
-    def __init__(self, machine: Machine, counts: Sequence[InstructionCount], touched: dict[str, Array]) -> None:
-        self.machine, self.counts, self.touched = machine, counts, touched
+    def __init__(self, machine: Machine, tally: Tally) -> None:
+        self.tally = tally
+        self.read, self.written = tally.touched
         self.warp = np.arange(machine.lanes) // WARP
         self._known: dict[tuple[int, int, bytes], tuple[int, int]] = {}
 
     def load(self, access: Access) -> None:
         """A read."""
-        self._count(access, "read")
+        self._count(access, self.read)
 
     def store(self, access: Access, words: Array | None) -> None:
         """A write."""
-        self._count(access, "write")
+        self._count(access, self.written)
 
     def atomic(self, access: Access) -> None:
         """A read-modify-write."""
-        self._count(access, "read")
+        self._count(access, self.read)
         if access.space.name == "global":
-            self._touch(access.offset, access.width, "write")
+            _touch(access, self.written)
 
     def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
         """An asynchronous access. In shared memory, the copy engine's and wgmma's do not go by warps and lanes."""
         instruction = access.instruction
         if access.space.name == "shared" and ("bulk" in instruction.mods or instruction.opcode == "wgmma"):
             return None
-        self._count(access, "write" if writes else "read")
+        self._count(access, self.written if writes else self.read)
         return None
 
-    def _count(self, access: Access, what: str) -> None:
-        count = self.counts[access.instruction.pc]
+    def _count(self, access: Access, touched: Array) -> None:
         if access.space.name == "global":
-            taken, ideal = self._measured(self._sectors, _SECTOR, access)
-            count.sectors += taken
-            count.ideal_sectors += ideal
-            self._touch(access.offset, access.width, what)
+            self.tally.sectors[access.instruction.pc] += self._measured(self._sectors, SECTOR, access)
+            _touch(access, touched)
         elif access.space.name == "shared":
-            taken, ideal = self._measured(self._wavefronts, 4 * _BANKS, access)
-            count.wavefronts += taken
-            count.ideal_wavefronts += ideal
+            self.tally.wavefronts[access.instruction.pc] += self._measured(self._wavefronts, 4 * _BANKS, access)
 
     def _measured(self, measure: _Measure, unit: int, access: Access) -> tuple[int, int]:
         """What ``measure`` says of a pattern of addresses, wherever it lies: moving it by whole units changes nothing.
@@ -236,20 +218,21 @@ class CountingObserver(Observer):
 
     def _sectors(self, lanes: Indices, offset: Indices, width: int) -> tuple[int, int]:
         """Sectors of 32 bytes that the warps touch, and the fewest that could hold their bytes."""
-        keys = self.warp[lanes] << 40 | offset // _SECTOR
-        if width > _SECTOR - int((offset % _SECTOR).max(initial=0)):
-            keys = np.concatenate([keys, self.warp[lanes] << 40 | (offset + width - 1) // _SECTOR])
+        keys = self.warp[lanes] << 40 | offset // SECTOR
+        if width > SECTOR - int((offset % SECTOR).max(initial=0)):
+            keys = np.concatenate([keys, self.warp[lanes] << 40 | (offset + width - 1) // SECTOR])
         per_warp = np.bincount(self.warp[lanes]) * width
-        return len(np.unique(keys)), int((-(-per_warp // _SECTOR)).sum())
+        return len(np.unique(keys)), int((-(-per_warp // SECTOR)).sum())
 
     def _wavefronts(self, lanes: Indices, offset: Indices, width: int) -> tuple[int, int]:
         """Passes of 128 bytes, and the fewest: one for each phase of a warp's access."""
         phases = np.unique(self.warp[lanes] * 64 + lanes % WARP // (_BANKS * 4 // max(width, 4)))
         return wavefronts(self.warp[lanes], lanes % WARP, offset, width), len(phases)
 
-    def _touch(self, offset: Indices, width: int, what: str) -> None:
-        self.touched[what][offset // _SECTOR] = True
-        self.touched[what][(offset + width - 1) // _SECTOR] = True
+
+def _touch(access: Access, touched: Array) -> None:
+    touched[access.offset // SECTOR] = True
+    touched[(access.offset + access.width - 1) // SECTOR] = True
 
 
 def wavefronts(warp: Indices, laneid: Indices, offset: Indices, width: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,17 +20,17 @@ from sdpalab.sim.memory import LOCAL_BASE, SHARED_BASE
 from sdpalab.sim.selection import Array, Mask, Selection, subset
 from sdpalab.sim.types import TYPES, PtxType, unsigned
 
-__all__ = ["HANDLERS", "Decoder", "Handler", "Mods", "Step", "opcode"]
+__all__ = ["HANDLERS", "Decoder", "Handler", "Mods", "Step", "find_handler", "opcode"]
 
 Step = Callable[[Selection], None]
 Handler = Callable[["Decoder", Instruction], Step]
 
 HANDLERS: dict[str, Handler] = {}
-"""The table of opcodes: what is not in it is not modelled."""
+"""The table of opcodes: what is not in it is not modelled. ``cp.async.bulk`` goes before ``cp.async``."""
 
 
 def opcode(*names: str) -> Callable[[Handler], Handler]:
-    """Register a handler for opcodes, by the part before the first dot."""
+    """Register a handler for opcodes, or for those of their forms that begin with these modifiers."""
 
     def add(handler: Handler) -> Handler:
         for name in names:
@@ -38,6 +39,23 @@ def opcode(*names: str) -> Callable[[Handler], Handler]:
         return handler
 
     return add
+
+
+_NO_TIME, _NO_PLACE = "a simulated run has no time", "the simulator has no SMs that blocks are placed on"
+_WITHOUT_VALUE = {
+    **dict.fromkeys(("%clock", "%globaltimer", "%pm"), _NO_TIME),
+    **dict.fromkeys(("%smid", "%nsmid"), _NO_PLACE),
+}
+"""Why some special registers have no value here, by how their names begin: a made-up one would mislead."""
+
+_Entry = TypeVar("_Entry")
+
+
+def find_handler(table: dict[str, _Entry], instruction: Instruction) -> _Entry | None:
+    """What a table has for the longest beginning of an instruction's text."""
+    parts = [instruction.opcode, *instruction.mods]
+    keys = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((table[key] for key in keys if key in table), None)
 
 
 class Mods:
@@ -76,6 +94,12 @@ class Mods:
         if self.left:
             raise self.unsupported("not modelled: " + ", ".join("." + name for name in self.left))
 
+    def only(self, *names: str) -> None:
+        """Take these modifiers, all of which must be there, and nothing else."""
+        for name in names:
+            self.choice((name,))
+        self.done()
+
     def unsupported(self, why: str) -> UnsupportedInstruction:
         """The exception for this instruction."""
         return UnsupportedInstruction(f"{self.instruction.text}: {why}", self.instruction.line)
@@ -98,7 +122,7 @@ class Decoder:
         UnsupportedInstruction
             If the opcode, a modifier or an operand is not modelled.
         """
-        handler = HANDLERS.get(instruction.opcode)
+        handler = find_handler(HANDLERS, instruction)
         if handler is None:
             raise UnsupportedInstruction(f"opcode {instruction.text} is not modelled", instruction.line)
         try:
@@ -127,7 +151,8 @@ class Decoder:
     def _raw(self, instruction: Instruction, name: str) -> tuple[Array, PtxType]:
         found = self.machine.row(name)
         if found is None:
-            raise UnsupportedInstruction(f"{instruction.text}: register {name} is not modelled", instruction.line)
+            why = next((f": {why}" for prefix, why in _WITHOUT_VALUE.items() if name.startswith(prefix)), "")
+            raise UnsupportedInstruction(f"{instruction.text}: register {name} is not modelled{why}", instruction.line)
         return found
 
     def src(self, instruction: Instruction, operand: Operand, type_: PtxType) -> Array:

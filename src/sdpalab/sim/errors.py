@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sdpalab.sim.hazards import Hazard
+
 __all__ = [
     "Deadlock",
+    "DeviceAssertion",
     "IllegalAccess",
+    "KernelTrap",
     "LaunchError",
     "PtxSyntaxError",
     "SimError",
@@ -14,7 +21,15 @@ __all__ = [
 
 
 class SimError(Exception):
-    """Base of everything the simulator raises."""
+    """Base of everything the simulator raises.
+
+    Attributes
+    ----------
+    hazards : tuple of Hazard
+        What a launch that it stopped had found before, in the order of the code.
+    """
+
+    hazards: tuple[Hazard, ...] = ()
 
 
 class PtxSyntaxError(SimError):
@@ -39,6 +54,14 @@ class LaunchError(SimError, ValueError):
 
 class IllegalAccess(SimError):
     """An access outside every buffer or a misaligned one, in a launch without the ``memory`` check to record it."""
+
+
+class KernelTrap(SimError):
+    """The kernel ended the launch itself: a trap or a breakpoint was executed."""
+
+
+class DeviceAssertion(KernelTrap):
+    """An ``assert`` in the kernel failed. The message has its text, file, line and function, and the first thread."""
 
 
 class Deadlock(SimError):

@@ -8,11 +8,12 @@ from typing import Protocol
 import numpy as np
 
 from sdpalab.sim.barriers import Barriers, Reduction
-from sdpalab.sim.decode import Decoder, Mods
-from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.decode import Decoder, Mods, find_handler
+from sdpalab.sim.errors import IllegalAccess, KernelTrap, UnsupportedInstruction
 from sdpalab.sim.ir import Instruction, Symbol
+from sdpalab.sim.linking import branch_targets
 from sdpalab.sim.machine import Machine, Resume
-from sdpalab.sim.selection import Selection, subset
+from sdpalab.sim.selection import Selection, indices, subset
 from sdpalab.sim.types import TYPES
 
 __all__ = ["ENDS", "End", "EndHandler", "Flow", "block_end", "build_end", "goto"]
@@ -51,8 +52,7 @@ def build_end(flow: Flow, instruction: Instruction | None, following: int) -> En
     """What happens at the end of a block, under the guard of its last instruction."""
     if instruction is None:
         return goto(following)
-    key = ".".join((instruction.opcode, *instruction.mods[:1]))
-    end = ENDS.get(key) or ENDS.get(instruction.opcode)
+    end = find_handler(ENDS, instruction)
     if end is None:
         raise UnsupportedInstruction(f"opcode {instruction.text} is not modelled", instruction.line)
     try:
@@ -95,11 +95,35 @@ def _bra(flow: Flow, instruction: Instruction, following: int) -> End:
     return goto(flow.machine.program.block_of_label[target.name])
 
 
-@block_end("ret", "exit")
-def _exit(flow: Flow, instruction: Instruction, following: int) -> End:
+@block_end("brx.idx")
+def _brx(flow: Flow, instruction: Instruction, following: int) -> End:
+    """Each lane goes to the target of its index; beyond the last the manual promises nothing, and the launch ends."""
     mods = Mods(instruction)
+    mods.choice(("idx",))
     mods.flag("uni")
     mods.done()
+    machine = flow.machine
+    index = flow.decoder.src(instruction, instruction.operands[0], TYPES["u32"])
+    blocks = np.array([machine.program.block_of_label[label.name] for label in branch_targets(instruction)])
+
+    def end(sel: Selection) -> list[Resume]:
+        chosen = index[sel]
+        beyond = chosen >= len(blocks)
+        if beyond.any():
+            block, thread = machine.where(int(indices(subset(sel, beyond))[0]))
+            raise IllegalAccess(
+                f"{instruction.text} at PTX line {instruction.line}: index {int(chosen[beyond][0])} of "
+                f"{len(blocks)} targets, by block {block}, thread {thread}"
+            )
+        targets = blocks[chosen]
+        return [(int(target), subset(sel, targets == target)) for target in np.unique(targets)]
+
+    return end
+
+
+@block_end("exit")
+def _exit(flow: Flow, instruction: Instruction, following: int) -> End:
+    Mods(instruction).done()
     return leave(flow)
 
 
@@ -113,9 +137,21 @@ def leave(flow: Flow) -> End:
     return end
 
 
-@block_end("trap")
+@block_end("trap", "brkpt")
 def _trap(flow: Flow, instruction: Instruction, following: int) -> End:
-    raise UnsupportedInstruction("trap is not modelled", instruction.line)
+    """Ends the launch; without a debugger a breakpoint does so too."""
+    Mods(instruction).done()
+    machine = flow.machine
+
+    def end(sel: Selection) -> list[Resume]:
+        block, thread = machine.where(int(indices(sel)[0]))
+        source = machine.source(instruction)
+        raise KernelTrap(
+            f"{instruction.text} at PTX line {instruction.line}{f' ({source})' if source else ''}, "
+            f"by block {block}, thread {thread}"
+        )
+
+    return end
 
 
 @block_end("bar", "barrier")

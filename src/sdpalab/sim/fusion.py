@@ -14,7 +14,15 @@ from dataclasses import dataclass, field
 
 from sdpalab.sim.ir import Address, Instruction, Negated, Operand, Pair, Register, TensorAddress, Vector
 
-__all__ = ["Chain", "Product", "group_products", "registers_read", "registers_used", "registers_written"]
+__all__ = [
+    "Chain",
+    "Product",
+    "group_products",
+    "registers_in",
+    "registers_read",
+    "registers_used",
+    "registers_written",
+]
 
 Names = tuple[str, ...]
 
@@ -36,6 +44,11 @@ class Product:
     """Chains that share their A fragments: one product of [16, 16 k] by [16 k, 8 n] for each warp."""
 
     chains: list[Chain]
+
+    @property
+    def instructions(self) -> list[Instruction]:
+        """All of them, each behind those that it needs."""
+        return [instruction for chain in self.chains for instruction in chain.instructions]
 
 
 def registers_used(instructions: Iterable[Instruction]) -> Counter[str]:
@@ -142,7 +155,8 @@ def _names(operand: Operand) -> Names:
     return tuple(item.name if isinstance(item, Register) else repr(item) for item in _items(operand))
 
 
-def _registers(operand: Operand) -> list[str]:
+def registers_in(operand: Operand) -> list[str]:
+    """The registers that an operand names."""
     names: list[str] = []
     for item in _items(operand):
         base = item.base if isinstance(item, Address) else item
@@ -151,7 +165,13 @@ def _registers(operand: Operand) -> list[str]:
     return names
 
 
-_NO_RESULT = frozenset({"bar", "barrier", "bra", "cp", "fence", "griddepcontrol", "membar", "nanosleep", "red", "st"})
+_NO_RESULT = frozenset(
+    {
+        *("bar", "barrier", "bra", "brx", "cp", "fence", "griddepcontrol", "membar", "nanosleep", "red", "st"),
+        # The results of a call are written when the function returns: in its own code nobody may take their rows.
+        *("call", "ret"),
+    }
+)
 
 
 def registers_written(instruction: Instruction) -> list[str]:
@@ -159,14 +179,14 @@ def registers_written(instruction: Instruction) -> list[str]:
     if instruction.opcode in _NO_RESULT and "red" not in instruction.mods:
         return []
     first = instruction.operands[:1]
-    return [name for operand in first if not isinstance(operand, Address) for name in _registers(operand)]
+    return [name for operand in first if not isinstance(operand, Address) for name in registers_in(operand)]
 
 
 def registers_read(instruction: Instruction) -> list[str]:
     """Registers an instruction may read."""
     # wgmma's accumulator is source and destination in one.
     skip = 1 if registers_written(instruction) and instruction.opcode != "wgmma" else 0
-    names = [name for operand in instruction.operands[skip:] for name in _registers(operand)]
+    names = [name for operand in instruction.operands[skip:] for name in registers_in(operand)]
     if instruction.guard is not None:
         names.append(instruction.guard.register.name)
     return names

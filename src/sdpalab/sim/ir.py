@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from sdpalab.sim.types import PtxType
 
 __all__ = [
+    "NO_FALL_THROUGH",
     "Address",
+    "Code",
     "Entry",
+    "Function",
     "Guard",
     "Immediate",
     "Instruction",
@@ -18,6 +21,7 @@ __all__ = [
     "Param",
     "PtxModule",
     "Register",
+    "Relocation",
     "Symbol",
     "TensorAddress",
     "Variable",
@@ -27,7 +31,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A virtual register, by its name made unique over scopes; special registers keep their dots (``%tid.x``)."""
+    """A virtual register, by its name made unique over scopes and functions; special ones keep dots (``%tid.x``)."""
 
     name: str
 
@@ -125,35 +129,93 @@ class Param:
 
 
 @dataclass(frozen=True, slots=True)
+class Relocation:
+    """``size`` bytes of a variable's initial value, at ``offset``, that are an address: of ``name``, plus ``addend``.
+
+    A ``generic`` address is one in the generic address space. ``line`` is for messages.
+    """
+
+    offset: int
+    size: int
+    name: str
+    addend: int
+    generic: bool
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable in shared, global, const or local memory. Size 0: an unsized array (dynamic shared memory)."""
+    """A variable in shared, global, const, local or parameter memory.
+
+    Size 0 is an unsized array (dynamic shared memory); what is in ``.param`` passes through a device function's call.
+    """
 
     name: str
     space: str
     size: int
     align: int
     data: bytes = b""
+    relocations: tuple[Relocation, ...] = ()
+
+
+NO_FALL_THROUGH = frozenset({"bra", "brx", "ret", "exit", "trap", "brkpt"})
+"""Opcodes behind which, without a guard, control does not go on."""
 
 
 @dataclass(slots=True)
-class Entry:
-    """A kernel: parameters, registers with their types, variables declared inside it, instructions, labels."""
+class Code:
+    """A body: registers with their types, variables declared inside it, instructions, labels.
+
+    The names in a function are unique over the module, so that its body can be put in front of an entry's.
+    """
 
     name: str
-    params: list[Param] = field(default_factory=list)
     registers: dict[str, PtxType] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Function(Code):
+    """A device function: where its arguments come in and its results go out, registers or ``.param`` variables."""
+
+    params: tuple[Register | Symbol, ...] = ()
+    results: tuple[Register | Symbol, ...] = ()
+
+
+@dataclass(slots=True)
+class Entry(Code):
+    """A kernel.
+
+    Attributes
+    ----------
+    params : list of Param
+    directives : dict
+        Performance-tuning and cluster directives with their numbers.
+    functions : dict
+        The functions whose code is in front of its own (:mod:`sdpalab.sim.linking`), by name.
+    start : int
+        The pc where it begins.
+    """
+
+    params: list[Param] = field(default_factory=list)
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+    start: int = 0
 
 
 @dataclass(slots=True)
 class PtxModule:
-    """A whole PTX text: its target, its entries and module-level variables, and the source files of ``.loc``."""
+    """A whole PTX text: its target, its code by name, module-level variables, and the source files of ``.loc``.
+
+    ``aliases`` are other names of functions.
+    """
 
     version: str = ""
     target: str = ""
     entries: dict[str, Entry] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     files: dict[int, str] = field(default_factory=dict)

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from sdpalab.sim import isa as isa  # registers every opcode
 from sdpalab.sim.arguments import Arena, parameter_block, place_variables
-from sdpalab.sim.checks.async_copy import AsyncCheck
-from sdpalab.sim.checks.global_race import GlobalHistory, GlobalRaceCheck
-from sdpalab.sim.checks.memory import MemoryCheck
-from sdpalab.sim.checks.race import RaceCheck
-from sdpalab.sim.checks.warp_race import WarpRaceCheck
-from sdpalab.sim.counters import Counters, Counting
+from sdpalab.sim.checks.global_race import GlobalHistory
+from sdpalab.sim.chunks import Chunks, Setup
+from sdpalab.sim.counters import Counters, counted
 from sdpalab.sim.errors import LaunchError
+from sdpalab.sim.footprint import PLANES
 from sdpalab.sim.hazards import Hazard, HazardLog
 from sdpalab.sim.ir import Entry
-from sdpalab.sim.limits import check_cluster, check_geometry, shared_limit
-from sdpalab.sim.machine import Dim3, Geometry, Machine, Symbols
-from sdpalab.sim.observer import Observer
+from sdpalab.sim.limits import check_cluster, check_geometry, check_registers, shared_limit
+from sdpalab.sim.linking import link
+from sdpalab.sim.machine import Dim3, Geometry, Symbols
+from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.run_queue import SCHEDULES
-from sdpalab.sim.scheduler import Scheduler
 from sdpalab.sim.selection import WARP, Array
+from sdpalab.sim.tally import Tally
 
 __all__ = ["CHECKS", "MEMORY_BUDGET", "Report", "launch"]
 
@@ -37,7 +35,9 @@ CHECKS = ("race", "memory", "async")
 MEMORY_BUDGET = 8 * 2**30
 """Most memory that a launch may need, in bytes, by an estimate made before it begins."""
 
-_LANES_AT_ONCE = 16384
+_LANES_AT_LEAST, _LANES_AT_MOST = 8192, 16384
+"""Lanes of a chunk, if there are that many: fewer do not pay for NumPy's calls, and more leave the caches."""
+_CHUNKS_WANTED = 8
 _MAX_STEPS = 20_000_000
 
 
@@ -57,6 +57,8 @@ class Report:
         Static and dynamic shared memory of one CTA.
     counters : Counters, optional
         What a profiler would count, if it was asked for.
+    printed : tuple of str
+        What each printf of each thread wrote, in the order of execution.
     """
 
     hazards: list[Hazard]
@@ -64,6 +66,7 @@ class Report:
     steps: int
     shared_bytes: int
     counters: Counters | None = None
+    printed: tuple[str, ...] = ()
 
 
 def launch(
@@ -81,6 +84,7 @@ def launch(
     async_mode: str = "late",
     seed: int = 0,
     max_steps: int | None = None,
+    workers: int | None = None,
 ) -> Report:
     """Execute a kernel's PTX on this machine's CPU.
 
@@ -112,6 +116,9 @@ def launch(
         For the random schedule.
     max_steps : int, optional
         Vector steps that one chunk of CTAs may take. Default: twenty million.
+    workers : int, optional
+        Processes that may share the chunks. Default: one for each CPU where the launch is long enough to pay for them.
+        The report and the arrays are the same for any number (:mod:`sdpalab.sim.parallel`).
 
     Returns
     -------
@@ -120,23 +127,26 @@ def launch(
     Raises
     ------
     LaunchError
-        For a wrong entry, grid, block, argument, check or shared memory size.
+        For a wrong entry, grid, block, argument, check, shared memory size or number of workers.
     PtxSyntaxError, UnsupportedInstruction
         For PTX that cannot be read or is not modelled, with its line.
-    IllegalAccess, Deadlock, StepLimit
+    IllegalAccess, Deadlock, StepLimit, KernelTrap
         For what goes wrong while running.
+    SimError
+        If a worker process dies.
     """
-    _check_options(checks, schedule, async_mode)
+    _check_options(checks, schedule, async_mode, seed, workers)
     text = (ptx.decode() if isinstance(ptx, bytes) else ptx).rstrip("\0")
     module = parse(text)
     if entry not in module.entries:
         raise LaunchError(f"the PTX has no entry {entry!r}; it has: {', '.join(module.entries) or 'none'}")
-    code = module.entries[entry]
+    code, program = _linked(text, entry)
     clusters, explicit = _cluster(code, _dim3("cluster", cluster))
     geometry = Geometry(_dim3("grid", grid), _dim3("block", block), clusters, dynamic_smem, explicit)
     check_geometry(geometry)
     check_cluster(geometry, module.target)
     _check_directives(code, geometry)
+    check_registers(code, geometry)
     arena = Arena()
     params = parameter_block(code, args, arena)
     symbols = place_variables(module, code, dynamic_smem, params, arena)
@@ -146,65 +156,38 @@ def launch(
             f"{entry} needs {symbols.shared_bytes} bytes of shared memory, "
             f"and a block on {module.target} has at most {limit}"
         )
-    program = _program(text, entry)
     lanes = -(-geometry.threads // WARP) * WARP * geometry.cluster_size
-    clusters_at_once = max(1, _LANES_AT_ONCE // lanes)
-    _check_memory(arena.end, program, symbols, lanes, geometry.cluster_size, clusters_at_once, checks)
-    space = arena.build()
-    log = HazardLog()
-    history = GlobalHistory(code, len(space.data))
-    counting = Counting(module, code, space) if counters else None
+    clusters_at_once = _clusters_at_once(geometry, lanes)
+    need = _memory_needed(arena.end, program, symbols, lanes, geometry.cluster_size, clusters_at_once, checks)
     ctas = _by_cluster(geometry)
-    chunks = -(-len(ctas) // clusters_at_once)
-    landing = _landing(schedule, seed)
-    schedulers: dict[int, tuple[Machine, Scheduler]] = {}
-    with np.errstate(all="ignore"):
-        for part in np.array_split(ctas, chunks):
-            if len(part) not in schedulers:
-                machine = Machine(
-                    *(module, code, program, geometry, part.size, symbols, space, params),
-                    async_mode=async_mode,
-                    tensor_maps=arena.tensor_maps,
-                    landing=landing,
-                )
-                machine.observers += _observers(machine, log, checks, history)
-                if counting is not None:
-                    machine.observers.append(counting.observer(machine))
-                schedulers[len(part)] = machine, Scheduler(machine, max_steps or _MAX_STEPS, schedule, seed)
-            machine, scheduler = schedulers[len(part)]
-            machine.reset(part.reshape(-1))
-            scheduler.run()
-            for observer in machine.observers:
-                observer.finish()
+    setup = Setup(
+        *(module, code, program, geometry, symbols, params, arena.tensor_maps),
+        [part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
+        *(checks, counters, schedule, async_mode, seed, max_steps or _MAX_STEPS),
+    )
+    space = arena.build()
+    size = len(space.data)
+    log, tally = HazardLog(), Tally(code, program, size, traffic=counters)
+    history = GlobalHistory(code, size) if "race" in checks else None
+    chunks = Chunks(setup, space, tally, log, history)
+    with log.kept():
+        run_chunks(chunks, workers, MEMORY_BUDGET // need)
     arena.copy_back(space)
     return Report(
         log.hazards(),
-        sum(scheduler.lane_instructions for _, scheduler in schedulers.values()),
-        sum(scheduler.steps for _, scheduler in schedulers.values()),
+        int(np.dot([block.size for block in program.blocks], tally.lanes)),
+        int(tally.steps[0]),
         symbols.shared_bytes,
-        counting.result([scheduler for _, scheduler in schedulers.values()]) if counting is not None else None,
+        counted(module, code, program, tally) if counters else None,
+        tuple(chunks.printed),
     )
 
 
-def _observers(machine: Machine, log: HazardLog, checks: Sequence[str], history: GlobalHistory) -> list[Observer]:
-    """The observers of a machine; ``race`` goes first, so that what it finds is said by it."""
-    observers: list[Observer] = []
-    if "race" in checks:
-        race = RaceCheck(machine, log, in_flight="async" not in checks)
-        observers += [race, GlobalRaceCheck(machine, log, race.clocks, history)]
-    if "async" in checks:
-        observers.append(AsyncCheck(machine, log))
-    if "memory" in checks:
-        observers.append(MemoryCheck(machine, log))
-    if "strict" in checks:
-        observers.append(WarpRaceCheck(machine, log))
-    return observers
-
-
 @lru_cache(maxsize=64)
-def _program(text: str, entry: str) -> Program:
-    """The blocks of an entry, built once for each text."""
-    return build_program(parse(text).entries[entry])
+def _linked(text: str, entry: str) -> tuple[Entry, Program]:
+    """An entry with the functions that it calls, and its blocks, built once for each text."""
+    code = link(parse(text), entry)
+    return code, build_program(code)
 
 
 def _cluster(code: Entry, asked: Dim3) -> tuple[Dim3, bool]:
@@ -232,7 +215,14 @@ def _by_cluster(geometry: Geometry) -> Array:
     return clusters
 
 
-def _check_memory(
+def _clusters_at_once(geometry: Geometry, lanes: int) -> int:
+    """Clusters of ``lanes`` lanes that make a chunk; the same on every machine, because steps are counted by chunk."""
+    clusters = geometry.ctas // geometry.cluster_size
+    alive = min(max(clusters * lanes // _CHUNKS_WANTED, _LANES_AT_LEAST), _LANES_AT_MOST)
+    return min(clusters, max(1, alive // lanes))
+
+
+def _memory_needed(
     global_bytes: int,
     program: Program,
     symbols: Symbols,
@@ -240,10 +230,16 @@ def _check_memory(
     ctas: int,
     clusters_at_once: int,
     checks: Sequence[str],
-) -> None:
-    """Refuse a launch that would need more than :data:`MEMORY_BUDGET`, before anything is allocated.
+) -> int:
+    """Bytes that a process with the launch needs, by an estimate.
 
-    ``lanes`` and ``ctas`` are those of one cluster. The race check keeps nine words for every granule of global memory.
+    ``lanes`` and ``ctas`` are those of one cluster. The race check keeps nine words for every granule of global memory,
+    and one of several processes a footprint.
+
+    Raises
+    ------
+    LaunchError
+        If that is more than :data:`MEMORY_BUDGET`: before anything is allocated.
     """
     registers = sum(rows * max(1, bits // 8) for bits, rows in program.files.items())
     alive = clusters_at_once * (lanes * (registers + symbols.local_bytes) + ctas * symbols.shared_bytes)
@@ -253,19 +249,10 @@ def _check_memory(
             f"the launch would need about {need / 2**30:.1f} GiB of this machine's memory, "
             f"and the simulator takes at most {MEMORY_BUDGET / 2**30:.0f} GiB: launch less at once"
         )
+    return need + global_bytes * PLANES
 
 
-def _landing(schedule: str, seed: int) -> Callable[[int], int]:
-    """Which bulk copy lands first of those in flight: the oldest, or the newest under ``reverse``, or either."""
-    draw = np.random.default_rng(seed)
-    orders: dict[str, Callable[[int], int]] = {
-        "reverse": lambda waiting: waiting - 1,
-        "random": lambda waiting: int(draw.integers(2)) * (waiting - 1),
-    }
-    return orders.get(schedule, lambda waiting: 0)
-
-
-def _check_options(checks: Sequence[str], schedule: str, async_mode: str) -> None:
+def _check_options(checks: Sequence[str], schedule: str, async_mode: str, seed: int, workers: int | None) -> None:
     for check in checks:
         if check not in (*CHECKS, "strict"):
             raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join(CHECKS)}, strict")
@@ -273,6 +260,10 @@ def _check_options(checks: Sequence[str], schedule: str, async_mode: str) -> Non
         raise LaunchError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
     if async_mode not in ("late", "early"):
         raise LaunchError(f"async_mode is 'late' or 'early', not {async_mode!r}")
+    if seed < 0:
+        raise LaunchError(f"seed is an integer from 0 on, not {seed!r}")
+    if workers is not None and workers < 1:
+        raise LaunchError(f"workers is a number of processes from 1 on, not {workers!r}")
 
 
 def _dim3(name: str, size: int | Sequence[int]) -> Dim3:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from sdpalab.sim.errors import LaunchError
+from sdpalab.sim.ir import Entry
 from sdpalab.sim.machine import Geometry
+from sdpalab.sim.selection import WARP
 
-__all__ = ["check_cluster", "check_geometry", "shared_limit"]
+__all__ = [
+    "REGISTER_FILE",
+    "check_cluster",
+    "check_geometry",
+    "check_registers",
+    "registers_at_launch",
+    "shared_limit",
+]
 
 _KIB = 1024
 _SHARED_PER_BLOCK = {
@@ -70,3 +80,44 @@ def check_cluster(geometry: Geometry, target: str) -> None:
         raise LaunchError(f"clusters need sm_90 or later, and the PTX targets {target}")
     if any(many % part for many, part in zip(geometry.grid, geometry.cluster, strict=True)):
         raise LaunchError(f"the grid {geometry.grid} is no multiple of the cluster {geometry.cluster} along every axis")
+
+
+REGISTER_FILE = 65536
+"""32-bit registers of one SM, and the most that one block can have; the same for every architecture here."""
+_MOST_REGISTERS = 255
+"""Of one thread."""
+_REGISTER_UNIT = 8
+"""Registers of a thread are given in multiples of that."""
+
+
+def registers_at_launch(code: Entry, geometry: Geometry) -> int:
+    """Most registers that a thread can have been launched with.
+
+    That is what .maxnreg says, or what fits for as many blocks of .maxntid (or .reqntid) threads as .minnctapersm wants
+    on an SM (PTX ISA, "Performance-Tuning Directives"), or for the block without any.
+    """
+    directives = code.directives
+    most = directives.get("maxnreg", (_MOST_REGISTERS,))[0]
+    most = -(-most // _REGISTER_UNIT) * _REGISTER_UNIT
+    block = directives.get("reqntid") or directives.get("maxntid")
+    if block is None and "maxnreg" in directives:
+        return most
+    warps = -(-math.prod(block or geometry.block) // WARP) * max(1, directives.get("minnctapersm", (1,))[0])
+    fits = REGISTER_FILE // (warps * WARP) // _REGISTER_UNIT * _REGISTER_UNIT
+    return min(most, fits) or most  # a .minnctapersm that cannot be is ignored
+
+
+def check_registers(code: Entry, geometry: Geometry) -> None:
+    """Raise LaunchError if a block's threads, with as many registers as the directives allow each, do not fit on an SM.
+
+    How many ptxas will take is not known here: a kernel that stays below a limit which does not fit is refused too.
+    """
+    most = code.directives.get("maxnreg", (0,))[0]
+    if most > _MOST_REGISTERS:
+        raise LaunchError(f"{code.name} has .maxnreg {most}, and a thread has at most {_MOST_REGISTERS} registers")
+    need = registers_at_launch(code, geometry) * -(-geometry.threads // WARP) * WARP
+    if most and need > REGISTER_FILE:
+        raise LaunchError(
+            f"{code.name} has .maxnreg {most}, with which a block of {geometry.threads} threads takes {need} "
+            f"registers, and an SM has {REGISTER_FILE}"
+        )

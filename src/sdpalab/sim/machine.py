@@ -135,15 +135,19 @@ class Machine:
         """Linear thread index within the CTA."""
         self.shared_stride = self._stride(symbols.shared_bytes)
         """Bytes from the shared memory of one CTA of the chunk to that of the next."""
+        self.local_stride = self._stride(symbols.local_bytes)
+        """Bytes from the local memory of one lane to that of the next."""
+        self.printed: list[str] = []
+        """What printf wrote; a launch gives all its machines the same list."""
         self.spaces = {
             "global": global_space,
             "shared": Space("shared", self.shared_stride * n_cta, symbols.shared_bytes),
-            "local": Space("local", self._stride(symbols.local_bytes) * self.lanes, symbols.local_bytes),
+            "local": Space("local", self.local_stride * self.lanes, symbols.local_bytes),
         }
         self.bases: dict[str, Indices | None] = {
             "global": None,
             "shared": self.cta * self.shared_stride,
-            "local": lane * self._stride(symbols.local_bytes),
+            "local": lane * self.local_stride,
         }
         self.live = np.zeros(self.lanes, dtype=np.bool_)
         self.cta_ids: Indices = np.zeros(n_cta, dtype=np.int64)
@@ -248,9 +252,17 @@ class Machine:
 
     def where(self, lane: int) -> tuple[Dim3, Dim3]:
         """(block index, thread index) of a lane, as CUDA writes them."""
-        block = tuple(int(_axis(self.cta_ids[self.cta[lane]], self.geometry.grid, k)) for k in range(3))
-        thread = tuple(int(_axis(self.thread[lane], self.geometry.block, k)) for k in range(3))
-        return (block[0], block[1], block[2]), (thread[0], thread[1], thread[2])
+        x, y, z = (int(_axis(self.thread[lane], self.geometry.block, k)) for k in range(3))
+        return self.block_of(int(self.cta_ids[self.cta[lane]])), (x, y, z)
+
+    def block_of(self, linear: int) -> Dim3:
+        """The index of the block with that linear index."""
+        x, y, z = (int(_axis(np.int64(linear), self.geometry.grid, k)) for k in range(3))
+        return x, y, z
+
+    def warp_of(self, lane: int) -> int:
+        """The number in its block of a lane's warp."""
+        return int(self.thread[lane]) // WARP
 
     def source(self, instruction: Instruction) -> str:
         """``flash.cu:42`` from the line information, or an empty string."""

@@ -17,18 +17,20 @@ from sdpalab.sim.machine import Machine, Unit
 from sdpalab.sim.observer import Signal
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 
-__all__ = ["PENDING_BITS", "Mbarriers", "Waiting"]
+__all__ = ["PENDING_BITS", "PENDING_MASK", "Mbarriers", "Waiting"]
 
 _MOST_COUNT, _MOST_BYTES = (1 << 20) - 1, (1 << 20) - 1
 PENDING_BITS = np.uint64(32)
 """A state token holds the phase above these bits, and the arrivals that were pending below."""
+PENDING_MASK = (np.uint64(1) << PENDING_BITS) - np.uint64(1)
 
 
 class _Objects:
     """The mbarriers at one address of every CTA of the chunk."""
 
     def __init__(self, n_cta: int) -> None:
-        self.valid = np.zeros(n_cta, dtype=np.bool_)
+        self.valid, self.spent = np.zeros((2, n_cta), dtype=np.bool_)
+        """Where there is an mbarrier; and where all have dropped out of it, so that no phase ends any more."""
         self.expected, self.pending, self.bytes, self.phase = np.zeros((4, n_cta), dtype=np.int64)
         """Arrivals of a phase, those still to come, bytes still to come, and phases completed."""
 
@@ -113,7 +115,7 @@ class Mbarriers(Unit):
         if wrong.any():
             what = f"an mbarrier expects 1 to {_MOST_COUNT} arrivals, not {int(counts[wrong][0])}"
             self.misuse(subset(sel, wrong), instruction, what, "")
-        objects.valid[home] = True
+        objects.valid[home], objects.spent[home] = True, False
         self.words[(home * self.machine.shared_stride + offset) // 8] = True
         objects.expected[home] = objects.pending[home] = np.maximum(counts, 1)
         objects.bytes[home] = objects.phase[home] = 0
@@ -132,12 +134,38 @@ class Mbarriers(Unit):
         """The phases of these CTAs expect one arrival more, and so do not end before it."""
         self.objects[offset].pending += np.bincount(home, minlength=self.machine.n_cta)
 
+    def tokens(self, offset: int, home: Indices, counts: Array) -> Array:
+        """The state that each lane finds when lanes arrive ``counts`` times, one after the other."""
+        objects = self.objects[offset]
+        order = np.argsort(home, kind="stable")
+        before = np.cumsum(counts[order]) - counts[order]
+        first = np.flatnonzero(np.diff(home[order], prepend=-1))
+        before -= np.repeat(before[first], np.diff(first, append=len(home)))
+        earlier = np.empty_like(before)
+        earlier[order] = before
+        left = np.maximum(objects.pending[home] - earlier, 0)  # arrivals beyond the phase are reported
+        token: Array = objects.phase[home].astype(np.uint64) << PENDING_BITS | left.astype(np.uint64)
+        return token
+
+    def drop(self, sel: Selection, offset: int, home: Indices, counts: Array, instruction: Instruction) -> None:
+        """The phases after the current one expect that many arrivals less."""
+        objects = self.objects[offset]
+        gone = np.bincount(home, weights=counts, minlength=self.machine.n_cta).astype(np.int64)
+        over = gone > objects.expected
+        if over.any():
+            cta = int(np.flatnonzero(over)[0])
+            what = (
+                f"{int(gone[cta])} arrivals at once drop out of the mbarrier at offset {offset}, "
+                f"which expects {int(objects.expected[cta])}"
+            )
+            self.misuse(subset(sel, over[home]), instruction, what, "usually a wrong count in mbarrier.init")
+        objects.expected = np.maximum(objects.expected - gone, 0)
+
     def arrive(
         self, sel: Selection, offset: int, home: Indices, counts: Array, instruction: Instruction, last: bool = True
-    ) -> Array:
-        """Lanes arrive ``counts`` times each: the state tokens from before. ``last`` arrivals may end the phase."""
+    ) -> None:
+        """Lanes arrive ``counts`` times each. ``last`` arrivals may end the phase."""
         objects = self.objects[offset]
-        token: Array = objects.phase[home].astype(np.uint64) << PENDING_BITS | objects.pending[home].astype(np.uint64)
         left = np.bincount(home, weights=counts, minlength=self.machine.n_cta).astype(np.int64)
         over = left > objects.pending
         if over.any():
@@ -156,7 +184,6 @@ class Mbarriers(Unit):
             left -= taken
             if not self.settle(offset):
                 break  # more arrivals than the phase has room for
-        return token
 
     def expect(self, sel: Selection, offset: int, home: Indices, many: Array, instruction: Instruction) -> None:
         """The phase is not complete before that many more bytes have come."""
@@ -186,11 +213,12 @@ class Mbarriers(Unit):
     def settle(self, offset: int) -> bool:
         """Phases that are complete end, and those who wait for them go on; False if none is."""
         objects = self.objects[offset]
-        done = objects.valid & (objects.pending == 0) & (objects.bytes == 0)
+        done = objects.valid & (objects.pending == 0) & (objects.bytes == 0) & ~objects.spent
         if not done.any():
             return False
         objects.phase[done] += 1
         objects.pending[done] = objects.expected[done]
+        objects.spent |= done & (objects.expected == 0)
         key = Signal(offset, np.empty(0, np.int64)).key
         for observer in self.machine.observers:
             observer.publish(key, (key, "complete"), done)

@@ -71,16 +71,17 @@ class Space:
         Bytes that one CTA (shared) or lane (local) may address; for global memory, the whole arena.
     extents : sequence of Extent
         Where accesses are allowed, sorted; for shared and local memory the limit decides.
+    data : ndarray of uint8, optional
+        Memory that is there already: a multiple of 16 bytes, aligned to 16.
     """
 
-    def __init__(self, name: str, size: int, limit: int, extents: Sequence[Extent] = ()) -> None:
+    def __init__(
+        self, name: str, size: int, limit: int, extents: Sequence[Extent] = (), data: Array | None = None
+    ) -> None:
         self.name = name
         self.limit = limit
         self.extents = tuple(extents)
-        # Room for a view of the widest word, and for one access at the end.
-        raw = np.empty(-(-(size + 16) // 16) * 16 + 16, dtype=np.uint8)
-        skip = -raw.ctypes.data % 16
-        self.data: Array = raw[skip : skip + len(raw) // 16 * 16 - 16]
+        self.data: Array = _fresh(size) if data is None else data
         self.views: dict[int, Array] = {width: self.data.view(dtype) for width, dtype in WORDS.items()}
         self._begins = np.array([extent.begin for extent in self.extents], dtype=np.int64)
         self._ends = np.array([extent.end for extent in self.extents], dtype=np.int64)
@@ -116,3 +117,10 @@ class Space:
         """The stretch that holds ``offset`` or ends last before it, for messages."""
         before = [extent for extent in self.extents if extent.begin <= offset]
         return before[-1] if before else (self.extents[0] if self.extents else None)
+
+
+def _fresh(size: int) -> Array:
+    """Bytes with room for a view of the widest word, and for one access at the end."""
+    raw = np.empty(-(-(size + 16) // 16) * 16 + 16, dtype=np.uint8)
+    skip = -raw.ctypes.data % 16
+    return raw[skip : skip + len(raw) // 16 * 16 - 16]

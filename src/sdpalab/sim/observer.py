@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
+from sdpalab.sim.party import Party
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, subset
 
 __all__ = ["Access", "Observer", "Signal"]
@@ -71,6 +72,16 @@ class Signal:
 class Observer:
     """Base of the checks: what may be told of a running machine. Each check overrides what it needs."""
 
+    records_faults = False
+    """Whether it puts illegal accesses on record. Where nobody does, they end the launch."""
+
+    def before(self, instructions: Sequence[Instruction]) -> Callable[[Selection], None] | None:
+        """What to do, if anything, each time before lanes execute these instructions; asked once, when decoding.
+
+        It is given all lanes that get there, whatever the instructions' guards.
+        """
+        return None
+
     def fault(self, kind: str, access: Access) -> None:
         """Accesses that were suppressed: ``kind`` is ``out-of-bounds`` or ``misaligned``; they have no ``index``."""
 
@@ -125,8 +136,19 @@ class Observer:
     def divergent(self, sel: Selection, instruction: Instruction, need: str) -> None:
         """A warp-wide instruction was reached by part of a warp."""
 
-    def misuse(self, kind: str, sel: Selection, instruction: Instruction, what: str, usually: str) -> None:
-        """An asynchronous unit was used against its rules; ``what`` and ``usually`` are for the message."""
+    def misuse(
+        self,
+        kind: str,
+        sel: Selection,
+        instruction: Instruction,
+        what: str,
+        usually: str,
+        other: Party | None = None,
+    ) -> None:
+        """Something was used against its rules; ``what`` and ``usually`` are for the message.
+
+        Where there is another party, ``what`` has ``{other}`` in its place.
+        """
 
     def finish(self) -> None:
         """A chunk of CTAs has run to its end."""

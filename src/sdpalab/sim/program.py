@@ -11,24 +11,19 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from sdpalab.sim.collectives import is_collective, member_mask
 from sdpalab.sim.fusion import Product, group_products, registers_read, registers_used, registers_written
-from sdpalab.sim.ir import Entry, Instruction, Symbol
+from sdpalab.sim.ir import NO_FALL_THROUGH, Entry, Instruction, Operand, Symbol
+from sdpalab.sim.linking import branch_targets, callee, function_label
 
-__all__ = ["BasicBlock", "Program", "build_program"]
+__all__ = ["BasicBlock", "Program", "build_program", "instructions_of"]
 
 Item = Instruction | Product
 
 _ENDS = frozenset(
     {
-        *("bra", "ret", "exit", "bar", "barrier", "trap", "mbarrier.try_wait"),
-        *("wgmma.mma_async", "wgmma.wait_group"),
-    }
-)
-_NO_FALL_THROUGH = frozenset({"bra", "ret", "exit", "trap"})
-_COLLECTIVES = frozenset(
-    {
-        *("mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix"),
-        *("shfl", "vote", "redux", "match", "activemask", "elect", "setmaxnreg"),
+        *("bra", "brx", "call", "ret", "exit", "bar", "barrier", "trap", "brkpt", "mbarrier.try_wait"),
+        *("wgmma.mma_async", "wgmma.wait_group", "setmaxnreg"),
     }
 )
 
@@ -50,7 +45,9 @@ class BasicBlock:
     line : int
         PTX line of the first one.
     collective : bool
-        Whether there is an instruction that wants whole warps.
+        Whether there is an instruction that wants lanes of a warp together.
+    members : (Instruction, Operand), optional
+        An instruction that does, and the mask of these lanes; None for whole warps.
     """
 
     first: int
@@ -59,6 +56,7 @@ class BasicBlock:
     size: int
     line: int
     collective: bool
+    members: tuple[Instruction, Operand] | None
     successors: list[int] = field(default_factory=list)
 
 
@@ -66,21 +64,25 @@ class BasicBlock:
 class Program:
     """Blocks in the order of the code (the last is the empty end), the block of each label, a row for each register.
 
-    ``rows`` maps a register to (bits, row in the file of that width); ``files`` has the number of rows of each
-    file, with predicates in that of 1 bit.
+    ``start`` is the block where a launch begins. ``rows`` maps a register to (bits, row in the file of that width);
+    ``files`` has the number of rows of each file, with predicates in that of 1 bit. ``undefined`` are the registers
+    that may be read before they are written.
     """
 
     blocks: list[BasicBlock]
     block_of_label: dict[str, int]
     rows: dict[str, tuple[int, int]]
     files: dict[int, int]
+    start: int = 0
+    undefined: frozenset[str] = frozenset()
 
 
 def build_program(entry: Entry) -> Program:
     """Blocks, products and rows of an entry."""
     blocks, block_of_label = _blocks(entry)
-    rows, files = _allocate(entry, blocks)
-    return Program(blocks, block_of_label, rows, files)
+    start = next(index for index, block in enumerate(blocks) if block.first == entry.start)
+    rows, files, undefined = _allocate(entry, blocks, start)
+    return Program(blocks, block_of_label, rows, files, start, undefined)
 
 
 def _ends_block(instruction: Instruction) -> bool:
@@ -91,9 +93,13 @@ def _ends_block(instruction: Instruction) -> bool:
 
 def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
     code = entry.instructions
-    starts = sorted({0, len(code), *entry.labels.values(), *(i.pc + 1 for i in code if _ends_block(i))})
+    starts = sorted({0, entry.start, len(code), *entry.labels.values(), *(i.pc + 1 for i in code if _ends_block(i))})
     number = {pc: index for index, pc in enumerate(starts)}
     block_of_label = {name: number[pc] for name, pc in entry.labels.items()}
+    returns: dict[str, list[int]] = {}
+    for instruction in code:
+        if instruction.opcode == "call":
+            returns.setdefault(callee(instruction), []).append(number[instruction.pc + 1])
     uses = registers_used(code)
     blocks = []
     for index, (first, last) in enumerate(zip(starts, [*starts[1:], len(code)], strict=True)):
@@ -105,33 +111,55 @@ def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
             end,
             len(body),
             body[0].line if body else 0,
-            any(i.opcode in _COLLECTIVES or i.mods[:1] == ("warp",) for i in body),
+            any(is_collective(instruction) for instruction in body),
+            member_mask(body),
         )
-        if index + 1 < len(starts) and (end is None or end.guard is not None or end.opcode not in _NO_FALL_THROUGH):
-            block.successors.append(index + 1)
-        if end is not None and end.opcode == "bra":
-            target = end.operands[0]
-            assert isinstance(target, Symbol)
-            block.successors.append(block_of_label[target.name])
+        if index + 1 < len(starts):
+            block.successors += _successors(end, index + 1, block_of_label, returns)
         blocks.append(block)
     return blocks, block_of_label
 
 
-def _instructions(item: Item) -> list[Instruction]:
-    if isinstance(item, Product):
-        return [instruction for chain in item.chains for instruction in chain.instructions]
-    return [item]
+def _successors(
+    end: Instruction | None, following: int, block_of_label: dict[str, int], returns: dict[str, list[int]]
+) -> list[int]:
+    """Where control may go on behind a block; ``returns`` are the blocks behind the calls of each function."""
+    if end is None:
+        return [following]
+    target = end.operands[0] if end.operands else None
+    jumps: list[int] = []
+    if end.opcode == "bra" and isinstance(target, Symbol):
+        jumps = [block_of_label[target.name]]
+    elif end.opcode == "brx":
+        jumps = [block_of_label[label.name] for label in branch_targets(end)]
+    elif end.opcode == "ret" and isinstance(target, Symbol):
+        jumps = returns[target.name]
+    elif end.opcode == "call" and function_label(callee(end)) in block_of_label:
+        jumps = [block_of_label[function_label(callee(end))]]
+        if end.guard is None:
+            return jumps
+    return jumps if end.guard is None and end.opcode in NO_FALL_THROUGH else [*jumps, following]
 
 
-def _allocate(entry: Entry, blocks: list[BasicBlock]) -> tuple[dict[str, tuple[int, int]], dict[int, int]]:
-    """Live ranges by data flow over the blocks, then rows by linear scan (Poletto and Sarkar, 1999)."""
+def instructions_of(item: Item) -> list[Instruction]:
+    """One instruction, or those of a product."""
+    return item.instructions if isinstance(item, Product) else [item]
+
+
+def _allocate(
+    entry: Entry, blocks: list[BasicBlock], start: int
+) -> tuple[dict[str, tuple[int, int]], dict[int, int], frozenset[str]]:
+    """Live ranges by data flow over the blocks, then rows by linear scan (Poletto and Sarkar, 1999).
+
+    And the registers alive at the ``start``: nobody has written them.
+    """
     index = {name: i for i, name in enumerate(entry.registers)}
     names = list(index)
     used, killed, everything = [], [], []
     for block in blocks:
         before, written, touched = 0, 0, 0
         for item in [*block.items, *([block.end] if block.end else [])]:
-            for instruction in _instructions(item):
+            for instruction in instructions_of(item):
                 reads = _bits(registers_read(instruction), index)
                 writes = _bits(registers_written(instruction), index)
                 before |= reads & ~written
@@ -156,7 +184,7 @@ def _allocate(entry: Entry, blocks: list[BasicBlock]) -> tuple[dict[str, tuple[i
             if (out, into) != (live_out[b], live_in[b]):
                 live_out[b], live_in[b], changed = out, into, True
     ranges = _ranges(blocks, index, live_in, live_out)
-    return _linear_scan(entry, names, ranges)
+    return *_linear_scan(entry, names, ranges), frozenset(names[register] for register in _members(live_in[start]))
 
 
 def _ranges(
@@ -175,7 +203,7 @@ def _ranges(
             touch(register, position)
         for item in [*block.items, *([block.end] if block.end else [])]:
             position += 1
-            for instruction in _instructions(item):
+            for instruction in instructions_of(item):
                 for name in (*registers_read(instruction), *registers_written(instruction)):
                     if name in index:
                         touch(index[name], position)

@@ -27,22 +27,22 @@ class RunQueue:
     machine : Machine
     schedule : str
         One of :data:`SCHEDULES`.
-    seed : int
-        For ``random``.
     """
 
-    def __init__(self, machine: Machine, schedule: str, seed: int) -> None:
+    def __init__(self, machine: Machine, schedule: str) -> None:
         self.machine, self.schedule = machine, schedule
         self.by_slot = schedule != "lockstep"
         self.slot_lanes = machine.n_cta * WARP
-        self.random = np.random.default_rng(seed)
+        self.random: np.random.Generator
+        """Made anew by :meth:`clear`."""
         self.ready: dict[_Key, list[Selection]] = {}
         self.parked: dict[_Key, list[Selection]] = {}
         self.last_run: dict[_Key, int] = {}
         self.picks = 0
 
-    def clear(self) -> None:
-        """Nobody is ready."""
+    def clear(self, seed: tuple[int, int]) -> None:
+        """Nobody is ready; ``random`` draws from ``seed`` on."""
+        self.random = np.random.default_rng(seed)
         self.ready.clear()
         self.parked.clear()
         self.last_run.clear()
@@ -56,6 +56,12 @@ class RunQueue:
     def park(self, turn: int, block: int, sel: Selection) -> None:
         """Lanes of incomplete warps wait for the others in front of a warp-wide instruction."""
         self.parked.setdefault((turn, block), []).append(sel)
+
+    def unpark(self) -> None:
+        """Lanes that wait for others are looked at again: some of those have exited."""
+        for key, sels in self.parked.items():
+            self.ready.setdefault(key, []).extend(sels)
+        self.parked.clear()
 
     def _turns(self, sel: Selection) -> list[tuple[int, Selection]]:
         if not self.by_slot:

@@ -2,26 +2,32 @@
 
 The run queue maps blocks to the lanes that wait to run them. The lowest block runs until it would pass the next
 waiting one, and lanes that meet are merged, so that divergent lanes reconverge at the earliest common instruction.
-Barriers take lanes out of the queue and put them back. Warp-wide instructions want whole warps: lanes of an
-incomplete warp are parked in front of such a block, and run it incomplete only when nothing else can run.
+Barriers take lanes out of the queue and put them back. Warp-wide instructions want all lanes of a warp that they name
+and that have not exited: others are parked in front of such a block, and run it incomplete only when nothing else can.
 Asynchronous operations in the late mode complete when nothing else can run at all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sdpalab.sim.barriers import Barriers
+from sdpalab.sim.collectives import pack_warps, warp_words
 from sdpalab.sim.decode import Decoder, Step
 from sdpalab.sim.errors import StepLimit
 from sdpalab.sim.flow import End, build_end, leave
 from sdpalab.sim.fusion import Product
+from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.tensor import product_step
 from sdpalab.sim.machine import Machine
+from sdpalab.sim.program import BasicBlock, instructions_of
 from sdpalab.sim.run_queue import RunQueue
-from sdpalab.sim.selection import WARP, Selection, count, indices, split_warps
+from sdpalab.sim.selection import WARP, Array, Selection, count, indices, merge, split_warps, subset
+from sdpalab.sim.tally import Tally
+from sdpalab.sim.types import TYPES
 from sdpalab.sim.warpgroups import Warpgroups
 
 __all__ = ["Scheduler"]
@@ -38,10 +44,9 @@ class _Block:
     end: End
     size: int
     collective: bool
+    members: Array | None
+    """The mask of the lanes that must come together; None for whole warps."""
     line: int
-    lanes: int = 0
-    """Lanes that have run it."""
-    warps: int = 0
 
 
 class Scheduler:
@@ -54,42 +59,41 @@ class Scheduler:
         Vector steps that one chunk of CTAs may take.
     schedule : str
         See :mod:`sdpalab.sim.run_queue`.
-    seed : int
-        For the random schedule.
+    tally : Tally
+        Where steps and what runs each block are counted.
     """
 
-    def __init__(self, machine: Machine, max_steps: int, schedule: str, seed: int) -> None:
+    def __init__(self, machine: Machine, max_steps: int, schedule: str, tally: Tally) -> None:
         self.machine = machine
         self.max_steps = max_steps
+        self.tally = tally
         self.barriers = Barriers(machine)
         machine.units["bar"] = self.barriers
         self.decoder = Decoder(machine)
         if any(instruction.opcode == "wgmma" for instruction in machine.entry.instructions):
             self.decoder.watch = Warpgroups.of(machine).watched
-        self.queue = RunQueue(machine, schedule, seed)
+        self.queue = RunQueue(machine, schedule)
         self.steps = 0
-        self.blocks = [
-            _Block(
-                [
-                    product_step(self.decoder, item) if isinstance(item, Product) else self.decoder.step(item)
-                    for item in basic.items
-                ],
-                build_end(self, basic.end, index + 1),
-                basic.size,
-                basic.collective,
-                basic.line,
-            )
-            for index, basic in enumerate(machine.program.blocks)
-        ]
+        self.blocks = [self._block(basic, index + 1) for index, basic in enumerate(machine.program.blocks)]
         self.blocks[-1].end = leave(self)  # running off the end is a return
 
-    @property
-    def lane_instructions(self) -> int:
-        """Instructions executed so far, counted once for each lane."""
-        return sum(block.size * block.lanes for block in self.blocks)
+    def _block(self, basic: BasicBlock, following: int) -> _Block:
+        """A block's closures, each behind what observers want done before it."""
+        steps: list[Step] = []
+        for item in basic.items:
+            step = product_step(self.decoder, item) if isinstance(item, Product) else self.decoder.step(item)
+            steps += [*self._looks(instructions_of(item)), step]
+        end = build_end(self, basic.end, following)
+        steps += self._looks([] if basic.end is None else [basic.end])
+        members = None if basic.members is None else self.decoder.src(*basic.members, TYPES["u32"])
+        return _Block(steps, end, basic.size, basic.collective, members, basic.line)
 
-    def run(self) -> None:
-        """Run all live lanes of a machine that was just reset.
+    def _looks(self, instructions: Sequence[Instruction]) -> list[Step]:
+        looks = (observer.before(instructions) for observer in self.machine.observers)
+        return [look for look in looks if look is not None]
+
+    def run(self, seed: tuple[int, int]) -> None:
+        """Run all live lanes of a machine that was just reset; ``seed`` is for the random schedule.
 
         Raises
         ------
@@ -99,22 +103,26 @@ class Scheduler:
             If more than ``max_steps`` vector steps were taken.
         """
         machine, queue = self.machine, self.queue
-        queue.clear()
-        queue.push([(0, slice(0, machine.lanes) if machine.live.all() else np.flatnonzero(machine.live))])
-        budget = self.steps + self.max_steps
-        fair = False
+        queue.clear(seed)
+        self.steps = 0
+        everyone = slice(0, machine.lanes) if machine.live.all() else np.flatnonzero(machine.live)
+        queue.push([(machine.program.start, everyone)])
+        fair, alive = False, np.count_nonzero(machine.live)
         while True:
+            if queue.parked and alive != (alive := np.count_nonzero(machine.live)):
+                queue.unpark()
             picked = queue.pick(fair)
             if picked is None:
                 if not self._advance():
                     break
                 continue
             turn, at, sel, forced, following = picked
-            fair = self._run_from(turn, at, sel, forced, following, budget)
+            fair = self._run_from(turn, at, sel, forced, following)
             if fair and not queue.ready:
                 self._advance()
         for unit in machine.units.values():
             unit.check_drained()
+        self.tally.steps += self.steps
 
     def _advance(self) -> bool:
         """Complete something that is in flight, and collect who waited for it."""
@@ -127,24 +135,38 @@ class Scheduler:
             self.queue.push(self.machine.woken)
             self.machine.woken.clear()
 
-    def _run_from(self, turn: int, at: int, sel: Selection, forced: bool, following: int, budget: int) -> bool:
+    def _meeting(self, block: _Block, sel: Selection) -> tuple[Selection | None, Selection | None]:
+        """The lanes of ``sel`` that have everybody they wait for with them, and the others; None for an empty part."""
+        whole, partial = split_warps(sel)
+        if partial is None:
+            return whole, None
+        lanes, live = indices(partial), self.machine.live
+        warp = lanes // WARP
+        absent = pack_warps(live)[warp] & ~warp_words(lanes, len(live))[warp]
+        met = (absent if block.members is None else absent & block.members[partial]) == 0
+        if met.all():
+            return sel, None
+        together = [part for part in (whole, subset(partial, met) if met.any() else None) if part is not None]
+        return (merge(together) if together else None), subset(partial, ~met)
+
+    def _run_from(self, turn: int, at: int, sel: Selection, forced: bool, following: int) -> bool:
         """Run lanes until they part, block or meet others; True if they ran so long that others may starve."""
         for _ in range(_QUANTUM):
             block = self.blocks[at]
             if block.collective and not forced:
-                whole, partial = split_warps(sel)
-                if partial is not None:
-                    self.queue.park(turn, at, partial)
-                if whole is None:
+                met, waiting = self._meeting(block, sel)
+                if waiting is not None:
+                    self.queue.park(turn, at, waiting)
+                if met is None:
                     return False
-                sel = whole
+                sel = met
             forced = False
             lanes = count(sel)
             self.steps += block.size
-            block.lanes += lanes
+            self.tally.lanes[at] += lanes
             whole_slice = isinstance(sel, slice) and lanes % WARP == 0
-            block.warps += lanes // WARP if whole_slice else len(np.unique(indices(sel) // WARP))
-            if self.steps > budget:
+            self.tally.warps[at] += lanes // WARP if whole_slice else len(np.unique(indices(sel) // WARP))
+            if self.steps > self.max_steps:
                 raise StepLimit(
                     f"more than {self.max_steps} steps, now at PTX line {block.line}: an endless loop, "
                     "or a launch that needs a larger max_steps"

@@ -18,6 +18,7 @@ from sdpalab.sim.errors import Deadlock
 from sdpalab.sim.fusion import registers_read, registers_written
 from sdpalab.sim.ir import Instruction, Register, Vector
 from sdpalab.sim.machine import Machine, Resume, Unit
+from sdpalab.sim.party import Party, party_at
 from sdpalab.sim.product_registers import Registers
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices, merge, split_groups, subset
 
@@ -259,15 +260,22 @@ class Warpgroups(Unit):
             return
         busy = registers.busy[sel] > 0
         if busy.any():
-            culprit = next(each.product.instruction for each in self.flying if registers in each.product.registers)
-            role = "accumulates in" if registers.kind else "reads"
-            what = f"{does} what {culprit.text} at PTX line {culprit.line} (in flight) {role}"
-            self.report(subset(sel, busy), instruction, what, _NO_WAIT)
+            bad = subset(sel, busy)
+            lane = int(indices(bad)[0])
+            culprit = next(
+                each.product.instruction
+                for each in self.flying
+                if registers in each.product.registers and lane in indices(each.sel)
+            )
+            what = f"{does} what {{other}} {'accumulates in' if registers.kind else 'reads'}"
+            self.report(bad, instruction, what, _NO_WAIT, party_at(self.machine, culprit, lane, "in flight"))
 
-    def report(self, sel: Selection, instruction: Instruction, what: str, usually: str) -> None:
+    def report(
+        self, sel: Selection, instruction: Instruction, what: str, usually: str, other: Party | None = None
+    ) -> None:
         """Tell the observers of a mistake."""
         for observer in self.machine.observers:
-            observer.misuse(_KIND, sel, instruction, what, usually)
+            observer.misuse(_KIND, sel, instruction, what, usually, other)
 
     def watched(self, instructions: Sequence[Instruction], step: Step) -> Step:
         """``step``, which executes these instructions, with a look at the registers that products work on.

@@ -5,58 +5,93 @@ An operation that nobody ever waits for is no hazard as long as nobody touches w
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from dataclasses import dataclass
+
 import numpy as np
 
 from sdpalab.sim.checks.shadow import Shadow
+from sdpalab.sim.errors import StepLimit
 from sdpalab.sim.hazards import HazardLog
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.mbarriers import Mbarriers
 from sdpalab.sim.observer import Access, Observer, Signal
+from sdpalab.sim.party import Party, party_at
 from sdpalab.sim.selection import Array, Selection, indices
 
 __all__ = ["AsyncCheck"]
 
 _GRANULE = 4
 _WRITING, _READING = np.uint32(1 << 31), np.uint32(1 << 30)
+_NUMBER = int(_READING) - 1
+
+
+@dataclass
+class _Flight:
+    """Accesses of one instruction in flight: their numbers begin with ``first``, one for each of the lanes ``sel``."""
+
+    first: int
+    instruction: Instruction
+    sel: Selection
+    left: int
+
+    def lane(self, number: int) -> int:
+        """Who issued an access."""
+        place = number - self.first
+        return self.sel.start + place if isinstance(self.sel, slice) else int(self.sel[place])
 
 
 class AsyncCheck(Observer):
     """Marks what operations in flight read or write in shared memory, until the lanes that issued them have waited.
 
-    The mark holds the operation's number: of two that read the same bytes, each takes away only its own.
+    The mark holds the access's number: of two that read the same bytes, each takes away only its own.
     """
 
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
         self.flight = Shadow(len(machine.spaces["shared"].data), _GRANULE)
-        self.open = 0
-        self.issued: list[Instruction] = []
-        """Operations by number."""
+        self.flying: list[_Flight] = []
+        self.numbers = 0
         machine.on_reset.append(self.reset)
 
     def reset(self) -> None:
         """A new chunk of CTAs: nothing is in flight."""
         self.flight.clear()
-        self.open = 0
-        self.issued.clear()
+        self.flying.clear()
 
     def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
-        """An operation begins."""
+        """Operations begin.
+
+        Raises
+        ------
+        StepLimit
+            If there are more of them in flight, or begun since one of those was, than a mark has room for.
+        """
         if access.space.name != "shared":
             return None
         self._check_opaque(access)
         self._check(access, writes)
-        mark = np.uint32(len(self.issued)) | (_WRITING if writes else _READING)
-        self.issued.append(access.instruction)
         many = len(access.index)
-        self.flight.scatter(access.index, access.width, np.full(many, mark, dtype=np.uint32))
-        self.open += many
-        return np.stack([access.index, np.full(many, access.width), np.full(many, mark)], axis=1)
+        if not self.flying:
+            self.numbers = 0
+        if self.numbers + many > _NUMBER:
+            raise StepLimit(f"the async check follows at most {_NUMBER} accesses while a copy is in flight")
+        self.flying.append(_Flight(self.numbers, access.instruction, access.sel, many))
+        marks = np.arange(self.numbers, self.numbers + many, dtype=np.uint32)
+        marks |= _WRITING if writes else _READING
+        self.numbers += many
+        self.flight.scatter(access.index, access.width, marks)
+        return np.stack([access.index, np.full(many, access.width), marks], axis=1)
 
     def complete(self, ticket: Array, sel: Selection, signal: Signal | None = None) -> None:
-        """The lanes have waited for it."""
-        self.open -= len(ticket)
+        """The lanes have waited for what one call of :meth:`issue` began, or for part of it."""
+        if not len(ticket):
+            return
+        place = self._place(int(ticket[0, 2]))
+        self.flying[place].left -= len(ticket)
+        if not self.flying[place].left:
+            del self.flying[place]
         widths = ticket[:, 1]
         for width in widths[:1] if (widths == widths[0]).all() else np.unique(widths):
             index, marks = ticket[widths == width][:, [0, 2]].T
@@ -71,14 +106,14 @@ class AsyncCheck(Observer):
         """Nobody may read what is being written."""
         if access.space.name == "shared":
             self._check_opaque(access)
-            if self.open:
+            if self.flying:
                 self._check(access, False)
 
     def store(self, access: Access, words: Array | None) -> None:
         """Nobody may write what is being written or read."""
         if access.space.name == "shared":
             self._check_opaque(access)
-            if self.open:
+            if self.flying:
                 self._check(access, True)
 
     def atomic(self, access: Access) -> None:
@@ -99,9 +134,15 @@ class AsyncCheck(Observer):
             usually = "usually a buffer that is too small; after mbarrier.inval the memory is free"
             self.log.add(self.machine, "mbarrier", instruction, int(indices(access.sel)[bad][0]), what, usually)
 
-    def misuse(self, kind: str, sel: Selection, instruction: Instruction, what: str, usually: str) -> None:
+    def misuse(
+        self, kind: str, sel: Selection, instruction: Instruction, what: str, usually: str, other: Party | None = None
+    ) -> None:
         """Record what a unit found."""
-        self.log.add(self.machine, kind, instruction, int(indices(sel)[0]), what, usually)
+        self.log.add(self.machine, kind, instruction, int(indices(sel)[0]), what, usually, other)
+
+    def _place(self, mark: int) -> int:
+        """Which of the flights a mark belongs to."""
+        return bisect_right(self.flying, mark & _NUMBER, key=lambda flight: flight.first) - 1
 
     def _check(self, access: Access, writes: bool) -> None:
         marks = self.flight.gather(access.index, access.width)
@@ -110,13 +151,10 @@ class AsyncCheck(Observer):
             return
         lane, column = (int(place[0]) for place in np.nonzero(bad))
         mark = int(marks[lane, column])
-        other = self.issued[mark & int(_READING - 1)]
-        source = self.machine.source(other)
-        does = "writes" if mark >= int(_WRITING) else "reads"
-        what = (
-            f"{'overwrites' if writes else 'reads'} {access.width} bytes of shared memory "
-            f"at offset {int(access.offset[lane])} which {other.text} at {f'{source}, ' if source else ''}"
-            f"PTX line {other.line} (in flight) still {does}"
-        )
+        flight = self.flying[self._place(mark)]
+        other = party_at(self.machine, flight.instruction, flight.lane(mark & _NUMBER), "in flight")
+        does, still = "overwrites" if writes else "reads", "writes" if mark >= int(_WRITING) else "reads"
+        place = f"{access.width} bytes of shared memory at offset {int(access.offset[lane])}"
+        what = f"{does} {place} which {{other}} still {still}"
         usually = "usually a missing or too weak wait, or a copy outside the group or the phase waited for"
-        self.log.add(self.machine, "async", access.instruction, int(indices(access.sel)[lane]), what, usually)
+        self.log.add(self.machine, "async", access.instruction, int(indices(access.sel)[lane]), what, usually, other)

@@ -93,6 +93,7 @@ class Clocks:
         self._fenced_at.fill(0)
         self._landed.fill(0)
         self._objects.clear()
+        self._slots.clear()
 
     def tick(self, instruction: Instruction) -> None:
         """A step begins.
@@ -142,15 +143,6 @@ class Clocks:
         flying: Mask = (actors >= self.warps) & (times > self._vectors[issuer, actors])
         flying &= times > self._landed[first // self.warps, actors]
         return flying
-
-    def describe(self, tag: int) -> str:
-        """Who left a tag, for messages."""
-        actor = tag >> int(ACTOR_SHIFT)
-        if actor >= self.actors:
-            return "asynchronously,"
-        warp = actor % self.warps
-        cta = f" of CTA {warp // self._warps_of_cta} of the cluster" if self._ctas > 1 else ""
-        return f"of warp {warp % self._warps_of_cta}{cta}{', asynchronously,' if actor >= self.warps else ''}"
 
     def _seats(self, sel: Selection) -> Indices:
         """The warps that have a lane in ``sel``, each once."""

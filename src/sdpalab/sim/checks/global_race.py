@@ -12,17 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sdpalab.sim.checks.clocks import TIME_MASK, Clocks
+from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK, Clocks
 from sdpalab.sim.checks.shadow import Shadow, granule_of
 from sdpalab.sim.hazards import HazardLog
 from sdpalab.sim.ir import Entry
-from sdpalab.sim.machine import Machine, source_of
+from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access, Observer
+from sdpalab.sim.party import party_of
 from sdpalab.sim.selection import Array, Mask, indices
 
-__all__ = ["GlobalHistory", "GlobalRaceCheck"]
+__all__ = ["STRONG", "GlobalHistory", "GlobalRaceCheck"]
 
-_STRONG = frozenset({"volatile", "relaxed", "acquire", "release"})
+STRONG = frozenset({"volatile", "relaxed", "acquire", "release"})
+"""Modifiers of an ld or st that blocks may synchronise with."""
 _SEVERAL = np.uint32(0xFFFFFFFF)
 """In place of a block: more than one has read."""
 _MOST_SYNCHRONISING = 1024
@@ -81,7 +83,7 @@ class GlobalRaceCheck(Observer):
         if access.space.name != "global":
             return
         self.clocks.tick(access.instruction)
-        if _STRONG.isdisjoint(access.instruction.mods):
+        if STRONG.isdisjoint(access.instruction.mods):
             self._check(access, self.history.writes, "reads what {other} wrote", None)
             self._mark_read(access)
         else:
@@ -92,7 +94,7 @@ class GlobalRaceCheck(Observer):
         if access.space.name != "global":
             return
         self.clocks.tick(access.instruction)
-        if not _STRONG.isdisjoint(access.instruction.mods):
+        if not STRONG.isdisjoint(access.instruction.mods):
             self._mark(access, self.history.strong)
             return
         changes = None if words is None else access.changes(words)
@@ -135,7 +137,7 @@ class GlobalRaceCheck(Observer):
             if owner != block and ordered.get(owner, -1) >= tag & int(TIME_MASK):
                 continue
             pc = int(marks.pc.gather(access.index[lane : lane + 1], access.width)[0, column])
-            self._report(access, int(lane), what, owner, pc)
+            self._report(access, int(lane), what, owner, tag, pc)
             return
 
     def _check_together(self, access: Access, words: Array) -> None:
@@ -149,7 +151,8 @@ class GlobalRaceCheck(Observer):
             rivals = words[access.index == access.index[lane]].view(np.uint8).reshape(-1, access.width)
             if (rivals != rivals[0]).any():
                 what = "writes what {other} writes at the same time"
-                self._report(access, int(lane), what, int(left_owners[lane].max()), access.instruction.pc)
+                owner, tag = int(left_owners[lane].max()), int(left_tags[lane].max())
+                self._report(access, int(lane), what, owner, tag, access.instruction.pc)
                 return
 
     def _mark(self, access: Access, marks: _Marks) -> None:
@@ -189,17 +192,22 @@ class GlobalRaceCheck(Observer):
             for each, when in ((owner, until), *ordered.get(owner, {}).items()):
                 mine[each] = max(mine.get(each, -1), when)
 
-    def _report(self, access: Access, lane: int, what: str, owner: int, pc: int) -> None:
+    def _report(self, access: Access, lane: int, what: str, owner: int, tag: int, pc: int) -> None:
         machine = self.machine
-        other = machine.entry.instructions[pc]
-        source = source_of(machine.module, other)
-        own = owner == int(self.owner[access.sel][lane])
-        who = "another warp of its block" if own else "other blocks" if owner == _SEVERAL else f"block {owner - 1}"
-        party = f"{other.text} of {who} at {f'{source}, ' if source else ''}PTX line {other.line}"
+        several = owner == _SEVERAL
+        other = party_of(
+            machine,
+            machine.entry.instructions[pc],
+            block=None if several else machine.block_of(owner - 1),
+            warp=None if several else (tag >> int(ACTOR_SHIFT)) % machine.warps,
+            note="in several blocks" if several else "",
+        )
         extent = machine.spaces["global"].extent_near(int(access.index[lane]))
         place = f"byte {int(access.index[lane]) - extent.begin} of {extent.name}" if extent else "global memory"
-        text = f"{what.format(other=party)}, {access.width} bytes at {place}"
+        text = f"{what}, {access.width} bytes at {place}"
         usually = (
-            "usually a missing barrier" if own else "blocks run in any order: use an atomic, or give each its own part"
+            "usually a missing barrier"
+            if owner == int(self.owner[access.sel][lane])
+            else "blocks run in any order: use an atomic, or give each its own part"
         )
-        self.log.add(machine, "race", access.instruction, int(indices(access.sel)[lane]), text, usually)
+        self.log.add(machine, "race", access.instruction, int(indices(access.sel)[lane]), text, usually, other)

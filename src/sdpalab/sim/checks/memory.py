@@ -17,6 +17,8 @@ __all__ = ["MemoryCheck"]
 class MemoryCheck(Observer):
     """A shadow of shared memory: a byte is 0xFF once it was written, 0 before."""
 
+    records_faults = True
+
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
         shared = machine.spaces["shared"]

@@ -1,9 +1,9 @@
 """The ``race`` check for shared memory: two accesses to the same bytes, one a write, and nothing that orders them.
 
-For every granule of shared memory it keeps who wrote it last and when each actor read it last, as tags of
-:mod:`~sdpalab.sim.checks.clocks`. An access is compared with what its warp knows of the others. Lanes that execute
-one instruction together are compared with each other by what is left after all of them have written. Writing the
-value that is there already is benign.
+For every granule of shared memory it keeps who wrote it last, and when each actor last read it or updated it
+atomically, as tags of :mod:`~sdpalab.sim.checks.clocks`. An access is compared with what its warp knows of the others.
+Lanes that execute one instruction together are compared with each other by what is left after all of them have written.
+Writing the value that is there already is benign.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from functools import partial
 import numpy as np
 
 from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK, Clocks, in_async_proxy
-from sdpalab.sim.checks.shadow import Shadow, granule_of
+from sdpalab.sim.checks.shadow import Planes, Shadow, granule_of
 from sdpalab.sim.hazards import HazardLog
+from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access, Observer, Signal
+from sdpalab.sim.party import Party, party_at, party_of
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices
 
 __all__ = ["RaceCheck"]
 
 _USUALLY = "usually a missing barrier between them"
 _USUALLY_IN_FLIGHT = "usually a missing wait for the copy, or a missing barrier after that wait"
-
 _USUALLY_EXIT = "usually a missing barrier.cluster at the end of the kernel"
 _USUALLY_PROXY = "usually a missing fence.proxy.async between the write and the barrier after it"
-
 
 _Matters = Callable[[], Mask]
 """Which lanes' accesses count, worked out only if something else speaks for a race."""
@@ -44,26 +44,31 @@ class RaceCheck(Observer):
         self.clocks = Clocks(machine)
         size, granule = len(machine.spaces["shared"].data), granule_of(machine.entry, ("shared",))
         self.writer = Shadow(size, granule)
-        self.reader = Shadow(size, granule, self.clocks.actors)
-        """A plane for each actor."""
-        self.planes = self.clocks.warp * self.reader.plane_bytes
-        self.readers: set[int] = set()
-        """Actors that have read anything."""
+        self.readers = Planes(size, granule, self.clocks.actors)
+        self.planes = self.clocks.warp * self.readers.plane_bytes
+        """Where each lane's warp's plane begins."""
         self.plain: Shadow | None = None
         """Who wrote last without an atomic operation: what all of those must come after."""
-        if any(instruction.opcode in ("atom", "red", "mbarrier") for instruction in machine.entry.instructions):
+        self.updaters: Planes | None = None
+        """Who updated atomically: each of them may come before a plain access, or not."""
+        code = machine.entry.instructions
+        if any(instruction.opcode in ("atom", "red", "mbarrier") for instruction in code):
             self.plain = Shadow(size, granule)
+        if any(map(_updates_shared, code)):
+            self.updaters = Planes(size, granule, self.clocks.warps)
         shape = (machine.n_cta, self.clocks.actors) if machine.cluster_size > 1 else (0, 0)
         self.remote = np.zeros(shape, dtype=np.uint32)
         """When each actor last accessed the shared memory of each CTA that is not its own."""
+        self.issuers: dict[int, Indices] = {}
+        """For a time, the lanes that then issued copies which signal an mbarrier."""
         machine.on_reset.append(self.reset)
 
     def reset(self) -> None:
         """A new chunk of CTAs: nobody has accessed anything."""
         self.remote.fill(0)
         self.clocks.reset()
-        self.readers.clear()
-        for shadow in (self.writer, self.reader, self.plain):
+        self.issuers.clear()
+        for shadow in (self.writer, self.readers, self.plain, self.updaters):
             if shadow is not None:
                 shadow.clear()
 
@@ -74,7 +79,9 @@ class RaceCheck(Observer):
         if access.space.name == "shared":
             self._begin(access)
             self._check_writer(access, "reads what {other} wrote")
-            self._mark_read(access, self.planes[access.sel], self.clocks.warp[access.sel])
+            self._check_updaters(access, "reads what {other} updates")
+            planes, actors = self.planes[access.sel], self.clocks.warp[access.sel]
+            self.readers.mark(access.index, access.width, planes, actors, self.clocks.now)
 
     def store(self, access: Access, words: Array | None) -> None:
         """A write must come after the last write and after all reads."""
@@ -83,7 +90,8 @@ class RaceCheck(Observer):
         self._begin(access)
         matters = None if words is None else partial(access.changes, words)
         self._check_writer(access, "overwrites what {other} wrote", matters)
-        self._check_readers(access, matters)
+        self._check_updaters(access, "overwrites what {other} updates", matters)
+        self._check_readers(access, "overwrites what {other} reads", matters)
         tags = self.clocks.tags(access.sel)
         self._mark_write(access, tags)
         if words is not None:
@@ -95,19 +103,24 @@ class RaceCheck(Observer):
             return
         self._begin(access)
         self._check(access, self.plain.gather(access.index, access.width), "updates what {other} wrote")
-        self._check_readers(access)
+        self._check_readers(access, "updates what {other} reads")
         self.writer.scatter(access.index, access.width, self.clocks.tags(access.sel))
+        if self.updaters is not None:
+            planes, actors = self.planes[access.sel], self.clocks.warp[access.sel]
+            self.updaters.mark(access.index, access.width, planes, actors, self.clocks.now)
 
     def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
         """An asynchronous access is its issuer's twin's: others know of it when they know that it has completed."""
         if access.space.name != "shared":
             return None
         self.clocks.tick(access.instruction)
-        self._check_writer(access, "overwrites what {other} wrote" if writes else "reads what {other} wrote")
+        does = "overwrites" if writes else "reads"
+        self._check_writer(access, f"{does} what {{other}} wrote")
+        self._check_updaters(access, f"{does} what {{other}} updates")
         if writes:
-            self._check_readers(access)
+            self._check_readers(access, "overwrites what {other} reads")
         if in_async_proxy(access.instruction):
-            self._check_proxy(access, "overwrites" if writes else "reads")
+            self._check_proxy(access, does)
         if signal is not None and self.plain is not None:
             told = replace(access, offset=np.full(len(access.index), signal.offset), index=self._of(signal), width=8)
             self._check(told, self.plain.gather(told.index, 8), "signals what {other} wrote")
@@ -116,7 +129,10 @@ class RaceCheck(Observer):
             self._mark_write(access, tags)
         else:
             twins = self.clocks.warp[access.sel] + self.clocks.warps
-            self._mark_read(access, twins * self.reader.plane_bytes, twins)
+            self.readers.mark(access.index, access.width, twins * self.readers.plane_bytes, twins, self.clocks.now)
+        if writes and signal is not None:
+            lanes = indices(access.sel)  # those of a lane are next to each other
+            self.issuers[self.clocks.now] = lanes[np.flatnonzero(np.diff(lanes, prepend=-1))]
         return tags
 
     def complete(self, ticket: Array, sel: Selection, signal: Signal | None = None) -> None:
@@ -182,10 +198,19 @@ class RaceCheck(Observer):
     def _check_writer(self, access: Access, what: str, matters: _Matters | None = None) -> None:
         self._check(access, self.writer.gather(access.index, access.width), what, matters)
 
-    def _check_readers(self, access: Access, matters: _Matters | None = None) -> None:
-        for actor in self.readers:
-            times = self.reader.gather(access.index + actor * self.reader.plane_bytes, access.width)
-            self._check(access, times | np.uint32(actor) << ACTOR_SHIFT, "overwrites what {other} reads", matters)
+    def _check_readers(self, access: Access, what: str, matters: _Matters | None = None) -> None:
+        for actor, times in self.readers.times(access.index, access.width):
+            self._check(access, times | np.uint32(actor) << ACTOR_SHIFT, what, matters)
+
+    def _check_updaters(self, access: Access, what: str, matters: _Matters | None = None) -> None:
+        """A plain access must come after all atomic operations since the last plain write, not the last alone."""
+        if self.updaters is None or self.plain is None or not self.updaters.actors:
+            return
+        updated = self.writer.gather(access.index, access.width) != self.plain.gather(access.index, access.width)
+        if updated.any():
+            for actor, times in self.updaters.times(access.index, access.width):
+                tags = times | np.uint32(actor) << ACTOR_SHIFT
+                self._check(access, np.where(updated, tags, np.uint32(0)), what, matters)
 
     def _check_proxy(self, access: Access, does: str) -> None:
         """An access in the async proxy to what was written in the generic one wants a fence between the proxies."""
@@ -228,19 +253,34 @@ class RaceCheck(Observer):
         if self.plain is not None:
             self.plain.scatter(access.index, access.width, tags)
 
-    def _mark_read(self, access: Access, planes: Indices, actors: Indices) -> None:
-        self.readers.update(np.flatnonzero(np.bincount(actors)).tolist())
-        times = np.full(len(access.index), self.clocks.now, dtype=np.uint32)
-        self.reader.scatter(access.index + planes, access.width, times)
-
     def _report(self, access: Access, lane: int, what: str, tag: int, kind: str = "race") -> None:
-        other = self.clocks.instructions[tag & int(TIME_MASK)]
-        assert other is not None
-        source = self.machine.source(other)
-        party = f"{other.text} {self.clocks.describe(tag)} at {f'{source}, ' if source else ''}PTX line {other.line}"
-        place = f"{access.width} bytes of shared memory at offset {int(access.offset[lane])}"
         lane_of_machine = int(indices(access.sel)[lane])
+        other = self._party(lane_of_machine, tag)
         asynchronous = tag >> int(ACTOR_SHIFT) >= self.clocks.warps
         usually = _USUALLY_PROXY if kind == "proxy" else _USUALLY_IN_FLIGHT if asynchronous else _USUALLY
-        text = f"{what.format(other=party)}, {place}"
-        self.log.add(self.machine, kind, access.instruction, lane_of_machine, text, usually)
+        text = f"{what}, {access.width} bytes of shared memory at offset {int(access.offset[lane])}"
+        self.log.add(self.machine, kind, access.instruction, lane_of_machine, text, usually, other)
+
+    def _party(self, lane: int, tag: int) -> Party:
+        """Who left a tag on what a lane of the same cluster accesses."""
+        machine, clocks = self.machine, self.clocks
+        actor, time = tag >> int(ACTOR_SHIFT), tag & int(TIME_MASK)
+        instruction = clocks.instructions[time]
+        assert instruction is not None
+        note = "" if actor < clocks.warps else "asynchronously"
+        first = machine.cta[lane] - machine.cta[lane] % machine.cluster_size
+        if actor < clocks.actors:
+            warp = actor % clocks.warps
+            leader = int((warp % machine.warps * machine.n_cta + first + warp // machine.warps) * WARP)
+            block, _ = machine.where(leader)
+            return party_of(machine, instruction, block=block, warp=warp % machine.warps, note=note)
+        lanes = self.issuers[time]
+        lanes = lanes[machine.cta[lanes] // machine.cluster_size == first // machine.cluster_size]
+        if len(lanes) == 1:
+            return party_at(machine, instruction, int(lanes[0]), note)
+        return party_of(machine, instruction, note=note)
+
+
+def _updates_shared(instruction: Instruction) -> bool:
+    """Whether an instruction may update shared memory atomically, other than an mbarrier."""
+    return instruction.opcode in ("atom", "red") and "global" not in instruction.mods

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from sdpalab.sim.ir import Entry
 from sdpalab.sim.selection import Array, Indices
 from sdpalab.sim.types import TYPES
 
-__all__ = ["Shadow", "granule_of"]
+__all__ = ["Planes", "Shadow", "granule_of"]
 
 _LARGE = 1 << 25
 """Bytes from which on most of a shadow is never touched."""
@@ -78,3 +79,28 @@ class Shadow:
         many, shift = self._many(width)
         view = self._view(many)
         view[index >> shift] = values if many == 1 else np.repeat(values, many).view(view.dtype)
+
+
+class Planes:
+    """When each actor last did something with each granule: a plane for each of ``actors``."""
+
+    def __init__(self, size: int, granule: int, actors: int) -> None:
+        self._shadow = Shadow(size, granule, actors)
+        self.plane_bytes = self._shadow.plane_bytes
+        self.actors: set[int] = set()
+        """Who has done anything."""
+
+    def clear(self) -> None:
+        """Nobody has done anything."""
+        self._shadow.clear()
+        self.actors.clear()
+
+    def mark(self, index: Indices, width: int, planes: Indices, actors: Indices, now: int) -> None:
+        """Each of ``actors``, whose planes begin at the byte offsets ``planes``, accesses ``width`` bytes."""
+        self.actors.update(np.flatnonzero(np.bincount(actors)).tolist())
+        self._shadow.scatter(index + planes, width, np.full(len(index), now, dtype=np.uint32))
+
+    def times(self, index: Indices, width: int) -> Iterator[tuple[int, Array]]:
+        """For each actor that has done anything, when it last did so at these places [accesses, granules]."""
+        for actor in self.actors:
+            yield actor, self._shadow.gather(index + actor * self.plane_bytes, width)

@@ -9,6 +9,7 @@ mostly do.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from sdpalab.sim.checks.shadow import Shadow, granule_of
 from sdpalab.sim.hazards import HazardLog
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access, Observer
+from sdpalab.sim.party import party_at, party_of
 from sdpalab.sim.selection import WARP, Array, Indices, Selection, indices
 
 __all__ = ["WarpRaceCheck"]
@@ -26,14 +28,27 @@ _SEVERAL = np.uint32(WARP)
 _USUALLY = "usually a missing __syncwarp() between them"
 
 
+@dataclass(frozen=True)
+class _Marks:
+    """For every granule, which lane accessed it last and when (epoch * 64 + lane), of which warp, by which pc."""
+
+    lane: Shadow
+    warp: Shadow
+    pc: Shadow
+
+    def clear(self) -> None:
+        """Nobody has accessed anything."""
+        for shadow in (self.lane, self.warp, self.pc):
+            shadow.clear()
+
+
 class WarpRaceCheck(Observer):
-    """For every granule, which lane wrote and which read it since its warp's lanes last met: epoch * 64 + lane."""
+    """For every granule, which lane wrote and which read it since its warp's lanes last met."""
 
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
         size, granule = len(machine.spaces["shared"].data), granule_of(machine.entry, ("shared",))
-        self.writer, self.reader = Shadow(size, granule), Shadow(size, granule)
-        self.writing_warp, self.reading_warp = Shadow(size, granule), Shadow(size, granule)
+        self.written, self.read = (_Marks(*(Shadow(size, granule) for _ in range(3))) for _ in range(2))
         self.epoch = np.ones(machine.lanes, dtype=np.uint32)
         lane = np.arange(machine.lanes)
         self.warp: Array = (lane // WARP).astype(np.uint32)
@@ -43,8 +58,8 @@ class WarpRaceCheck(Observer):
     def reset(self) -> None:
         """A new chunk of CTAs."""
         self.epoch.fill(1)
-        for shadow in (self.writer, self.reader, self.writing_warp, self.reading_warp):
-            shadow.clear()
+        self.written.clear()
+        self.read.clear()
 
     def warp_sync(self, sel: Selection) -> None:
         """The lanes have met: what they did before comes before what they do now."""
@@ -58,38 +73,47 @@ class WarpRaceCheck(Observer):
         """A lane reads: no other lane of its warp may have written since they last met."""
         if access.space.name != "shared":
             return
-        self._check(self.writer, self.writing_warp, access, "reads what {other} wrote")
+        self._check(self.written, access, "reads what {other} wrote")
         index, width, sel = access.index, access.width, access.sel
         own = self.epoch[sel] << np.uint32(6)
-        before = self.reader.gather(index, width).max(axis=1)
-        shared = (before >= own) & (self.reading_warp.gather(index, width).max(axis=1) == self.warp[sel])
-        mark = own | np.where(shared & (before & _LANE_MASK != self.lane[sel]), _SEVERAL, self.lane[sel])
-        self.reader.scatter(index, width, mark)
-        self.reading_warp.scatter(index, width, self.warp[sel])
+        before = self.read.lane.gather(index, width).max(axis=1)
+        shared = (before >= own) & (self.read.warp.gather(index, width).max(axis=1) == self.warp[sel])
+        self._mark(
+            self.read, access, np.where(shared & (before & _LANE_MASK != self.lane[sel]), _SEVERAL, self.lane[sel])
+        )
 
     def store(self, access: Access, words: Array | None) -> None:
         """A lane writes: no other lane of its warp may have written or read since they last met."""
         if access.space.name != "shared":
             return
-        index, width, sel = access.index, access.width, access.sel
         if words is not None and not access.changes(words).any():
             return
-        what = "overwrites what {other} "
-        self._check(self.writer, self.writing_warp, access, what + "wrote")
-        self._check(self.reader, self.reading_warp, access, what + "reads")
-        self.writer.scatter(index, width, self.epoch[sel] << np.uint32(6) | self.lane[sel])
-        self.writing_warp.scatter(index, width, self.warp[sel])
+        self._check(self.written, access, "overwrites what {other} wrote")
+        self._check(self.read, access, "overwrites what {other} reads")
+        self._mark(self.written, access, self.lane[access.sel])
 
-    def _check(self, marks: Shadow, warps: Shadow, access: Access, what: str) -> None:
+    def _mark(self, marks: _Marks, access: Access, lanes: Array) -> None:
+        index, width, sel = access.index, access.width, access.sel
+        marks.lane.scatter(index, width, self.epoch[sel] << np.uint32(6) | lanes)
+        marks.warp.scatter(index, width, self.warp[sel])
+        marks.pc.scatter(index, width, np.full(len(index), access.instruction.pc, dtype=np.uint32))
+
+    def _check(self, marks: _Marks, access: Access, what: str) -> None:
         sel = access.sel
-        left = marks.gather(access.index, access.width)
-        same_warp = warps.gather(access.index, access.width) == self.warp[sel][:, None]
+        left = marks.lane.gather(access.index, access.width)
+        same_warp = marks.warp.gather(access.index, access.width) == self.warp[sel][:, None]
         recent = left >= (self.epoch[sel] << np.uint32(6))[:, None]
         bad = same_warp & recent & ((left & _LANE_MASK) != self.lane[sel][:, None])
         if not bad.any():
             return
         row, column = (int(place[0]) for place in np.nonzero(bad))
-        other = int(left[row, column] & _LANE_MASK)
-        party = "another lane of its warp" if other == _SEVERAL else f"lane {other} of its warp"
-        text = f"{what.format(other=party)}, {access.width} bytes of shared memory at offset {int(access.offset[row])}"
-        self.log.add(self.machine, "lane-race", access.instruction, int(indices(sel)[row]), text, _USUALLY)
+        lane, other = int(indices(sel)[row]), int(left[row, column] & _LANE_MASK)
+        pc = int(marks.pc.gather(access.index[row : row + 1], access.width)[0, column])
+        instruction = self.machine.entry.instructions[pc]
+        if other == _SEVERAL:
+            block, _ = self.machine.where(lane)
+            party = party_of(self.machine, instruction, block=block, warp=self.machine.warp_of(lane))
+        else:
+            party = party_at(self.machine, instruction, lane - lane % WARP + other)
+        text = f"{what}, {access.width} bytes of shared memory at offset {int(access.offset[row])}"
+        self.log.add(self.machine, "lane-race", access.instruction, lane, text, _USUALLY, party)

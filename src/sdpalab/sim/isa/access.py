@@ -143,7 +143,7 @@ class Accessor:
     ) -> tuple[Selection, Indices]:
         """Report illegal accesses, and go on without them."""
         lanes = subset(sel, bad)
-        if not self.observers:
+        if not any(observer.records_faults for observer in self.observers):
             self._raise(kind, space, int(indices(lanes)[0]), int(offset[bad][0]))
         suppressed = Access(space, offset[bad], _NOWHERE, width, lanes, self.instruction)
         for observer in self.observers:

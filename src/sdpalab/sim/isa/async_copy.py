@@ -14,10 +14,8 @@ import numpy as np
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.bulk_copy import bulk_copy
 from sdpalab.sim.isa.mbarrier import Place
-from sdpalab.sim.isa.move import take_space
-from sdpalab.sim.isa.tensor_copy import tensor_copy
+from sdpalab.sim.isa.memory_mods import take_cache_hint, take_space
 from sdpalab.sim.machine import Machine, Unit
 from sdpalab.sim.mbarriers import Mbarriers
 from sdpalab.sim.memory import WORDS
@@ -178,34 +176,40 @@ class _CopyQueue(Unit):
         Mbarriers.of(self.machine).arrive(arrival.sel, arrival.offset, arrival.home, ones, arrival.instruction)
 
 
-@opcode("cp")
-def _cp(decoder: Decoder, instruction: Instruction) -> Step:
-    mods = Mods(instruction)
-    if mods.flag("bulk"):
-        return tensor_copy(decoder, instruction, mods) if mods.flag("tensor") else bulk_copy(decoder, instruction, mods)
-    mods.choice(("async",))
+@opcode("cp.async.commit_group")
+def _commit_group(decoder: Decoder, instruction: Instruction) -> Step:
+    """Closes the lane's current group."""
+    Mods(instruction).only("async", "commit_group")
+    return _CopyQueue.of(decoder.machine).commit
+
+
+@opcode("cp.async.wait_all")
+def _wait_all(decoder: Decoder, instruction: Instruction) -> Step:
+    """Completes all copies of the lane."""
+    Mods(instruction).only("async", "wait_all")
     queue = _CopyQueue.of(decoder.machine)
-    if mods.flag("mbarrier"):
-        return _arrive(decoder, instruction, mods, queue)
-    if mods.flag("commit_group"):
-        mods.done()
-        return queue.commit
-    if mods.flag("wait_all"):
-        mods.done()
-        return lambda sel: queue.wait(sel, -1)
-    if mods.flag("wait_group"):
-        mods.done()
-        number = instruction.operands[0]
-        if not (isinstance(number, Immediate) and isinstance(number.value, int) and number.value >= 0):
-            raise mods.unsupported("expected a number of groups")
-        keep = number.value
-        return lambda sel: queue.wait(sel, keep)
-    return _cp_async(decoder, instruction, mods, queue)
+    return lambda sel: queue.wait(sel, -1)
 
 
-def _arrive(decoder: Decoder, instruction: Instruction, mods: Mods, queue: _CopyQueue) -> Step:
-    """``cp.async.mbarrier.arrive``: without ``.noinc`` the phase expects this arrival in addition."""
-    mods.choice(("arrive",))
+@opcode("cp.async.wait_group")
+def _wait_group(decoder: Decoder, instruction: Instruction) -> Step:
+    """Completes the copies of all groups of the lane but the last few."""
+    mods = Mods(instruction)
+    mods.only("async", "wait_group")
+    number = instruction.operands[0]
+    if not (isinstance(number, Immediate) and isinstance(number.value, int) and number.value >= 0):
+        raise mods.unsupported("expected a number of groups")
+    queue, keep = _CopyQueue.of(decoder.machine), number.value
+    return lambda sel: queue.wait(sel, keep)
+
+
+@opcode("cp.async.mbarrier.arrive")
+def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
+    """The lane arrives when its copies so far have landed; without ``.noinc`` the phase expects that in addition."""
+    mods = Mods(instruction)
+    for part in ("async", "mbarrier", "arrive"):
+        mods.choice((part,))
+    queue = _CopyQueue.of(decoder.machine)
     expected = mods.flag("noinc")
     space = take_space(mods)
     mods.choice(("b64",))
@@ -221,24 +225,31 @@ def _arrive(decoder: Decoder, instruction: Instruction, mods: Mods, queue: _Copy
     return step
 
 
-def _cp_async(decoder: Decoder, instruction: Instruction, mods: Mods, queue: _CopyQueue) -> Step:
+@opcode("cp.async")
+def _cp_async(decoder: Decoder, instruction: Instruction) -> Step:
+    """Each lane copies 4, 8 or 16 bytes from global to shared memory."""
+    mods = Mods(instruction)
+    mods.choice(("async",))
+    queue = _CopyQueue.of(decoder.machine)
     cache = mods.choice(("ca", "cg"))
     if not mods.flag("shared::cta"):
         mods.choice(("shared",))
     mods.choice(("global",))
     mods.choice(("L2::64B", "L2::128B", "L2::256B"), default="")
+    operands = list(instruction.operands)
+    take_cache_hint(decoder, mods, operands)
     mods.done()
-    size = instruction.operands[2]
+    size = operands[2]
     if not (isinstance(size, Immediate) and size.value in ((16,) if cache == "cg" else (4, 8, 16))):
         raise mods.unsupported("the copy size must be 16 with .cg, and 4, 8 or 16 with .ca")
-    if len(instruction.operands) > 4:
-        raise mods.unsupported("a cache policy is not modelled")
+    if len(operands) > 4:
+        raise mods.unsupported("expected at most four operands and a cache policy")
     width = int(size.value)
-    to = Accessor(decoder, instruction, instruction.operands[0], "shared", width)
-    origin = Accessor(decoder, instruction, instruction.operands[1], "global", width)
+    to = Accessor(decoder, instruction, operands[0], "shared", width)
+    origin = Accessor(decoder, instruction, operands[1], "global", width)
     sizes = None
-    if len(instruction.operands) == 4:
-        sizes = decoder.src(instruction, instruction.operands[3], TYPES["u32"])
+    if len(operands) == 4:
+        sizes = decoder.src(instruction, operands[3], TYPES["u32"])
 
     def sources(lanes: Selection, lengths: Array) -> tuple[Indices, Array]:
         """Where each lane reads, and how much: nothing where the source is illegal (and reported)."""

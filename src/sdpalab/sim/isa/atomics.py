@@ -13,13 +13,13 @@ import numpy as np
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.move import take_space
+from sdpalab.sim.isa.memory_mods import take_cache_hint, take_space
 from sdpalab.sim.isa.rounding import flush
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.selection import Array, Indices, Selection
 from sdpalab.sim.types import PtxType, unsigned
 
-__all__: list[str] = []
+__all__ = ["SHARED_REDUCTIONS", "UPDATES"]
 
 Update = Callable[..., Array]
 """New values from the old ones and the operands."""
@@ -41,7 +41,7 @@ def _compare_and_swap(old: Array, expected: Array, new: Array) -> Array:
     return np.where(old == expected, new, old)
 
 
-_UPDATES: dict[str, tuple[Update, tuple[str, ...]]] = {
+UPDATES: dict[str, tuple[Update, tuple[str, ...]]] = {
     "add": (np.add, ("u32", "s32", "u64", "f16", "f16x2", "bf16", "bf16x2", "f32", "f64")),
     "min": (np.minimum, ("u32", "s32", "u64", "s64")),
     "max": (np.maximum, ("u32", "s32", "u64", "s64")),
@@ -53,7 +53,16 @@ _UPDATES: dict[str, tuple[Update, tuple[str, ...]]] = {
     "exch": (lambda old, new: new, ("b32", "b64")),
     "cas": (_compare_and_swap, ("b16", "b32", "b64")),
 }
+"""New values by operation, and the types that it has."""
 _WITHOUT_RESULT = ("add", "min", "max", "and", "or", "xor", "inc", "dec")
+
+SHARED_REDUCTIONS = {
+    **dict.fromkeys(("inc", "dec"), ("u32",)),
+    **dict.fromkeys(("min", "max"), ("u32", "s32")),
+    **dict.fromkeys(("and", "or", "xor"), ("b32",)),
+    "add": ("u32", "s32", "u64"),
+}
+"""The types that each operation has that an asynchronous reduction makes in shared memory (PTX ISA, "red.async")."""
 
 
 @opcode("atom", "red")
@@ -65,15 +74,16 @@ def _atomic(decoder: Decoder, instruction: Instruction) -> Step:
     space = take_space(mods)
     if space not in ("global", "shared", "shared::cluster", "generic"):
         raise mods.unsupported(f"no atomics on .{space}")
-    operation = mods.choice(_UPDATES if returns else _WITHOUT_RESULT)
+    operation = mods.choice(UPDATES if returns else _WITHOUT_RESULT)
     type_ = mods.type()
-    update, types = _UPDATES[operation]
+    update, types = UPDATES[operation]
     require(mods, type_, types)
     half = type_.is_float and type_.dtype.itemsize == 2
     if half and not mods.flag("noftz"):
         raise mods.unsupported("16-bit floating point needs .noftz")
-    mods.done()
     operands = list(instruction.operands)
+    take_cache_hint(decoder, mods, operands)
+    mods.done()
     d = decoder.dst(instruction, operands.pop(0), type_) if returns else None
     access = Accessor(decoder, instruction, operands.pop(0), space, type_.bytes)
     sources = [decoder.src(instruction, operand, type_) for operand in operands]

@@ -7,18 +7,21 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.bulk_copies import CHUNK, BulkCopies, Combine, Transfer
-from sdpalab.sim.decode import Decoder, Mods, Step
+from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.errors import UnsupportedInstruction
-from sdpalab.sim.ir import Immediate, Instruction, Operand
-from sdpalab.sim.isa.access import Accessor
+from sdpalab.sim.ir import Immediate, Instruction
+from sdpalab.sim.isa.access import Accessor, address_register
+from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS, UPDATES
 from sdpalab.sim.isa.mbarrier import Place
+from sdpalab.sim.isa.memory_mods import take_cache_hint
 from sdpalab.sim.isa.rounding import flush
+from sdpalab.sim.isa.steps import require
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Signal
 from sdpalab.sim.selection import Array, Indices, Selection, indices
 from sdpalab.sim.types import TYPES
 
-__all__ = ["OPERATIONS", "bulk_copy", "combination", "multicast_targets", "take_cache_hint"]
+__all__ = ["OPERATIONS", "combination", "multicast_targets"]
 
 _UFUNCS = {
     "add": "add",
@@ -30,12 +33,6 @@ _UFUNCS = {
 }
 OPERATIONS = tuple(_UFUNCS)
 """What a cp.reduce can do here."""
-
-
-def take_cache_hint(mods: Mods, operands: list[Operand]) -> None:
-    """An L2 cache policy changes no value: take the modifier and its operand."""
-    if mods.flag("L2::cache_hint"):
-        operands.pop()
 
 
 def combination(instruction: Instruction, name: str, dtype: np.dtype[np.generic]) -> Combine:
@@ -61,10 +58,13 @@ def multicast_targets(machine: Machine, lanes: Indices, masks: Array) -> tuple[I
     return row, first[row] + rank
 
 
-def _reduction(mods: Mods) -> tuple[Combine, np.dtype[np.generic]]:
-    """Operation and type of a cp.reduce among its modifiers."""
-    name = mods.choice(OPERATIONS)
+def _reduction(mods: Mods, shared: bool) -> tuple[Combine, np.dtype[np.generic]]:
+    """Operation and type of a cp.reduce into ``shared`` or global memory among its modifiers."""
+    name = mods.choice(SHARED_REDUCTIONS if shared else OPERATIONS)
     type_ = mods.type()
+    if shared:
+        require(mods, type_, SHARED_REDUCTIONS[name])
+        return UPDATES[name][0], type_.dtype
     if type_.is_float and type_.bits == 16 and name == "add" and not mods.flag("noftz"):
         raise mods.unsupported("16-bit floating point needs .noftz")
     if (type_.kind == "b") != (name in ("and", "or", "xor")) or type_.lanes > 1:
@@ -72,41 +72,60 @@ def _reduction(mods: Mods) -> tuple[Combine, np.dtype[np.generic]]:
     return combination(mods.instruction, name, type_.dtype), type_.dtype
 
 
-def bulk_copy(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
-    """``cp{.reduce}.async.bulk`` in all its forms but those on tensors."""
+@opcode("cp.async.bulk.commit_group")
+def _commit_group(decoder: Decoder, instruction: Instruction) -> Step:
+    """Closes the lane's current bulk group."""
+    Mods(instruction).only("async", "bulk", "commit_group")
+    return BulkCopies.of(decoder.machine).commit
+
+
+@opcode("cp.async.bulk.wait_group")
+def _wait_group(decoder: Decoder, instruction: Instruction) -> Step:
+    """Completes the copies of all bulk groups of the lane but the last few; with ``.read``, only their reading."""
+    mods = Mods(instruction)
+    reads_only = mods.flag("read")
+    mods.only("async", "bulk", "wait_group")
+    number = instruction.operands[0]
+    if not (isinstance(number, Immediate) and isinstance(number.value, int) and number.value >= 0):
+        raise mods.unsupported("expected a number of groups")
+    unit, keep = BulkCopies.of(decoder.machine), number.value
+    return lambda sel: unit.wait(sel, keep, reads_only)
+
+
+@opcode("cp.async.bulk.prefetch")
+def _prefetch(decoder: Decoder, instruction: Instruction) -> Step:
+    """Touches no value: there is no L2 here."""
+    mods = Mods(instruction)
+    operands = list(instruction.operands)
+    take_cache_hint(decoder, mods, operands)
+    mods.only("async", "bulk", "prefetch", "L2", "global")
+    address_register(decoder, instruction, operands[0])
+    decoder.src(instruction, operands[1], TYPES["u32"])
+    return lambda sel: None
+
+
+@opcode("cp.async.bulk", "cp.reduce.async.bulk")
+def _bulk_copy(decoder: Decoder, instruction: Instruction) -> Step:
+    """One lane copies many bytes, or combines them with what is there."""
+    mods = Mods(instruction)
     unit = BulkCopies.of(decoder.machine)
     reduces = mods.flag("reduce")
     mods.choice(("async",))
-    if mods.flag("commit_group"):
-        mods.done()
-        return unit.commit
-    if mods.flag("wait_group"):
-        reads_only = mods.flag("read")
-        mods.done()
-        number = instruction.operands[0]
-        if not (isinstance(number, Immediate) and isinstance(number.value, int) and number.value >= 0):
-            raise mods.unsupported("expected a number of groups")
-        keep = number.value
-        return lambda sel: unit.wait(sel, keep, reads_only)
+    mods.choice(("bulk",))
     operands = list(instruction.operands)
-    take_cache_hint(mods, operands)
-    if mods.flag("prefetch"):
-        mods.choice(("L2",))
-        mods.choice(("global",))
-        mods.done()
-        return lambda sel: None
+    take_cache_hint(decoder, mods, operands)
     spaces = [mods.choice((mod,)) for mod in instruction.mods if mod in ("global", "shared::cta", "shared::cluster")]
     loads = spaces in (["shared::cluster", "global"], ["shared::cta", "global"])
     if not loads and spaces not in (["global", "shared::cta"], ["shared::cluster", "shared::cta"]):
         raise mods.unsupported("expected a destination and a source")
     signals = spaces[0] != "global"
     mods.choice(("mbarrier::complete_tx::bytes",) if signals else ("bulk_group",))
-    if reduces and signals:
-        raise mods.unsupported("reductions into shared memory are not modelled")
+    if reduces and loads:
+        raise mods.unsupported("reductions of global memory into shared memory do not exist")
     masks = None
     if loads and mods.flag("multicast::cluster"):
         masks = decoder.src(instruction, operands.pop(), TYPES["u16"])
-    combine, element = _reduction(mods) if reduces else (None, None)
+    combine, element = _reduction(mods, signals) if reduces else (None, None)
     mods.done()
     to, origin = (
         Accessor(decoder, instruction, operand, space.replace("shared::cta", "shared"), CHUNK)
@@ -143,6 +162,8 @@ def bulk_copy(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
                     (names[0], source[row][:, None] + chunks),
                     (names[1], goal[:, None] + chunks),
                     signal=Signal(offset, home),
+                    combine=combine,
+                    element=element,
                 )
             )
 

@@ -12,9 +12,9 @@ from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.flow import End, Flow, block_end
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Symbol
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.move import take_space
+from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.machine import Resume
-from sdpalab.sim.mbarriers import PENDING_BITS, Mbarriers, Waiting
+from sdpalab.sim.mbarriers import PENDING_BITS, PENDING_MASK, Mbarriers, Waiting
 from sdpalab.sim.observer import Signal
 from sdpalab.sim.selection import Indices, Selection, subset
 from sdpalab.sim.types import TYPES
@@ -61,30 +61,33 @@ def _order(mods: Mods, orders: tuple[str, ...]) -> bool:
     return not relaxed
 
 
-@opcode("mbarrier")
-def _mbarrier(decoder: Decoder, instruction: Instruction) -> Step:
+@opcode("mbarrier.inval")
+def _inval(decoder: Decoder, instruction: Instruction) -> Step:
+    """There is no mbarrier any more."""
+    place = _plain(decoder, instruction, "inval")
+
+    def inval(sel: Selection) -> None:
+        for _, offset, home in place.groups(sel):
+            place.unit.invalidate(offset, home)
+
+    return inval
+
+
+def _plain(decoder: Decoder, instruction: Instruction, action: str) -> Place:
+    """The mbarrier of an instruction whose only modifiers are its action and its space."""
     mods = Mods(instruction)
-    action = mods.choice(("init", "inval", "arrive_drop", "arrive", "expect_tx", "complete_tx", "test_wait"))
-    if action == "arrive_drop":
-        raise mods.unsupported("dropping out of an mbarrier is not modelled")
-    if action == "arrive":
-        return _arrive(decoder, instruction, mods)
-    if action == "test_wait":
-        return _test_wait(decoder, instruction, mods)
-    if action in ("expect_tx", "complete_tx"):
-        return _transactions(decoder, instruction, mods, action)
+    mods.choice((action,))
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
-    place = Place(decoder, instruction, instruction.operands[0], space)
+    return Place(decoder, instruction, instruction.operands[0], space)
+
+
+@opcode("mbarrier.init")
+def _init(decoder: Decoder, instruction: Instruction) -> Step:
+    """An mbarrier whose phases expect that many arrivals."""
+    place = _plain(decoder, instruction, "init")
     unit = place.unit
-    if action == "inval":
-
-        def inval(sel: Selection) -> None:
-            for _, offset, home in place.groups(sel):
-                unit.invalidate(offset, home)
-
-        return inval
     counts = decoder.src(instruction, instruction.operands[1], TYPES["u32"])
 
     def init(sel: Selection) -> None:
@@ -95,7 +98,11 @@ def _mbarrier(decoder: Decoder, instruction: Instruction) -> Step:
     return init
 
 
-def _arrive(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
+@opcode("mbarrier.arrive", "mbarrier.arrive_drop")
+def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
+    """Arrivals; ``arrive_drop`` also leaves all later phases."""
+    mods = Mods(instruction)
+    drops = mods.choice(("arrive", "arrive_drop")) == "arrive_drop"
     expects, last = mods.flag("expect_tx"), not mods.flag("noComplete")
     releases = _order(mods, ("release",))
     space = take_space(mods)
@@ -106,6 +113,8 @@ def _arrive(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
     if not isinstance(operands[0], Address):
         target = operands.pop(0)
         if not isinstance(target, Symbol):
+            if space == "shared::cluster":
+                raise mods.unsupported("an mbarrier of another CTA gives no state token")
             token = decoder.dst(instruction, target, TYPES["b64"])
     place = Place(decoder, instruction, operands[0], space)
     many = decoder.src(instruction, operands[1] if len(operands) > 1 else Immediate(1), TYPES["u32"])
@@ -119,15 +128,34 @@ def _arrive(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
             if releases:
                 for observer in observers:
                     observer.release(Signal(offset, home).key, lanes, home)
-            ones = np.ones(len(home), dtype=np.int64) if expects else amounts
-            tokens = unit.arrive(lanes, offset, home, ones, instruction, last)
+            counts = np.ones(len(home), dtype=np.int64) if expects else amounts
             if token is not None:
-                token[lanes] = tokens
+                token[lanes] = unit.tokens(offset, home, counts)
+            if drops:
+                unit.drop(lanes, offset, home, counts, instruction)
+            unit.arrive(lanes, offset, home, counts, instruction, last)
 
     return step
 
 
-def _transactions(decoder: Decoder, instruction: Instruction, mods: Mods, action: str) -> Step:
+@opcode("mbarrier.pending_count")
+def _pending_count(decoder: Decoder, instruction: Instruction) -> Step:
+    """How many arrivals a phase still expected when a state token was made."""
+    Mods(instruction).only("pending_count", "b64")
+    count = decoder.dst(instruction, instruction.operands[0], TYPES["u32"])
+    token = decoder.src(instruction, instruction.operands[1], TYPES["b64"])
+
+    def step(sel: Selection) -> None:
+        count[sel] = token[sel] & PENDING_MASK
+
+    return step
+
+
+@opcode("mbarrier.expect_tx", "mbarrier.complete_tx")
+def _transactions(decoder: Decoder, instruction: Instruction) -> Step:
+    """Bytes that a phase waits for, and bytes that have come."""
+    mods = Mods(instruction)
+    action = mods.choice(("expect_tx", "complete_tx"))
     _order(mods, ())
     space = take_space(mods)
     mods.choice(("b64",))
@@ -181,7 +209,11 @@ class _Wait:
         return found
 
 
-def _test_wait(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
+@opcode("mbarrier.test_wait")
+def _test_wait(decoder: Decoder, instruction: Instruction) -> Step:
+    """Whether a phase is complete."""
+    mods = Mods(instruction)
+    mods.choice(("test_wait",))
     wait = _Wait(decoder, instruction, mods)
     unit = wait.place.unit
 
@@ -196,6 +228,7 @@ def _test_wait(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
 
 @block_end("mbarrier.try_wait")
 def _try_wait(flow: Flow, instruction: Instruction, following: int) -> End:
+    """Blocks until a phase is complete."""
     mods = Mods(instruction)
     mods.choice(("try_wait",))
     wait = _Wait(flow.decoder, instruction, mods)

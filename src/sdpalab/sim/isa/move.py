@@ -1,43 +1,19 @@
-"""Moving data: mov, ld, st, cvta and their kin (PTX ISA, "Data Movement and Conversion Instructions").
-
-Cache operators, eviction priorities, prefetch sizes and memory scopes change no value in a sequential simulation;
-they are accepted by name, and anything else is refused.
-"""
+"""Moving data: mov, ld, st, cvta and their kin (PTX ISA, "Data Movement and Conversion Instructions")."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from sdpalab.sim.decode import Decoder, Mods, Step, generic_base, opcode
-from sdpalab.sim.ir import Address, Instruction, Operand, Symbol, Vector
+from sdpalab.sim.ir import Instruction, Operand, Symbol, Vector
 from sdpalab.sim.isa.access import Accessor
+from sdpalab.sim.isa.memory_mods import take_cache_hint, take_memory_mods, take_space
+from sdpalab.sim.isa.parameters import load_parameter, store_parameter
 from sdpalab.sim.memory import WINDOW_BITS, WORDS
 from sdpalab.sim.selection import Array, Selection, count
 from sdpalab.sim.types import TYPES, PtxType, unsigned
 
-__all__ = ["take_memory_mods", "take_space"]
-
-_HINTS = (
-    *("weak", "volatile", "relaxed", "acquire", "release", "cta", "cluster", "gpu", "sys"),
-    *("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"),
-    *("L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate"),
-    *("L2::64B", "L2::128B", "L2::256B", "L2::evict_last", "L2::evict_normal", "L2::evict_first"),
-)
-
-
-def take_memory_mods(mods: Mods) -> None:
-    """Take the modifiers that change no value here."""
-    for hint in _HINTS:
-        mods.flag(hint)
-
-
-def take_space(mods: Mods) -> str:
-    """The state space of an access: global, shared, shared::cluster, local, const, param or generic."""
-    if mods.flag("shared::cta"):
-        return "shared"
-    if mods.flag("shared::cluster"):
-        return "shared::cluster"
-    return mods.choice(("global", "shared", "local", "const", "param"), default="generic")
+__all__: list[str] = []
 
 
 @opcode("ld", "ldu")
@@ -47,11 +23,15 @@ def _ld(decoder: Decoder, instruction: Instruction) -> Step:
     take_memory_mods(mods)
     vector = int(mods.choice(("v2", "v4", "v8"), default="v1")[1:])
     type_ = mods.type()
+    operands = list(instruction.operands)
+    take_cache_hint(decoder, mods, operands)
     mods.done()
-    destinations = _destinations(decoder, instruction, instruction.operands[0], type_, vector)
+    if len(operands) != 2:
+        raise mods.unsupported("expected a destination and an address")
+    destinations = _destinations(decoder, instruction, operands[0], type_, vector)
     width = vector * type_.bytes
     if space == "param":
-        return _ld_param(decoder, instruction, destinations, type_)
+        return load_parameter(decoder, instruction, destinations, type_)
     if width > 16:
         raise mods.unsupported(f"accesses of {width} bytes are not modelled")
     access = Accessor(decoder, instruction, instruction.operands[1], space, width)
@@ -68,26 +48,6 @@ def _ld(decoder: Decoder, instruction: Instruction) -> Step:
     return step
 
 
-def _ld_param(decoder: Decoder, instruction: Instruction, destinations: list[Array], type_: PtxType) -> Step:
-    """Parameters are known at the launch, so a load of one is a constant."""
-    operand = instruction.operands[1]
-    params = {param.name: param for param in decoder.machine.entry.params}
-    if not (isinstance(operand, Address) and isinstance(operand.base, Symbol) and operand.base.name in params):
-        raise Mods(instruction).unsupported("expected a parameter's name")
-    param = params[operand.base.name]
-    begin = param.offset + operand.offset
-    if operand.offset < 0 or operand.offset + len(destinations) * type_.bytes > param.size:
-        raise Mods(instruction).unsupported(f"reads beyond the {param.size} bytes of parameter {param.name}")
-    raw = decoder.machine.params[begin : begin + len(destinations) * type_.bytes]
-    values = np.frombuffer(raw, dtype=type_.dtype)
-
-    def step(sel: Selection) -> None:
-        for destination, value in zip(destinations, values, strict=True):
-            destination[sel] = value
-
-    return step
-
-
 @opcode("st")
 def _st(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)
@@ -95,17 +55,23 @@ def _st(decoder: Decoder, instruction: Instruction) -> Step:
     take_memory_mods(mods)
     vector = int(mods.choice(("v2", "v4", "v8"), default="v1")[1:])
     type_ = mods.type()
+    operands = list(instruction.operands)
+    take_cache_hint(decoder, mods, operands)
     mods.done()
+    if len(operands) != 2:
+        raise mods.unsupported("expected an address and a value")
     width = vector * type_.bytes
     if width > 16:
         raise mods.unsupported(f"accesses of {width} bytes are not modelled")
-    if space in ("param", "const"):
-        raise mods.unsupported(f"stores to .{space} are not modelled")
+    if space == "const":
+        raise mods.unsupported("constant memory is read-only")
     items = decoder.vector(instruction.operands[1])
     if len(items) != vector:
         raise mods.unsupported(f"expected {vector} values")
     bits = TYPES[f"b{type_.bits}"]
     sources = [decoder.src(instruction, item, bits) for item in items]
+    if space == "param":
+        return store_parameter(decoder, instruction, sources, type_)
     access = Accessor(decoder, instruction, instruction.operands[0], space, width)
 
     def step(sel: Selection) -> None:
@@ -220,11 +186,3 @@ def _isspacep(decoder: Decoder, instruction: Instruction) -> Step:
             destination[sel] = ~np.isin(window, list(windows.values()))
 
     return step
-
-
-@opcode("prefetch", "prefetchu", "applypriority", "discard")
-def _prefetch(decoder: Decoder, instruction: Instruction) -> Step:
-    """Touches no value: there are no caches here."""
-    if instruction.opcode == "discard":
-        raise Mods(instruction).unsupported("discarding data is not modelled")
-    return lambda sel: None

@@ -1,63 +1,134 @@
 """setmaxnreg: warps give registers back or ask for more (PTX ISA, "setmaxnreg").
 
-Virtual registers do not run out, so nothing changes for the program; but a block whose warps ask for more than it has
-would wait for ever, and does here.
+Virtual registers do not run out, so the values stay; but a warp that asks for more than its block has left waits here
+as on hardware, until others give back enough, or for ever.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.decode import Mods
 from sdpalab.sim.errors import Deadlock
+from sdpalab.sim.flow import End, Flow, block_end
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.fragments import whole_warps
-from sdpalab.sim.machine import Machine, Unit
-from sdpalab.sim.selection import WARP, Selection
+from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
+from sdpalab.sim.machine import Machine, Resume, Unit
+from sdpalab.sim.selection import WARP, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
 
 __all__: list[str] = []
 
 _NAME = "setmaxnreg"
-_REGISTER_FILE = 65536
-"""32-bit registers of one SM, and the most that one block can have."""
+_USUALLY = "usually a number that does not suit the block: the sum over its warps must not grow"
 
 
-class _Budget(Unit):
-    """Registers that each thread has asked for. What it had before is known from ``.maxnreg`` alone."""
+@dataclass
+class _Waiting:
+    sel: Selection
+    wanted: int
+    following: int
+    instruction: Instruction
+
+
+class _Pool(Unit):
+    """Registers of each thread. A block has as many as it can have been launched with, and never more."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.before = machine.entry.directives.get("maxnreg", (0,))[0]
-        self.registers = np.full(machine.lanes, self.before, dtype=np.int64)
-        self.line = 0
+        self.before = registers_at_launch(machine.entry, machine.geometry)
+        self.block = min(REGISTER_FILE, self.before * machine.warps * WARP)
+        self.exact = "maxnreg" in machine.entry.directives
+        self.held = np.full(machine.lanes, self.before, dtype=np.int64)
+        self.waiting: list[_Waiting] = []
 
     @staticmethod
-    def of(machine: Machine) -> _Budget:
+    def of(machine: Machine) -> _Pool:
         """The machine's, made when first asked for."""
         unit = machine.units.get(_NAME)
-        if not isinstance(unit, _Budget):
-            unit = machine.units[_NAME] = _Budget(machine)
+        if not isinstance(unit, _Pool):
+            unit = _Pool(machine)
+            # Before barriers: who waits for registers is why others wait there.
+            machine.units = {_NAME: unit, **machine.units}
         return unit
 
     def reset(self) -> None:
         """Every thread has what it was launched with."""
-        self.registers.fill(self.before)
+        self.held.fill(self.before)
+        self.waiting.clear()
+
+    def ask(self, sel: Selection, wanted: int, following: int, instruction: Instruction) -> list[Resume]:
+        """Whole warps want to have ``wanted`` registers a thread; returns all that may go on.
+
+        A request in the wrong direction changes nothing.
+        """
+        grows, held = "inc" in instruction.mods, self.held[sel]
+        wrong = held > wanted if grows else held < wanted
+        if wrong.any():
+            if self.exact:
+                what = (
+                    f"a thread is to have {wanted} registers, {'fewer' if grows else 'more'} than its {held[wrong][0]}"
+                )
+                self._report(subset(sel, wrong), instruction, what)
+            rest = [] if wrong.all() else self.ask(subset(sel, ~wrong), wanted, following, instruction)
+            return [(following, subset(sel, wrong)), *rest]
+        # Who gives back goes first, for those who wait.
+        self.waiting.insert(len(self.waiting) if grows else 0, _Waiting(sel, wanted, following, instruction))
+        resumed: list[Resume] = []
+        left: list[_Waiting] = []
+        for entry in self.waiting:
+            granted = self._grant(indices(entry.sel), entry.wanted)
+            if granted.any():
+                resumed.append((entry.following, subset(entry.sel, granted)))
+            if not granted.all():
+                left.append(_Waiting(subset(entry.sel, ~granted), entry.wanted, entry.following, entry.instruction))
+        self.waiting = left
+        return resumed
+
+    def _grant(self, lanes: Indices, wanted: int) -> Mask:
+        """Which of these lanes get what they want, warp by warp: there is enough, or they give back."""
+        cta = self.machine.cta
+        granted = np.zeros(len(lanes), dtype=np.bool_)
+        slots = lanes // (WARP * self.machine.n_cta)
+        for slot in np.unique(slots):
+            mine = slots == slot
+            chosen = lanes[mine]
+            more = wanted - self.held[chosen]
+            fits = (more <= 0) | (np.bincount(cta, weights=self.held)[cta[chosen]] + WARP * more <= self.block)
+            self.held[chosen[fits]] = wanted
+            granted[mine] = fits
+        return granted
 
     def check_drained(self) -> None:
-        """Raise Deadlock if some block's warps asked for more, all together, than the block has."""
-        allocated = self.before * self.machine.warps * WARP or _REGISTER_FILE
-        wanted = np.bincount(self.machine.cta, weights=self.registers)
-        if wanted.max() > allocated:
-            block, _ = self.machine.where(int(np.flatnonzero(self.machine.cta == wanted.argmax())[0]))
-            raise Deadlock(
-                f"setmaxnreg at PTX line {self.line}: the warps of block {block} ask for {int(wanted.max())} registers "
-                f"in all, and a block of {self.machine.geometry.threads} threads has {min(allocated, _REGISTER_FILE)}"
+        """Raise Deadlock if warps still wait for registers."""
+        machine = self.machine
+        if self.waiting:
+            entry = self.waiting[0]
+            lane = int(indices(entry.sel)[0])
+            block, thread = machine.where(lane)
+            asked = self.held.copy()
+            for each in self.waiting:
+                asked[each.sel] = each.wanted
+            total = int(asked[machine.cta == machine.cta[lane]].sum())
+            what = (
+                f"waits for ever: the warps of the block ask for {total} registers in all, "
+                f"and a block of {machine.geometry.threads} threads has {self.block}"
             )
+            self._report(entry.sel, entry.instruction, what)
+            source = machine.source(entry.instruction)
+            place = f"PTX line {entry.instruction.line}{f' ({source})' if source else ''}"
+            raise Deadlock(f"{entry.instruction.text} at {place} {what} (thread {thread} of block {block})")
+
+    def _report(self, sel: Selection, instruction: Instruction, what: str) -> None:
+        for observer in self.machine.observers:
+            observer.misuse("registers", sel, instruction, what, _USUALLY)
 
 
-@opcode(_NAME)
-def _setmaxnreg(decoder: Decoder, instruction: Instruction) -> Step:
+@block_end(_NAME)
+def _setmaxnreg(flow: Flow, instruction: Instruction, following: int) -> End:
     mods = Mods(instruction)
     mods.choice(("inc", "dec"))
     for name in ("sync", "aligned"):
@@ -71,13 +142,14 @@ def _setmaxnreg(decoder: Decoder, instruction: Instruction) -> Step:
     wanted = number.value
     if not 24 <= wanted <= 256 or wanted % 8:
         raise mods.unsupported(f"the number of registers is a multiple of 8 from 24 to 256, not {wanted}")
-    budget = _Budget.of(decoder.machine)
-    whole = whole_warps(decoder, instruction)
+    pool = _Pool.of(flow.machine)
+    whole = whole_warps(flow.decoder, instruction)
 
-    def step(sel: Selection) -> None:
+    def end(sel: Selection) -> list[Resume]:
         lanes = whole(sel)
-        if lanes is not None:
-            budget.registers[lanes] = wanted
-            budget.line = instruction.line
+        if lanes is None:
+            return [(following, sel)]
+        rest = np.setdiff1d(indices(sel), indices(lanes), assume_unique=True)
+        return [*([(following, rest)] if len(rest) else []), *pool.ask(lanes, wanted, following, instruction)]
 
-    return step
+    return end

@@ -27,7 +27,7 @@ from sdpalab.sim.isa.fragments import (
     target_rows,
     whole_warps,
 )
-from sdpalab.sim.isa.move import take_space
+from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.selection import WARP, Selection, count, indices
 
 __all__ = ["product_step"]

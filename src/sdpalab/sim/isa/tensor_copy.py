@@ -9,18 +9,19 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.bulk_copies import CHUNK, BulkCopies, Transfer
-from sdpalab.sim.decode import Decoder, Mods, Step
+from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction, Operand, TensorAddress
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.bulk_copy import OPERATIONS, combination, multicast_targets, take_cache_hint
+from sdpalab.sim.isa.bulk_copy import OPERATIONS, combination, multicast_targets
 from sdpalab.sim.isa.mbarrier import Place
+from sdpalab.sim.isa.memory_mods import take_cache_hint
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Signal
 from sdpalab.sim.selection import Indices, Selection, indices
 from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES, PlacedMap, swizzled
 from sdpalab.sim.types import TYPES
 
-__all__ = ["tensor_copy"]
+__all__: list[str] = []
 
 _ALIGNMENT = 128
 """Of a box in shared memory."""
@@ -65,19 +66,28 @@ class _Boxes:
         return None
 
 
-def tensor_copy(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
-    """``cp{.reduce}.async.bulk{.prefetch}.tensor`` in tile mode."""
-    reduces, prefetches = mods.flag("reduce"), mods.flag("prefetch")
-    mods.choice(("async",))
+@opcode("cp.async.bulk.prefetch.tensor")
+def _prefetch(decoder: Decoder, instruction: Instruction) -> Step:
+    """Touches no value: there is no L2 here."""
+    mods = Mods(instruction)
+    _Boxes(decoder, instruction, mods)
+    take_cache_hint(decoder, mods, list(instruction.operands))
+    mods.flag("tile")
+    mods.only("async", "bulk", "prefetch", "tensor", "L2", "global")
+    return lambda sel: None
+
+
+@opcode("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")
+def _tensor_copy(decoder: Decoder, instruction: Instruction) -> Step:
+    """One lane copies a box of a tensor, in tile mode, or combines it with what is there."""
+    mods = Mods(instruction)
+    reduces = mods.flag("reduce")
+    for part in ("async", "bulk", "tensor"):
+        mods.choice((part,))
     boxes = _Boxes(decoder, instruction, mods)
     operands = list(instruction.operands)
-    take_cache_hint(mods, operands)
+    take_cache_hint(decoder, mods, operands)
     mods.flag("tile")
-    if prefetches:
-        mods.choice(("L2",))
-        mods.choice(("global",))
-        mods.done()
-        return lambda sel: None
     mods.choice(("global",))
     if mods.flag("bulk_group"):
         return _store(decoder, instruction, mods, boxes, reduces)

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sdpalab.sim.collectives import pack_warps, warp_words
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
-from sdpalab.sim.ir import Instruction, Operand
+from sdpalab.sim.ir import Immediate, Instruction, Operand
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
@@ -41,8 +42,8 @@ class _Members:
         """The selected lanes, their warps, and for each lane the members of its group that take part, as bits."""
         lanes = indices(sel)
         warp = lanes // WARP
-        there = _words(lanes, self.machine.lanes)[warp]
-        alive = _words(np.flatnonzero(self.machine.live), self.machine.lanes)[warp]
+        there = warp_words(lanes, self.machine.lanes)[warp]
+        alive = warp_words(np.flatnonzero(self.machine.live), self.machine.lanes)[warp]
         mask = self.mask[sel]
         self._check(sel, mask, there, alive, np.uint32(1) << (lanes % WARP).astype(np.uint32))
         return lanes, warp, mask & there
@@ -59,18 +60,6 @@ class _Members:
                 need = f"the member mask {int(mask[first]):#010x} {why.format(int(absent[first]))}"
                 for observer in self.machine.observers:
                     observer.divergent(subset(sel, bad), self.instruction, need)
-
-
-def _words(lanes: Indices, count: int, flags: Mask | None = None) -> Array:
-    """For every warp of ``count`` lanes a word with the bits of ``lanes`` set, or of those whose flag is."""
-    bits = np.zeros(count, dtype=np.bool_)
-    bits[lanes] = True if flags is None else flags
-    return _pack(bits)
-
-
-def _pack(bits: Mask) -> Array:
-    """Booleans by warp, any shape that ends in 32 or is flat, as one word a warp."""
-    return np.packbits(bits.reshape(-1, WARP), axis=1, bitorder="little").view(np.uint32)[:, 0]
 
 
 def _by_warp(row: Array, sel: slice) -> Array:
@@ -182,10 +171,10 @@ def _vote(decoder: Decoder, instruction: Instruction) -> Step:
 
     def step(sel: Selection) -> None:
         if isinstance(sel, slice) and members.whole(sel):
-            _by_warp(d, sel)[...] = verdict(_pack(votes(sel)), _FULL)[:, None]
+            _by_warp(d, sel)[...] = verdict(pack_warps(votes(sel)), _FULL)[:, None]
         else:
             lanes, warp, group = members.present(sel)
-            d[sel] = verdict(_words(lanes, decoder.machine.lanes, votes(sel))[warp] & group, group)
+            d[sel] = verdict(warp_words(lanes, decoder.machine.lanes, votes(sel))[warp] & group, group)
 
     return step
 
@@ -201,7 +190,7 @@ def _activemask(decoder: Decoder, instruction: Instruction) -> Step:
 
     def step(sel: Selection) -> None:
         lanes = indices(sel)
-        d[sel] = _words(lanes, decoder.machine.lanes)[lanes // WARP]
+        d[sel] = warp_words(lanes, decoder.machine.lanes)[lanes // WARP]
 
     return step
 
@@ -254,7 +243,7 @@ def _match(decoder: Decoder, instruction: Instruction) -> Step:
 
     def step(sel: Selection) -> None:
         lanes, warp, group = members.present(sel)
-        same = _pack(a.reshape(-1, WARP)[warp] == a[lanes][:, None]) & group
+        same = pack_warps(a.reshape(-1, WARP)[warp] == a[lanes][:, None]) & group
         if not every:
             d[sel] = same
             return
@@ -329,6 +318,17 @@ def _nanosleep(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)
     require(mods, mods.type(), ("u32",))
     mods.done()
+    return _nothing
+
+
+@opcode("pmevent")
+def _pmevent(decoder: Decoder, instruction: Instruction) -> Step:
+    """Tells a profiler, and nobody else."""
+    mods = Mods(instruction)
+    mods.flag("mask")
+    mods.done()
+    if not isinstance(instruction.operands[0], Immediate):
+        raise mods.unsupported("expected an immediate")
     return _nothing
 
 

@@ -24,7 +24,7 @@ from sdpalab.sim.isa.fragments import (
     target_rows,
     whole_warps,
 )
-from sdpalab.sim.isa.move import take_space
+from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.selection import WARP, Indices, Selection, count
 from sdpalab.sim.types import TYPES
 

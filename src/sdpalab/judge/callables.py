@@ -1,0 +1,118 @@
+"""Runs ``fn(q, k, v, *, scale, causal)`` on torch CPU tensors: in memory that the judge chooses, poisoned."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.problem import Problem
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["BadOutput", "CallableRunner"]
+
+Array = npt.NDArray[Any]
+
+
+class BadOutput(Exception):
+    """What came back is not an output of this problem."""
+
+
+class CallableRunner:
+    """Holds the function, and the memory of the last call."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self._function = function
+        self._arrays: dict[str, Array] = {}
+        self._tensors: list[torch.Tensor] = []
+        self._out: torch.Tensor | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """What the function is called, and what it runs on."""
+        import torch
+
+        name = getattr(self._function, "__name__", type(self._function).__name__)
+        return {"kind": "callable", "name": str(name)[:200], "config": "", "device": f"cpu (torch {torch.__version__})"}
+
+    def run(
+        self, problem: Problem, inputs: Mapping[str, Array], poison: int, reuse: bool
+    ) -> tuple[Array, dict[str, Any]]:
+        """Call the function once; a copy of what it returned, taken at once, and what was noticed.
+
+        Parameters
+        ----------
+        problem, inputs
+            What to compute.
+        poison : int
+            Byte that fills all memory that the function gets from malloc.
+        reuse : bool
+            Put the inputs into the very tensors of the last call; otherwise into memory that those do not share.
+
+        Raises
+        ------
+        BadOutput
+            If the result has the wrong type, layout, shape or dtype.
+        """
+        from sdpalab.judge.tensors import from_torch, to_torch
+
+        if reuse:
+            for name, array in inputs.items():
+                np.copyto(self._arrays[name], array)
+        else:  # the old arrays are still alive, so that the new ones are elsewhere
+            self._arrays = {name: array.copy() for name, array in inputs.items()}
+            self._tensors = [to_torch(self._arrays[name]) for name in ("q", "k", "v")]
+        poisoned = _poison_new_memory(poison)
+        try:
+            out = self._function(*self._tensors, scale=problem.scale, causal=problem.causal)
+        finally:
+            _poison_new_memory(None)
+        self._out = _checked(out, problem, self._tensors[0].dtype)
+        copied: Array = from_torch(self._out).copy()
+        changed = [name for name in inputs if _digest(self._arrays[name]) != _digest(inputs[name])]
+        return copied, {"changed": changed, "memory_poisoned": poisoned}
+
+    def look_again(self) -> Array:
+        """The output of the last call as it is now."""
+        from sdpalab.judge.tensors import from_torch
+
+        assert self._out is not None, "nothing was run"
+        now: Array = from_torch(self._out).copy()
+        return now
+
+
+def _checked(out: Any, problem: Problem, dtype: torch.dtype) -> torch.Tensor:
+    import torch
+
+    # A subclass could compute its values when they are looked at.
+    if type(out) is not torch.Tensor:
+        raise BadOutput(f"the candidate returned {type(out).__name__}, not a torch.Tensor")
+    if out.device.type != "cpu" or out.layout != torch.strided:
+        raise BadOutput(f"the candidate returned a tensor on {out.device} in layout {out.layout}")
+    if tuple(out.shape) != problem.q_shape:
+        raise BadOutput(f"the output has shape {tuple(out.shape)}, not {problem.q_shape}")
+    if out.dtype != dtype:
+        raise BadOutput(f"the output has dtype {out.dtype}, not {dtype}")
+    return out
+
+
+def _digest(array: Array) -> bytes:
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
+
+
+def _poison_new_memory(fill: int | None) -> bool:
+    """Have malloc fill what it hands out with a byte (None: as usual). False where the C library cannot."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return False
+    # glibc fills with the complement of the low byte, and takes 0 as off: 0x100 stands for the fill 0xFF.
+    return bool(mallopt(-6, 0 if fill is None else 0x100 | (fill ^ 0xFF)))  # -6: M_PERTURB

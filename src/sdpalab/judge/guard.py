@@ -1,0 +1,245 @@
+"""The guard of a process that is not trusted: starts it, watches all that it starts, and ends all of it.
+
+Run as a script, ``python -I -S guard.py ORDER`` with the order as JSON: it needs the standard library alone, so that it
+is there in a few hundredths of a second, and none of what it watches is imported into it.
+
+A foreign process is confined by Linux namespaces where the kernel lets an ordinary user have them: it sees no process
+but its own (a signal, ``/proc/PID/fd`` or ptrace reach nobody else, and what it leaves behind dies with the guard,
+whatever session it is in), it can write to a folder of its own in memory and nowhere else, and it has no network. Where
+the kernel does not, the guard adopts orphans and hunts down what is left, which a process that means it can escape.
+The first line of the report says which it is: ``namespaces`` or ``processes``. The last says how the process ended.
+
+See user_namespaces(7), pid_namespaces(7), mount_namespaces(7), mount_setattr(2), prctl(2).
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+WATCH_MS = 100
+"""Between two looks at what the process has started."""
+
+_NAMESPACES = 0x10000000 | 0x20000000 | 0x00020000 | 0x08000000 | 0x40000000
+"""CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWNET."""
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8, 1 << 14, 1 << 18
+_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _ATTR_RDONLY = 442, -100, 0x8000, 1
+_PDEATHSIG, _CAPBSET_DROP, _CHILD_SUBREAPER, _NO_NEW_PRIVS = 1, 24, 36, 38
+
+_PRIVATE = "/dev/shm"
+"""Where a confined process finds the folder that is its own: it is there on every Linux."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(order: Mapping[str, Any]) -> None:
+    """Guard one process until it ends, goes beyond a limit, or the judge closes the lifeline.
+
+    Parameters
+    ----------
+    order : mapping
+        ``command``; ``fds`` that it inherits; ``lifeline`` and ``report``, the guard's own; ``foreign``, whether the
+        process is to be confined; ``folder_bytes``, ``memory_bytes``, ``cpu_seconds``, ``processes``: its limits.
+    """
+    for fd in (order["lifeline"], order["report"]):
+        os.set_inheritable(fd, False)  # what is guarded must not get hold of them
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # where memory runs out, the kernel takes these before the judge
+    if not order["foreign"]:
+        _serve(order, "processes")
+    elif not _enter_namespaces():
+        _libc.prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
+        _serve(order, "processes", _own_folder())
+    elif first := os.fork():
+        for fd in (*order["fds"], order["lifeline"], order["report"]):
+            os.close(fd)
+        os.waitpid(first, 0)
+    else:
+        # This is the first process of the new process namespace: when it ends, the kernel ends all others.
+        _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        shielded = _shield_files(order["folder_bytes"])
+        _drop_capabilities()
+        _serve(order, *(("namespaces", _PRIVATE) if shielded else ("processes", _own_folder())))
+
+
+def _serve(order: Mapping[str, Any], confinement: str, folder: str = "") -> None:
+    """Run the process, in a folder of its own if there is one, and report how it ended."""
+    report = order["report"]
+    os.write(report, f"{confinement}\n".encode())
+    ended, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    child = os.fork()
+    if not child:
+        _become(order, folder)
+    for fd in order["fds"]:
+        os.close(fd)
+    poller = select.poll()
+    for fd in (order["lifeline"], ended):
+        poller.register(fd, select.POLLIN)
+    last = ""
+    while not last:
+        ready = {fd for fd, _ in poller.poll(WATCH_MS)}
+        if order["lifeline"] in ready:
+            break
+        if ended in ready:
+            os.read(ended, 4096)
+        last = _reap(child) or (_excess(order) if order["foreign"] else "")
+    if os.getpid() != 1:
+        _end_all()
+    if folder not in ("", _PRIVATE):
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
+    os.write(report, f"{last}\n".encode())
+
+
+def _become(order: Mapping[str, Any], folder: str) -> None:
+    """In the child: set limits that nothing it runs can raise, and become the process that is guarded."""
+    try:
+        _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _limit(resource.RLIMIT_AS, order["memory_bytes"])
+        _limit(resource.RLIMIT_CPU, order["cpu_seconds"], grace=5)  # SIGXCPU, and SIGKILL for who ignores that
+        if folder:
+            _limit(resource.RLIMIT_FSIZE, order["folder_bytes"])
+            for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "SDPALAB_CACHE_DIR"):
+                os.environ[name] = folder
+        for fd in order["fds"]:
+            os.set_inheritable(fd, True)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.execv(order["command"][0], order["command"])
+    finally:
+        os._exit(127)
+
+
+def _limit(kind: int, most: int, grace: int = 0) -> None:
+    """Lower a limit; one that is lower already stays."""
+    _, hard = resource.getrlimit(kind)
+    highest = most + grace if hard == resource.RLIM_INFINITY else min(most + grace, hard)
+    resource.setrlimit(kind, (min(most, highest), highest))
+
+
+def _reap(child: int) -> str:
+    """Collect what has ended; how ``child`` did, once it has: ``exit 3`` or ``signal 11``."""
+    found = ""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == child:
+                code = os.waitstatus_to_exitcode(ended[1])
+                found = f"exit {code}" if code >= 0 else f"signal {-code}"
+    return found
+
+
+def _excess(order: Mapping[str, Any]) -> str:
+    """Which limit on all its processes together is exceeded: ``limit`` and a clause; empty if none is."""
+    pages = [_resident_pages(pid) for pid in descendants()]
+    if len(pages) > order["processes"]:
+        return f"limit it had {len(pages)} processes, and at most {order['processes']} are allowed"
+    held = sum(pages) * resource.getpagesize()
+    if held > order["memory_bytes"]:
+        return f"limit it held {held / 2**30:.1f} GiB, and at most {order['memory_bytes'] / 2**30:.1f} are allowed"
+    return ""
+
+
+def _resident_pages(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1])
+    except OSError:
+        return 0
+
+
+def descendants() -> Iterator[int]:
+    """Numbers, as ``/proc`` has them, of all running processes below this one."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
+                state, parent = file.read().rpartition(")")[2].split()[:2]
+                if state not in "ZX":
+                    children.setdefault(int(parent), []).append(int(name))
+    waiting = children.get(int(os.readlink("/proc/self")), [])
+    while waiting:
+        pid = waiting.pop()
+        waiting += children.get(pid, [])
+        yield pid
+
+
+def _end_all() -> None:
+    """Kill until nothing is left: an orphan of what was killed has become this process's own child."""
+    while found := list(descendants()):
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _reap(0)
+
+
+def _own_folder() -> str:
+    """A new folder that is removed when the process has ended."""
+    folder = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"sdpalab-worker-{os.getpid()}-{os.urandom(4).hex()}")
+    os.mkdir(folder, 0o700)
+    return folder
+
+
+def _enter_namespaces() -> bool:
+    """Put this process, and its future children, into namespaces of their own; False if the kernel refuses."""
+    uid, gid = os.getuid(), os.getgid()
+    try:
+        _call("unshare", _NAMESPACES)
+    except OSError:
+        return False
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with contextlib.suppress(OSError), open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    return True
+
+
+def _shield_files(folder_bytes: int) -> bool:
+    """Make all that this process sees read-only but a new folder in memory; False if the kernel refuses."""
+    try:
+        _mount(None, "/", _MS_REC | _MS_PRIVATE)
+        _mount("tmpfs", _PRIVATE, _MS_NOSUID | _MS_NODEV, f"size={folder_bytes},mode=700")
+        _set_read_only("/", _AT_RECURSIVE, on=True)
+        _set_read_only(_PRIVATE, 0, on=False)
+    except OSError:
+        return False
+    with contextlib.suppress(OSError):  # refused in a container that masks parts of /proc; what is there is no secret
+        _mount("proc", "/proc", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    return True
+
+
+def _mount(kind: str | None, target: str, flags: int, data: str | None = None) -> None:
+    source = kind.encode() if kind else None
+    _call("mount", source, target.encode(), source, ctypes.c_ulong(flags), data.encode() if data else None)
+
+
+def _set_read_only(path: str, recursive: int, *, on: bool) -> None:
+    attributes = (ctypes.c_uint64 * 4)(*((_ATTR_RDONLY, 0) if on else (0, _ATTR_RDONLY)), 0, 0)
+    _call("syscall", _MOUNT_SETATTR, _AT_FDCWD, path.encode(), recursive, attributes, ctypes.c_size_t(32))
+
+
+def _drop_capabilities() -> None:
+    """What is executed from here on has no power over these namespaces: not to mount, not to trace the guard."""
+    for capability in range(64):
+        _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)
+    _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def _call(name: str, *arguments: Any) -> None:
+    function: Callable[..., int] = getattr(_libc, name)
+    if function(*arguments) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

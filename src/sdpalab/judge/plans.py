@@ -1,0 +1,154 @@
+"""A launch plan as data: how it travels from the process that ran the candidate's Python to the one that executes it.
+
+What the executor gets is text and numbers: CUDA C++ source, or PTX that Triton made, with buffers and launches. So it
+is the PTX that computed the output, whatever the candidate did to the process in which it made its plan.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sdpalab.build import Build, Cache, build
+from sdpalab.errors import UserError
+from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, TiledMap, TritonModule, problem_buffers
+from sdpalab.problem import Problem
+
+__all__ = ["PlanError", "SentPlan", "read_plan", "send_plan"]
+
+MOST_BYTES = 4 << 30
+"""Of all buffers of a plan together."""
+
+_DTYPES: Mapping[str, np.dtype[Any]] = {
+    **{name: np.dtype(name) for name in ("uint8", "int32", "int64", "float16", "float32", "float64")},
+    **{name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")},
+}
+
+Size: TypeAlias = Annotated[int, Field(ge=1, lt=1 << 31)]
+Sizes: TypeAlias = tuple[Size, Size, Size]
+
+
+class PlanError(UserError):
+    """A plan that cannot be one of this problem."""
+
+
+class _Data(BaseModel):
+    # JSON has no infinity of its own, and an argument may be one.
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class SentStep(_Data):
+    """One launch. ``code`` is what is to be built, or, from Triton, what was: its cubin is not sent."""
+
+    grid: Sizes
+    block: Sizes
+    cluster: Sizes
+    dynamic_smem: Annotated[int, Field(ge=0, lt=1 << 31)]
+    args: tuple[Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | float | str | TiledMap, ...]
+    code: Module | Build
+
+
+class SentPlan(_Data):
+    """A launch plan whose modules are data."""
+
+    buffers: tuple[Buffer, ...]
+    steps: Annotated[tuple[SentStep, ...], Field(min_length=1, max_length=64)]
+
+    def builds(self, arch: str, cache: Cache) -> tuple[Build, ...]:
+        """Each step's module, built if it is not; raises as :func:`sdpalab.build.build`."""
+        return tuple(
+            step.code if isinstance(step.code, Build) else build(step.code, arch, cache=cache) for step in self.steps
+        )
+
+    def plan(self) -> LaunchPlan:
+        """The plan, without modules, which :meth:`builds` gives."""
+        steps = [Launch(step.grid, step.block, step.args, step.dynamic_smem, step.cluster) for step in self.steps]
+        return LaunchPlan(self.buffers, tuple(steps))
+
+
+def send_plan(plan: LaunchPlan, arch: str) -> bytes:
+    """A plan that a kernel made, as JSON. Triton's modules are compiled here: that runs the kernel's own Python.
+
+    Raises
+    ------
+    PlanError
+        If a value in it is no number, name or tensor map.
+    BuildError, MachineError
+        If a Triton function does not compile.
+    """
+    try:
+        steps = tuple(_sent(step, arch) for step in plan.steps)
+        return SentPlan(buffers=tuple(map(_buffer, plan.buffers)), steps=steps).model_dump_json().encode()
+    except (ValidationError, TypeError, AttributeError) as error:
+        raise PlanError(f"the launch plan is none: {_first(error)}") from None
+
+
+def read_plan(data: bytes, problem: Problem) -> SentPlan:
+    """The plan in ``data``, checked: it is one for ``problem``, and holds nothing but what a plan holds.
+
+    Raises
+    ------
+    PlanError
+        Otherwise; says what is wrong.
+    """
+    try:
+        plan = SentPlan.model_validate_json(data)
+    except ValidationError as error:
+        raise PlanError(f"the launch plan is none: {_first(error)}") from None
+    known = problem_buffers(problem)
+    if plan.buffers[: len(known)] != known:
+        raise PlanError(f"the launch plan does not begin with the buffers of {problem.label}: q, k, v and o")
+    extra = plan.buffers[len(known) :]
+    if any(buffer.role != "workspace" or buffer.dtype not in _DTYPES for buffer in extra):
+        raise PlanError(f"a further buffer of a launch plan is a workspace of one of {', '.join(_DTYPES)}")
+    if any(size < 1 for buffer in extra for size in buffer.shape):
+        raise PlanError("a buffer of the launch plan has a size below 1")
+    total = sum(math.prod(buffer.shape) * _DTYPES[buffer.dtype].itemsize for buffer in plan.buffers)
+    if total > MOST_BYTES:
+        raise PlanError(f"the launch plan asks for {total} bytes of buffers, and at most {MOST_BYTES} are given")
+    return plan
+
+
+def _sent(step: Launch, arch: str) -> SentStep:
+    if step.module is None:
+        raise PlanError("a step of the launch plan has no module: make the plan with launch_plan of a kernel")
+    code = replace(build(step.module, arch), cubin=b"") if isinstance(step.module, TritonModule) else step.module
+    return SentStep(
+        grid=_sizes(step.grid),
+        block=_sizes(step.block),
+        cluster=_sizes(step.cluster),
+        dynamic_smem=operator.index(step.dynamic_smem),
+        args=tuple(map(_argument, step.args)),
+        code=code,
+    )
+
+
+def _buffer(buffer: Buffer) -> Buffer:
+    return replace(buffer, shape=tuple(map(operator.index, buffer.shape)))
+
+
+def _sizes(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Three sizes; a kernel's Python may have computed NumPy's integers."""
+    x, y, z = map(operator.index, sizes)
+    return x, y, z
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, (str, TiledMap)):
+        return value
+    return float(value) if isinstance(value, (float, np.floating)) else operator.index(value)
+
+
+def _first(error: Exception) -> str:
+    """The first thing that is wrong: where, and what."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    found = error.errors()[0]
+    return f"{'.'.join(map(str, found['loc']))}: {found['msg']}" if found["loc"] else found["msg"]

@@ -1,0 +1,122 @@
+"""Attention as a tiled kernel computes it, on torch CPU tensors: right as it stands, with a seam at every step.
+
+A planted bug is a subclass that gets one step wrong; everything else in it is right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+__all__ = ["TiledAttention"]
+
+
+class TiledAttention:
+    """Online softmax over tiles of keys (FlashAttention-2, Dao 2023): float32 sums, P in the inputs' dtype.
+
+    ``attention(q, k, v, *, scale, causal) -> out`` on [B, H, Sq, D] and [B, Hkv, Skv, D], as the judge calls it.
+    Inside, tensors are float32: q [B, H, Sq, D]; k, v [B, H, Skv, D]; scores and weights of one tile
+    [B, H, Sq, tile]; maximum and total [B, H, Sq, 1]; the unnormalised output [B, H, Sq, D].
+    """
+
+    tile = 32
+    dtype: torch.dtype
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
+        import torch
+
+        self.dtype = q.dtype
+        group = q.shape[1] // k.shape[1]
+        queries, keys, values = self.operands(q.float(), self.heads(k.float(), group), self.heads(v.float(), group))
+        seq_q, seq_kv = queries.shape[2], keys.shape[2]
+        factor = self.factor(scale, q.shape[3])
+        rows = torch.arange(seq_q)[:, None]
+        maximum = torch.full((*q.shape[:3], 1), -torch.inf)
+        total, out = torch.zeros_like(maximum), torch.zeros_like(queries)
+        for start in self.starts(seq_kv):
+            chosen = slice(start, min(start + self.tile, seq_kv))
+            scores = self.scores(queries, self.tile_of(keys, chosen)) * factor
+            if self.causal(causal):
+                hidden = self.hidden(rows, torch.arange(chosen.start, chosen.stop), seq_q, seq_kv)
+                scores = scores.masked_fill(hidden, self.masked)
+            previous, maximum = maximum, self.maximum(maximum, scores)
+            weights = self.weights(scores, maximum)
+            kept = self.weights(previous, maximum)
+            total = self.total(total, kept, weights)
+            out = self.output(out, kept, self.rounded(weights), self.value_tile(values, chosen))
+        return self.finish(out, total, maximum, seq_kv).to(q.dtype)
+
+    # ---- what comes in ----------------------------------------------------------------------------------------------
+
+    def heads(self, tensor: Tensor, group: int) -> Tensor:
+        """K or V as each query head sees it: head h reads h // group."""
+        return tensor.repeat_interleave(group, dim=1)
+
+    def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the products take."""
+        return q, k, v
+
+    def factor(self, scale: float, head_dim: int) -> float:
+        """Factor on the scores, for exponentials to base 2."""
+        return scale * math.log2(math.e)
+
+    # ---- the loop ---------------------------------------------------------------------------------------------------
+
+    def starts(self, seq_kv: int) -> Sequence[int]:
+        """First key of each tile."""
+        return range(0, seq_kv, self.tile)
+
+    def tile_of(self, keys: Tensor, chosen: slice) -> Tensor:
+        """A tile of K."""
+        return keys[:, :, chosen]
+
+    def value_tile(self, values: Tensor, chosen: slice) -> Tensor:
+        """A tile of V."""
+        return values[:, :, chosen]
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """Q K^T of a tile."""
+        return q @ k.mT
+
+    masked = -math.inf
+
+    def causal(self, asked: bool) -> bool:
+        """Whether there is a mask."""
+        return asked
+
+    def hidden(self, rows: Tensor, columns: Tensor, seq_q: int, seq_kv: int) -> Tensor:
+        """Which keys [Sq, tile] the mask hides."""
+        return columns > rows
+
+    # ---- the softmax ------------------------------------------------------------------------------------------------
+
+    def maximum(self, maximum: Tensor, scores: Tensor) -> Tensor:
+        """The running maximum with this tile's."""
+        import torch
+
+        return torch.maximum(maximum, scores.amax(-1, keepdim=True))
+
+    def weights(self, scores: Tensor, maximum: Tensor) -> Tensor:
+        """2 ** (score - maximum); of the previous maximum, what is kept of the sums so far."""
+        return (scores - maximum).exp2()
+
+    def rounded(self, weights: Tensor) -> Tensor:
+        """P as the second product takes it."""
+        return weights.to(self.dtype).float()
+
+    def total(self, total: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
+        """The sum of the weights so far."""
+        return total * kept + weights.sum(-1, keepdim=True)
+
+    def output(self, out: Tensor, kept: Tensor, weights: Tensor, values: Tensor) -> Tensor:
+        """The unnormalised output so far."""
+        return out * kept + weights @ values
+
+    def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
+        """The output, still in float32."""
+        return out / total

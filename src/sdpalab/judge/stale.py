@@ -1,0 +1,47 @@
+"""Other inputs that look the same: what shows that a candidate remembers an output instead of computing it.
+
+They are run in the very memory of the run before (:meth:`sdpalab.judge.isolation.Worker.run`), and their output is held
+against their own right answer. An output that is remembered by address, by object or by problem is then out of date;
+so is one that is remembered by a fingerprint, since the fingerprints that come to mind are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.inputs import Inputs
+
+__all__ = ["other_inputs"]
+
+
+def other_inputs(inputs: Inputs, seed: int) -> Inputs:
+    """The rows of each head of Q, K and V in another order: each array's own, the first and the last row in place.
+
+    Sums, norms, extremes and corners stay what they were, and so do the scores but for their places: they are as large
+    as the original ones. Where there are fewer than four rows, V is negated instead.
+
+    Parameters
+    ----------
+    inputs : Inputs
+    seed : int
+        Of the orders; to be drawn when the candidate is loaded already.
+
+    Returns
+    -------
+    Inputs
+        Of the same shapes and dtype.
+    """
+    arrays = {name: _shuffled(array, f"{seed} {name}") for name, array in vars(inputs).items()}
+    if min(inputs.q.shape[2], inputs.v.shape[2]) < 4:
+        arrays["v"] = -inputs.v
+    return Inputs(**arrays)
+
+
+def _shuffled(array: npt.NDArray[np.generic], label: str) -> npt.NDArray[np.generic]:
+    rows = array.shape[2]
+    key = int.from_bytes(hashlib.sha256(label.encode()).digest()[:16], "little")
+    order = 1 + np.argsort(np.random.Philox(key=key).random_raw(max(0, rows - 2)), kind="stable")
+    return np.ascontiguousarray(array[:, :, [0, *order, rows - 1]] if rows > 1 else array)

@@ -1,0 +1,156 @@
+"""Witnesses: what each backend of torch's scaled_dot_product_attention makes of the same inputs.
+
+No backend is the oracle, which is float64 (:mod:`sdpalab.judge.reference`). Each is a witness with a name, so that a
+change of torch is seen as a change of a witness, and never of a kernel. ``None`` for a backend is torch's own choice
+among them: what a user of ``scaled_dot_product_attention`` gets, and what may change from one torch to the next without
+any backend having changed.
+
+Works with every torch from 2.0 on, older than what the lab itself accepts, because old versions are what a comparison
+of versions is about.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.errors import MachineError
+from sdpalab.judge.tensors import from_torch, to_torch
+
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "WitnessUnavailable",
+    "available_backends",
+    "witness_device",
+    "witness_output",
+]
+
+Array = npt.NDArray[Any]
+
+
+class Backend(str, Enum):
+    """A backend of torch's scaled_dot_product_attention; the value is its name in tables and records."""
+
+    MATH = "math"
+    FLASH = "flash"
+    EFFICIENT = "efficient"
+    CUDNN = "cudnn"
+
+
+BACKENDS: dict[str, tuple[Backend, ...]] = {"cpu": (Backend.MATH, Backend.FLASH), "cuda": tuple(Backend)}
+"""The backends that a device can have. A given torch need not have been built with all of them."""
+
+_IN_TORCH = {
+    Backend.MATH: "MATH",
+    Backend.FLASH: "FLASH_ATTENTION",
+    Backend.EFFICIENT: "EFFICIENT_ATTENTION",
+    Backend.CUDNN: "CUDNN_ATTENTION",
+}
+
+
+class WitnessUnavailable(MachineError):
+    """This torch has no such backend on this device, or the backend does not take these inputs."""
+
+
+def witness_device() -> str:
+    """``cuda`` where torch sees a GPU, otherwise ``cpu``."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def available_backends(device: str = "cpu") -> tuple[Backend, ...]:
+    """The backends of ``device`` (``cpu`` or ``cuda``) that compute one small float16 problem with this torch.
+
+    A backend that is here may still refuse other inputs (a dtype, a head dimension): see :func:`witness_output`.
+    """
+    tile = np.ones((1, 1, 16, 64), np.float16)
+    found = []
+    for backend in BACKENDS[device]:
+        try:
+            witness_output(tile, tile, tile, scale=0.125, causal=False, backend=backend, device=device)
+        except WitnessUnavailable:
+            continue
+        found.append(backend)
+    return tuple(found)
+
+
+def witness_output(
+    q: Array, k: Array, v: Array, *, scale: float, causal: bool, backend: Backend | None, device: str = "cpu"
+) -> Array:
+    """torch's attention by one backend, in the inputs' own dtype.
+
+    Parameters
+    ----------
+    q : ndarray of float16 or bfloat16, [B, H, Sq, D]
+    k, v : ndarray of the same dtype, [B, Hkv, Skv, D]
+        Hkv divides H; each head is repeated for its group, because not every backend of every torch does that itself.
+    scale : float
+        Factor on Q K^T.
+    causal : bool
+        Row i sees keys 0..i (top-left aligned).
+    backend : Backend, optional
+        None: whichever torch chooses.
+    device : {"cpu", "cuda"}
+
+    Returns
+    -------
+    ndarray of the dtype of ``q``, [B, H, Sq, D]
+
+    Raises
+    ------
+    WitnessUnavailable
+        If this torch has no such backend there, or it fails on these inputs, with what torch said.
+    """
+    import torch
+
+    group = q.shape[1] // k.shape[1]
+    # torch scales after it masks, and -inf times a negative number or 0 is no mask: the same scores from another Q.
+    if scale <= 0.0:
+        q, scale = (-q, -scale) if scale else (0 * q, 1.0)
+    try:
+        query = to_torch(q).to(device)
+        key, value = (to_torch(array).to(device).repeat_interleave(group, dim=1) for array in (k, v))
+        with warnings.catch_warnings(), torch.no_grad(), _only(backend):
+            warnings.simplefilter("ignore")  # torch warns with its reasons and then raises
+            out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
+        return from_torch(out.cpu())
+    except (RuntimeError, AssertionError) as error:  # the latter from a build without CUDA
+        named = "own choice of" if backend is None else backend.value
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        raise WitnessUnavailable(f"torch {torch.__version__} has no {named} attention on {device}: {said}") from None
+
+
+def _only(backend: Backend | None) -> AbstractContextManager[Any]:
+    """Restrict torch to one backend.
+
+    Raises
+    ------
+    RuntimeError
+        If this torch does not know it.
+    """
+    if backend is None:
+        return nullcontext()
+    try:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+    except ImportError:  # before torch 2.3
+        from torch.backends.cuda import sdp_kernel
+
+        if backend is Backend.CUDNN:
+            raise RuntimeError("it is older than that backend") from None
+        old: AbstractContextManager[Any] = sdp_kernel(
+            enable_math=backend is Backend.MATH,
+            enable_flash=backend is Backend.FLASH,
+            enable_mem_efficient=backend is Backend.EFFICIENT,
+        )
+        return old
+    if not hasattr(SDPBackend, _IN_TORCH[backend]):
+        raise RuntimeError("it is older than that backend")
+    only: AbstractContextManager[Any] = sdpa_kernel(getattr(SDPBackend, _IN_TORCH[backend]))
+    return only

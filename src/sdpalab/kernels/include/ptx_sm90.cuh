@@ -1,0 +1,121 @@
+// Wrappers of what came with sm_90, one per PTX instruction and named after it, as in ptx.cuh: tensor maps, TMA,
+// mbarriers, stmatrix, named barriers and register budgets. The matrix products are in wgmma.cuh.
+#pragma once
+
+#include "ptx.cuh"
+
+// CUtensorMap of the driver, opaque here. A kernel takes it as `const __grid_constant__ TensorMap`.
+struct alignas(64) TensorMap {
+    unsigned long long opaque[16];
+};
+static_assert(sizeof(TensorMap) == 128, "the driver's CUtensorMap has 128 bytes");
+
+namespace ptx {
+
+// "Data Movement and Conversion Instructions: prefetch": the descriptor, into the cache that TMA reads it from.
+__device__ __forceinline__ void prefetch_tensormap(const TensorMap& map) {
+    asm volatile("prefetch.tensormap [%0];" : : "l"(&map) : "memory");
+}
+
+// "Data Movement: Tensor copy: cp.async.bulk.tensor". One thread loads a box of four axes, coordinates innermost
+// first, and the mbarrier counts its bytes, those outside the tensor included, which are zeros. dst_smem: as aligned
+// as the swizzle's pattern is long. (The address of one's own CTA is one in shared::cluster too.)
+__device__ __forceinline__ void cp_async_bulk_tensor_4d_load(unsigned dst_smem, const TensorMap& map, int c0, int c1,
+                                                             int c2, int c3, unsigned mbar_smem) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3, %4, %5}], [%6];"
+        :
+        : "r"(dst_smem), "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(mbar_smem)
+        : "memory");
+}
+
+// The other way; what lies outside the tensor is left out. Its completion belongs to the thread's bulk group.
+__device__ __forceinline__ void cp_async_bulk_tensor_4d_store(const TensorMap& map, int c0, int c1, int c2, int c3,
+                                                              unsigned src_smem) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];"
+                 :
+                 : "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(src_smem)
+                 : "memory");
+}
+
+// "... cp.async.bulk.commit_group"
+__device__ __forceinline__ void cp_async_bulk_commit_group() {
+    asm volatile("cp.async.bulk.commit_group;" : : : "memory");
+}
+
+// "... cp.async.bulk.wait_group.read": returns when all but PENDING of this thread's newest groups have read their
+// source. Global memory has what they write at the latest when the kernel has ended.
+template <int PENDING>
+__device__ __forceinline__ void cp_async_bulk_wait_group_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(PENDING) : "memory");
+}
+
+// "Parallel Synchronization: membar, fence", between the generic proxy and the async one: what this thread and those it
+// has synchronised with wrote to shared memory is seen by the TMA and wgmma operations that come after.
+__device__ __forceinline__ void fence_proxy_async_shared_cta() {
+    asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+}
+
+// The same for mbarriers that this thread has initialised, and also for threads of other blocks of the cluster.
+__device__ __forceinline__ void fence_mbarrier_init_release_cluster() {
+    asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+}
+
+// "Parallel Synchronization: mbarrier.init": phases of `arrivals` arrivals.
+__device__ __forceinline__ void mbarrier_init(unsigned mbar_smem, unsigned arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(mbar_smem), "r"(arrivals) : "memory");
+}
+
+// "... mbarrier.arrive", by one.
+__device__ __forceinline__ void mbarrier_arrive(unsigned mbar_smem) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(mbar_smem) : "memory");
+}
+
+// The same after "mbarrier.expect_tx": the phase lasts until so many bytes more have come.
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned mbar_smem, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(mbar_smem), "r"(bytes) : "memory");
+}
+
+// "... mbarrier.try_wait": true if the phase of that parity is over. It may sleep for a while before it says no.
+__device__ __forceinline__ bool mbarrier_try_wait_parity(unsigned mbar_smem, unsigned parity) {
+    unsigned over;
+    asm volatile(
+        "{ .reg .pred over;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+        "selp.b32 %0, 1, 0, over; }"
+        : "=r"(over)
+        : "r"(mbar_smem), "r"(parity)
+        : "memory");
+    return over;
+}
+
+// "Warp Level Matrix Store Instruction: stmatrix". Four 8x8 matrices of 16-bit elements; lane 8*i + r names row r of
+// matrix i, as for ldmatrix_x4.
+__device__ __forceinline__ void stmatrix_x4(unsigned row_smem, const unsigned (&frag)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(row_smem), "r"(frag[0]), "r"(frag[1]), "r"(frag[2]), "r"(frag[3])
+                 : "memory");
+}
+
+// "Parallel Synchronization: barrier": of `threads` threads in whole warps. Barrier 0 is that of __syncthreads.
+__device__ __forceinline__ void bar_sync(unsigned barrier, unsigned threads) {
+    asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
+}
+
+// "Miscellaneous Instructions: setmaxnreg": the whole warpgroup keeps REGISTERS of each thread's registers and gives
+// the rest to the block's pool, or takes what it lacks from there, and waits until there are as many.
+template <int REGISTERS>
+__device__ __forceinline__ void setmaxnreg_dec() {
+    static_assert(REGISTERS >= 24 && REGISTERS <= 256 && REGISTERS % 8 == 0, "a multiple of 8 from 24 to 256");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(REGISTERS));
+}
+
+template <int REGISTERS>
+__device__ __forceinline__ void setmaxnreg_inc() {
+    static_assert(REGISTERS >= 24 && REGISTERS <= 256 && REGISTERS % 8 == 0, "a multiple of 8 from 24 to 256");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(REGISTERS));
+}
+
+}  // namespace ptx

@@ -1,0 +1,23 @@
+// A ring of stages in shared memory, with mbarriers between those who fill it and those who read it.
+#pragma once
+
+#include "ptx_sm90.cuh"
+
+// Returns when the mbarrier's phase of that parity is over. Before the first phase, one of parity 1 counts as over.
+__device__ __forceinline__ void mbarrier_wait(const unsigned long long& mbarrier, unsigned parity) {
+    while (!ptx::mbarrier_try_wait_parity(ptx::smem_address(&mbarrier), parity)) {
+    }
+}
+
+// Where in the ring somebody is, and the parity of the phases of this pass through it. Who fills a stage waits for the
+// end of the phase before, in which it was read: that of the other parity.
+template <int STAGES>
+struct RingPosition {
+    int stage = 0;
+    unsigned parity = 0;
+
+    __device__ __forceinline__ void advance() {
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        parity ^= stage == 0;
+    }
+};

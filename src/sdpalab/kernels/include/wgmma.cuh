@@ -1,0 +1,139 @@
+// wgmma: products of a warpgroup (four warps) with 16-bit elements and FP32 accumulators. Sections are those of the PTX
+// ISA manual, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
+//
+// Operands in shared memory are tiles as TMA leaves them with the 128-byte swizzle: panels of 64 columns one behind the
+// other, each [rows, 64] with rows of 128 bytes, aligned to the 1024 bytes after which the pattern repeats.
+//
+// NOTES: a product is asynchronous. From its issue to the wait for its group nobody may touch its registers or write to
+// its shared memory. The compiler takes the statement for finished when it is issued, and may move what uses its
+// registers across a wait, which does not name them; hold() ties that down.
+#pragma once
+
+#include "dtype.cuh"
+
+constexpr int PANEL_COLUMNS = 64;
+constexpr int PANEL_ROW_BYTES = PANEL_COLUMNS * static_cast<int>(sizeof(Element));
+constexpr int SWIZZLE_BYTES = 8 * PANEL_ROW_BYTES;
+
+namespace ptx {
+
+// "wgmma.fence": before the first product, and between other uses of a product's registers and the product.
+__device__ __forceinline__ void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
+}
+
+// "wgmma.commit_group"
+__device__ __forceinline__ void wgmma_commit_group() {
+    asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+}
+
+// "wgmma.wait_group": returns when at most PENDING of the newest groups are still under way.
+template <int PENDING>
+__device__ __forceinline__ void wgmma_wait_group() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(PENDING) : "memory");
+}
+
+// "wgmma.mma_async". A thread has N / 2 accumulators of d[64, N]: 4n + i is column 8n + 2 (lane % 4) + i % 2 of row
+// 16 warp + lane / 4 + 8 (i / 2), as for mma_m16n8k16.
+#define WGMMA_D8(d, i)                                                                                        \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+        "+f"(d[i + 7])
+#define WGMMA_D32(d, i) WGMMA_D8(d, i), WGMMA_D8(d, i + 8), WGMMA_D8(d, i + 16), WGMMA_D8(d, i + 24)
+#define WGMMA_NAMES_32                                                       \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_NAMES_64                                                                   \
+    WGMMA_NAMES_32                                                                       \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#if DTYPE_BF16
+#define WGMMA_TYPES ".f32.bf16.bf16 "
+#else
+#define WGMMA_TYPES ".f32.f16.f16 "
+#endif
+
+// d[64, N] = a[64, 16] * b[N, 16]^T, plus d if it ACCUMULATES; both operands are in shared memory and run along k.
+template <bool ACCUMULATES>
+__device__ __forceinline__ void wgmma_mma_async_ss(float (&d)[32], unsigned long long a, unsigned long long b) {
+    asm volatile("{ .reg .pred adds;\nsetp.ne.b32 adds, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16" WGMMA_TYPES "{" WGMMA_NAMES_32
+                 "}, %32, %33, adds, 1, 1, 0, 0; }"
+                 : WGMMA_D32(d, 0)
+                 : "l"(a), "l"(b), "n"(static_cast<int>(ACCUMULATES))
+                 : "memory");
+}
+
+template <bool ACCUMULATES>
+__device__ __forceinline__ void wgmma_mma_async_ss(float (&d)[64], unsigned long long a, unsigned long long b) {
+    asm volatile("{ .reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16" WGMMA_TYPES "{" WGMMA_NAMES_64
+                 "}, %64, %65, adds, 1, 1, 0, 0; }"
+                 : WGMMA_D32(d, 0), WGMMA_D32(d, 32)
+                 : "l"(a), "l"(b), "n"(static_cast<int>(ACCUMULATES))
+                 : "memory");
+}
+
+// d[64, N] += a[64, 16] * b[16, N]: a in registers, as for mma_m16n8k16; b in shared memory, its rows along n.
+__device__ __forceinline__ void wgmma_mma_async_rs(float (&d)[32], const unsigned* a, unsigned long long b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16" WGMMA_TYPES "{" WGMMA_NAMES_32
+                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+                 : WGMMA_D32(d, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
+                 : "memory");
+}
+
+__device__ __forceinline__ void wgmma_mma_async_rs(float (&d)[64], const unsigned* a, unsigned long long b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16" WGMMA_TYPES "{" WGMMA_NAMES_64
+                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+                 : WGMMA_D32(d, 0), WGMMA_D32(d, 32)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
+                 : "memory");
+}
+
+#undef WGMMA_D8
+#undef WGMMA_D32
+#undef WGMMA_NAMES_32
+#undef WGMMA_NAMES_64
+#undef WGMMA_TYPES
+
+}  // namespace ptx
+
+// What uses these registers stays on its side of the volatile statements around this one. No instruction.
+template <int COUNT>
+__device__ __forceinline__ void hold(float (&registers)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        asm volatile("" : "+f"(registers[i]) : : "memory");
+    }
+}
+
+template <int COUNT>
+__device__ __forceinline__ void hold(unsigned (&registers)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        asm volatile("" : "+r"(registers[i]) : : "memory");
+    }
+}
+
+// "Matrix Descriptor Format" of a swizzled tile [ROWS, columns] at smem: addresses and offsets in units of 16 bytes,
+// and mode 1 of the swizzle. Groups of eight rows are SWIZZLE_BYTES apart, and panels what the leading offset says; it
+// is used only where an operand's rows run along m or n, since one step along k never leaves a panel.
+template <int ROWS>
+__device__ __forceinline__ unsigned long long tile_descriptor(unsigned smem) {
+    constexpr unsigned long long PANEL_BYTES = ROWS * PANEL_ROW_BYTES;
+    static_assert(PANEL_BYTES % SWIZZLE_BYTES == 0 && PANEL_BYTES / 16 < 1 << 14, "whole patterns that fit the field");
+    constexpr unsigned long long LAYOUT = 1ull << 62 | (SWIZZLE_BYTES / 16ull) << 32 | (PANEL_BYTES / 16) << 16;
+    return LAYOUT | (smem & 0x3ffff) >> 4;
+}
+
+// What to add to a descriptor for the operand's part from column 16 * step on, along k; all rows.
+template <int ROWS>
+__device__ __forceinline__ constexpr unsigned long long column_step(int step) {
+    constexpr int PER_PANEL = PANEL_COLUMNS / 16;
+    return (step / PER_PANEL * ROWS * PANEL_ROW_BYTES + step % PER_PANEL * 32) / 16;
+}
+
+// The same from row 16 * step on, where the rows run along n; all columns.
+__device__ __forceinline__ constexpr unsigned long long row_step(int step) {
+    return step * 16 * PANEL_ROW_BYTES / 16;
+}

@@ -1,0 +1,128 @@
+"""What a use of CTA barriers must not do (PTX ISA, "bar, barrier"), told to the observers as ``barrier``.
+
+Besides what the manual leaves undefined (a count that is no multiple of a warp, reductions beside other uses, a warp's
+threads at different aligned instructions) that is what cannot mean what it says: counts that differ within a phase,
+and threads that come twice or in excess.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.machine import Machine
+from sdpalab.sim.party import Party, party_at
+from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection
+
+__all__ = ["BarrierRules"]
+
+_MOST = 16
+"""Barriers of a CTA."""
+_USUALLY_COUNT = "usually a wrong number of threads, or one barrier used for two purposes"
+_USUALLY_TWICE = "usually a missing wait before the next round, or one barrier used for two purposes"
+_USUALLY_PARTS = "all threads of a warp must execute the same instruction: move it out of the divergent branch"
+
+
+class BarrierRules:
+    """Watches the phases of a machine's barriers that not all threads come to in one step."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.block = machine.warps * WARP
+        """Threads of a CTA."""
+        self._came: dict[int, Array] = defaultdict(lambda: np.zeros(machine.lanes, dtype=np.int32))
+        """For each barrier and lane the pc at which it arrived in this phase, and 1; 0 if it has not."""
+        self._given: dict[int, Indices] = defaultdict(lambda: np.zeros(machine.n_cta, dtype=np.int64))
+        """For each barrier and CTA the number of threads of this phase, 0 before it begins."""
+
+    def reset(self) -> None:
+        """A new chunk of CTAs."""
+        self._came.clear()
+        self._given.clear()
+
+    def check_operands(self, sel: Selection, name: int, threads: int, instruction: Instruction, waits: bool) -> None:
+        """What is wrong with an arrival by itself; 0 ``threads`` is the whole CTA."""
+        what = ""
+        if name >= _MOST:
+            what = f"barrier {name} does not exist: there are 0 to {_MOST - 1}"
+        elif not waits and not threads:
+            what = f"arrives at barrier {name} without a number of threads, which it needs"
+        elif threads % WARP:
+            what = f"barrier {name} is given {threads} threads, which is no multiple of the {WARP} of a warp"
+        elif threads > self.block:
+            what = f"barrier {name} is given {threads} threads, and the block has {self.block}"
+        if what:
+            self._report(sel, instruction, what, "usually a wrong operand")
+
+    def arrive(self, lanes: Indices, name: int, threads: int, instruction: Instruction) -> None:
+        """Lanes arrive: what is wrong with that, beside the arrivals before it in the same phase."""
+        came, given, threads = self._came[name], self._given[name], threads or self.block
+        ctas = self.machine.cta[lanes]
+        begun = given[ctas] > 0
+        if begun.any():
+            self._check_beside(lanes, begun, name, threads, instruction)
+        given[ctas] = threads
+        came[lanes] = instruction.pc + 1
+
+    def complete(self, name: int, done: Mask, arrived: Indices, need: Indices) -> None:
+        """The phase is complete in the CTAs ``done``: were there more threads than it wanted?"""
+        came, over = self._came[name], done & (arrived > need)
+        if over.any():
+            cta = int(over.argmax())
+            lane = int(np.flatnonzero((self.machine.cta == cta) & (came > 0))[-1])
+            what = f"{int(arrived[cta])} threads are at barrier {name}, which is given {int(need[cta])}"
+            self._report(np.array([lane]), self._instruction(came, lane), what, _USUALLY_COUNT)
+        came[done[self.machine.cta]] = 0
+        self._given[name][done] = 0
+
+    def _check_beside(self, lanes: Indices, begun: Mask, name: int, threads: int, instruction: Instruction) -> None:
+        came, cta = self._came[name], self.machine.cta
+        before = self._given[name][cta[lanes]]
+        differ = begun & (before != threads)
+        if differ.any():
+            what = f"barrier {name} is given {threads} threads, and {before[differ][0]} by {{other}} in the same phase"
+            earlier = self._earlier(came, int(lanes[differ][0]))
+            self._report(lanes[differ], instruction, what, _USUALLY_COUNT, earlier)
+        again = came[lanes] > 0
+        if again.any():
+            other = self._party(came, int(lanes[again][0]))
+            what = f"arrives at barrier {name} again, before the phase is complete in which it was at {{other}}"
+            self._report(lanes[again], instruction, what, _USUALLY_TWICE, other)
+        elif instruction.opcode == "bar" or "aligned" in instruction.mods:
+            self._check_parts(came, lanes, name, instruction)
+        other = self._earlier(came, int(lanes[begun][0]))
+        if ("red" in instruction.mods) != ("red" in other.text.split(".")):
+            what = f"meets {{other}} at barrier {name}, and only one of the two is a reduction"
+            self._report(lanes[begun], instruction, what, "use two barriers", other)
+
+    def _check_parts(self, came: Array, lanes: Indices, name: int, instruction: Instruction) -> None:
+        """The lanes of a warp must not come to an aligned barrier by different instructions."""
+        warps = np.unique(lanes // WARP)
+        there = came.reshape(-1, WARP)[warps]
+        elsewhere = (there > 0) & (there != instruction.pc + 1)
+        if elsewhere.any():
+            row, lane = (int(place[0]) for place in np.nonzero(elsewhere))
+            mine = lanes[lanes // WARP == warps[row]]
+            other = self._party(came, int(warps[row]) * WARP + lane)
+            what = f"part of a warp is at barrier {name}, and part at {{other}}"
+            self._report(mine, instruction, what, _USUALLY_PARTS, other)
+
+    def _instruction(self, came: Array, lane: int) -> Instruction:
+        """By which instruction a lane has arrived."""
+        return self.machine.entry.instructions[int(came[lane]) - 1]
+
+    def _party(self, came: Array, lane: int) -> Party:
+        return party_at(self.machine, self._instruction(came, lane), lane)
+
+    def _earlier(self, came: Array, lane: int) -> Party:
+        """The first thread of a lane's CTA that has arrived in this phase."""
+        cta = self.machine.cta
+        return self._party(came, int(np.flatnonzero((cta == cta[lane]) & (came > 0))[0]))
+
+    def _report(
+        self, sel: Selection, instruction: Instruction, what: str, usually: str, other: Party | None = None
+    ) -> None:
+        for observer in self.machine.observers:
+            observer.misuse("barrier", sel, instruction, what, usually, other)

@@ -1,0 +1,246 @@
+"""The ``memory`` check for registers: values that were never set, where they come to matter.
+
+Beside each register that may be read before it was written lies a shadow of it, whose bits are 1 where nobody has set
+the register's. What an instruction computes from undefined bits is undefined; only addresses, stored values, branches
+and what other lanes or units see are reported. So a value that is set and used under the same condition is never
+reported, whatever the compiler computes in between. The idea is that of MemorySanitizer (Stepanov and Serebryany, CGO
+2015). What is stored in local memory, or passed to a function, counts as set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sdpalab.sim.decode import HANDLERS, Decoder, Step
+from sdpalab.sim.definedness import computes, find_undefined, writes
+from sdpalab.sim.fusion import registers_in
+from sdpalab.sim.hazards import HazardLog
+from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, TensorAddress, Vector
+from sdpalab.sim.machine import Machine
+from sdpalab.sim.observer import Observer
+from sdpalab.sim.selection import Array, Mask, Selection, indices, subset
+from sdpalab.sim.types import TYPES, PtxType, unsigned
+
+__all__ = ["RegisterCheck"]
+
+_USUALLY = "usually a variable that is set in one branch only, or an accumulator that is not zeroed"
+_SHADOW = "~"
+"""Before a register's name, the name of its shadow."""
+_MOVED = {"mov": 1, "selp": 2, "shfl": 1, "prmt": 2, "shl": 1, "shr": 1, "cvt": 1}
+"""Instructions that move bits: executed on shadows, with so many of their sources, they give the result's shadow."""
+
+Logic = Callable[[Array, Array, Array, Array], Array]
+_LOGIC: dict[str, Logic] = {
+    "and": lambda a, b, undefined_a, undefined_b: (undefined_a | a) & (undefined_b | b) & (undefined_a | undefined_b),
+    "or": lambda a, b, undefined_a, undefined_b: (undefined_a | ~a) & (undefined_b | ~b) & (undefined_a | undefined_b),
+}
+"""The shadow of what one defined operand may decide alone."""
+
+
+class _ShadowDecoder(Decoder):
+    """Binds operands to registers, or to shadows where their names say so."""
+
+    def __init__(self, machine: Machine, shadows: dict[str, Array]) -> None:
+        super().__init__(machine)
+        self.shadows = shadows
+
+    def _raw(self, instruction: Instruction, name: str) -> tuple[Array, PtxType]:
+        if name.startswith(_SHADOW):
+            register = name.removeprefix(_SHADOW)
+            return self.shadows[register], self.machine.entry.registers[register]
+        return super()._raw(instruction, name)
+
+    def shadow_of(self, operand: Operand, *, target: bool = False) -> Operand:
+        """The operand that stands for an operand's shadow; what has none is defined, or of no interest as a target."""
+        if isinstance(operand, Vector):
+            return Vector(tuple(self.shadow_of(item, target=target) for item in operand.items))
+        if isinstance(operand, Pair):
+            return Pair(self.shadow_of(operand.first, target=target), Symbol("_"))
+        if isinstance(operand, Register) and operand.name in self.shadows:
+            return Register(_SHADOW + operand.name)
+        return Symbol("_") if target else Immediate(0)
+
+
+class RegisterCheck(Observer):
+    """Shadows of the registers that may be read before they were written; 1 is undefined."""
+
+    def __init__(self, machine: Machine, log: HazardLog) -> None:
+        self.machine, self.log = machine, log
+        self.found = find_undefined(machine.program, machine.entry)
+        self.shadows: dict[str, Array] = {}
+        for name in self.found.registers:
+            type_ = machine.entry.registers[name]
+            dtype = np.dtype(np.bool_) if type_.kind == "pred" else unsigned(type_.bits)
+            self.shadows[name] = np.empty(machine.lanes, dtype)
+        self.decoder = _ShadowDecoder(machine, self.shadows)
+        machine.on_reset.append(self.reset)
+
+    def reset(self) -> None:
+        """A new chunk of CTAs: nobody has set anything."""
+        for shadow in self.shadows.values():
+            shadow.fill(_ones(shadow))
+
+    def before(self, instructions: Sequence[Instruction]) -> Step | None:
+        """What follows from instructions for the shadows, and whether they use what is undefined."""
+        looks = [look for look in map(self._look, instructions) if look is not None]
+        if not looks:
+            return None
+
+        def run(sel: Selection) -> None:
+            for look in looks:
+                look(sel)
+
+        return run
+
+    # ---- an instruction ---------------------------------------------------------------------------------------------
+
+    def _look(self, instruction: Instruction) -> Step | None:
+        targets = [self.shadows[name] for name in writes(self.machine.entry, instruction) if name in self.shadows]
+        reads = self.found.reads.get(instruction.pc, frozenset())
+        act = self._act(instruction, reads, targets)
+        guard = instruction.guard
+        if guard is None:
+            return act
+        check = self._use(instruction, guard.register, "as a predicate") if guard.register.name in reads else None
+        if act is None:
+            return check
+        predicate = self.decoder.src(instruction, guard.register, TYPES["pred"])
+
+        def look(sel: Selection) -> None:
+            if check is not None:
+                check(sel)
+            mask = predicate[sel] != guard.negated
+            if mask.any():
+                act(subset(sel, mask))
+
+        return look
+
+    def _act(self, instruction: Instruction, reads: frozenset[str], targets: list[Array]) -> Step | None:
+        """What happens to the lanes that execute it."""
+        if computes(instruction) and reads:
+            return self._propagation(instruction, reads, targets) if targets else None
+        uses = self._uses(instruction, reads)
+        if not uses and not targets:
+            return None
+
+        def act(sel: Selection) -> None:
+            for use in uses:
+                use(sel)
+            for target in targets:
+                target[sel] = 0
+
+        return act
+
+    # ---- undefined results ------------------------------------------------------------------------------------------
+
+    def _propagation(self, instruction: Instruction, reads: frozenset[str], targets: list[Array]) -> Step:
+        if instruction.opcode in _LOGIC:
+            return self._logic(instruction, targets[0])
+        moved = _MOVED.get(instruction.opcode, 0)
+        if instruction.opcode == "cvt" and not _only_integers(instruction):
+            moved = 0
+        sources = instruction.operands[1 + moved :] if moved else instruction.operands
+        decisive = [self.shadows[name] for operand in sources for name in registers_in(operand) if name in reads]
+        if not moved:
+            decisive = [self.shadows[name] for name in reads]
+        move = self._moved(instruction, moved) if moved else None
+        first = instruction.operands[0]
+        others = registers_in(first.second) if isinstance(first, Pair) else []
+        unmoved = [self.shadows[name] for name in others if name in self.shadows]
+
+        def step(sel: Selection) -> None:
+            undefined = np.zeros(1, np.bool_)
+            for shadow in decisive:
+                undefined = undefined | (shadow[sel] != 0)
+            for target in targets if move is None else unmoved:
+                target[sel] = 0
+            if move is not None:
+                move(sel)
+            for target in targets if decisive else ():
+                target[sel] = np.where(undefined, _ones(target), target[sel])
+
+        return step
+
+    def _moved(self, instruction: Instruction, moved: int) -> Step:
+        """The instruction on shadows."""
+        target, *sources = instruction.operands
+        shadows = [self.decoder.shadow_of(source) for source in sources[:moved]]
+        operands = (self.decoder.shadow_of(target, target=True), *shadows, *sources[moved:])
+        return HANDLERS[instruction.opcode](self.decoder, replace(instruction, operands=operands, guard=None))
+
+    def _logic(self, instruction: Instruction, target: Array) -> Step:
+        type_ = TYPES[instruction.mods[-1]]
+        values = [self.decoder.src(instruction, operand, type_) for operand in instruction.operands[1:]]
+        shadows = [
+            self.decoder.src(instruction, self.decoder.shadow_of(operand), type_)
+            for operand in instruction.operands[1:]
+        ]
+        combine = _LOGIC[instruction.opcode]
+
+        def step(sel: Selection) -> None:
+            target[sel] = combine(*(array[sel] for array in (*values, *shadows)))
+
+        return step
+
+    # ---- uses -------------------------------------------------------------------------------------------------------
+
+    def _uses(self, instruction: Instruction, reads: frozenset[str]) -> list[Step]:
+        """Checks of the operands by which undefined values come to matter."""
+        found = []
+        stores = instruction.opcode == "st"
+        private = not {"local", "param"}.isdisjoint(instruction.mods)
+        width = next((TYPES[mod] for mod in instruction.mods if mod in TYPES), None) if stores else None
+        accumulates = instruction.opcode == "wgmma" and len(instruction.operands) > 3
+        for place, operand in enumerate(instruction.operands):
+            address = isinstance(operand, (Address, TensorAddress))
+            if stores and private and not address:
+                continue
+            role = "as an address" if address else "as a stored value" if stores else "as an operand"
+            for name in registers_in(operand):
+                if name not in reads:
+                    continue
+                use = self._use(instruction, Register(name), role, width if not address else None)
+                if accumulates and place == 0:
+                    use = _where(self.decoder.predicate(instruction, instruction.operands[3]), use)
+                found.append(use)
+        return found
+
+    def _use(self, instruction: Instruction, register: Register, role: str, width: PtxType | None = None) -> Step:
+        """Report lanes in which a register is undefined; of a stored one the low ``width`` bits count."""
+        shadow = self.shadows[register.name]
+        if width is not None and width.bits < 8 * shadow.itemsize:
+            shadow = self.decoder.src(instruction, self.decoder.shadow_of(register), TYPES[f"b{width.bits}"])
+        what = f"register {register.name.split('@')[0]} is used {role}, and was never set"
+
+        def check(sel: Selection) -> None:
+            bad: Mask = shadow[sel] != 0
+            if bad.any():
+                lane = int(indices(sel)[bad][0])
+                self.log.add(self.machine, "uninitialised", instruction, lane, what, _USUALLY)
+
+        return check
+
+
+def _where(predicate: Callable[[Selection], Mask], use: Step) -> Step:
+    """``use`` for the lanes in which a predicate holds."""
+
+    def check(sel: Selection) -> None:
+        mask = predicate(sel)
+        if mask.any():
+            use(subset(sel, mask))
+
+    return check
+
+
+def _ones(shadow: Array) -> int:
+    """All bits undefined."""
+    return 1 if shadow.dtype == np.bool_ else (1 << 8 * shadow.itemsize) - 1
+
+
+def _only_integers(instruction: Instruction) -> bool:
+    """Whether a conversion keeps low bits and extends or drops high ones."""
+    types = [TYPES[mod] for mod in instruction.mods if mod in TYPES]
+    return len(types) == len(instruction.mods) == 2 and not any(type_.is_float for type_ in types)

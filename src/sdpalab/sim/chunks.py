@@ -1,0 +1,140 @@
+"""The chunks of CTAs that a launch is run in: each on a machine of its size, from the first instruction to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sdpalab.sim import isa as isa  # registers every opcode
+from sdpalab.sim.checks.async_copy import AsyncCheck
+from sdpalab.sim.checks.global_race import GlobalHistory, GlobalRaceCheck
+from sdpalab.sim.checks.memory import MemoryCheck
+from sdpalab.sim.checks.race import RaceCheck
+from sdpalab.sim.checks.registers import RegisterCheck
+from sdpalab.sim.checks.warp_race import WarpRaceCheck
+from sdpalab.sim.counters import Counting
+from sdpalab.sim.hazards import HazardLog
+from sdpalab.sim.ir import Entry, PtxModule
+from sdpalab.sim.machine import Geometry, Machine, Symbols
+from sdpalab.sim.memory import Space
+from sdpalab.sim.observer import Observer
+from sdpalab.sim.program import Program
+from sdpalab.sim.scheduler import Scheduler
+from sdpalab.sim.selection import Indices
+from sdpalab.sim.tally import Tally
+from sdpalab.sim.tensor_map import PlacedMap
+
+__all__ = ["Chunks", "Setup"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a launch comes to before it runs: the code, where everything lies, and how it is run and watched.
+
+    ``chunks`` has the linear indices of the CTAs of each chunk; the rest is as in :func:`~sdpalab.sim.launch` and
+    :class:`~sdpalab.sim.machine.Machine`.
+    """
+
+    module: PtxModule
+    entry: Entry
+    program: Program
+    geometry: Geometry
+    symbols: Symbols
+    params: bytes
+    tensor_maps: Sequence[PlacedMap]
+    chunks: Sequence[Indices]
+    checks: Sequence[str]
+    counters: bool
+    schedule: str
+    async_mode: str
+    seed: int
+    max_steps: int
+
+
+class Chunks:
+    """Runs chunks of a launch, in any order.
+
+    Parameters
+    ----------
+    setup : Setup
+    space : Space
+        Global memory.
+    tally : Tally
+    log : HazardLog
+    history : GlobalHistory, optional
+        With the ``race`` check: what chunks did to global memory.
+    watcher : Observer, optional
+        Is told of everything before the checks are.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        space: Space,
+        tally: Tally,
+        log: HazardLog,
+        history: GlobalHistory | None,
+        watcher: Observer | None = None,
+    ) -> None:
+        self.setup, self.space, self.tally = setup, space, tally
+        self.log, self.history, self.watcher = log, history, watcher
+        self._schedulers: dict[int, Scheduler] = {}
+        self.printed: list[str] = []
+        """What printf wrote."""
+
+    def run(self, number: int) -> None:
+        """Run a chunk to its end. What is random in it depends on its number, and not on what ran before."""
+        setup = self.setup
+        ctas, seed = setup.chunks[number], (setup.seed, number)
+        with np.errstate(all="ignore"):
+            if len(ctas) not in self._schedulers:
+                self._schedulers[len(ctas)] = self._scheduler(len(ctas))
+            scheduler = self._schedulers[len(ctas)]
+            machine = scheduler.machine
+            machine.landing = _landing(setup.schedule, seed)
+            machine.reset(ctas)
+            scheduler.run(seed)
+            for observer in machine.observers:
+                observer.finish()
+
+    def _scheduler(self, ctas: int) -> Scheduler:
+        setup = self.setup
+        machine = Machine(
+            *(setup.module, setup.entry, setup.program, setup.geometry, ctas, setup.symbols, self.space, setup.params),
+            async_mode=setup.async_mode,
+            tensor_maps=setup.tensor_maps,
+        )
+        machine.printed = self.printed
+        machine.observers += self._observers(machine)
+        return Scheduler(machine, setup.max_steps, setup.schedule, self.tally)
+
+    def _observers(self, machine: Machine) -> list[Observer]:
+        """Who watches a machine; ``race`` goes first of the checks, so that what it finds is said by it."""
+        checks, log = self.setup.checks, self.log
+        observers = [] if self.watcher is None else [self.watcher]
+        if self.history is not None:
+            race = RaceCheck(machine, log, in_flight="async" not in checks)
+            observers += [race, GlobalRaceCheck(machine, log, race.clocks, self.history)]
+        if "async" in checks:
+            observers.append(AsyncCheck(machine, log))
+        if "memory" in checks:
+            observers.append(MemoryCheck(machine, log))
+        if "memory" in checks and machine.program.undefined:
+            observers.append(RegisterCheck(machine, log))
+        if "strict" in checks:
+            observers.append(WarpRaceCheck(machine, log))
+        if self.setup.counters:
+            observers.append(Counting(machine, self.tally))
+        return observers
+
+
+def _landing(schedule: str, seed: tuple[int, int]) -> Callable[[int], int]:
+    """Which bulk copy lands first of those in flight: the oldest, or the newest under ``reverse``, or either."""
+    draw = np.random.default_rng(seed)
+    orders: dict[str, Callable[[int], int]] = {
+        "reverse": lambda waiting: waiting - 1,
+        "random": lambda waiting: int(draw.integers(2)) * (waiting - 1),
+    }
+    return orders.get(schedule, lambda waiting: 0)

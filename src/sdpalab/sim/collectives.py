@@ -1,0 +1,70 @@
+"""Warp-wide instructions: which they are, and which lanes of a warp each must have together.
+
+A thread waits at one until all threads that its member mask names have come, or exited (PTX ISA, "vote.sync",
+"shfl.sync", ...); the matrix instructions want the whole warp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sdpalab.sim.fusion import registers_written
+from sdpalab.sim.ir import Immediate, Instruction, Operand, Register
+from sdpalab.sim.selection import WARP, Array, Indices, Mask
+
+__all__ = ["is_collective", "member_mask", "pack_warps", "warp_words"]
+
+_WHOLE_WARP = frozenset({"mma", "wmma", "wgmma", "ldmatrix", "stmatrix", "movmatrix", "activemask", "setmaxnreg"})
+_MASKED = frozenset({"shfl", "vote", "redux", "match", "elect"})
+"""Their last operand is the member mask, as it is that of ``bar.warp.sync``."""
+
+
+def is_collective(instruction: Instruction) -> bool:
+    """Whether an instruction wants lanes of a warp together."""
+    opcode = instruction.opcode
+    return opcode in _WHOLE_WARP or opcode in _MASKED or instruction.mods[:1] == ("warp",)
+
+
+def member_mask(body: Sequence[Instruction]) -> tuple[Instruction, Operand] | None:
+    """The member mask of all the warp-wide instructions in straight-line code, and the first of these instructions.
+
+    None where there is not one mask for all, or it is not known before the code runs: then they want the whole warp.
+    """
+    found: tuple[Instruction, Operand] | None = None
+    written: set[str] = set()
+    constants: dict[str, Immediate] = {}
+    for instruction in body:
+        if is_collective(instruction):
+            if instruction.opcode in _WHOLE_WARP or not instruction.operands:
+                return None
+            mask = instruction.operands[-1]
+            if isinstance(mask, Register) and mask.name in written:
+                if mask.name not in constants:
+                    return None
+                mask = constants[mask.name]
+            if found is not None and found[1] != mask:
+                return None
+            found = found or (instruction, mask)
+        names = registers_written(instruction)
+        written.update(names)
+        for name in names:
+            constants.pop(name, None)
+        if instruction.opcode == "mov" and instruction.guard is None and len(instruction.operands) == 2:
+            target, value = instruction.operands
+            if isinstance(target, Register) and isinstance(value, Immediate):
+                constants[target.name] = value
+    return found
+
+
+def warp_words(lanes: Indices, count: int, flags: Mask | None = None) -> Array:
+    """For every warp of ``count`` lanes a word with the bits of ``lanes`` set, or of those whose flag is."""
+    bits = np.zeros(count, dtype=np.bool_)
+    bits[lanes] = True if flags is None else flags
+    return pack_warps(bits)
+
+
+def pack_warps(bits: Mask) -> Array:
+    """Booleans by warp, any shape that ends in 32 or is flat, as one word a warp."""
+    return np.packbits(bits.reshape(-1, WARP), axis=1, bitorder="little").view(np.uint32)[:, 0]

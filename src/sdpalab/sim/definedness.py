@@ -1,0 +1,118 @@
+"""Which registers an instruction may read before they were written: forward data flow over a program's blocks.
+
+A register is possibly undefined from the beginning until it is written on every path. What is computed from such a
+register in its own lane is possibly undefined too: compilers copy, and compute with, what is used under the same
+condition as it is set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sdpalab.sim.fusion import registers_read, registers_written
+from sdpalab.sim.ir import Entry, Instruction, Register, Vector
+from sdpalab.sim.linking import callee
+from sdpalab.sim.program import BasicBlock, Program, instructions_of
+
+__all__ = ["Undefined", "computes", "find_undefined", "writes"]
+
+_USES = frozenset(
+    {
+        *("ld", "ldu", "atom", "ldmatrix", "movmatrix", "mma", "wmma", "wgmma"),
+        *("vote", "match", "redux", "elect", "activemask", "mbarrier", "bar", "barrier", "tensormap"),
+    }
+)
+"""Have a result that is not computed from their operands lane by lane."""
+
+
+@dataclass(frozen=True)
+class Undefined:
+    """What find_undefined found.
+
+    Attributes
+    ----------
+    reads : dict of int to frozenset of str
+        For the pc of an instruction, the registers it reads that may be undefined.
+    registers : frozenset of str
+        All of these.
+    """
+
+    reads: dict[int, frozenset[str]]
+    registers: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Effect:
+    pc: int
+    reads: frozenset[str]
+    writes: frozenset[str]
+    computes: bool
+    always: bool
+    """Whether it is executed by all lanes: it has no guard."""
+
+
+def computes(instruction: Instruction) -> bool:
+    """Whether an instruction's results are computed from its operands, lane by lane, or moved between lanes."""
+    return instruction.opcode not in _USES and bool(registers_written(instruction))
+
+
+def writes(entry: Entry, instruction: Instruction) -> list[str]:
+    """The registers that are written when an instruction has been executed, or the function that it calls."""
+    if instruction.opcode != "call":
+        return registers_written(instruction)
+    results = instruction.operands[0] if len(instruction.operands) == 3 else None
+    function = entry.functions.get(callee(instruction))
+    places = [*(results.items if isinstance(results, Vector) else ()), *(function.params if function else ())]
+    return [place.name for place in places if isinstance(place, Register)]
+
+
+def find_undefined(program: Program, entry: Entry) -> Undefined:
+    """Possibly undefined reads of an entry.
+
+    Parameters
+    ----------
+    program : Program
+        Of ``entry``.
+    entry : Entry
+    """
+    effects = [_effects(entry, block) for block in program.blocks]
+    into: list[set[str]] = [set() for _ in program.blocks]
+    into[program.start] = set(program.undefined)
+    reads: dict[int, frozenset[str]] = {}
+    waiting = [program.start] if program.undefined else []
+    visited: set[int] = set()
+    while waiting:
+        at = waiting.pop()
+        visited.add(at)
+        undefined = set(into[at])
+        for effect in effects[at]:
+            found = effect.reads & undefined
+            if found:
+                reads[effect.pc] = found
+            if found and effect.computes:
+                undefined |= effect.writes
+            elif effect.always:
+                undefined -= effect.writes
+        for successor in program.blocks[at].successors:
+            if successor not in visited or not undefined <= into[successor]:
+                into[successor] |= undefined
+                waiting.append(successor)
+    return Undefined(reads, frozenset().union(*reads.values()))
+
+
+def _effects(entry: Entry, block: BasicBlock) -> list[_Effect]:
+    found = []
+    for item in [*block.items, *([block.end] if block.end else [])]:
+        for instruction in instructions_of(item):
+            # What a call passes on, and a return, is a copy.
+            copied = instruction.opcode in ("call", "ret")
+            found.append(
+                _Effect(
+                    instruction.pc,
+                    frozenset(() if copied else registers_read(instruction)),
+                    frozenset(writes(entry, instruction)),
+                    computes(instruction),
+                    instruction.guard is None,
+                )
+            )
+    return found

@@ -1,0 +1,103 @@
+"""st.async and red.async: from registers into the shared memory of any CTA of the cluster, told to an mbarrier there
+(PTX ISA, "st.async", "red.async"). They are in flight as bulk copies are, and land when nothing else can run.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sdpalab.sim.bulk_copies import BulkCopies, Combine, Transfer
+from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.isa.access import Accessor
+from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS, UPDATES
+from sdpalab.sim.isa.mbarrier import Place
+from sdpalab.sim.isa.steps import require
+from sdpalab.sim.observer import Signal
+from sdpalab.sim.selection import Array, Indices, Selection, indices
+from sdpalab.sim.types import TYPES, PtxType
+
+__all__: list[str] = []
+
+_STORED = ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64")
+
+
+@opcode("st.async")
+def _st_async(decoder: Decoder, instruction: Instruction) -> Step:
+    """A store whose bytes an mbarrier counts; until then its destination is poison."""
+    mods = Mods(instruction)
+    mods.choice(("async",))
+    mods.flag("weak")
+    _take_place(mods)
+    vector = int(mods.choice(("v2", "v4"), default="v1")[1:])
+    type_ = mods.type()
+    require(mods, type_, _STORED)
+    mods.done()
+    return _asynchronous(decoder, instruction, type_, vector)
+
+
+@opcode("red.async")
+def _red_async(decoder: Decoder, instruction: Instruction) -> Step:
+    """An atomic update whose bytes an mbarrier counts."""
+    mods = Mods(instruction)
+    mods.choice(("async",))
+    mods.choice(("relaxed",))
+    mods.choice(("cluster",))
+    _take_place(mods)
+    operation = mods.choice(SHARED_REDUCTIONS)
+    type_ = mods.type()
+    require(mods, type_, SHARED_REDUCTIONS[operation])
+    mods.done()
+    return _asynchronous(decoder, instruction, type_, 1, UPDATES[operation][0])
+
+
+def _take_place(mods: Mods) -> None:
+    mods.choice(("shared::cluster",), default="")
+    mods.choice(("mbarrier::complete_tx::bytes",))
+
+
+def _asynchronous(
+    decoder: Decoder, instruction: Instruction, type_: PtxType, vector: int, combine: Combine | None = None
+) -> Step:
+    """The step of ``[a], b, [mbarrier]``; both addresses lie in the same CTA."""
+    mods = Mods(instruction)
+    items = decoder.vector(instruction.operands[1])
+    if len(items) != vector:
+        raise mods.unsupported(f"expected {vector} values")
+    bits = TYPES[f"b{type_.bits}"]
+    sources = [decoder.src(instruction, item, bits) for item in items]
+    width = vector * type_.bytes
+    target = Accessor(decoder, instruction, instruction.operands[0], "shared::cluster", width)
+    place = Place(decoder, instruction, instruction.operands[2], "shared::cluster")
+    machine, unit = decoder.machine, BulkCopies.of(decoder.machine)
+    units = type_.bytes * np.arange(vector)
+
+    def issue(lanes: Indices, index: Indices, signal: Signal) -> None:
+        apart = index // machine.shared_stride != signal.home
+        if apart.any():
+            what = "stores to one CTA and signals an mbarrier of another"
+            for observer in machine.observers:
+                observer.misuse(
+                    "mbarrier", lanes[apart], instruction, what, "usually only one address went through mapa"
+                )
+        data: Array = np.stack([source[lanes] for source in sources], axis=1)
+        places = index[:, None] + units
+        unit.issue(
+            Transfer(
+                *(instruction, lanes, np.zeros(len(lanes), np.int64), type_.bytes),
+                ("registers", places),
+                ("shared", places),
+                signal=signal,
+                combine=combine,
+                element=type_.dtype,
+                data=data,
+            )
+        )
+
+    def step(sel: Selection) -> None:
+        for part in target.parts(sel):
+            mine = indices(part.sel)
+            for chosen, offset, home in place.groups(part.sel, accessed=False):
+                issue(indices(chosen), part.index[np.searchsorted(mine, indices(chosen))], Signal(offset, home))
+
+    return step

@@ -1,0 +1,169 @@
+"""The declared arithmetic: each rounding is where the declaration says, and what is declared is what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+from implementations import CORRECT, DECLARED_LESS, WORSE, Implementation, quantised
+
+from sdpalab.errors import UserError
+from sdpalab.inputs import Inputs, make_inputs
+from sdpalab.judge.evaluate import judge_output
+from sdpalab.judge.numerics import check_numerics, dequantised, intended_output
+from sdpalab.judge.reference import attention_float64
+from sdpalab.judge.rule import measure
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Numerics, Quantisation
+from sdpalab.problem import Problem
+
+Array = npt.NDArray[Any]
+PROBLEM = Problem(1, 2, 200, 64)
+FLOAT8 = "float8_e4m3fn"
+
+
+def error(numerics: Numerics, problem: Problem = PROBLEM, inputs: Inputs | None = None) -> float:
+    """Relative L2 error of the declared arithmetic."""
+    inputs = inputs or make_inputs(problem, "normal", 0)
+    arguments: dict[str, Any] = {"scale": problem.scale, "causal": problem.causal}
+    reference = attention_float64(*vars(inputs).values(), **arguments)
+    out = intended_output(*vars(inputs).values(), **arguments, numerics=numerics)
+    return measure(out, reference, problem.dtype).rel_l2
+
+
+def test_fewer_bits_err_more() -> None:
+    ladder = [
+        Numerics(probabilities="float32"),
+        Numerics(),
+        Numerics(accumulate="float16"),
+        Numerics(probabilities="bfloat16"),
+        Numerics(probabilities=FLOAT8, probability_scale=448.0),
+        Numerics(probabilities=FLOAT8, probability_scale=448.0, quantised=Quantisation(rows=64)),
+    ]
+    errors = [error(numerics) for numerics in ladder]
+    assert all(1.2 * better < worse for better, worse in zip(errors, errors[1:], strict=False)), errors
+
+
+def test_the_scale_of_p_saves_its_small_weights_from_float8() -> None:
+    """e4m3 has nothing between 0 and 2**-9."""
+    inputs = make_inputs(PROBLEM, "large_logits", 0)
+    plain, scaled = (
+        error(Numerics(probabilities=FLOAT8, probability_scale=scale), PROBLEM, inputs) for scale in (1.0, 448.0)
+    )
+    assert scaled < 0.8 * plain
+
+
+def test_a_scale_for_few_rows_is_finer_than_one_for_all() -> None:
+    """One row of large K coarsens those that share its scale, and no other."""
+    inputs = make_inputs(PROBLEM, "normal", 0)
+    inputs.k[:, :, 70] *= np.float16(64)
+    inputs.v[:, :, 70] *= np.float16(512)
+    whole, blocks = (error(Numerics(quantised=Quantisation(rows=rows)), PROBLEM, inputs) for rows in (0, 64))
+    assert blocks < 0.8 * whole
+    for rows in (0, 1, 64, 200, 1000):
+        np.testing.assert_array_equal(dequantised(inputs.k, Quantisation(rows=rows)), quantised(inputs.k, rows))
+    few = dequantised(inputs.k, Quantisation(rows=64))
+    whole_head = dequantised(inputs.k, Quantisation())
+    np.testing.assert_array_equal(few[:, :, 70], whole_head[:, :, 70])
+    assert np.abs(few - inputs.k)[:, :, 128:].max() < np.abs(whole_head - inputs.k)[:, :, 128:].max()
+
+
+def test_quantised_blocks_hold_their_largest_and_nothing_out_of_nothing() -> None:
+    array = np.zeros((1, 1, 6, 4), np.float16)
+    array[0, 0, 0], array[0, 0, 4, 1] = (448, 3, -1, 0.001), 6e-8
+    found = dequantised(array, Quantisation(rows=2))
+    assert found[0, 0, 0].tolist() == [448.0, 3.0, -1.0, 0.0]  # with a scale of 1: 0.001 is less than 2**-10
+    assert not found[0, 0, 2:4].any()
+    assert found[0, 0, 4, 1] == pytest.approx(float(array[0, 0, 4, 1]))
+    tiny = np.full((1, 1, 1, 1), 2.0**-133).astype(ml_dtypes.bfloat16)
+    assert dequantised(tiny, Quantisation())[0, 0, 0, 0] == 0.0  # its scale would be 0
+
+
+def test_a_half_accumulator_rounds_every_sixteen_terms() -> None:
+    """2048 and ones: past it float16 counts in twos, and of 16 ones each, all are seen; one at a time, none."""
+    problem = Problem(1, 1, 1, 16, seq_kv=32, scale=0.0)
+    inputs = make_inputs(problem, "normal", 0)
+    inputs.v[...] = 1.0
+    inputs.v[0, 0, 0] = 2033.0
+    out = intended_output(*vars(inputs).values(), scale=0.0, causal=False, numerics=Numerics(accumulate="float16"))
+    assert out[0, 0, 0, 0] == np.float16((2033 + 15 + 16) / 32)
+    inputs.v[0, 0, 31] = 2.0  # 2048 + 17 is rounded to 2064 or 2066, to the even
+    out = intended_output(*vars(inputs).values(), scale=0.0, causal=False, numerics=Numerics(accumulate="float16"))
+    assert out[0, 0, 0, 0] == np.float16(2064 / 32)
+
+
+def test_declared_numerics_that_overflow_leave_limits_for_those_that_do_not() -> None:
+    problem = Problem(1, 2, 64, 64)
+    inputs = make_inputs(problem, "huge", 0)
+    half = Numerics(accumulate="float16")
+    overflown = intended_output(*vars(inputs).values(), scale=problem.scale, causal=False, numerics=half)
+    assert not np.isfinite(overflown).all()
+    assert judge_output(problem, inputs, overflown, half).status is Status.NOT_FINITE
+    good = intended_output(*vars(inputs).values(), scale=problem.scale, causal=False, numerics=Numerics())
+    assert judge_output(problem, inputs, good, half).status is Status.PASSED
+
+
+@pytest.mark.parametrize(
+    ("numerics", "message"),
+    [
+        (Numerics(accumulate="bfloat16"), "accumulate must be float32 or float16, not 'bfloat16'"),
+        (Numerics(probabilities="float8"), "probabilities must be one of problem, float32, float16"),
+        (Numerics(probability_scale=2.0), "must be 1 for 'problem'"),
+        (Numerics(probabilities=FLOAT8, probability_scale=0.0), "a positive number of float8_e4m3fn"),
+        (Numerics(probabilities=FLOAT8, probability_scale=512.0), "at most 448, not 512"),
+        (Numerics(quantised=Quantisation("int8")), "quantised.dtype must be float8_e4m3fn, not 'int8'"),
+        (Numerics(quantised=Quantisation(rows=-1)), "quantised.rows must be a number of rows"),
+    ],
+)
+def test_what_is_not_emulated_is_named(numerics: Numerics, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_numerics(numerics)
+
+
+@pytest.mark.parametrize("subject", DECLARED_LESS, ids=lambda subject: subject.name)
+def test_less_is_allowed_to_whoever_declares_it_and_to_nobody_else(subject: Implementation) -> None:
+    inputs = make_inputs(PROBLEM, "normal", 0)
+    out = subject.compute(PROBLEM, inputs)
+    assert subject.numerics is not None
+    assert judge_output(PROBLEM, inputs, out, subject.numerics).status is Status.PASSED
+    assert judge_output(PROBLEM, inputs, out, Numerics()).status is Status.INCORRECT
+
+
+def test_a_scale_a_head_is_no_scale_for_64_rows() -> None:
+    """Who declares the finer quantisation and does the coarser is found out where it matters."""
+    inputs = make_inputs(PROBLEM, "normal", 0)
+    inputs.v[:, :, 70] *= np.float16(512)
+    inputs.k[:, :, 70] *= np.float16(64)
+    whole, blocks = (subject for subject in DECLARED_LESS if "a scale" in subject.name)
+    assert whole.numerics is not None
+    assert blocks.numerics is not None
+    assert judge_output(PROBLEM, inputs, blocks.compute(PROBLEM, inputs), blocks.numerics).status is Status.PASSED
+    assert judge_output(PROBLEM, inputs, whole.compute(PROBLEM, inputs), whole.numerics).status is Status.PASSED
+    assert judge_output(PROBLEM, inputs, whole.compute(PROBLEM, inputs), blocks.numerics).status is Status.INCORRECT
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", ["normal", "needle", "uniform", "ramp", "nan_heads"])
+def test_a_sample_of_the_calibration_no_correct_implementation_is_rejected(kind: str, dtype: str) -> None:
+    problem = Problem(1, 4, 72, 64, kv_heads=2, causal=kind != "uniform", dtype=dtype)
+    inputs = make_inputs(problem, kind, 0)
+    for subject in CORRECT:
+        found = judge_output(
+            problem, inputs, subject.compute(problem, inputs), subject.numerics or Numerics(), subject.orders
+        )
+        assert found.status is Status.PASSED, f"{subject.name}: {found.reason}"
+
+
+def test_a_sample_of_the_calibration_worse_arithmetic_is_rejected() -> None:
+    """On the mission's length, where honest rounding averages out; see the committed record for all of it."""
+    problem = Problem(1, 2, 512, 64)
+    inputs = make_inputs(problem, "normal", 0)
+    passed = [
+        s.name
+        for s in WORSE
+        if judge_output(problem, inputs, s.compute(problem, inputs), Numerics()).status == "PASSED"
+    ]
+    assert passed == []

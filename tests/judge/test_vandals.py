@@ -1,0 +1,144 @@
+"""Callables that harm what is around them: each has its status, nothing is left running, and nobody else is touched."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from vandals import CATALOGUE, FIRST_SEQ, LEFT
+
+from sdpalab.judge import Case, CaseSpec, Status, guarded, judge_candidate
+from sdpalab.problem import Problem
+
+FILE = Path(__file__).parent / "vandals.py"
+NAMES = [vandal.__name__ for vandal in CATALOGUE]
+UNCONFINED = """
+import importlib.util, json, sys
+spec = importlib.util.spec_from_file_location("guard", {guard!r})
+guard = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(guard)
+guard._enter_namespaces = lambda: False
+guard.main(json.loads(sys.argv[1]))
+"""
+
+
+def have_namespaces() -> bool:
+    """Whether this machine lets a process have namespaces of its own."""
+    with contextlib.suppress(OSError):
+        return subprocess.run(["unshare", "-Urmp", "true"], capture_output=True).returncode == 0
+    return False
+
+
+@pytest.fixture
+def unconfined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose kernel refuses namespaces."""
+    script = tmp_path / "guard.py"
+    script.write_text(UNCONFINED.format(guard=str(guarded._GUARD)))
+    monkeypatch.setattr(guarded, "_GUARD", script)
+
+
+def judged(names: list[str], timeout: float = 10.0) -> dict[str, Case]:
+    """One judgement of some entries, by one worker as long as it lives."""
+    specs = [CaseSpec(name, Problem(1, 2, FIRST_SEQ + NAMES.index(name), 64)) for name in names]
+    return {case.name: case for case in judge_candidate(f"{FILE}:catalogue", specs, workers=1, timeout=timeout).cases}
+
+
+def left_behind() -> list[str]:
+    """Processes that a vandal left, from wherever they are seen."""
+    found = []
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if comm.read_text().strip() == LEFT:
+                found.append(comm.parent.name)
+    return found
+
+
+def nothing_left() -> bool:
+    """Whether all of them are gone, within a few seconds."""
+    end = time.monotonic() + 10
+    while (found := left_behind()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return not found
+
+
+@pytest.fixture(scope="module")
+def cases() -> dict[str, Case]:
+    if not have_namespaces():
+        pytest.skip("this machine's kernel refuses namespaces: a candidate is confined less here (docs/judge.md)")
+    return judged(NAMES)
+
+
+EXPECTED = {
+    "leaves_daemons": (Status.PASSED, ""),
+    "fills_its_folder": (Status.CRASHED, r"OSError: .*(No space left|File too large)"),
+    "floods_the_pipe": (Status.PASSED, ""),
+    "kills_its_parent": (Status.PASSED, ""),
+    "changes_files": (Status.INCORRECT, "all zeros"),
+    "calls_home": (Status.INCORRECT, "all zeros"),
+    "bombs": (Status.CRASHED, r"it had \d+ processes, and at most 64 are allowed"),
+    "hoards_memory": (Status.CRASHED, r"it held \d+\.\d GiB, and at most 16\.0 are allowed"),
+    "aborts": (Status.CRASHED, "SIGABRT"),
+    "stops_itself": (Status.TIMED_OUT, "no answer within 10 s"),
+    "closes_its_pipes": (Status.CRASHED, "its end of the wire closed"),
+    "good": (Status.PASSED, ""),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_vandal_has_its_status(cases: dict[str, Case], name: str) -> None:
+    case, (status, words) = cases[name], EXPECTED[name]
+    assert case.status is status, case.reason
+    assert re.search(words, case.reason)
+    assert "\x1b" not in case.reason
+
+
+@pytest.mark.slow
+def test_nothing_is_left_running(cases: dict[str, Case]) -> None:
+    assert nothing_left(), left_behind()
+
+
+@pytest.mark.slow
+def test_who_comes_after_them_is_judged_as_if_alone(cases: dict[str, Case]) -> None:
+    assert cases["good"] == judged(["good"])["good"]
+
+
+@pytest.mark.slow
+def test_without_namespaces_what_is_left_is_hunted_down(unconfined: None) -> None:
+    found = judged(["leaves_daemons", "bombs", "good"])
+    assert {name: case.status for name, case in found.items()} == {
+        "leaves_daemons": Status.PASSED,
+        "bombs": Status.CRASHED,
+        "good": Status.PASSED,
+    }
+    assert "processes, and at most 64" in found["bombs"].reason
+    assert found["good"].run["confinement"] == "processes"
+    assert nothing_left(), left_behind()
+
+
+def test_the_descriptors_of_the_guard_are_not_inherited(tmp_path: Path) -> None:
+    file = tmp_path / "lists.py"
+    file.write_text(
+        "import os\n"
+        "def lists(q, k, v, *, scale, causal):\n"
+        "    open_fds = [os.readlink(f'/proc/self/fd/{fd}') for fd in map(int, os.listdir('/proc/self/fd')) if fd > 2\n"
+        "                and os.path.islink(f'/proc/self/fd/{fd}')]\n"
+        "    raise ValueError(sum(name.startswith('pipe:') for name in open_fds))\n"
+    )
+    (case,) = judge_candidate(str(file), [CaseSpec("one", Problem(1, 1, 8, 32))]).cases
+    assert "ValueError: 2 (" in case.reason  # the two pipes of the wire
+
+
+def test_guard_needs_nothing_but_the_standard_library() -> None:
+    code = (
+        "import json, runpy, sys; runpy.run_path(sys.argv[1], run_name='guard'); print(json.dumps(list(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, guarded._GUARD], capture_output=True, text=True)
+    loaded = json.loads(done.stdout)
+    assert not [name for name in loaded if name.partition(".")[0] in ("sdpalab", "numpy", "torch", "site")]

@@ -1,0 +1,197 @@
+"""The cluster kernel: right on every shape, clean in every order, built as it says, and its bugs are found."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from checking import assert_computes, judged, resources_of, run
+from cluster_attention import CLUSTER_ATTENTION, smem_bytes
+from cluster_bugs import BUGS, ONE_KEY, RAGGED, Bug, planted
+
+from sdpalab import sim
+from sdpalab.build import Build, BuildError, build
+from sdpalab.build.gate import check
+from sdpalab.build.sass import disassemble
+from sdpalab.inputs import make_inputs
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import CudaKernel, UnsupportedProblem
+from sdpalab.problem import MISSION, Problem
+from sdpalab.run import SimulatedExecutor
+from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES, default_arch
+from sdpalab.sim.counters import Counters
+
+DEFAULT = CLUSTER_ATTENTION.default_config
+TWO_STAGES = DEFAULT.but(NUM_STAGES=2)
+ARCH = default_arch(CLUSTER_ATTENTION)
+STRICT = (*sim.CHECKS, "strict")
+
+SHAPES = [
+    Problem(1, 1, 1, 64),
+    Problem(2, 1, 64, 64, seq_kv=128),
+    Problem(1, 2, 65, 64, kv_heads=1, seq_kv=200),
+    Problem(1, 1, 130, 64, seq_kv=129, causal=True),
+    Problem(1, 1, 33, 64, seq_kv=700),
+    Problem(1, 2, 70, 64, dtype="bfloat16", kv_heads=1, causal=True),
+    Problem(1, 1, 40, 64, seq_kv=150, scale=-0.3),
+    Problem(1, 1, 40, 64, scale=0.0, causal=True),
+]
+
+
+def built(problem: Problem = MISSION, kernel: CudaKernel = CLUSTER_ATTENTION) -> Build:
+    (step,) = kernel.launch_plan(problem).steps
+    assert step.module is not None
+    return build(step.module, ARCH)
+
+
+def found(kernel: CudaKernel, problem: Problem, **options: Any) -> set[str]:
+    """Kinds of what is wrong with one run: of hazards, ``deadlock``, or ``wrong`` if the judge refuses the numbers."""
+    kinds: set[str] = set()
+
+    def note(_: Build, report: sim.Report) -> None:
+        kinds.update(hazard.kind for hazard in report.hazards)
+
+    try:
+        result = run(kernel, problem, TWO_STAGES, checks=STRICT, max_steps=20_000, on_launch=note, **options)
+    except sim.Deadlock:
+        return {"deadlock"}
+    if not kinds and judged(kernel, problem, result).status is not Status.PASSED:
+        kinds.add("wrong")
+    return kinds
+
+
+@pytest.mark.parametrize("problem", SHAPES, ids=lambda problem: problem.label)
+def test_computes_attention(problem: Problem) -> None:
+    assert_computes(CLUSTER_ATTENTION, problem)
+
+
+@pytest.mark.parametrize("kind", ["ramp", "reverse_ramp", "large_logits"])
+def test_halves_of_different_size_are_merged(kind: str) -> None:
+    assert_computes(CLUSTER_ATTENTION, Problem(1, 1, 64, 64, seq_kv=140), TWO_STAGES, kind=kind)
+
+
+@pytest.mark.parametrize(
+    "problem", [RAGGED, ONE_KEY, Problem(1, 1, 70, 64, causal=True)], ids=lambda problem: problem.label
+)
+def test_right_and_clean_in_every_order(problem: Problem) -> None:
+    for schedule, async_mode in product(SCHEDULES, ASYNC_MODES):
+        options = {"schedule": schedule, "async_mode": async_mode, "checks": STRICT}
+        assert_computes(CLUSTER_ATTENTION, problem, TWO_STAGES, **options)
+
+
+def test_one_key_is_the_output_exactly_though_one_block_has_none() -> None:
+    result = run(CLUSTER_ATTENTION, ONE_KEY)
+    assert not result.hazards
+    assert np.array_equal(result.outputs["o"], np.broadcast_to(make_inputs(ONE_KEY).v, ONE_KEY.q_shape))
+
+
+def test_nothing_past_the_end_of_a_head_is_used() -> None:
+    # Tiles reach past the end of the first head into the second's Q, K and V, which are NaN.
+    problem = Problem(1, 2, 37, 64, seq_kv=101)
+    plan = CLUSTER_ATTENTION.launch_plan(problem)
+    draw = np.random.default_rng(3)
+    shapes = {"q": problem.q_shape, "k": problem.kv_shape, "v": problem.kv_shape}
+    inputs = {name: draw.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+    clean = SimulatedExecutor(ARCH).run(plan, inputs).outputs["o"]
+    for array in inputs.values():
+        array[:, 1] = np.nan
+    spoilt = SimulatedExecutor(ARCH).run(plan, inputs).outputs["o"]
+    assert np.array_equal(spoilt[:, 0], clean[:, 0])
+    assert np.isnan(spoilt[:, 1]).all()
+
+
+def test_everything_is_read_once_a_cluster_and_without_a_bank_conflict() -> None:
+    problem = Problem(1, 1, 64, 64, seq_kv=256)
+    counted: list[Counters] = []
+
+    def note(_: Build, report: sim.Report) -> None:
+        assert report.counters is not None
+        counted.append(report.counters)
+
+    run(CLUSTER_ATTENTION, problem, counters=True, on_launch=note)
+    (counters,) = counted
+    rows = problem.seq_q + 2 * problem.seq_kv  # Q, though two blocks have it; each block's own half of K and V
+    assert counters.total("sectors", "async") == rows * problem.head_dim * 2 // 32
+    assert counters.tensor_flops == problem.flops
+    assert counters.total("sectors") == counters.total("ideal_sectors")
+    assert counters.total("wavefronts") == counters.total("ideal_wavefronts")
+
+
+def test_the_algorithm_is_in_the_ptx() -> None:
+    ptx = built().ptx.decode()
+    assert ptx.count("multicast::cluster") == 1
+    assert ptx.count("cp.async.bulk.tensor.4d") == 1 + 4  # K and V, at the start and when a stage is free
+    assert ptx.count("mapa.shared::cluster") == 2
+    assert ptx.count("st.shared::cluster.v4.f32") == 8 + 1
+    assert ptx.count("barrier.cluster.arrive") == ptx.count("barrier.cluster.wait.acquire") == 2
+    assert ptx.count("wgmma.mma_async") == 2 * (4 + 4)  # S and O, in the loop and around it
+    assert not re.search(r"\bbar\.sync|\b(ld|st)\.local|\bcall\b|ld\.global", ptx)
+    assert ptx.count("st.global.v4") == 4
+
+
+def test_the_algorithm_is_in_the_sass() -> None:
+    sass = disassemble(built())
+    assert len(re.findall(r"UTMALDG\.4D\.MULTICAST", sass)) == 1
+    assert len(re.findall(r"UTMALDG\.4D ", sass)) == 4
+    assert len(re.findall(r"UCGABAR_ARV", sass)) == len(re.findall(r"UCGABAR_WAIT", sass)) == 2
+    assert len(re.findall(r"HGMMA\.64x64x16\.F32 ", sass)) == 16
+    # In the loop both products are issued, one is waited for, the weights are computed, the other is waited for.
+    order = re.findall(r"HGMMA|MUFU\.EX2|DEPBAR\.LE gsb0, 0x[01]", sass)
+    first, second = order.index("DEPBAR.LE gsb0, 0x1"), len(order) - order[::-1].index("DEPBAR.LE gsb0, 0x0") - 6
+    assert order[first - 8 : first] == ["HGMMA"] * 8
+    assert order[first + 1 : second] == ["MUFU.EX2"] * (32 + 2)
+    assert order[second : second + 2] == ["DEPBAR.LE gsb0, 0x0", "HGMMA"]
+
+
+@pytest.mark.parametrize("config", CLUSTER_ATTENTION.configs, ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_static_gate(config: Any, causal: bool) -> None:
+    problem = MISSION.with_(causal=causal)
+    used = resources_of(CLUSTER_ATTENTION, problem, config, ARCH)
+    gate = check(used, CLUSTER_ATTENTION.static_limits(problem))
+    assert gate.ok, gate.failures
+    assert "injected" not in built(problem).log  # of ptxas: a wgmma.fence in the wrong place
+
+
+def test_smem_bytes_is_what_the_kernel_touches() -> None:
+    (step,) = CLUSTER_ATTENTION.launch_plan(RAGGED).steps
+    assert step.dynamic_smem == smem_bytes(RAGGED, DEFAULT)
+    assert not run(CLUSTER_ATTENTION, RAGGED).hazards
+    assert any("out-of-bounds" in hazard for hazard in run(CLUSTER_ATTENTION, RAGGED, less_smem=8).hazards)
+
+
+@pytest.mark.parametrize(
+    ("problem", "stages", "reason"),
+    [
+        (Problem(1, 1, 8, 128), 4, "supports head_dim 64, not 128"),
+        (Problem(1, 1, 8, 64, scale=-3e38), 4, "scale=-3e+38 does not fit"),
+        (Problem(1, 70000, 8, 64), 4, "at most 65535, not 70000"),
+        (MISSION, 1, "NUM_STAGES must be 2 to 8, not 1"),
+    ],
+    ids=["head_dim", "scale", "heads", "stages"],
+)
+def test_what_it_does_not_compute_has_a_reason(problem: Problem, stages: int, reason: str) -> None:
+    with pytest.raises(UnsupportedProblem, match=re.escape(reason)):
+        CLUSTER_ATTENTION.launch_plan(problem, DEFAULT.but(NUM_STAGES=stages))
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "stages", "message"),
+    [(128, 4, "HEAD_DIM is 64"), (64, 1, "NUM_STAGES is 2 to 8"), (64, 9, "NUM_STAGES is 2 to 8")],
+)
+def test_the_source_refuses_it_too(head_dim: int, stages: int, message: str) -> None:
+    module = CLUSTER_ATTENTION.module(Problem(1, 1, 64, head_dim), DEFAULT.but(NUM_STAGES=stages))
+    with pytest.raises(BuildError) as refused:
+        build(module, ARCH)
+    assert message in f"{refused.value} {refused.value.log}"
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_the_bug_is_found(bug: Bug) -> None:
+    kernel = planted(bug)
+    assert bug.kind in found(kernel, bug.problem)
+    if bug.kind not in ("wrong", "deadlock"):  # another order may show it in another way, but not hide it
+        assert found(kernel, bug.problem, schedule="reverse", async_mode="early")

@@ -1,0 +1,83 @@
+"""What must not be done with CTA barriers: each rule broken, and uses that look alike and are right."""
+
+from __future__ import annotations
+
+import pytest
+
+from sdpalab import sim
+
+SCHEDULES = ("lockstep", "forward", "reverse", "random")
+
+
+def found(body: str, schedule: str, threads: int = 128, grid: int = 2) -> list[str]:
+    """Messages of kind ``barrier``; %p0 to %p3 are the first four warps."""
+    text = (
+        ".version 8.0\n.target sm_80\n.address_size 64\n.entry k()\n{\n.reg .b32 %r<9>; .reg .pred %p<9>, %q<3>;\n"
+        "mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 5; and.b32 %r2, %r0, 31; setp.lt.u32 %q0, %r2, 16;\n"
+        + "".join(f"setp.eq.u32 %p{warp}, %r1, {warp};\n" for warp in range(4))
+        + f"setp.ne.u32 %p4, %r1, 0;\n{body}\nret;\n}}\n"
+    )
+    try:
+        hazards = sim.launch(text, "k", grid, threads, [], schedule=schedule).hazards
+    except sim.Deadlock as error:
+        hazards = list(error.hazards)
+    assert {hazard.kind for hazard in hazards} <= {"barrier"}
+    return [hazard.message for hazard in hazards]
+
+
+WRONG = {
+    "no multiple of a warp": ("bar.sync 1, 100;", "given 100 threads, which is no multiple of the 32"),
+    "more than the block": ("bar.sync 1, 160;", "given 160 threads, and the block has 128"),
+    "no such barrier": ("mov.u32 %r5, 16;\nbar.sync %r5;", "barrier 16 does not exist"),
+    "an arrival without a count": ("bar.arrive 1;", "without a number of threads"),
+    "two counts": ("@%p0 bar.sync 1, 128;\n@%p1 bar.sync 1, 96;", "in the same phase"),
+    "the whole block and part of it": ("@!%p0 bar.sync 1;\n@%p0 bar.sync 1, 96;", "in the same phase"),
+    "twice": ("@%p0 bar.arrive 1, 128;\n@%p0 bar.arrive 1, 128;", "again, before the phase is complete"),
+    "parts of a warp": ("@%q0 bar.sync 0;\n@!%q0 bar.sync 0;", "part of a warp is at barrier 0, and part at bar.sync"),
+    "a reduction beside a wait": (
+        "@%p0 bar.red.popc.u32 %r5, 0, %q0;\n@!%p0 bar.sync 0;",
+        "only one of the two is a reduction",
+    ),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", WRONG)
+def test_a_broken_rule_is_reported(name: str, schedule: str) -> None:
+    body, says = WRONG[name]
+    assert any(says in message for message in found(body, schedule)), found(body, schedule)
+
+
+RIGHT = {
+    "the same count said in two ways": "@%p0 bar.sync 1, 128;\n@!%p0 bar.sync 1;",
+    "a producer and a consumer": "@%p0 bar.arrive 1, 64;\n@%p1 bar.sync 1, 64;",
+    "one phase after another with another count": (
+        "@%p0 bar.sync 1, 64;\n@%p1 bar.sync 1, 64;\nbar.sync 0;\n@%p4 bar.sync 1, 96;"
+    ),
+    "two arrivals with the phase between": (
+        "@%p0 bar.arrive 1, 64;\n@%p1 bar.sync 1, 64;\n@%p1 bar.arrive 2, 64;\n@%p0 bar.sync 2, 64;\n"
+        "@%p0 bar.arrive 1, 64;\n@%p1 bar.sync 1, 64;"
+    ),
+    "parts of a warp at an unaligned barrier": "@%q0 barrier.sync 0;\n@!%q0 barrier.sync 0;",
+    "reductions by two instructions": "@%p0 bar.red.popc.u32 %r5, 0, %q0;\n@!%p0 bar.red.and.pred %q1, 0, %q0;",
+    "who has exited": "@%p3 exit;\nbar.sync 0;",
+    "fifteen barriers": "".join(f"bar.sync {name}, 128;\n" for name in range(16)),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_allowed_is_not_reported(name: str, schedule: str) -> None:
+    assert found(RIGHT[name], schedule) == []
+    assert found(RIGHT[name], schedule, grid=300) == []
+
+
+def test_more_threads_than_the_count_in_one_step() -> None:
+    """One after the other, two pairs of warps complete a phase each; in one step it shows that four meet."""
+    (message,) = found("bar.sync 1, 64;", "lockstep")
+    assert "128 threads are at barrier 1, which is given 64" in message
+
+
+def test_a_block_that_is_no_whole_number_of_warps() -> None:
+    for schedule in SCHEDULES:
+        assert found("bar.sync 0;\nbar.sync 1, 128;", schedule, threads=100) == []

@@ -1,0 +1,44 @@
+"""vabsdiff2 and vabsdiff4, against the differences of their parts as Python integers."""
+
+import pytest
+from ptx_snippets import run, signed, triples
+
+from sdpalab import sim
+
+
+def parts(word, bits, is_signed):
+    pieces = [word >> shift & (1 << bits) - 1 for shift in range(0, 32, bits)]
+    return [signed(piece, bits) if is_signed else piece for piece in pieces]
+
+
+@pytest.mark.parametrize("many", [2, 4])
+@pytest.mark.parametrize("types", ["u32.u32.u32", "u32.s32.s32", "s32.s32.u32", "s32.u32.s32"])
+@pytest.mark.parametrize("form", ["", ".sat", ".add"])
+def test_absolute_differences(many, types, form):
+    a, b, c = triples(32)
+    to, first, second = (name[0] == "s" for name in types.split("."))
+    bits = 32 // many
+    (d,) = run(f"vabsdiff{many}.{types}{form} %d, %a, %b, %c;", {"d": "u32"}, a=("u32", a), b=("u32", b), c=("u32", c))
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if to else (0, 2**bits - 1)
+    for x, y, z, got in zip(a, b, c, d.tolist(), strict=True):
+        found = [abs(u - v) for u, v in zip(parts(x, bits, first), parts(y, bits, second), strict=True)]
+        if form == ".add":
+            want = (z + sum(found)) % 2**32
+        else:
+            if form == ".sat":
+                found = [min(max(value, low), high) for value in found]
+            want = sum((value % 2**bits) << bits * place for place, value in enumerate(found))
+        assert got == want
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vabsdiff4.u32.u32.u32.sat.add %d, %a, %a, %a;",
+        "vabsdiff4.u16.u32.u32 %d, %a, %a, %a;",
+        "vabsdiff4.u32 %d, %a, %a;",
+    ],
+)
+def test_other_forms_are_refused(line):
+    with pytest.raises(sim.UnsupportedInstruction, match="vabsdiff4"):
+        run(line, {"d": "u32"}, a=("u32", [1]))
