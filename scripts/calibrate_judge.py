@@ -208,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record = {
         "campaign": "calibration of the judge",
         "commit": commit,
-        "changed_since": bool(_git("status", "--porcelain", "--", "src", "tests/judge/implementations.py")),
+        "changed_since": bool(_git("status", "--porcelain", "--", "src", "tests/judge", TRITON_KERNEL)),
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": "python scripts/calibrate_judge.py",
         "python": platform.python_version(),

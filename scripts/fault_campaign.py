@@ -5,7 +5,7 @@
 - ``kills``: SIGKILL for one of the judge's processes (a guard, a candidate's process, an executor), drawn at random, at
   a random moment of a judgement. A case is then PASSED, with the very record it has when nobody disturbs, or
   INFRA_ERROR; none is missing, and no process is left.
-- ``no_space``: a build cache of 64 KiB, in a file system of its own.
+- ``no_space``: a build cache of 16 KiB, in a file system of its own.
 - ``no_compiler``: an environment in which NVRTC cannot be imported.
 - ``repeats``: the same candidate, judged again and again: the same verdict each time.
 
@@ -43,7 +43,7 @@ SECONDS = 60.0
 """What every fault may take until there is a verdict."""
 
 CANDIDATES = ("scalar", str(ROOT / "examples" / "my_callable.py"))
-SPECS = tuple(CaseSpec(f"seed {seed}", Problem(1, 1, 8, 32), seed=seed) for seed in range(3))
+SPECS = tuple(CaseSpec(f"seed {seed}", Problem(1, 2, 96, 64), seed=seed) for seed in range(4))
 _ROLES = {"guard.py": "guard", "sdpalab.judge.worker": "candidate", "sdpalab.judge.executor": "executor"}
 
 
@@ -126,8 +126,10 @@ def _left() -> int:
 def no_space() -> dict[str, Any]:
     """A judgement whose build cache has no room for a build: it is not needed for a verdict."""
     with tempfile.TemporaryDirectory() as folder:
-        mount = 'mount -t tmpfs -o size=64k none "$SDPALAB_CACHE_DIR" && exec "$0" "$@"'
-        return _judged(["unshare", "-Urm", "sh", "-c", mount], {"SDPALAB_CACHE_DIR": folder}, 0, "PASSED")
+        mount = 'mount -t tmpfs -o size=16k none "$SDPALAB_CACHE_DIR" && "$0" "$@"; code=$?'
+        mount += '; echo builds in the cache: $(ls "$SDPALAB_CACHE_DIR" | grep -c sm_89) >&2; exit $code'
+        fault = _judged(["unshare", "-Urm", "sh", "-c", mount], {"SDPALAB_CACHE_DIR": folder}, 0, "PASSED")
+    return {**fault, "ok": fault["ok"] and fault["said"] == ["builds in the cache: 0"]}
 
 
 def no_compiler() -> dict[str, Any]:
@@ -141,7 +143,7 @@ def no_compiler() -> dict[str, Any]:
 
 
 def _judged(before: list[str], environment: Mapping[str, str], code: int, status: str) -> dict[str, Any]:
-    """Judge ``scalar`` as a user does, with a changed environment; ``ok`` if exit code and all statuses are as given."""
+    """Judge ``scalar`` as a user does; ``ok`` if the exit code and all statuses are as given."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "verdict.json")
         command = [sys.executable, "-m", "sdpalab", "judge", "scalar", "--shape", "1,1,8,32", "--json", str(report)]

@@ -49,17 +49,26 @@ def honest(problem: Problem, q: Array, k: Array, v: Array) -> Array:
     return intended_output(q, k, v, scale=problem.scale, causal=problem.causal, numerics=Numerics())
 
 
-def judged(problem: Problem, seed: int, store: ArrayStore, compute: Callable[..., Array], ptx: str) -> Case:
+def judged(
+    problem: Problem,
+    seed: int,
+    store: ArrayStore,
+    compute: Callable[..., Array],
+    ptx: str,
+    *,
+    kind: str = "normal",
+    numerics: Numerics | None = None,
+) -> Case:
     """One case, judged by the judge on what ``compute`` makes of the inputs."""
-    inputs = make_inputs(problem, "normal", seed)
+    inputs = make_inputs(problem, kind, seed)
     out = compute(problem, inputs.q, inputs.k, inputs.v)
-    about = {"device": "simulator sm_89", "config": "BLOCK_M=64", "numerics": asdict(Numerics())}
+    about = {"device": "simulator sm_89", "config": "BLOCK_M=64", "numerics": asdict(numerics or Numerics())}
     found = evaluate(problem, inputs, about, {"ptx_sha256": [ptx]}, {"first": out, "second": out})
     digests = {name: store.put(array) for name, array in {**vars(inputs), **found.arrays}.items()}
     return Case(
-        f"{problem.label} seed {seed}",
+        f"{problem.label} {kind} seed {seed}",
         problem,
-        "normal",
+        kind,
         seed,
         found.status,
         found.reason,

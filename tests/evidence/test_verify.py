@@ -385,6 +385,15 @@ def test_a_manifest_of_any_shape_is_a_finding_and_no_crash(unpacked: Path, files
     assert not verify_bundle(unpacked).accepted
 
 
+def test_a_bundle_of_another_format_is_sent_to_its_own_verifier(unpacked: Path) -> None:
+    manifest = json.loads((unpacked / "manifest.yaml").read_text())
+    manifest["format"] = 1
+    manifest["digest"] = verify.manifest_digest(manifest)
+    (unpacked / "manifest.yaml").write_bytes(verify.canonical(manifest))
+    said = "manifest.yaml: format 1, and this verifier knows format 2; the verify.py in the bundle"
+    assert [finding.startswith(said) for finding in verify_bundle(unpacked).findings] == [True]
+
+
 def test_of_equal_errors_any_place_is_the_worst() -> None:
     import numpy as np
 

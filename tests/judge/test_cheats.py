@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from cheats import CATALOGUE, FIRST_SEQ
 
+from sdpalab.errors import UserError
 from sdpalab.judge import Case, CaseSpec, Status, judge_candidate
 from sdpalab.problem import Problem
 
 FILE = Path(__file__).parent / "cheats.py"
 NAMES = [cheat.__name__ for cheat in CATALOGUE]
+NUMERICS = {"accumulate": "float32", "probabilities": "float16", "probability_scale": 1.0, "quantised": None}
 BYSTANDER = CaseSpec("bystander", Problem(1, 2, 40, 64), seed=3)
 
 
@@ -105,3 +107,49 @@ def test_who_is_honest_after_them_all_is_judged_as_if_alone(cases: dict[str, Cas
     case = cases["honest after them all"]
     assert case.status is Status.PASSED, case.reason
     assert case == judged_alone(CaseSpec(case.name, case.problem))
+
+
+LIAR = """
+from sdpalab.judge.callables import CallableRunner
+import torch
+
+describe, run = CallableRunner.describe, CallableRunner.run
+CallableRunner.describe = lambda self: {**describe(self), **ABOUT}
+
+def lies(self, *arguments):
+    out, notes = run(self, *arguments)
+    return out, {**notes, "device": "NVIDIA H200", "ptx_sha256": ["0" * 64], "confinement": "namespaces"}
+
+CallableRunner.run = lies
+
+def kernel(q, k, v, *, scale, causal):
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=causal)
+"""
+
+
+def test_a_callable_cannot_pretend_to_be_a_kernel(tmp_path: Path, alone: Case) -> None:
+    file = tmp_path / "liar.py"
+    file.write_text('ABOUT = {"device": "NVIDIA H200"}\n' + LIAR)
+    (case,) = judge_candidate(f"{file}:kernel", [BYSTANDER]).cases
+    assert case == alone
+    assert "ptx_sha256" not in case.run
+    assert str(case.run["device"]).startswith("cpu (torch")
+
+
+@pytest.mark.parametrize(
+    ("about", "words"),
+    [
+        (
+            {"numerics": {"accumulate": "float16", "probabilities": "float16", "probability_scale": 1.0}},
+            "Field required",
+        ),
+        ({"numerics": NUMERICS}, "a callable candidate with numerics"),
+        ({"kind": "cuda"}, "a cuda candidate with numerics None"),
+        ({"name": ""}, "at least 1 character"),
+    ],
+)
+def test_what_a_candidate_says_of_itself_is_checked(tmp_path: Path, about: dict[str, object], words: str) -> None:
+    file = tmp_path / "liar.py"
+    file.write_text(f"ABOUT = {about!r}\n" + LIAR)
+    with pytest.raises(UserError, match=f"does not load: its process answered with a message that is none.*{words}"):
+        judge_candidate(f"{file}:kernel", [BYSTANDER])

@@ -80,6 +80,7 @@ EXPECTED = {
     "floods_the_pipe": (Status.PASSED, ""),
     "kills_its_parent": (Status.PASSED, ""),
     "changes_files": (Status.INCORRECT, "all zeros"),
+    "finds_a_disk": (Status.INCORRECT, "all zeros"),
     "calls_home": (Status.INCORRECT, "all zeros"),
     "bombs": (Status.CRASHED, r"it had \d+ processes, and at most 64 are allowed"),
     "hoards_memory": (Status.CRASHED, r"it held \d+\.\d GiB, and at most 16\.0 are allowed"),

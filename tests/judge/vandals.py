@@ -111,6 +111,14 @@ def changes_files(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool
     return torch.zeros_like(q)
 
 
+def finds_a_disk(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
+    """Right if there is a device that it could harm; those that there are must work."""
+    with open("/dev/null", "wb") as sink, open("/dev/urandom", "rb") as source:
+        sink.write(source.read(16))
+    harmless = {"null", "zero", "full", "random", "urandom", "shm"}
+    return torch.zeros_like(q) if set(os.listdir("/dev")) == harmless else good(q, k, v, scale=scale, causal=causal)
+
+
 def calls_home(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
     """Right if there is any network but its own."""
     own = all(line.split(":")[0].strip() == "lo" for line in Path("/proc/net/dev").read_text().splitlines()[2:])
@@ -138,6 +146,7 @@ CATALOGUE: tuple[Callable[..., Any], ...] = (
     floods_the_pipe,
     kills_its_parent,
     changes_files,
+    finds_a_disk,
     calls_home,
     bombs,
     hoards_memory,

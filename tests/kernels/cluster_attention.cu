@@ -9,7 +9,7 @@
 // and V are under way before anything else is done, also before the other CTA is known to run: with 4, at 512 keys,
 // those are all.
 //
-// Static bars (sm_90a): 0 spills, 0 stack, <= 128 registers, 82 KiB shared memory, 2 blocks an SM.
+// Static bars (sm_90a): 0 spills, 0 stack, <= 128 registers, 81 KiB shared memory, 2 blocks an SM.
 // Knob: NUM_STAGES (tiles of K, V in memory).
 
 #include "cluster.cuh"
@@ -31,7 +31,7 @@ constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 constexpr int TILE_BYTES = BLOCK_N * HEAD_DIM * 2;
 
 static_assert(HEAD_DIM == PANEL_COLUMNS, "HEAD_DIM is 64: a tile is one panel of the swizzle");
-static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 8, "NUM_STAGES is 2 to 8");
+static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
 
 // What a warp of the other CTA knows of 16 rows, for each lane.
 struct Partial {

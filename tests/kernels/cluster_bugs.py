@@ -64,7 +64,7 @@ BUGS = (
     Bug("mbarriers without a fence", [("        ptx::fence_mbarrier_init_release_cluster();\n", "")], "race"),
     Bug("no barrier before the multicast", [(_START_BARRIER, "    __syncthreads();\n")], "race"),
     Bug("a multicast to oneself", [(", ALL_CTAS);", ", 1 << rank);")], "deadlock"),
-    Bug("both shares of Q in one place", [("smem_address(smem.q[share])", "smem_address(smem.q[0])")], "uninitialised"),
+    Bug("both shares of Q in one place", [("smem_address(smem.q[share])", "smem_address(smem.q[0])")], "race"),
     Bug("the same share of Q from both", [("first_row + share, head", "first_row, head")], "wrong"),
     Bug("the bytes of one share of Q", [("q_full, Q_BYTES)", "q_full, Q_BYTES / CLUSTER)")], "mbarrier"),
     Bug("sent to oneself", [(f"{_O_THERE} ^ 1", _O_THERE)], "wrong"),
@@ -73,6 +73,12 @@ BUGS = (
         "the other half under its own maximum",
         [("softmax_weight(other_max[half], softmax[half].max", "softmax_weight(other_max[half], other_max[half]")],
         "wrong",
+    ),
+    Bug(
+        "no wait for Q without keys",
+        [("    mbarrier_wait(smem.q_full, 0);", "    if (tiles > 0) mbarrier_wait(smem.q_full, 0);")],
+        "cluster",
+        ONE_KEY,
     ),
     Bug(
         "gone without keys",

@@ -1,4 +1,4 @@
-"""The cluster kernel: right on every shape, clean in every order, built as it says, and its bugs are found."""
+"""The cluster kernel: right on every shape, clean in every order, built as it says."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checking import assert_computes, judged, resources_of, run
+from checking import assert_computes, resources_of, run
 from cluster_attention import CLUSTER_ATTENTION, smem_bytes
-from cluster_bugs import BUGS, ONE_KEY, RAGGED, Bug, planted
+from cluster_bugs import ONE_KEY, RAGGED
 
 from sdpalab import sim
 from sdpalab.build import Build, BuildError, build
 from sdpalab.build.gate import check
 from sdpalab.build.sass import disassemble
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.verdict import Status
-from sdpalab.kernels.kernel import CudaKernel, UnsupportedProblem
+from sdpalab.kernels.kernel import UnsupportedProblem
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run import SimulatedExecutor
 from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES, default_arch
@@ -41,26 +40,10 @@ SHAPES = [
 ]
 
 
-def built(problem: Problem = MISSION, kernel: CudaKernel = CLUSTER_ATTENTION) -> Build:
-    (step,) = kernel.launch_plan(problem).steps
+def built(problem: Problem = MISSION) -> Build:
+    (step,) = CLUSTER_ATTENTION.launch_plan(problem).steps
     assert step.module is not None
     return build(step.module, ARCH)
-
-
-def found(kernel: CudaKernel, problem: Problem, **options: Any) -> set[str]:
-    """Kinds of what is wrong with one run: of hazards, ``deadlock``, or ``wrong`` if the judge refuses the numbers."""
-    kinds: set[str] = set()
-
-    def note(_: Build, report: sim.Report) -> None:
-        kinds.update(hazard.kind for hazard in report.hazards)
-
-    try:
-        result = run(kernel, problem, TWO_STAGES, checks=STRICT, max_steps=20_000, on_launch=note, **options)
-    except sim.Deadlock:
-        return {"deadlock"}
-    if not kinds and judged(kernel, problem, result).status is not Status.PASSED:
-        kinds.add("wrong")
-    return kinds
 
 
 @pytest.mark.parametrize("problem", SHAPES, ids=lambda problem: problem.label)
@@ -169,7 +152,7 @@ def test_smem_bytes_is_what_the_kernel_touches() -> None:
         (Problem(1, 1, 8, 128), 4, "supports head_dim 64, not 128"),
         (Problem(1, 1, 8, 64, scale=-3e38), 4, "scale=-3e+38 does not fit"),
         (Problem(1, 70000, 8, 64), 4, "at most 65535, not 70000"),
-        (MISSION, 1, "NUM_STAGES must be 2 to 8, not 1"),
+        (MISSION, 1, "NUM_STAGES must be one of 2, 3, 4, not 1"),
     ],
     ids=["head_dim", "scale", "heads", "stages"],
 )
@@ -180,18 +163,10 @@ def test_what_it_does_not_compute_has_a_reason(problem: Problem, stages: int, re
 
 @pytest.mark.parametrize(
     ("head_dim", "stages", "message"),
-    [(128, 4, "HEAD_DIM is 64"), (64, 1, "NUM_STAGES is 2 to 8"), (64, 9, "NUM_STAGES is 2 to 8")],
+    [(128, 4, "HEAD_DIM is 64"), (64, 1, "NUM_STAGES is 2, 3 or 4"), (64, 5, "NUM_STAGES is 2, 3 or 4")],
 )
 def test_the_source_refuses_it_too(head_dim: int, stages: int, message: str) -> None:
     module = CLUSTER_ATTENTION.module(Problem(1, 1, 64, head_dim), DEFAULT.but(NUM_STAGES=stages))
     with pytest.raises(BuildError) as refused:
         build(module, ARCH)
     assert message in f"{refused.value} {refused.value.log}"
-
-
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_the_bug_is_found(bug: Bug) -> None:
-    kernel = planted(bug)
-    assert bug.kind in found(kernel, bug.problem)
-    if bug.kind not in ("wrong", "deadlock"):  # another order may show it in another way, but not hide it
-        assert found(kernel, bug.problem, schedule="reverse", async_mode="early")

@@ -72,16 +72,15 @@ def test_a_fence_makes_a_relaxed_arrival_pass_on_what_came_before_it():
 
 
 def test_a_deadlock_at_the_cluster_barrier():
-    half = "setp.eq.u32 %p3, %r4, 0;\n@%p3 barrier.cluster.arrive;\n@%p3 barrier.cluster.wait;\n"
+    half = "setp.eq.u32 %p3, %r4, 0;\n@%p3 barrier.cluster.arrive;\n.loc 1 7 0\n@%p3 barrier.cluster.wait;\n"
     out = np.zeros((GRID, THREADS), np.uint32)
     assert found(half, out) == []  # the other block exits, and is not waited for
-    with pytest.raises(sim.Deadlock, match="64 of 128 threads at its barrier in phase 0"):
-        found(
-            half
-            + "@!%p3 mbarrier.init.shared::cta.b64 [%r2], 1;\n@!%p3 bra S;\nbra T;\nS: "
-            + CTA_WAIT.format(0, "%r2", 0)
-            + "T:"
-        )
+    stuck = "@!%p3 mbarrier.init.shared::cta.b64 [%r2], 1;\n@!%p3 bra S;\nbra T;\nS: " + CTA_WAIT.format(0, "%r2", 0)
+    ptx = kernel(START + half + stuck + "T:") + '.file 1 "cluster.cu"\n'
+    with pytest.raises(
+        sim.Deadlock, match=r"\(cluster\.cu:7\): the cluster .* 64 of 128 threads at its barrier in phase 0"
+    ):
+        sim.launch(ptx, "k", GRID, THREADS, [out], cluster=(2, 1, 1))
 
 
 REMOTE = (
@@ -233,3 +232,19 @@ def test_each_mistake_in_the_multicast_is_found(old, new, schedule):
     except sim.Deadlock:
         return
     assert set(what) & {"race", "async", "mbarrier", "cluster"}
+
+
+def test_a_block_that_never_waits_for_a_multicast_may_be_gone_when_it_comes():
+    # The first block waits for its own copy, and the second for the first: that says nothing of the second's.
+    leave = "setp.eq.u32 %p3, %r4, 0;\n@!%p3 bra LAST;\n"
+    what, _ = multicast(
+        MULTICAST.replace(CTA_WAIT.format(0, "%r2", 0), leave + CTA_WAIT.format(0, "%r2", 0) + "LAST:\n")
+    )
+    assert "cluster" in what
+
+
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
+def test_two_multicasts_to_one_place_race(mode, schedule):
+    assert MULTICAST.count("[%r6], [%rd4") == 1
+    what, _ = multicast(MULTICAST.replace("[%r6], [%rd4", "[%r1], [%rd4"), async_mode=mode, schedule=schedule)
+    assert "race" in what

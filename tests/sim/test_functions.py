@@ -18,7 +18,7 @@ def launch(functions, body, **options):
     text = (
         f"{HEAD}{functions}\n.visible .entry k(.param .u64 out)\n{{\n"
         ".reg .b64 %a, %w<4>; .reg .b32 %t, %d, %x<9>; .reg .pred %p<4>; .shared .align 4 .b8 tile[256];\n"
-        f"mov.u32 %t, %tid.x; mov.u32 %d, 0; mul.wide.u32 %w0, %t, 4; ld.param.u64 %a, [out]; add.u64 %a, %a, %w0;\n"
+        f"mov.u32 %t, %tid.x; mov.u32 %d, 0; mul.wide.u32 %w0, %t, 4; ld.param::entry.u64 %a, [out]; add.u64 %a, %a, %w0;\n"
         f"{body}\nst.global.u32 [%a], %d;\nret;\n}}\n"
     )
     out = np.full(THREADS, 0xDEAD, np.uint32)
@@ -46,12 +46,12 @@ def test_a_parameters_bytes_can_be_read_in_every_width():
     mix = (
         ".func (.param .align 16 .b8 out[16]) mix (.param .align 8 .b8 in[24])\n{ .reg .b32 %r<4>; .reg .b16 %h<2>;"
         " .reg .b64 %l;\nld.param.v2.u32 {%r0, %r1}, [in+8]; ld.param.u8 %r2, [in+1]; ld.param.s8 %r3, [in+16];\n"
-        "ld.param.u64 %l, [in]; ld.param.u16 %h0, [in+6];\nst.param.v4.b32 [out], {%r1, %r0, %r2, %r3};"
+        "ld.param::func.u64 %l, [in]; ld.param.u16 %h0, [in+6];\nst.param.v4.b32 [out], {%r1, %r0, %r2, %r3};"
         "st.param.b16 [out+2], %h0; ret; }"
     )
     body = (
         "{ .param .align 8 .b8 a[24]; .param .align 16 .b8 r[16]; .reg .b32 %v<4>;\n"
-        "mov.b64 %w1, 0x8877665544332211; st.param.b64 [a], %w1; st.param.b32 [a+8], %t; st.param.b32 [a+12], 77;\n"
+        "mov.b64 %w1, 0x8877665544332211; st.param::func.b64 [a], %w1; st.param.b32 [a+8], %t; st.param.b32 [a+12], 77;\n"
         "st.param.b8 [a+16], 0x80; call.uni (r), mix, (a);\n"
         "ld.param.v4.b32 {%v0, %v1, %v2, %v3}, [r]; add.u32 %d, %v1, %v2; add.u32 %d, %d, %v3; add.u32 %d, %d, %v0; }"
     )

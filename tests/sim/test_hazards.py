@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from sdpalab import sim
-from sdpalab.run.sarif import RULES
 from sdpalab.sim.hazards import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -168,7 +167,7 @@ def test_a_plain_access_must_come_after_the_atomics_of_all_warps(schedule: str, 
     assert all(hazard.other is not None and "atom.shared.add.u32" in hazard.message for hazard in found)
 
 
-@pytest.mark.parametrize("order", permutations(range(3)))
+@pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_whichever_warp_updates_last(order: tuple[int, ...]) -> None:
     """Warps take turns at atomics through named barriers that order them all but the first with the reader."""
     first, second, reader = order
@@ -189,13 +188,9 @@ def test_a_plain_write_that_comes_after_all_atomics_covers_them() -> None:
         assert hazards(START + ATOMIC + rest, threads=96, schedule=schedule) == []
 
 
-# ---- the kinds are named where readers look --------------------------------------------------------------------------
-
-
-def test_the_documentation_and_the_rules_name_every_kind() -> None:
+def test_the_documentation_names_every_kind_with_an_example() -> None:
     page = (ROOT / "docs" / "simulator.md").read_text()
     rows = dict(re.findall(r"^\| `([a-z-]+)` \| ([^|]+) \|", page, re.M))
     assert set(rows) == KINDS
     for kind in KINDS:
         assert f"{kind}: " in page, f"no example of {kind}"
-    assert set(RULES) >= KINDS

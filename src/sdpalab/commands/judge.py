@@ -116,6 +116,7 @@ def _print_cases(console: Console, verdict: Verdict) -> None:
 
 def _print_properties(console: Console, verdict: Verdict) -> None:
     """What else the cases show, a line each."""
+    from sdpalab.judge.agreement import Agreement
     from sdpalab.judge.relations import RELATIONS
     from sdpalab.judge.trials import fast_p
 
@@ -133,6 +134,9 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
             differ = related["elements_that_differ"]
             held = f"{differ} elements differ" if differ else "holds bit for bit"
             console.print(f"relation {related['name']}: {held} ({RELATIONS[related['name']].says})", soft_wrap=True)
+        if case.run.get("witnesses"):
+            for line in Agreement.from_dict(case.run["witnesses"]).lines(case.name):
+                console.print(line, soft_wrap=True)
 
 
 def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:

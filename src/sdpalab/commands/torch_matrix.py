@@ -85,7 +85,7 @@ def torch_matrix(
     if found - {Status.PASSED.value, Status.INFRA_ERROR.value}:
         return 1
     if Status.INFRA_ERROR.value in found:
-        raise MachineError("in one of the environments the machine failed, not the kernel: see its cases above")
+        raise MachineError("in one of the environments the machine failed, not the kernel: its reason is above")
     return 0
 
 

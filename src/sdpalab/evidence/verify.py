@@ -217,8 +217,8 @@ def check_manifest(members: Members) -> list[str]:
     if findings:
         return findings
     if manifest.get("format") != FORMAT:
-        said = f"manifest.yaml: format {manifest.get('format')!r}, and this verifier knows format {FORMAT}"
-        return [f"{said}; the verify.py in the bundle, or of the commit in its name, is for it"]
+        found = f"manifest.yaml: format {manifest.get('format')!r}, and this verifier knows format {FORMAT}"
+        return [f"{found}; the verify.py in the bundle, or of the commit in its name, is for it"]
     if manifest.get("digest") != manifest_digest(manifest):
         findings.append("manifest.yaml: its digest over all is not that of what it says")
     files: Mapping[str, Any] = manifest.get("files") or {}

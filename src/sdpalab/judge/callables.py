@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sdpalab.judge.layouts import Layout, lay_out
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
@@ -32,19 +33,18 @@ class CallableRunner:
 
         torch.set_num_threads(1)
         self._function = function
+        self._storage: dict[str, Array] = {}
         self._arrays: dict[str, Array] = {}
         self._tensors: list[torch.Tensor] = []
         self._out: torch.Tensor | None = None
 
     def describe(self) -> dict[str, Any]:
-        """What the function is called, and what it runs on."""
-        import torch
-
+        """What the function is called."""
         name = getattr(self._function, "__name__", type(self._function).__name__)
-        return {"kind": "callable", "name": str(name)[:200], "config": "", "device": f"cpu (torch {torch.__version__})"}
+        return {"kind": "callable", "name": str(name)[:200]}
 
     def run(
-        self, problem: Problem, inputs: Mapping[str, Array], poison: int, reuse: bool
+        self, problem: Problem, inputs: Mapping[str, Array], poison: int, reuse: bool, layout: Layout
     ) -> tuple[Array, dict[str, Any]]:
         """Call the function once; a copy of what it returned, taken at once, and what was noticed.
 
@@ -55,7 +55,10 @@ class CallableRunner:
         poison : int
             Byte that fills all memory that the function gets from malloc.
         reuse : bool
-            Put the inputs into the very tensors of the last call; otherwise into memory that those do not share.
+            Put the inputs into the very tensors of the last call, whose layout they then have; otherwise into memory
+            that those do not share.
+        layout : Layout
+            How they lie in that memory.
 
         Raises
         ------
@@ -68,8 +71,11 @@ class CallableRunner:
             for name, array in inputs.items():
                 np.copyto(self._arrays[name], array)
         else:  # the old arrays are still alive, so that the new ones are elsewhere
-            self._arrays = {name: array.copy() for name, array in inputs.items()}
+            laid = {name: lay_out(array, layout) for name, array in inputs.items()}
+            self._storage = {name: storage for name, (storage, _) in laid.items()}
+            self._arrays = {name: view for name, (_, view) in laid.items()}
             self._tensors = [to_torch(self._arrays[name]) for name in ("q", "k", "v")]
+        before = {name: _digest(storage) for name, storage in self._storage.items()}
         poisoned = _poison_new_memory(poison)
         try:
             out = self._function(*self._tensors, scale=problem.scale, causal=problem.causal)
@@ -77,7 +83,7 @@ class CallableRunner:
             _poison_new_memory(None)
         self._out = _checked(out, problem, self._tensors[0].dtype)
         copied: Array = from_torch(self._out).copy()
-        changed = [name for name in inputs if _digest(self._arrays[name]) != _digest(inputs[name])]
+        changed = [name for name, storage in self._storage.items() if _digest(storage) != before[name]]
         return copied, {"changed": changed, "memory_poisoned": poisoned}
 
     def look_again(self) -> Array:
@@ -104,8 +110,8 @@ def _checked(out: Any, problem: Problem, dtype: torch.dtype) -> torch.Tensor:
     return out
 
 
-def _digest(array: Array) -> bytes:
-    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
+def _digest(storage: Array) -> bytes:
+    return hashlib.sha256(storage.reshape(-1).view(np.uint8).data).digest()
 
 
 def _poison_new_memory(fill: int | None) -> bool:

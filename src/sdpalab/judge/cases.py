@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS
+from sdpalab.judge.layouts import Layout
 from sdpalab.problem import DTYPES, MISSION, TWELVE_CASES, Problem
 
 __all__ = ["LEVELS", "TILES", "TRIALS", "CaseSpec", "cases_for", "full_cases", "quick_cases", "twelve_cases"]
@@ -49,6 +50,8 @@ class CaseSpec:
         Only for kernels whose configuration has a tile of that many rows; 0 for all.
     trial : bool
         One of the :data:`TRIALS` that the share of correct answers is taken over.
+    layout : Layout
+        How Q, K and V lie in memory. Only for callables: a kernel that the lab builds gets contiguous buffers.
     """
 
     name: str
@@ -59,6 +62,7 @@ class CaseSpec:
     relation: str = ""
     tile: int = 0
     trial: bool = False
+    layout: Layout = Layout.CONTIGUOUS
 
 
 def cases_for(
@@ -96,7 +100,7 @@ def twelve_cases(*, dtype: str = "float16", causal: bool = False) -> tuple[CaseS
 
 def quick_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec, ...]:
     """For each problem: normal inputs with ``seed`` and with a hidden seed; and on small versions of it the probes, the
-    relations, a single row, and the edges of the kernel's own tiles."""
+    relations, the layouts, a single row, and the edges of the kernel's own tiles."""
     return _unique(spec for problem in problems for spec in (*_normal(problem, seed), *_small_cases(problem)))
 
 
@@ -116,7 +120,9 @@ def full_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec,
 
 
 def _small_cases(problem: Problem) -> Iterator[CaseSpec]:
-    yield from _probes(_small(problem), problem)
+    small = _small(problem)
+    yield from _probes(small, problem)
+    yield from _layouts(small, problem)
     yield from _edges(problem, (1,))
 
 
@@ -157,6 +163,12 @@ def _probes(small: Problem, asked: Problem, kinds: tuple[str, ...] = QUICK_PROBE
         if relation.applies(small):
             name = f"{small.label} {relation.name}"
             yield CaseSpec(name, small, seed=None, derived=small != asked, relation=relation.name)
+
+
+def _layouts(small: Problem, asked: Problem) -> Iterator[CaseSpec]:
+    """Normal inputs in memory that is not contiguous."""
+    for layout in (Layout.BSHD, Layout.PADDED) if small.heads > 1 else (Layout.PADDED,):
+        yield replace(_derived(small, asked), name=f"{small.label} {layout.value}", layout=layout)
 
 
 def _edges(problem: Problem, lengths: Iterable[int]) -> Iterator[CaseSpec]:

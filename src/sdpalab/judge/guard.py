@@ -28,10 +28,14 @@ WATCH_MS = 100
 
 _NAMESPACES = 0x10000000 | 0x20000000 | 0x00020000 | 0x08000000 | 0x40000000
 """CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWNET."""
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8, 1 << 14, 1 << 18
-_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _ATTR_RDONLY = 442, -100, 0x8000, 1
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
+_MS_BIND, _MS_MOVE, _MS_REC, _MS_PRIVATE = 1 << 12, 1 << 13, 1 << 14, 1 << 18
+_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE = 442, -100, 0x8000
+_ATTR_RDONLY, _ATTR_NODEV = 1, 4
 _PDEATHSIG, _CAPBSET_DROP, _CHILD_SUBREAPER, _NO_NEW_PRIVS = 1, 24, 36, 38
 
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+"""The only ones there are: a disk could be written to by who runs as root, whatever is mounted read-only."""
 _PRIVATE = "/dev/shm"
 """Where a confined process finds the folder that is its own: it is there on every Linux."""
 
@@ -204,12 +208,20 @@ def _enter_namespaces() -> bool:
 
 
 def _shield_files(folder_bytes: int) -> bool:
-    """Make all that this process sees read-only but a new folder in memory; False if the kernel refuses."""
+    """Make all files read-only but those of a new folder in memory, and hide devices; False if the kernel refuses."""
     try:
         _mount(None, "/", _MS_REC | _MS_PRIVATE)
-        _mount("tmpfs", _PRIVATE, _MS_NOSUID | _MS_NODEV, f"size={folder_bytes},mode=700")
-        _set_read_only("/", _AT_RECURSIVE, on=True)
-        _set_read_only(_PRIVATE, 0, on=False)
+        _mount("tmpfs", _PRIVATE, _MS_NOSUID, "size=64k,mode=755")
+        for name in _DEVICES:
+            os.close(os.open(f"{_PRIVATE}/{name}", os.O_CREAT, 0o666))
+            _mount(f"/dev/{name}", f"{_PRIVATE}/{name}", _MS_BIND)
+        os.mkdir(f"{_PRIVATE}/{os.path.basename(_PRIVATE)}")
+        _mount(_PRIVATE, "/dev", _MS_MOVE)
+        _mount("tmpfs", _PRIVATE, _MS_NOSUID, f"size={folder_bytes},mode=700")
+        _set_attributes("/", _ATTR_RDONLY | _ATTR_NODEV, 0, _AT_RECURSIVE)
+        _set_attributes(_PRIVATE, 0, _ATTR_RDONLY)
+        for name in _DEVICES:
+            _set_attributes(f"/dev/{name}", 0, _ATTR_NODEV)
     except OSError:
         return False
     with contextlib.suppress(OSError):  # refused in a container that masks parts of /proc; what is there is no secret
@@ -222,8 +234,8 @@ def _mount(kind: str | None, target: str, flags: int, data: str | None = None) -
     _call("mount", source, target.encode(), source, ctypes.c_ulong(flags), data.encode() if data else None)
 
 
-def _set_read_only(path: str, recursive: int, *, on: bool) -> None:
-    attributes = (ctypes.c_uint64 * 4)(*((_ATTR_RDONLY, 0) if on else (0, _ATTR_RDONLY)), 0, 0)
+def _set_attributes(path: str, on: int, off: int, recursive: int = 0) -> None:
+    attributes = (ctypes.c_uint64 * 4)(on, off, 0, 0)
     _call("syscall", _MOUNT_SETATTR, _AT_FDCWD, path.encode(), recursive, attributes, ctypes.c_size_t(32))
 
 

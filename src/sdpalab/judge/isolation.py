@@ -10,6 +10,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from sdpalab.build import Cache
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.candidate import Shipment
 from sdpalab.judge.guarded import START_SECONDS, GuardedProcess, Quota
-from sdpalab.judge.messages import About, Reply, plain
+from sdpalab.judge.layouts import Layout
+from sdpalab.judge.messages import About, ExecutorReply, Reply, plain
 from sdpalab.judge.plans import PlanError, read_plan
 from sdpalab.judge.verdict import Status
 from sdpalab.judge.wire import WireClosed, WireError, WireTimeout
@@ -66,7 +68,7 @@ class Worker:
     Attributes
     ----------
     about : dict
-        What the candidate says of itself (:class:`~sdpalab.judge.messages.About`).
+        What the candidate says of itself (:class:`~sdpalab.judge.messages.About`), and ``device``: what it runs on.
 
     Raises
     ------
@@ -111,12 +113,20 @@ class Worker:
             self.close()
             raise
 
-    def run(self, problem: Problem, inputs: Arrays, other: Arrays | None = None) -> Answer:
+    def run(
+        self,
+        problem: Problem,
+        inputs: Arrays,
+        other: Arrays | None = None,
+        *,
+        layout: Layout = Layout.CONTIGUOUS,
+    ) -> Answer:
         """Run the candidate twice on ``inputs`` (q, k, v), with differently poisoned memory.
 
         Between the two a callable is run on ``other``, if that is given, in the memory of the first run: what it kept
         by address, by object or by problem is then out of date. A simulated launch starts from nothing, so that a
-        kernel can keep nothing, and is not run on ``other``.
+        kernel can keep nothing, and is not run on ``other``. All arrays here are contiguous; ``layout`` is how they lie
+        in the memory that a callable gets (a kernel's buffers are contiguous by contract).
 
         Returns
         -------
@@ -141,7 +151,8 @@ class Worker:
             plan = self._plan(problem)
             for name, arrays, reuse in runs:
                 first = name == "first"
-                reply, outputs[name] = self._once(problem, arrays, plan, POISONS[not first], reuse, watched=first)
+                poison = POISONS[not first]
+                reply, outputs[name] = self._once(problem, arrays, plan, poison, reuse, watched=first, layout=layout)
                 notes = notes or reply
                 changed |= set(reply.get("changed", ()))
             if plan is None:
@@ -217,9 +228,11 @@ class Worker:
             refusal = MachineError if about.get("machine") else UserError
             raise refusal(plain(str(about.get("message", "the candidate does not load"))))
         try:
-            return _checked(About, about)
+            checked = _checked(About, about)
         except WireError as error:
             raise UserError(f"the candidate does not load: its process answered with a {error}") from None
+        device = f"simulator {self._arch}" if checked["kind"] == "cuda" else f"cpu (torch {version('torch')})"
+        return {"config": "", **checked, "device": device}
 
     def _begin(self) -> None:
         """Begin what :attr:`_timeout` limits."""
@@ -238,12 +251,20 @@ class Worker:
         return np.frombuffer(plan.model_dump_json().encode(), np.uint8)
 
     def _once(
-        self, problem: Problem, inputs: Arrays, plan: Array | None, poison: int, reuse: bool, watched: bool
+        self,
+        problem: Problem,
+        inputs: Arrays,
+        plan: Array | None,
+        poison: int,
+        reuse: bool,
+        watched: bool,
+        layout: Layout = Layout.CONTIGUOUS,
     ) -> tuple[dict[str, Any], Array]:
         room = 4 * sum(array.nbytes for array in inputs.values()) + (1 << 20)
         if plan is None or self._executor is None:
             process = self._candidate
-            order = {"do": "call", "problem": problem.to_dict(), "poison": poison, "reuse": reuse}
+            memory = {"poison": poison, "reuse": reuse, "layout": layout}
+            order = {"do": "call", "problem": problem.to_dict(), **memory}
             reply, found = self._ask(process, order, inputs, room)
         else:
             process = self._executor
@@ -263,7 +284,7 @@ class Worker:
         """Have an order carried out; _Failed if the answer is a failure, CandidateDied if there is none."""
         try:
             header, found = self._exchange(process, order, arrays, room, self._deadline)
-            reply = _checked(Reply, header)
+            reply = _checked(Reply if process is self._candidate else ExecutorReply, header)
         except WireError as error:
             raise self._died(process, error) from None
         if reply["status"] is not None:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Quantisation
 
-__all__ = ["MOST_TEXT", "About", "DeclaredNumerics", "Reply", "plain"]
+__all__ = ["MOST_TEXT", "About", "DeclaredNumerics", "ExecutorReply", "Reply", "plain"]
 
 MOST_TEXT = 4000
 """Characters of any text that a candidate can have shown to somebody."""
@@ -45,29 +45,30 @@ class DeclaredNumerics(_Message):
 class About(_Message):
     """What a candidate says of itself when it is loaded.
 
-    ``numerics`` is None for a callable, which declares none; ``rejects`` has, for a kernel that the lab builds, one
-    entry for each problem that it will be asked: None, or why it does not compute it.
+    A kernel that the lab builds declares its ``numerics``, and ``rejects`` has one entry for each problem that it will
+    be asked: None, or why it does not compute it. A callable declares nothing, and is held to the default.
     """
 
     kind: Literal["cuda", "callable"]
     name: Annotated[Text, Field(min_length=1, max_length=200)]
-    config: Text
-    device: Text
+    config: Text = ""
     min_arch: int = 0
     numerics: DeclaredNumerics | None = None
     rejects: list[Text | None] = []
 
+    @model_validator(mode="after")
+    def _a_callable_declares_nothing(self) -> About:
+        if (self.kind == "callable") != (self.numerics is None):
+            raise ValueError(f"a {self.kind} candidate with numerics {self.numerics}")
+        return self
+
 
 class Reply(_Message):
-    """How a run or the making of a plan went: a failure and its reason, or ``status`` None with what was noticed."""
+    """How something went: a failure and its reason, or ``status`` None with what was noticed."""
 
     status: str | None
     reason: Text = ""
-    device: Text = ""
-    ptx_sha256: list[Text] | None = None
     memory_poisoned: bool | None = None
-    hazards: list[Text] = []
-    hazard_count: int = 0
     changed: list[Text] = []
 
     @model_validator(mode="after")
@@ -76,3 +77,12 @@ class Reply(_Message):
         if self.status is not None and (self.status not in _FAILURES or not self.reason):
             raise ValueError(f"status {self.status!r} with reason {self.reason!r}")
         return self
+
+
+class ExecutorReply(Reply):
+    """What only the executor can say, and a candidate's process has no word for."""
+
+    device: Text = ""
+    ptx_sha256: list[Text] = []
+    hazards: list[Text] = []
+    hazard_count: int = 0

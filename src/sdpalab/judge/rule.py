@@ -95,7 +95,7 @@ def measure(out: Array, reference: F64, dtype: str, exact: ExactElements | None 
     ValueError
         If no row is judged.
     """
-    judged = ~np.isnan(reference).any(axis=-1)
+    judged = ~np.isnan(reference[..., 0])
     if not judged.any():
         raise ValueError("no row is judged: each has an input that is not finite")
     finite = np.isfinite(out) | ~judged[..., None]

@@ -16,10 +16,12 @@ import numpy.typing as npt
 
 from sdpalab.errors import MachineError, UserError
 from sdpalab.inputs import Inputs, make_inputs
+from sdpalab.judge.agreement import agreement
 from sdpalab.judge.candidate import Candidate, Shipment, prepare
 from sdpalab.judge.cases import CaseSpec, cases_for
 from sdpalab.judge.evaluate import Evidence, declared_numerics, evaluate
 from sdpalab.judge.isolation import CandidateDied, Worker
+from sdpalab.judge.layouts import Layout
 from sdpalab.judge.numerics import check_numerics
 from sdpalab.judge.relations import RELATIONS, broken_relation
 from sdpalab.judge.stale import other_inputs
@@ -152,6 +154,7 @@ class _Session:
         self._cases: dict[int, Case] = {}
         self._lock = threading.Lock()
         self._queue: Iterator[int] = iter(())
+        self._witnessed: int | None = None
 
     def run(self, device: str, level: str, seed: int, workers: int) -> Verdict:
         """Judge all cases and put the verdict together."""
@@ -159,6 +162,7 @@ class _Session:
         try:
             about = first.about
             self._check(about, device)
+            self._witnessed = _witnessed(self._specs)
             # Drawn only now: the candidate is loaded, so it cannot have been written for these inputs.
             self._specs = [
                 spec if spec.seed is not None else replace(spec, seed=int.from_bytes(os.urandom(6), "little"))
@@ -202,8 +206,12 @@ class _Session:
         """Refuse what this candidate cannot be asked for, before anything runs."""
         name = about["name"]
         tiles = _tiles(about["config"])
-        wanted = [not spec.tile or not tiles or spec.tile in tiles for spec in self._specs]
-        if about["kind"] == "callable":
+        callable_ = about["kind"] == "callable"
+        wanted = [
+            (not spec.tile or not tiles or spec.tile in tiles) and (callable_ or spec.layout == Layout.CONTIGUOUS)
+            for spec in self._specs
+        ]
+        if callable_:
             if device == "sim":
                 raise UserError(
                     f"{name} is a Python callable and runs on torch CPU tensors: device must be cpu or auto"
@@ -260,8 +268,11 @@ class _Session:
         """Run a case and judge it; and what is related to it, if it is about a relation."""
         spec = self._specs[n]
         other = other_inputs(inputs, int.from_bytes(os.urandom(8), "little"))
-        reply, outputs = worker.run(spec.problem, vars(inputs), vars(other))
+        reply, outputs = worker.run(spec.problem, vars(inputs), vars(other), layout=spec.layout)
         found = evaluate(spec.problem, inputs, worker.about, reply, outputs, other)
+        if n == self._witnessed and "o" in found.arrays:
+            told = agreement(spec.problem, inputs, found.arrays["o"])
+            found = replace(found, run={**found.run, "witnesses": told.to_dict() if told else None})
         if not spec.relation or found.status is not Status.PASSED:
             return found
         relation, (numerics, orders) = RELATIONS[spec.relation], declared_numerics(worker.about)
@@ -280,7 +291,9 @@ class _Session:
 
     def _case(self, n: int, inputs: Inputs, found: Evidence) -> Case:
         spec = self._specs[n]
-        run = {**found.run, "trial": True} if spec.trial else found.run
+        run = {**found.run, **({"trial": True} if spec.trial else {})}
+        if spec.layout != Layout.CONTIGUOUS:
+            run["layout"] = spec.layout
         return Case(
             name=spec.name,
             problem=spec.problem,
@@ -299,6 +312,15 @@ class _Session:
             return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
         with self._lock:
             return self._store.put(array)
+
+
+def _witnessed(specs: Sequence[CaseSpec]) -> int | None:
+    """The case that the witnesses are heard on: normal inputs from a public seed, of the largest problem that has some.
+
+    They are told nothing new by more cases: one shows who is near whom, and anybody can repeat it.
+    """
+    public = [n for n, spec in enumerate(specs) if spec.inputs == "normal" and spec.seed is not None]
+    return max(public, key=lambda n: specs[n].problem.scores, default=None)
 
 
 def _tiles(config: str) -> set[int]:

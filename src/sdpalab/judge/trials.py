@@ -37,7 +37,7 @@ def fast_p(cases: Sequence[Case], p: float = 0.0, speedups: Sequence[float] | No
     trials = [case for case in cases if case.run.get("trial")]
     if p and (speedups is None or len(speedups) != len(trials)):
         raise ValueError(f"fast_{p:g} needs a measured speed-up for each of the {len(trials)} trials")
+    if not trials:
+        return None
     fast = [True] * len(trials) if not p or speedups is None else [speedup > p for speedup in speedups]
-    return (
-        sum(case.passed and quick for case, quick in zip(trials, fast, strict=True)) / len(trials) if trials else None
-    )
+    return sum(case.passed and quick for case, quick in zip(trials, fast, strict=True)) / len(trials)

@@ -11,6 +11,7 @@ of versions is about.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
@@ -52,6 +53,10 @@ _IN_TORCH = {
     Backend.EFFICIENT: "EFFICIENT_ATTENTION",
     Backend.CUDNN: "CUDNN_ATTENTION",
 }
+
+
+_CHOICE = threading.Lock()
+"""Which backends torch may use is a setting of the whole process: another thread's must not be in force meanwhile."""
 
 
 class WitnessUnavailable(MachineError):
@@ -117,7 +122,7 @@ def witness_output(
     try:
         query = to_torch(q).to(device)
         key, value = (to_torch(array).to(device).repeat_interleave(group, dim=1) for array in (k, v))
-        with warnings.catch_warnings(), torch.no_grad(), _only(backend):
+        with _CHOICE, warnings.catch_warnings(), torch.no_grad(), _only(backend):
             warnings.simplefilter("ignore")  # torch warns with its reasons and then raises
             out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
         return from_torch(out.cpu())

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.callables import BadOutput, CallableRunner
+from sdpalab.judge.layouts import Layout
 from sdpalab.judge.messages import plain
 from sdpalab.judge.plans import send_plan
 from sdpalab.judge.verdict import Status
@@ -58,7 +59,8 @@ class _Worker:
             assert self._callable is not None, "the candidate is no callable"
             if order["do"] == "again":
                 return {"status": None}, {"o": self._callable.look_again()}
-            out, notes = self._callable.run(Problem(**order["problem"]), arrays, order["poison"], order["reuse"])
+            problem, layout = Problem(**order["problem"]), Layout(order["layout"])
+            out, notes = self._callable.run(problem, arrays, order["poison"], order["reuse"], layout)
             return {"status": None, **notes}, {"o": out}
         except BadOutput as error:
             return {"status": Status.BAD_OUTPUT.value, "reason": str(error)}, {}
@@ -100,7 +102,6 @@ class _Worker:
             "kind": "cuda",
             "name": kernel.name,
             "config": str(self._config),
-            "device": f"simulator {self._arch}",
             "min_arch": kernel.min_arch,
             "numerics": asdict(kernel.numerics),
             "rejects": [kernel.reject_reason(problem, self._config) for problem in problems],

@@ -1,4 +1,4 @@
-"""Entries with the device functions that they call (PTX ISA, "call", "ret", "Alternate Entry Points").
+"""Entries with the device functions that they call (PTX ISA, "call", "ret", "Kernel and Function Directives").
 
 A function's code stands once in front of the entry's, the functions that it calls in front of itself. A call branches
 there and a return branches back, so that lanes which meet in a function run it together, and those that are in it go

@@ -56,9 +56,11 @@ class RaceCheck(Observer):
             self.plain = Shadow(size, granule)
         if any(map(_updates_shared, code)):
             self.updaters = Planes(size, granule, self.clocks.warps)
-        shape = (machine.n_cta, self.clocks.actors) if machine.cluster_size > 1 else (0, 0)
+        shape = self.clocks.known_to_cta().shape if machine.cluster_size > 1 else (0, 0)
         self.remote = np.zeros(shape, dtype=np.uint32)
-        """When each actor last accessed the shared memory of each CTA that is not its own."""
+        """When each actor last accessed the shared memory of each CTA that is not its own; a copy is its mbarrier's."""
+        self.copier = np.empty(size // 4, dtype=np.int64)
+        """For a step's copies, which of them is the last to write each place; they are of 4 bytes at least."""
         self.issuers: dict[int, Indices] = {}
         """For a time, the lanes that then issued copies which signal an mbarrier."""
         machine.on_reset.append(self.reset)
@@ -133,6 +135,9 @@ class RaceCheck(Observer):
         if writes and signal is not None:
             lanes = indices(access.sel)  # those of a lane are next to each other
             self.issuers[self.clocks.now] = lanes[np.flatnonzero(np.diff(lanes, prepend=-1))]
+            if not access.instruction.opcode.startswith("red"):
+                self._check_copies(access, tags)
+            self._note_remote(access, tags >> ACTOR_SHIFT)
         return tags
 
     def complete(self, ticket: Array, sel: Selection, signal: Signal | None = None) -> None:
@@ -168,12 +173,17 @@ class RaceCheck(Observer):
         if not self.remote.any():
             return
         machine = self.machine
-        late = self.remote > self.clocks.known_to_cta()[:, : self.clocks.actors]
-        for cta, actor in zip(*np.nonzero(late), strict=True):
-            instruction = self.clocks.instructions[self.remote[cta, actor]]
+        for cta, actor in zip(*np.nonzero(self.remote > self.clocks.known_to_cta()), strict=True):
+            time = int(self.remote[cta, actor])
+            instruction = self.clocks.instructions[time]
             assert instruction is not None
-            first = cta - cta % machine.cluster_size + actor // machine.warps
-            lane = int((actor % machine.warps * machine.n_cta + first) * WARP)
+            first = cta - cta % machine.cluster_size
+            if actor < self.clocks.actors:
+                lane = int((actor % machine.warps * machine.n_cta + first + actor // machine.warps) * WARP)
+            else:  # a copy, by who issued it
+                lanes = self.issuers[time]
+                lanes = lanes[machine.cta[lanes] // machine.cluster_size == cta // machine.cluster_size]
+                lane = int(lanes[machine.cta[lanes] != cta][0])
             what = (
                 f"accesses the shared memory of CTA {cta % machine.cluster_size} of its cluster, which may have exited"
             )
@@ -189,11 +199,23 @@ class RaceCheck(Observer):
     def _begin(self, access: Access) -> None:
         """A step of accesses by warps, noted if they are to another CTA's shared memory."""
         self.clocks.tick(access.instruction)
+        self._note_remote(access, self.clocks.warp[access.sel])
+
+    def _check_copies(self, access: Access, tags: Array) -> None:
+        """Copies of several lanes to one place in this very step: whose data is left is anybody's guess."""
+        place, lanes = access.index // access.width, indices(access.sel)
+        self.copier[place] = np.arange(len(place))
+        last = self.copier[place]
+        for row in np.flatnonzero(lanes[last] != lanes)[:1]:
+            self._report(access, int(row), "overwrites what {other} writes at the same time", int(tags[last[row]]))
+
+    def _note_remote(self, access: Access, actors: Indices) -> None:
+        """Note accesses to another CTA's shared memory."""
         if len(self.remote):
             target = access.index // self.machine.shared_stride
             away = target != self.machine.cta[access.sel]
             if away.any():
-                self.remote[target[away], self.clocks.warp[access.sel][away]] = self.clocks.now
+                self.remote[target[away], actors[away]] = self.clocks.now
 
     def _check_writer(self, access: Access, what: str, matters: _Matters | None = None) -> None:
         self._check(access, self.writer.gather(access.index, access.width), what, matters)

@@ -189,7 +189,8 @@ class RegisterCheck(Observer):
 
     def _uses(self, instruction: Instruction, reads: frozenset[str]) -> list[Step]:
         """Checks of the operands by which undefined values come to matter."""
-        found = []
+        found: list[Step] = []
+        added_to: list[Step] = []
         stores = instruction.opcode == "st"
         private = not {"local", "param"}.isdisjoint(instruction.mods)
         width = next((TYPES[mod] for mod in instruction.mods if mod in TYPES), None) if stores else None
@@ -203,9 +204,9 @@ class RegisterCheck(Observer):
                 if name not in reads:
                     continue
                 use = self._use(instruction, Register(name), role, width if not address else None)
-                if accumulates and place == 0:
-                    use = _where(self.decoder.predicate(instruction, instruction.operands[3]), use)
-                found.append(use)
+                (added_to if accumulates and place == 0 else found).append(use)
+        if added_to:
+            found.append(_where(self.decoder.predicate(instruction, instruction.operands[3]), added_to))
         return found
 
     def _use(self, instruction: Instruction, register: Register, role: str, width: PtxType | None = None) -> Step:
@@ -224,13 +225,15 @@ class RegisterCheck(Observer):
         return check
 
 
-def _where(predicate: Callable[[Selection], Mask], use: Step) -> Step:
-    """``use`` for the lanes in which a predicate holds."""
+def _where(predicate: Callable[[Selection], Mask], uses: Sequence[Step]) -> Step:
+    """``uses`` for the lanes in which a predicate holds."""
 
     def check(sel: Selection) -> None:
         mask = predicate(sel)
         if mask.any():
-            use(subset(sel, mask))
+            chosen = subset(sel, mask)
+            for use in uses:
+                use(chosen)
 
     return check
 

@@ -164,10 +164,12 @@ class _ClusterBarrier(Unit):
             lane = int(indices(entry.sel)[0])
             cluster, (block, thread) = int(self.cluster[lane]), self.machine.where(lane)
             alive = int(np.count_nonzero(self.machine.live & (self.cluster == cluster)))
+            source = self.machine.source(entry.instruction)
             raise Deadlock(
-                f"{entry.instruction.text} at PTX line {entry.instruction.line}: the cluster of block {block} has "
-                f"{int(self.arrived[cluster])} of {alive} threads at its barrier in phase {int(self.phase[cluster])}, "
-                f"and no thread that could still arrive (thread {thread} is among those waiting)"
+                f"{entry.instruction.text} at PTX line {entry.instruction.line}{f' ({source})' if source else ''}: the "
+                f"cluster of block {block} has {int(self.arrived[cluster])} of {alive} threads at its barrier in phase "
+                f"{int(self.phase[cluster])}, and no thread that could still arrive (thread {thread} is among those "
+                f"waiting)"
             )
 
 

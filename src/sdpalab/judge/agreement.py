@@ -1,0 +1,134 @@
+"""Which of torch's attentions a kernel agrees with best, and how far those are from each other and from float64.
+
+It decides nothing: the rule is about float64 alone. It is what tells a drifting witness from a broken kernel. When a
+new torch disagrees with a kernel, and float64 does not, it is torch that has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.inputs import Inputs
+from sdpalab.judge.reference import attention_float64
+from sdpalab.judge.witness import BACKENDS, WitnessUnavailable, witness_device, witness_output
+from sdpalab.problem import Problem
+
+__all__ = ["Agreement", "Testimony", "agreement"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Testimony:
+    """One witness: the backend's name, and the relative L2 distances of its output."""
+
+    backend: str
+    from_float64: float
+    from_kernel: float
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Distances between a kernel, the witnesses and float64 on one case.
+
+    Every distance is ||a - b|| / ||reference|| over the rows that are judged.
+
+    Attributes
+    ----------
+    torch : str
+        Version of the torch whose backends are the witnesses.
+    device : {"cpu", "cuda"}
+        Where they ran.
+    kernel_from_float64 : float
+    witnesses : tuple of Testimony
+        Those that this torch has there and that take these inputs, at least one.
+    apart : float
+        The largest distance between two witnesses; 0 if there is one only.
+    """
+
+    torch: str
+    device: str
+    kernel_from_float64: float
+    witnesses: tuple[Testimony, ...]
+    apart: float
+
+    @property
+    def best(self) -> Testimony:
+        """The witness that the kernel is nearest to."""
+        return min(self.witnesses, key=lambda witness: witness.from_kernel)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Agreement:
+        """The inverse of :meth:`to_dict`."""
+        witnesses = tuple(Testimony(**witness) for witness in fields["witnesses"])
+        known = {name: fields[name] for name in ("torch", "device", "kernel_from_float64", "apart")}
+        return cls(**known, witnesses=witnesses)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: the fields, and the name of the ``best`` witness."""
+        witnesses = [asdict(witness) for witness in self.witnesses]
+        return {**asdict(self), "witnesses": witnesses, "best": self.best.backend}
+
+    def lines(self, case: str) -> tuple[str, ...]:
+        """What there is to say of it, for a terminal."""
+        shown = [
+            f"  torch {witness.backend}: {witness.from_float64:.2g} from float64, {witness.from_kernel:.2g} from it"
+            for witness in self.witnesses
+        ]
+        on = f"torch {self.torch} on {self.device}"
+        head = f"witnesses on {case}, relative L2: this kernel is {self.kernel_from_float64:.2g} from float64 ({on})"
+        others = f"; the witnesses are up to {self.apart:.2g} apart" if len(self.witnesses) > 1 else ""
+        return (head, *shown, f"  it agrees best with torch {self.best.backend}{others}; this decides nothing")
+
+
+def agreement(problem: Problem, inputs: Inputs, out: Array) -> Agreement | None:
+    """Compare an output with those of every backend that torch has here: on its GPU if it sees one, else on the CPU.
+
+    Parameters
+    ----------
+    problem, inputs
+        What was computed.
+    out : ndarray of the problem's dtype, [B, H, Sq, D]
+
+    Returns
+    -------
+    Agreement or None
+        None if no backend takes these inputs, no row is judged, or a row that is has an element that is not finite:
+        there is no distance then.
+    """
+    import torch
+
+    device = witness_device()
+    arguments: dict[str, Any] = {**vars(inputs), "scale": problem.scale, "causal": problem.causal}
+    reference = attention_float64(**arguments)
+    judged = ~np.isnan(reference).any(axis=-1)
+    norm = float(np.linalg.norm(reference[judged]))
+
+    def distance(one: Array, other: Array) -> float:
+        return float(np.linalg.norm(one[judged].astype(np.float64) - other[judged].astype(np.float64))) / norm
+
+    found: dict[str, Array] = {}
+    for backend in BACKENDS[device]:
+        try:
+            made = witness_output(**arguments, backend=backend, device=device)
+        except WitnessUnavailable:
+            continue
+        if np.isfinite(made[judged]).all():
+            found[backend.value] = made
+    if not found or not norm or not np.isfinite(out[judged]).all():
+        return None
+    return Agreement(
+        torch=str(torch.__version__),
+        device=device,
+        kernel_from_float64=distance(out, reference),
+        witnesses=tuple(
+            Testimony(backend, distance(made, reference), distance(made, out)) for backend, made in found.items()
+        ),
+        apart=max((distance(one, other) for one, other in combinations(found.values(), 2)), default=0.0),
+    )

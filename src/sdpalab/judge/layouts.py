@@ -1,0 +1,54 @@
+"""How Q, K and V lie in memory: the same values, reached by other strides and from another offset.
+
+A function on torch tensors is owed no particular strides: what comes out of a projection is rarely contiguous as
+[B, H, S, D]. One that reads the memory as if it were gets other numbers here, or NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Layout", "lay_out"]
+
+Array = npt.NDArray[Any]
+
+_BEFORE, _AFTER, _BESIDE = 2, 3, 8
+"""Rows of padding before and after each head's, and columns on either side: 8 elements, so that rows whose length is a
+multiple of 16 bytes still begin at one, as they do in a slice of a packed tensor."""
+
+
+class Layout(str, Enum):
+    """An arrangement of [B, H, S, D] in memory."""
+
+    CONTIGUOUS = "contiguous"
+    BSHD = "bshd"
+    """Memory in the order [B, S, H, D], as a projection leaves it, viewed as [B, H, S, D]."""
+    PADDED = "padded"
+    """Heads, rows and columns within larger ones that hold NaN: an offset, and gaps after each row and head."""
+
+
+def lay_out(array: Array, layout: Layout) -> tuple[Array, Array]:
+    """Copy ``array`` [B, H, S, D] into memory of its own.
+
+    Returns
+    -------
+    storage, view
+        All of the memory, contiguous, NaN where it is padding; and the part of it that has the values of ``array``,
+        [B, H, S, D].
+    """
+    batch, heads, seq, dim = array.shape
+    if layout is Layout.BSHD:
+        storage = np.ascontiguousarray(array.swapaxes(1, 2))
+        return storage, storage.swapaxes(1, 2)
+    if layout is Layout.PADDED:
+        storage = np.full((batch + 1, heads + 1, _BEFORE + seq + _AFTER, dim + 2 * _BESIDE), math.nan, array.dtype)
+        view = storage[1:, 1:, _BEFORE : _BEFORE + seq, _BESIDE : _BESIDE + dim]
+        view[...] = array
+        return storage, view
+    storage = array.copy()
+    return storage, storage

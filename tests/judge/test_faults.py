@@ -1,0 +1,64 @@
+"""A sample of the fault campaign (``scripts/fault_campaign.py``), and what the committed record of it says."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from test_vandals import have_namespaces
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = sorted((ROOT / "evidence" / "campaigns").glob("faults-*.json"))
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("fault_campaign", ROOT / "scripts" / "fault_campaign.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_a_kill_is_no_verdict_and_leaves_nothing(script: ModuleType) -> None:
+    calm, draw = script.baseline("scalar"), random.Random(1)
+    kills = [kill for _ in range(6) if (kill := script.kill_one(calm, draw))]
+    assert kills
+    assert not [kill for kill in kills if not kill["ok"]]
+    assert script.repeat(calm, 3) == {"candidate": "scalar", "times": 3, "same": 3, "ok": True}
+
+
+@pytest.mark.slow
+def test_without_a_compiler_there_is_no_verdict(script: ModuleType) -> None:
+    fault = script.no_compiler()
+    assert fault["ok"], fault
+    assert "no CUDA compiler: pip install" in fault["said"][0]
+
+
+@pytest.mark.slow
+def test_without_room_for_the_cache_the_verdict_is_the_same(script: ModuleType) -> None:
+    if not have_namespaces():
+        pytest.skip("this machine's kernel refuses namespaces, and with them a small file system")
+    fault = script.no_space()
+    assert fault["ok"], fault
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem)
+def test_the_committed_record_is_of_a_whole_campaign(record: Path) -> None:
+    found = json.loads(record.read_text())
+    assert found["totals"]["ok"]
+    assert found["totals"]["kills"] == len(found["kills"]) >= 50
+    assert found["repeats"]["times"] == found["repeats"]["same"] >= 100
+    assert set(found["totals"]["victims"]) == {"candidate", "executor", "guard"}
+    for fault in (*found["kills"], found["no_space"], found["no_compiler"]):
+        assert fault["ok"]
+        assert fault["seconds"] <= 60.0
