@@ -8,9 +8,9 @@ Two kinds of rows have them, found from the inputs alone:
 
 In both, P is a number that every type holds (1, or 1/n for n a power of two), so that no rounding of P is left in the
 result, only that of float32 arithmetic, whose reach is stated below with room to spare: a reciprocal instead of a
-quotient, an approximate exponential, a folded scale and a fused multiply-add, the merge of split keys by log-sum-exp. An element is
-exact only if everything within that reach of its value rounds to the same number of the output's type; where the value
-lies near a tie, it is not. -0 and 0 are equal.
+quotient, an approximate exponential, a folded scale and a fused multiply-add, the merge of split keys by log-sum-exp.
+An element is exact only if everything within that reach of its value rounds to the same number of the output's type;
+where the value lies near a tie, it is not. -0 and 0 are equal.
 
 Of a kernel that declares accumulators of 16 bits, or that it quantises Q, K and V, none of this can be asked:
 :func:`has_exact_elements`.
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -105,10 +106,8 @@ def exact_elements(
     expected, mask, key = np.zeros(shape, q.dtype), np.zeros(shape, bool), np.full(shape[:3], -1, np.int64)
     judged = judged_rows(q, k, v)
     q, k, v = finite(q), finite(k), finite(v)
-    for place, values, reach, dominant in (
-        *_level_rows(q, k, v, scale, causal, any_count),
-        *_dominated_rows(q, k, v, scale, causal),
-    ):
+    kinds = (_level_rows(q, k, v, scale, causal, any_count), _dominated_rows(q, k, v, scale, causal))
+    for place, values, reach, dominant in chain.from_iterable(kinds):
         low, high = _rounded(values - reach, q.dtype), _rounded(values + reach, q.dtype)
         fixed = (low == high) & np.isfinite(reach) & judged[place][:, None]
         expected[place] = np.where(fixed, low, expected[place])

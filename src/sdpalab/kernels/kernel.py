@@ -92,7 +92,7 @@ class Numerics:
     probabilities : str
         Type to which P is rounded before P V: ``problem`` (the problem's own dtype), ``float32``, ``float16``,
         ``bfloat16`` or ``float8_e4m3fn``. The weights are exp(s - m), at most 1; they are summed before they are
-        rounded.
+        rounded, and the product is divided by their sum in the end.
     probability_scale : float
         What P is multiplied by before it is rounded to float8, and O divided by in the end: above 0, at most 448, the
         largest number of the type. 1 for the other types.

@@ -72,7 +72,9 @@ class RegisterCheck(Observer):
         self.found = find_undefined(machine.program, machine.entry)
         self.shadows: dict[str, Array] = {}
         for name in self.found.registers:
-            type_ = machine.entry.registers[name]
+            type_ = machine.entry.registers.get(name)
+            if type_ is None:
+                continue  # damaged PTX: decoding says so
             dtype = np.dtype(np.bool_) if type_.kind == "pred" else unsigned(type_.bits)
             self.shadows[name] = np.empty(machine.lanes, dtype)
         self.decoder = _ShadowDecoder(machine, self.shadows)

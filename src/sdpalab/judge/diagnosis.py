@@ -1,0 +1,238 @@
+"""The likely class of a bug, from a wrong output: which hypothesis gives the same output, or what the error looks like.
+
+A hypothesis (:mod:`sdpalab.judge.hypotheses`) explains a case if its output is as near to the candidate's as roundings
+allow, and several times nearer than the right one is. What explains most of the failed cases is told. It is a guess for
+a human who looks for a bug, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.inputs import Inputs
+from sdpalab.judge.hypotheses import TILES, Cause, Hypothesis, Workings, hypotheses
+from sdpalab.judge.reference import judged_rows
+from sdpalab.judge.rule import row_errors
+from sdpalab.judge.verdict import Limits
+from sdpalab.problem import Problem
+
+__all__ = ["Diagnosis", "Failure", "diagnose", "explanations"]
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+
+ENOUGH = 3.0
+"""A hypothesis must be this many times nearer to the output than the right one is ..."""
+ROUNDING = 3.0
+"""... and within this many times the limit of the relative L2 error."""
+NOISE = 200.0
+"""Noise is at most this many times the limit: P or V in 8 bits is."""
+MOST_CASES, MOST_SCORES = 6, 1 << 18
+"""How many failed cases are looked at, and how large the problems are that are looked at first."""
+
+_PATTERNS = (Cause.EDGE, Cause.PLACE, Cause.PRECISION)
+"""What is told from the look of the error only, where nothing explains the output."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that is INCORRECT: what was computed, and what came out."""
+
+    problem: Problem
+    inputs: Inputs
+    out: Array
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A class of bugs, and what in particular."""
+
+    cause: Cause
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.cause.value} ({self.detail})"
+
+
+def diagnose(failures: Sequence[Failure]) -> Diagnosis | None:
+    """What most of the failed cases have in common; None if nothing explains any, or there is none.
+
+    A cause that explains the output beats one that is only told from the error's look; of causes that explain equally
+    many cases, the more special one is told.
+    """
+    found = [explanations(failure) for failure in _chosen(failures)]
+    order = list(Cause)
+    votes: dict[Cause, list[Diagnosis]] = {}
+    for one in found:
+        for cause in dict.fromkeys(diagnosis.cause for diagnosis in one):
+            votes.setdefault(cause, []).append(next(diagnosis for diagnosis in one if diagnosis.cause is cause))
+    strong = {cause: told for cause, told in votes.items() if cause not in _PATTERNS and 2 * len(told) >= len(found)}
+    ranked = strong or votes
+    if not ranked:
+        return None
+    cause = max(ranked, key=lambda cause: (len(ranked[cause]), -order.index(cause)))
+    details = [diagnosis.detail for one in found for diagnosis in one if diagnosis.cause is cause]
+    return Diagnosis(cause, max(details, key=details.count))
+
+
+def _chosen(failures: Sequence[Failure]) -> list[Failure]:
+    """The largest problems that are small; without any, the smallest one."""
+    by_size = sorted(failures, key=lambda failure: failure.problem.scores)
+    small = [failure for failure in by_size if failure.problem.scores <= MOST_SCORES]
+    return small[-MOST_CASES:] or by_size[:1]
+
+
+def explanations(failure: Failure) -> tuple[Diagnosis, ...]:
+    """All that explains one failed case, or fits the look of its error; the special before the general."""
+    inputs, out = failure.inputs, failure.out.astype(np.float64)
+    judged = judged_rows(inputs.q, inputs.k, inputs.v) & np.isfinite(out).all(axis=-1)
+    if not judged.any():
+        return ()
+    workings = Workings(failure.problem, inputs)
+    right = workings.right
+    error = float(np.linalg.norm((out - right)[judged]))
+
+    def explains(made: F64) -> bool:
+        left = float(np.linalg.norm((out - made)[judged]))
+        size = max(float(np.linalg.norm(made[judged])), math.ulp(0.0))
+        return left <= error / ENOUGH and left <= ROUNDING * failure.limits.rel_l2 * size
+
+    with np.errstate(all="ignore"):  # what divides by zero explains nothing
+        tried = (*hypotheses(workings), *_fitted(workings, out, judged))
+        told = [Diagnosis(guess.cause, guess.detail) for guess in tried if explains(guess.out)]
+    patterns = _patterns(failure, np.where(judged[..., None], out, right), right)
+    order = list(Cause)
+    return tuple(sorted((*told, *patterns), key=lambda diagnosis: order.index(diagnosis.cause)))
+
+
+def _fitted(w: Workings, out: F64, judged: npt.NDArray[np.bool_]) -> Iterator[Hypothesis]:
+    """Hypotheses with a number or an order in them that is taken from the output."""
+    out, right = np.where(judged[..., None], out, 0.0), np.where(judged[..., None], w.right, 0.0)
+    factor = _score_factor(w, out, judged)
+    yield Hypothesis(
+        Cause.SCORES, f"{factor:.4g} times the right one{_named(w.problem, factor)}", w.output(w.scores * factor)
+    )
+    rows = _nearest(out, right)
+    shifts = np.where(judged, rows - np.arange(rows.shape[-1]), 0)
+    yield Hypothesis(Cause.ROWS, _moved(shifts), np.take_along_axis(w.right, rows[..., None], axis=2))
+    by_column = (right.reshape(-1, right.shape[-1]).T, out.reshape(-1, out.shape[-1]).T)
+    columns = _nearest(by_column[1][None, None], by_column[0][None, None])[0, 0]
+    yield Hypothesis(Cause.COLUMNS, _moved(columns - np.arange(columns.size), "column"), w.right[..., columns])
+    scales = (out * right).sum(-1, keepdims=True) / np.maximum(np.square(right).sum(-1, keepdims=True), 1e-300)
+    low, high = float(scales[judged].min()), float(scales[judged].max())
+    middle = float(np.median(scales[judged]))
+    alike = high - low <= 0.01 * abs(middle)
+    yield Hypothesis(
+        Cause.NORMALISATION,
+        f"all by {middle:.4g}" if alike else f"by {low:.3g} to {high:.3g}, {middle:.3g} in the middle",
+        w.right * (middle if alike else scales),
+    )
+
+
+def _score_factor(w: Workings, out: F64, judged: npt.NDArray[np.bool_]) -> float:
+    """The factor on the scores that brings attention nearest to the output, from 32 rows spread over it."""
+    where = np.argwhere(judged)
+    b, h, i = where[:: max(1, len(where) // 32)].T
+    scores, values, wanted = np.where(w.hidden[i], -np.inf, w.scores[b, h, i]), w.v[b, h], out[b, h, i]
+
+    def distance(octaves: float) -> float:
+        weights = scores * 2.0**octaves
+        weights = np.exp(weights - weights.max(axis=-1, keepdims=True))
+        made = np.einsum("nk,nkd->nd", weights, values) / weights.sum(axis=-1, keepdims=True)
+        return float(np.linalg.norm(made - wanted))
+
+    best, step = 0.0, 0.5
+    tried = np.arange(-8.0, 8.0 + step, step)
+    while step > 1e-6:
+        best = float(min(tried, key=distance))
+        step /= 4.0
+        tried = best + step * np.arange(-4, 5)
+    return float(2.0**best)
+
+
+def _named(problem: Problem, factor: float) -> str:
+    """What the factor is made of, if it is one of the usual ones."""
+    usual = {
+        "the scale is missing": 1.0 / (problem.scale or 1.0),
+        "the scale is there twice": problem.scale,
+        "it is not 1/sqrt(head_dim)": 1.0 / math.sqrt(problem.head_dim) / (problem.scale or 1.0),
+        "log2(e) is missing": math.log(2.0),
+        "log2(e) is there twice": math.log2(math.e),
+    }
+    close = [
+        words for words, value in usual.items() if abs(factor - value) < 1e-3 * abs(value) and abs(value - 1.0) > 0.01
+    ]
+    return f": {close[0]}" if close else ""
+
+
+def _nearest(out: F64, right: F64) -> npt.NDArray[np.intp]:
+    """For each row of ``out`` [B, H, S, D], which row of the same head of ``right`` is nearest."""
+    squares = np.square(right).sum(-1)
+    distance = squares[:, :, None, :] - 2.0 * (out @ right.swapaxes(2, 3))
+    nearest: npt.NDArray[np.intp] = distance.argmin(axis=-1)
+    return nearest
+
+
+def _moved(shifts: npt.NDArray[np.integer[Any]], called: str = "row") -> str:
+    """Where rows or columns come from, in words: ``shifts`` is how far each is moved."""
+    moved = shifts[shifts != 0]
+    if not moved.size:
+        return "none"
+    sizes, counts = np.unique(np.abs(moved), return_counts=True)
+    usual = int(sizes[counts.argmax()])
+    share = f"{moved.size} of {shifts.size}"
+    if counts.max() < 0.8 * moved.size:
+        return f"{share} {called}s hold others"
+    both = (moved > 0).any() and (moved < 0).any()
+    way = "one or the other" if both else "that far on" if (moved > 0).all() else "that far back"
+    return f"{share} {called}s hold the {called} {usual} away, {way}"
+
+
+def _patterns(failure: Failure, out: F64, right: F64) -> Iterator[Diagnosis]:
+    """What the error looks like."""
+    rows = row_errors(out, right, failure.problem.dtype)
+    bad = rows > failure.limits.worst_row_rel_l2
+    seq = bad.shape[2]
+    wrong = bad.any(axis=(0, 1))
+    if wrong.any() and not wrong.all():
+        first, last = (int(n) for n in np.flatnonzero(wrong)[[0, -1]])
+        tiles = [tile for tile in TILES if tile < seq and first >= seq // tile * tile and seq % tile]
+        if last == seq - 1 and (tiles or first == last):
+            tile = f", after the last multiple of {tiles[-1]}" if tiles else ""
+            yield Diagnosis(Cause.EDGE, f"rows from i={first} on{tile}")
+        elif wrong[first : last + 1].all() and last == seq - 1:
+            yield Diagnosis(Cause.PLACE, f"all rows from i={first} on")
+        else:
+            yield Diagnosis(Cause.PLACE, f"{int(bad.sum())} of {bad.size} rows, with i from {first} to {last}")
+    heads = bad.any(axis=2)
+    if heads.any() and not heads.all():
+        b, h = (int(n) for n in np.argwhere(heads)[0])
+        yield Diagnosis(Cause.PLACE, f"{int(heads.sum())} of {heads.size} heads, the first at (b={b}, h={h})")
+    over = np.abs(out - right).max(axis=(0, 1, 2)) > failure.limits.max_abs
+    if over.any() and not over.all() and not over[:-1].any():
+        yield Diagnosis(Cause.EDGE, f"column d={over.size - 1}")
+    yield from _noise(failure, out, right, rows)
+
+
+def _noise(failure: Failure, out: F64, right: F64, rows: F64) -> Iterator[Diagnosis]:
+    """Whether the error is spread over all rows and does not go with the output's sign: what roundings do."""
+    error = out - right
+    size, norm = float(np.linalg.norm(error)), float(np.linalg.norm(right))
+    if not size or not norm or size > NOISE * failure.limits.rel_l2 * norm:
+        return
+    along = abs(float(np.vdot(error, right))) / (size * norm)
+    typical = float(np.sqrt(np.mean(np.square(rows))))
+    if along < 0.5 and float(np.median(rows)) > 0.25 * typical:
+        if failure.problem.dtype == "float16" and (out == out.astype(ml_dtypes.bfloat16).astype(np.float64)).all():
+            detail = "every element is a bfloat16 number"
+        else:
+            detail = f"relative L2 {size / norm:.2g}, {size / norm / failure.limits.rel_l2:.1f} times the limit"
+        yield Diagnosis(Cause.PRECISION, detail)

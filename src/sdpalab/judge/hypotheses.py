@@ -1,0 +1,305 @@
+"""What attention would give with a certain bug in it, in float64: one output a hypothesis, for a diagnosis to try."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.inputs import Inputs
+from sdpalab.judge.reference import finite
+from sdpalab.problem import Problem
+
+__all__ = ["TILES", "Cause", "Hypothesis", "Workings", "hypotheses"]
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+TILES = (8, 16, 32, 64, 128)
+"""Sizes of tiles of keys that are tried."""
+
+_OCTAVES = np.arange(1.0, 33.0)
+_LEVELS = np.unique(np.concatenate((_OCTAVES, _OCTAVES * math.log2(math.e)))) * math.log(2.0)
+"""Whole numbers of octaves and of powers of e, as natural logarithms: where exponents and scores are clamped."""
+
+
+class Cause(str, Enum):
+    """A class of bugs, in the words of a message."""
+
+    NO_ATTENTION = "the scores have no effect"
+    MASK = "the mask is wrong"
+    HEADS = "heads or batches are mixed up"
+    LAYOUT = "memory is read or written in another order of heads and rows"
+    OPERANDS = "Q, K and V are mixed up or not all read"
+    RESCALE = "the error grows with the tile of keys: a rescale to the new maximum is lost or wrong"
+    PADDING = "keys past the last one are counted"
+    KEYS = "keys are left out, counted twice or out of date"
+    SCORES = "the scores have a wrong factor"
+    EXPONENTIAL = "scores or small weights are cut off"
+    ROWS = "rows of the output are in each other's places"
+    COLUMNS = "columns of the output are in each other's places: a fragment's layout is misread"
+    NORMALISATION = "rows are multiples of the right ones: the sum that they are divided by is wrong"
+    EDGE = "only the last rows or columns are wrong"
+    PLACE = "only some rows or columns are wrong"
+    PRECISION = "the error is noise, alike in all rows: something is held in fewer bits than declared"
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A bug, in words, and the output [B, H, Sq, D] that it would give."""
+
+    cause: Cause
+    detail: str
+    out: F64
+
+
+class Workings:
+    """One problem in float64: what the hypotheses are made of.
+
+    Attributes
+    ----------
+    problem : Problem
+    q : ndarray of float64, [B, H, Sq, D]
+    k, v : ndarray of float64, [B, H, Skv, D]
+        As each query head sees them.
+    scores : ndarray of float64, [B, H, Sq, Skv]
+        Scaled and not masked.
+    hidden : ndarray of bool, [Sq, Skv]
+    """
+
+    def __init__(self, problem: Problem, inputs: Inputs) -> None:
+        self.problem = problem
+        self.q, *self._kv = (finite(array).astype(np.float64) for array in (inputs.q, inputs.k, inputs.v))
+        self.k, self.v = (np.repeat(array, problem.group, axis=1) for array in self._kv)
+        self.rows, self.columns = np.arange(problem.seq_q)[:, None], np.arange(problem.seq_kv)
+        self.hidden = (self.columns > self.rows) & problem.causal
+        self.scores = self.scores_of(self.q, self.k)
+
+    @cached_property
+    def right(self) -> F64:
+        """The right output, without the judge's NaN in rows that are not judged."""
+        return self.output()
+
+    def scores_of(self, q: F64, k: F64) -> F64:
+        """Scaled scores."""
+        scores: F64 = q @ k.swapaxes(2, 3) * self.problem.scale
+        return scores
+
+    def weights(self, scores: F64 | None = None, hidden: Mask | None = None) -> F64:
+        """exp(s - max(s)) of each row; 0 for what is hidden, and in rows that see nothing."""
+        masked = np.where(self.hidden if hidden is None else hidden, -np.inf, self.scores if scores is None else scores)
+        top = masked.max(axis=-1, keepdims=True)
+        made: F64 = np.exp(masked - np.where(np.isinf(top), 0.0, top))
+        return made
+
+    def output(self, scores: F64 | None = None, hidden: Mask | None = None, v: F64 | None = None) -> F64:
+        """Attention with some of its parts replaced."""
+        return self.average(self.weights(scores, hidden), v)
+
+    def average(self, weights: F64, v: F64 | None = None, total: F64 | None = None) -> F64:
+        """The mean of V under the weights."""
+        total = weights.sum(axis=-1, keepdims=True) if total is None else total
+        made: F64 = weights @ (self.v if v is None else v) / np.where(total == 0.0, 1.0, total)
+        return made
+
+    def of(self, q: Array, k: Array, v: Array) -> F64:
+        """Attention on other operands, per query head."""
+        return self.output(self.scores_of(q, k), None, v)
+
+    def grouped(self, choose: Callable[[F64], F64]) -> F64:
+        """Attention whose query heads see what ``choose`` makes of K and V [B, Hkv, Skv, D]."""
+        k, v = (choose(array) for array in self._kv)
+        return self.of(self.q, k, v)
+
+
+def hypotheses(w: Workings) -> Iterator[Hypothesis]:
+    """All of them, the more special ones first."""
+    for cause, made in (
+        (Cause.NO_ATTENTION, _no_attention),
+        (Cause.MASK, _masks),
+        (Cause.HEADS, _heads),
+        (Cause.LAYOUT, _layouts),
+        (Cause.OPERANDS, _operands),
+        (Cause.RESCALE, _rescales),
+        (Cause.PADDING, _padding),
+        (Cause.KEYS, _keys),
+        (Cause.EXPONENTIAL, _exponentials),
+    ):
+        for detail, out in made(w):
+            yield Hypothesis(cause, detail, out)
+
+
+_Made = Iterator[tuple[str, F64]]
+
+
+def _no_attention(w: Workings) -> _Made:
+    yield "it is all zeros", np.zeros(w.problem.q_shape)
+    yield "each row is the mean of all of V", np.broadcast_to(w.v.mean(axis=2, keepdims=True), w.problem.q_shape)
+    yield "each row is the mean of the V that it sees", w.output(np.zeros_like(w.scores))
+    yield "row i is V[i]", w.v[:, :, np.arange(w.problem.seq_q) % w.problem.seq_kv]
+    yield "it is Q", w.q
+
+
+def _masks(w: Workings) -> _Made:
+    rows, columns = w.rows, w.columns
+    if not w.problem.causal:
+        yield "there is a causal mask, and none was asked for", w.output(hidden=columns > rows)
+        return
+    yield "there is none", w.output(hidden=np.zeros_like(w.hidden))
+    yield "query i sees key i + 1", w.output(hidden=columns > rows + 1)
+    yield "query i does not see key i", w.output(hidden=columns > np.maximum(rows - 1, 0))
+    yield "it hides the keys before i, not those after", w.output(hidden=columns < rows)
+    if w.problem.seq_q != w.problem.seq_kv:
+        shift = w.problem.seq_kv - w.problem.seq_q
+        yield "it is aligned to the bottom right, not to the top left", w.output(hidden=columns > rows + shift)
+    for tile in TILES[1:]:
+        later, same = columns // tile > rows // tile, columns // tile == rows // tile
+        yield f"tiles of {tile} on the diagonal are not masked", w.output(hidden=later)
+        yield f"tiles of {tile} on the diagonal are left out", w.output(hidden=w.hidden | (same & (rows >= tile)))
+        yield f"columns are counted from the start of a tile of {tile}", w.output(hidden=columns % tile > rows)
+    for value in (0.0, *(-_LEVELS)):
+        scores = np.where(w.hidden, value, w.scores)
+        yield f"hidden scores are {value:.3g}, not minus infinity", w.output(scores, np.zeros_like(w.hidden))
+
+
+def _heads(w: Workings) -> _Made:
+    problem = w.problem
+    if problem.group > 1:
+        yield "query head h reads K/V head h mod Hkv", w.grouped(lambda x: np.tile(x, (1, problem.group, 1, 1)))
+    if problem.kv_heads > 1:
+        yield (
+            "all query heads read K/V head 0",
+            w.grouped(lambda x: np.broadcast_to(x[:, :1], (problem.batch, problem.heads, *x.shape[2:]))),
+        )
+    if problem.batch > 1:
+        yield "all batches read K and V of batch 0", w.grouped(lambda x: np.repeat(x[:1], problem.group, axis=1))
+    for step, which in ((-1, "next"), (1, "previous")) if problem.heads > 1 else ():
+        k, v = np.roll(w.k, step, axis=1), np.roll(w.v, step, axis=1)
+        yield f"K and V are those of the {which} head", w.of(w.q, k, v)
+        yield f"V is that of the {which} head", w.of(w.q, w.k, v)
+        yield f"K is that of the {which} head", w.of(w.q, k, w.v)
+
+
+def _layouts(w: Workings) -> _Made:
+    if w.problem.heads == 1:
+        return
+
+    def misread(x: F64) -> F64:
+        return x.swapaxes(1, 2).reshape(x.shape)
+
+    yield "O is written as [B, S, H, D]", misread(w.right)
+    yield "Q, K and V lie as [B, S, H, D] and are read as [B, H, S, D]", w.of(misread(w.q), misread(w.k), misread(w.v))
+
+
+def _operands(w: Workings) -> _Made:
+    yield "K is taken for V, and V for K", w.of(w.q, w.v, w.k)
+    yield "K is taken for V", w.of(w.q, w.k, w.k)
+    yield "V is taken for K", w.of(w.q, w.v, w.v)
+    if w.q.shape == w.k.shape:
+        yield "Q is taken for K, and K for Q", w.of(w.k, w.q, w.v)
+    for missing in (8, 16, 32):
+        if missing < w.problem.head_dim:
+            scores = w.scores_of(w.q[..., :-missing], w.k[..., :-missing])
+            yield f"the last {missing} of head_dim are left out of the scores", w.output(scores)
+
+
+def _rescales(w: Workings) -> _Made:
+    """Online softmax over tiles of keys with one of its two rescales changed."""
+    changes: tuple[tuple[str, Callable[[F64], F64], Callable[[F64], F64]], ...] = (
+        ("O is not rescaled", np.ones_like, lambda kept: kept),
+        ("the sum is not rescaled", lambda kept: kept, np.ones_like),
+        ("neither O nor the sum is rescaled", np.ones_like, np.ones_like),
+        ("O is rescaled twice", np.square, lambda kept: kept),
+        ("the sum is rescaled twice", lambda kept: kept, np.square),
+    )
+    for tile in TILES:
+        if tile >= w.problem.seq_kv:
+            break
+        parts = _parts(w, tile)
+        for words, keep_out, keep_total in changes:
+            out, total = np.zeros(w.problem.q_shape), np.zeros((*w.problem.q_shape[:3], 1))
+            for kept, product, added in parts:
+                out, total = out * keep_out(kept) + product, total * keep_total(kept) + added
+            yield f"{words}, in tiles of {tile} keys", out / total
+        out, total = np.zeros(w.problem.q_shape), np.zeros((*w.problem.q_shape[:3], 1))
+        for kept, product, added in parts:
+            out, total = (out + product) * kept, total * kept + added
+        yield f"O is rescaled after a tile's product is added, in tiles of {tile} keys", out / total
+
+
+def _parts(w: Workings, tile: int) -> list[tuple[F64, F64, F64]]:
+    """Of each tile of keys: what is kept of the sums before it, its weights times V, and the sum of its weights."""
+    top = np.full((*w.problem.q_shape[:3], 1), -np.inf)
+    parts = []
+    for start in range(0, w.problem.seq_kv, tile):
+        keys = slice(start, start + tile)
+        scores = np.where(w.hidden[:, keys], -np.inf, w.scores[..., keys])
+        before, top = top, np.maximum(top, scores.max(axis=-1, keepdims=True))
+        weights = np.exp(scores - top)
+        parts.append((np.exp(before - top), weights @ w.v[:, :, keys], weights.sum(axis=-1, keepdims=True)))
+    return parts
+
+
+def _padding(w: Workings) -> _Made:
+    seq = w.problem.seq_kv
+    seen: set[int] = set()
+    for tile in TILES:
+        missing = -seq % tile
+        if missing and missing not in seen and missing < seq:
+            seen.add(missing)
+            hidden = np.arange(seq + missing) > w.rows if w.problem.causal else np.zeros((1, seq + missing), np.bool_)
+            for words, k, v in (
+                ("zeros", 0.0 * w.k[:, :, :missing], 0.0 * w.v[:, :, :missing]),
+                *([_of_the_next_head(w, missing)] if w.problem.heads > 1 else []),
+            ):
+                scores = np.concatenate((w.scores, w.scores_of(w.q, k)), axis=-1)
+                values = np.concatenate((w.v, v), axis=2)
+                yield f"{missing} rows of {words}, up to a multiple of {tile}", w.output(scores, hidden, values)
+
+
+def _of_the_next_head(w: Workings, missing: int) -> tuple[str, F64, F64]:
+    k, v = (np.roll(array, -1, axis=1)[:, :, :missing] for array in (w.k, w.v))
+    return "the next head", k, v
+
+
+def _keys(w: Workings) -> _Made:
+    seq, columns, weights = w.problem.seq_kv, w.columns, w.weights()
+    if seq > 1:
+        yield "the last one is left out", w.average(weights * (columns < seq - 1))
+    for tile in TILES:
+        if tile >= seq:
+            break
+        whole, last = seq // tile * tile, (seq - 1) // tile
+        if whole < seq:
+            yield f"those after the last multiple of {tile} are left out", w.average(weights * (columns < whole))
+        else:
+            yield f"the last tile of {tile} is left out", w.average(weights * (columns // tile < last))
+        yield f"the first tile of {tile} is left out", w.average(weights * (columns >= tile))
+        yield f"the last tile of {tile} is counted twice", w.average(weights * (1 + (columns // tile == last)))
+        if last > 1:
+            factors = 1 + (columns // tile == 1) - 1 * (columns // tile == 2)
+            yield f"the second tile of {tile} is counted in place of the third", w.average(weights * factors)
+        stale = np.maximum(columns - tile, columns % tile)
+        yield f"V is that of the tile of {tile} before", w.average(weights, w.v[:, :, stale])
+        yield f"K is that of the tile of {tile} before", w.of(w.q, w.k[:, :, stale], w.v)
+
+
+def _exponentials(w: Workings) -> _Made:
+    weights = w.weights()
+    visible = weights > 0.0
+    for level in _LEVELS:
+        floor = math.exp(-level)
+        called = f"{floor:.2g}"
+        yield f"weights below {called} are raised to it", w.average(np.maximum(weights, floor * visible))
+        yield f"weights below {called} are taken for 0", w.average(weights * (weights >= floor))
+        yield f"scores are clamped to +-{level:.3g}", w.output(np.clip(w.scores, -level, level))
+        yield f"scores are capped smoothly at {level:.3g}", w.output(level * np.tanh(w.scores / level))
+    yield "scores are taken without their signs", w.output(np.abs(w.scores))
+    yield "negative scores are taken for 0", w.output(np.maximum(w.scores, 0.0))
