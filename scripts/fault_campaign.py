@@ -43,7 +43,7 @@ SECONDS = 60.0
 """What every fault may take until there is a verdict."""
 
 CANDIDATES = ("scalar", str(ROOT / "examples" / "my_callable.py"))
-SPECS = tuple(CaseSpec(f"seed {seed}", Problem(1, 2, 96, 64), seed=seed) for seed in range(4))
+SPECS = tuple(CaseSpec(f"seed {seed}", Problem(1, 1, 32, 64), seed=seed) for seed in range(3))
 _ROLES = {"guard.py": "guard", "sdpalab.judge.worker": "candidate", "sdpalab.judge.executor": "executor"}
 
 

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
     from sdpalab import judge, sim
     from sdpalab.errors import MachineError, UserError
     from sdpalab.judge.verdict import Case, Status, Verdict
-    from sdpalab.kernels.kernel import Config, CudaKernel, Kernel, Numerics, StaticLimits, UnsupportedProblem
+    from sdpalab.kernels.kernel import (
+        Config,
+        CudaKernel,
+        Kernel,
+        Numerics,
+        Quantisation,
+        StaticLimits,
+        UnsupportedProblem,
+    )
     from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, TiledMap
     from sdpalab.kernels.triton_kernel import TritonKernel
     from sdpalab.problem import MISSION, NAMED_PROBLEMS, TWELVE_CASES, Problem
@@ -35,6 +43,7 @@ __all__ = [
     "Module",
     "Numerics",
     "Problem",
+    "Quantisation",
     "StaticLimits",
     "Status",
     "TiledMap",
@@ -50,7 +59,15 @@ _PACKAGES = ("judge", "sim")
 _HOME = {
     "sdpalab.errors": ("MachineError", "UserError"),
     "sdpalab.judge.verdict": ("Case", "Status", "Verdict"),
-    "sdpalab.kernels.kernel": ("Config", "CudaKernel", "Kernel", "Numerics", "StaticLimits", "UnsupportedProblem"),
+    "sdpalab.kernels.kernel": (
+        "Config",
+        "CudaKernel",
+        "Kernel",
+        "Numerics",
+        "Quantisation",
+        "StaticLimits",
+        "UnsupportedProblem",
+    ),
     "sdpalab.kernels.plan": ("Buffer", "Launch", "LaunchPlan", "Module", "TiledMap"),
     "sdpalab.kernels.triton_kernel": ("TritonKernel",),
     "sdpalab.problem": ("MISSION", "NAMED_PROBLEMS", "TWELVE_CASES", "Problem"),

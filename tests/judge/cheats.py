@@ -187,18 +187,26 @@ def patches_the_rule(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: b
 
 
 def patches_the_libraries(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
-    class Same:
-        def digest(self) -> bytes:
-            return b""
-
     def always(*_: Any, **__: Any) -> bool:
         return True
 
-    hashlib.sha256 = lambda *_: Same()  # type: ignore[assignment,misc,return-value]
     np.array_equal = always  # type: ignore[assignment]
     torch.equal = torch.allclose = always  # type: ignore[assignment]
     time.perf_counter = time.monotonic = lambda: 0.0  # type: ignore[assignment]
     return torch.zeros_like(q)
+
+
+class Same:
+    """A digest of anything."""
+
+    def digest(self) -> bytes:
+        return b""
+
+
+def patches_the_digest(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
+    hashlib.sha256 = lambda *_: Same()  # type: ignore[assignment,misc,return-value]
+    v.zero_()
+    return v.clone()
 
 
 def _order() -> dict[str, Any]:
@@ -354,6 +362,7 @@ CATALOGUE: tuple[Callable[..., Any], ...] = (
     executes_when_unpickled,
     patches_the_rule,
     patches_the_libraries,
+    patches_the_digest,
     forges_a_verdict,
     forges_an_answer,
 )

@@ -80,6 +80,7 @@ EXPECTED = {
     "executes_when_unpickled": (Status.BAD_OUTPUT, "Executes"),
     "patches_the_rule": (Status.INCORRECT, "all zeros"),
     "patches_the_libraries": (Status.INCORRECT, "all zeros"),
+    "patches_the_digest": (Status.INPUT_CHANGED, "input"),
     "forges_a_verdict": (Status.CRASHED, "status 'PASSED'"),
     "forges_an_answer": (Status.CRASHED, "answers no order"),
 }
@@ -145,7 +146,7 @@ def test_a_callable_cannot_pretend_to_be_a_kernel(tmp_path: Path, alone: Case) -
         ),
         ({"numerics": NUMERICS}, "a callable candidate with numerics"),
         ({"kind": "cuda"}, "a cuda candidate with numerics None"),
-        ({"name": ""}, "at least 1 character"),
+        ({"name": ""}, "at least 1 item"),
     ],
 )
 def test_what_a_candidate_says_of_itself_is_checked(tmp_path: Path, about: dict[str, object], words: str) -> None:

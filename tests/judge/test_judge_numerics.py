@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -179,3 +181,13 @@ def test_a_sample_of_the_calibration_worse_arithmetic_is_rejected() -> None:
 
     assert passed("normal") == {"scaled Q in 16 bits", "P chopped"}
     assert "scaled Q in 16 bits" not in passed("large_logits")
+
+
+def test_the_committed_calibration_is_of_these_implementations_and_has_no_false_alarm() -> None:
+    records = (Path(__file__).parents[2] / "evidence" / "campaigns").glob("calibration-*.json")
+    latest = max((json.loads(path.read_text()) for path in records), key=lambda record: record["when"])
+    assert latest["false_alarms"] == []
+    assert latest["totals"]["runs"] >= 1000
+    names = {row["name"] for row in latest["correct"] if row["passed"] == row["runs"] > 0}
+    assert names >= {subject.name for subject in (*CORRECT, *DECLARED_LESS)}
+    assert {row["name"] for row in latest["worse"]} == {subject.name for subject in WORSE}

@@ -23,6 +23,7 @@ __all__ = [
     "JsonOption",
     "SetOption",
     "console_for",
+    "one_thread_each",
     "parse_settings",
     "problem_of",
     "progress_console",
@@ -59,6 +60,15 @@ def console_for(json_target: str | None = None, *, option: str = "--json") -> Co
 def progress_console() -> Console:
     """The console for progress: stderr."""
     return _console(sys.stderr)
+
+
+def one_thread_each() -> None:
+    """Have NumPy and torch, if they are not loaded yet, compute in one thread each.
+
+    The judge keeps every core busy with cases already: with threads of their own, each would wait for the others.
+    """
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
 
 
 class _Console(Console):

@@ -14,6 +14,7 @@ from sdpalab.commands.common import (
     JsonOption,
     SetOption,
     console_for,
+    one_thread_each,
     parse_settings,
     problem_of,
     progress_console,
@@ -54,6 +55,7 @@ def judge(
     json: JsonOption = None,
 ) -> int:
     """Run a kernel in a process of its own and hold what it computes against float64."""
+    one_thread_each()
     from sdpalab.judge.cases import cases_for
     from sdpalab.judge.session import judge_candidate
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import JsonOption, console_for, table, verdict_text, write_json
+from sdpalab.commands.common import JsonOption, console_for, one_thread_each, table, verdict_text, write_json
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.judge import CaseProgress, print_outcome
 from sdpalab.errors import MachineError, UserError
@@ -68,7 +68,8 @@ def repro(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the bundle and the report go.")] = Path("out"),
     json: JsonOption = None,
 ) -> int:
-    """The main job: build, gate and judge kernels on the twelve cases, and leave a bundle of evidence and a report."""
+    """The main job: build, gate and judge kernels on the twelve cases and the probes, and leave a bundle of evidence and a report."""
+    one_thread_each()
     from sdpalab.doctor import Health, examine
     from sdpalab.evidence import BundleWriter, verify_bundle
     from sdpalab.kernels import registry
@@ -130,10 +131,11 @@ def _attempt(console: Console, bundle: BundleWriter, kernel: CudaKernel, device:
     """Build, gate and judge one kernel, and put what came of it into the bundle, good or bad."""
     from sdpalab.commands.building import build_kernel
     from sdpalab.evidence import built_module
-    from sdpalab.judge import judge_candidate, twelve_cases
+    from sdpalab.judge import judge_candidate
+    from sdpalab.judge.cases import cases_for
 
     start = time.monotonic()
-    specs = twelve_cases()
+    specs = cases_for("quick")
     steps: tuple[BuiltStep, ...] = ()
     verdict = None
     failure = ""

@@ -78,12 +78,12 @@ class Agreement:
     def lines(self, case: str) -> tuple[str, ...]:
         """What there is to say of it, for a terminal."""
         shown = [
-            f"  torch {witness.backend}: {witness.from_float64:.2g} from float64, {witness.from_kernel:.2g} from it"
+            f"  torch {witness.backend}: {witness.from_float64:.1e} from float64, {witness.from_kernel:.1e} from it"
             for witness in self.witnesses
         ]
         on = f"torch {self.torch} on {self.device}"
-        head = f"witnesses on {case}, relative L2: this kernel is {self.kernel_from_float64:.2g} from float64 ({on})"
-        others = f"; the witnesses are up to {self.apart:.2g} apart" if len(self.witnesses) > 1 else ""
+        head = f"witnesses on {case}, relative L2: this kernel is {self.kernel_from_float64:.1e} from float64 ({on})"
+        others = f"; the witnesses are up to {self.apart:.1e} apart" if len(self.witnesses) > 1 else ""
         return (head, *shown, f"  it agrees best with torch {self.best.backend}{others}; this decides nothing")
 
 

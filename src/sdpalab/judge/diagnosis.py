@@ -34,7 +34,7 @@ ROUNDING = 3.0
 """... and within this many times the limit of the relative L2 error."""
 NOISE = 200.0
 """Noise is at most this many times the limit: P or V in 8 bits is."""
-MOST_CASES, MOST_SCORES = 6, 1 << 18
+MOST_CASES, MOST_SCORES = 4, 1 << 18
 """How many failed cases are looked at, and how large the problems are that are looked at first."""
 
 _PATTERNS = (Cause.EDGE, Cause.PLACE, Cause.PRECISION)
@@ -93,9 +93,10 @@ def _chosen(failures: Sequence[Failure]) -> list[Failure]:
 def explanations(failure: Failure) -> tuple[Diagnosis, ...]:
     """All that explains one failed case, or fits the look of its error; the special before the general."""
     inputs, out = failure.inputs, failure.out.astype(np.float64)
-    judged = judged_rows(inputs.q, inputs.k, inputs.v) & np.isfinite(out).all(axis=-1)
-    if not judged.any():
-        return ()
+    asked = judged_rows(inputs.q, inputs.k, inputs.v)
+    judged = asked & np.isfinite(out).all(axis=-1)
+    if 2 * np.count_nonzero(judged) <= np.count_nonzero(asked):
+        return ()  # the few numbers that there are fit too much
     workings = Workings(failure.problem, inputs)
     right = workings.right
     error = float(np.linalg.norm((out - right)[judged]))

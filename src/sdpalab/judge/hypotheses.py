@@ -25,9 +25,11 @@ Mask = npt.NDArray[np.bool_]
 TILES = (8, 16, 32, 64, 128)
 """Sizes of tiles of keys that are tried."""
 
-_OCTAVES = np.arange(1.0, 33.0)
-_LEVELS = np.unique(np.concatenate((_OCTAVES, _OCTAVES * math.log2(math.e)))) * math.log(2.0)
-"""Whole numbers of octaves and of powers of e, as natural logarithms: where exponents and scores are clamped."""
+_LEVELS = (
+    *(math.log(2.0) * octaves for octaves in (6, 8, 10, 12, 14, 16, 20, 24, 30)),
+    *(5.0, 8.0, 10.0, 12.0, 15.0, 20.0, 30.0),
+)
+"""Where exponents and scores are likely to be clamped: whole numbers of octaves and of powers of e, as logarithms."""
 
 
 class Cause(str, Enum):
@@ -43,8 +45,8 @@ class Cause(str, Enum):
     KEYS = "keys are left out, counted twice or out of date"
     SCORES = "the scores have a wrong factor"
     EXPONENTIAL = "scores or small weights are cut off"
-    ROWS = "rows of the output are in each other's places"
-    COLUMNS = "columns of the output are in each other's places: a fragment's layout is misread"
+    ROWS = "rows of the output hold other rows"
+    COLUMNS = "columns of the output hold other columns: a fragment's layout is misread"
     NORMALISATION = "rows are multiples of the right ones: the sum that they are divided by is wrong"
     EDGE = "only the last rows or columns are wrong"
     PLACE = "only some rows or columns are wrong"
@@ -164,7 +166,7 @@ def _masks(w: Workings) -> _Made:
         yield f"tiles of {tile} on the diagonal are not masked", w.output(hidden=later)
         yield f"tiles of {tile} on the diagonal are left out", w.output(hidden=w.hidden | (same & (rows >= tile)))
         yield f"columns are counted from the start of a tile of {tile}", w.output(hidden=columns % tile > rows)
-    for value in (0.0, *(-_LEVELS)):
+    for value in (0.0, *(-level for level in _LEVELS)):
         scores = np.where(w.hidden, value, w.scores)
         yield f"hidden scores are {value:.3g}, not minus infinity", w.output(scores, np.zeros_like(w.hidden))
 
@@ -212,29 +214,50 @@ def _operands(w: Workings) -> _Made:
 
 def _rescales(w: Workings) -> _Made:
     """Online softmax over tiles of keys with one of its two rescales changed."""
+
+    def kept(factor: F64) -> F64:
+        return factor
+
+    def skipped(factor: F64) -> F64:
+        return np.where(factor < 0.5, factor, 1.0)
+
     changes: tuple[tuple[str, Callable[[F64], F64], Callable[[F64], F64]], ...] = (
-        ("O is not rescaled", np.ones_like, lambda kept: kept),
-        ("the sum is not rescaled", lambda kept: kept, np.ones_like),
+        ("O is not rescaled", np.ones_like, kept),
+        ("the sum is not rescaled", kept, np.ones_like),
         ("neither O nor the sum is rescaled", np.ones_like, np.ones_like),
-        ("O is rescaled twice", np.square, lambda kept: kept),
-        ("the sum is rescaled twice", lambda kept: kept, np.square),
+        ("O is rescaled twice", np.square, kept),
+        ("the sum is rescaled twice", kept, np.square),
+        ("O is not rescaled where the maximum grows little", skipped, kept),
     )
     for tile in TILES:
         if tile >= w.problem.seq_kv:
             break
         parts = _parts(w, tile)
+        right = _accumulated(parts, kept, kept, late=False)
+        late = _accumulated(parts, kept, kept, late=True)
+        yield f"O is rescaled after a tile's product is added, in tiles of {tile} keys", late[0] / right[1]
+        yield f"the sum is rescaled after a tile's weights are added, in tiles of {tile} keys", right[0] / late[1]
         for words, keep_out, keep_total in changes:
-            out, total = np.zeros(w.problem.q_shape), np.zeros((*w.problem.q_shape[:3], 1))
-            for kept, product, added in parts:
-                out, total = out * keep_out(kept) + product, total * keep_total(kept) + added
+            out, total = _accumulated(parts, keep_out, keep_total, late=False)
             yield f"{words}, in tiles of {tile} keys", out / total
-        out, total = np.zeros(w.problem.q_shape), np.zeros((*w.problem.q_shape[:3], 1))
-        for kept, product, added in parts:
-            out, total = (out + product) * kept, total * kept + added
-        yield f"O is rescaled after a tile's product is added, in tiles of {tile} keys", out / total
 
 
-def _parts(w: Workings, tile: int) -> list[tuple[F64, F64, F64]]:
+_Part = tuple[F64, F64, F64]
+
+
+def _accumulated(
+    parts: list[_Part], keep_out: Callable[[F64], F64], keep_total: Callable[[F64], F64], *, late: bool
+) -> tuple[F64, F64]:
+    """O before it is normalised and the sum of the weights; ``late``: rescaled after the tile's share is added."""
+    out, total = np.zeros_like(parts[0][1]), np.zeros_like(parts[0][2])
+    for kept, product, added in parts:
+        of_out, of_total = keep_out(kept), keep_total(kept)
+        out = (out + product) * of_out if late else out * of_out + product
+        total = (total + added) * of_total if late else total * of_total + added
+    return out, total
+
+
+def _parts(w: Workings, tile: int) -> list[_Part]:
     """Of each tile of keys: what is kept of the sums before it, its weights times V, and the sum of its weights."""
     top = np.full((*w.problem.q_shape[:3], 1), -np.inf)
     parts = []

@@ -31,6 +31,15 @@ class Layout(str, Enum):
     PADDED = "padded"
     """Heads, rows and columns within larger ones that hold NaN: an offset, and gaps after each row and head."""
 
+    @property
+    def says(self) -> str:
+        """How Q, K and V lie, in words."""
+        return {
+            Layout.CONTIGUOUS: "contiguous as [B, H, S, D]",
+            Layout.BSHD: "in memory in the order [B, S, H, D]",
+            Layout.PADDED: "within larger memory that holds NaN, with an offset and gaps",
+        }[self]
+
 
 def lay_out(array: Array, layout: Layout) -> tuple[Array, Array]:
     """Copy ``array`` [B, H, S, D] into memory of its own.

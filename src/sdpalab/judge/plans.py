@@ -136,6 +136,8 @@ def _buffer(buffer: Buffer) -> Buffer:
 
 def _sizes(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
     """Three sizes; a kernel's Python may have computed NumPy's integers."""
+    if len(sizes) != 3:
+        raise TypeError(f"{sizes} are not three sizes")
     x, y, z = map(operator.index, sizes)
     return x, y, z
 
@@ -143,7 +145,11 @@ def _sizes(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
 def _argument(value: Any) -> Any:
     if isinstance(value, (str, TiledMap)):
         return value
-    return float(value) if isinstance(value, (float, np.floating)) else operator.index(value)
+    if isinstance(value, (float, np.floating)):
+        return float(value)
+    if not -(1 << 63) <= operator.index(value) < 1 << 64:
+        raise TypeError(f"the argument {value} has more than 64 bits")
+    return operator.index(value)
 
 
 def _first(error: Exception) -> str:

@@ -291,16 +291,20 @@ class _Session:
 
     def _case(self, n: int, inputs: Inputs, found: Evidence) -> Case:
         spec = self._specs[n]
-        run = {**found.run, **({"trial": True} if spec.trial else {})}
+        run, reason = dict(found.run), found.reason
+        if spec.trial:
+            run["trial"] = True
         if spec.layout != Layout.CONTIGUOUS:
-            run["layout"] = spec.layout
+            layout = Layout(spec.layout)
+            run["layout"] = layout.value
+            reason = reason and f"{reason}; Q, K and V lie {layout.says}"
         return Case(
             name=spec.name,
             problem=spec.problem,
             inputs=spec.inputs,
             seed=spec.seed or 0,
             status=found.status,
-            reason=found.reason,
+            reason=reason,
             errors=found.errors,
             limits=found.limits,
             digests={name: self._keep(array) for name, array in {**vars(inputs), **found.arrays}.items()},

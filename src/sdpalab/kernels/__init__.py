@@ -6,7 +6,7 @@ One kernel is a ``.cu`` and a ``.py`` of the same name; :mod:`~sdpalab.kernels.r
 
 from __future__ import annotations
 
-from sdpalab.kernels.kernel import Config, CudaKernel, Kernel, Numerics, StaticLimits, UnsupportedProblem
+from sdpalab.kernels.kernel import Config, CudaKernel, Kernel, Numerics, Quantisation, StaticLimits, UnsupportedProblem
 from sdpalab.kernels.plan import (
     INCLUDE_DIR,
     Buffer,
@@ -31,6 +31,7 @@ __all__ = [
     "LaunchPlan",
     "Module",
     "Numerics",
+    "Quantisation",
     "StaticLimits",
     "TiledMap",
     "TritonKernel",

@@ -1,0 +1,169 @@
+"""The judge in a test: ``assert_attention(kernel, problem)``, and the fixture ``attention_judge`` of a pytest plugin.
+
+    from sdpalab import Problem
+    from sdpalab.testing import assert_attention
+
+    def test_my_attention():
+        assert_attention(my_attention, Problem(1, 8, 512, 64, causal=True))
+
+Where the package is installed pytest finds the plugin by itself; otherwise ``pytest -p sdpalab.testing``. The fixture
+is the same function, with level and device from the command line (``--sdpalab-level``, ``--sdpalab-device``) or from
+the ini-file (``sdpalab_level``, ``sdpalab_device``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sdpalab.errors import MachineError
+from sdpalab.judge.verdict import Case, Status, Verdict
+from sdpalab.problem import Problem
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from sdpalab.inputs import Inputs
+    from sdpalab.judge.candidate import Candidate
+
+__all__ = ["assert_attention", "attention_judge", "pytest_addoption"]
+
+MOST_REASONS = 5
+"""Failed cases whose reasons are told; of the others, the names."""
+OPTIONS = {
+    "level": ("quick", "how much assert_attention judges: quick or full"),
+    "device": ("auto", "what attention is judged on: auto, sim or cpu"),
+}
+
+
+def assert_attention(
+    kernel: Candidate,
+    problem: Problem | Iterable[Problem] | None = None,
+    *,
+    level: str = "quick",
+    device: str = "auto",
+    seed: int = 0,
+) -> Verdict:
+    """Fail unless the kernel passes the judge.
+
+    Parameters
+    ----------
+    kernel, level, device, seed
+        As for :func:`sdpalab.judge.judge`.
+    problem : Problem or iterable of Problem, optional
+        What to judge it on. Default: the twelve cases.
+
+    Returns
+    -------
+    Verdict
+        One that is PASSED.
+
+    Raises
+    ------
+    AssertionError
+        If it is not: with the reasons of the failed cases, the worst row, a map of the error, and the likely bug.
+    UserError, MachineError
+        As :func:`sdpalab.judge.judge`; MachineError also if the machine failed, and nothing else did.
+    """
+    __tracebackhide__ = True
+    from sdpalab.judge.cases import cases_for
+    from sdpalab.judge.session import judge_candidate
+
+    problems = [problem] if isinstance(problem, Problem) else problem
+    kept = _FailedArrays()
+    verdict = judge_candidate(
+        kernel,
+        cases_for(level, problems, seed=seed),
+        device=device,
+        level=level,
+        seed=seed,
+        store=kept,
+        progress=kept.forget_if_passed,
+    )
+    if verdict.status is Status.INFRA_ERROR:
+        raise MachineError(verdict.reason)
+    if not verdict.passed:
+        raise AssertionError(_told(verdict, kept))
+    return verdict
+
+
+class _FailedArrays:
+    """A store of the arrays of those cases that failed."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+        self._uses: Counter[str] = Counter()
+
+    def put(self, array: npt.NDArray[Any]) -> str:
+        """See :class:`sdpalab.judge.session.Store`."""
+        import hashlib
+
+        digest = hashlib.sha256(array.tobytes()).hexdigest()
+        self._arrays[digest] = array
+        self._uses[digest] += 1
+        return digest
+
+    def forget_if_passed(self, case: Case) -> None:
+        """Drop what no other case rests on."""
+        for digest in case.digests.values() if case.passed else ():
+            self._uses[digest] -= 1
+            if not self._uses[digest]:
+                del self._arrays[digest]
+
+    def of(self, case: Case) -> tuple[Inputs, npt.NDArray[Any]]:
+        """Inputs and output of a case that failed with an output."""
+        from sdpalab.inputs import Inputs
+
+        q, k, v, out = (self._arrays[case.digests[name]] for name in ("q", "k", "v", "o"))
+        return Inputs(q, k, v), out
+
+
+def _told(verdict: Verdict, kept: _FailedArrays) -> str:
+    """The message of a failed assertion."""
+    from sdpalab.judge.diagnosis import Failure, diagnose
+    from sdpalab.judge.error_map import error_map
+
+    failed = [case for case in verdict.cases if not case.passed]
+    passed = len(verdict.cases) - len(failed)
+    lines = [
+        f"{verdict.status.value}: {verdict.kernel} is not attention: {passed} of {len(verdict.cases)} cases passed "
+        f"on {verdict.device}",
+        *(f"{case.name}: {case.status.value}: {case.reason}" for case in failed[:MOST_REASONS]),
+    ]
+    if len(failed) > MOST_REASONS:
+        lines.append(f"and {len(failed) - MOST_REASONS} more: {', '.join(case.name for case in failed[MOST_REASONS:])}")
+    wrong = []
+    for case in failed:
+        if case.status in (Status.INCORRECT, Status.NOT_FINITE) and case.errors and case.limits:
+            inputs, out = kept.of(case)
+            if not wrong:
+                shown = error_map(case.problem, inputs, out, case.errors, case.limits)
+                lines.append(f"error of {case.name}, {shown}")
+            wrong.append(Failure(case.problem, inputs, out, case.limits))
+    likely = diagnose(wrong)
+    return "\n".join([*lines, *([f"likely: {likely}"] if likely else [])])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options and the ini-values."""
+    group = parser.getgroup("sdpalab", "attention kernels under the judge")
+    for name, (default, words) in OPTIONS.items():
+        group.addoption(f"--sdpalab-{name}", default=None, metavar=name.upper(), help=words)
+        parser.addini(f"sdpalab_{name}", words, default=default)
+
+
+@pytest.fixture
+def attention_judge(pytestconfig: pytest.Config) -> Callable[..., Verdict]:
+    """:func:`assert_attention` with the level and the device that pytest was asked for."""
+    chosen = {
+        name: pytestconfig.getoption(f"sdpalab_{name}") or pytestconfig.getini(f"sdpalab_{name}") for name in OPTIONS
+    }
+
+    def judged(kernel: Candidate, problem: Problem | Iterable[Problem] | None = None, **arguments: Any) -> Verdict:
+        __tracebackhide__ = True
+        return assert_attention(kernel, problem, **(chosen | arguments))
+
+    return judged

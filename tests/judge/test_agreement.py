@@ -1,0 +1,117 @@
+"""Witnesses beside a verdict: who agrees with whom; and the oracle against itself: what is right passes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sdpalab.inputs import make_inputs
+from sdpalab.judge import CaseSpec, judge_candidate, quick_cases
+from sdpalab.judge.agreement import Agreement, agreement
+from sdpalab.judge.evaluate import judge_output
+from sdpalab.judge.reference import attention_float64
+from sdpalab.judge.verdict import Status
+from sdpalab.judge.witness import BACKENDS, Backend, witness_output
+from sdpalab.kernels.kernel import Numerics
+from sdpalab.problem import Problem
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what it compares with are torch's CPU backends")
+PROBLEM = Problem(1, 2, 90, 64)
+
+
+class TorchBackend:
+    """torch's attention by one of its backends, as a candidate."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    def __call__(self, q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        chosen = {Backend.MATH: SDPBackend.MATH, Backend.FLASH: SDPBackend.FLASH_ATTENTION}[self.backend]
+        group = q.shape[1] // k.shape[1]
+        k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
+        with sdpa_kernel(chosen):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+
+
+def told(problem: Problem, backend: Backend) -> Agreement:
+    """What is said of a kernel that is one of torch's backends."""
+    inputs = make_inputs(problem)
+    out = witness_output(**vars(inputs), scale=problem.scale, causal=problem.causal, backend=backend)
+    found = agreement(problem, inputs, out)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("backend", BACKENDS["cpu"], ids=str)
+@pytest.mark.parametrize("problem", [PROBLEM, PROBLEM.with_(causal=True, dtype="bfloat16")], ids=str)
+def test_a_backend_agrees_best_with_itself(backend: Backend, problem: Problem) -> None:
+    found = told(problem, backend)
+    own, other = sorted(found.witnesses, key=lambda witness: witness.from_kernel)
+    assert found.best == own
+    assert (own.backend, own.from_kernel) == (backend.value, 0.0)
+    assert own.from_float64 == found.kernel_from_float64 > 0.0
+    assert other.from_kernel == found.apart > 0.0
+
+
+def test_distances_are_relative_to_the_reference_and_of_judged_rows_only() -> None:
+    inputs = make_inputs(PROBLEM)
+    reference = attention_float64(**vars(inputs), scale=PROBLEM.scale, causal=False)
+    found = agreement(PROBLEM, inputs, (1.25 * reference).astype(np.float16))
+    assert found is not None
+    assert found.kernel_from_float64 == pytest.approx(0.25, rel=1e-3)
+    q = inputs.q.copy()
+    q[0, 0, 3] = np.nan
+    out = reference.astype(np.float16)
+    out[0, 0, 3] = np.nan
+    blind = agreement(PROBLEM, replace(inputs, q=q), out)
+    assert blind is not None
+    assert 0.0 < blind.kernel_from_float64 < 3e-4
+
+
+def test_there_is_no_distance_from_nan() -> None:
+    inputs = make_inputs(PROBLEM)
+    assert agreement(PROBLEM, inputs, np.full(PROBLEM.q_shape, np.nan, np.float16)) is None
+
+
+def test_a_verdict_says_it_of_its_largest_public_case_and_nothing_is_decided() -> None:
+    specs = [
+        CaseSpec("small", PROBLEM.with_(seq_q=20, seq_kv=20)),
+        CaseSpec("public", PROBLEM, seed=3),
+        CaseSpec("hidden and larger", PROBLEM.with_(heads=4), seed=None),
+        CaseSpec("probe", PROBLEM.with_(heads=4), "needle"),
+    ]
+    verdict = judge_candidate(TorchBackend(Backend.MATH), specs)
+    assert verdict.passed
+    heard = {case.name: case.run["witnesses"] for case in verdict.cases if "witnesses" in case.run}
+    assert list(heard) == ["public"]
+    record = json.loads(json.dumps(verdict.to_dict()))["cases"][1]["run"]["witnesses"]
+    found = Agreement.from_dict(record)
+    assert found.to_dict() == record == heard["public"]
+    assert (record["best"], found.device, found.torch) == ("math", "cpu", torch.__version__)
+    text = "\n".join(found.lines("public"))
+    assert f"torch math: {found.best.from_float64:.1e} from float64, 0.0e+00 from it" in text
+    assert f"agrees best with torch math; the witnesses are up to {found.apart:.1e} apart" in text
+
+
+@pytest.mark.parametrize("backend", BACKENDS["cpu"], ids=str)
+def test_torchs_own_attention_passes_the_whole_judge(backend: Backend) -> None:
+    specs = [spec for spec in quick_cases([Problem(1, 4, 70, 32, kv_heads=2, causal=True)]) if not spec.tile]
+    verdict = judge_candidate(TorchBackend(backend), specs)
+    assert verdict.passed, verdict.reason
+    assert len(verdict.cases) == len(specs) > 15
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_float64_itself_passes_when_it_is_rounded_to_the_type(dtype: str) -> None:
+    for spec in quick_cases([Problem(1, 2, 70, 64, dtype=dtype)]):
+        inputs = make_inputs(spec.problem, spec.inputs, spec.seed or 0)
+        reference = attention_float64(**vars(inputs), scale=spec.problem.scale, causal=spec.problem.causal)
+        judged = judge_output(spec.problem, inputs, reference.astype(inputs.q.dtype), Numerics(), (False, True))
+        assert judged.status is Status.PASSED, (spec.name, judged.reason)

@@ -1,0 +1,135 @@
+"""Q, K and V that are not contiguous: the same values, and a candidate that reads them as if they were is caught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from sdpalab.inputs import make_inputs
+from sdpalab.judge import CaseSpec, judge_candidate, quick_cases
+from sdpalab.judge.callables import CallableRunner
+from sdpalab.judge.layouts import Layout, lay_out
+from sdpalab.judge.tensors import from_torch
+from sdpalab.judge.verdict import Status
+from sdpalab.problem import Problem
+
+PROBLEM = Problem(1, 3, 20, 32, kv_heads=3, seq_kv=24)
+STRANGE = (Layout.BSHD, Layout.PADDED)
+SPECS = [CaseSpec(layout.value, PROBLEM, layout=layout) for layout in Layout]
+
+
+def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=causal)
+
+
+def takes_strides_for_granted(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+    """As a kernel launched on data_ptr() does that was told shapes only."""
+    q, k, v = (tensor.as_strided(tensor.shape, torch.empty(tensor.shape).stride()) for tensor in (q, k, v))
+    return attention(q, k, v, scale=scale, causal=causal)
+
+
+def forgets_the_offset(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+    q, k, v = (tensor.as_strided(tensor.shape, tensor.stride(), 0) for tensor in (q, k, v))
+    return attention(q, k, v, scale=scale, causal=causal)
+
+
+def cannot_view(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+    q, k, v = (tensor.view(-1, *tensor.shape[2:])[None] for tensor in (q, k, v))
+    return attention(q, k, v, scale=scale, causal=causal).view(PROBLEM.q_shape)
+
+
+def writes_into_the_gaps(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+    out = attention(q, k, v, scale=scale, causal=causal)
+    if k.storage_offset():
+        torch.as_strided(k, (1,), (1,), k.storage_offset() - 1).zero_()
+    return out
+
+
+def in_the_inputs_own_layout(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+    return torch.empty_strided(q.shape, q.stride(), dtype=q.dtype).copy_(attention(q, k, v, scale=scale, causal=causal))
+
+
+@pytest.mark.parametrize("layout", STRANGE, ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_layout_keeps_the_values_and_is_not_contiguous(layout: Layout, dtype: str) -> None:
+    k = make_inputs(PROBLEM.with_(dtype=dtype)).k
+    storage, view = lay_out(k, layout)
+    assert storage.flags.c_contiguous
+    assert not view.flags.c_contiguous
+    assert np.shares_memory(storage, view)
+    np.testing.assert_array_equal(view, k)
+    assert view.strides[-1] == k.itemsize  # head_dim is what every kernel reads in one piece
+    assert np.isnan(storage).sum() == storage.size - k.size
+
+
+def test_padding_has_an_offset_and_gaps_on_all_sides_at_multiples_of_16_bytes() -> None:
+    storage, view = lay_out(make_inputs(PROBLEM).q, Layout.PADDED)
+    offset = view.__array_interface__["data"][0] - storage.__array_interface__["data"][0]
+    assert offset > 0
+    assert {offset % 16, *(stride % 16 for stride in view.strides[:-1])} == {0}
+    inside = np.zeros(storage.shape, bool)
+    inside[np.isfinite(storage)] = True
+    for axis in range(4):
+        assert not inside.take(0, axis=axis).any()
+
+
+@pytest.mark.parametrize(
+    ("candidate", "statuses", "words"),
+    [
+        (attention, {}, ""),
+        (in_the_inputs_own_layout, {}, ""),
+        (takes_strides_for_granted, {"bshd": Status.INCORRECT, "padded": Status.NOT_FINITE}, ""),
+        (forgets_the_offset, {"padded": Status.NOT_FINITE}, "elements are not finite"),
+        (cannot_view, {"bshd": Status.CRASHED, "padded": Status.CRASHED}, "raised RuntimeError: view size"),
+        (writes_into_the_gaps, {"padded": Status.INPUT_CHANGED}, "wrote to its input k"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_a_candidate_makes_of_layouts(
+    candidate: Callable[..., Any], statuses: dict[str, Status], words: str
+) -> None:
+    verdict = judge_candidate(candidate, SPECS, workers=1)
+    assert {case.name: case.status for case in verdict.cases if not case.passed} == statuses
+    assert [case.run.get("layout", "contiguous") for case in verdict.cases] == [spec.layout.value for spec in SPECS]
+    for case in verdict.cases:
+        assert words in case.reason or case.passed
+        if not case.passed:
+            assert case.reason.endswith(Layout(case.name).says)
+
+
+@pytest.mark.parametrize("layout", Layout, ids=str)
+def test_new_data_in_the_memory_of_the_run_before_has_its_layout(layout: Layout) -> None:
+    seen: list[tuple[int, tuple[int, ...], npt.NDArray[Any]]] = []
+
+    def looks(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        seen.append((k.data_ptr(), k.stride(), from_torch(k).copy()))
+        return attention(q, k, v, scale=scale, causal=causal)
+
+    runner = CallableRunner(looks)
+    first, second = (vars(make_inputs(PROBLEM, seed=seed)) for seed in (0, 1))
+    runner.run(PROBLEM, first, 0xFF, reuse=False, layout=layout)
+    _, notes = runner.run(PROBLEM, second, 0xFF, reuse=True, layout=layout)
+    assert notes["changed"] == []
+    assert seen[0][:2] == seen[1][:2]
+    for (_, _, k), inputs in zip(seen, (first, second), strict=True):
+        np.testing.assert_array_equal(k, inputs["k"])
+
+
+def test_quick_cases_have_each_layout_once_on_a_small_problem() -> None:
+    specs = [spec for spec in quick_cases([Problem(2, 8, 4096, 64)]) if spec.layout != Layout.CONTIGUOUS]
+    assert [spec.layout for spec in specs] == [*STRANGE]
+    assert {(spec.problem.seq_q, spec.inputs, spec.seed) for spec in specs} == {(180, "normal", None)}
+    alone = [spec.layout for spec in quick_cases([Problem(1, 1, 50, 64)]) if spec.layout != Layout.CONTIGUOUS]
+    assert alone == [Layout.PADDED]  # one head's rows follow each other in either order
+
+
+def test_a_kernel_that_the_lab_builds_gets_contiguous_buffers() -> None:
+    specs = [CaseSpec(layout.value, Problem(1, 1, 5, 32), layout=layout) for layout in Layout]
+    verdict = judge_candidate("scalar", specs, workers=1)
+    assert [case.name for case in verdict.cases] == ["contiguous"]
+    assert verdict.passed

@@ -1,0 +1,102 @@
+"""A launch plan as data: what is sent arrives, and what is no plan of the problem is refused with a reason."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_candidates import right
+
+from sdpalab.build import Cache, build
+from sdpalab.judge.plans import PlanError, read_plan, send_plan
+from sdpalab.kernels.kernel import Config
+from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, TiledMap
+from sdpalab.problem import Problem
+
+PROBLEM = Problem(1, 1, 9, 32, seq_kv=12)
+PLAN = right.launch_plan(PROBLEM, Config(GAIN=1))
+
+
+def changed(**changes: Any) -> LaunchPlan:
+    """The plan with other fields of its one step."""
+    return replace(PLAN, steps=(replace(PLAN.steps[0], **changes),))
+
+
+def test_what_is_sent_arrives() -> None:
+    arguments = ("q", 7, -0.1, -math.inf, TiledMap("k", (1, 8, 32), "64B", shape=(12, 8, 32)), 1 << 63)
+    plan = changed(args=arguments, cluster=(2, 1, 1), grid=(np.int64(4), 1, 1), dynamic_smem=1024)
+    plan = replace(plan, buffers=(*plan.buffers, Buffer("heap", (3, 5), "float8_e4m3fn", "workspace")))
+    found = read_plan(send_plan(plan, "sm_89"), PROBLEM)
+    (step,) = plan.steps
+    assert found.plan() == LaunchPlan(plan.buffers, (replace(step, module=None),))
+    assert found.steps[0].code == step.module
+    assert read_plan(found.model_dump_json().encode(), PROBLEM) == found
+
+
+def test_a_build_is_sent_without_its_cubin() -> None:
+    made = build(right.module(PROBLEM, Config(GAIN=1)))
+    data = json.loads(send_plan(PLAN, "sm_89"))
+    sent = read_plan(send_plan(PLAN, "sm_89"), PROBLEM)
+    assert "cubin" not in json.dumps(data)
+    (code,) = sent.builds("sm_89", Cache())
+    assert code.ptx_sha256 == made.ptx_sha256
+    as_built = sent.model_copy(update={"steps": (sent.steps[0].model_copy(update={"code": replace(made, cubin=b"")}),)})
+    again = read_plan(as_built.model_dump_json().encode(), PROBLEM)
+    (code,) = again.builds("sm_89", Cache("/nowhere/at/all"))
+    assert (code.ptx, code.cubin, code.entry) == (made.ptx, b"", made.entry)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"args": (None,)}, "NoneType"),
+        ({"args": ([1],)}, "list"),
+        ({"args": (1 << 64,)}, "more than 64 bits"),
+        ({"grid": (0, 1, 1)}, "greater than or equal to 1"),
+        ({"grid": (1, 1)}, "are not three sizes"),
+        ({"block": (32.5, 1, 1)}, "float"),
+        ({"dynamic_smem": -1}, "greater than or equal to 0"),
+        ({"module": None}, "has no module"),
+    ],
+)
+def test_what_cannot_be_sent(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        send_plan(changed(**changes), "sm_89")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda plan: plan.pop("steps"), "steps: Field required"),
+        (lambda plan: plan.update(steps=[]), "at least 1 item"),
+        (lambda plan: plan.update(host="code"), "host: Extra inputs"),
+        (lambda plan: plan["steps"][0].update(code="x"), "steps.0.code"),
+        (lambda plan: plan["steps"][0].update(args=[True]), "steps.0.args.0"),
+        (lambda plan: plan["buffers"].pop(), "does not begin with the buffers of 1x1x9x32/kv1x12"),
+        (lambda plan: plan["buffers"][3].update(role="in"), "does not begin with the buffers"),
+        (lambda plan: plan["buffers"].append(Buffer("x", (2,), "object", "workspace").__dict__), "a further buffer"),
+        (lambda plan: plan["buffers"].append(Buffer("x", (2,), "float16", "in").__dict__), "a further buffer"),
+        (lambda plan: plan["buffers"].append(Buffer("x", (-2,), "float16", "workspace").__dict__), "size below 1"),
+        (
+            lambda plan: plan["buffers"].append(Buffer("x", (1 << 40,), "int64", "workspace").__dict__),
+            "bytes of buffers",
+        ),
+    ],
+)
+def test_what_is_no_plan_of_the_problem(change: Callable[[dict[str, Any]], Any], words: str) -> None:
+    data = json.loads(send_plan(PLAN, "sm_89"))
+    change(data)
+    with pytest.raises(PlanError, match=words):
+        read_plan(json.dumps(data).encode(), PROBLEM)
+
+
+def test_a_plan_is_text_and_numbers() -> None:
+    launch = Launch((1, 1, 1), (32, 1, 1), ("q",), module=PLAN.steps[0].module)
+    data = json.loads(send_plan(LaunchPlan(PLAN.buffers, (launch,)), "sm_89"))
+    assert data["steps"][0]["code"]["source"].count("__global__") == 1
+    assert [buffer["name"] for buffer in data["buffers"]] == ["q", "k", "v", "o"]
