@@ -68,7 +68,7 @@ def repro(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the bundle and the report go.")] = Path("out"),
     json: JsonOption = None,
 ) -> int:
-    """The main job: build, gate and judge kernels on the twelve cases and the probes, and leave a bundle of evidence and a report."""
+    """The main job: build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report."""
     one_thread_each()
     from sdpalab.doctor import Health, examine
     from sdpalab.evidence import BundleWriter, verify_bundle
