@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pytest
 from cuda_cheats import CATALOGUE, FIRST_QUERIES
-from test_vandals import have_namespaces, unconfined
 
 from sdpalab.judge import Case, CaseSpec, Status, judge_candidate
 from sdpalab.problem import Problem
-
-__all__ = ["unconfined"]
 
 FILE = Path(__file__).parent / "cuda_cheats.py"
 HONEST = Path(__file__).parent / "cuda_candidates.py"
@@ -109,9 +106,7 @@ def vandal(tmp_path: Path, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "words"), [("forges", "forged 0"), ("removes", "removed 0")])
-def test_a_candidate_cannot_reach_the_build_of_another(vandal: Path, name: str, words: str) -> None:
-    if not have_namespaces():
-        pytest.skip("this machine's kernel refuses namespaces: a candidate is confined less here (docs/judge.md)")
+def test_a_candidate_cannot_reach_the_build_of_another(vandal: Path, namespaces: None, name: str, words: str) -> None:
     honest = judged(f"{HONEST}:right")
     assert honest.status is Status.PASSED
     assert words in judged(f"{vandal}:{name}").reason

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from test_vandals import have_namespaces
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = sorted((ROOT / "evidence" / "campaigns").glob("faults-*.json"))
@@ -45,9 +44,7 @@ def test_without_a_compiler_there_is_no_verdict(script: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_without_room_for_the_cache_the_verdict_is_the_same(script: ModuleType) -> None:
-    if not have_namespaces():
-        pytest.skip("this machine's kernel refuses namespaces, and with them a small file system")
+def test_without_room_for_the_cache_the_verdict_is_the_same(script: ModuleType, namespaces: None) -> None:
     fault = script.no_space()
     assert fault["ok"], fault
 

@@ -71,3 +71,12 @@ def test_devices_architectures_and_knobs_that_are_none() -> None:
         judge_candidate(spec, cases, arch="sm_75")
     with pytest.raises(UserError, match="no knob 'TILE'"):
         judge_candidate(spec, cases, config={"TILE": "1"})
+
+
+def test_a_triton_kernel_is_compiled_where_it_is_loaded_and_run_elsewhere() -> None:
+    pytest.importorskip("triton")
+    file = Path(__file__).parents[1] / "sim" / "triton_attention.py"
+    (case,) = judge_candidate(str(file), [CaseSpec("one", Problem(1, 1, 64, 64))]).cases
+    assert case.status is Status.PASSED, case.reason
+    assert case.run["device"] == "simulator sm_89"
+    assert re.fullmatch("[0-9a-f]{64}", case.run["ptx_sha256"][0])

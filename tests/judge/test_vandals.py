@@ -18,29 +18,6 @@ from sdpalab.problem import Problem
 
 FILE = Path(__file__).parent / "vandals.py"
 NAMES = [vandal.__name__ for vandal in CATALOGUE]
-UNCONFINED = """
-import importlib.util, json, sys
-spec = importlib.util.spec_from_file_location("guard", {guard!r})
-guard = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(guard)
-guard._enter_namespaces = lambda: False
-guard.main(json.loads(sys.argv[1]))
-"""
-
-
-def have_namespaces() -> bool:
-    """Whether this machine lets a process have namespaces of its own."""
-    with contextlib.suppress(OSError):
-        return subprocess.run(["unshare", "-Urmp", "true"], capture_output=True).returncode == 0
-    return False
-
-
-@pytest.fixture
-def unconfined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine whose kernel refuses namespaces."""
-    script = tmp_path / "guard.py"
-    script.write_text(UNCONFINED.format(guard=str(guarded._GUARD)))
-    monkeypatch.setattr(guarded, "_GUARD", script)
 
 
 def judged(names: list[str], timeout: float = 10.0) -> dict[str, Case]:
@@ -68,9 +45,7 @@ def nothing_left() -> bool:
 
 
 @pytest.fixture(scope="module")
-def cases() -> dict[str, Case]:
-    if not have_namespaces():
-        pytest.skip("this machine's kernel refuses namespaces: a candidate is confined less here (docs/judge.md)")
+def cases(namespaces: None) -> dict[str, Case]:
     return judged(NAMES)
 
 

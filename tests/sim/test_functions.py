@@ -18,7 +18,8 @@ def launch(functions, body, **options):
     text = (
         f"{HEAD}{functions}\n.visible .entry k(.param .u64 out)\n{{\n"
         ".reg .b64 %a, %w<4>; .reg .b32 %t, %d, %x<9>; .reg .pred %p<4>; .shared .align 4 .b8 tile[256];\n"
-        f"mov.u32 %t, %tid.x; mov.u32 %d, 0; mul.wide.u32 %w0, %t, 4; ld.param::entry.u64 %a, [out]; add.u64 %a, %a, %w0;\n"
+        "mov.u32 %t, %tid.x; mov.u32 %d, 0; mul.wide.u32 %w0, %t, 4; ld.param::entry.u64 %a, [out]; "
+        "add.u64 %a, %a, %w0;\n"
         f"{body}\nst.global.u32 [%a], %d;\nret;\n}}\n"
     )
     out = np.full(THREADS, 0xDEAD, np.uint32)
@@ -51,7 +52,8 @@ def test_a_parameters_bytes_can_be_read_in_every_width():
     )
     body = (
         "{ .param .align 8 .b8 a[24]; .param .align 16 .b8 r[16]; .reg .b32 %v<4>;\n"
-        "mov.b64 %w1, 0x8877665544332211; st.param::func.b64 [a], %w1; st.param.b32 [a+8], %t; st.param.b32 [a+12], 77;\n"
+        "mov.b64 %w1, 0x8877665544332211; st.param::func.b64 [a], %w1; "
+        "st.param.b32 [a+8], %t; st.param.b32 [a+12], 77;\n"
         "st.param.b8 [a+16], 0x80; call.uni (r), mix, (a);\n"
         "ld.param.v4.b32 {%v0, %v1, %v2, %v3}, [r]; add.u32 %d, %v1, %v2; add.u32 %d, %d, %v3; add.u32 %d, %d, %v0; }"
     )

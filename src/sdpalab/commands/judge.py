@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
 from sdpalab.commands.common import (
     JsonOption,
@@ -22,10 +20,11 @@ from sdpalab.commands.common import (
     verdict_text,
     write_json,
 )
+from sdpalab.commands.progress import CaseProgress, figures_of
 from sdpalab.errors import MachineError, UserError
-from sdpalab.judge.verdict import LIMITED, Case, Status, Verdict
+from sdpalab.judge.verdict import Status, Verdict
 
-__all__ = ["CaseProgress", "judge", "print_outcome"]
+__all__ = ["judge", "print_outcome"]
 
 
 def judge(
@@ -109,7 +108,7 @@ def _print_cases(console: Console, verdict: Verdict) -> None:
     shown = table(f"{title} on {verdict.device}", ("case", "status", *heads), numeric=heads)
     for case in verdict.cases:
         if not (case.passed and case.run.get("trial")):
-            shown.add_row(case.name, verdict_text(case.passed, case.status.value), *_figures(case))
+            shown.add_row(case.name, verdict_text(case.passed, case.status.value), *figures_of(case))
     console.print(shown)
     for case in verdict.cases:
         if not case.passed:
@@ -147,64 +146,3 @@ def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:
     outcome = f"{passed} of {len(verdict.cases)} cases passed on {verdict.device} in {seconds:.1f} s"
     line = f"{verdict.status.value}: {verdict.kernel}, {outcome}"
     console.print(verdict_text(verdict.passed, line), soft_wrap=True)
-
-
-def _figures(case: Case) -> tuple[str, ...]:
-    errors, limits = case.errors, case.limits
-    if errors is None or limits is None:
-        return ("-",) * 7
-    shares = {name: _share(getattr(errors, name), getattr(limits, name)) for name in LIMITED}
-    return (
-        f"{errors.max_abs:.2e}",
-        shares["max_abs"],
-        f"{errors.rel_l2:.2e}",
-        shares["rel_l2"],
-        shares["rms_row_rel_l2"],
-        shares["worst_row_rel_l2"],
-        f"{errors.exact - errors.exact_wrong}/{errors.exact}" if errors.exact else "-",
-    )
-
-
-def _share(error: float, limit: float) -> str:
-    """An error as a percentage of its limit, or as a multiple where that reads better."""
-    if not limit:
-        return "-"
-    return f"{error / limit:.0%}" if error < 10 * limit else f"{error / limit:,.0f}x"
-
-
-class CaseProgress:
-    """Progress over the cases: a bar on a terminal, and a line for each finished case if ``lines``."""
-
-    def __init__(self, console: Console, label: str, total: int, *, lines: bool = False) -> None:
-        self._console, self._lines = console, lines
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task(label, total=total)
-
-    def __enter__(self) -> CaseProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def advance(self) -> None:
-        """Count one."""
-        self._bar.advance(self._task)
-
-    def finished(self, case: Case) -> None:
-        """Count one finished case."""
-        self.advance()
-        if self._lines:
-            max_abs, share, _, rel_l2_share, _, row_share, *_ = _figures(case)
-            figures = f"max error {max_abs}, {share} of its limit; rel L2 {rel_l2_share}; worst row {row_share}"
-            said = figures if case.passed else case.reason
-            line = Text.assemble(verdict_text(case.passed, f"{case.status.value:9}"), f" {case.name:28} {said}")
-            self._console.print(line, soft_wrap=True)

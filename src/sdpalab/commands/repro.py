@@ -14,7 +14,8 @@ from rich.console import Console
 
 from sdpalab.commands.common import JsonOption, console_for, one_thread_each, table, verdict_text, write_json
 from sdpalab.commands.doctor import print_checks
-from sdpalab.commands.judge import CaseProgress, print_outcome
+from sdpalab.commands.judge import print_outcome
+from sdpalab.commands.progress import CaseProgress
 from sdpalab.errors import MachineError, UserError
 from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.kernels.userfile import is_user_file

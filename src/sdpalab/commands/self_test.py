@@ -17,7 +17,7 @@ __all__ = ["run_self_test"]
 
 def run_self_test(console: Console, json: str | None) -> int:
     """Judge all mutants, print the kill rate by class and what survived; 1 if anything did."""
-    from sdpalab.commands.judge import CaseProgress
+    from sdpalab.commands.progress import CaseProgress
     from sdpalab.judge.selftest import mutants, rates, self_test
 
     start = time.monotonic()

@@ -109,8 +109,8 @@ def _negative(source: Source) -> _QKV:
 
 
 def _plateau(source: Source) -> _QKV:
-    """One key of a head has half of the weight of every row, and a V of 0; all others together have the other half. O is
-    made of keys far below the maximum, where an exponential or a score in 16 bits is coarse."""
+    """One key of a head has half of the weight of every row, and a V of 0; all others together have the other half. O
+    is made of keys far below the maximum, where an exponential or a score in 16 bits is coarse."""
     problem = source.problem
     direction = source.signs("direction", (problem.head_dim,))
     _, noise, v = source.normal_qkv()

@@ -65,7 +65,7 @@ class CallableRunner:
         BadOutput
             If the result has the wrong type, layout, shape or dtype.
         """
-        from sdpalab.judge.tensors import from_torch, to_torch
+        from sdpalab.judge.tensors import from_torch
 
         if reuse:
             for name, array in inputs.items():
@@ -74,7 +74,7 @@ class CallableRunner:
             laid = {name: lay_out(array, layout) for name, array in inputs.items()}
             self._storage = {name: storage for name, (storage, _) in laid.items()}
             self._arrays = {name: view for name, (_, view) in laid.items()}
-            self._tensors = [to_torch(self._arrays[name]) for name in ("q", "k", "v")]
+            self._tensors = [_tensor(*laid[name]) for name in ("q", "k", "v")]
         before = {name: _digest(storage) for name, storage in self._storage.items()}
         poisoned = _poison_new_memory(poison)
         try:
@@ -93,6 +93,18 @@ class CallableRunner:
         assert self._out is not None, "nothing was run"
         now: Array = from_torch(self._out).copy()
         return now
+
+
+def _tensor(storage: Array, view: Array) -> torch.Tensor:
+    """A tensor on ``storage`` that shows ``view``, a part of it."""
+    from sdpalab.judge.tensors import to_torch
+
+    whole = to_torch(storage)
+    if view is storage:
+        return whole
+    start = view.__array_interface__["data"][0] - storage.__array_interface__["data"][0]
+    strides = [stride // storage.itemsize for stride in view.strides]
+    return whole.as_strided(view.shape, strides, start // storage.itemsize)
 
 
 def _checked(out: Any, problem: Problem, dtype: torch.dtype) -> torch.Tensor:

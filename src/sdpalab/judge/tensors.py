@@ -15,7 +15,7 @@ __all__ = ["from_torch", "to_torch"]
 
 
 def to_torch(array: npt.NDArray[Any]) -> torch.Tensor:
-    """A tensor on the memory of ``array`` (float16 or bfloat16, of any positive strides): no copy."""
+    """A tensor on the memory of ``array`` (float16 or bfloat16, contiguous): no copy."""
     import torch
 
     kind = torch.float16 if array.dtype == np.float16 else torch.bfloat16
