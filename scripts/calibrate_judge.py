@@ -13,15 +13,10 @@ By default it goes to ``evidence/campaigns/calibration-<commit>.json``.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +32,7 @@ sys.path.append(str(ROOT / "tests" / "judge"))
 from implementations import CORRECT, DECLARED_LESS, WORSE, Implementation  # noqa: E402
 
 from sdpalab.errors import UserError  # noqa: E402
+from sdpalab.evidence.campaign import Campaign  # noqa: E402
 from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs  # noqa: E402
 from sdpalab.judge.evaluate import Judged, judge_output  # noqa: E402
 from sdpalab.judge.verdict import LIMITED, Status  # noqa: E402
@@ -173,11 +169,6 @@ def _rows(tallies: dict[str, Tally]) -> list[dict[str, Any]]:
     ]
 
 
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
 def _print(title: str, tallies: dict[str, Tally]) -> None:
     print(f"{title:38} {'runs':>5} {'passed':>6} " + " ".join(f"{name:>16}" for name in LIMITED))
     for name, tally in tallies.items():
@@ -191,7 +182,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    start = time.monotonic()
+    ran = Campaign(
+        "calibration",
+        "python scripts/calibrate_judge.py",
+        sources=("src", "tests/judge", str(TRITON_KERNEL)),
+        packages=("numpy", "torch"),
+    )
     found = Calibration()
     found.hold((*CORRECT, *DECLARED_LESS), correct_inputs())
     built = [*KERNELS.values(), resolve(str(ROOT / TRITON_KERNEL))]
@@ -203,35 +199,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cases = ((p.with_(dtype=dtype), kind, 0) for p in SIMULATED for dtype in dtypes for kind in INPUT_KINDS)
         found.hold([simulated(kernel)], cases)
     found.hold_worse(worse_inputs())
-    commit = _git("rev-parse", "--short", "HEAD") or "unknown"
     runs = sum(tally.runs for tally in found.correct.values())
-    record = {
-        "campaign": "calibration of the judge",
-        "commit": commit,
-        "changed_since": bool(_git("status", "--porcelain", "--", "src", "tests/judge", TRITON_KERNEL)),
-        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": "python scripts/calibrate_judge.py",
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": torch.__version__,
-        "seconds": round(time.monotonic() - start, 1),
-        "totals": {
+    record = ran.record(
+        totals={
             "implementations": len(found.correct),
             "runs": runs,
             "false_alarms": len(found.alarms),
             "exact_elements": sum(tally.exact for tally in found.correct.values()),
         },
-        "false_alarms": found.alarms,
-        "correct": _rows(found.correct),
-        "kinds": _rows(found.kinds),
-        "worse": [
+        false_alarms=found.alarms,
+        correct=_rows(found.correct),
+        kinds=_rows(found.kinds),
+        worse=[
             {**row, "nearest_to_passing": tally.least}
             for row, tally in zip(_rows(found.worse), found.worse.values(), strict=True)
         ],
-    }
-    out = given.out or ROOT / "evidence" / "campaigns" / f"calibration-{commit}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record, indent=1) + "\n")
+    )
+    ran.write(record, given.out)
     _print("correct: largest error / limit", found.correct)
     _print("by kind of inputs", found.kinds)
     _print("worse arithmetic", found.worse)

@@ -17,15 +17,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import re
-import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -34,6 +30,7 @@ import numpy as np
 
 from sdpalab.build import Build, build
 from sdpalab.errors import UserError
+from sdpalab.evidence.campaign import Campaign
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import INCLUDE_DIR, LaunchPlan
@@ -241,18 +238,13 @@ def totals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the campaign, print a table, write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernel", nargs="*")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
-    start = time.monotonic()
+    ran = Campaign("deletion", " ".join(["python scripts/deletion_campaign.py", *given.kernel]))
     reasons = json.loads(REASONS.read_text())
     modes = Modes(strict=True, max_steps=200_000)
     records = []
@@ -271,23 +263,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"deletion_campaign: {error}", file=sys.stderr)
         return 2
     total = totals(records)
-    commit = _git("rev-parse", "--short", "HEAD") or "unknown"
-    record = {
-        "campaign": "deletion",
-        "commit": commit,
-        "changed_since": bool(_git("status", "--porcelain", "--", "src")),
-        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(["python scripts/deletion_campaign.py", *given.kernel]),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "seconds": round(time.monotonic() - start, 1),
-        "totals": total,
-        "reasons_sha256": sha256(REASONS.read_bytes()).hexdigest(),
-        "subjects": records,
-    }
-    out = given.out or ROOT / "evidence" / "campaigns" / f"deletion-{commit}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record, indent=1) + "\n")
+    record = ran.record(totals=total, reasons_sha256=sha256(REASONS.read_bytes()).hexdigest(), subjects=records)
+    ran.write(record, given.out)
     print(
         f"{total['killed']} of {total['mutants']} killed, {total['redundant']} redundant, {total['unexplained']} "
         f"unexplained: {total['share']:.1%} of those that matter, in {record['seconds']} s; by {total['killed_by']}"

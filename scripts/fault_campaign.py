@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import signal
 import subprocess
@@ -29,11 +28,11 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from sdpalab.errors import MachineError
+from sdpalab.evidence.campaign import Campaign
 from sdpalab.judge import CaseSpec, Status, Verdict, judge_candidate
 from sdpalab.judge.guard import descendants
 from sdpalab.problem import Problem
@@ -169,11 +168,6 @@ def repeat(calm: Baseline, times: int) -> dict[str, Any]:
     return {"candidate": Path(calm.candidate).name, "times": times, "same": same, "ok": same == times}
 
 
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the campaign, print what happens, write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -182,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
-    start = time.monotonic()
+    ran = Campaign("faults", " ".join(["python scripts/fault_campaign.py", *(arguments or sys.argv[1:])]), packages=())
     draw = random.Random(given.seed)
     calm = [baseline(candidate) for candidate in CANDIDATES]
     kills: list[dict[str, Any]] = []
@@ -195,17 +189,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, fault in faults.items():
         print(f"{name} {fault}", flush=True)
     ok = all(each["ok"] for each in (*kills, *faults.values()))
-    commit = _git("rev-parse", "--short", "HEAD") or "unknown"
-    record = {
-        "campaign": "faults",
-        "commit": commit,
-        "changed_since": bool(_git("status", "--porcelain", "--", "src")),
-        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(["python scripts/fault_campaign.py", *(arguments or sys.argv[1:])]),
-        "python": platform.python_version(),
-        "confinement": calm[0].verdict.cases[0].run["confinement"],
-        "seconds": round(time.monotonic() - start, 1),
-        "totals": {
+    record = ran.record(
+        confinement=calm[0].verdict.cases[0].run["confinement"],
+        totals={
             "ok": ok,
             "kills": len(kills),
             "longest_seconds": max((kill["seconds"] for kill in kills), default=0.0),
@@ -213,12 +199,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "victims": dict(sorted(Counter(kill["victim"] for kill in kills).items())),
             "statuses": dict(sorted(Counter(status for kill in kills for status in kill["statuses"]).items())),
         },
-        "kills": kills,
+        kills=kills,
         **faults,
-    }
-    out = given.out or ROOT / "evidence" / "campaigns" / f"faults-{commit}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record, indent=1) + "\n")
+    )
+    ran.write(record, given.out)
     print(f"{'all as it should be' if ok else 'NOT as it should be'}: {record['totals']}, in {record['seconds']} s")
     return 0 if ok else 1
 

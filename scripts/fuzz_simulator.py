@@ -9,15 +9,12 @@ programs are compared with the scalar evaluator of the tests, register by regist
 from __future__ import annotations
 
 import argparse
-import json
 import random
-import subprocess
 import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +27,7 @@ from scalar_evaluator import REGISTERS, evaluate, expected_bits, random_program,
 from source_bugs import PROGRAMS  # noqa: E402
 
 from sdpalab.build import build  # noqa: E402
+from sdpalab.evidence.campaign import Campaign  # noqa: E402
 from sdpalab.kernels.plan import Module  # noqa: E402
 from sdpalab.sim import SimError, launch  # noqa: E402
 
@@ -168,23 +166,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", choices=["programs", "parser"], default="")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
-    start = time.monotonic()
+    ran = Campaign("fuzz", f"python scripts/fuzz_simulator.py --seconds {given.seconds:g} --seed {given.seed}")
     result = run(given.seconds, given.seed, given.only)
     for failure in result["failures"][:5]:
         print(f"{failure['kind']}, seed {failure['seed']}: {failure['what'][:3000]}\n")
     print(f"seeds {given.seed} to {given.seed + result['rounds'] - 1}: {result['counts']}")
     print(f"{len(result['failures'])} failures")
     if given.out is not None:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-        record = {
-            "campaign": "fuzz",
-            "commit": commit.stdout.strip() or "unknown",
-            "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "command": f"python scripts/fuzz_simulator.py --seconds {given.seconds:g} --seed {given.seed}",
-            "seconds": round(time.monotonic() - start, 1),
-            **result,
-        }
-        given.out.write_text(json.dumps(record, indent=1) + "\n")
+        ran.write(ran.record(**result), given.out)
     return 1 if result["failures"] else 0
 
 

@@ -13,22 +13,18 @@ By default the record goes to ``evidence/campaigns/triton-<commit>.json``.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sdpalab.build import Build, build
+from sdpalab.evidence.campaign import Campaign
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.reference import attention_float64
 from sdpalab.kernels.plan import LaunchPlan
@@ -136,11 +132,6 @@ def _kinds(report: Report) -> tuple[str, ...]:
     return tuple(hazard.kind for hazard in report.hazards)
 
 
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
-
-
 def main() -> int:
     """Run the sweep, print a table, write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -150,9 +141,7 @@ def main() -> int:
     given = parser.parse_args()
     import triton
 
-    start = time.monotonic()
-    commit = _git("rev-parse", "--short", "HEAD") or "unknown"
-    changed = bool(_git("status", "--porcelain", "--", "src"))
+    ran = Campaign("triton", " ".join(["python scripts/sweep_triton.py", *sys.argv[1:]]), packages=("numpy", "triton"))
     done: list[Row] = []
     for row in rows(given.arch or list(ARCHS), given.every):
         done.append(row)
@@ -163,29 +152,18 @@ def main() -> int:
             f"hazards {len(row.hazards)}{note} in {row.seconds:.2f} s",
             flush=True,
         )
-    record: dict[str, Any] = {
-        "campaign": "triton",
-        "commit": commit,
-        "changed_since": changed,
-        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(["python scripts/sweep_triton.py", *sys.argv[1:]]),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "triton": triton.__version__,
-        "seconds": round(time.monotonic() - start, 1),
-        "lengths": list(LENGTHS),
-        "totals": {
+    record = ran.record(
+        lengths=list(LENGTHS),
+        totals={
             "configurations": len(done),
             "clean": sum(not row.hazards for row in done),
             "without_proxy_fence": sum(row.hazards_with_fence is not None for row in done),
             "bad": sum(not row.good for row in done),
         },
-        "rows": [asdict(row) for row in done],
-    }
+        rows=[asdict(row) for row in done],
+    )
     total = record["totals"]
-    out = given.out or ROOT / "evidence" / "campaigns" / f"triton-{commit}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record, indent=1) + "\n")
+    ran.write(record, given.out)
     print(
         f"{total['configurations']} configurations: {total['clean']} clean, {total['without_proxy_fence']} without the "
         f"proxy fence that Triton {triton.__version__} left out, {total['bad']} bad; {record['seconds']} s"

@@ -21,6 +21,7 @@ ROOMS = (
     "build",
     "run",
     "judge",
+    "testing",
     "measure",
     "search",
     "evidence",

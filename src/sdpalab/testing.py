@@ -142,7 +142,7 @@ def _told(verdict: Verdict, kept: _FailedArrays) -> str:
             if not wrong:
                 shown = error_map(case.problem, inputs, out, case.errors, case.limits)
                 lines.append(f"error of {case.name}, {shown}")
-            wrong.append(Failure(case.problem, inputs, out, case.limits))
+            wrong.append(Failure(case.problem, inputs, out, case.errors, case.limits))
     likely = diagnose(wrong)
     return "\n".join([*lines, *([f"likely: {likely}"] if likely else [])])
 

@@ -43,7 +43,7 @@ def _supports(problem: Problem) -> str | None:
         return f"kernel cluster supports head_dim 64, not {problem.head_dim}"
     if abs(problem.scale) > MAX_SCALE:
         return f"kernel cluster holds scale * log2(e) as a float32, and scale={problem.scale:g} does not fit"
-    return ladder_supports(problem, tuple(DTYPES), "cluster")
+    return ladder_supports(problem, tuple(DTYPES), "cluster_attention")
 
 
 def _reject(_: Problem, config: Config) -> str | None:
@@ -71,7 +71,7 @@ def _plan(problem: Problem, config: Config) -> Launch:
 _DEFAULT = Config(NUM_STAGES=4)
 
 CLUSTER_ATTENTION = CudaKernel(
-    name="cluster",
+    name="cluster_attention",
     source=Path("cluster_attention.cu"),
     entry="cluster_attention",
     plan=_plan,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sdpalab.evidence.records import Environment, Harness
 
-__all__ = ["current_environment", "harness_diff"]
+__all__ = ["current_environment", "git", "harness_diff", "repository"]
 
 PACKAGES = (
     "torch",
@@ -59,23 +59,23 @@ def current_environment(diff: str) -> Environment:
 
 def harness_diff() -> str:
     """Difference of the lab's working tree from its commit, new files included; empty if clean or outside git."""
-    root = _repository()
+    root = repository()
     if root is None:
         return ""
     tracked = [name for name in _TRACKED if (root / name).exists()]
-    changed = _git(root, "diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--", *tracked) or ""
-    untracked = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *tracked) or ""
+    changed = git(root, "diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--", *tracked) or ""
+    untracked = git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *tracked) or ""
     # exit status 1 means "they differ", which a new file always does
     new = [
-        _git(root, "diff", "--no-index", "--binary", "--no-color", "--", os.devnull, name, good=(0, 1)) or ""
+        git(root, "diff", "--no-index", "--binary", "--no-color", "--", os.devnull, name, good=(0, 1)) or ""
         for name in filter(None, untracked.split("\0"))
     ]
     return "".join((changed, *new))
 
 
 def _harness(*, dirty: bool) -> Harness:
-    root = _repository()
-    commit = _git(root, "rev-parse", "HEAD") if root else None
+    root = repository()
+    commit = git(root, "rev-parse", "HEAD") if root else None
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE_DIR.rglob("*")):
         if path.suffix in _SOURCES and path.is_file():
@@ -96,7 +96,7 @@ def _version() -> str:
         return "source tree"
 
 
-def _repository() -> Path | None:
+def repository() -> Path | None:
     """Root of the git work tree that holds this package as ``src/sdpalab``, or None (an installed copy, no git)."""
     root = _PACKAGE_DIR.parent.parent
     if _PACKAGE_DIR.parent.name != "src" or not (root / ".git").exists():
@@ -104,7 +104,8 @@ def _repository() -> Path | None:
     return root
 
 
-def _git(root: Path, *arguments: str, good: tuple[int, ...] = (0,)) -> str | None:
+def git(root: Path, *arguments: str, good: tuple[int, ...] = (0,)) -> str | None:
+    """What git prints in ``root``; None if there is no git, or its exit code is not in ``good``."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, check=False, timeout=60, stdin=subprocess.DEVNULL

@@ -1,8 +1,8 @@
 """The likely class of a bug, from a wrong output: which hypothesis gives the same output, or what the error looks like.
 
-A hypothesis (:mod:`sdpalab.judge.hypotheses`) explains a case if its output is as near to the candidate's as roundings
-allow, and several times nearer than the right one is. What explains most of the failed cases is told. It is a guess for
-a human who looks for a bug, and decides nothing.
+A hypothesis (:mod:`sdpalab.judge.hypotheses`) explains a case if, in the rows that are wrong, its output is as near to
+the candidate's as roundings allow, and several times nearer than the right one is. What explains most of the failed
+cases is told. It is a guess for a human who looks for a bug, and decides nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sdpalab.inputs import Inputs
 from sdpalab.judge.hypotheses import TILES, Cause, Hypothesis, Workings, hypotheses
 from sdpalab.judge.reference import judged_rows
 from sdpalab.judge.rule import row_errors
-from sdpalab.judge.verdict import Limits
+from sdpalab.judge.verdict import Errors, Limits
 from sdpalab.problem import Problem
 
 __all__ = ["Diagnosis", "Failure", "diagnose", "explanations"]
@@ -36,6 +36,10 @@ NOISE = 200.0
 """Noise is at most this many times the limit: P or V in 8 bits is."""
 MOST_CASES, MOST_SCORES = 4, 1 << 18
 """How many failed cases are looked at, and how large the problems are that are looked at first."""
+FEWEST_ROWS = 3
+"""Fewer wrong rows than these fit too much."""
+HARMLESS = 10.0
+"""No type overflows from exponentials of scores up to this."""
 
 _PATTERNS = (Cause.EDGE, Cause.PLACE, Cause.PRECISION)
 """What is told from the look of the error only, where nothing explains the output."""
@@ -43,12 +47,18 @@ _PATTERNS = (Cause.EDGE, Cause.PLACE, Cause.PRECISION)
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that is INCORRECT: what was computed, and what came out."""
+    """A case that is INCORRECT or NOT_FINITE: what was computed, and what came out."""
 
     problem: Problem
     inputs: Inputs
     out: Array
+    errors: Errors
     limits: Limits
+
+    @property
+    def severity(self) -> float:
+        """How far beyond its limit the error is; beyond 100 times it is all the same."""
+        return min(100.0, self.errors.rms_row_rel_l2 / self.limits.rms_row_rel_l2)
 
 
 @dataclass(frozen=True)
@@ -84,40 +94,63 @@ def diagnose(failures: Sequence[Failure]) -> Diagnosis | None:
 
 
 def _chosen(failures: Sequence[Failure]) -> list[Failure]:
-    """The largest problems that are small; without any, the smallest one."""
-    by_size = sorted(failures, key=lambda failure: failure.problem.scores)
-    small = [failure for failure in by_size if failure.problem.scores <= MOST_SCORES]
-    return small[-MOST_CASES:] or by_size[:1]
+    """The most wrong ones of the problems that are small, and of these the largest; else the smallest problem."""
+    small = [failure for failure in failures if failure.problem.scores <= MOST_SCORES]
+    small.sort(key=lambda failure: (failure.severity, failure.problem.scores))
+    return small[-MOST_CASES:] or sorted(failures, key=lambda failure: failure.problem.scores)[:1]
 
 
 def explanations(failure: Failure) -> tuple[Diagnosis, ...]:
     """All that explains one failed case, or fits the look of its error; the special before the general."""
-    inputs, out = failure.inputs, failure.out.astype(np.float64)
+    problem, inputs, out = failure.problem, failure.inputs, failure.out.astype(np.float64)
     asked = judged_rows(inputs.q, inputs.k, inputs.v)
     judged = asked & np.isfinite(out).all(axis=-1)
+    workings = Workings(problem, inputs)
     if 2 * np.count_nonzero(judged) <= np.count_nonzero(asked):
-        return ()  # the few numbers that there are fit too much
-    workings = Workings(failure.problem, inputs)
+        return tuple(_not_finite(workings, failure, asked & ~judged))
     right = workings.right
-    error = float(np.linalg.norm((out - right)[judged]))
+    bad = judged & (
+        row_errors(np.where(judged[..., None], out, right), right, problem.dtype) > failure.limits.worst_row_rel_l2
+    )
+    if np.count_nonzero(bad) < FEWEST_ROWS:
+        bad = judged
+    where = "" if bad[judged].all() else _rows(bad)
 
-    def explains(made: F64) -> bool:
-        left = float(np.linalg.norm((out - made)[judged]))
-        size = max(float(np.linalg.norm(made[judged])), math.ulp(0.0))
+    def explains(guess: Hypothesis) -> bool:
+        rows = judged if guess.cause is Cause.NO_ATTENTION else bad
+        error, left = (float(np.linalg.norm((out - made)[rows])) for made in (right, guess.out))
+        size = max(float(np.linalg.norm(guess.out[rows])), math.ulp(0.0))
         return left <= error / ENOUGH and left <= ROUNDING * failure.limits.rel_l2 * size
 
     with np.errstate(all="ignore"):  # what divides by zero explains nothing
-        tried = (*hypotheses(workings), *_fitted(workings, out, judged))
-        told = [Diagnosis(guess.cause, guess.detail) for guess in tried if explains(guess.out)]
+        tried = (*hypotheses(workings), *_fitted(workings, out, judged, bad))
+        told = [Diagnosis(guess.cause, f"{guess.detail}{where}") for guess in tried if explains(guess)]
     patterns = _patterns(failure, np.where(judged[..., None], out, right), right)
+    found = (*told, *_not_finite(workings, failure, asked & ~judged), *patterns)
     order = list(Cause)
-    return tuple(sorted((*told, *patterns), key=lambda diagnosis: order.index(diagnosis.cause)))
+    return tuple(sorted(found, key=lambda diagnosis: order.index(diagnosis.cause)))
 
 
-def _fitted(w: Workings, out: F64, judged: npt.NDArray[np.bool_]) -> Iterator[Hypothesis]:
-    """Hypotheses with a number or an order in them that is taken from the output."""
+def _rows(bad: npt.NDArray[np.bool_]) -> str:
+    """Which rows are wrong, where not all are."""
+    first, last = (int(n) for n in np.flatnonzero(bad.any(axis=(0, 1)))[[0, -1]])
+    return f"; in {int(bad.sum())} of {bad.size} rows, with i from {first} to {last}"
+
+
+def _not_finite(w: Workings, failure: Failure, bad: npt.NDArray[np.bool_]) -> Iterator[Diagnosis]:
+    """Whether large scores alone can have made the rows that are not finite: they were written, and all have some."""
+    written = (failure.out.view(np.uint16) != 0xFFFF).all(axis=-1)
+    if not (bad & written).any():
+        return
+    largest = np.abs(np.where(w.hidden, 0.0, w.scores)).max(axis=-1)[bad & written]
+    if float(largest.min()) > HARMLESS:
+        yield Diagnosis(Cause.RANGE, f"NaN or infinity where scores reach {float(largest.min()):.3g} in size")
+
+
+def _fitted(w: Workings, out: F64, judged: npt.NDArray[np.bool_], bad: npt.NDArray[np.bool_]) -> Iterator[Hypothesis]:
+    """Hypotheses with a number or an order in them that is taken from the output, in the rows that are ``bad``."""
     out, right = np.where(judged[..., None], out, 0.0), np.where(judged[..., None], w.right, 0.0)
-    factor = _score_factor(w, out, judged)
+    factor = _score_factor(w, out, bad)
     yield Hypothesis(
         Cause.SCORES, f"{factor:.4g} times the right one{_named(w.problem, factor)}", w.output(w.scores * factor)
     )
@@ -128,8 +161,7 @@ def _fitted(w: Workings, out: F64, judged: npt.NDArray[np.bool_]) -> Iterator[Hy
     columns = _nearest(by_column[1][None, None], by_column[0][None, None])[0, 0]
     yield Hypothesis(Cause.COLUMNS, _moved(columns - np.arange(columns.size), "column"), w.right[..., columns])
     scales = (out * right).sum(-1, keepdims=True) / np.maximum(np.square(right).sum(-1, keepdims=True), 1e-300)
-    low, high = float(scales[judged].min()), float(scales[judged].max())
-    middle = float(np.median(scales[judged]))
+    low, high, middle = (float(statistic(scales[bad])) for statistic in (np.min, np.max, np.median))
     alike = high - low <= 0.01 * abs(middle)
     yield Hypothesis(
         Cause.NORMALISATION,
@@ -138,9 +170,9 @@ def _fitted(w: Workings, out: F64, judged: npt.NDArray[np.bool_]) -> Iterator[Hy
     )
 
 
-def _score_factor(w: Workings, out: F64, judged: npt.NDArray[np.bool_]) -> float:
+def _score_factor(w: Workings, out: F64, bad: npt.NDArray[np.bool_]) -> float:
     """The factor on the scores that brings attention nearest to the output, from 32 rows spread over it."""
-    where = np.argwhere(judged)
+    where = np.argwhere(bad)
     b, h, i = where[:: max(1, len(where) // 32)].T
     scores, values, wanted = np.where(w.hidden[i], -np.inf, w.scores[b, h, i]), w.v[b, h], out[b, h, i]
 
@@ -192,9 +224,9 @@ def _moved(shifts: npt.NDArray[np.integer[Any]], called: str = "row") -> str:
     share = f"{moved.size} of {shifts.size}"
     if counts.max() < 0.8 * moved.size:
         return f"{share} {called}s hold others"
-    both = (moved > 0).any() and (moved < 0).any()
-    way = "one or the other" if both else "that far on" if (moved > 0).all() else "that far back"
-    return f"{share} {called}s hold the {called} {usual} away, {way}"
+    on = float((moved > 0).mean())  # not all, where rows are shifted around
+    way = "further on" if on > 0.9 else "further back" if on < 0.1 else "before or after"
+    return f"{share} {called}s hold the {called} {usual} {way}"
 
 
 def _patterns(failure: Failure, out: F64, right: F64) -> Iterator[Diagnosis]:
@@ -212,7 +244,7 @@ def _patterns(failure: Failure, out: F64, right: F64) -> Iterator[Diagnosis]:
         elif wrong[first : last + 1].all() and last == seq - 1:
             yield Diagnosis(Cause.PLACE, f"all rows from i={first} on")
         else:
-            yield Diagnosis(Cause.PLACE, f"{int(bad.sum())} of {bad.size} rows, with i from {first} to {last}")
+            yield Diagnosis(Cause.PLACE, _rows(bad).removeprefix("; "))
     heads = bad.any(axis=2)
     if heads.any() and not heads.all():
         b, h = (int(n) for n in np.argwhere(heads)[0])

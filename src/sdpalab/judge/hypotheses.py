@@ -47,10 +47,11 @@ class Cause(str, Enum):
     EXPONENTIAL = "scores or small weights are cut off"
     ROWS = "rows of the output hold other rows"
     COLUMNS = "columns of the output hold other columns: a fragment's layout is misread"
+    RANGE = "a number overflows, or a sum is 0: the running maximum is wrong, or a type has too little range"
     NORMALISATION = "rows are multiples of the right ones: the sum that they are divided by is wrong"
     EDGE = "only the last rows or columns are wrong"
     PLACE = "only some rows or columns are wrong"
-    PRECISION = "the error is noise, alike in all rows: something is held in fewer bits than declared"
+    PRECISION = "the error is noise, alike in all rows: something is held in fewer bits, or computed more roughly"
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,8 @@ def _rescales(w: Workings) -> _Made:
         for words, keep_out, keep_total in changes:
             out, total = _accumulated(parts, keep_out, keep_total, late=False)
             yield f"{words}, in tiles of {tile} keys", out / total
+        mean = np.mean([product / np.where(added == 0.0, 1.0, added) for _, product, added in parts], axis=0)
+        yield f"tiles of {tile} keys are averaged, whatever their weights", mean
 
 
 _Part = tuple[F64, F64, F64]
@@ -316,12 +319,16 @@ def _keys(w: Workings) -> _Made:
 
 def _exponentials(w: Workings) -> _Made:
     weights = w.weights()
-    visible = weights > 0.0
+    visible, total = weights > 0.0, weights.sum(axis=-1, keepdims=True)
     for level in _LEVELS:
         floor = math.exp(-level)
         called = f"{floor:.2g}"
         yield f"weights below {called} are raised to it", w.average(np.maximum(weights, floor * visible))
         yield f"weights below {called} are taken for 0", w.average(weights * (weights >= floor))
+        yield (
+            f"weights below {called} are taken for 0, and count in the sum",
+            w.average(weights * (weights >= floor), total=total),
+        )
         yield f"scores are clamped to +-{level:.3g}", w.output(np.clip(w.scores, -level, level))
         yield f"scores are capped smoothly at {level:.3g}", w.output(level * np.tanh(w.scores / level))
     yield "scores are taken without their signs", w.output(np.abs(w.scores))

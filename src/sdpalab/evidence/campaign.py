@@ -1,0 +1,73 @@
+"""Records of campaigns: what takes long runs by hand, and leaves a record that says when, on what commit and how."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+from sdpalab.errors import UserError
+from sdpalab.evidence.environment import git, repository
+
+__all__ = ["Campaign"]
+
+
+class Campaign:
+    """A campaign that begins now, on the source as it is now.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``deletion``.
+    command : str
+        How anybody repeats it.
+    sources : sequence of str
+        What of the repository makes its result: a change there that is not committed is stated.
+    packages : sequence of str
+        Whose versions matter to its result.
+    """
+
+    def __init__(
+        self, name: str, command: str, *, sources: Sequence[str] = ("src",), packages: Sequence[str] = ("numpy",)
+    ) -> None:
+        self._start = time.monotonic()
+        self._root = repository()
+        commit, changes = None, ""
+        if self._root is not None:
+            commit = (git(self._root, "rev-parse", "--short", "HEAD") or "").strip()
+            changes = git(self._root, "status", "--porcelain", "--", *sources) or ""
+        self._name, self._commit = name, commit or "unknown"
+        self._head = {
+            "campaign": name,
+            "commit": self._commit,
+            "changed_since": bool(changes),
+            "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "command": command,
+            "python": python_version(),
+            **{package: metadata.version(package) for package in packages},
+        }
+
+    def record(self, **content: Any) -> dict[str, Any]:
+        """The record: how it came about, the seconds until now, and ``content``."""
+        return {**self._head, "seconds": round(time.monotonic() - self._start, 1), **content}
+
+    def write(self, record: dict[str, Any], out: Path | None = None) -> Path:
+        """Write a record, to ``evidence/campaigns/NAME-COMMIT.json`` of the repository unless told otherwise.
+
+        Raises
+        ------
+        UserError
+            If there is no repository, and nothing was told.
+        """
+        if out is None:
+            if self._root is None:
+                raise UserError("there is no repository to keep the record in: say where with --out FILE")
+            out = self._root / "evidence" / "campaigns" / f"{self._name}-{self._commit}.json"
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(record, indent=1) + "\n")
+        return out

@@ -1,0 +1,140 @@
+"""The diagnosis: a planted bug is said to be of its own class, and nothing is said of what fits nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from sdpalab.inputs import make_inputs
+from sdpalab.judge.diagnosis import Diagnosis, Failure, diagnose, explanations
+from sdpalab.judge.error_map import MOST_COLUMNS, MOST_ROWS, error_map
+from sdpalab.judge.evaluate import Judged, judge_output
+from sdpalab.judge.hypotheses import Cause
+from sdpalab.judge.reference import attention_float64
+from sdpalab.judge.selftest import Mutant, mutants
+from sdpalab.judge.tensors import from_torch, to_torch
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Numerics
+from sdpalab.problem import Problem
+
+MUTANTS = {mutant.name: mutant for mutant in mutants()}
+PLAIN = Problem(1, 2, 100, 64)
+CAUSAL = PLAIN.with_(causal=True)
+
+
+def judged(problem: Problem, kind: str, out: npt.NDArray[np.generic]) -> Judged:
+    return judge_output(problem, make_inputs(problem, kind), out, Numerics(), (False, True))
+
+
+def failure(mutant: Mutant, problem: Problem, kind: str) -> Failure | None:
+    inputs = make_inputs(problem, kind)
+    tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
+    out = from_torch(mutant.candidate(*tensors, scale=problem.scale, causal=problem.causal))
+    found = judged(problem, kind, out)
+    return None if found.status is Status.PASSED else Failure(problem, inputs, out, found.errors, found.limits)
+
+
+def diagnosed(name: str, problem: Problem, *kinds: str) -> Diagnosis | None:
+    torch.set_num_threads(1)
+    made = [failure(MUTANTS[name], problem, kind) for kind in kinds]
+    failed = [one for one in made if one is not None]
+    assert failed, "the bug does not show on these inputs"
+    return diagnose(failed)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "cause", "words"),
+    [
+        ("zeros", PLAIN, Cause.NO_ATTENTION, "all zeros"),
+        ("the mean of V", PLAIN, Cause.NO_ATTENTION, "mean of all of V"),
+        ("query i sees key i + 1", CAUSAL, Cause.MASK, "query i sees key i + 1"),
+        ("aligned to the bottom right", CAUSAL.with_(seq_q=60), Cause.MASK, "bottom right"),
+        ("the mask is off by one from row 128 on", CAUSAL.with_(seq_q=170, seq_kv=170), Cause.MASK, "i from 128"),
+        ("query head h reads K/V head h mod Hkv", Problem(1, 4, 60, 32, kv_heads=2), Cause.HEADS, "h mod Hkv"),
+        ("O in [B, S, H, D] order in memory that is read as [B, H, S, D]", PLAIN, Cause.LAYOUT, "O is written"),
+        ("K and V change places", PLAIN, Cause.OPERANDS, "K is taken for V, and V for K"),
+        ("the rescale of O is lost", PLAIN, Cause.RESCALE, "O is not rescaled, in tiles of 32 keys"),
+        ("the rescale of the sum is lost", PLAIN, Cause.RESCALE, "the sum is not rescaled, in tiles of 32 keys"),
+        ("zeros up to the end of the tile count as keys", PLAIN, Cause.PADDING, "28 rows of zeros"),
+        ("the last key is left out", PLAIN, Cause.KEYS, "the last one is left out"),
+        ("V of the tile before (a stage that was not waited for)", PLAIN, Cause.KEYS, "V is that of the tile of 32"),
+        ("the scores are not scaled", PLAIN, Cause.SCORES, "8 times the right one: the scale is missing"),
+        ("a scale that is 1% too large", PLAIN, Cause.SCORES, "1.01 times"),
+        ("weights of the absolute scores", PLAIN, Cause.EXPONENTIAL, "without their signs"),
+        (
+            "rows 8 apart change places (an accumulator's layout misread)",
+            PLAIN,
+            Cause.ROWS,
+            "the row 8 before or after",
+        ),
+        ("rows after the last whole tile are those of the tile before", PLAIN, Cause.ROWS, "the row 32 further back"),
+        ("columns of O change places in pairs (an accumulator's layout misread)", PLAIN, Cause.COLUMNS, "column 1 "),
+        ("the output is divided by the number of keys", PLAIN, Cause.NORMALISATION, "in the middle"),
+        ("the last row is not written", PLAIN, Cause.EDGE, "rows from i=99 on"),
+        ("the last column is that before it", PLAIN, Cause.EDGE, "column d=63"),
+        ("one row in the middle is wrong by 2%", PLAIN, Cause.PLACE, "1 of 200 rows, with i from 50 to 50"),
+        ("Q in float8 e4m3", PLAIN, Cause.PRECISION, "times the limit"),
+        ("the output passes through bfloat16", PLAIN, Cause.PRECISION, "every element is a bfloat16 number"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_planted_bug_is_named(name: str, problem: Problem, cause: Cause, words: str) -> None:
+    found = diagnosed(name, problem, "normal", "ramp")
+    assert found is not None
+    assert found.cause is cause, found
+    assert words in found.detail
+
+
+def test_what_overflows_is_named() -> None:
+    found = diagnosed("no maximum is subtracted", PLAIN, "negative")
+    assert found is not None
+    assert found.cause is Cause.RANGE
+
+
+def test_random_numbers_have_no_diagnosis_and_neither_has_nothing() -> None:
+    inputs = make_inputs(PLAIN)
+    out = np.random.default_rng(0).standard_normal(PLAIN.q_shape).astype(np.float16)
+    found = judged(PLAIN, "normal", out)
+    assert explanations(Failure(PLAIN, inputs, out, found.errors, found.limits)) == ()
+    assert diagnose([]) is None
+
+
+def test_few_numbers_among_nan_are_not_explained() -> None:
+    inputs = make_inputs(PLAIN)
+    out = np.full(PLAIN.q_shape, np.nan, np.float16)
+    out[:, :, :5] = 0
+    found = judged(PLAIN, "normal", out)
+    assert diagnose([Failure(PLAIN, inputs, out, found.errors, found.limits)]) is None
+
+
+def test_the_map_shows_where_the_error_is_in_shades_of_its_limit() -> None:
+    problem = Problem(1, 2, 64, 64)
+    inputs = make_inputs(problem)
+    reference = attention_float64(**vars(inputs), scale=problem.scale, causal=False)
+    out = reference.astype(np.float16)
+    limit = judged(problem, "normal", out).limits.max_abs
+    out[0, 1, 8:12, 6:8] += np.float16(6 * limit)
+    out[0, 1, 40, 63] = np.nan
+    found = judged(problem, "normal", out)
+    first, *lines = error_map(problem, inputs, out, found.errors, found.limits).splitlines()
+    assert first.startswith("head (b=0, h=1), blocks of 4 rows and 2 columns")
+    assert len(lines) == MOST_ROWS
+    assert {len(line) for line in lines} == {len("i=60 ||") + 32}
+    shades = [line.partition("|")[2].rstrip("|") for line in lines]
+    assert shades[2][3] == "*"
+    assert shades[10][31] == "@"
+    rest = "".join(shades).replace("*", "", 1).replace("@", "", 1)
+    assert set(rest) <= set(" .:-")
+
+
+@pytest.mark.parametrize(("seq", "dim"), [(1, 32), (17, 100), (500, 256)])
+def test_the_map_is_small(seq: int, dim: int) -> None:
+    problem = Problem(1, 1, seq, dim)
+    inputs, out = make_inputs(problem), np.zeros(problem.q_shape, np.float16)
+    found = judged(problem, "normal", out)
+    _, *lines = error_map(problem, inputs, out, found.errors, found.limits).splitlines()
+    assert 1 <= len(lines) <= MOST_ROWS
+    assert {line.count("|") for line in lines} == {2}
+    assert max(len(line.split("|")[1]) for line in lines) <= MOST_COLUMNS
