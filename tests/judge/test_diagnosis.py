@@ -50,7 +50,7 @@ def diagnosed(name: str, problem: Problem, *kinds: str) -> Diagnosis | None:
         ("zeros", PLAIN, Cause.NO_ATTENTION, "all zeros"),
         ("the mean of V", PLAIN, Cause.NO_ATTENTION, "mean of all of V"),
         ("query i sees key i + 1", CAUSAL, Cause.MASK, "query i sees key i + 1"),
-        ("aligned to the bottom right", CAUSAL.with_(seq_q=60), Cause.MASK, "bottom right"),
+        ("aligned to the bottom right", Problem(1, 2, 60, 64, seq_kv=90, causal=True), Cause.MASK, "bottom right"),
         ("the mask is off by one from row 128 on", CAUSAL.with_(seq_q=170, seq_kv=170), Cause.MASK, "i from 128"),
         ("query head h reads K/V head h mod Hkv", Problem(1, 4, 60, 32, kv_heads=2), Cause.HEADS, "h mod Hkv"),
         ("O in [B, S, H, D] order in memory that is read as [B, H, S, D]", PLAIN, Cause.LAYOUT, "O is written"),

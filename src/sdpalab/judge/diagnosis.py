@@ -8,7 +8,7 @@ cases is told. It is a guess for a human who looks for a bug, and decides nothin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,10 +150,11 @@ def _not_finite(w: Workings, failure: Failure, bad: npt.NDArray[np.bool_]) -> It
 def _fitted(w: Workings, out: F64, judged: npt.NDArray[np.bool_], bad: npt.NDArray[np.bool_]) -> Iterator[Hypothesis]:
     """Hypotheses with a number or an order in them that is taken from the output, in the rows that are ``bad``."""
     out, right = np.where(judged[..., None], out, 0.0), np.where(judged[..., None], w.right, 0.0)
-    factor = _score_factor(w, out, bad)
-    yield Hypothesis(
-        Cause.SCORES, f"{factor:.4g} times the right one{_named(w.problem, factor)}", w.output(w.scores * factor)
-    )
+    masked = np.where(w.hidden, -np.inf, w.scores)
+    for cause, words, family in _FAMILIES:
+        number = _nearest_of(family, w, out, bad)
+        detail = words.format(number, _named(w.problem, number))
+        yield Hypothesis(cause, detail, w.average(*family(masked, number)))
     rows = _nearest(out, right)
     shifts = np.where(judged, rows - np.arange(rows.shape[-1]), 0)
     yield Hypothesis(Cause.ROWS, _moved(shifts), np.take_along_axis(w.right, rows[..., None], axis=2))
@@ -170,16 +171,65 @@ def _fitted(w: Workings, out: F64, judged: npt.NDArray[np.bool_], bad: npt.NDArr
     )
 
 
-def _score_factor(w: Workings, out: F64, bad: npt.NDArray[np.bool_]) -> float:
-    """The factor on the scores that brings attention nearest to the output, from 32 rows spread over it."""
+def _scaled(scores: F64, factor: float) -> tuple[F64, F64]:
+    return _exponentials(scores * factor)
+
+
+def _clamped(scores: F64, level: float) -> tuple[F64, F64]:
+    return _exponentials(np.where(np.isinf(scores), scores, np.clip(scores, -level, level)))
+
+
+def _capped(scores: F64, level: float) -> tuple[F64, F64]:
+    return _exponentials(np.where(np.isinf(scores), scores, level * np.tanh(scores / level)))
+
+
+def _raised(scores: F64, level: float) -> tuple[F64, F64]:
+    weights, _ = _exponentials(scores)
+    weights = np.maximum(weights, math.exp(-level) * ~np.isinf(scores))
+    return weights, weights.sum(axis=-1, keepdims=True)
+
+
+def _dropped(scores: F64, level: float) -> tuple[F64, F64]:
+    weights, _ = _exponentials(scores)
+    weights = weights * (weights >= math.exp(-level))
+    return weights, weights.sum(axis=-1, keepdims=True)
+
+
+def _dropped_from_product(scores: F64, level: float) -> tuple[F64, F64]:
+    return _dropped(scores, level)[0], _exponentials(scores)[1]
+
+
+def _exponentials(scores: F64) -> tuple[F64, F64]:
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights, weights.sum(axis=-1, keepdims=True)
+
+
+_FAMILIES: tuple[tuple[Cause, str, Callable[[F64, float], tuple[F64, F64]]], ...] = (
+    (Cause.SCORES, "{0:.4g} times the right one{1}", _scaled),
+    (Cause.EXPONENTIAL, "scores are clamped to +-{0:.3g}", _clamped),
+    (Cause.EXPONENTIAL, "scores are capped smoothly at {0:.3g}", _capped),
+    (Cause.EXPONENTIAL, "weights are at least exp(-{0:.3g})", _raised),
+    (Cause.EXPONENTIAL, "weights below exp(-{0:.3g}) are taken for 0", _dropped),
+    (
+        Cause.EXPONENTIAL,
+        "weights below exp(-{0:.3g}) are missing from the product, not from the sum",
+        _dropped_from_product,
+    ),
+)
+"""Bugs with a positive number in them: masked scores [..., Skv] and the number give the weights and their sum."""
+
+
+def _nearest_of(
+    family: Callable[[F64, float], tuple[F64, F64]], w: Workings, out: F64, bad: npt.NDArray[np.bool_]
+) -> float:
+    """The number that brings a family of bugs nearest to the output, from 32 rows spread over those that are bad."""
     where = np.argwhere(bad)
     b, h, i = where[:: max(1, len(where) // 32)].T
     scores, values, wanted = np.where(w.hidden[i], -np.inf, w.scores[b, h, i]), w.v[b, h], out[b, h, i]
 
     def distance(octaves: float) -> float:
-        weights = scores * 2.0**octaves
-        weights = np.exp(weights - weights.max(axis=-1, keepdims=True))
-        made = np.einsum("nk,nkd->nd", weights, values) / weights.sum(axis=-1, keepdims=True)
+        weights, total = family(scores, 2.0**octaves)
+        made = np.matmul(weights[:, None], values)[:, 0] / np.maximum(total, 1e-300)
         return float(np.linalg.norm(made - wanted))
 
     best, step = 0.0, 0.5

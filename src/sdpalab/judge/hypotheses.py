@@ -25,11 +25,8 @@ Mask = npt.NDArray[np.bool_]
 TILES = (8, 16, 32, 64, 128)
 """Sizes of tiles of keys that are tried."""
 
-_LEVELS = (
-    *(math.log(2.0) * octaves for octaves in (6, 8, 10, 12, 14, 16, 20, 24, 30)),
-    *(5.0, 8.0, 10.0, 12.0, 15.0, 20.0, 30.0),
-)
-"""Where exponents and scores are likely to be clamped: whole numbers of octaves and of powers of e, as logarithms."""
+_HIDDEN = (0.0, *(-math.log(2.0) * octaves for octaves in (6, 8, 10, 12, 16, 20, 24)), -5.0, -8.0, -10.0, -20.0)
+"""What hidden scores are likely to be where they are not minus infinity."""
 
 
 class Cause(str, Enum):
@@ -104,10 +101,10 @@ class Workings:
 
     def output(self, scores: F64 | None = None, hidden: Mask | None = None, v: F64 | None = None) -> F64:
         """Attention with some of its parts replaced."""
-        return self.average(self.weights(scores, hidden), v)
+        return self.average(self.weights(scores, hidden), v=v)
 
-    def average(self, weights: F64, v: F64 | None = None, total: F64 | None = None) -> F64:
-        """The mean of V under the weights."""
+    def average(self, weights: F64, total: F64 | None = None, v: F64 | None = None) -> F64:
+        """The mean of V under the weights, which is their product over ``total``, by default their sum."""
         total = weights.sum(axis=-1, keepdims=True) if total is None else total
         made: F64 = weights @ (self.v if v is None else v) / np.where(total == 0.0, 1.0, total)
         return made
@@ -167,7 +164,7 @@ def _masks(w: Workings) -> _Made:
         yield f"tiles of {tile} on the diagonal are not masked", w.output(hidden=later)
         yield f"tiles of {tile} on the diagonal are left out", w.output(hidden=w.hidden | (same & (rows >= tile)))
         yield f"columns are counted from the start of a tile of {tile}", w.output(hidden=columns % tile > rows)
-    for value in (0.0, *(-level for level in _LEVELS)):
+    for value in _HIDDEN:
         scores = np.where(w.hidden, value, w.scores)
         yield f"hidden scores are {value:.3g}, not minus infinity", w.output(scores, np.zeros_like(w.hidden))
 
@@ -313,23 +310,10 @@ def _keys(w: Workings) -> _Made:
             factors = 1 + (columns // tile == 1) - 1 * (columns // tile == 2)
             yield f"the second tile of {tile} is counted in place of the third", w.average(weights * factors)
         stale = np.maximum(columns - tile, columns % tile)
-        yield f"V is that of the tile of {tile} before", w.average(weights, w.v[:, :, stale])
+        yield f"V is that of the tile of {tile} before", w.average(weights, v=w.v[:, :, stale])
         yield f"K is that of the tile of {tile} before", w.of(w.q, w.k[:, :, stale], w.v)
 
 
 def _exponentials(w: Workings) -> _Made:
-    weights = w.weights()
-    visible, total = weights > 0.0, weights.sum(axis=-1, keepdims=True)
-    for level in _LEVELS:
-        floor = math.exp(-level)
-        called = f"{floor:.2g}"
-        yield f"weights below {called} are raised to it", w.average(np.maximum(weights, floor * visible))
-        yield f"weights below {called} are taken for 0", w.average(weights * (weights >= floor))
-        yield (
-            f"weights below {called} are taken for 0, and count in the sum",
-            w.average(weights * (weights >= floor), total=total),
-        )
-        yield f"scores are clamped to +-{level:.3g}", w.output(np.clip(w.scores, -level, level))
-        yield f"scores are capped smoothly at {level:.3g}", w.output(level * np.tanh(w.scores / level))
     yield "scores are taken without their signs", w.output(np.abs(w.scores))
     yield "negative scores are taken for 0", w.output(np.maximum(w.scores, 0.0))
