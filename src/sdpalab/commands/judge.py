@@ -129,15 +129,15 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
     if share is not None:
         trials = sum(bool(case.run.get("trial")) for case in verdict.cases)
         console.print(f"trials: fast_0 = {share:.2f} over {trials} hidden seeds (not timed, so no fast_1)")
-    for case in verdict.cases:
-        related = case.run.get("relation")
-        if related:
-            differ = related["elements_that_differ"]
-            held = f"{differ} elements differ" if differ else "holds bit for bit"
-            console.print(f"relation {related['name']}: {held} ({RELATIONS[related['name']].says})", soft_wrap=True)
-        if case.run.get("witnesses"):
-            for line in Agreement.from_dict(case.run["witnesses"]).lines(case.name):
-                console.print(line, soft_wrap=True)
+    for relation in RELATIONS.values():
+        differ = [
+            related["elements_that_differ"]
+            for case in verdict.cases
+            if (related := case.run.get("relation")) and related["name"] == relation.name
+        ]
+        if differ:
+            held = f"holds bit for bit in {differ.count(0)} of {len(differ)} cases"
+            console.print(f"relation {relation.name}: {held} ({relation.says})", soft_wrap=True)
 
 
 def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:
