@@ -138,6 +138,10 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
         if differ:
             held = f"holds bit for bit in {differ.count(0)} of {len(differ)} cases"
             console.print(f"relation {relation.name}: {held} ({relation.says})", soft_wrap=True)
+    for case in verdict.cases:
+        if case.run.get("witnesses"):
+            for line in Agreement.from_dict(case.run["witnesses"]).lines(case.name):
+                console.print(line, soft_wrap=True)
 
 
 def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:
