@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,40 @@ Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 _cache_directory = ""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option that makes the simulator's tests a GPU's."""
+    text = "repeat the simulator's clean launches on a GPU, and record the results in FOLDER/golden.jsonl"
+    parser.addoption("--replay-on-gpu", metavar="FOLDER", type=Path, help=text)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give the whole session one build cache of its own, before anything of the lab is imported."""
     global _cache_directory
     _cache_directory = tempfile.mkdtemp(prefix="sdpalab-test-cache-")
     os.environ["SDPALAB_CACHE_DIR"] = _cache_directory
+    if config.getoption("--replay-on-gpu"):
+        _replay_on_gpu(config)
+
+
+def _replay_on_gpu(config: pytest.Config) -> None:
+    """Stand in for ``sdpalab.sim.launch`` before any test imports it."""
+    if hasattr(config, "workerinput") or config.getoption("numprocesses", None):
+        raise pytest.UsageError("--replay-on-gpu takes one process: leave out -n")
+    sys.path.insert(0, str(ROOT / "tests" / "gpu"))
+    from replay import Replay
+    from replay_process import GpuProcess
+
+    from sdpalab import sim
+    from sdpalab.errors import MachineError
+
+    try:
+        gpu = GpuProcess()
+    except MachineError as error:
+        raise pytest.UsageError(f"--replay-on-gpu: {error}") from None
+    config.add_cleanup(gpu.close)
+    plugin = Replay(config.getoption("--replay-on-gpu"), gpu.run, gpu.about)
+    sim.launch = plugin.launch
+    config.pluginmanager.register(plugin)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -32,21 +60,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(_cache_directory, ignore_errors=True)
 
 
-@cache
-def _no_gpu() -> str:
-    """Why GPU tests cannot run here; empty if they can."""
-    try:
-        import torch
-    except ImportError:
-        return "needs a GPU, and torch is not installed"
-    return "" if torch.cuda.is_available() else "needs a CUDA GPU, and torch sees none"
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what is marked ``gpu``, with the reason in the summary, where there is no GPU."""
+    from sdpalab.run import gpu_problem
+
     for item in items:
-        if item.get_closest_marker("gpu") and _no_gpu():
-            item.add_marker(pytest.mark.skip(reason=_no_gpu()))
+        if item.get_closest_marker("gpu") and gpu_problem():
+            item.add_marker(pytest.mark.skip(reason=gpu_problem()))
 
 
 @pytest.fixture(scope="session")

@@ -131,6 +131,7 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], str]] = [
     ("no such bundle", ("verify", "{files}/nowhere.tar.gz"), "nowhere.tar.gz"),
     ("not a bundle", ("verify", "{files}/not_a_bundle.tar.gz"), "not a bundle"),
     ("a folder that is no bundle", ("verify", "{files}/empty"), "not a bundle"),
+    ("report of no bundle", ("report", "{files}/nowhere.tar.gz"), "nowhere.tar.gz"),
     ("json into a folder that is not there", ("kernels", "--json", "{files}/nowhere/k.json"), "nowhere"),
     ("out below a file", ("repro", "--kernel", "scalar", "--out", "{files}/mine.py/out"), "mine.py/out"),
     ("device of repro", ("repro", "--device", "tpu"), "tpu"),
@@ -328,12 +329,19 @@ def test_repro_leaves_a_bundle_that_verifies_until_a_byte_is_flipped(cli: Runner
     assert str(bundle.name) in done.stdout
 
     assert cli("verify", bundle).returncode == 0
+    again = cli("report", bundle, "--out", tmp_path / "again.html")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "again.html").read_bytes() == report.read_bytes()
     damaged = bytearray(bundle.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     bundle.write_bytes(damaged)
     rejected = cli("verify", bundle)
     assert rejected.returncode == 1, rejected.stderr
     assert "rejected" in rejected.stdout
+    refused = cli("report", bundle, "--out", tmp_path / "none.html", "--json", "-")
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["report"] is None
+    assert not (tmp_path / "none.html").exists()
 
 
 @pytest.mark.slow

@@ -21,14 +21,15 @@ SMALL = ("--shape", "1,1,40,32")
 
 
 def commands(root: Path) -> list[str]:
-    return re.findall(r"`sdpalab judge (\S+\.py)`", (root / "examples" / "README.md").read_text())
+    return re.findall(r"`(?:sdpalab judge|pytest) (\S+\.py)`", (root / "examples" / "README.md").read_text())
 
 
 def test_the_readme_names_every_example(root: Path) -> None:
     examples = {f"examples/{path.name}" for path in (root / "examples").glob("*.py")}
     assert examples == set(commands(root))
     for example in examples:
-        assert f"sdpalab judge {example}" in (root / example).read_text()
+        command = "pytest" if "/test_" in example else "sdpalab judge"
+        assert f"{command} {example}" in (root / example).read_text()
 
 
 @pytest.mark.parametrize("example", ["my_kernel.py", "my_callable.py"])

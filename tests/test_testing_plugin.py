@@ -43,8 +43,9 @@ def few_cases(level: str, problems: Any, *, seed: int) -> tuple[CaseSpec, ...]:
 
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two cases in place of some thirty."""
+    """Two cases in place of some thirty, in one process."""
     monkeypatch.setattr("sdpalab.judge.cases.cases_for", few_cases)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
 
 
 def test_what_is_right_passes_and_the_verdict_comes_back(quickly: None) -> None:
@@ -56,10 +57,20 @@ def test_what_is_right_passes_and_the_verdict_comes_back(quickly: None) -> None:
     ]
 
 
-def test_several_problems_or_none(quickly: None) -> None:
+def test_several_problems_or_none(quickly: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def judged(kernel: Any, specs: tuple[CaseSpec, ...], **_: Any) -> Verdict:
+        asked.append(specs[0].name)
+        case = Case("one", PROBLEM, "normal", 0, Status.TIMED_OUT, "no answer")
+        return Verdict("right", "", "cpu", "quick", 0, (case,))
+
+    monkeypatch.setattr("sdpalab.judge.session.judge_candidate", judged)
     other = PROBLEM.with_(causal=True)
-    assert f"{PROBLEM.label}, {other.label}" in assert_attention(right, [PROBLEM, other]).cases[0].name
-    assert "twelve" in assert_attention(right).cases[0].name
+    for problems in ([PROBLEM, other], None):
+        with pytest.raises(AssertionError, match="TIMED_OUT: right is not attention: 0 of 1 cases passed on cpu"):
+            assert_attention(right, problems)
+    assert asked == [f"quick {PROBLEM.label}, {other.label} normal", "quick twelve normal"]
 
 
 def test_a_failure_has_reasons_worst_row_map_and_likely_bug(quickly: None) -> None:

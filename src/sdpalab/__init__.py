@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, TiledMap
     from sdpalab.kernels.triton_kernel import TritonKernel
     from sdpalab.problem import MISSION, NAMED_PROBLEMS, TWELVE_CASES, Problem
+    from sdpalab.torch_ops import Explanation, explain, no_fallback, scaled_dot_product_attention
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ __all__ = [
     "Case",
     "Config",
     "CudaKernel",
+    "Explanation",
     "Kernel",
     "Launch",
     "LaunchPlan",
@@ -51,7 +53,10 @@ __all__ = [
     "UnsupportedProblem",
     "UserError",
     "Verdict",
+    "explain",
     "judge",
+    "no_fallback",
+    "scaled_dot_product_attention",
     "sim",
 ]
 
@@ -71,6 +76,7 @@ _HOME = {
     "sdpalab.kernels.plan": ("Buffer", "Launch", "LaunchPlan", "Module", "TiledMap"),
     "sdpalab.kernels.triton_kernel": ("TritonKernel",),
     "sdpalab.problem": ("MISSION", "NAMED_PROBLEMS", "TWELVE_CASES", "Problem"),
+    "sdpalab.torch_ops": ("Explanation", "explain", "no_fallback", "scaled_dot_product_attention"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

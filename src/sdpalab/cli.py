@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from sdpalab.commands import build, doctor, judge, kernels, repro, sanitize, torch_matrix, verify
+from sdpalab.commands import build, doctor, judge, kernels, report, repro, sanitize, speed_of_light, torch_matrix, verify
 from sdpalab.errors import MachineError, UserError
 
 __all__ = ["app", "main"]
@@ -32,7 +32,9 @@ for command in (
     build.build,
     judge.judge,
     sanitize.sanitize,
+    speed_of_light.speed_of_light,
     torch_matrix.torch_matrix,
+    report.report,
     verify.verify,
 ):
     app.command()(command)

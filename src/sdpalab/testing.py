@@ -135,7 +135,7 @@ def _told(verdict: Verdict, kept: _FailedArrays) -> str:
     ]
     if len(failed) > MOST_REASONS:
         lines.append(f"and {len(failed) - MOST_REASONS} more: {', '.join(case.name for case in failed[MOST_REASONS:])}")
-    wrong = []
+    wrong: list[Failure] = []
     for case in failed:
         if case.status in (Status.INCORRECT, Status.NOT_FINITE) and case.errors and case.limits:
             inputs, out = kept.of(case)

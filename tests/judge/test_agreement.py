@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from sdpalab.commands.judge import judge as judge_command
 from sdpalab.inputs import make_inputs
 from sdpalab.judge import CaseSpec, judge_candidate, quick_cases
 from sdpalab.judge.agreement import Agreement, agreement
@@ -50,7 +53,9 @@ def told(problem: Problem, backend: Backend) -> Agreement:
 
 
 @pytest.mark.parametrize("backend", BACKENDS["cpu"], ids=str)
-@pytest.mark.parametrize("problem", [PROBLEM, PROBLEM.with_(causal=True, dtype="bfloat16")], ids=str)
+@pytest.mark.parametrize(
+    "problem", [PROBLEM, PROBLEM.with_(causal=True, dtype="bfloat16")], ids=lambda problem: problem.label
+)
 def test_a_backend_agrees_best_with_itself(backend: Backend, problem: Problem) -> None:
     found = told(problem, backend)
     own, other = sorted(found.witnesses, key=lambda witness: witness.from_kernel)
@@ -98,6 +103,16 @@ def test_a_verdict_says_it_of_its_largest_public_case_and_nothing_is_decided() -
     text = "\n".join(found.lines("public"))
     assert f"torch math: {found.best.from_float64:.1e} from float64, 0.0e+00 from it" in text
     assert f"agrees best with torch math; the witnesses are up to {found.apart:.1e} apart" in text
+
+
+def test_the_command_line_says_it_after_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sdpalab.judge.cases.cases_for", lambda *_, **__: (CaseSpec("only", PROBLEM),))
+    assert judge_command(f"{Path(__file__).parent / 'candidates.py'}:good", shape=["1,2,90,64"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"witnesses on only, relative L2: this kernel is \d\.\de-04 from float64", said)
+    assert said.count("from it\n") == len(BACKENDS["cpu"])
 
 
 @pytest.mark.parametrize("backend", BACKENDS["cpu"], ids=str)

@@ -73,7 +73,7 @@ def diagnosed(name: str, problem: Problem, *kinds: str) -> Diagnosis | None:
         ("columns of O change places in pairs (an accumulator's layout misread)", PLAIN, Cause.COLUMNS, "column 1 "),
         ("the output is divided by the number of keys", PLAIN, Cause.NORMALISATION, "in the middle"),
         ("the last row is not written", PLAIN, Cause.EDGE, "rows from i=99 on"),
-        ("the last column is that before it", PLAIN, Cause.EDGE, "column d=63"),
+        ("the last column is that before it", PLAIN, Cause.COLUMNS, "1 of 64 columns hold the column 1 further back"),
         ("one row in the middle is wrong by 2%", PLAIN, Cause.PLACE, "1 of 200 rows, with i from 50 to 50"),
         ("Q in float8 e4m3", PLAIN, Cause.PRECISION, "times the limit"),
         ("the output passes through bfloat16", PLAIN, Cause.PRECISION, "every element is a bfloat16 number"),

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.judge import CaseSpec, judge_candidate, quick_cases
 from sdpalab.judge.callables import CallableRunner
@@ -39,8 +40,9 @@ def forgets_the_offset(q: Any, k: Any, v: Any, *, scale: float, causal: bool) ->
 
 
 def cannot_view(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
-    q, k, v = (tensor.view(-1, *tensor.shape[2:])[None] for tensor in (q, k, v))
-    return attention(q, k, v, scale=scale, causal=causal).view(PROBLEM.q_shape)
+    flat = [tensor.view(*tensor.shape[:2], -1) for tensor in (q, k, v)]
+    q, k, v = (tensor.view(*tensor.shape[:2], -1, PROBLEM.head_dim) for tensor in flat)
+    return attention(q, k, v, scale=scale, causal=causal)
 
 
 def writes_into_the_gaps(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
@@ -133,3 +135,5 @@ def test_a_kernel_that_the_lab_builds_gets_contiguous_buffers() -> None:
     verdict = judge_candidate("scalar", specs, workers=1)
     assert [case.name for case in verdict.cases] == ["contiguous"]
     assert verdict.passed
+    with pytest.raises(UserError, match="none of the cases asked for is one for scalar"):
+        judge_candidate("scalar", specs[1:], workers=1)

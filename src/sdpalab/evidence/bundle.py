@@ -219,7 +219,7 @@ def mission_floors() -> tuple[FloorRecord, ...]:
                 name=floor.resource,
                 value=floor.microseconds,
                 unit="us",
-                kind=FigureKind.PUBLISHED if floor.resource == "launch" else FigureKind.MODELLED,
+                kind=FigureKind(floor.kind),
                 gpu=name,
                 source=f"{floor.how}. {gpu.source}",
             )

@@ -64,7 +64,7 @@ def error_fractions(attempts: Sequence[AttemptRecord]) -> str:
         return ""
     names = list(dict.fromkeys(c.name for a in shown if a.verdict for c in a.verdict.cases if c.fractions))
     values = [f for a in shown if a.verdict for c in a.verdict.cases for f in c.fractions.values() if f > 0]
-    low, high = min([0.1, *values]) / 1.3, max([1.5, *values]) * 1.3
+    low, high = max(0.01, min([0.1, *values]) / 1.3), max([1.5, *values]) * 1.3
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(2.2 + 2.3 * len(shown), 1.1 + 0.2 * len(names)), layout="constrained")
         panels = figure.subplots(1, len(shown), sharex=True, sharey=True, squeeze=False)[0]
@@ -92,7 +92,7 @@ def error_fractions(attempts: Sequence[AttemptRecord]) -> str:
             panel.xaxis.set_minor_formatter(NullFormatter())
         panels[0].set_yticks(range(len(names)), names)
         panels[0].set_ylim(len(names) - 0.5, -0.5)
-        figure.supxlabel("error / limit (1 = the limit)", fontsize=9)
+        figure.supxlabel("error / limit (1 = the limit; what is below the scale is at its edge)", fontsize=9)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper right", ncols=3)
         return _svg(figure, "limits", "Errors of every case as fractions of their limits")

@@ -192,7 +192,8 @@ def _layouts(w: Workings) -> _Made:
         return
 
     def misread(x: F64) -> F64:
-        return x.swapaxes(1, 2).reshape(x.shape)
+        read: F64 = x.swapaxes(1, 2).reshape(x.shape)
+        return read
 
     yield "O is written as [B, S, H, D]", misread(w.right)
     yield "Q, K and V lie as [B, S, H, D] and are read as [B, H, S, D]", w.of(misread(w.q), misread(w.k), misread(w.v))

@@ -162,6 +162,10 @@ class _Session:
         try:
             about = first.about
             self._check(about, device)
+            if not self._specs:
+                raise UserError(
+                    f"none of the cases asked for is one for {about['name']}, because of its tiles or layouts"
+                )
             self._witnessed = _witnessed(self._specs)
             # Drawn only now: the candidate is loaded, so it cannot have been written for these inputs.
             self._specs = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from sdpalab.errors import UserError
@@ -51,6 +51,8 @@ class Gpu:
         Bytes that one SM can read from L2 per clock (an assumption, see the data file).
     graph_node_us : float
         Time of one kernel node in a replayed CUDA graph, microseconds.
+    unverified : tuple of str
+        Names of the figures above that no second source confirms.
     source : str
         Where the figures come from.
     """
@@ -66,20 +68,40 @@ class Gpu:
     exp_per_clk_sm: int
     l2_bytes_per_clk_sm: int
     graph_node_us: float | None
+    unverified: tuple[str, ...]
     source: str
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "unverified", tuple(self.unverified))
         if not self.source:
             raise ValueError(f"GPU {self.name}: figures need a source")
+        unknown = set(self.unverified) - {field.name for field in fields(self)}
+        if unknown:
+            raise ValueError(f"GPU {self.name}: there are no figures {', '.join(sorted(unknown))}")
 
 
 @dataclass(frozen=True)
 class Floor:
-    """Least time that one resource needs, in microseconds, and the arithmetic behind it in words."""
+    """Least time that one resource needs.
+
+    Attributes
+    ----------
+    resource : str
+        tensor, exp, l2, dram or launch.
+    microseconds : float
+    how : str
+        The arithmetic behind it in words.
+    kind : str
+        ``modelled``, or ``published`` for what others measured.
+    verified : bool
+        False if the rate is among the GPU's unverified figures: the floor is then as good as that figure.
+    """
 
     resource: str
     microseconds: float
     how: str
+    kind: str = "modelled"
+    verified: bool = True
 
 
 @dataclass(frozen=True)
@@ -105,16 +127,16 @@ PUBLISHED_MISSION_US: Mapping[str, Mapping[str, float]] = {
 
 
 def gpu_named(name: str) -> Gpu:
-    """The GPU of that name, upper or lower case.
+    """The GPU of that name, or of the one word of its name that no other has (``h100``, ``4090``), in any case.
 
     Raises
     ------
     UserError
         If the data file has no such GPU.
     """
-    for known, gpu in GPUS.items():
-        if known.lower() == name.lower():
-            return gpu
+    named = [gpu for known, gpu in GPUS.items() if name.lower() in (known.lower(), *known.lower().split())]
+    if len(named) == 1:
+        return named[0]
     raise UserError(f"unknown GPU {name!r}; known are {', '.join(GPUS)}")
 
 
@@ -126,12 +148,12 @@ def floors(problem: Problem, gpu: Gpu, *, precision: str = "fp16", cold: bool = 
     precision : {"fp16", "fp8"}
         Of both matrix products; BF16 runs at the rate of FP16. Bytes are those of the problem's own dtype.
     cold : bool
-        Q, K, V and O cross DRAM. If False they are already in L2, and DRAM sets no floor.
+        Q, K, V and O cross DRAM. If False they are already in L2 as far as it holds them, and only the rest does.
 
     Returns
     -------
     tuple of Floor
-        tensor, exp, l2, then dram if cold, then launch if the GPU's graph node has a published time.
+        tensor, exp, l2, then dram if anything crosses it, then launch if the GPU's graph node has a published time.
 
     Raises
     ------
@@ -145,29 +167,43 @@ def floors(problem: Problem, gpu: Gpu, *, precision: str = "fp16", cold: bool = 
     if tflops is None:
         raise UserError(f"{gpu.name} has no {precision} tensor unit; use fp16")
     cycles = gpu.sms * gpu.clock_mhz * 1e6
-    exp_rate = cycles * gpu.exp_per_clk_sm
-    l2_rate = cycles * gpu.l2_bytes_per_clk_sm
     clock = f"{gpu.clock_mhz / 1e3:.2f} GHz"
+    moved = f"{problem.least_bytes / 2**20:,.2f} MiB"
+
+    def floor(resource: str, seconds: float, how: str, figure: str) -> Floor:
+        return Floor(resource, seconds * 1e6, how, verified=figure not in gpu.unverified)
+
     found = [
-        Floor(
-            "tensor", problem.flops / tflops / 1e6, f"{problem.flops / 1e6:,.1f} MFLOP at {tflops:g} TFLOPS {precision}"
+        floor(
+            "tensor",
+            problem.flops / tflops / 1e12,
+            f"{problem.flops / 1e6:,.1f} MFLOP at {tflops:g} TFLOPS {precision}",
+            f"{precision}_tflops",
         ),
-        Floor(
+        floor(
             "exp",
-            problem.exponentials / exp_rate * 1e6,
+            problem.exponentials / (cycles * gpu.exp_per_clk_sm),
             f"{problem.exponentials / 1e6:,.2f} M exponentials at {gpu.sms} SM x {gpu.exp_per_clk_sm}/clk x {clock}",
+            "exp_per_clk_sm",
         ),
-        Floor(
+        floor(
             "l2",
-            problem.least_bytes / l2_rate * 1e6,
-            f"{problem.least_bytes / 2**20:,.2f} MiB at {gpu.sms} SM x {gpu.l2_bytes_per_clk_sm} B/clk x {clock}",
+            problem.least_bytes / (cycles * gpu.l2_bytes_per_clk_sm),
+            f"{moved} at {gpu.sms} SM x {gpu.l2_bytes_per_clk_sm} B/clk x {clock}",
+            "l2_bytes_per_clk_sm",
         ),
     ]
-    if cold:
-        how = f"{problem.least_bytes / 2**20:,.2f} MiB at {gpu.dram_gb_s:,g} GB/s"
-        found.append(Floor("dram", problem.least_bytes / gpu.dram_gb_s / 1e3, how))
+    crossing = problem.least_bytes - (0 if cold else gpu.l2_mib * 2**20)
+    if crossing > 0:
+        how = f"{moved} at {gpu.dram_gb_s:,g} GB/s"
+        if not cold:
+            how = f"{crossing / 2**20:,.2f} of {how}, the rest in {gpu.l2_mib:g} MiB of L2"
+        found.append(floor("dram", crossing / gpu.dram_gb_s / 1e9, how, "dram_gb_s"))
     if gpu.graph_node_us is not None:
-        found.append(Floor("launch", gpu.graph_node_us, "one kernel node of a replayed CUDA graph, published"))
+        how = "one kernel node of a replayed CUDA graph"
+        found.append(
+            Floor("launch", gpu.graph_node_us, how, "published", verified="graph_node_us" not in gpu.unverified)
+        )
     return tuple(found)
 
 
@@ -179,7 +215,7 @@ def binding_floor(problem: Problem, gpu: Gpu, *, precision: str = "fp16", cold: 
 def feasibility(
     target_us: float, problem: Problem, gpu: Gpu, *, precision: str = "fp16", cold: bool = False
 ) -> Feasibility:
-    """Whether any kernel could take ``target_us`` microseconds, with everything in L2 unless ``cold``.
+    """Whether any kernel could take ``target_us`` microseconds, from a warm L2 unless ``cold``.
 
     Raises
     ------
@@ -190,15 +226,17 @@ def feasibility(
         raise UserError(f"a target time must be a positive number of microseconds, not {target_us!r}")
     worst = binding_floor(problem, gpu, precision=precision, cold=cold)
     share = worst.microseconds / target_us
-    where = "from cold DRAM" if cold else "with every byte already in L2"
+    where = "from cold DRAM" if cold else "from a warm L2"
+    doubt = "" if worst.verified else "; no second source confirms the rate"
+    time = f"{target_us:.3g} us on {gpu.name}"
     if share > 1:
         sentence = (
-            f"{target_us:g} us on {gpu.name} is impossible: the {worst.resource} floor alone is "
-            f"{worst.microseconds:.2f} us ({worst.how})"
+            f"{time} is impossible {where}: the {worst.resource} floor alone is {worst.microseconds:.2f} us "
+            f"({worst.how}){doubt}"
         )
     else:
         sentence = (
-            f"{target_us:g} us on {gpu.name} is not ruled out: the longest floor, {worst.resource}, takes "
-            f"{worst.microseconds:.2f} us ({worst.how}), {share:.0%} of it, {where}"
+            f"{time} is not ruled out {where}: the longest floor, {worst.resource}, takes "
+            f"{worst.microseconds:.2f} us ({worst.how}), {share:.0%} of it{doubt}"
         )
     return Feasibility(share <= 1, sentence)

@@ -1,6 +1,9 @@
-"""One launch plan, several executors. The simulator is here; a GPU's driver comes beside it."""
+"""One launch plan, two executors: the simulator, and a GPU through CUDA's driver."""
 
 from sdpalab.run.executor import Executor, RunResult
+from sdpalab.run.gpu import GpuExecutor
+from sdpalab.run.gpu_driver import KernelFault, gpu_problem
+from sdpalab.run.gpu_launch import Prepared
 from sdpalab.run.simulated import SimulatedExecutor
 
-__all__ = ["Executor", "RunResult", "SimulatedExecutor"]
+__all__ = ["Executor", "GpuExecutor", "KernelFault", "Prepared", "RunResult", "SimulatedExecutor", "gpu_problem"]

@@ -28,7 +28,7 @@ class RunResult:
     ptx_sha256 : tuple of str
         Digest of the PTX of each step, in order: the same bytes for every executor.
     hazards : tuple of str
-        What the executor found wrong with the run itself (the simulator's checks); empty on a GPU.
+        What the executor found wrong with the run itself: the simulator's checks; on a GPU, writes outside buffers.
     changed_inputs : tuple of str
         Input buffers whose bytes are no longer what they were.
     """

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
-import numpy as np
-
 from sdpalab.build import DEFAULT_ARCH, Build, Cache, build
 from sdpalab.errors import UserError
-from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, TiledMap
+from sdpalab.kernels.plan import Launch, LaunchPlan, TiledMap
+from sdpalab.run.buffers import same_bytes, starting_array, tensor_map
 from sdpalab.run.executor import Array, RunResult
-from sdpalab.sim import LaunchError, Report, TensorMap, launch
+from sdpalab.sim import Report, TensorMap, launch
 
 __all__ = ["SimulatedExecutor"]
 
@@ -81,7 +79,7 @@ class SimulatedExecutor:
         sdpalab.sim.SimError
             If the simulator does not model an instruction, or the run cannot go on.
         """
-        buffers = {buffer.name: _fill(buffer, inputs, poison) for buffer in plan.buffers}
+        buffers = {buffer.name: starting_array(buffer, inputs, poison) for buffer in plan.buffers}
         digests: list[str] = []
         hazards: list[str] = []
         for number, step in enumerate(plan.steps, 1):
@@ -110,7 +108,7 @@ class SimulatedExecutor:
             changed_inputs=tuple(
                 buffer.name
                 for buffer in plan.buffers
-                if buffer.role == "in" and not _same_bytes(buffers[buffer.name], inputs[buffer.name])
+                if buffer.role == "in" and not same_bytes(buffers[buffer.name], inputs[buffer.name])
             ),
         )
 
@@ -118,31 +116,6 @@ class SimulatedExecutor:
         if step.module is None:
             raise UserError(f"step {number} of the plan has no module: make the plan with launch_plan of a kernel")
         return build(step.module, self.arch, cache=self.cache)
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a buffer; ml_dtypes has those that NumPy lacks."""
-    try:
-        return np.dtype(getattr(ml_dtypes, name, name))
-    except TypeError:
-        raise UserError(f"buffer dtype {name!r} is neither a NumPy nor an ml_dtypes type") from None
-
-
-def _fill(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> Array:
-    """The buffer's array at the start: a copy of the input, or poison."""
-    dtype = _dtype(buffer.dtype)
-    if buffer.role in ("out", "workspace"):
-        array: Array = np.empty(buffer.shape, dtype)
-        array.reshape(-1).view(np.uint8)[:] = poison
-        return array
-    if buffer.role != "in":
-        raise UserError(f"buffer {buffer.name} has role {buffer.role!r}: it must be in, out or workspace")
-    if buffer.name not in inputs:
-        raise UserError(f"no input for buffer {buffer.name}; there are: {', '.join(inputs) or 'none'}")
-    given = inputs[buffer.name]
-    if given.shape != tuple(buffer.shape) or given.dtype != dtype:
-        raise UserError(f"input {buffer.name} must be {dtype} {tuple(buffer.shape)}, not {given.dtype} {given.shape}")
-    return np.array(given, order="C", copy=True)
 
 
 def _arguments(step: Launch, buffers: Mapping[str, Array], number: int) -> list[Array | TensorMap | int | float]:
@@ -156,17 +129,5 @@ def _arguments(step: Launch, buffers: Mapping[str, Array], number: int) -> list[
         name = argument.buffer if isinstance(argument, TiledMap) else argument
         if name not in buffers:
             raise UserError(f"{where} names buffer {name!r}; the plan has: {', '.join(buffers)}")
-        values.append(_tensor_map(argument, buffers[name], where) if isinstance(argument, TiledMap) else buffers[name])
+        values.append(tensor_map(argument, buffers[name], where) if isinstance(argument, TiledMap) else buffers[name])
     return values
-
-
-def _tensor_map(tiled: TiledMap, array: Array, where: str) -> TensorMap:
-    try:
-        return TensorMap(array, tiled.box, tiled.swizzle, shape=tiled.shape, strides=tiled.strides)
-    except LaunchError as error:
-        raise LaunchError(f"{where}, map of buffer {tiled.buffer}: {error}") from None
-
-
-def _same_bytes(one: Array, other: Array) -> bool:
-    """Equal bit for bit, NaN and the sign of zero included."""
-    return one.tobytes() == other.tobytes()

@@ -1,0 +1,201 @@
+"""``sdpalab bench``: kernels and peers timed on a GPU, in the same rounds, and judged before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sdpalab.commands.common import (
+    JsonOption,
+    console_for,
+    problem_of,
+    progress_console,
+    table,
+    verdict_text,
+    write_json,
+)
+from sdpalab.errors import MachineError, UserError
+from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.problem import Problem
+
+if TYPE_CHECKING:
+    from sdpalab.measure.benchmark import CudaDevice
+    from sdpalab.measure.samples import ClockKind
+    from sdpalab.measure.session import Measurement, Session
+    from sdpalab.run import GpuExecutor
+
+__all__ = ["bench"]
+
+
+def bench(
+    kernel: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KERNEL", help="Shipped kernels, or your own as FILE.py[:NAME]. Default: peers only."),
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(metavar="B,H,S,D", help="What to time, or a name; may be repeated.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")] = None,
+    causal: Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")] = False,
+    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V.")] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this peer; may be repeated. Default: all there are.")
+    ] = None,
+    clock: Annotated[
+        list[str] | None,
+        typer.Option(metavar="C", help="gpu (graph replay), stream or eager; may be repeated. Default: all three."),
+    ] = None,
+    cold: Annotated[bool, typer.Option("--cold", help="Inputs in DRAM, not in L2.")] = False,
+    seconds: Annotated[float, typer.Option(metavar="S", help="Most seconds for one shape and clock.")] = 10.0,
+    json: JsonOption = None,
+) -> int:
+    """Time kernels and peers on the GPU: interleaved, outputs checked, with intervals and verdicts."""
+    from sdpalab.measure.benchmark import benchmark, cuda_device
+    from sdpalab.measure.peers import peers_named, select
+    from sdpalab.measure.samples import ClockKind, L2State
+    from sdpalab.measure.stopping import StoppingRule
+
+    console = console_for(json)
+    problems = [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads) for text in shape or ("mission",)]
+    clocks, peers, rule = _clocks(clock), peers_named(peer or ()), StoppingRule(seconds=seconds)
+    kernels = [_kernel(name, problems) for name in kernel or ()]
+    device = cuda_device()
+    executor = _executor(device, needed=bool(kernels))
+    verdicts = [_judged(name, problems, executor) for name in kernel or ()]
+    results: list[dict[str, Any]] = []
+    good = True
+    for problem in problems:
+        chosen = select(problem, device.arch, peers)
+        for kind in clocks:
+            with progress_console().status(f"{problem.label}, {kind.value} clock"):
+                session = benchmark(
+                    problem,
+                    chosen.peers,
+                    kernels,
+                    device,
+                    clock=kind,
+                    l2=L2State.COLD if cold else L2State.WARM,
+                    rule=rule,
+                    executor=executor,
+                )
+            results.append(_show(console, device, problem, kind, session))
+            good &= all(session.of(made.name).summary is not None for made, _ in kernels)
+        for reason in chosen.refused:
+            console.print(f"not measured: {reason}", soft_wrap=True)
+    write_json(json, {"kind": "measured", "gpu": device.name, "verdicts": verdicts, "results": results})
+    return 0 if good else 1
+
+
+def _clocks(names: Sequence[str] | None) -> list[ClockKind]:
+    from sdpalab.measure.samples import ClockKind
+
+    try:
+        return [ClockKind(name) for name in names] if names else list(ClockKind)
+    except ValueError as error:
+        raise UserError(f"--clock takes {', '.join(kind.value for kind in ClockKind)}: {error}") from None
+
+
+def _kernel(name: str, problems: Sequence[Problem]) -> tuple[Kernel, Config]:
+    """A kernel with its default configuration, refused here if it does not take the problems."""
+    from sdpalab.kernels.registry import resolve
+
+    made = resolve(name)
+    if not isinstance(made, Kernel):
+        raise UserError(f"{name} is a Python callable, and bench times what the lab builds; it can be judged")
+    for problem in problems:
+        reason = made.reject_reason(problem)
+        if reason is not None:
+            raise UserError(reason)
+    return made, made.default_config
+
+
+def _executor(device: CudaDevice, *, needed: bool) -> GpuExecutor | None:
+    """The executor on torch's device; None where it is not needed and cannot be: then no empty kernel is measured."""
+    from sdpalab.run import GpuExecutor
+
+    try:
+        return GpuExecutor(device.torch.index)
+    except MachineError:
+        if needed:
+            raise
+        return None
+
+
+def _judged(name: str, problems: Sequence[Problem], executor: GpuExecutor | None) -> dict[str, Any]:
+    """GREEN before FAST: the verdict of the simulator on the twelve cases, as PASSED or not at all.
+
+    The shapes themselves, often too large for the simulator, are judged by the output of the timed calls.
+
+    Raises
+    ------
+    UserError
+        If the kernel is not PASSED: there is nothing to time.
+    """
+    from sdpalab.judge.cases import cases_for
+    from sdpalab.judge.session import judge_candidate
+
+    assert executor is not None
+    kinds = sorted({(problem.dtype, problem.causal) for problem in problems})
+    specs = [spec for dtype, causal in kinds for spec in cases_for("quick", dtype=dtype, causal=causal)]
+    with progress_console().status(f"judging {name} on the simulator"):
+        verdict = judge_candidate(name, specs, device="sim", arch=executor.arch, until_failure=True)
+    if not verdict.passed:
+        raise UserError(f"{name} is {verdict.status.value} on the simulator, and is not timed: {verdict.reason}")
+    return verdict.to_dict()
+
+
+def _show(console: Console, device: CudaDevice, problem: Problem, kind: ClockKind, session: Session) -> dict[str, Any]:
+    """Print one session, each subject beside the fastest peer, and return it as JSON values."""
+    from sdpalab.measure.peers import PEERS
+
+    peers = {peer.name for peer in PEERS}
+    times = {found.name: found.summary.median_us for found in session.measurements if found.summary}
+    base = min((name for name in times if name in peers), key=times.__getitem__, default=None)
+    against = {name: session.compare(name, base) for name in times if base not in (None, name)} if base else {}
+    numbers = ("median us", "p10 to p90", "median's interval", "TFLOPS", "of the limit")
+    shown = table(
+        f"{problem.label}: {kind.value} time, measured on {device.name}",
+        ("subject", *numbers, f"against {base}"),
+        numeric=numbers,
+    )
+    for found in session.measurements:
+        compared = against.get(found.name)
+        shown.add_row(found.name, *_figures(found, problem), compared.outcome.value if compared else "-")
+    console.print(shown)
+    for found in session.measurements:
+        if found.reason:
+            console.print(verdict_text(False, f"{found.name}: {found.status.value}: {found.reason}"), soft_wrap=True)
+    for comparison in against.values():
+        console.print(comparison.sentence, soft_wrap=True)
+    slowed = "" if not session.slowed else f", the GPU was protecting itself in {session.slowed:.0%} of the rounds"
+    stopped = session.stopped.value if session.stopped else "nothing was left to measure"
+    console.print(
+        f"{len(session.states)} rounds in {session.seconds:.1f} s, stopped: {stopped}; clocks: {session.watch}{slowed}",
+        soft_wrap=True,
+    )
+    return {
+        "problem": problem.to_dict(),
+        "clock": kind.value,
+        **session.to_dict(),
+        "comparisons": [comparison.to_dict() for comparison in against.values()],
+    }
+
+
+def _figures(found: Measurement, problem: Problem) -> tuple[str, ...]:
+    """The cells of one subject; dashes where there is no time."""
+    summary = found.summary
+    if summary is None:
+        return ("-",) * 5
+    computes = found.floor is not None
+    rate = f"{problem.flops / summary.median_us / 1e6:.1f}" if computes else "-"
+    share = f"{found.floor.share:.0%}" if found.floor and found.floor.share is not None else "-"
+    return (
+        f"{summary.median_us:.2f}",
+        f"{summary.p10_us:.2f} to {summary.p90_us:.2f}",
+        f"{summary.interval.low:.2f} to {summary.interval.high:.2f}",
+        rate,
+        share,
+    )

@@ -1,0 +1,121 @@
+"""A against B, measured in the same rounds: faster, slower, the same, or not known. Never more than the data say.
+
+Both were timed in every round, so whatever the machine did in a round it did to both: the rounds are resampled, with
+both times of each, and what is compared is the ratio of the two medians. ``margin`` is what counts as a difference at
+all; the interval of the ratio must lie wholly on one side of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from sdpalab.errors import UserError
+from sdpalab.measure.samples import Samples
+from sdpalab.measure.statistics import LEVEL, Interval, interval_of, resampled_rounds
+
+__all__ = ["MARGIN", "Comparison", "Outcome", "compare"]
+
+MARGIN = 0.01
+"""Differences below one percent are none: clocks differ by that from one minute to the next."""
+
+
+class Outcome(str, Enum):
+    """What A is, beside B."""
+
+    FASTER = "FASTER"
+    """Its time is below B's by more than the margin, with all of the interval."""
+    SLOWER = "SLOWER"
+    """Above it, in the same way."""
+    SAME = "SAME"
+    """Within the margin, with all of the interval."""
+    AMBIGUOUS = "AMBIGUOUS"
+    """The interval reaches across an edge of the margin: more rounds, or a quieter machine, may tell."""
+    INVALID = "INVALID"
+    """One of the two is no time of the computation: see the reason."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of A against B.
+
+    ``ratio`` is A's median over B's (below 1: A is faster), with its interval; both None if the outcome is INVALID,
+    which alone has a ``reason``.
+    """
+
+    a: str
+    b: str
+    outcome: Outcome
+    ratio: float | None = None
+    interval: Interval | None = None
+    margin: float = MARGIN
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        invalid = self.outcome is Outcome.INVALID
+        if invalid != (self.ratio is None) or invalid != (self.interval is None) or invalid != bool(self.reason):
+            raise ValueError(f"{self.a} against {self.b}: a ratio and its interval, or INVALID and a reason")
+
+    @property
+    def sentence(self) -> str:
+        """The outcome in words."""
+        if self.ratio is None or self.interval is None:
+            return f"{self.a} against {self.b}: {self.outcome.value}: {self.reason}"
+        return (
+            f"{self.a} takes {self.ratio:.3f}x the time of {self.b} "
+            f"({self.interval.low:.3f} to {self.interval.high:.3f} at {self.interval.level:.0%}): {self.outcome.value}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**asdict(self), "outcome": self.outcome.value}
+
+
+def compare(a: Samples, b: Samples, *, margin: float = MARGIN, level: float = LEVEL, seed: int = 0) -> Comparison:
+    """Compare two rows of samples that were taken in the same rounds.
+
+    Parameters
+    ----------
+    a, b : Samples
+        Sample i of both from round i, by the same clock, in the same state of L2.
+    margin : float
+        Smallest relative difference that counts, at least 0 and below 1.
+    level : float
+        Of the interval of the ratio.
+    seed : int
+        Of the resampling.
+
+    Raises
+    ------
+    UserError
+        If the two cannot be compared.
+    """
+    if not 0 <= margin < 1:
+        raise UserError(f"a margin is a share from 0 up to 1, such as 0.01, not {margin!r}")
+    if (a.clock, a.l2) != (b.clock, b.l2):
+        raise UserError(
+            f"{a.name} has {a.l2.value} {a.clock.value} times and {b.name} {b.l2.value} {b.clock.value} times: "
+            "only times of one kind compare"
+        )
+    if len(a.times_us) != len(b.times_us):
+        raise UserError(
+            f"{a.name} has {len(a.times_us)} samples and {b.name} {len(b.times_us)}: they are not of the same rounds"
+        )
+    one, other = np.asarray(a.times_us), np.asarray(b.times_us)
+    rounds = resampled_rounds(one.size, seed)
+    interval = interval_of(np.median(one[rounds], axis=1) / np.median(other[rounds], axis=1), level)
+    ratio = float(np.median(one) / np.median(other))
+    return Comparison(a.name, b.name, _outcome(interval, margin), ratio, interval, margin)
+
+
+def _outcome(interval: Interval, margin: float) -> Outcome:
+    # As a ratio "1% faster" one way must be "1% slower" the other way round.
+    low, high = 1.0 - margin, 1.0 / (1.0 - margin)
+    if interval.high < low:
+        return Outcome.FASTER
+    if interval.low > high:
+        return Outcome.SLOWER
+    return Outcome.SAME if low <= interval.low and interval.high <= high else Outcome.AMBIGUOUS

@@ -1,0 +1,66 @@
+"""Cold inputs: how much to overwrite, and how many copies to rotate, so that L2 holds nothing of the next call.
+
+Two ways, because one does not suit every clock. Between single calls, a buffer of several times L2 is overwritten
+(as nvbench does). Within a graph that would be timed too, so each call takes another copy of Q, K and V instead, out of
+so many that its own have left L2 by the time it comes round again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["L2Flush", "copies_beyond_l2", "flush_bytes"]
+
+_TIMES_L2 = 2
+"""Bytes that must pass between two uses of the same line, in sizes of L2: its replacement is not strictly the oldest
+first, and on big chips each half keeps lines of the other."""
+
+
+def flush_bytes(l2_bytes: int) -> int:
+    """Size of the buffer to overwrite, from the size of L2.
+
+    Raises
+    ------
+    ValueError
+        If the device does not say how large its L2 is.
+    """
+    if l2_bytes < 1:
+        raise ValueError(f"the device says that its L2 has {l2_bytes} bytes, so no flush can be sized")
+    return _TIMES_L2 * l2_bytes
+
+
+def copies_beyond_l2(input_bytes: int, l2_bytes: int) -> int:
+    """Copies of the inputs to rotate, so that between two uses of one the others fill L2 :data:`_TIMES_L2` times.
+
+    Parameters
+    ----------
+    input_bytes : int
+        Of Q, K and V together.
+    l2_bytes : int
+        As the device says.
+    """
+    return 1 + -(-flush_bytes(l2_bytes) // input_bytes)
+
+
+class L2Flush:
+    """Overwrites a buffer larger than L2, on torch's current stream, without waiting.
+
+    Parameters
+    ----------
+    device : torch.device
+        A CUDA device, of which the properties give the size of L2.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        import torch
+
+        size = flush_bytes(int(torch.cuda.get_device_properties(device).L2_cache_size))
+        self._buffer = torch.empty(size, dtype=torch.uint8, device=device)
+
+    def __call__(self, passes: int) -> None:
+        """Overwrite the buffer ``passes`` times: once empties L2, more keep the GPU busy while the host goes on."""
+        for number in range(passes):
+            self._buffer.fill_(number & 0xFF)

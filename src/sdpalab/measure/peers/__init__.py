@@ -1,0 +1,80 @@
+"""Peers: other people's attention, one small adapter each, and which of them a problem is measured against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sdpalab.errors import UserError
+from sdpalab.measure.peers.flash_attn import FLASH_ATTENTION_PEERS, FlashAttention
+from sdpalab.measure.peers.flashinfer import FlashInfer
+from sdpalab.measure.peers.flex import FlexAttention
+from sdpalab.measure.peers.peer import Envelope, Peer
+from sdpalab.measure.peers.sage import SageAttention
+from sdpalab.measure.peers.torch_sdpa import TORCH_PEERS, TorchSdpa
+from sdpalab.measure.peers.xformers import Xformers
+from sdpalab.problem import Problem
+
+__all__ = [
+    "PEERS",
+    "Envelope",
+    "FlashAttention",
+    "FlashInfer",
+    "FlexAttention",
+    "Peer",
+    "SageAttention",
+    "Selection",
+    "TorchSdpa",
+    "Xformers",
+    "peers_named",
+    "select",
+]
+
+PEERS: tuple[Peer, ...] = (
+    *TORCH_PEERS,
+    FlexAttention(),
+    *FLASH_ATTENTION_PEERS,
+    FlashInfer(),
+    SageAttention(),
+    Xformers(),
+)
+"""Every peer, torch's first."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Who can be measured on a problem, and in one sentence each why the others cannot."""
+
+    peers: tuple[Peer, ...]
+    refused: tuple[str, ...]
+
+
+def select(problem: Problem, arch: int, peers: Sequence[Peer] = PEERS) -> Selection:
+    """Choose among ``peers`` by problem and GPU, and then by what is installed.
+
+    Parameters
+    ----------
+    problem : Problem
+    arch : int
+        Compute capability, 90 for 9.0.
+    """
+    reasons = {peer.name: peer.reject_reason(problem, arch) or peer.missing_reason() for peer in peers}
+    return Selection(
+        peers=tuple(peer for peer in peers if reasons[peer.name] is None),
+        refused=tuple(reason for reason in reasons.values() if reason is not None),
+    )
+
+
+def peers_named(names: Sequence[str]) -> tuple[Peer, ...]:
+    """The peers of these names, in the order of :data:`PEERS`; all for no names.
+
+    Raises
+    ------
+    UserError
+        If there is no peer of one of the names.
+    """
+    known = [peer.name for peer in PEERS]
+    for name in names:
+        if name not in known:
+            raise UserError(f"there is no peer {name!r}; the peers are {', '.join(known)}")
+    return tuple(peer for peer in PEERS if not names or peer.name in names)

@@ -1,0 +1,122 @@
+"""What an adapter of somebody else's attention offers, and what it takes, as data."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sdpalab.problem import DTYPES, Problem
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Envelope", "Peer", "library_missing"]
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Which problems a peer's forward pass takes, as its own documentation says.
+
+    Attributes
+    ----------
+    dtypes : tuple of str
+    head_dims : range or tuple of int
+    archs : range
+        Compute capabilities, major times ten plus minor.
+    gqa : bool
+        K and V may have fewer heads than Q.
+    causal_square_only : bool
+        With a causal mask Sq and Skv must be equal: it refuses others, or aligns the mask to the bottom right, which is
+        another problem than this lab's.
+    batches : bool
+        The batch may be larger than 1.
+    """
+
+    dtypes: tuple[str, ...] = tuple(DTYPES)
+    head_dims: range | tuple[int, ...] = range(1, 257)
+    archs: range = range(80, 130)
+    gqa: bool = True
+    causal_square_only: bool = False
+    batches: bool = True
+
+    def reject_reason(self, name: str, problem: Problem, arch: int) -> str | None:
+        """None if ``problem`` lies within, otherwise one sentence that says why not."""
+        if arch not in self.archs:
+            return f"{name} needs sm_{self.archs.start} to sm_{self.archs.stop - 1}, and this GPU is sm_{arch}"
+        if problem.dtype not in self.dtypes:
+            return f"{name} takes {' and '.join(self.dtypes)}, not {problem.dtype}"
+        if problem.head_dim not in self.head_dims:
+            return f"{name} takes head_dim {_in_words(self.head_dims)}, not {problem.head_dim}"
+        if problem.group > 1 and not self.gqa:
+            return f"{name} needs as many K/V heads as query heads, not {problem.kv_heads} for {problem.heads}"
+        if problem.causal and self.causal_square_only and problem.seq_q != problem.seq_kv:
+            return f"{name} has this causal mask only for equal lengths, not {problem.seq_q} and {problem.seq_kv}"
+        if problem.batch > 1 and not self.batches:
+            return f"{name} is called for one sequence at a time, not for a batch of {problem.batch}"
+        return None
+
+
+def _in_words(dims: range | tuple[int, ...]) -> str:
+    if not isinstance(dims, range):
+        return ", ".join(map(str, dims))
+    steps = f" in steps of {dims.step}" if dims.step > 1 else ""
+    return f"{dims.start} to {dims[-1]}{steps}"
+
+
+def library_missing(peer: str, module: str, package: str) -> str | None:
+    """None if ``module`` loads, otherwise one sentence: ``package`` is not there, or it is and does not load."""
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module}.".startswith(f"{error.name}."):
+            return f"{peer}: the package {package} is not installed"
+        return f"{peer}: {package} is installed but lacks {error.name}"
+    except Exception as error:  # a library built for another torch fails in ways of its own
+        said = " ".join(str(error).split())[:200]
+        return f"{peer}: {package} is installed but does not load ({type(error).__name__}: {said})"
+    return None
+
+
+class Peer(ABC):
+    """Somebody else's attention, called as its users call it.
+
+    Attributes
+    ----------
+    name : str
+        In tables and records.
+    module : str
+        What must be importable.
+    package : str
+        What to install for that.
+    envelope : Envelope
+    precision : str
+        In which it multiplies at the fastest: ``fp16``, or ``fp8`` for anything of 8 bits.
+    """
+
+    name: str
+    module: str
+    package: str
+    envelope: Envelope
+    precision: str = "fp16"
+
+    def missing_reason(self) -> str | None:
+        """None if the library is here and loads, otherwise one sentence."""
+        return library_missing(self.name, self.module, self.package)
+
+    def reject_reason(self, problem: Problem, arch: int) -> str | None:
+        """None if it takes ``problem`` on compute capability ``arch`` (90 for 9.0), otherwise one sentence."""
+        return self.envelope.reject_reason(self.name, problem, arch)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """A context in which :meth:`run` must be called; entered once around many calls, outside their times."""
+        return nullcontext()
+
+    @abstractmethod
+    def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool) -> torch.Tensor:
+        """Attention of ``q`` [B, H, Sq, D] over ``k`` and ``v`` [B, Hkv, Skv, D], contiguous; a tensor like ``q``.
+
+        A library that wants [B, S, H, D] gets transposed views: no copy that its users would not make is timed.
+        """

@@ -1,0 +1,294 @@
+"""One measurement of several subjects: interleaved, checked, stopped by a rule, with every sample kept.
+
+A round takes one sample of each subject, forwards in even rounds and backwards in odd ones, so that neither a drift nor
+a neighbour favours anybody. Nothing is timed whose output is wrong: each subject is called and checked first, then
+again after rounds that nobody can foresee, with its output overwritten before, so that a call which only seems to
+compute is found out.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from sdpalab.errors import UserError
+from sdpalab.measure.clocks import Clock, Stopwatch
+from sdpalab.measure.comparison import MARGIN, Comparison, Outcome, compare
+from sdpalab.measure.floor import FloorCheck
+from sdpalab.measure.samples import Samples
+from sdpalab.measure.statistics import Summary, summarise
+from sdpalab.measure.stopping import StoppingRule, StopReason
+from sdpalab.measure.throttle import ClockState, NoWatch, Watch, slowed_share
+
+__all__ = ["MeasureStatus", "Measurement", "Session", "Subject", "measure"]
+
+WARM_UP_ROUNDS = 5
+CHECKED_SHARE = 0.05
+"""Of the rounds, drawn by chance, after which all outputs are checked."""
+
+
+class MeasureStatus(str, Enum):
+    """What came of one subject."""
+
+    MEASURED = "MEASURED"
+    INVALID = "INVALID"
+    """It has no time: its output is wrong, or the time is below what is possible."""
+    FAILED = "FAILED"
+    """It could not be called or timed."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is timed.
+
+    Attributes
+    ----------
+    name : str
+    call : callable
+        Launches one computation, and does not wait for it.
+    check : callable
+        Waits, and says what is wrong with the output of the last call; empty if nothing.
+    spoil : callable
+        Overwrites that output.
+    floor : callable, optional
+        Holds a time in microseconds against what is possible; None where nothing is computed.
+    scope : callable
+        A context in which ``call`` is to be called, entered outside the times.
+    """
+
+    name: str
+    call: Callable[[], Any]
+    check: Callable[[], str]
+    spoil: Callable[[], None]
+    floor: Callable[[float], FloorCheck] | None = None
+    scope: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is known of one subject: a summary only if it was MEASURED, otherwise a reason.
+
+    ``samples`` are kept also where their median is impossible, for whoever looks for the mistake. ``checks`` is how
+    often its output was found right.
+    """
+
+    name: str
+    status: MeasureStatus
+    reason: str = ""
+    samples: Samples | None = None
+    summary: Summary | None = None
+    floor: FloorCheck | None = None
+    checks: int = 0
+
+    def __post_init__(self) -> None:
+        measured = self.status is MeasureStatus.MEASURED
+        if measured != (self.summary is not None) or measured == bool(self.reason):
+            raise ValueError(f"{self.name}: a summary if MEASURED, otherwise a reason")
+        if measured and (self.samples is None or not self.checks):
+            raise ValueError(f"{self.name}: MEASURED without samples, or without a checked output")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, all samples among them."""
+        return {
+            "name": self.name,
+            "status": self.status.value,
+            "reason": self.reason,
+            "checks": self.checks,
+            "summary": self.summary.to_dict() if self.summary else None,
+            "floor": vars(self.floor) if self.floor else None,
+            "samples": self.samples.to_dict() if self.samples else None,
+        }
+
+
+@dataclass(frozen=True)
+class Session:
+    """All subjects of one measurement.
+
+    Attributes
+    ----------
+    measurements : tuple of Measurement
+        In the order of the subjects.
+    stopped : StopReason or None
+        None if no subject was left to measure.
+    seconds : float
+        Wall clock of the rounds.
+    watch : str
+        How the clocks were watched, or why not.
+    states : tuple of (ClockState or None)
+        What it saw after each round that counts.
+    """
+
+    measurements: tuple[Measurement, ...]
+    stopped: StopReason | None
+    seconds: float
+    watch: str
+    states: tuple[ClockState | None, ...]
+
+    @property
+    def slowed(self) -> float | None:
+        """Share of the rounds after which the GPU was protecting itself; None if unknown."""
+        return slowed_share(self.states)
+
+    def of(self, name: str) -> Measurement:
+        """The measurement of that subject; raises KeyError if there is none."""
+        for measurement in self.measurements:
+            if measurement.name == name:
+                return measurement
+        raise KeyError(name)
+
+    def compare(self, a: str, b: str, *, margin: float = MARGIN) -> Comparison:
+        """A against B, by their paired rounds; INVALID if one of them was not measured."""
+        pair = self.of(a), self.of(b)
+        for one in pair:
+            if one.status is not MeasureStatus.MEASURED:
+                return Comparison(a, b, Outcome.INVALID, margin=margin, reason=f"{one.name}: {one.reason}")
+        assert pair[0].samples and pair[1].samples
+        return compare(pair[0].samples, pair[1].samples, margin=margin)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "measurements": [measurement.to_dict() for measurement in self.measurements],
+            "stopped": self.stopped.value if self.stopped else None,
+            "seconds": self.seconds,
+            "watch": self.watch,
+            "states": [state.to_dict() if state else None for state in self.states],
+        }
+
+
+class _Row:
+    """One subject while it is measured."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.stopwatch: Stopwatch | None = None
+        self.warm_up: list[float] = []
+        self.times: list[float] = []
+        self.checks = 0
+        self.status, self.reason = MeasureStatus.MEASURED, ""
+
+    @property
+    def alive(self) -> bool:
+        return self.status is MeasureStatus.MEASURED
+
+    def attempt(self, step: Callable[[], None]) -> None:
+        """Do something in the subject's scope; what it raises ends its measurement, and no other's."""
+        try:
+            with self.subject.scope():
+                step()
+        except Exception as error:
+            said = " ".join(str(error).split())[:300]
+            self.status, self.reason = MeasureStatus.FAILED, f"{type(error).__name__}: {said}"
+
+    def ready(self, clock: Clock) -> None:
+        """Call once, check, and only then let the clock have it."""
+        self.subject.call()
+        self.verify()
+        if self.alive:
+            self.stopwatch = clock.ready(self.subject.call)
+
+    def sample(self, into: list[float]) -> None:
+        assert self.stopwatch is not None
+        into.append(self.stopwatch())
+
+    def verify(self) -> None:
+        wrong = self.subject.check()
+        if wrong:
+            self.status, self.reason = MeasureStatus.INVALID, f"its output is wrong: {wrong}"
+        self.checks += not wrong
+
+    def result(self, clock: Clock) -> Measurement:
+        name = self.subject.name
+        if not self.alive or not self.times:
+            status = MeasureStatus.FAILED if self.alive else self.status
+            return Measurement(name, status, self.reason or "no round was finished in time", checks=self.checks)
+        samples = Samples(name, clock.kind, clock.l2, clock.calls, tuple(self.times), tuple(self.warm_up))
+        summary = summarise(self.times)
+        floor = self.subject.floor(summary.median_us) if self.subject.floor else None
+        if floor and not floor.possible:
+            return Measurement(name, MeasureStatus.INVALID, floor.reason, samples, None, floor, self.checks)
+        return Measurement(name, self.status, "", samples, summary, floor, self.checks)
+
+
+def measure(
+    subjects: Sequence[Subject],
+    clock: Clock,
+    rule: StoppingRule | None = None,
+    *,
+    watch: Watch | None = None,
+    warm_up: int = WARM_UP_ROUNDS,
+    checked_share: float = CHECKED_SHARE,
+    seed: int = 0,
+    now: Callable[[], float] = time.monotonic,
+) -> Session:
+    """Time all subjects by one clock, in the same rounds.
+
+    Parameters
+    ----------
+    subjects : sequence of Subject
+        With different names.
+    clock : Clock
+    rule : StoppingRule, optional
+        When to stop.
+    watch : Watch, optional
+        Looks at the GPU's clocks after each round.
+    warm_up : int
+        Rounds that are kept apart.
+    checked_share : float
+        Of the other rounds, drawn with ``seed``, after which outputs are checked. Before the first round and after the
+        last they always are.
+    seed : int
+    now : callable
+        Seconds, for the rule.
+
+    Returns
+    -------
+    Session
+        A subject that fails, or computes something else, has that as its result, and the others go on without it.
+
+    Raises
+    ------
+    UserError
+        If there is no subject, or two have one name.
+    """
+    names = [subject.name for subject in subjects]
+    if not names or len(set(names)) != len(names):
+        raise UserError(f"a measurement needs subjects with different names, not {', '.join(names) or 'none'}")
+    rule, watch = rule or StoppingRule(), watch or NoWatch("unknown: nobody looked")
+    rows = [_Row(subject) for subject in subjects]
+    for row in rows:
+        row.attempt(partial(row.ready, clock))
+    draw, start = random.Random(seed), now()
+    states: list[ClockState | None] = []
+    stopped: StopReason | None = None
+    number = 0
+    while stopped is None and any(row.alive for row in rows):
+        order = rows[:: -1 if number % 2 else 1]
+        if number < warm_up:
+            _round([(row, row.warm_up) for row in order])
+        else:
+            _round([(row, row.times) for row in order], checked=draw.random() < checked_share)
+            states.append(watch.look())
+            stopped = rule.reason_to_stop([row.times for row in rows if row.alive], now() - start)
+        number += 1
+    seconds = now() - start
+    _round([(row, []) for row in rows], checked=True)
+    return Session(tuple(row.result(clock) for row in rows), stopped, seconds, watch.about, tuple(states))
+
+
+def _round(rows: Sequence[tuple[_Row, list[float]]], *, checked: bool = False) -> None:
+    """One sample of each. Checks come after all of them, so that what they do to caches and clocks falls on nobody."""
+    steps = [[(row, row.subject.spoil) for row, _ in rows]] if checked else []
+    steps.append([(row, partial(row.sample, times)) for row, times in rows])
+    if checked:
+        steps.append([(row, row.verify) for row, _ in rows])
+    for step in steps:
+        for row, action in step:
+            if row.alive:
+                row.attempt(action)

@@ -1,0 +1,88 @@
+"""When to stop measuring: when the medians are known well enough, or when that takes too long. The reason is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from sdpalab.errors import UserError
+from sdpalab.measure.statistics import summarise
+
+__all__ = ["StopReason", "StoppingRule"]
+
+
+class StopReason(str, Enum):
+    """Why a measurement ended."""
+
+    CONVERGED = "converged"
+    """The interval of every median is as narrow as was asked for."""
+    MOST_ROUNDS = "most rounds"
+    """It is not, and there were as many rounds as the rule allows."""
+    TIME_UP = "time up"
+    """It is not, and the time is used up."""
+
+
+@dataclass(frozen=True)
+class StoppingRule:
+    """At least ``least`` rounds, until every median's interval is narrow, at most ``most`` rounds or ``seconds``.
+
+    The intervals are looked at after ``least`` rounds and then each time that a quarter more have been measured: who
+    looks after every round stops at the first lucky one.
+
+    Attributes
+    ----------
+    least, most : int
+        Rounds.
+    relative_width : float
+        Widest interval over its median that will do; 0.01 is a median known to half a percent either way.
+    seconds : float
+        Wall clock of the whole measurement, which then ends with however many rounds there are, even below ``least``.
+
+    Raises
+    ------
+    UserError
+        If no measurement could keep the rule.
+    """
+
+    least: int = 30
+    most: int = 1000
+    relative_width: float = 0.01
+    seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise UserError(
+                f"rounds must be at least 1, and the least no more than the most: {self.least}, {self.most}"
+            )
+        if not (self.relative_width > 0 and self.seconds > 0):
+            raise UserError(
+                f"the width of an interval and the time must be above 0, not {self.relative_width}, {self.seconds}"
+            )
+
+    def reason_to_stop(self, rows: Sequence[Sequence[float]], seconds: float) -> StopReason | None:
+        """Why to stop after what was measured, or None to go on.
+
+        Parameters
+        ----------
+        rows : sequence of sequences of float
+            Times of each subject in order, microseconds, all equally many.
+        seconds : float
+            Since the first of them.
+        """
+        n = min((len(row) for row in rows), default=0)
+        if n < 1:
+            return None
+        looked_at = n == self.most or self._is_a_look(n)
+        if looked_at and all(summarise(row).relative_width <= self.relative_width for row in rows):
+            return StopReason.CONVERGED
+        if n >= self.most:
+            return StopReason.MOST_ROUNDS
+        return StopReason.TIME_UP if seconds >= self.seconds else None
+
+    def _is_a_look(self, n: int) -> bool:
+        look = self.least
+        while look < n:
+            look = math.ceil(look * 1.25)
+        return look == n

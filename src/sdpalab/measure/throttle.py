@@ -1,0 +1,139 @@
+"""What the GPU's clocks did while it was timed, from NVML: recorded beside every round, and unknown without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+__all__ = [
+    "REASONS",
+    "SLOWDOWNS",
+    "ClockState",
+    "NoWatch",
+    "NvmlWatch",
+    "Watch",
+    "reasons_in",
+    "slowed_share",
+    "watch_for",
+]
+
+REASONS = {
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons (NVML API reference, nvmlClocksEventReasons)."""
+
+SLOWDOWNS = frozenset(REASONS[bit] for bit in (0x8, 0x20, 0x40, 0x80))
+"""Those that make a time worthless. A power cap is none: a 72 W card is always at it, and that is its speed."""
+
+
+@dataclass(frozen=True)
+class ClockState:
+    """One look: SM clock in MHz, temperature in degrees Celsius, power in watts, and why the clock is not higher."""
+
+    sm_mhz: int
+    temperature_c: int
+    power_w: float
+    reasons: tuple[str, ...]
+
+    @property
+    def slowed(self) -> bool:
+        """True if the GPU was protecting itself."""
+        return not SLOWDOWNS.isdisjoint(self.reasons)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+class Watch(Protocol):
+    """Looks at the clocks. ``about`` says how, or why not; ``most_mhz`` is the highest SM clock, None if unknown."""
+
+    about: str
+    most_mhz: float | None
+
+    def look(self) -> ClockState | None:
+        """The state now; None if it is unknown."""
+        ...
+
+
+class NoWatch:
+    """Nothing is known of the clocks, and ``about`` says why."""
+
+    most_mhz = None
+
+    def __init__(self, about: str) -> None:
+        self.about = about
+
+    def look(self) -> ClockState | None:
+        """Unknown."""
+        return None
+
+
+class NvmlWatch:
+    """Looks through ``pynvml`` at the device with this UUID. Not run on a GPU yet.
+
+    Parameters
+    ----------
+    pynvml : module
+    uuid : str
+        As NVML writes it, with ``GPU-`` in front: CUDA's own numbers may be in another order than NVML's.
+    """
+
+    def __init__(self, pynvml: Any, uuid: str) -> None:
+        self._nvml = pynvml
+        pynvml.nvmlInit()
+        self._device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        self.about = f"NVML, driver {_text(pynvml.nvmlSystemGetDriverVersion())}"
+        self.most_mhz: float | None = float(pynvml.nvmlDeviceGetMaxClockInfo(self._device, pynvml.NVML_CLOCK_SM))
+
+    def look(self) -> ClockState | None:
+        """The state now; None if the driver does not say."""
+        nvml, device = self._nvml, self._device
+        try:
+            return ClockState(
+                sm_mhz=int(nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM)),
+                temperature_c=int(nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU)),
+                power_w=nvml.nvmlDeviceGetPowerUsage(device) / 1e3,
+                # The name before NVML 12.2, kept since, and the only one in older packages.
+                reasons=reasons_in(int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device))),
+            )
+        except nvml.NVMLError:
+            return None
+
+
+def reasons_in(bits: int) -> tuple[str, ...]:
+    """The names of the bits that are set, the lowest first; one that has no name here as a number."""
+    named = [name for bit, name in REASONS.items() if bits & bit]
+    unknown = bits & ~sum(REASONS)
+    return (*named, *([f"{unknown:#x}"] if unknown else []))
+
+
+def watch_for(uuid: str) -> Watch:
+    """A watch on the device with this UUID; one that knows nothing, and says why, where there is no NVML."""
+    try:
+        import pynvml
+    except ImportError:
+        return NoWatch("unknown: the package nvidia-ml-py is not installed")
+    try:
+        return NvmlWatch(pynvml, uuid)
+    except pynvml.NVMLError as error:
+        return NoWatch(f"unknown: NVML says {error}")
+
+
+def slowed_share(states: Iterable[ClockState | None]) -> float | None:
+    """Share of the looks at which the GPU was protecting itself; None if nothing is known."""
+    known = [state.slowed for state in states if state is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,60 @@
+"""What a launch plan's buffers hold at the start, for every executor: copies of the inputs, and poison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from sdpalab.errors import UserError
+from sdpalab.kernels.plan import Buffer, TiledMap
+from sdpalab.run.executor import Array
+from sdpalab.sim import LaunchError, TensorMap
+
+__all__ = ["dtype_of", "same_bytes", "starting_array", "tensor_map"]
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a buffer, from ml_dtypes what NumPy lacks; raises UserError if there is no such type."""
+    try:
+        return np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError:
+        raise UserError(f"buffer dtype {name!r} is neither a NumPy nor an ml_dtypes type") from None
+
+
+def starting_array(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> Array:
+    """The buffer's array at the start: a copy of the input, or ``poison`` in every byte.
+
+    Raises
+    ------
+    UserError
+        If the input is missing or of another shape or dtype, or the buffer's role is none.
+    """
+    dtype = dtype_of(buffer.dtype)
+    if buffer.role in ("out", "workspace"):
+        array: Array = np.empty(buffer.shape, dtype)
+        array.reshape(-1).view(np.uint8)[:] = poison
+        return array
+    if buffer.role != "in":
+        raise UserError(f"buffer {buffer.name} has role {buffer.role!r}: it must be in, out or workspace")
+    if buffer.name not in inputs:
+        raise UserError(f"no input for buffer {buffer.name}; there are: {', '.join(inputs) or 'none'}")
+    given = inputs[buffer.name]
+    if given.shape != tuple(buffer.shape) or given.dtype != dtype:
+        raise UserError(f"input {buffer.name} must be {dtype} {tuple(buffer.shape)}, not {given.dtype} {given.shape}")
+    return np.array(given, order="C", copy=True)
+
+
+def tensor_map(tiled: TiledMap, array: Array, where: str) -> TensorMap:
+    """The tensor map on ``array``, its buffer; raises LaunchError for what the driver would refuse, too."""
+    try:
+        return TensorMap(array, tiled.box, tiled.swizzle, shape=tiled.shape, strides=tiled.strides)
+    except LaunchError as error:
+        raise LaunchError(f"{where}, map of buffer {tiled.buffer}: {error}") from None
+
+
+def same_bytes(one: Array, other: Array) -> bool:
+    """Equal bit for bit, NaN and the sign of zero included."""
+    return one.tobytes() == other.tobytes()

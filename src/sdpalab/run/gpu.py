@@ -1,0 +1,201 @@
+"""Runs a launch plan on a GPU: the same plan as the simulator, and the cubin that was made with the same PTX.
+
+>>> prepared = GpuExecutor().prepare(plan, {"q": q, "k": k, "v": v, "o": o})  # torch tensors
+>>> prepared.launch(torch.cuda.current_stream().cuda_stream)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sdpalab.build import Build, Cache, build
+from sdpalab.errors import UserError
+from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, TiledMap
+from sdpalab.run.buffers import dtype_of, same_bytes, starting_array, tensor_map
+from sdpalab.run.executor import Array, RunResult
+from sdpalab.run.gpu_arguments import encode, entry_of, parameter_bytes, tensor_map_fields
+from sdpalab.run.gpu_driver import gpu_device
+from sdpalab.run.gpu_launch import Prepared, PreparedStep, arch_of, prepare_step, runs_on
+from sdpalab.run.gpu_memory import DeviceMemory, Image
+from sdpalab.sim import LaunchError
+
+__all__ = ["GpuExecutor", "device_address"]
+
+
+class GpuExecutor:
+    """Executes launch plans on a GPU.
+
+    Parameters
+    ----------
+    ordinal : int
+        Which GPU, in the driver's order.
+    arch : str, optional
+        Architecture to build for, one whose cubins the GPU runs. Default: the GPU's own (:func:`arch_of`).
+    cache : Cache, optional
+        Where builds are kept. Default: the user's.
+
+    Raises
+    ------
+    MachineError
+        If there is no GPU, no driver or no cuda.bindings.
+    UserError
+        If there is no such GPU, or it does not run cubins for ``arch``.
+    """
+
+    def __init__(self, ordinal: int = 0, arch: str | None = None, cache: Cache | None = None) -> None:
+        self.gpu = gpu_device(ordinal)
+        self.arch = arch or arch_of(self.gpu.capability)
+        self.cache = cache or Cache()
+        if not runs_on(self.arch, self.gpu.capability):
+            raise UserError(
+                f"{self.gpu.name} does not run code for {self.arch}: build for {arch_of(self.gpu.capability)}"
+            )
+
+    @property
+    def device(self) -> str:
+        """What records call this executor: the GPU's name."""
+        return self.gpu.name
+
+    def run(
+        self,
+        plan: LaunchPlan,
+        inputs: Mapping[str, Array],
+        *,
+        poison: int = 0xFF,
+        builds: Sequence[Build] | None = None,
+    ) -> RunResult:
+        """Build and run all steps in order, on copies of the inputs in guarded device memory.
+
+        Parameters
+        ----------
+        plan, inputs, poison, builds
+            As :meth:`sdpalab.run.SimulatedExecutor.run` takes them.
+
+        Returns
+        -------
+        RunResult
+            Its hazards are what was written outside the buffers.
+
+        Raises
+        ------
+        UserError
+            For wrong inputs or a launch that cannot be, before anything is launched.
+        MachineError
+            If there is no compiler, no memory, or the driver fails.
+        KernelFault
+            If the kernel does what the GPU does not allow; the process cannot use the GPU after that.
+        """
+        image = Image({buffer.name: starting_array(buffer, inputs, poison) for buffer in plan.buffers})
+        made = self._builds(plan, builds)
+        with self.gpu.current(), DeviceMemory(self.gpu, image) as memory:
+            addresses = {name: memory.address + offset for name, offset in image.offsets.items()}
+            prepared = Prepared(self.gpu, self._steps(plan, addresses, made))
+            prepared.launch()
+            self.gpu.synchronize(f"run {'; '.join(step.label for step in prepared.steps)}")
+            after = memory.read()
+        arrays = {buffer.name: image.array(buffer.name, after) for buffer in plan.buffers}
+        return RunResult(
+            outputs={buffer.name: arrays[buffer.name] for buffer in plan.buffers if buffer.role == "out"},
+            device=self.device,
+            ptx_sha256=tuple(each.ptx_sha256 for each in made),
+            hazards=image.damage(after),
+            changed_inputs=tuple(
+                buffer.name
+                for buffer in plan.buffers
+                if buffer.role == "in" and not same_bytes(arrays[buffer.name], inputs[buffer.name])
+            ),
+        )
+
+    def prepare(
+        self, plan: LaunchPlan, buffers: Mapping[str, Any], *, builds: Sequence[Build] | None = None
+    ) -> Prepared:
+        """Make the plan ready to be launched on buffers that are on the GPU already; copies nothing.
+
+        Parameters
+        ----------
+        plan : LaunchPlan
+        buffers : mapping of str to torch.Tensor or int
+            One for each buffer of the plan, workspace too: a contiguous tensor of the buffer's shape and dtype on this
+            GPU, or a device pointer, which nobody checks.
+        builds : sequence of Build, optional
+            One for each step. Default: each step's module is built here.
+
+        Raises
+        ------
+        UserError
+            For a buffer that is missing or does not fit, or a launch that cannot be.
+        MachineError
+            If there is no compiler, or the driver fails.
+        """
+        missing = [buffer.name for buffer in plan.buffers if buffer.name not in buffers]
+        if missing:
+            raise UserError(f"no tensor for buffer {missing[0]}; there are: {', '.join(buffers) or 'none'}")
+        addresses = {
+            buffer.name: device_address(buffer, buffers[buffer.name], self.gpu.ordinal) for buffer in plan.buffers
+        }
+        made = self._builds(plan, builds)
+        with self.gpu.current():
+            return Prepared(self.gpu, self._steps(plan, addresses, made), keep=dict(buffers))
+
+    def _builds(self, plan: LaunchPlan, given: Sequence[Build] | None) -> tuple[Build, ...]:
+        if given is None:
+            return tuple(self._build(step, number) for number, step in enumerate(plan.steps, 1))
+        for each in given:
+            if not runs_on(each.arch, self.gpu.capability):
+                raise UserError(f"{each.name} is built for {each.arch}, which {self.gpu.name} does not run")
+        return tuple(given)
+
+    def _build(self, step: Launch, number: int) -> Build:
+        if step.module is None:
+            raise UserError(f"step {number} of the plan has no module: make the plan with launch_plan of a kernel")
+        return build(step.module, self.arch, cache=self.cache)
+
+    def _steps(self, plan: LaunchPlan, addresses: Mapping[str, int], builds: Sequence[Build]) -> list[PreparedStep]:
+        def encoded(where: str, tiled: TiledMap) -> bytes:
+            buffer = plan.buffer(tiled.buffer)
+            # Memory that nobody touches: the map's checks want an array.
+            array = np.empty(buffer.shape, dtype_of(buffer.dtype))
+            try:
+                fields = tensor_map_fields(tensor_map(tiled, array, where), addresses[tiled.buffer])
+            except LaunchError as error:
+                raise UserError(str(error)) from None
+            return encode(self.gpu, fields)
+
+        steps = []
+        for number, (step, built) in enumerate(zip(plan.steps, builds, strict=True), 1):
+            where = f"step {number} of the plan, {built.name}"
+            entry = entry_of(built.ptx, built.entry)
+            full = built.completed(step)
+            block = parameter_bytes(entry, full, addresses, partial(encoded, where), where)
+            steps.append(prepare_step(self.gpu, built.cubin, entry, built.arch, full, block, where))
+        return steps
+
+
+def device_address(buffer: Buffer, value: Any, ordinal: int) -> int:
+    """Where a buffer lies on GPU ``ordinal``: the address of a tensor that is what the plan says, or ``value`` itself.
+
+    Raises
+    ------
+    UserError
+        If a tensor is of another dtype or shape, not contiguous or not on that GPU, or its address no multiple of 16.
+    """
+    if isinstance(value, int):
+        return value
+    name = f"tensor {buffer.name}"
+    if not hasattr(value, "data_ptr"):
+        raise UserError(f"{name} must be a torch tensor or a device pointer, not a {type(value).__name__}")
+    dtype = str(value.dtype).removeprefix("torch.")
+    if dtype != buffer.dtype or tuple(value.shape) != tuple(buffer.shape):
+        raise UserError(f"{name} must be {buffer.dtype} {tuple(buffer.shape)}, not {dtype} {tuple(value.shape)}")
+    if value.device.type != "cuda" or value.device.index != ordinal:
+        raise UserError(f"{name} must be on cuda:{ordinal}, not on {value.device}")
+    if not value.is_contiguous():
+        raise UserError(f"{name} must be contiguous, and its strides are {tuple(value.stride())}: pass .contiguous()")
+    address = int(value.data_ptr())
+    if address % 16:
+        raise UserError(f"{name} must begin at a multiple of 16 bytes, not at {address:#x}")
+    return address

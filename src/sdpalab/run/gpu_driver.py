@@ -1,0 +1,237 @@
+"""One GPU through the CUDA driver API: its context, the functions loaded into it, and errors by CUDA's names.
+
+``cuda.bindings.driver`` is called directly: it is what ``cuda.core`` calls, it is installed wherever the lab compiles,
+and it has all that a launch plan asks for: clusters, opt-in shared memory, modules from memory. The one exception is
+``cuTensorMapEncodeTiled`` (:mod:`sdpalab.run.gpu_arguments`).
+
+Source: CUDA Driver API, "Primary Context Management", "Module Management", "Execution Control", and "Data types used by
+CUDA driver" (which errors leave a context unusable).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from types import ModuleType
+from typing import Any
+
+from sdpalab.errors import MachineError, UserError
+
+__all__ = ["GpuDevice", "GpuFunction", "KernelFault", "gpu_device", "gpu_problem"]
+
+STICKY = frozenset(
+    {
+        "CUDA_ERROR_ASSERT",
+        "CUDA_ERROR_CONTAINED",
+        "CUDA_ERROR_ECC_UNCORRECTABLE",
+        "CUDA_ERROR_EXTERNAL_DEVICE",
+        "CUDA_ERROR_HARDWARE_STACK_ERROR",
+        "CUDA_ERROR_ILLEGAL_ADDRESS",
+        "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+        "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+        "CUDA_ERROR_INVALID_PC",
+        "CUDA_ERROR_LAUNCH_FAILED",
+        "CUDA_ERROR_LAUNCH_TIMEOUT",
+        "CUDA_ERROR_MISALIGNED_ADDRESS",
+        "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+        "CUDA_ERROR_TENSOR_MEMORY_LEAK",
+    }
+)
+"""Errors after which every call in the process fails: what a kernel did, or the hardware."""
+
+_LOG_BYTES = 8192
+
+
+class KernelFault(RuntimeError):
+    """A kernel did what the GPU does not allow, such as an illegal access. The process can use that GPU no more."""
+
+
+@dataclass(frozen=True)
+class GpuFunction:
+    """An entry, loaded. ``static_smem`` in bytes a block; ``max_threads`` of a block, by the registers it takes."""
+
+    handle: Any
+    name: str
+    static_smem: int
+    max_threads: int
+
+
+@cache
+def _driver() -> ModuleType:
+    """``cuda.bindings.driver``, initialised; raises MachineError where there is no GPU to use."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise MachineError(f"no GPU can be used without cuda.bindings: pip install cuda-bindings ({error})") from None
+    try:
+        (status,) = driver.cuInit(0)
+    except RuntimeError as error:  # the binding could not open libcuda
+        raise MachineError(f"no GPU: there is no NVIDIA driver on this machine ({error})") from None
+    if status.name == "CUDA_ERROR_NO_DEVICE":
+        raise MachineError("no GPU: the NVIDIA driver sees none (CUDA_ERROR_NO_DEVICE)")
+    if status.name != "CUDA_SUCCESS":
+        raise MachineError(f"no GPU: the NVIDIA driver does not start ({status.name})")
+    return driver  # type: ignore[no-any-return]
+
+
+def gpu_problem() -> str:
+    """Why no GPU can be used here, in one sentence; empty if one can."""
+    try:
+        _driver()
+    except MachineError as error:
+        return str(error)
+    return ""
+
+
+class GpuDevice:
+    """A GPU and this process's use of it, in its primary context, which is also torch's. Safe under threads.
+
+    Use :func:`gpu_device`, which gives the same object every time.
+
+    Attributes
+    ----------
+    driver : module
+        ``cuda.bindings.driver``.
+    ordinal : int
+    name : str
+        Such as ``NVIDIA H200``.
+    capability : (int, int)
+        Compute capability, such as (9, 0).
+    shared_limit : int
+        Most shared memory of a block, in bytes, with opt-in.
+    context : int
+        The primary context's handle.
+    lost : str
+        What made the context unusable; empty while it is not.
+    """
+
+    def __init__(self, ordinal: int) -> None:
+        self.driver = _driver()
+        self.ordinal, self.lost = ordinal, ""
+        self._lock = threading.Lock()
+        self._functions: dict[tuple[str, str], GpuFunction] = {}
+        self._dynamic_smem: dict[GpuFunction, int] = {}
+        count = self.check(self.driver.cuDeviceGetCount(), "count the GPUs")
+        if not 0 <= ordinal < count:
+            raise UserError(f"there is no GPU {ordinal}: the driver sees {count}, counted from 0")
+        device = self.check(self.driver.cuDeviceGet(ordinal), f"open GPU {ordinal}")
+        self.name = str(self.check(self.driver.cuDeviceGetName(256, device), "name a GPU").split(b"\0")[0], "utf-8")
+        self.capability = (
+            self._attribute(device, "COMPUTE_CAPABILITY_MAJOR"),
+            self._attribute(device, "COMPUTE_CAPABILITY_MINOR"),
+        )
+        self.shared_limit = self._attribute(device, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        self._context = self.check(self.driver.cuDevicePrimaryCtxRetain(device), f"use GPU {ordinal}")
+        self.context = int(self._context)
+
+    def check(self, answer: tuple[Any, ...], action: str) -> Any:
+        """The value in what a driver call returned.
+
+        Raises
+        ------
+        KernelFault
+            If a kernel has made the context unusable: the first time that it shows.
+        MachineError
+            For any other error, and for every call after that. Both have CUDA's name for it.
+        """
+        status, *values = answer
+        if status is self.driver.CUresult.CUDA_SUCCESS:
+            return values[0] if values else None
+        if self.lost:
+            raise MachineError(f"GPU {self.ordinal} cannot {action}: its context is lost since {self.lost}")
+        _, text = self.driver.cuGetErrorString(status)
+        said = f"{action}: {status.name} ({text.decode() if text else 'unknown'})"
+        if status.name in STICKY:
+            self.lost = said
+            raise KernelFault(f"{said}; the context of GPU {self.ordinal} is lost, and only a new process can use it")
+        raise MachineError(f"GPU {self.ordinal} cannot {said}")
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the context this thread's own for a while."""
+        self.check(self.driver.cuCtxPushCurrent(self._context), "make its context current")
+        try:
+            yield
+        finally:
+            self.driver.cuCtxPopCurrent()
+
+    def function(self, image: bytes, entry: str) -> GpuFunction:
+        """An entry of a cubin, or of PTX text (which the driver then assembles); loaded once, however often asked for.
+
+        Raises
+        ------
+        MachineError
+            If the driver does not load the image, with what its assembler says; or there is no such entry in it.
+        """
+        key = sha256(image).hexdigest(), entry
+        with self._lock, self.current():
+            if key not in self._functions:
+                self._functions[key] = self._load(image, entry)
+            return self._functions[key]
+
+    def allow_shared(self, function: GpuFunction, dynamic: int) -> None:
+        """Let launches of ``function`` have ``dynamic`` bytes of shared memory: 48 KiB in all need no permission."""
+        with self._lock, self.current():
+            if dynamic > self._dynamic_smem.get(function, 0):
+                self._set(function, "MAX_DYNAMIC_SHARED_SIZE_BYTES", dynamic)
+                self._dynamic_smem[function] = dynamic
+
+    def allow_large_clusters(self, function: GpuFunction) -> None:
+        """Let launches of ``function`` have clusters of more than the eight blocks that every GPU with clusters has."""
+        with self.current():
+            self._set(function, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
+
+    def synchronize(self, action: str) -> None:
+        """Wait for all work of the context; ``action`` says in errors what that was. Raises as :meth:`check`."""
+        self.check(self.driver.cuCtxSynchronize(), action)
+
+    def _load(self, image: bytes, entry: str) -> GpuFunction:
+        driver = self.driver
+        log = bytearray(_LOG_BYTES)
+        option = driver.CUjit_option
+        options = [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+        # PTX is a text that ends with a zero byte; a cubin knows its own length.
+        answer = driver.cuModuleLoadDataEx(image + b"\0", len(options), options, [log, _LOG_BYTES])
+        said = " ".join(log.split(b"\0")[0].decode(errors="replace").split())
+        module = self.check(answer, f"load the module of {entry}" + (f" ({said})" if said else ""))
+        handle = self.check(driver.cuModuleGetFunction(module, entry.encode()), f"find the entry {entry}")
+        return GpuFunction(
+            handle, entry, self._get(handle, "SHARED_SIZE_BYTES"), self._get(handle, "MAX_THREADS_PER_BLOCK")
+        )
+
+    def _attribute(self, device: Any, name: str) -> int:
+        attribute = getattr(self.driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self.check(self.driver.cuDeviceGetAttribute(attribute, device), f"tell its {name}"))
+
+    def _get(self, handle: Any, name: str) -> int:
+        attribute = getattr(self.driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+        return int(self.check(self.driver.cuFuncGetAttribute(attribute, handle), f"tell a kernel's {name}"))
+
+    def _set(self, function: GpuFunction, name: str, value: int) -> None:
+        attribute = getattr(self.driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+        answer = self.driver.cuFuncSetAttribute(function.handle, attribute, value)
+        self.check(answer, f"set {name} of {function.name} to {value}")
+
+
+_devices: dict[int, GpuDevice] = {}
+_devices_lock = threading.Lock()
+
+
+def gpu_device(ordinal: int = 0) -> GpuDevice:
+    """The GPU of that number, in the driver's order.
+
+    Raises
+    ------
+    MachineError
+        If there is no GPU, no driver or no cuda.bindings, or the GPU cannot be used: one sentence.
+    UserError
+        If there are GPUs, but not that one.
+    """
+    with _devices_lock:
+        if ordinal not in _devices:
+            _devices[ordinal] = GpuDevice(ordinal)
+        return _devices[ordinal]

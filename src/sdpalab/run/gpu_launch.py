@@ -1,0 +1,182 @@
+"""Launches ready to be made: functions, parameters and geometry checked against the GPU, and the launch calls alone.
+
+A launch through ``cuda.bindings`` takes 3.1 us from Python (published). ``cuda.core`` packs the arguments and makes the
+configuration anew for every launch, on top of that, and has nothing that a prepared launch needs.
+
+Source: CUDA Driver API, "Execution Control" (cuLaunchKernelEx); CUDA C++ Programming Guide, "Binary Compatibility".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sdpalab.errors import UserError
+from sdpalab.kernels.plan import Launch
+from sdpalab.run.gpu_arguments import Parameters
+from sdpalab.run.gpu_driver import GpuDevice, GpuFunction
+from sdpalab.sim import LaunchError
+from sdpalab.sim.ir import Entry
+from sdpalab.sim.limits import check_cluster, check_geometry
+from sdpalab.sim.machine import Dim3, Geometry
+
+__all__ = ["Prepared", "PreparedStep", "arch_of", "prepare_step", "runs_on"]
+
+_PORTABLE_CLUSTER = 8
+"""Blocks of a cluster that every GPU with clusters allows without being asked."""
+
+
+def arch_of(capability: tuple[int, int]) -> str:
+    """The architecture to build for: (9, 0) is ``sm_90a``, with the features of that chip alone, (8, 9) ``sm_89``."""
+    major, minor = capability
+    return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+
+
+def runs_on(arch: str, capability: tuple[int, int]) -> bool:
+    """Whether a cubin for ``arch`` runs on a GPU (CUDA C++ Programming Guide, "Binary Compatibility", "Feature Sets").
+
+    It runs on a later minor version of its major one; with ``f`` too (the family), with ``a`` on its own chip only.
+    """
+    digits = arch.removeprefix("sm_").rstrip("af")
+    major, minor = int(digits[:-1]), int(digits[-1])
+    if arch.endswith("a"):
+        return (major, minor) == capability
+    return major == capability[0] and minor <= capability[1]
+
+
+@dataclass(frozen=True)
+class PreparedStep:
+    """One launch with nothing left to find out: the function, its parameters, and grid, block, cluster, shared memory.
+
+    ``label`` says in errors what was launched.
+    """
+
+    function: GpuFunction
+    geometry: Geometry
+    parameters: Parameters
+    label: str
+
+    def config(self, device: GpuDevice, stream: int) -> Any:
+        """The ``CUlaunchConfig`` on a stream, by its handle."""
+        driver, geometry = device.driver, self.geometry
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = geometry.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = geometry.block
+        config.sharedMemBytes = geometry.dynamic_smem
+        config.hStream = driver.CUstream(stream)
+        if geometry.explicit_cluster:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            dimension = attribute.value.clusterDim
+            dimension.x, dimension.y, dimension.z = geometry.cluster
+            config.attrs = [attribute]
+            config.numAttrs = 1
+        return config
+
+
+def prepare_step(
+    device: GpuDevice, image: bytes, entry: Entry, target: str, step: Launch, block: bytes, where: str
+) -> PreparedStep:
+    """Load a step's module and check its launch against what the GPU and the function allow.
+
+    Parameters
+    ----------
+    device : GpuDevice
+    image : bytes
+        A cubin, or PTX text for the driver to assemble.
+    entry : Entry
+        Of the PTX.
+    target : str
+        Such as ``sm_90a``.
+    step : Launch
+    block : bytes
+        The parameter block.
+    where : str
+        Names the step in messages.
+
+    Raises
+    ------
+    UserError
+        If no such launch is possible.
+    MachineError
+        If the driver does not load the module.
+    """
+    cluster = _cluster(entry, step)
+    geometry = Geometry(step.grid, step.block, cluster, step.dynamic_smem, cluster != (1, 1, 1))
+    label = (
+        f"{where} ({entry.name}, grid {step.grid}, block {step.block}, cluster {cluster}, "
+        f"{step.dynamic_smem} bytes of dynamic shared memory)"
+    )
+    try:
+        check_geometry(geometry)
+        check_cluster(geometry, target)
+    except LaunchError as error:
+        raise UserError(f"{label}: {error}") from None
+    function = device.function(image, entry.name)
+    if geometry.threads > function.max_threads:
+        raise UserError(
+            f"{label}: with the registers that it takes, a block has at most {function.max_threads} threads"
+        )
+    shared = function.static_smem + step.dynamic_smem
+    if shared > device.shared_limit:
+        raise UserError(
+            f"{label}: needs {shared} bytes of shared memory, and a block on {device.name} has {device.shared_limit}"
+        )
+    device.allow_shared(function, step.dynamic_smem)
+    if geometry.cluster_size > _PORTABLE_CLUSTER:
+        device.allow_large_clusters(function)
+    return PreparedStep(function, geometry, Parameters(entry, block), label)
+
+
+class Prepared:
+    """Steps ready to be launched, again and again, on the buffers that they were prepared with.
+
+    A launch does nothing but the driver's launch calls, so it can be captured into a CUDA graph; a thread may launch
+    while others do. Whoever prepared it keeps device pointers alive; tensors are kept alive here.
+    """
+
+    def __init__(self, device: GpuDevice, steps: Sequence[PreparedStep], keep: object = None) -> None:
+        self.device, self.steps = device, tuple(steps)
+        self._keep = keep
+        self._launch, self._context = device.driver.cuLaunchKernelEx, device.driver.cuCtxGetCurrent
+        self._success = device.driver.CUresult.CUDA_SUCCESS
+        self._calls: dict[int, list[tuple[Any, Any, int]]] = {}
+
+    def launch(self, stream: int = 0) -> None:
+        """Launch all steps in order on ``stream``, a CUstream's handle such as torch's; does not wait for them.
+
+        Raises
+        ------
+        KernelFault, MachineError
+            With the step and CUDA's name for the error; one of an earlier launch may show here.
+        """
+        # Made once for each stream and never changed: a configuration that threads shared would be changed under them.
+        calls = self._calls.get(stream) or self._on_stream(stream)
+        if int(self._context()[1]) != self.device.context:
+            with self.device.current():
+                self._launch_all(calls)
+        else:
+            self._launch_all(calls)
+
+    def _launch_all(self, calls: list[tuple[Any, Any, int]]) -> None:
+        for number, (config, handle, parameters) in enumerate(calls):
+            answer = self._launch(config, handle, parameters, 0)
+            if answer[0] is not self._success:
+                self.device.check(answer, f"launch {self.steps[number].label}")
+
+    def _on_stream(self, stream: int) -> list[tuple[Any, Any, int]]:
+        calls = [
+            (step.config(self.device, stream), step.function.handle, step.parameters.address) for step in self.steps
+        ]
+        self._calls[stream] = calls
+        return calls
+
+
+def _cluster(entry: Entry, step: Launch) -> Dim3:
+    """The cluster that the step asks for; if none, what the kernel was compiled for."""
+    compiled = entry.directives.get("reqnctapercluster")
+    if compiled is None or step.cluster != (1, 1, 1):
+        return step.cluster
+    x, y, z = (*compiled, 1, 1)[:3]
+    return x, y, z

@@ -1,0 +1,118 @@
+"""Buffers as one stretch of device memory, guarded: a write outside a buffer lands in a pattern, and is found there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.run.gpu_driver import GpuDevice
+
+__all__ = ["GUARD", "DeviceMemory", "Image"]
+
+Array = npt.NDArray[Any]
+
+GUARD = 1 << 16
+"""Bytes of the pattern before and behind each buffer, at least: as much as between the simulator's buffers."""
+
+_ALIGN = 1024
+"""Bytes; more than any access, tensor map or swizzle wants of a buffer's address."""
+
+
+class Image:
+    """The host's copy of the stretch: buffers one after the other, with the pattern between.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray
+        The buffers' contents, contiguous; they are copied.
+
+    Attributes
+    ----------
+    bytes : ndarray of uint8
+    offsets : mapping of str to int
+        Where each buffer begins, a multiple of 1024.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        self.offsets: dict[str, int] = {}
+        self._like = {name: (array.shape, array.dtype, array.nbytes) for name, array in arrays.items()}
+        end = GUARD
+        for name, array in arrays.items():
+            self.offsets[name] = end
+            end = -(-(end + array.nbytes + GUARD) // _ALIGN) * _ALIGN
+        self.bytes: Array = _pattern(end).copy()
+        for name, array in arrays.items():
+            self._place(self.bytes, name)[:] = array.reshape(-1).view(np.uint8)
+
+    def array(self, name: str, stretch: Array) -> Array:
+        """A copy of a buffer's array in ``stretch``, which came back from the device."""
+        shape, dtype, _ = self._like[name]
+        array: Array = self._place(stretch, name).copy().view(dtype).reshape(shape)
+        return array
+
+    def damage(self, stretch: Array) -> tuple[str, ...]:
+        """A sentence for each buffer around which the pattern is no longer whole, by the buffer that is nearest."""
+        wrong = stretch != _pattern(len(stretch))
+        for name in self._like:
+            self._place(wrong, name)[:] = False
+        found: dict[str, list[int]] = {}
+        for at in np.flatnonzero(wrong):
+            found.setdefault(self._nearest(int(at)), []).append(int(at))
+        return tuple(
+            f"{len(places)} bytes outside buffer {name} were written, the first {self._where(name, places[0])}"
+            for name, places in found.items()
+        )
+
+    def _place(self, stretch: Array, name: str) -> Array:
+        begin = self.offsets[name]
+        return stretch[begin : begin + self._like[name][2]]
+
+    def _distance(self, name: str, at: int) -> int:
+        begin = self.offsets[name]
+        return begin - at if at < begin else at - (begin + self._like[name][2]) + 1
+
+    def _nearest(self, at: int) -> str:
+        return min(self.offsets, key=lambda name: self._distance(name, at))
+
+    def _where(self, name: str, at: int) -> str:
+        return f"{self._distance(name, at)} bytes {'before its begin' if at < self.offsets[name] else 'behind its end'}"
+
+
+class DeviceMemory:
+    """A stretch of device memory with an image in it, freed at the end of a ``with``; its context is to be current."""
+
+    def __init__(self, device: GpuDevice, image: Image) -> None:
+        self._device, self._size = device, len(image.bytes)
+        driver = device.driver
+        action = f"allocate {self._size / 2**20:.1f} MiB"
+        self.address = int(device.check(driver.cuMemAlloc(self._size), action))
+        with_image = driver.cuMemcpyHtoD(self.address, image.bytes.ctypes.data, self._size)
+        device.check(with_image, "copy the buffers to the GPU")
+
+    def __enter__(self) -> DeviceMemory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # In a lost context this fails, and there is nothing left to free.
+        self._device.driver.cuMemFree(self.address)
+
+    def read(self) -> Array:
+        """The stretch as it is now."""
+        stretch: Array = np.empty(self._size, np.uint8)
+        answer = self._device.driver.cuMemcpyDtoH(stretch.ctypes.data, self.address, self._size)
+        self._device.check(answer, "copy the buffers from the GPU")
+        return stretch
+
+
+@cache
+def _period() -> Array:
+    """Bytes without order, so that a copy of a neighbour's guard, shifted, is no guard."""
+    return np.random.Generator(np.random.PCG64(0)).integers(0, 256, 65521, dtype=np.uint8)
+
+
+def _pattern(size: int) -> Array:
+    return np.resize(_period(), size)

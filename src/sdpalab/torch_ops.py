@@ -1,0 +1,318 @@
+"""``scaled_dot_product_attention`` with torch's signature: a proven kernel where there is one, otherwise torch's own.
+
+Importing this module registers ``torch.ops.sdpalab.attention(q, k, v, is_causal=False, scale=None) -> Tensor``, the part
+of the function that a kernel can compute; it has a fake implementation, works under ``torch.compile`` and has
+gradients, by torch's own function. What is proven is read from committed verdicts (:mod:`sdpalab.evidence.proven`);
+:func:`explain` says what a call would run and why, :func:`no_fallback` makes a call fail rather than fall back.
+
+The way to a kernel on a GPU is here, and no committed verdict comes from one yet: so far every call falls back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as functional
+
+from sdpalab.errors import UserError
+from sdpalab.problem import Problem, ProblemError
+
+if TYPE_CHECKING:
+    from sdpalab.evidence.proven import ProvenKernel
+    from sdpalab.run import GpuExecutor
+
+__all__ = ["Explanation", "explain", "no_fallback", "scaled_dot_product_attention"]
+
+Tensor = torch.Tensor
+
+_ALIGNMENT = 16
+"""Bytes: the kernels copy in chunks of so many, so a tensor must begin at a multiple of it."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a call of :func:`scaled_dot_product_attention` runs, and why.
+
+    Attributes
+    ----------
+    kernel : str or None
+        A kernel of the registry; None for torch's own function.
+    reason : str
+        One sentence.
+    """
+
+    kernel: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        runs = "torch's scaled_dot_product_attention" if self.kernel is None else f"the kernel {self.kernel}"
+        return f"This call runs {runs}: {self.reason}."
+
+
+class _Mode(threading.local):
+    """What this thread asked for."""
+
+    fallback = True
+
+
+_mode = _Mode()
+
+
+@contextmanager
+def no_fallback() -> Iterator[None]:
+    """Within it, in this thread, a call that no proven kernel covers raises UserError with the reason."""
+    before, _mode.fallback = _mode.fallback, False
+    try:
+        yield
+    finally:
+        _mode.fallback = before
+
+
+def scaled_dot_product_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Attention as ``torch.nn.functional.scaled_dot_product_attention`` computes it, by a proven kernel where there is one.
+
+    Parameters
+    ----------
+    q : Tensor
+        [..., H, Sq, D].
+    k, v : Tensor
+        [..., H, Skv, D] and [..., H, Skv, Dv]; leading dimensions broadcast as torch's do.
+    attn_mask, dropout_p, is_causal, scale, enable_gqa
+        As torch has them; ``is_causal`` is aligned to the top left.
+
+    Returns
+    -------
+    Tensor
+        [..., H, Sq, Dv]. What falls back is torch's own result, its strides and gradients too; a kernel's is contiguous.
+
+    Raises
+    ------
+    UserError
+        If the tensors do not go together, or within :func:`no_fallback` if no proven kernel covers the call.
+    """
+    _check(q, k, v, enable_gqa)
+    reason = _unfit(q, k, v, attn_mask, dropout_p, enable_gqa)
+    # A compiled graph asks for the proof when it runs: the records cannot be read while it is traced.
+    if reason is None and not torch.compiler.is_compiling():
+        found, why = _proven(q, k, v, is_causal, scale)
+        reason = why if found is None else None
+    if reason is None:
+        return torch.ops.sdpalab.attention(q, k, v, is_causal, scale)  # type: ignore[no-any-return]
+    _fall_back(reason)
+    return functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+
+
+def explain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Explanation:
+    """What :func:`scaled_dot_product_attention` would run for these arguments, and why; it runs nothing.
+
+    Raises
+    ------
+    UserError
+        If the tensors do not go together.
+    """
+    _check(q, k, v, enable_gqa)
+    reason = _unfit(q, k, v, attn_mask, dropout_p, enable_gqa)
+    if reason is not None:
+        return Explanation(None, reason)
+    found, why = _proven(q, k, v, is_causal, scale)
+    return Explanation(None if found is None else found.proof.kernel, why)
+
+
+def _fall_back(reason: str) -> None:
+    """Raises UserError where falling back is not allowed."""
+    if not _mode.fallback:
+        raise UserError(f"no proven kernel computes this, and falling back to torch is disabled: {reason}")
+
+
+# --- what goes together, and what a kernel takes ----------------------------------------------------------------------
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
+    """Raises UserError for what torch cannot compute either, and says it more clearly."""
+    for name, given in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(given, Tensor):
+            raise UserError(f"{name} must be a torch tensor, not a {type(given).__name__}")
+    if q.is_nested or k.is_nested or v.is_nested:
+        return
+    if not q.device == k.device == v.device:
+        raise UserError(f"q, k and v must be on one device, not on {q.device}, {k.device} and {v.device}")
+    if not q.dtype == k.dtype == v.dtype and not torch.is_autocast_enabled(q.device.type):
+        raise UserError(f"q, k and v must have one dtype, not {q.dtype}, {k.dtype} and {v.dtype}")
+    if min(q.dim(), k.dim(), v.dim()) < 2:
+        raise UserError(
+            f"q, k and v must be [..., heads, sequence, head_dim] with 2 dimensions or more, not {q.dim()}, {k.dim()} "
+            f"and {v.dim()}"
+        )
+    if q.shape[-1] != k.shape[-1]:
+        raise UserError(f"q and k must have one head_dim, not {q.shape[-1]} and {k.shape[-1]}")
+    if k.shape[-2] != v.shape[-2]:
+        raise UserError(f"k and v must be of one length, not {k.shape[-2]} and {v.shape[-2]}")
+    for name, other in (("k", k), ("v", v)):
+        pairs = list(zip(reversed(q.shape[:-2]), reversed(other.shape[:-2]), strict=False))
+        if enable_gqa and pairs:
+            heads, kv_heads = pairs.pop(0)
+            if kv_heads == 0 or heads % kv_heads:
+                raise UserError(f"the heads of {name} must divide those of q, and {kv_heads} does not divide {heads}")
+        if any(mine != theirs and mine != 1 and theirs != 1 for mine, theirs in pairs):
+            raise UserError(
+                f"the leading dimensions of q {tuple(q.shape)} and {name} {tuple(other.shape)} do not broadcast"
+                + ("" if enable_gqa else "; heads that share keys need enable_gqa=True")
+            )
+
+
+def _unfit(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, enable_gqa: bool) -> str | None:
+    """Why no kernel takes this call, whatever is proven; None if one may. Asks for nothing that cannot be traced."""
+    if attn_mask is not None:
+        return "the kernels take no attn_mask"
+    if dropout_p:
+        return "the kernels have no dropout"
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return "gradients are asked for, and the kernels compute forward only"
+    if q.device.type != "cuda":
+        return "the tensors are not on a CUDA GPU"
+    if torch.is_autocast_enabled("cuda"):
+        return "autocast may change the dtype"
+    if any(type(given) not in (Tensor, torch.nn.Parameter) for given in (q, k, v)):
+        return "what torch does with a subclass of its tensor is its own"
+    if not enable_gqa and q.dim() == 4 and q.shape[1] != k.shape[1]:
+        return "the heads of k and v broadcast, which no kernel does without enable_gqa"
+    if not (q.stride(-1) == k.stride(-1) == v.stride(-1) == 1):
+        return "the last dimension of q, k or v is not contiguous"
+    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+        return "the kernels take contiguous [batch, heads, sequence, head_dim]"
+    return _misshapen(q, k, v)
+
+
+def _misshapen(q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why these are not the tensors of a kernel, Q [B, H, Sq, D] and K and V [B, Hkv, Skv, D]; None if they are."""
+    if not q.dim() == k.dim() == v.dim() == 4:
+        return f"the kernels take tensors of rank 4, not {q.dim()}, {k.dim()} and {v.dim()}"
+    if k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+        return "the kernels take k and v of one shape, with the batch and the head_dim of q"
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        return "the kernels take heads of k and v that divide those of q"
+    return None
+
+
+# --- what is proven ---------------------------------------------------------------------------------------------------
+
+
+def _proven(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None) -> tuple[ProvenKernel | None, str]:
+    """The proven kernel that computes this on its GPU, or None; and why."""
+    from sdpalab.evidence.proven import proven_kernel
+
+    if any(given.data_ptr() % _ALIGNMENT for given in (q, k, v)):
+        return None, f"a tensor does not begin at a multiple of {_ALIGNMENT} bytes"
+    batch, heads, seq_q, head_dim = q.shape
+    dtype = str(q.dtype).removeprefix("torch.")
+    sizes = {"kv_heads": k.shape[1], "seq_kv": k.shape[2]}
+    try:
+        problem = Problem(batch, heads, seq_q, head_dim, **sizes, dtype=dtype, causal=is_causal, scale=scale)
+    except ProblemError as error:
+        return None, str(error)
+    return proven_kernel(problem, torch.cuda.get_device_name(q.device))
+
+
+@cache
+def _executor(ordinal: int, arch: str) -> GpuExecutor:
+    from sdpalab.run import GpuExecutor
+
+    return GpuExecutor(ordinal, arch)
+
+
+def _launch(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Launch the kernel on torch's current stream of the tensors' GPU; does not wait for it."""
+    buffers: dict[str, Any] = {"q": q, "k": k, "v": v}
+    for buffer in found.plan.buffers:
+        if buffer.name not in buffers:
+            buffers[buffer.name] = torch.empty(buffer.shape, dtype=getattr(torch, buffer.dtype), device=q.device)
+    executor = _executor(q.device.index, found.proof.arch)
+    prepared = executor.prepare(found.plan, buffers, builds=found.builds)
+    prepared.launch(torch.cuda.current_stream(q.device).cuda_stream)
+    return buffers["o"]  # type: ignore[no-any-return]
+
+
+# --- the custom op ----------------------------------------------------------------------------------------------------
+
+
+def _insist(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises UserError for what the function above would not hand to the op."""
+    reason = _misshapen(q, k, v)
+    if reason is not None:
+        raise UserError(f"sdpalab::attention: {reason}")
+
+
+def _torchs(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None) -> Tensor:
+    grouped = bool(q.shape[1] != k.shape[1])
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped)
+
+
+@torch.library.custom_op(
+    "sdpalab::attention",
+    mutates_args=(),
+    device_types="cpu",
+    schema="(Tensor q, Tensor k, Tensor v, bool is_causal=False, float? scale=None) -> Tensor",
+)
+def _attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None) -> Tensor:
+    """On a CPU: torch's own function."""
+    _insist(q, k, v)
+    return _torchs(q, k, v, is_causal, scale).contiguous()
+
+
+@_attention.register_kernel("cuda")
+def _on_gpu(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None) -> Tensor:
+    """On a GPU: the proven kernel; torch's own function, or UserError within :func:`no_fallback`, if there is none."""
+    _insist(q, k, v)
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    found, why = _proven(q, k, v, is_causal, scale)
+    if found is not None:
+        return _launch(found, q, k, v)
+    _fall_back(why)
+    return _torchs(q, k, v, is_causal, scale).contiguous()
+
+
+@_attention.register_fake
+def _fake(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None) -> Tensor:
+    return q.new_empty(q.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    q, k, v, ctx.is_causal, ctx.scale = inputs
+    ctx.save_for_backward(q, k, v)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """By torch's own function, which computes the forward pass once more: the kernels keep nothing for it."""
+    with torch.enable_grad():
+        leaves = [saved.detach().requires_grad_() for saved in ctx.saved_tensors]
+        out = _torchs(*leaves, ctx.is_causal, ctx.scale)
+    return (*torch.autograd.grad(out, leaves, grad), None, None)
+
+
+_attention.register_autograd(_backward, setup_context=_keep)

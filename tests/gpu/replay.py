@@ -1,0 +1,174 @@
+"""``pytest tests/sim --replay-on-gpu FOLDER``: every clean launch of the simulator's tests, repeated on a GPU.
+
+The plugin stands in for ``sdpalab.sim.launch``. A launch that the simulator ends without a hazard, all default checks
+on, is repeated on the GPU from the same PTX and the same buffers, and a record is appended to ``FOLDER/golden.jsonl``
+(:mod:`golden`). Launches that the file has already are not repeated, so a run that was cut off can be taken up again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from golden import Job, make_record, read_records
+from sdpalab import sim
+
+__all__ = ["Replay", "job_of", "summary"]
+
+PER_TEST = 60
+"""Launches of one test that are repeated; fuzzing makes thousands."""
+
+Runner = Callable[[Job], "tuple[list[np.ndarray] | None, str | None]"]
+
+
+class Replay:
+    """The plugin.
+
+    Parameters
+    ----------
+    folder : Path
+        Where ``golden.jsonl`` is, or will be.
+    run : callable
+        Repeats a launch: the arrays after it and None, or None and why there are none.
+    header : dict
+        What the file says first: the GPU, its driver, who assembled the PTX.
+
+    Raises
+    ------
+    pytest.UsageError
+        If the file is there and was recorded with another header.
+    """
+
+    def __init__(self, folder: Path, run: Runner, header: dict[str, Any]) -> None:
+        self.path = folder / "golden.jsonl"
+        self._run, self._test = run, ""
+        self._launch = sim.launch
+        self._by_test: Counter[str] = Counter()
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.path.exists() and (known := read_records(self.path)):
+            if known[0] != header:
+                raise pytest.UsageError(f"{self.path} was recorded on {known[0]}, not on {header}")
+            self._drop_cut_line(known)
+        else:
+            known = [header]
+            self._append(header)
+        self._seen = {record["digest"] for record in known[1:]}
+
+    def launch(self, ptx: Any, entry: str, grid: Any, block: Any, args: Sequence[Any], **options: Any) -> sim.Report:
+        """As :func:`sdpalab.sim.launch`; then the same on the GPU."""
+        before = [_copy(value) for value in args]
+        report = self._launch(ptx, entry, grid, block, args, **options)
+        if report.hazards or not set(sim.CHECKS) <= set(options.get("checks", sim.CHECKS)):
+            return report
+        job, simulated = job_of(ptx, entry, grid, block, args, before, options)
+        if self._by_test[self._test] < PER_TEST and job.digest not in self._seen:
+            self._by_test[self._test] += 1
+            self._seen.add(job.digest)
+            golden, error = self._run(job)
+            self._append(make_record(self._test, job, simulated, golden, error))
+        return report
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Launches belong to this test from now on."""
+        self._test = item.nodeid
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """The table of what came out."""
+        terminalreporter.write_sep("=", "replay on the GPU")
+        for line in summary(read_records(self.path)):
+            terminalreporter.write_line(line)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _drop_cut_line(self, known: Sequence[dict[str, Any]]) -> None:
+        """A record that a crash has cut off would spoil the next one."""
+        lines = self.path.read_text().splitlines(keepends=True)
+        if len(lines) > len(known):
+            self.path.write_text("".join(lines[: len(known)]))
+
+
+def summary(records: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for all launches, and one for each group of those that did not agree, by test."""
+    launches = records[1:]
+    equal = [record for record in launches if record.get("equal")]
+    opcodes = {opcode for record in equal for opcode in record["opcodes"]}
+    lines = [f"{len(equal)} of {len(launches)} launches equal bit for bit, with {len(opcodes)} forms of instructions"]
+    groups: dict[tuple[str, str], int] = Counter()
+    for record in launches:
+        test = record["test"].partition("[")[0]
+        if record["error"]:
+            groups[test, record["error"].partition(" (")[0]] += 1
+        elif not record["equal"]:
+            ulps = record["worst_ulp"]
+            groups[test, "other bits" if ulps is None else f"up to {ulps} ulp"] += 1
+    return lines + [f"{count:5d}  {test}: {what}" for (test, what), count in sorted(groups.items())]
+
+
+def job_of(
+    ptx: str | bytes,
+    entry: str,
+    grid: Any,
+    block: Any,
+    args: Sequence[Any],
+    before: Sequence[Any],
+    options: dict[str, Any],
+) -> tuple[Job, list[np.ndarray]]:
+    """The launch as data, with the buffers ``before`` it, and the buffers as the simulator left them in ``args``."""
+    places: dict[tuple[int, int], int] = {}
+    contents: list[np.ndarray] = []
+    after: list[np.ndarray] = []
+
+    def place(now: np.ndarray, then: np.ndarray) -> int:
+        key = now.ctypes.data, now.nbytes
+        if key not in places:
+            places[key] = len(contents)
+            contents.append(then)
+            after.append(now.copy())
+        return places[key]
+
+    described: list[dict[str, Any]] = []
+    for now, then in zip(args, before, strict=True):
+        if isinstance(now, np.ndarray):
+            described.append({"array": place(now, then)})
+        elif isinstance(now, sim.TensorMap):
+            described.append({"array": place(now.array, then), **_map_options(now)})
+        elif isinstance(now, bytes):
+            described.append({"bytes": now.hex()})
+        else:
+            described.append({"value": now.item() if isinstance(now, np.generic) else now})
+    text = (ptx.decode() if isinstance(ptx, bytes) else ptx).rstrip("\0")
+    cluster = _dims(options.get("cluster", 1))
+    geometry = _dims(grid), _dims(block), cluster, options.get("dynamic_smem", 0)
+    return Job(text, entry, *geometry, tuple(contents), tuple(described)), after
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, sim.TensorMap):
+        return value.array.copy()
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _map_options(tensor: sim.TensorMap) -> dict[str, Any]:
+    """The keyword arguments with which the map is made again."""
+    return {
+        "box": tensor.box[::-1],
+        "swizzle": tensor.swizzle,
+        "shape": tensor.dims[::-1],
+        "strides": tensor.strides[::-1],
+        "element_strides": tensor.steps[::-1],
+        "oob_fill": "nan" if any(tensor.fill) else "zero",
+    }
+
+
+def _dims(size: Any) -> tuple[int, int, int]:
+    dims = (size,) if isinstance(size, (int, np.integer)) else tuple(size)
+    x, y, z = (*(int(dim) for dim in dims), 1, 1)[:3]
+    return x, y, z
