@@ -12,7 +12,18 @@ from collections.abc import Sequence
 
 import typer
 
-from sdpalab.commands import build, doctor, judge, kernels, report, repro, sanitize, speed_of_light, torch_matrix, verify
+from sdpalab.commands import (
+    build,
+    doctor,
+    judge,
+    kernels,
+    report,
+    repro,
+    sanitize,
+    speed_of_light,
+    torch_matrix,
+    verify,
+)
 from sdpalab.errors import MachineError, UserError
 
 __all__ = ["app", "main"]
