@@ -1,9 +1,9 @@
 """``scaled_dot_product_attention`` with torch's signature: a proven kernel where there is one, otherwise torch's own.
 
-Importing this module registers ``torch.ops.sdpalab.attention(q, k, v, is_causal=False, scale=None) -> Tensor``, the part
-of the function that a kernel can compute; it has a fake implementation, works under ``torch.compile`` and has
-gradients, by torch's own function. What is proven is read from committed verdicts (:mod:`sdpalab.evidence.proven`);
-:func:`explain` says what a call would run and why, :func:`no_fallback` makes a call fail rather than fall back.
+Importing this module registers ``torch.ops.sdpalab.attention(q, k, v, is_causal=False, scale=None)``, the part of the
+function that a kernel can compute; it has a fake implementation, works under ``torch.compile``, and has gradients, by
+torch's own function. What is proven is read from committed verdicts (:mod:`sdpalab.evidence.proven`); :func:`explain`
+says what a call would run and why, :func:`no_fallback` makes a call fail rather than fall back.
 
 The way to a kernel on a GPU is here, and no committed verdict comes from one yet: so far every call falls back.
 """
@@ -84,7 +84,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention as ``torch.nn.functional.scaled_dot_product_attention`` computes it, by a proven kernel where there is one.
+    """Attention as torch's function of the same name computes it, by a proven kernel where there is one.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def scaled_dot_product_attention(
     Returns
     -------
     Tensor
-        [..., H, Sq, Dv]. What falls back is torch's own result, its strides and gradients too; a kernel's is contiguous.
+        [..., H, Sq, Dv]. What falls back is torch's own, its strides and gradients too; a kernel's is contiguous.
 
     Raises
     ------
@@ -198,15 +198,18 @@ def _unfit(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p:
         return "the tensors are not on a CUDA GPU"
     if torch.is_autocast_enabled("cuda"):
         return "autocast may change the dtype"
-    if any(type(given) not in (Tensor, torch.nn.Parameter) for given in (q, k, v)):
-        return "what torch does with a subclass of its tensor is its own"
-    if not enable_gqa and q.dim() == 4 and q.shape[1] != k.shape[1]:
+    misshapen = _misshapen(q, k, v)
+    if misshapen is not None:
+        return misshapen
+    if not enable_gqa and q.shape[1] != k.shape[1]:
         return "the heads of k and v broadcast, which no kernel does without enable_gqa"
     if not (q.stride(-1) == k.stride(-1) == v.stride(-1) == 1):
         return "the last dimension of q, k or v is not contiguous"
     if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         return "the kernels take contiguous [batch, heads, sequence, head_dim]"
-    return _misshapen(q, k, v)
+    if any(type(given) not in (Tensor, torch.nn.Parameter) for given in (q, k, v)):
+        return "what torch does with a subclass of its tensor is its own"
+    return None
 
 
 def _misshapen(q: Tensor, k: Tensor, v: Tensor) -> str | None:
@@ -310,9 +313,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """By torch's own function, which computes the forward pass once more: the kernels keep nothing for it."""
     with torch.enable_grad():
-        leaves = [saved.detach().requires_grad_() for saved in ctx.saved_tensors]
-        out = _torchs(*leaves, ctx.is_causal, ctx.scale)
-    return (*torch.autograd.grad(out, leaves, grad), None, None)
+        q, k, v = (saved.detach().requires_grad_() for saved in ctx.saved_tensors)
+        out = _torchs(q, k, v, ctx.is_causal, ctx.scale)
+    return (*torch.autograd.grad(out, (q, k, v), grad), None, None)
 
 
 _attention.register_autograd(_backward, setup_context=_keep)

@@ -132,5 +132,5 @@ def test_a_tensor_map_is_made_again_as_it_was() -> None:
 
 @pytest.mark.skipif(not gpu_problem(), reason="there is a GPU")
 def test_the_process_says_that_there_is_no_gpu() -> None:
-    with pytest.raises(MachineError, match="^no GPU"):
+    with pytest.raises(MachineError, match="no GPU: "):
         GpuProcess()

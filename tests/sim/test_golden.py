@@ -11,6 +11,7 @@ import pytest
 
 from golden import Job, compare, make_record, read_golden, stored_float
 from sdpalab import sim
+from sdpalab.sim.types import TYPES
 
 EVIDENCE = Path(__file__).resolve().parents[2] / "evidence"
 FILES = sorted(EVIDENCE.glob("*/golden.jsonl"))
@@ -46,18 +47,22 @@ def disagreement(record: dict[str, Any], job: Job, golden: list[np.ndarray]) -> 
     return ""
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
+NONE = pytest.param(
+    *(None, 0),
+    marks=pytest.mark.skip(reason="no golden vectors recorded yet: pytest tests/sim --replay-on-gpu evidence/GPU"),
+    id="none",
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [pytest.param(path, part, id=f"{path.parent.name}-{part}") for path in FILES for part in range(PARTS)] or [NONE],
+)
 def test_golden_vectors_of_a_gpu(path: Path, part: int) -> None:
     vectors = list(read_golden(path))[part::PARTS]
     assert vectors, f"{path} holds too few launches to be worth keeping"
     worse = [text for text in (disagreement(*vector) for vector in vectors) if text]
     assert not worse, "\n".join(worse)
-
-
-@pytest.mark.skipif(bool(FILES), reason="golden vectors are there, and tested")
-def test_golden_vectors_are_recorded() -> None:
-    pytest.skip("no golden vectors recorded yet: pytest tests/sim --replay-on-gpu evidence/GPU, where there is a GPU")
 
 
 def _job() -> Job:
@@ -127,14 +132,14 @@ def test_a_record_that_was_altered_is_refused(tmp_path: Path, what: str) -> None
 def test_ulps(dtype: str, one: list[float], other: list[float], worst: int | None) -> None:
     arrays = [np.array(values, dtype) for values in (one, other)]
     arrays[1].view(f"i{arrays[1].itemsize}")[np.isnan(arrays[1])] ^= 1  # another NaN
-    kind = next(each for each in sim.types.TYPES.values() if each.name == f"f{8 * arrays[0].itemsize}")
+    kind = TYPES[f"f{8 * arrays[0].itemsize}"]
     assert compare(arrays[:1], arrays[1:], kind)["worst_ulp"] == worst
 
 
 def test_the_stores_say_which_float_they_store() -> None:
-    assert stored_float(SCALE, "scale") == sim.types.TYPES["f32"]
+    assert stored_float(SCALE, "scale") == TYPES["f32"]
     bits = stored_float(SCALE.replace("st.global.f32", "st.global.b32"), "scale")
-    assert bits == sim.types.TYPES["f32"]
+    assert bits == TYPES["f32"]
     integers = SCALE.replace("st.global.f32 [%rd2], %f2", "st.global.u32 [%rd2], %r1")
     assert stored_float(integers, "scale") is None
     both = SCALE.replace("st.global.f32", "st.global.u32 [%rd1], %r1; st.global.f32")

@@ -22,6 +22,7 @@ from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
+    from sdpalab.judge.verdict import Verdict
     from sdpalab.measure.benchmark import CudaDevice
     from sdpalab.measure.samples import ClockKind
     from sdpalab.measure.session import Measurement, Session
@@ -55,7 +56,7 @@ def bench(
     """Time kernels and peers on the GPU: interleaved, outputs checked, with intervals and verdicts."""
     from sdpalab.measure.benchmark import benchmark, cuda_device
     from sdpalab.measure.peers import peers_named, select
-    from sdpalab.measure.samples import ClockKind, L2State
+    from sdpalab.measure.samples import L2State
     from sdpalab.measure.stopping import StoppingRule
 
     console = console_for(json)
@@ -65,6 +66,12 @@ def bench(
     device = cuda_device()
     executor = _executor(device, needed=bool(kernels))
     verdicts = [_judged(name, problems, executor) for name in kernel or ()]
+    wrong = [verdict for verdict in verdicts if not verdict.passed]
+    for verdict in wrong:
+        line = f"{verdict.kernel} is {verdict.status.value} on the simulator, so nothing is timed: {verdict.reason}"
+        console.print(verdict_text(False, line), soft_wrap=True)
+    if wrong:
+        return 1
     results: list[dict[str, Any]] = []
     good = True
     for problem in problems:
@@ -85,7 +92,9 @@ def bench(
             good &= all(session.of(made.name).summary is not None for made, _ in kernels)
         for reason in chosen.refused:
             console.print(f"not measured: {reason}", soft_wrap=True)
-    write_json(json, {"kind": "measured", "gpu": device.name, "verdicts": verdicts, "results": results})
+    write_json(
+        json, {"kind": "measured", "gpu": device.name, "verdicts": [v.to_dict() for v in verdicts], "results": results}
+    )
     return 0 if good else 1
 
 
@@ -124,15 +133,10 @@ def _executor(device: CudaDevice, *, needed: bool) -> GpuExecutor | None:
         return None
 
 
-def _judged(name: str, problems: Sequence[Problem], executor: GpuExecutor | None) -> dict[str, Any]:
-    """GREEN before FAST: the verdict of the simulator on the twelve cases, as PASSED or not at all.
+def _judged(name: str, problems: Sequence[Problem], executor: GpuExecutor | None) -> Verdict:
+    """GREEN before FAST: the simulator's verdict on the twelve cases, with the dtypes and masks that are to be timed.
 
-    The shapes themselves, often too large for the simulator, are judged by the output of the timed calls.
-
-    Raises
-    ------
-    UserError
-        If the kernel is not PASSED: there is nothing to time.
+    The shapes themselves, often too large for the simulator, are judged by the outputs of the timed calls.
     """
     from sdpalab.judge.cases import cases_for
     from sdpalab.judge.session import judge_candidate
@@ -141,10 +145,7 @@ def _judged(name: str, problems: Sequence[Problem], executor: GpuExecutor | None
     kinds = sorted({(problem.dtype, problem.causal) for problem in problems})
     specs = [spec for dtype, causal in kinds for spec in cases_for("quick", dtype=dtype, causal=causal)]
     with progress_console().status(f"judging {name} on the simulator"):
-        verdict = judge_candidate(name, specs, device="sim", arch=executor.arch, until_failure=True)
-    if not verdict.passed:
-        raise UserError(f"{name} is {verdict.status.value} on the simulator, and is not timed: {verdict.reason}")
-    return verdict.to_dict()
+        return judge_candidate(name, specs, device="sim", arch=executor.arch, until_failure=True)
 
 
 def _show(console: Console, device: CudaDevice, problem: Problem, kind: ClockKind, session: Session) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """What is proven on which GPU: read from committed records of verdicts, so that no list in the code says it.
 
-``evidence/<gpu>/*.json`` holds attempts (:class:`~sdpalab.evidence.records.AttemptRecord`) as bundles do. One proves its
-kernel where its verdict is PASSED and names a GPU as what ran it: what was simulated, or computed by a callable, proves
-nothing about a GPU. And it proves the PTX that was judged, by its digest, not what the kernel has become since.
+``evidence/<gpu>/*.json`` holds attempts (:class:`~sdpalab.evidence.records.AttemptRecord`), as bundles do. One proves
+its kernel where its verdict is PASSED and names a GPU as what ran it: what was simulated, or computed by a callable,
+proves nothing about a GPU. And it proves the PTX that was judged, by its digest, not what the kernel has become since.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def read_proofs(folder: Path = EVIDENCE) -> tuple[Proof, ...]:
                 continue
             proof = _proof(AttemptRecord.model_validate(data), name)
         except (OSError, ValueError) as error:
-            raise MachineError(f"{name} in the evidence is no legal record: {error}") from None
+            raise MachineError(f"{name} in the evidence is no legal record: {' '.join(str(error).split())}") from None
         if proof is not None:
             proofs.append(proof)
     return tuple(proofs)

@@ -52,8 +52,8 @@ def cuda_device() -> CudaDevice:
 
     if not torch.cuda.is_available():
         raise UserError(
-            "torch sees no GPU here, and only a GPU can be timed; without one 'sdpalab speed-of-light' gives the floors "
-            "of a shape, and 'sdpalab judge' and 'sdpalab sanitize' run a kernel on the simulator"
+            "torch sees no GPU here, and only on one can anything be timed; without it 'sdpalab speed-of-light' gives "
+            "the floors of a shape, and 'sdpalab judge' and 'sdpalab sanitize' run a kernel on the simulator"
         )
     ordinal = torch.cuda.current_device()
     about = torch.cuda.get_device_properties(ordinal)

@@ -55,8 +55,8 @@ class GraphClock:
     """GPU time: events around the replay of a CUDA graph of many calls, over their number.
 
     A graph's first replay may wait for the host, so each sample is taken of a second one, which is queued behind it.
-    With ``l2=COLD`` the caller's ``call`` must take other inputs each time (:func:`~sdpalab.measure.l2.copies_beyond_l2`);
-    nothing is flushed within a graph.
+    With ``l2=COLD`` the caller's ``call`` must take other inputs each time: nothing is flushed within a graph
+    (:func:`~sdpalab.measure.l2.copies_beyond_l2`).
 
     Parameters
     ----------
@@ -80,16 +80,15 @@ class GraphClock:
 
     def ready(self, call: Call) -> Stopwatch:
         """Capture the graph; a RuntimeError of torch if ``call`` does what no graph can hold, such as waiting."""
-        import torch
-
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        cuda = _cuda()
+        side = cuda.Stream()
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
             for _ in range(_SETTLING_CALLS):
                 call()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        cuda.synchronize()
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
             for _ in range(self.calls):
                 call()
         start, end = _events()
@@ -185,7 +184,14 @@ class EagerClock:
         return sample
 
 
-def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
+def _events() -> tuple[Any, Any]:
+    """Two events that hold times."""
+    cuda = _cuda()
+    return cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+
+
+def _cuda() -> Any:
+    """``torch.cuda``, whose types are known in part only."""
     import torch
 
-    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    return torch.cuda

@@ -58,7 +58,8 @@ def check_floor(
         Of one call, microseconds.
     problem : Problem
     gpu : Gpu or None
-        None if its rates are not known (nor, for ``fp8``, those of A100's INT8): then nothing can be said, and nothing is called impossible.
+        None if its rates are not known: then nothing can be said, and nothing is called impossible. So too for ``fp8``
+        on a GPU without that unit (A100 has INT8).
     l2 : L2State
     precision : {"fp16", "fp8"}
         In which both products are computed at the fastest; INT8 has the rate of FP8 where there is an FP8 unit.

@@ -148,8 +148,10 @@ class Session:
         for one in pair:
             if one.status is not MeasureStatus.MEASURED:
                 return Comparison(a, b, Outcome.INVALID, margin=margin, reason=f"{one.name}: {one.reason}")
-        assert pair[0].samples and pair[1].samples
-        return compare(pair[0].samples, pair[1].samples, margin=margin)
+        times_a, times_b = (one.samples for one in pair)
+        assert times_a is not None
+        assert times_b is not None
+        return compare(times_a, times_b, margin=margin)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -260,7 +262,8 @@ def measure(
     names = [subject.name for subject in subjects]
     if not names or len(set(names)) != len(names):
         raise UserError(f"a measurement needs subjects with different names, not {', '.join(names) or 'none'}")
-    rule, watch = rule or StoppingRule(), watch or NoWatch("unknown: nobody looked")
+    rule = rule or StoppingRule()
+    looker: Watch = watch or NoWatch("unknown: nobody looked")
     rows = [_Row(subject) for subject in subjects]
     for row in rows:
         row.attempt(partial(row.ready, clock))
@@ -274,12 +277,12 @@ def measure(
             _round([(row, row.warm_up) for row in order])
         else:
             _round([(row, row.times) for row in order], checked=draw.random() < checked_share)
-            states.append(watch.look())
+            states.append(looker.look())
             stopped = rule.reason_to_stop([row.times for row in rows if row.alive], now() - start)
         number += 1
     seconds = now() - start
     _round([(row, []) for row in rows], checked=True)
-    return Session(tuple(row.result(clock) for row in rows), stopped, seconds, watch.about, tuple(states))
+    return Session(tuple(row.result(clock) for row in rows), stopped, seconds, looker.about, tuple(states))
 
 
 def _round(rows: Sequence[tuple[_Row, list[float]]], *, checked: bool = False) -> None:

@@ -89,7 +89,8 @@ def resampled_rounds(n: int, seed: int, resamples: int = RESAMPLES) -> npt.NDArr
     raw = np.random.Philox(key=seed).random_raw(resamples * blocks).reshape(resamples, blocks, 1)
     # 2**64 is no multiple of n; the bias, n / 2**64, is far below anything that can be seen.
     starts = (raw % np.uint64(n)).astype(np.int64)
-    return ((starts + np.arange(length)) % n).reshape(resamples, -1)[:, :n]
+    rounds: npt.NDArray[np.int64] = ((starts + np.arange(length)) % n).reshape(resamples, -1)[:, :n]
+    return rounds
 
 
 def interval_of(values: _F64, level: float) -> Interval:

@@ -1,4 +1,4 @@
-"""From a peer or a kernel of the lab to a subject: tensors on the device, calls that rotate them, an output to check."""
+"""From a peer or a kernel of the lab to a subject: tensors on the device, calls that rotate them, outputs checked."""
 
 from __future__ import annotations
 
@@ -102,8 +102,10 @@ def peer_subject(
     RuntimeError
         Of torch, if the device has no memory for them.
     """
-    arguments = {"scale": problem.scale, "causal": problem.causal}
-    launches = [partial(peer.run, *tensors, **arguments) for tensors in _copies(inputs, device, copies)]
+    launches = [
+        partial(peer.run, *tensors, scale=problem.scale, causal=problem.causal)
+        for tensors in _copies(inputs, device, copies)
+    ]
     return _Rotation(launches, OutputCheck(problem, inputs)).subject(peer.name, floor, peer.scope)
 
 

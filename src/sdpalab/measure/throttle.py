@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -68,7 +69,7 @@ class Watch(Protocol):
 class NoWatch:
     """Nothing is known of the clocks, and ``about`` says why."""
 
-    most_mhz = None
+    most_mhz: float | None = None
 
     def __init__(self, about: str) -> None:
         self.about = about
@@ -120,7 +121,7 @@ def reasons_in(bits: int) -> tuple[str, ...]:
 def watch_for(uuid: str) -> Watch:
     """A watch on the device with this UUID; one that knows nothing, and says why, where there is no NVML."""
     try:
-        import pynvml
+        pynvml = importlib.import_module("pynvml")
     except ImportError:
         return NoWatch("unknown: the package nvidia-ml-py is not installed")
     try:

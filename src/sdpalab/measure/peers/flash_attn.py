@@ -5,7 +5,6 @@ Source: the README of the repository Dao-AILab/flash-attention. Since 2.1 a caus
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from sdpalab.measure.peers.peer import Envelope, Peer
@@ -24,7 +23,7 @@ class FlashAttention(Peer):
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool) -> torch.Tensor:
         """Some releases return the LSE too, which is left out."""
-        function = importlib.import_module(self.module).flash_attn_func
+        function = self.library().flash_attn_func
         result = function(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), softmax_scale=scale, causal=causal)
         out: torch.Tensor = result[0] if isinstance(result, tuple) else result
         return out.transpose(1, 2)

@@ -1,4 +1,4 @@
-"""FlashInfer's prefill kernel for one sequence. Source: ``flashinfer.single_prefill_with_kv_cache``, docs.flashinfer.ai.
+"""FlashInfer's prefill kernel for one sequence. Source: docs.flashinfer.ai, ``single_prefill_with_kv_cache``.
 
 It takes no batch; its causal mask is aligned to the bottom right.
 """
@@ -23,9 +23,7 @@ class FlashInfer(Peer):
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool) -> torch.Tensor:
         """K and V as they lie (layout ``HND``), Q as a transposed view."""
-        from flashinfer import single_prefill_with_kv_cache
-
-        out: torch.Tensor = single_prefill_with_kv_cache(
+        out: torch.Tensor = self.library().single_prefill_with_kv_cache(
             q[0].transpose(0, 1), k[0], v[0], causal=causal, kv_layout="HND", sm_scale=scale
         )
         return out.transpose(0, 1)[None]

@@ -110,6 +110,10 @@ class Peer(ABC):
         """None if it takes ``problem`` on compute capability ``arch`` (90 for 9.0), otherwise one sentence."""
         return self.envelope.reject_reason(self.name, problem, arch)
 
+    def library(self) -> Any:
+        """The module; raises what importing it raises."""
+        return importlib.import_module(self.module)
+
     def scope(self) -> AbstractContextManager[Any]:
         """A context in which :meth:`run` must be called; entered once around many calls, outside their times."""
         return nullcontext()

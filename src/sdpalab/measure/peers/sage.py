@@ -25,7 +25,5 @@ class SageAttention(Peer):
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool) -> torch.Tensor:
         """Quantising is part of the call, and of its time."""
-        from sageattention import sageattn
-
-        out: torch.Tensor = sageattn(q, k, v, tensor_layout="HND", is_causal=causal, sm_scale=scale)
+        out: torch.Tensor = self.library().sageattn(q, k, v, tensor_layout="HND", is_causal=causal, sm_scale=scale)
         return out

@@ -18,7 +18,7 @@ __all__ = ["TORCH_PEERS", "TorchSdpa"]
 
 
 class TorchSdpa(Peer):
-    """One backend, a member of ``torch.nn.attention.SDPBackend``; None is torch's own choice, which is what users get."""
+    """One backend, a member of ``torch.nn.attention.SDPBackend``; None is torch's own choice: what users get."""
 
     module, package = "torch.nn.attention", "torch"
 

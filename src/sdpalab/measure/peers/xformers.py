@@ -20,10 +20,9 @@ class Xformers(Peer):
 
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool) -> torch.Tensor:
         """Heads and sequence change places as views."""
-        from xformers.ops import LowerTriangularMask, memory_efficient_attention
-
-        mask = LowerTriangularMask() if causal else None
-        out: torch.Tensor = memory_efficient_attention(
+        ops = self.library()
+        mask = ops.LowerTriangularMask() if causal else None
+        out: torch.Tensor = ops.memory_efficient_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_bias=mask, scale=scale
         )
         return out.transpose(1, 2)

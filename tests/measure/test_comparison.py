@@ -1,0 +1,110 @@
+"""A against B: how often it errs on equal times, what it finds on unequal ones, and what it refuses to compare."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from simulated_clock import Behaviour, SimulatedClock, Work
+
+from sdpalab.errors import UserError
+from sdpalab.measure.comparison import Comparison, Outcome, compare
+from sdpalab.measure.samples import ClockKind, L2State, Samples
+from sdpalab.measure.session import measure
+from sdpalab.measure.statistics import Interval
+from sdpalab.measure.stopping import StoppingRule
+
+ROUGH = Behaviour(noise=0.03, correlation=0.5, drift=0.1, outliers=0.02, throttled=0.3)
+"""All at once: correlated noise, drift, outliers, and half again as long for a third of the time."""
+CALM = Behaviour(noise=0.01)
+TRIALS = 200
+
+
+def outcomes(ratio: float, behaviour: Behaviour, rounds: int = 60, **options: float) -> list[Outcome]:
+    """Verdicts on A, whose true time is ``ratio`` of B's, over seeded sessions."""
+    found = []
+    for seed in range(TRIALS):
+        clock = SimulatedClock(behaviour, seed)
+        subjects = [Work("a", 5.0 * ratio).subject(), Work("b", 5.0).subject()]
+        rule = StoppingRule(least=rounds, most=rounds, seconds=1e9)
+        found.append(measure(subjects, clock, rule, now=clock.now).compare("a", "b", **options).outcome)
+    return found
+
+
+def share(found: list[Outcome], *wanted: Outcome) -> float:
+    return sum(outcome in wanted for outcome in found) / len(found)
+
+
+@pytest.mark.parametrize("behaviour", [CALM, ROUGH], ids=["calm", "rough"])
+def test_equal_times_are_seldom_called_different(behaviour: Behaviour) -> None:
+    """At most one in twenty, with no margin to hide behind: what a 95% interval promises, FASTER and SLOWER together
+    allowed twice that for the correlated times, whose interval is somewhat short."""
+    plain = outcomes(1.0, behaviour, margin=0.0)
+    assert share(plain, Outcome.FASTER) <= 0.05
+    assert share(plain, Outcome.FASTER, Outcome.SLOWER) <= 0.1
+    assert share(outcomes(1.0, behaviour), Outcome.FASTER, Outcome.SLOWER) <= 0.02
+
+
+def test_a_real_difference_is_found() -> None:
+    assert share(outcomes(0.95, CALM), Outcome.FASTER) >= 0.99
+    assert share(outcomes(1.05, CALM), Outcome.SLOWER) >= 0.99
+    assert share(outcomes(0.9, ROUGH, rounds=120), Outcome.FASTER) >= 0.9
+    assert share(outcomes(1.0, CALM), Outcome.SAME) >= 0.95
+
+
+def test_at_the_edge_of_the_margin_it_does_not_decide() -> None:
+    edge = outcomes(0.99, CALM)
+    assert share(edge, Outcome.AMBIGUOUS) >= 0.9
+    assert share(edge, Outcome.SLOWER) == 0.0
+
+
+def test_pairing_takes_out_what_the_machine_did() -> None:
+    clock = SimulatedClock(Behaviour(noise=0.01, throttled=0.5, stretch=40), 1)
+    rule = StoppingRule(least=100, most=100, seconds=1e9)
+    session = measure([Work("a", 4.5).subject(), Work("b", 5.0).subject()], clock, rule, now=clock.now)
+    a, b = (session.of(name).samples for name in "ab")
+    assert a is not None
+    assert b is not None
+    shuffled = Samples("b", b.clock, b.l2, b.calls, b.times_us[50:] + b.times_us[:50])
+    paired, unpaired = compare(a, b).interval, compare(a, shuffled).interval
+    assert paired is not None
+    assert unpaired is not None
+    assert paired.high - paired.low < (unpaired.high - unpaired.low) / 3
+
+
+def test_recorded_samples_of_a_busy_machine() -> None:
+    recorded = json.loads((Path(__file__).parent / "recorded_samples.json").read_text())["rows"]
+    rows = {name: Samples(name, ClockKind.EAGER, L2State.WARM, 10, tuple(row)) for name, row in recorded.items()}
+    same = compare(rows["a"], rows["same as a"])
+    assert same.outcome in (Outcome.SAME, Outcome.AMBIGUOUS)
+    more = compare(rows["a"], rows["more keys"])
+    assert more.outcome is Outcome.FASTER
+    assert more.ratio is not None
+    assert more.ratio < 0.8
+    assert compare(rows["more keys"], rows["a"]).outcome is Outcome.SLOWER
+    assert "FASTER" in more.sentence
+
+
+def row(name: str, n: int = 10, clock: ClockKind = ClockKind.GPU, l2: L2State = L2State.WARM) -> Samples:
+    return Samples(name, clock, l2, 100, (5.0,) * n)
+
+
+def test_only_times_of_one_kind_and_of_the_same_rounds_compare() -> None:
+    with pytest.raises(UserError, match="a has warm gpu times and b warm eager times"):
+        compare(row("a"), row("b", clock=ClockKind.EAGER))
+    with pytest.raises(UserError, match="cold gpu"):
+        compare(row("a"), row("b", l2=L2State.COLD))
+    with pytest.raises(UserError, match="10 samples and b 9"):
+        compare(row("a"), row("b", 9))
+    with pytest.raises(UserError, match="margin"):
+        compare(row("a"), row("b"), margin=1.0)
+
+
+def test_an_illegal_comparison_cannot_be_built() -> None:
+    with pytest.raises(ValueError, match="INVALID and a reason"):
+        Comparison("a", "b", Outcome.FASTER)
+    with pytest.raises(ValueError, match="INVALID and a reason"):
+        Comparison("a", "b", Outcome.INVALID, 0.5, Interval(0.4, 0.6, 0.95), reason="below its floor")
+    with pytest.raises(ValueError, match="in order"):
+        Interval(2.0, 1.0, 0.95)
