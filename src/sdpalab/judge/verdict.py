@@ -46,8 +46,8 @@ class Status(str, Enum):
     BAD_OUTPUT = "BAD_OUTPUT"
     """Wrong shape, dtype or type of output."""
     HAZARD = "HAZARD"
-    """The simulator found an illegal access (out of bounds, misaligned, uninitialised, a race), or the launch is one that
-    no such GPU takes."""
+    """The simulator found an illegal access (out of bounds, misaligned, uninitialised, a race), or the launch is one
+    that no such GPU takes."""
     UNSUPPORTED = "UNSUPPORTED"
     """The kernel says that it does not compute this problem, or the simulator that it does not model an instruction."""
     BUILD_FAILED = "BUILD_FAILED"
