@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from sdpalab.kernels.kernel import CudaKernel, Numerics
 from sdpalab.problem import Problem
 
 Array = npt.NDArray[np.generic]
+CAMPAIGNS = Path(__file__).resolve().parents[2] / "evidence" / "campaigns"
 MUTANTS = mutants()
 IN_PYTHON = [mutant for mutant in MUTANTS if not isinstance(mutant.candidate, CudaKernel)]
 IN_CUDA = [mutant for mutant in MUTANTS if isinstance(mutant.candidate, CudaKernel)]
@@ -107,6 +110,16 @@ def test_there_are_more_than_a_hundred_bugs_of_every_class() -> None:
     assert len(IN_CUDA) > 50
     assert len({(mutant.name, mutant.problem.label) for mutant in MUTANTS}) == len(MUTANTS)
     assert all(len(mutant.equivalent) > 60 for mutant in MUTANTS if mutant.equivalent)
+
+
+def test_the_committed_record_is_of_these_bugs_and_all_are_rejected() -> None:
+    records = [json.loads(path.read_text()) for path in CAMPAIGNS.glob("self-test-*.json")]
+    assert records, "run: sdpalab judge --self-test --json evidence/campaigns/self-test-COMMIT.json"
+    record = max(records, key=lambda each: str(each["when"]))
+    named = [(each["class"], each["name"], each["problem"]) for each in record["mutants"]]
+    assert named == [(mutant.bug.value, mutant.name, mutant.problem.label) for mutant in MUTANTS]
+    assert all(each["as_it_should"] for each in record["mutants"])
+    assert record["totals"]["killed"] == record["totals"]["planted"] > 100
 
 
 def test_a_candidate_is_judged_until_it_fails() -> None:

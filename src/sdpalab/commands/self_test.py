@@ -18,8 +18,10 @@ __all__ = ["run_self_test"]
 def run_self_test(console: Console, json: str | None) -> int:
     """Judge all mutants, print the kill rate by class and what survived; 1 if anything did."""
     from sdpalab.commands.progress import CaseProgress
+    from sdpalab.evidence.campaign import Campaign
     from sdpalab.judge.selftest import mutants, rates, self_test
 
+    ran = Campaign("self-test", "sdpalab judge --self-test --json FILE", packages=("numpy", "torch"))
     start = time.monotonic()
     chosen = mutants()
     with CaseProgress(progress_console(), "judging mutants", len(chosen)) as progress:
@@ -30,15 +32,12 @@ def run_self_test(console: Console, json: str | None) -> int:
     planted, killed = sum(rate.planted for rate in found), sum(rate.killed for rate in found)
     line = f"{killed} of {planted} planted bugs rejected ({killed / planted:.1%}) in {time.monotonic() - start:.0f} s"
     console.print(verdict_text(good, line))
-    write_json(
-        json,
-        {
-            "planted": planted,
-            "killed": killed,
-            "classes": {rate.bug.value: {"planted": rate.planted, "killed": rate.killed} for rate in found},
-            "mutants": [outcome.to_dict() for outcome in outcomes],
-        },
+    record = ran.record(
+        totals={"planted": planted, "killed": killed},
+        classes={rate.bug.value: {"planted": rate.planted, "killed": rate.killed} for rate in found},
+        mutants=[outcome.to_dict() for outcome in outcomes],
     )
+    write_json(json, record)
     return 0 if good else 1
 
 
