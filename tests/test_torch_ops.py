@@ -172,7 +172,7 @@ def on_gpu(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="cuda")
 
 
-GPU = (2, 4, 9, 64)
+GPU, GROUPED = (2, 4, 9, 64), (2, 2, 40, 64)
 REASONS = {
     "the tensors are not on a CUDA GPU": (qkv(), {}),
     "the kernels take no attn_mask": (qkv(), {"attn_mask": MASK}),
@@ -203,11 +203,10 @@ def test_a_compiled_call_on_a_gpu_is_the_op_which_asks_for_the_proof_when_it_run
         graphs.append([node.target for node in module.graph.nodes if node.op == "call_function"])
         return module.forward
 
-    tensors = [on_gpu(*GPU), on_gpu(2, 2, 40, 64), on_gpu(2, 2, 40, 64)]
     compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, backend=backend)
-    with tensors[0].fake_mode:
-        moved = [torch.empty_like(tensor) for tensor in tensors]
-        assert compiled(*moved, enable_gqa=True).shape == GPU
+    with FakeTensorMode():
+        tensors = [torch.empty(shape, dtype=torch.float16, device="cuda") for shape in (GPU, GROUPED, GROUPED)]
+        assert compiled(*tensors, enable_gqa=True).shape == GPU
     assert graphs == [[torch.ops.sdpalab.attention]]
 
 
