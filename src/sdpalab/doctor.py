@@ -160,25 +160,39 @@ def _disassemblers() -> Check:
 
 def _gpu() -> Check:
     """A GPU is not needed; a GPU that one part of the machine sees and another does not is worth a word."""
+    from sdpalab.run import gpu_problem
+    from sdpalab.run.gpu_driver import gpu_device
+
+    problem = gpu_problem()
+    if problem:
+        listed = _listed_gpu()
+        if listed:
+            return Check("GPU", Health.WARN, f"{listed}, but {problem}", "kernels run on the simulator until it can")
+        return Check("GPU", Health.OK, f"{problem}: kernels run on the simulator, and nothing is timed")
+    try:
+        gpu = gpu_device()
+    except MachineError as error:
+        return Check("GPU", Health.WARN, str(error), "see the driver's own messages")
+    found = "{}, sm_{}{}, through cuda.bindings {}".format(gpu.name, *gpu.capability, metadata.version("cuda-bindings"))
     with contextlib.suppress(ImportError, OSError):  # that torch is missing is said elsewhere
         import torch
 
-        if torch.cuda.is_available():
-            major, minor = torch.cuda.get_device_capability(0)
-            return Check("GPU", Health.OK, f"{torch.cuda.get_device_name(0)}, sm_{major}{minor}")
+        if not torch.cuda.is_available():
+            return Check("GPU", Health.WARN, f"{found}, and torch does not see it", "install torch's CUDA build")
+    return Check("GPU", Health.OK, found)
+
+
+def _listed_gpu() -> str:
+    """The first GPU that nvidia-smi lists, with its driver; empty if there is none, or no nvidia-smi."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return Check("GPU", Health.OK, "none: kernels run on the simulator, and nothing is timed")
+        return ""
     try:
         asked = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        listed = subprocess.run(asked, capture_output=True, text=True, timeout=20).stdout.strip()
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
-        listed = ""
-    if not listed:
-        return Check("GPU", Health.OK, "none (nvidia-smi is here and sees none): kernels run on the simulator")
-    return Check(
-        "GPU", Health.WARN, f"{listed.splitlines()[0]}, and torch does not see it", "install torch's CUDA build"
-    )
+        return ""
+    return done.stdout.strip().partition("\n")[0] if done.returncode == 0 else ""
 
 
 def _cache() -> Check:

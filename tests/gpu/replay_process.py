@@ -6,6 +6,7 @@ The driver's JIT assembles the PTX: it is handed the very text that the simulato
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -81,6 +82,7 @@ class GpuProcess:
 
 
 def _serve(wire: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the tests; they end this process
     try:
         device = gpu_device()
     except MachineError as error:

@@ -58,7 +58,8 @@ def test_stopping_early_does_not_spoil_the_interval() -> None:
     rule = StoppingRule(least=20, most=300, relative_width=0.02, seconds=1e9)
     hits = 0
     for seed in range(150):
-        summary = session(Behaviour(noise=0.03), rule, seed).of("a").summary
+        clock = SimulatedClock(Behaviour(noise=0.03), seed)
+        summary = measure([Work("a", 5.0).subject()], clock, rule, now=clock.now).of("a").summary
         assert summary is not None
         hits += summary.interval.low <= 5.0 <= summary.interval.high
     assert 0.88 <= hits / 150 <= 0.99, "of 95% intervals"

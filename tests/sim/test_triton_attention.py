@@ -6,7 +6,9 @@ project's kernels alone. `scripts/sweep_triton.py` runs the whole table of confi
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -191,3 +193,19 @@ def test_bfloat16_is_not_float16() -> None:
     texts = [build(module).ptx.decode() for module in modules if module is not None]
     assert ["mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in text for text in texts] == [False, True]
     assert plans[1].buffer("o").dtype == np.dtype(ml_dtypes.bfloat16).name
+
+
+def test_the_committed_sweep_is_clean_in_every_configuration() -> None:
+    paths = (Path(__file__).resolve().parents[2] / "evidence" / "campaigns").glob("triton-*.json")
+    record = max((json.loads(path.read_text()) for path in paths), key=lambda each: str(each["when"]))
+    rows = record["rows"]
+    for key, values in (
+        ("arch", {"sm_80", "sm_89", "sm_90"}),
+        ("dtype", {"float16", "bfloat16"}),
+        ("head_dim", {16, 32, 64, 128}),
+        ("causal", {False, True}),
+    ):
+        assert {row[key] for row in rows} == values
+    assert {row["knobs"].rpartition("num_warps=")[2] for row in rows} == {"2", "4", "8"}
+    assert all(not row["hazards"] and row["error"] <= LIMIT[row["dtype"]] for row in rows)
+    assert len(rows) == record["totals"]["clean"] == 432
