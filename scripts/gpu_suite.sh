@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Everything worth doing with a few minutes of a GPU, most valuable first: scripts/gpu_suite.sh OUT
 #
-# Needs: python3 (or PYTHON=...) 3.10 or newer with cuda-bindings 13.0, numpy, ml_dtypes, torch, pydantic, platformdirs and
-# pytest; NVRTC 13.0 and the CUDA headers, by pip or in a toolkit; an NVIDIA driver for CUDA 13.0; timeout. No network, no
+# Needs: python3 (or PYTHON=...) 3.10 or newer with cuda-bindings 13.0, numpy, ml_dtypes, torch, pydantic, platformdirs,
+# typer, rich and pytest; NVRTC 13.0 and the CUDA headers, by pip or in a toolkit; an NVIDIA driver for CUDA 13.0; timeout. No network, no
 # installation: it runs the source tree that it lies in.
 #
 # Each part has its time, 8 minutes in all, and leaves OUT/PART.log and OUT/PART.done. A part that is done is not done
 # again; one that ran out of time is taken up again by the next call (the replay goes on where it was).
-# Exit code: 0 if every part came to its end, whatever it found; 1 if one did not; 2 for wrong usage.
+# Exit code: 0 if every part came to its end, whatever it found; 1 if one did not; 2 for wrong usage; 3 without a GPU.
 #
 # Not here yet: verdicts on the GPU, the mission shape against its peers, large shapes, profiles.
 set -uo pipefail
@@ -22,7 +22,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 python="${PYTHON:-python3}"
 export PYTHONPATH="$PWD/src" PYTHONDONTWRITEBYTECODE=1
 
-# part NAME SECONDS COMMAND...: "done" means that it came to its end; pytest's 0 and 1, and doctor's 3, do.
+"$python" -c "import sys; from sdpalab.run import gpu_problem; sys.exit(gpu_problem() or 0)" || exit 3
+
+# part NAME SECONDS COMMAND...: exit codes 0 and 1 (tests failed) mean that it came to its end.
 part() {
     local name="$1" seconds="$2" start=$SECONDS code
     shift 2
@@ -31,19 +33,17 @@ part() {
     timeout -s INT -k 15 "$seconds" "$@" >"$out/$name.log" 2>&1
     code=$?
     echo "exit $code after $((SECONDS - start)) s" >"$out/$name.end"
-    case "$code" in 0 | 1 | 3) mv "$out/$name.end" "$out/$name.done" ;; esac
+    case "$code" in 0 | 1) mv "$out/$name.end" "$out/$name.done" ;; esac
 }
 
-tests() {
-    "$python" -m pytest -q -p no:cacheprovider --continue-on-collection-errors "$@"
-}
-export -f tests
-export python
+record='from sdpalab.evidence.environment import current_environment, harness_diff
+print(current_environment(harness_diff()).model_dump_json(indent=1))'
+pytest=("$python" -m pytest -q -p no:cacheprovider --continue-on-collection-errors)
 
-part environment 30 "$python" -m sdpalab doctor --json "$out/environment.json"
-part executor 60 bash -c 'tests tests/gpu/test_gpu_executor.py'
-part kernel_parity 130 bash -c 'tests tests/gpu/test_kernel_parity.py --junitxml="$1"' _ "$out/kernel_parity.xml"
-part replay 250 bash -c 'tests tests/sim --replay-on-gpu "$1"' _ "$out"
+part environment 30 bash -c '"$1" -m sdpalab doctor && "$1" -c "$2" >"$3"' _ "$python" "$record" "$out/environment.json"
+part executor 60 "${pytest[@]}" tests/gpu/test_gpu_executor.py
+part kernel_parity 130 "${pytest[@]}" tests/gpu/test_kernel_parity.py --junitxml="$out/kernel_parity.xml"
+part replay 250 "${pytest[@]}" tests/sim --replay-on-gpu "$out"
 
 echo
 code=0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,11 @@ def test_what_rests_on_an_unverified_figure_says_so() -> None:
     decode = Problem(1, 8, 1, 64, seq_kv=4096)
     assert "no second source confirms" in feasibility(0.1, decode, gpu_named("L4")).sentence
     assert "no second source confirms" not in feasibility(1.0, Problem(1, 8, 512, 64), gpu_named("L4")).sentence
+
+
+def test_only_figures_can_be_unverified() -> None:
+    with pytest.raises(ValueError, match="there are no figures weight"):
+        replace(gpu_named("L4"), unverified=("weight",))
 
 
 def test_a_word_of_the_name_is_enough() -> None:

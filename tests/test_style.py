@@ -25,6 +25,7 @@ ROOMS = (
     "measure",
     "search",
     "evidence",
+    "torch_inputs",
     "torch_ops",
     "doctor",
     "commands",

@@ -104,6 +104,15 @@ def test_dropout_draws_as_torch_does() -> None:
     assert not torch.equal(drawn[0], scaled_dot_product_attention(q, k, v))
 
 
+def test_nested_tensors_are_torchs() -> None:
+    rows = [torch.randn(length, 4, 16, generator=torch.Generator().manual_seed(length)) for length in (5, 8)]
+    ragged = torch.nested.nested_tensor(rows, layout=torch.jagged).transpose(1, 2)
+    found = scaled_dot_product_attention(ragged, ragged, ragged).unbind()
+    wanted = [functional.scaled_dot_product_attention(*[row.transpose(0, 1)] * 3) for row in rows]
+    assert all(torch.allclose(*pair, atol=1e-6) for pair in zip(found, wanted, strict=True))
+    assert "no nested tensors" in explain(ragged, ragged, ragged).reason
+
+
 def test_autocast_may_mix_dtypes() -> None:
     q, k, v = qkv()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -139,6 +148,11 @@ def test_opcheck(name: str, needs_gradient: bool) -> None:
     outcome = torch.library.opcheck(OP, (*tensors, True, None))
     assert set(outcome.values()) == {"SUCCESS"}
     assert len(outcome) == 4
+
+
+def test_opcheck_of_the_check() -> None:
+    q = qkv()[0].transpose(1, 2).requires_grad_()
+    assert set(torch.library.opcheck(torch.ops.sdpalab.fall_back.default, (q, "a test")).values()) == {"SUCCESS"}
 
 
 def test_the_op_is_torchs_function_on_a_cpu_and_contiguous() -> None:
@@ -223,10 +237,25 @@ def test_without_fall_back_the_reason_is_raised() -> None:
 
 
 def test_compiled_code_asks_each_time_whether_it_may_fall_back() -> None:
-    compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, backend="eager")
-    compiled(*qkv())
-    with no_fallback(), pytest.raises(Exception, match="falling back to torch is disabled"):
-        compiled(*qkv())
+    compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, backend="aot_eager")
+    q, k, v = qkv()
+    plain = compiled(q, k, v)
+    for _ in range(2):
+        with no_fallback(), pytest.raises(UserError, match="falling back to torch is disabled: the tensors are not"):
+            compiled(q, k, v)
+        assert torch.equal(compiled(q, k, v), plain)
+
+
+def test_compiled_code_of_other_threads_may_fall_back() -> None:
+    compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, backend="aot_eager")
+    q, k, v = (tensor.requires_grad_() for tensor in qkv())
+    found: list[Tensor] = []
+    with no_fallback():
+        thread = threading.Thread(target=lambda: found.extend(torch.autograd.grad(compiled(q, k, v).sum(), (q, k, v))))
+        thread.start()
+        thread.join()
+    wanted = torch.autograd.grad(functional.scaled_dot_product_attention(q, k, v).sum(), (q, k, v))
+    assert all(torch.allclose(*pair, atol=1e-6) for pair in zip(found, wanted, strict=True))
 
 
 def test_other_threads_may_still_fall_back() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import typer
 
 from sdpalab.commands import (
+    bench,
     build,
     doctor,
     judge,
@@ -44,6 +45,7 @@ for command in (
     judge.judge,
     sanitize.sanitize,
     speed_of_light.speed_of_light,
+    bench.bench,
     torch_matrix.torch_matrix,
     report.report,
     verify.verify,

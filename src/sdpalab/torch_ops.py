@@ -22,6 +22,7 @@ import torch.nn.functional as functional
 
 from sdpalab.errors import UserError
 from sdpalab.problem import Problem, ProblemError
+from sdpalab.torch_inputs import check_together, shape_reason, unfit_reason
 
 if TYPE_CHECKING:
     from sdpalab.evidence.proven import ProvenKernel
@@ -62,16 +63,32 @@ class _Mode(threading.local):
 
 
 _mode = _Mode()
+_lock = threading.Lock()
+_refusals = 0
+_somebody_refuses = False
+"""Whether any thread is within no_fallback. Compiled code is guarded by this; by what a thread asked it cannot be."""
 
 
 @contextmanager
 def no_fallback() -> Iterator[None]:
-    """Within it, in this thread, a call that no proven kernel covers raises UserError with the reason."""
+    """Within it, in this thread, a call that no proven kernel covers raises UserError with the reason.
+
+    Compiled code obeys it too, if it is entered outside of that.
+    """
     before, _mode.fallback = _mode.fallback, False
+    _count(+1)
     try:
         yield
     finally:
+        _count(-1)
         _mode.fallback = before
+
+
+def _count(change: int) -> None:
+    global _refusals, _somebody_refuses
+    with _lock:
+        _refusals += change
+        _somebody_refuses = _refusals > 0
 
 
 def scaled_dot_product_attention(
@@ -105,15 +122,18 @@ def scaled_dot_product_attention(
     UserError
         If the tensors do not go together, or within :func:`no_fallback` if no proven kernel covers the call.
     """
-    _check(q, k, v, enable_gqa)
-    reason = _unfit(q, k, v, attn_mask, dropout_p, enable_gqa)
+    check_together(q, k, v, enable_gqa)
+    reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
     # A compiled graph asks for the proof when it runs: the records cannot be read while it is traced.
     if reason is None and not torch.compiler.is_compiling():
         found, why = _proven(q, k, v, is_causal, scale)
         reason = why if found is None else None
     if reason is None:
         return torch.ops.sdpalab.attention(q, k, v, is_causal, scale)  # type: ignore[no-any-return]
-    _fall_back(reason)
+    if not torch.compiler.is_compiling():
+        _fall_back(reason)
+    elif _somebody_refuses:
+        q = torch.ops.sdpalab.fall_back(q, reason)
     return functional.scaled_dot_product_attention(
         q, k, v, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
     )
@@ -136,8 +156,8 @@ def explain(
     UserError
         If the tensors do not go together.
     """
-    _check(q, k, v, enable_gqa)
-    reason = _unfit(q, k, v, attn_mask, dropout_p, enable_gqa)
+    check_together(q, k, v, enable_gqa)
+    reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
     if reason is not None:
         return Explanation(None, reason)
     found, why = _proven(q, k, v, is_causal, scale)
@@ -148,79 +168,6 @@ def _fall_back(reason: str) -> None:
     """Raises UserError where falling back is not allowed."""
     if not _mode.fallback:
         raise UserError(f"no proven kernel computes this, and falling back to torch is disabled: {reason}")
-
-
-# --- what goes together, and what a kernel takes ----------------------------------------------------------------------
-
-
-def _check(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
-    """Raises UserError for what torch cannot compute either, and says it more clearly."""
-    for name, given in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(given, Tensor):
-            raise UserError(f"{name} must be a torch tensor, not a {type(given).__name__}")
-    if q.is_nested or k.is_nested or v.is_nested:
-        return
-    if not q.device == k.device == v.device:
-        raise UserError(f"q, k and v must be on one device, not on {q.device}, {k.device} and {v.device}")
-    if not q.dtype == k.dtype == v.dtype and not torch.is_autocast_enabled(q.device.type):
-        raise UserError(f"q, k and v must have one dtype, not {q.dtype}, {k.dtype} and {v.dtype}")
-    if min(q.dim(), k.dim(), v.dim()) < 2:
-        raise UserError(
-            f"q, k and v must be [..., heads, sequence, head_dim] with 2 dimensions or more, not {q.dim()}, {k.dim()} "
-            f"and {v.dim()}"
-        )
-    if q.shape[-1] != k.shape[-1]:
-        raise UserError(f"q and k must have one head_dim, not {q.shape[-1]} and {k.shape[-1]}")
-    if k.shape[-2] != v.shape[-2]:
-        raise UserError(f"k and v must be of one length, not {k.shape[-2]} and {v.shape[-2]}")
-    for name, other in (("k", k), ("v", v)):
-        pairs = list(zip(reversed(q.shape[:-2]), reversed(other.shape[:-2]), strict=False))
-        if enable_gqa and pairs:
-            heads, kv_heads = pairs.pop(0)
-            if kv_heads == 0 or heads % kv_heads:
-                raise UserError(f"the heads of {name} must divide those of q, and {kv_heads} does not divide {heads}")
-        if any(mine != theirs and mine != 1 and theirs != 1 for mine, theirs in pairs):
-            raise UserError(
-                f"the leading dimensions of q {tuple(q.shape)} and {name} {tuple(other.shape)} do not broadcast"
-                + ("" if enable_gqa else "; heads that share keys need enable_gqa=True")
-            )
-
-
-def _unfit(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, enable_gqa: bool) -> str | None:
-    """Why no kernel takes this call, whatever is proven; None if one may. Asks for nothing that cannot be traced."""
-    if attn_mask is not None:
-        return "the kernels take no attn_mask"
-    if dropout_p:
-        return "the kernels have no dropout"
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return "gradients are asked for, and the kernels compute forward only"
-    if q.device.type != "cuda":
-        return "the tensors are not on a CUDA GPU"
-    if torch.is_autocast_enabled("cuda"):
-        return "autocast may change the dtype"
-    misshapen = _misshapen(q, k, v)
-    if misshapen is not None:
-        return misshapen
-    if not enable_gqa and q.shape[1] != k.shape[1]:
-        return "the heads of k and v broadcast, which no kernel does without enable_gqa"
-    if not (q.stride(-1) == k.stride(-1) == v.stride(-1) == 1):
-        return "the last dimension of q, k or v is not contiguous"
-    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
-        return "the kernels take contiguous [batch, heads, sequence, head_dim]"
-    if any(type(given) not in (Tensor, torch.nn.Parameter) for given in (q, k, v)):
-        return "what torch does with a subclass of its tensor is its own"
-    return None
-
-
-def _misshapen(q: Tensor, k: Tensor, v: Tensor) -> str | None:
-    """Why these are not the tensors of a kernel, Q [B, H, Sq, D] and K and V [B, Hkv, Skv, D]; None if they are."""
-    if not q.dim() == k.dim() == v.dim() == 4:
-        return f"the kernels take tensors of rank 4, not {q.dim()}, {k.dim()} and {v.dim()}"
-    if k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
-        return "the kernels take k and v of one shape, with the batch and the head_dim of q"
-    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        return "the kernels take heads of k and v that divide those of q"
-    return None
 
 
 # --- what is proven ---------------------------------------------------------------------------------------------------
@@ -261,12 +208,12 @@ def _launch(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return buffers["o"]  # type: ignore[no-any-return]
 
 
-# --- the custom op ----------------------------------------------------------------------------------------------------
+# --- the custom ops ---------------------------------------------------------------------------------------------------
 
 
 def _insist(q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raises UserError for what the function above would not hand to the op."""
-    reason = _misshapen(q, k, v)
+    reason = shape_reason(q, k, v)
     if reason is not None:
         raise UserError(f"sdpalab::attention: {reason}")
 
@@ -319,3 +266,18 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _attention.register_autograd(_backward, setup_context=_keep)
+
+
+@torch.library.custom_op("sdpalab::fall_back", mutates_args=(), schema="(Tensor q, str reason) -> Tensor")
+def _checked(q: Tensor, reason: str) -> Tensor:
+    """A copy of ``q`` if this thread lets compiled code fall back, otherwise UserError."""
+    _fall_back(reason)
+    return q.clone()
+
+
+@_checked.register_fake
+def _fake_checked(q: Tensor, reason: str) -> Tensor:
+    return torch.empty_like(q)
+
+
+_checked.register_autograd(lambda ctx, grad: (grad, None))

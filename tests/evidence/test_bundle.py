@@ -192,7 +192,7 @@ def test_the_diff_of_a_dirty_harness(tmp_path: Path, monkeypatch: pytest.MonkeyP
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "one")
-    monkeypatch.setattr(environment, "_repository", lambda: tmp_path)
+    monkeypatch.setattr(environment, "repository", lambda: tmp_path)
     assert environment.harness_diff() == ""
     assert not environment.current_environment("").harness.dirty
     (tmp_path / "src" / "a.py").write_text("x = 2\n")
@@ -206,7 +206,7 @@ def test_the_diff_of_a_dirty_harness(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = environment.current_environment(diff).harness
     assert found.dirty
     assert re.fullmatch(r"[0-9a-f]{40}", found.commit or "")
-    monkeypatch.setattr(environment, "_repository", lambda: None)
+    monkeypatch.setattr(environment, "repository", lambda: None)
     assert environment.current_environment(environment.harness_diff()).harness.commit is None
 
 

@@ -112,6 +112,15 @@ def test_a_proof_covers_what_is_smaller(evidence: Path, built: Build, case: Case
     commit(evidence, record(built, case))
     (proof,) = read_proofs(evidence)
     assert proof.covers(JUDGED.with_(heads=1, kv_heads=1, seq_q=7, seq_kv=7))
+    assert not proof.covers(Problem(1, 4, 60, 64))
+
+
+def test_whole_tiles_are_not_covered_by_ragged_ones_nor_the_other_way_round() -> None:
+    whole, ragged = Problem(1, 4, 256, 64), Problem(1, 4, 300, 64)
+    for judged_on, asked in ((whole, Problem(1, 4, 200, 64)), (ragged, Problem(1, 4, 256, 64))):
+        proof = Proof("flash", "", GPU, "sm_89", frozenset(), frozenset({judged_on}), "")
+        assert proof.covers(judged_on)
+        assert not proof.covers(asked)
 
 
 @pytest.mark.parametrize(

@@ -47,12 +47,12 @@ class GpuProcess:
         """The arrays after the launch; or None, and why."""
         if self._process is None:
             self._start()
-        self._wire.send(job)
         try:
-            answer = self._wire.recv() if self._wire.poll(seconds) else None
-        except EOFError:
+            self._wire.send(job)
+            answer = self._wire.recv() if self._wire.poll(seconds) else (None, f"no end within {seconds:g} s", True)
+        except (EOFError, OSError):
             answer = (None, "the process died", True)
-        arrays, error, broken = answer or (None, f"no end within {seconds:g} s", True)
+        arrays, error, broken = answer
         if broken:
             self.close()
         return arrays, error
@@ -71,13 +71,13 @@ class GpuProcess:
         self._process = context.Process(target=_serve, args=(other,), daemon=True)
         self._process.start()
         other.close()
-        if not self._wire.poll(_START_SECONDS):
-            self.close()
-            raise MachineError(f"the process that uses the GPU did not start within {_START_SECONDS:g} s")
-        about = self._wire.recv()
+        try:
+            about = self._wire.recv() if self._wire.poll(_START_SECONDS) else {"problem": "it took too long"}
+        except (EOFError, OSError):
+            about = {"problem": "it died"}
         if "problem" in about:
             self.close()
-            raise MachineError(about["problem"])
+            raise MachineError(f"the process that uses the GPU did not start: {about['problem']}")
         return dict(about)
 
 

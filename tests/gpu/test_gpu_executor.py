@@ -38,12 +38,14 @@ __global__ void reverse(const float* x, float* y, int n) {
     for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = tile[(n - 1 - i) * 25];
 }
 __global__ void __launch_bounds__(128) narrow(float* y) { y[threadIdx.x] = 1.0f; }
+#if __CUDA_ARCH__ >= 900
 __global__ void ranks(float* y) {
     unsigned size, rank;
     asm volatile("mov.u32 %0, %cluster_nctarank;" : "=r"(size));
     asm volatile("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
     if (threadIdx.x == 0) y[blockIdx.x] = 100.0f * size + rank;
 }
+#endif
 """
 X, Y = Buffer("x", (N,), "float32", "in"), Buffer("y", (N,), "float32", "out")
 Inputs = dict[str, "np.ndarray[Any, Any]"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -132,5 +134,21 @@ def test_a_tensor_map_is_made_again_as_it_was() -> None:
 
 @pytest.mark.skipif(not gpu_problem(), reason="there is a GPU")
 def test_the_process_says_that_there_is_no_gpu() -> None:
-    with pytest.raises(MachineError, match="no GPU: "):
+    with pytest.raises(MachineError, match="did not start: no GPU: "):
         GpuProcess()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        pytest.param((), "no GPU", marks=pytest.mark.skipif(not gpu_problem(), reason="there is a GPU")),
+        (("-n", "2"), "--replay-on-gpu takes one process: leave out -n"),
+    ],
+)
+def test_the_option_is_refused_in_one_sentence(root: Path, tmp_path: Path, more: tuple[str, ...], words: str) -> None:
+    command = [sys.executable, "-m", "pytest", "tests/sim/test_video.py", "--replay-on-gpu", str(tmp_path / "out")]
+    done = subprocess.run([*command, *more], cwd=root, capture_output=True, text=True, timeout=60)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    (line,) = done.stderr.strip().splitlines()
+    assert words in line
+    assert not (tmp_path / "out").exists()

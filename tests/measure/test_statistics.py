@@ -93,7 +93,7 @@ def test_samples_keep_their_order_and_their_warm_up() -> None:
 
 @pytest.mark.parametrize("row", [(), (0.0,), (-1.0,), (1.0, float("nan")), (float("inf"),)])
 def test_what_is_no_time_cannot_be_a_sample(row: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="no sample|positive number of microseconds"):
+    with pytest.raises(ValueError, match=r"no sample|positive number of microseconds"):
         samples(row)
     with pytest.raises(ValueError, match="at least 1 call"):
         samples((1.0,), calls=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +10,9 @@ from rich.console import Console
 
 from sdpalab.commands.common import (
     JsonOption,
+    SetOption,
     console_for,
+    parse_settings,
     problem_of,
     progress_console,
     table,
@@ -22,13 +24,12 @@ from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
-    from sdpalab.judge.verdict import Verdict
     from sdpalab.measure.benchmark import CudaDevice
     from sdpalab.measure.samples import ClockKind
     from sdpalab.measure.session import Measurement, Session
     from sdpalab.run import GpuExecutor
 
-__all__ = ["bench"]
+__all__ = ["bench", "proven_by", "show_session"]
 
 
 def bench(
@@ -50,6 +51,7 @@ def bench(
         typer.Option(metavar="C", help="gpu (graph replay), stream or eager; may be repeated. Default: all three."),
     ] = None,
     cold: Annotated[bool, typer.Option("--cold", help="Inputs in DRAM, not in L2.")] = False,
+    knobs: SetOption = None,
     seconds: Annotated[float, typer.Option(metavar="S", help="Most seconds for one shape and clock.")] = 10.0,
     json: JsonOption = None,
 ) -> int:
@@ -62,15 +64,17 @@ def bench(
     console = console_for(json)
     problems = [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads) for text in shape or ("mission",)]
     clocks, peers, rule = _clocks(clock), peers_named(peer or ()), StoppingRule(seconds=seconds)
-    kernels = [_kernel(name, problems) for name in kernel or ()]
+    settings = parse_settings(knobs)
+    kernels = [_kernel(name, problems, settings) for name in kernel or ()]
     device = cuda_device()
     executor = _executor(device, needed=bool(kernels))
-    verdicts = [_judged(name, problems, executor) for name in kernel or ()]
-    wrong = [verdict for verdict in verdicts if not verdict.passed]
-    for verdict in wrong:
-        line = f"{verdict.kernel} is {verdict.status.value} on the simulator, so nothing is timed: {verdict.reason}"
-        console.print(verdict_text(False, line), soft_wrap=True)
-    if wrong:
+    judged = [
+        _green(console, name, made, config, problems, settings, executor)
+        for name, (made, config) in zip(kernel or (), kernels, strict=True)
+    ]
+    report = {"kind": "measured", "gpu": device.name, "judged": judged}
+    if not all(found["passed"] for found in judged):
+        write_json(json, {**report, "results": []})
         return 1
     results: list[dict[str, Any]] = []
     good = True
@@ -88,13 +92,13 @@ def bench(
                     rule=rule,
                     executor=executor,
                 )
-            results.append(_show(console, device, problem, kind, session))
+            results.append(show_session(console, device.name, problem, kind, session))
             good &= all(session.of(made.name).summary is not None for made, _ in kernels)
         for reason in chosen.refused:
             console.print(f"not measured: {reason}", soft_wrap=True)
-    write_json(
-        json, {"kind": "measured", "gpu": device.name, "verdicts": [v.to_dict() for v in verdicts], "results": results}
-    )
+    write_json(json, {**report, "results": results})
+    if not any(found["summary"] for result in results for found in result["measurements"]):
+        raise MachineError("nothing could be measured: the reasons are above")
     return 0 if good else 1
 
 
@@ -107,18 +111,19 @@ def _clocks(names: Sequence[str] | None) -> list[ClockKind]:
         raise UserError(f"--clock takes {', '.join(kind.value for kind in ClockKind)}: {error}") from None
 
 
-def _kernel(name: str, problems: Sequence[Problem]) -> tuple[Kernel, Config]:
-    """A kernel with its default configuration, refused here if it does not take the problems."""
+def _kernel(name: str, problems: Sequence[Problem], settings: Mapping[str, str]) -> tuple[Kernel, Config]:
+    """A kernel with its configuration, refused here if it does not take the problems."""
     from sdpalab.kernels.registry import resolve
 
     made = resolve(name)
     if not isinstance(made, Kernel):
         raise UserError(f"{name} is a Python callable, and bench times what the lab builds; it can be judged")
+    config = made.config_with(settings)
     for problem in problems:
-        reason = made.reject_reason(problem)
+        reason = made.reject_reason(problem, config)
         if reason is not None:
             raise UserError(reason)
-    return made, made.default_config
+    return made, config
 
 
 def _executor(device: CudaDevice, *, needed: bool) -> GpuExecutor | None:
@@ -133,23 +138,55 @@ def _executor(device: CudaDevice, *, needed: bool) -> GpuExecutor | None:
         return None
 
 
-def _judged(name: str, problems: Sequence[Problem], executor: GpuExecutor | None) -> Verdict:
-    """GREEN before FAST: the simulator's verdict on the twelve cases, with the dtypes and masks that are to be timed.
+def proven_by(kernel: Kernel, config: Config, problems: Sequence[Problem], arch: str) -> tuple[str, ...] | None:
+    """The committed records, a GPU's verdicts on the very PTX of each problem; None if there is none for one."""
+    from sdpalab.build import build
+    from sdpalab.evidence.proven import read_proofs
 
-    The shapes themselves, often too large for the simulator, are judged by the outputs of the timed calls.
+    records: list[str] = []
+    for problem in problems:
+        steps = kernel.launch_plan(problem, config).steps
+        digests = {build(step.module, arch).ptx_sha256 for step in steps if step.module is not None}
+        record = next((proof.record for proof in read_proofs() if digests <= proof.ptx_sha256), None)
+        if record is None:
+            return None
+        records.append(record)
+    return tuple(records)
+
+
+def _green(
+    console: Console,
+    name: str,
+    made: Kernel,
+    config: Config,
+    problems: Sequence[Problem],
+    settings: Mapping[str, str],
+    executor: GpuExecutor | None,
+) -> dict[str, Any]:
+    """GREEN before FAST: a committed verdict, or the simulator's now, as JSON values with ``passed``.
+
+    The simulator judges the twelve cases, with the dtypes and masks that are to be timed. The shapes themselves, often
+    too large for it, are judged by the outputs of the timed calls.
     """
     from sdpalab.judge.cases import cases_for
     from sdpalab.judge.session import judge_candidate
 
     assert executor is not None
+    records = proven_by(made, config, problems, executor.arch)
+    if records is not None:
+        return {"kernel": made.name, "config": str(config), "passed": True, "proven_by": list(records)}
     kinds = sorted({(problem.dtype, problem.causal) for problem in problems})
     specs = [spec for dtype, causal in kinds for spec in cases_for("quick", dtype=dtype, causal=causal)]
     with progress_console().status(f"judging {name} on the simulator"):
-        return judge_candidate(name, specs, device="sim", arch=executor.arch, until_failure=True)
+        verdict = judge_candidate(name, specs, device="sim", arch=executor.arch, config=settings, until_failure=True)
+    if not verdict.passed:
+        line = f"{made.name} is {verdict.status.value} on the simulator, so nothing is timed: {verdict.reason}"
+        console.print(verdict_text(False, line), soft_wrap=True)
+    return verdict.to_dict()
 
 
-def _show(console: Console, device: CudaDevice, problem: Problem, kind: ClockKind, session: Session) -> dict[str, Any]:
-    """Print one session, each subject beside the fastest peer, and return it as JSON values."""
+def show_session(console: Console, device: str, problem: Problem, kind: ClockKind, session: Session) -> dict[str, Any]:
+    """Print a session on ``device``, each subject beside the fastest peer, and return it as JSON values."""
     from sdpalab.measure.peers import PEERS
 
     peers = {peer.name for peer in PEERS}
@@ -158,7 +195,7 @@ def _show(console: Console, device: CudaDevice, problem: Problem, kind: ClockKin
     against = {name: session.compare(name, base) for name in times if base not in (None, name)} if base else {}
     numbers = ("median us", "p10 to p90", "median's interval", "TFLOPS", "of the limit")
     shown = table(
-        f"{problem.label}: {kind.value} time, measured on {device.name}",
+        f"{problem.label}: {kind.value} time, measured on {device}",
         ("subject", *numbers, f"against {base}"),
         numeric=numbers,
     )

@@ -1,4 +1,7 @@
-"""``sdpalab speed-of-light``: the least time a problem can take on a GPU, and whether a target is possible at all."""
+"""``sdpalab speed-of-light``: the least time a problem can take on a GPU, and whether a target is possible at all.
+
+A target that is impossible is an answer, not a failure: the exit status is 0.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,90 @@
+"""Which tensors go together in attention, and which of them a kernel could take, by what they say of themselves.
+
+Nothing here reads an element or a file, so ``torch.compile`` can trace it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from sdpalab.errors import UserError
+
+__all__ = ["check_together", "shape_reason", "unfit_reason"]
+
+Tensor = torch.Tensor
+
+
+def check_together(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
+    """Raises UserError for what torch cannot compute either, and says it more clearly."""
+    for name, given in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(given, Tensor):
+            raise UserError(f"{name} must be a torch tensor, not a {type(given).__name__}")
+    if q.is_nested or k.is_nested or v.is_nested:
+        return
+    if not q.device == k.device == v.device:
+        raise UserError(f"q, k and v must be on one device, not on {q.device}, {k.device} and {v.device}")
+    if not q.dtype == k.dtype == v.dtype and not torch.is_autocast_enabled(q.device.type):
+        raise UserError(f"q, k and v must have one dtype, not {q.dtype}, {k.dtype} and {v.dtype}")
+    if min(q.dim(), k.dim(), v.dim()) < 2:
+        raise UserError(
+            f"q, k and v must be [..., heads, sequence, head_dim] with 2 dimensions or more, not {q.dim()}, {k.dim()} "
+            f"and {v.dim()}"
+        )
+    if q.shape == k.shape == v.shape:
+        return  # the common case: every call pays for these checks
+    if q.shape[-1] != k.shape[-1]:
+        raise UserError(f"q and k must have one head_dim, not {q.shape[-1]} and {k.shape[-1]}")
+    if k.shape[-2] != v.shape[-2]:
+        raise UserError(f"k and v must be of one length, not {k.shape[-2]} and {v.shape[-2]}")
+    for name, other in (("k", k), ("v", v)):
+        pairs = list(zip(reversed(q.shape[:-2]), reversed(other.shape[:-2]), strict=False))
+        if enable_gqa and pairs:
+            heads, kv_heads = pairs.pop(0)
+            if kv_heads == 0 or heads % kv_heads:
+                raise UserError(f"the heads of {name} must divide those of q, and {kv_heads} does not divide {heads}")
+        if any(mine != theirs and mine != 1 and theirs != 1 for mine, theirs in pairs):
+            raise UserError(
+                f"the leading dimensions of q {tuple(q.shape)} and {name} {tuple(other.shape)} do not broadcast"
+                + ("" if enable_gqa else "; heads that share keys need enable_gqa=True")
+            )
+
+
+def unfit_reason(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, enable_gqa: bool
+) -> str | None:
+    """Why no kernel takes this call, whatever is proven; None if one may. Asks for nothing that cannot be traced."""
+    if attn_mask is not None:
+        return "the kernels take no attn_mask"
+    if dropout_p:
+        return "the kernels have no dropout"
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return "gradients are asked for, and the kernels compute forward only"
+    if q.is_nested or k.is_nested or v.is_nested:
+        return "the kernels take no nested tensors"
+    if q.device.type != "cuda":
+        return "the tensors are not on a CUDA GPU"
+    if torch.is_autocast_enabled("cuda"):
+        return "autocast may change the dtype"
+    reason = shape_reason(q, k, v)
+    if reason is not None:
+        return reason
+    if not enable_gqa and q.shape[1] != k.shape[1]:
+        return "the heads of k and v broadcast, which no kernel does without enable_gqa"
+    if not (q.stride(-1) == k.stride(-1) == v.stride(-1) == 1):
+        return "the last dimension of q, k or v is not contiguous"
+    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+        return "the kernels take contiguous [batch, heads, sequence, head_dim]"
+    if any(type(given) not in (Tensor, torch.nn.Parameter) for given in (q, k, v)):
+        return "what torch does with a subclass of its tensor is its own"
+    return None
+
+
+def shape_reason(q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why these are not the tensors of a kernel, Q [B, H, Sq, D] and K and V [B, Hkv, Skv, D]; None if they are."""
+    if not q.dim() == k.dim() == v.dim() == 4:
+        return f"the kernels take tensors of rank 4, not {q.dim()}, {k.dim()} and {v.dim()}"
+    if k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+        return "the kernels take k and v of one shape, with the batch and the head_dim of q"
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        return "the kernels take heads of k and v that divide those of q"
+    return None

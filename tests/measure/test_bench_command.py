@@ -1,0 +1,149 @@
+"""``sdpalab bench`` where there is no GPU, and what it refuses before it looks for one."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from simulated_clock import Behaviour, SimulatedClock, Work
+
+from sdpalab.build import build
+from sdpalab.cli import main
+from sdpalab.commands.bench import proven_by, show_session
+from sdpalab.evidence.proven import Proof
+from sdpalab.kernels.registry import KERNELS
+from sdpalab.measure.benchmark import CudaDevice, graph_calls
+from sdpalab.measure.floor import FloorCheck, check_floor
+from sdpalab.measure.l2 import copies_beyond_l2
+from sdpalab.measure.samples import ClockKind, L2State
+from sdpalab.measure.session import measure
+from sdpalab.measure.speed_of_light import gpu_named
+from sdpalab.measure.stopping import StoppingRule
+from sdpalab.problem import MISSION, Problem
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line on stderr of a call that must exit with 2 and print nothing else."""
+    assert main(["bench", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("arguments", [(), ("flash", "--shape", "mission", "--cold", "--clock", "gpu")])
+def test_without_a_gpu_it_says_so_and_what_works(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refusal(capsys, *arguments)
+    assert "torch sees no GPU here" in said
+    for command in ("sdpalab speed-of-light", "sdpalab judge", "sdpalab sanitize"):
+        assert command in said
+
+
+def test_bad_input_is_refused_first(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def mine(q, k, v, *, scale, causal):\n    return q\n")
+    assert "no peer 'fa5'" in refusal(capsys, "--peer", "fa5")
+    assert "--clock takes gpu, stream, eager" in refusal(capsys, "--clock", "wall")
+    assert "there is no kernel 'flush'" in refusal(capsys, "flush")
+    assert "is a Python callable" in refusal(capsys, f"{tmp_path / 'mine.py'}:mine")
+    assert "'1,8' has 2" in refusal(capsys, "--shape", "1,8")
+    assert "head_dim" in refusal(capsys, "flash", "--shape", "1,8,64,80")
+    assert "above 0" in refusal(capsys, "--seconds", "0")
+
+
+@pytest.fixture
+def a_cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The eager clock needs no GPU but to wait for it: with a CPU in its place the whole command runs."""
+    device = CudaDevice(torch.device("cpu"), "a CPU", arch=90, l2_bytes=1 << 14, uuid="GPU-none")
+    monkeypatch.setattr("sdpalab.measure.benchmark.cuda_device", lambda: device)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+SMALL = ("--shape", "1,1,16,32", "--clock", "eager", "--seconds", "0.3")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.usefixtures("a_cpu_for_a_gpu")
+def test_the_command_measures_peers_and_says_who_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    peers = [option for name in ("torch", "torch math", "torch cudnn", "sage") for option in ("--peer", name)]
+    assert main(["bench", *SMALL, "--cold", *peers, "--json", str(tmp_path / "out.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "1x1x16x32: eager time, measured on a CPU" in shown
+    assert "torch cudnn: FAILED" in shown
+    assert "not measured: sage: the package sageattention is not installed" in shown
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["kind"] == "measured"
+    (result,) = written["results"]
+    found = {each["name"]: each for each in result["measurements"]}
+    assert found["torch"]["status"] == found["torch math"]["status"] == "MEASURED"
+    assert found["torch cudnn"]["summary"] is None
+    samples = found["torch"]["samples"]
+    assert samples["l2"] == "cold"
+    assert samples["calls"] == graph_calls(copies_beyond_l2(3 * 16 * 32 * 2, 1 << 14))
+    assert len(samples["times_us"]) == len(result["states"]) >= 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.usefixtures("a_cpu_for_a_gpu")
+def test_nothing_measured_is_a_failure_of_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *SMALL, "--peer", "torch cudnn"]) == 3
+    assert "nothing could be measured" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.usefixtures("a_cpu_for_a_gpu")
+def test_a_kernel_of_the_lab_needs_the_driver(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "scalar", *SMALL]) == 3
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_session_as_it_is_printed() -> None:
+    """The fastest peer is what the others are beside; who has no time has dashes, and a reason below."""
+
+    def floor(time_us: float) -> FloorCheck:
+        return check_floor(time_us, MISSION, gpu_named("L4"), l2=L2State.WARM)
+
+    subjects = [
+        Work("torch", 40.9).subject(floor=floor),
+        Work("torch efficient", 24.5).subject(floor=floor),
+        Work("flash", 12.0).subject(floor=floor),
+        Work("magic", 1.7).subject(floor=floor),
+        Work("empty kernel", 1.3).subject(),
+    ]
+    clock = SimulatedClock(Behaviour(), 0)
+    session = measure(subjects, clock, StoppingRule(least=30, most=30, seconds=1e9), now=clock.now)
+    out = io.StringIO()
+    result = show_session(Console(file=out, width=140), "an L4", MISSION, ClockKind.GPU, session)
+    shown = out.getvalue()
+    rows = {line.split("  ")[0].strip(): line.split() for line in shown.splitlines() if "  " in line}
+    assert "against torch efficient" in shown
+    assert rows["flash"][-1] == "FASTER"
+    assert rows["flash"][-2] == "37%"
+    assert rows["torch"][-1] == "SLOWER"
+    assert rows["torch efficient"][-1] == "-"
+    assert rows["magic"][1:] == ["-"] * 6
+    assert "magic: INVALID: 1.7" in shown
+    assert rows["empty kernel"][-3:-1] == ["-", "-"]
+    assert "flash takes 0.4" in shown
+    assert "clocks: unknown: nobody looked" in shown
+    assert json.loads(json.dumps(result, allow_nan=False))["comparisons"][0]["b"] == "torch efficient"
+
+
+def test_a_committed_verdict_from_a_gpu_counts_for_its_ptx_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, problem = KERNELS["scalar"], Problem(1, 1, 16, 32)
+    (step,) = kernel.launch_plan(problem, kernel.default_config).steps
+    assert step.module is not None
+    digest = build(step.module, "sm_89").ptx_sha256
+    proof = Proof("scalar", "", "NVIDIA L4", "sm_89", frozenset({digest}), frozenset({problem}), "l4/scalar.json")
+    asked = (kernel, kernel.default_config, [problem], "sm_89")
+    monkeypatch.setattr("sdpalab.evidence.proven.read_proofs", lambda: (proof,))
+    assert proven_by(*asked) == ("l4/scalar.json",)
+    assert proven_by(kernel, kernel.default_config, [problem, problem.with_(causal=True)], "sm_89") is None
+    monkeypatch.setattr("sdpalab.evidence.proven.read_proofs", lambda: ())
+    assert proven_by(*asked) is None
