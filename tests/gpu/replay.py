@@ -108,7 +108,8 @@ def summary(records: Sequence[dict[str, Any]]) -> list[str]:
             groups[test, record["error"].partition(" (")[0]] += 1
         elif not record["equal"]:
             ulps = record["worst_ulp"]
-            groups[test, "other bits" if ulps is None else f"up to {ulps} ulp"] += 1
+            what = {None: "other bits", 0: "only other NaNs or signs of zero"}.get(ulps, f"up to {ulps} ulp")
+            groups[test, what] += 1
     return lines + [f"{count:5d}  {test}: {what}" for (test, what), count in sorted(groups.items())]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,19 @@ def test_the_table_names_what_did_not_agree(tmp_path: Path) -> None:
     replay = Replay(tmp_path, StandIn("MachineError: GPU 0 cannot load (ptxas)"), HEADER)
     launch(replay, first=2)
     launch(replay, first=3)
-    first, second = summary(read_records(replay.path))
+    records = read_records(replay.path)
+    first, second = summary(records)
     assert first.startswith("1 of 3 launches equal bit for bit, with ")
-    assert second.split(":", 1) == ["    2  ", " MachineError: GPU 0 cannot load"]
+    test = records[1]["test"].partition("[")[0]
+    assert second == f"    2  {test}: MachineError: GPU 0 cannot load"
+
+
+@pytest.mark.parametrize(
+    ("ulps", "words"), [(None, "other bits"), (0, "only other NaNs or signs of zero"), (3, "up to 3 ulp")]
+)
+def test_the_table_says_how_far_apart_results_are(ulps: int | None, words: str) -> None:
+    record = {"test": "t.py::t[1]", "equal": False, "error": None, "worst_ulp": ulps}
+    assert summary([HEADER, record, record])[1:] == [f"    2  t.py::t: {words}"]
 
 
 def test_a_tensor_map_is_made_again_as_it_was() -> None:
@@ -142,7 +153,11 @@ def test_the_process_says_that_there_is_no_gpu() -> None:
     ("more", "words"),
     [
         pytest.param((), "no GPU", marks=pytest.mark.skipif(not gpu_problem(), reason="there is a GPU")),
-        (("-n", "2"), "--replay-on-gpu takes one process: leave out -n"),
+        pytest.param(
+            ("-n", "2"),
+            "--replay-on-gpu takes one process: leave out -n",
+            marks=pytest.mark.skipif(find_spec("xdist") is None, reason="needs pytest-xdist"),
+        ),
     ],
 )
 def test_the_option_is_refused_in_one_sentence(root: Path, tmp_path: Path, more: tuple[str, ...], words: str) -> None:

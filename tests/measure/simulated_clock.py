@@ -59,7 +59,10 @@ class Behaviour:
 
 
 class SimulatedClock:
-    """The clock of that machine. ``log`` has the name of each call that was timed; ``seconds`` is its own time."""
+    """The clock of that machine.
+
+    ``readied`` and ``log`` name the calls that it was given, and each that it timed; ``seconds`` is its own time.
+    """
 
     kind, l2, calls = ClockKind.GPU, L2State.WARM, 100
 
@@ -68,11 +71,14 @@ class SimulatedClock:
         self._count, self._previous, self._slow = 0, 0.0, False
         self.seconds = 0.0
         self.log: list[str] = []
+        self.readied: list[str] = []
 
     def now(self) -> float:
         return self.seconds
 
     def ready(self, call: Work) -> Callable[[], float]:
+        self.readied.append(call.name)
+
         def sample() -> float:
             call()
             self.log.append(call.name)

@@ -39,21 +39,16 @@ def share(found: list[Outcome], *wanted: Outcome) -> float:
 
 @pytest.mark.parametrize("behaviour", [CALM, ROUGH], ids=["calm", "rough"])
 def test_equal_times_are_seldom_called_different(behaviour: Behaviour) -> None:
-    """At most one in twenty, with no margin to hide behind: what a 95% interval promises, FASTER and SLOWER together
-    allowed twice that for the correlated times, whose interval is somewhat short."""
-    plain = outcomes(1.0, behaviour, margin=0.0)
-    assert share(plain, Outcome.FASTER) <= 0.05
-    assert share(plain, Outcome.FASTER, Outcome.SLOWER) <= 0.1
-    assert share(outcomes(1.0, behaviour), Outcome.FASTER, Outcome.SLOWER) <= 0.02
+    """At most one in twenty both ways together, with no margin to hide behind, and hardly any with it."""
+    assert share(outcomes(1.0, behaviour, margin=0.0), Outcome.FASTER, Outcome.SLOWER) <= 0.05
+    assert share(outcomes(1.0, behaviour), Outcome.FASTER, Outcome.SLOWER) <= 0.01
 
 
 def test_a_real_difference_is_found() -> None:
     assert share(outcomes(0.95, CALM), Outcome.FASTER) >= 0.99
     assert share(outcomes(1.05, CALM), Outcome.SLOWER) >= 0.99
-    assert share(outcomes(1.0, CALM), Outcome.SAME) >= 0.95
-    rough = outcomes(0.9, ROUGH, rounds=120)
-    assert share(rough, Outcome.FASTER) >= 0.8
-    assert share(rough, Outcome.FASTER, Outcome.AMBIGUOUS) == 1.0
+    assert share(outcomes(1.0, CALM), Outcome.SAME) >= 0.85
+    assert share(outcomes(0.9, ROUGH), Outcome.FASTER) >= 0.95
 
 
 def test_at_the_edge_of_the_margin_it_does_not_decide() -> None:

@@ -47,6 +47,16 @@ def test_samples_are_those_of_the_clock_in_order_and_warm_ups_apart() -> None:
     assert (found.clock, found.l2, found.calls) == (clock.kind, clock.l2, clock.calls)
 
 
+def test_slow_calls_warm_up_for_a_quarter_of_the_time() -> None:
+    """A sample takes 0.1 s: three rounds of warm-up in 1.2 s, and not five."""
+    clock = SimulatedClock(Behaviour(noise=0.001), 0)
+    rule = StoppingRule(least=10, most=100, relative_width=1e-9, seconds=1.2)
+    found = measure([Work("slow", 1000.0).subject()], clock, rule, now=clock.now).of("slow").samples
+    assert found is not None
+    assert len(found.warm_up_us) == 3
+    assert 8 <= len(found.times_us) <= 10
+
+
 def test_the_same_seed_gives_the_same_session() -> None:
     one, same, other = (run(Work("a", 5.0).subject(), seed=seed).to_dict() for seed in (1, 1, 2))
     assert one == same
@@ -75,6 +85,7 @@ def test_what_is_wrong_is_not_timed_at_all() -> None:
     assert bad.status is MeasureStatus.INVALID
     assert "its output is wrong: [7.0, 7.0, 7.0, 7.0] is not" in bad.reason
     assert bad.samples is None
+    assert clock.readied == ["good"]
     assert "bad" not in clock.log
     assert good.status is MeasureStatus.MEASURED
     assert session.compare("bad", "good").outcome is Outcome.INVALID

@@ -55,7 +55,7 @@ def test_the_figures_of_a_row() -> None:
     assert found.interval.low < 51.0 < found.interval.high
     assert found.relative_width == (found.interval.high - found.interval.low) / 51.0
     assert found.to_dict()["method"] == METHOD
-    assert f"of {RESAMPLES} " in f"{METHOD.replace('the medians of ', 'of ')}"
+    assert f"{RESAMPLES} circular block bootstrap resamples" in METHOD
 
 
 def test_the_order_of_samples_counts() -> None:

@@ -38,7 +38,8 @@ def bench(
         typer.Argument(metavar="KERNEL", help="Shipped kernels, or your own as FILE.py[:NAME]. Default: peers only."),
     ] = None,
     shape: Annotated[
-        list[str] | None, typer.Option(metavar="B,H,S,D", help="What to time, or a name; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="B,H,S,D", help="What to time, or a name; may be repeated. Default: mission."),
     ] = None,
     dtype: Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")] = None,
     causal: Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")] = False,

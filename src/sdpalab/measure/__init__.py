@@ -1,8 +1,8 @@
 """What a kernel could cost at best on a GPU, and what it does cost: floors by arithmetic, and times with their doubt.
 
 Floors are here and need nothing. Times are in :mod:`~sdpalab.measure.benchmark` (peers and kernels on a GPU),
-:mod:`~sdpalab.measure.session` (rounds, checks, stopping) and :mod:`~sdpalab.measure.comparison` (A against B). None was
-taken on a GPU yet: the statistics are tested on a simulated clock, the session on a CPU, the GPU's clocks not at all.
+:mod:`~sdpalab.measure.session` (rounds, checks, stopping) and :mod:`~sdpalab.measure.comparison` (A against B). None
+was taken on a GPU yet: the statistics are tested on a simulated clock, the session on a CPU, the GPU's own clocks not.
 """
 
 from sdpalab.measure.speed_of_light import (

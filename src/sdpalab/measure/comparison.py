@@ -1,8 +1,9 @@
 """A against B, measured in the same rounds: faster, slower, the same, or not known. Never more than the data say.
 
-Both were timed in every round, so whatever the machine did in a round it did to both: the rounds are resampled, with
-both times of each, and what is compared is the ratio of the two medians. ``margin`` is what counts as a difference at
-all; the interval of the ratio must lie wholly on one side of it.
+Both were timed in every round, so whatever the machine did in a round it did to both: what is compared is the ratio of
+the two times of a round, and its median over the rounds, which throttling for a while hardly moves (the ratio of the
+two medians jumps, where they fall on different sides of it). Rounds are resampled as for the median of one row.
+``margin`` is what counts as a difference at all; the interval of the ratio must lie wholly on one side of it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import numpy as np
 
 from sdpalab.errors import UserError
 from sdpalab.measure.samples import Samples
-from sdpalab.measure.statistics import LEVEL, Interval, interval_of, resampled_rounds
+from sdpalab.measure.statistics import Interval, interval_of, resampled_rounds
 
-__all__ = ["MARGIN", "Comparison", "Outcome", "compare"]
+__all__ = ["LEVEL", "MARGIN", "Comparison", "Outcome", "compare"]
 
 MARGIN = 0.01
 """Differences below one percent are none: clocks differ by that from one minute to the next."""
+
+LEVEL = 0.99
+"""Of the interval of a ratio: higher than that of a figure, since a verdict is what people act on."""
 
 
 class Outcome(str, Enum):
@@ -42,8 +46,8 @@ class Outcome(str, Enum):
 class Comparison:
     """The outcome of A against B.
 
-    ``ratio`` is A's median over B's (below 1: A is faster), with its interval; both None if the outcome is INVALID,
-    which alone has a ``reason``.
+    ``ratio`` is A's time over B's (below 1: A is faster), the median of all rounds, with its interval. Both are None if
+    the outcome is INVALID, which alone has a ``reason``.
     """
 
     a: str
@@ -104,10 +108,9 @@ def compare(a: Samples, b: Samples, *, margin: float = MARGIN, level: float = LE
         raise UserError(
             f"{a.name} has {len(a.times_us)} samples and {b.name} {len(b.times_us)}: they are not of the same rounds"
         )
-    one, other = np.asarray(a.times_us), np.asarray(b.times_us)
-    rounds = resampled_rounds(one.size, seed)
-    interval = interval_of(np.median(one[rounds], axis=1) / np.median(other[rounds], axis=1), level)
-    ratio = float(np.median(one) / np.median(other))
+    ratios = np.asarray(a.times_us) / np.asarray(b.times_us)
+    interval = interval_of(np.median(ratios[resampled_rounds(ratios.size, seed)], axis=1), level)
+    ratio = float(np.median(ratios))
     return Comparison(a.name, b.name, _outcome(interval, margin), ratio, interval, margin)
 
 

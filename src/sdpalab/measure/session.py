@@ -241,7 +241,7 @@ def measure(
     watch : Watch, optional
         Looks at the GPU's clocks after each round.
     warm_up : int
-        Rounds that are kept apart.
+        Rounds that are kept apart, at least one; fewer where they take more than a quarter of the rule's time.
     checked_share : float
         Of the other rounds, drawn with ``seed``, after which outputs are checked. Before the first round and after the
         last they always are.
@@ -273,7 +273,7 @@ def measure(
     number = 0
     while stopped is None and any(row.alive for row in rows):
         order = rows[:: -1 if number % 2 else 1]
-        if number < warm_up:
+        if number == 0 or (number < warm_up and now() - start < rule.seconds / 4):
             _round([(row, row.warm_up) for row in order])
         else:
             _round([(row, row.times) for row in order], checked=draw.random() < checked_share)

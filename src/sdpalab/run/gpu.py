@@ -167,7 +167,8 @@ class GpuExecutor:
 
         steps = []
         for number, (step, built) in enumerate(zip(plan.steps, builds, strict=True), 1):
-            where = f"step {number} of the plan, {built.name}"
+            knobs = " ".join(option.removeprefix("-D") for option in built.command if option.startswith("-D"))
+            where = f"step {number} of the plan, {built.name}" + (f" with {knobs}" if knobs else "")
             entry = entry_of(built.ptx, built.entry)
             full = built.completed(step)
             block = parameter_bytes(entry, full, addresses, partial(encoded, where), where)

@@ -1,0 +1,71 @@
+"""The three clocks on a GPU: what must hold whatever its speed. They skip themselves, visibly, where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sdpalab.inputs import make_inputs
+from sdpalab.kernels.registry import KERNELS
+from sdpalab.measure.benchmark import CudaDevice, benchmark, cuda_device
+from sdpalab.measure.clocks import GraphClock
+from sdpalab.measure.comparison import Outcome
+from sdpalab.measure.peers import peers_named
+from sdpalab.measure.samples import ClockKind, L2State
+from sdpalab.measure.session import MeasureStatus, Session, measure
+from sdpalab.measure.stopping import StoppingRule
+from sdpalab.measure.subjects import EMPTY, peer_subject
+from sdpalab.problem import MISSION
+from sdpalab.run import GpuExecutor
+
+pytestmark = pytest.mark.gpu
+
+RULE = StoppingRule(least=20, most=100, seconds=5.0)
+PEERS = peers_named(["torch", "torch math"])
+
+
+@pytest.fixture(scope="module")
+def device() -> CudaDevice:
+    """torch's GPU."""
+    return cuda_device()
+
+
+def session(device: CudaDevice, clock: ClockKind, l2: L2State = L2State.WARM) -> Session:
+    flash = KERNELS["flash"]
+    executor = GpuExecutor(device.torch.index)
+    kernels = [(flash, flash.default_config)]
+    found = benchmark(MISSION, PEERS, kernels, device, clock=clock, l2=l2, rule=RULE, executor=executor)
+    for each in found.measurements:
+        assert each.status is MeasureStatus.MEASURED, each.reason
+    return found
+
+
+def median(found: Session, name: str) -> float:
+    summary = found.of(name).summary
+    assert summary is not None
+    return summary.median_us
+
+
+@pytest.mark.parametrize("clock", list(ClockKind))
+@pytest.mark.parametrize("l2", list(L2State))
+def test_outputs_are_right_and_computing_takes_longer_than_nothing(
+    device: CudaDevice, clock: ClockKind, l2: L2State
+) -> None:
+    found = session(device, clock, l2)
+    if clock is not ClockKind.EAGER:
+        assert median(found, EMPTY) < median(found, "flash")
+        assert median(found, EMPTY) < median(found, "torch math")
+
+
+def test_dispatch_is_in_the_eager_time_only(device: CudaDevice) -> None:
+    graph, eager = session(device, ClockKind.GPU), session(device, ClockKind.EAGER)
+    for name in ("torch", "torch math", "flash", EMPTY):
+        assert median(graph, name) < 1.1 * median(eager, name)
+
+
+def test_the_same_call_twice_is_no_difference(device: CudaDevice) -> None:
+    made = [peer_subject(PEERS[0], MISSION, make_inputs(MISSION), device.torch) for _ in range(2)]
+    subjects = [replace(subject, name=name) for subject, name in zip(made, "ab", strict=True)]
+    compared = measure(subjects, GraphClock(), RULE).compare("a", "b", margin=0.03)
+    assert compared.outcome in (Outcome.SAME, Outcome.AMBIGUOUS), compared.sentence
