@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,22 @@ def test_every_command_that_there_is_and_no_other_is_listed() -> None:
     listed = re.findall(r"^\| `sdpalab ([\w-]+)", README, re.MULTILINE)
     callbacks = [command.callback.__name__ for command in app.registered_commands if command.callback]
     assert listed == [name.replace("_", "-") for name in callbacks]
+
+
+def _newest(campaign: str) -> dict[str, Any]:
+    records = [json.loads(path.read_text()) for path in (ROOT / "evidence" / "campaigns").glob(f"{campaign}-*.json")]
+    return max(records, key=lambda record: str(record["when"]))
+
+
+def test_the_judges_own_figures_are_those_of_the_records() -> None:
+    told = " ".join(README.split())
+    record, calibration = _newest("self-test"), _newest("calibration")["totals"]
+    classes = ", ".join(f"{name} {rate['killed']} of {rate['planted']}" for name, rate in record["classes"].items())
+    total = record["totals"]
+    assert f"Of {total['planted']} bugs it rejects {total['killed']}: {classes}." in told
+    assert calibration["false_alarms"] == 0
+    assert f"Of {calibration['implementations']} correct implementations it rejects none in" in told
+    assert f"none in {calibration['runs']:,} runs" in told
 
 
 def test_nothing_is_left_to_fill_in() -> None:
