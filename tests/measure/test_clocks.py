@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 import pytest
 import torch
 
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
+from sdpalab.judge.evaluate import judge_output
 from sdpalab.measure.benchmark import graph_calls
 from sdpalab.measure.clocks import EagerClock, GraphClock
 from sdpalab.measure.l2 import copies_beyond_l2, flush_bytes
-from sdpalab.measure.peers import PEERS
+from sdpalab.measure.peers import PEERS, TorchSdpa
 from sdpalab.measure.samples import ClockKind, L2State
 from sdpalab.measure.session import MeasureStatus, measure
 from sdpalab.measure.stopping import StoppingRule
@@ -89,6 +91,43 @@ def test_the_output_check_is_the_judges_rule() -> None:
     assert check(inputs.q[:, :, :8]) == "it is float16 (1, 1, 8, 64), not float16 (1, 1, 32, 64)"
     subject.spoil()
     assert subject.check().startswith("NOT_FINITE")
+
+
+def test_calls_take_the_copies_in_turn() -> None:
+    """Seven calls on three copies: where Q lies, and that all copies hold the same."""
+
+    class Noting(TorchSdpa):
+        def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool) -> torch.Tensor:
+            places.append((q.data_ptr(), k.data_ptr(), v.data_ptr()))
+            return super().run(q, k, v, scale=scale, causal=causal)
+
+    places: list[tuple[int, ...]] = []
+    problem = Problem(1, 1, 16, 32)
+    noting = Noting("noting", None, PEERS[0].envelope)
+    subject = peer_subject(noting, problem, make_inputs(problem), torch.device("cpu"), copies=3)
+    for _ in range(7):
+        subject.call()
+        assert subject.check() == ""
+    assert len({place for each in places for place in each}) == 9
+    assert places[3:] == places[:4]
+
+
+def test_the_same_bits_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A float64 reference takes seconds at the sizes that are timed."""
+    problem = Problem(1, 1, 16, 32)
+    inputs = make_inputs(problem)
+    judged: list[bool] = []
+
+    def noting(*arguments: Any) -> Any:
+        judged.append(True)
+        return judge_output(*arguments)
+
+    monkeypatch.setattr("sdpalab.measure.subjects.judge_output", noting)
+    subject = peer_subject(PEERS[0], problem, inputs, torch.device("cpu"))
+    for _ in range(3):
+        subject.call()
+        assert subject.check() == ""
+    assert len(judged) == 1
 
 
 def test_reasons_of_nvml_have_names() -> None:
