@@ -67,7 +67,7 @@ def baseline(candidate: str) -> Baseline:
 
 def kill_one(calm: Baseline, draw: random.Random) -> dict[str, Any] | None:
     """One judgement with one kill, and what came of it; None if it was over before."""
-    delay, victims = draw.uniform(0.0, calm.seconds), list[str]()
+    delay, victims, before = draw.uniform(0.0, calm.seconds), list[str](), set(descendants())
 
     def kill() -> None:
         time.sleep(delay)
@@ -98,8 +98,8 @@ def kill_one(calm: Baseline, draw: random.Random) -> dict[str, Any] | None:
         "seconds": round(seconds, 1),
         "statuses": [case.status.value for case in cases] or ["MachineError"],
         "reasons": sorted({case.reason for case in cases if case.reason}) or [said][: bool(said)],
-        "left_running": _left(),
-        "ok": right and len(cases) in (len(SPECS), 0) and seconds <= SECONDS and not _left(),
+        "left_running": _left(before),
+        "ok": right and len(cases) in (len(SPECS), 0) and seconds <= SECONDS and not _left(before),
     }
 
 
@@ -114,10 +114,10 @@ def _role(pid: int) -> str:
     return names[0] if names else ""
 
 
-def _left() -> int:
-    """Processes of this one that are still there, a few seconds after the judge is done."""
+def _left(before: set[int]) -> int:
+    """Processes of this one that were not there ``before``, and still are a few seconds after the judge is done."""
     end = time.monotonic() + 5.0
-    while (count := len(list(descendants()))) and time.monotonic() < end:
+    while (count := len(set(descendants()) - before)) and time.monotonic() < end:
         time.sleep(0.05)
     return count
 

@@ -30,6 +30,11 @@ def pytest_configure(config: pytest.Config) -> None:
     global _cache_directory
     _cache_directory = tempfile.mkdtemp(prefix="sdpalab-test-cache-")
     os.environ["SDPALAB_CACHE_DIR"] = _cache_directory
+    # readline exports the size of a terminal that there is not, and tables would be made for it.
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
+    # Inductor's own compile processes would outlive the test that compiles, and be taken for somebody's leftovers.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     if config.getoption("--replay-on-gpu"):
         _replay_on_gpu(config)
 

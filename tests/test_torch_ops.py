@@ -10,6 +10,7 @@ import threading
 from typing import Any
 
 import pytest
+import setuptools as setuptools  # replaces distutils for inductor's C++, and must do so before anybody imports that
 import torch
 import torch.nn.functional as functional
 from torch._subclasses.fake_tensor import FakeTensorMode
