@@ -21,27 +21,27 @@ from pathlib import Path
 from typing import Any
 
 # Many small products: threads would only wait for each other.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "judge"))
+
+from implementations import CORRECT, DECLARED_LESS, WORSE, Implementation
+
+from sdpalab.errors import UserError
+from sdpalab.evidence.campaign import Campaign
+from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
+from sdpalab.judge.evaluate import Judged, judge_output
+from sdpalab.judge.verdict import LIMITED, Status
+from sdpalab.kernels.kernel import Kernel, Numerics
+from sdpalab.kernels.registry import KERNELS, resolve
+from sdpalab.problem import MISSION, TWELVE_CASES, Problem
+from sdpalab.run.sanitize import default_arch
+from sdpalab.run.simulated import SimulatedExecutor
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "tests" / "judge"))
-
-from implementations import CORRECT, DECLARED_LESS, WORSE, Implementation  # noqa: E402
-
-from sdpalab.errors import UserError  # noqa: E402
-from sdpalab.evidence.campaign import Campaign  # noqa: E402
-from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs  # noqa: E402
-from sdpalab.judge.evaluate import Judged, judge_output  # noqa: E402
-from sdpalab.judge.verdict import LIMITED, Status  # noqa: E402
-from sdpalab.kernels.kernel import Kernel, Numerics  # noqa: E402
-from sdpalab.kernels.registry import KERNELS, resolve  # noqa: E402
-from sdpalab.problem import MISSION, TWELVE_CASES, Problem  # noqa: E402
-from sdpalab.run.sanitize import default_arch  # noqa: E402
-from sdpalab.run.simulated import SimulatedExecutor  # noqa: E402
-
 LEAST_IMPLEMENTATIONS, LEAST_RUNS = 20, 1000
 TRITON_KERNEL = "tests/sim/triton_attention.py"
 SHAPES = (

@@ -20,16 +20,15 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "sim"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "sim"))
 
-from scalar_evaluator import REGISTERS, evaluate, expected_bits, random_program, render  # noqa: E402
-from source_bugs import PROGRAMS  # noqa: E402
+from scalar_evaluator import REGISTERS, evaluate, expected_bits, random_program, render
+from source_bugs import PROGRAMS
 
-from sdpalab.build import build  # noqa: E402
-from sdpalab.evidence.campaign import Campaign  # noqa: E402
-from sdpalab.kernels.plan import Module  # noqa: E402
-from sdpalab.sim import SimError, launch  # noqa: E402
+from sdpalab.build import build
+from sdpalab.evidence.campaign import Campaign
+from sdpalab.kernels.plan import Module
+from sdpalab.sim import SimError, launch
 
 THREADS = 64
 _NAMES = [f"{kind}{k}" for kind, (_, many) in REGISTERS.items() for k in range(many)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -16,15 +15,9 @@ RECORDS = sorted((ROOT / "evidence" / "campaigns").glob("faults-*.json"))
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
+def script(load_script: Callable[[str], ModuleType]) -> ModuleType:
     """The script as a module."""
-    spec = importlib.util.spec_from_file_location("fault_campaign", ROOT / "scripts" / "fault_campaign.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("fault_campaign")
 
 
 @pytest.mark.slow

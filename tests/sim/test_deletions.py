@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,15 +21,9 @@ REASONS = json.loads((ROOT / "scripts" / "deletion_reasons.json").read_text())
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
+def script(load_script: Callable[[str], ModuleType]) -> ModuleType:
     """The script as a module."""
-    spec = importlib.util.spec_from_file_location("deletion_campaign", ROOT / "scripts" / "deletion_campaign.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("deletion_campaign")
 
 
 def test_every_deletion_from_flash_is_noticed(script: ModuleType) -> None:

@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 
 from sdpalab.commands.common import (
+    CausalOption,
+    DtypeOption,
     JsonOption,
     SetOption,
     console_for,
@@ -41,8 +43,8 @@ def bench(
         list[str] | None,
         typer.Option(metavar="B,H,S,D", help="What to time, or a name; may be repeated. Default: mission."),
     ] = None,
-    dtype: Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")] = None,
-    causal: Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")] = False,
+    dtype: DtypeOption = None,
+    causal: CausalOption = False,
     kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V.")] = None,
     peer: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this peer; may be repeated. Default: all there are.")

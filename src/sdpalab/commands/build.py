@@ -10,6 +10,8 @@ from rich.console import Console
 
 from sdpalab.commands.building import BuiltStep, build_kernel
 from sdpalab.commands.common import (
+    CausalOption,
+    DtypeOption,
     JsonOption,
     SetOption,
     console_for,
@@ -31,8 +33,8 @@ def build(
     ],
     arch: Annotated[str, typer.Option(metavar="ARCH", help="sm_80 to sm_121.")] = "sm_89",
     shape: Annotated[str, typer.Option(metavar="B,H,S,D", help="What to build it for, or a name.")] = "mission",
-    dtype: Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")] = None,
-    causal: Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")] = False,
+    dtype: DtypeOption = None,
+    causal: CausalOption = False,
     settings: SetOption = None,
     json: JsonOption = None,
 ) -> int:

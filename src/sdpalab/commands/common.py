@@ -20,6 +20,8 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_shape
 
 __all__ = [
+    "CausalOption",
+    "DtypeOption",
     "JsonOption",
     "SetOption",
     "console_for",
@@ -36,6 +38,8 @@ __all__ = [
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON too; - is standard output.")
 ]
+DtypeOption = Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")]
+CausalOption = Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a knob of the kernel; may be repeated.")
 ]

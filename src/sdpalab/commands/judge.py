@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 
 from sdpalab.commands.common import (
+    CausalOption,
+    DtypeOption,
     JsonOption,
     SetOption,
     console_for,
@@ -22,7 +24,7 @@ from sdpalab.commands.common import (
 )
 from sdpalab.commands.progress import CaseProgress, figures_of
 from sdpalab.errors import MachineError, UserError
-from sdpalab.judge.verdict import Status, Verdict
+from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, Verdict
 
 __all__ = ["judge", "print_outcome"]
 
@@ -39,8 +41,8 @@ def judge(
             help="What to judge it on, or a name such as mission; may be repeated. Default: the twelve cases.",
         ),
     ] = None,
-    dtype: Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")] = None,
-    causal: Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")] = False,
+    dtype: DtypeOption = None,
+    causal: CausalOption = False,
     device: Annotated[str, typer.Option(metavar="D", help="auto, sim, cpu or gpu.")] = "auto",
     level: Annotated[str, typer.Option(metavar="L", help="quick (a minute) or full (many minutes).")] = "quick",
     arch: Annotated[str, typer.Option(metavar="A", help="What the simulator is to be.")] = "sm_89",
@@ -122,9 +124,8 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
     from sdpalab.judge.trials import fast_p
 
     kept, judged = verdict.original_contract, sum(case.errors is not None for case in verdict.cases)
-    console.print(
-        f"original contract (max error 0.06, relative L2 1e-3): kept by {kept} of {judged} cases; it decides nothing"
-    )
+    contract = f"max error {ORIGINAL_CONTRACT['max_abs']:g}, relative L2 {ORIGINAL_CONTRACT['rel_l2']:g}"
+    console.print(f"original contract ({contract}): kept by {kept} of {judged} cases; it decides nothing")
     share = fast_p(verdict.cases)
     if share is not None:
         trials = sum(bool(case.run.get("trial")) for case in verdict.cases)

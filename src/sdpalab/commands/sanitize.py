@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from sdpalab.commands.common import (
+    CausalOption,
+    DtypeOption,
     JsonOption,
     SetOption,
     console_for,
@@ -46,8 +48,8 @@ def sanitize(
             "even and an odd number, and a ragged last one.",
         ),
     ] = None,
-    dtype: Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")] = None,
-    causal: Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")] = False,
+    dtype: DtypeOption = None,
+    causal: CausalOption = False,
     settings: SetOption = None,
     arch: Annotated[
         str | None,

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sdpalab.commands.common import JsonOption, console_for, problem_of, table, verdict_text, write_json
+from sdpalab.commands.common import CausalOption, JsonOption, console_for, problem_of, table, verdict_text, write_json
 from sdpalab.errors import UserError
 from sdpalab.measure import GPUS, PUBLISHED_MISSION_US, Gpu, binding_floor, feasibility, floors, gpu_named
 from sdpalab.problem import MISSION, Problem
@@ -33,7 +33,7 @@ def speed_of_light(
         typer.Option(metavar="NAME", help=f"{', '.join(GPUS)}; may be repeated. Default: all of them, in brief."),
     ] = None,
     dtype: Annotated[str | None, typer.Option(metavar="T", help="Of Q, K, V and O: float16 or bfloat16.")] = None,
-    causal: Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")] = False,
+    causal: CausalOption = False,
     kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V. Default: those of Q.")] = None,
     seq_kv: Annotated[int | None, typer.Option(metavar="N", help="Length of K and V. Default: that of Q.")] = None,
     precision: Annotated[

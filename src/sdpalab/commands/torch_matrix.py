@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from sdpalab.commands.common import (
+    CausalOption,
+    DtypeOption,
     JsonOption,
     SetOption,
     console_for,
@@ -47,8 +49,8 @@ def torch_matrix(
         list[str] | None,
         typer.Option(metavar="B,H,S,D", help="What to judge it on, or a name; may be repeated. Default: twelve cases."),
     ] = None,
-    dtype: Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")] = None,
-    causal: Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")] = False,
+    dtype: DtypeOption = None,
+    causal: CausalOption = False,
     settings: SetOption = None,
     packages: Annotated[
         list[str] | None,

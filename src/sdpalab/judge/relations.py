@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from sdpalab.inputs import Inputs, dtype_of
 from sdpalab.judge.evaluate import judge_output
+from sdpalab.judge.rule import LEAST_NORMAL
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
@@ -22,8 +23,6 @@ from sdpalab.problem import Problem
 __all__ = ["RELATIONS", "Relation", "broken_relation"]
 
 Array = npt.NDArray[Any]
-
-LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126}
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from sdpalab.judge.verdict import LIMITED, Errors, Limits
 
 __all__ = [
     "INTENDED_FACTOR",
+    "LEAST_NORMAL",
     "LEAST_SUBNORMAL",
     "RMS_ROW_FACTOR",
     "ROW_FACTOR",

@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sdpalab.judge.selftest.mutant import BF16, CAUSAL, Bug, Mutant, planted
+from sdpalab.judge.selftest.mutant import BF16, CAUSAL, PLAIN, Bug, Mutant, planted
 from sdpalab.judge.selftest.tiled import TiledAttention
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ _softmax = partial(planted, Bug.SOFTMAX, into=MUTANTS)
 _historical = partial(planted, Bug.HISTORICAL, into=MUTANTS)
 
 LOG2_E = math.log2(math.e)
+SCALED = PLAIN.with_(scale=0.3)
 
 
 # ---- scale ----------------------------------------------------------------------------------------------------------
@@ -42,13 +43,13 @@ class _ScaleOff(TiledAttention):
         return 1.01 * super().factor(scale, head_dim)
 
 
-@_softmax("a scale of its own in place of the one given", PLAIN_SCALED := CAUSAL.with_(causal=False, scale=0.3))
+@_softmax("a scale of its own in place of the one given", SCALED)
 class _ScaleIgnored(TiledAttention):
     def factor(self, scale: float, head_dim: int) -> float:
         return super().factor(1.0 / math.sqrt(head_dim), head_dim)
 
 
-@_softmax("a scale rounded to bfloat16", PLAIN_SCALED)
+@_softmax("a scale rounded to bfloat16", SCALED)
 class _ScaleRounded(TiledAttention):
     def factor(self, scale: float, head_dim: int) -> float:
         import torch
@@ -137,9 +138,6 @@ class _NoMaximum(TiledAttention):
         import torch
 
         return torch.zeros_like(maximum)
-
-    def rounded(self, weights: Tensor) -> Tensor:
-        return super().rounded(weights)
 
 
 @_softmax("the maximum of the head in place of the row's, in the inputs' type")
