@@ -11,7 +11,7 @@ import numpy as np
 
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import WORDS, Space
-from sdpalab.sim.observer import Access, Observer, Signal
+from sdpalab.sim.observer import Access, TrafficObserver
 from sdpalab.sim.party import Party
 from sdpalab.sim.selection import Array, Selection
 
@@ -28,7 +28,7 @@ class GivenUp(Exception):
     """What happened has to be seen in the order in which one process runs all chunks."""
 
 
-class Footprint(Observer):
+class Footprint(TrafficObserver):
     """What the machines of one process do to global memory. Whatever is wrong with them makes it give up.
 
     Parameters
@@ -61,19 +61,6 @@ class Footprint(Observer):
             level = np.maximum(level, _ONCE)
             level[again] = _AGAIN
             self._written.store(index, width, level.view(WORDS[width])[:, 0])
-
-    def atomic(self, access: Access) -> None:
-        """A read and a write."""
-        self.load(access)
-        self.store(access, None)
-
-    def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
-        """A read or a write at some later time."""
-        if writes:
-            self.store(access, None)
-        else:
-            self.load(access)
-        return None
 
     def fault(self, kind: str, access: Access) -> None:
         """An illegal access."""

@@ -12,7 +12,7 @@ from sdpalab.sim.memory import Space
 from sdpalab.sim.party import Party
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, subset
 
-__all__ = ["Access", "Observer", "Signal"]
+__all__ = ["Access", "Observer", "Signal", "TrafficObserver"]
 
 
 @dataclass(slots=True)
@@ -152,3 +152,21 @@ class Observer:
 
     def finish(self) -> None:
         """A chunk of CTAs has run to its end."""
+
+
+class TrafficObserver(Observer):
+    """Base of those to whom every access is a read or a write: an atomic operation is both, and an asynchronous one is
+    what it will be, when it is issued."""
+
+    def atomic(self, access: Access) -> None:
+        """A read and a write."""
+        self.load(access)
+        self.store(access, None)
+
+    def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
+        """A read or a write."""
+        if writes:
+            self.store(access, None)
+        else:
+            self.load(access)
+        return None

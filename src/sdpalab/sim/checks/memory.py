@@ -8,14 +8,17 @@ from sdpalab.sim.hazards import HazardLog
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import Space
-from sdpalab.sim.observer import Access, Observer, Signal
+from sdpalab.sim.observer import Access, TrafficObserver
 from sdpalab.sim.selection import Array, Selection, indices
 
 __all__ = ["MemoryCheck"]
 
 
-class MemoryCheck(Observer):
-    """A shadow of shared memory: a byte is 0xFF once it was written, 0 before."""
+class MemoryCheck(TrafficObserver):
+    """A shadow of shared memory: a byte is 0xFF once it was written, 0 before.
+
+    What an asynchronous operation writes counts as written; touching it too early is for the ``async`` check.
+    """
 
     records_faults = True
 
@@ -67,19 +70,6 @@ class MemoryCheck(Observer):
         """Mark shared bytes as written."""
         if access.space.name == "shared":
             self.shadow.fill(access.index, access.width, 0xFF)
-
-    def atomic(self, access: Access) -> None:
-        """Both halves of a read-modify-write."""
-        self.load(access)
-        self.store(access, None)
-
-    def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
-        """What an asynchronous operation writes counts as written; touching it too early is for the ``async`` check."""
-        if writes:
-            self.store(access, None)
-        else:
-            self.load(access)
-        return None
 
     def divergent(self, sel: Selection, instruction: Instruction, need: str) -> None:
         """Record a warp-wide instruction that only part of a warp reached."""
