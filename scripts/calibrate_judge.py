@@ -38,7 +38,6 @@ from sdpalab.judge.verdict import LIMITED, Status
 from sdpalab.kernels.kernel import Kernel, Numerics
 from sdpalab.kernels.registry import KERNELS, resolve
 from sdpalab.problem import MISSION, TWELVE_CASES, Problem
-from sdpalab.run.sanitize import default_arch
 from sdpalab.run.simulated import SimulatedExecutor
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,7 +84,7 @@ def _variants() -> list[tuple[str, bool]]:
 
 def simulated(kernel: Kernel) -> Implementation:
     """A kernel that the lab builds, on the simulator."""
-    executor = SimulatedExecutor(default_arch(kernel), checks=())
+    executor = SimulatedExecutor(kernel.default_arch, checks=())
 
     def compute(problem: Problem, inputs: Inputs) -> Any:
         return executor.run(kernel.launch_plan(problem), vars(inputs)).outputs["o"]

@@ -36,7 +36,7 @@ from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import INCLUDE_DIR, LaunchPlan
 from sdpalab.kernels.registry import KERNELS, resolve
 from sdpalab.problem import Problem
-from sdpalab.run.sanitize import Modes, default_arch, small_problems
+from sdpalab.run.sanitize import Modes, small_problems
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import Deadlock, Report, SimError, StepLimit
 from sdpalab.sim.ir import Instruction
@@ -99,7 +99,7 @@ def subject(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) ->
     for problem in problems or [each for each in small_problems(kernel, config) if not each.causal]:
         made = make_inputs(problem)
         cases.append((problem, kernel.launch_plan(problem, config), {"q": made.q, "k": made.k, "v": made.v}))
-    return Subject(kernel, config, default_arch(kernel), tuple(cases))
+    return Subject(kernel, config, kernel.default_arch, tuple(cases))
 
 
 def sites(ptx: str, entry: str, folders: Sequence[Path] = ()) -> list[Site]:

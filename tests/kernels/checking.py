@@ -13,7 +13,6 @@ from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, CudaKernel
 from sdpalab.problem import Problem
 from sdpalab.run import RunResult, SimulatedExecutor
-from sdpalab.run.sanitize import default_arch
 
 __all__ = ["assert_computes", "assert_gate", "judged", "ptx_of", "resources_of", "run"]
 
@@ -31,7 +30,7 @@ def run(
 
     ``options`` are the executor's, such as ``schedule="reverse"``; the architecture is the kernel's default.
     """
-    options.setdefault("arch", default_arch(kernel))
+    options.setdefault("arch", kernel.default_arch)
     inputs = make_inputs(problem, kind)
     plan = kernel.launch_plan(problem, config)
     steps = tuple(replace(step, dynamic_smem=step.dynamic_smem - less_smem) for step in plan.steps)

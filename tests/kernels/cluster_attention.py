@@ -80,5 +80,6 @@ CLUSTER_ATTENTION = CudaKernel(
     reject=_reject,
     limits=LIMITS,
     min_arch=90,
+    only_arch="sm_90a",
     idea="keys split over a cluster of two blocks: Q by multicast, halves merged through distributed shared memory",
 )

@@ -78,5 +78,6 @@ KERNEL = CudaKernel(
     reject=_reject,
     limits=StaticLimits(168, MAX_SHARED_BYTES, reason="three warpgroups at launch; consumers then take 240 registers"),
     min_arch=90,
+    only_arch="sm_90a",
     idea="FlashAttention-3: one warp feeds TMA, and warpgroups overlap their softmax with asynchronous products",
 )

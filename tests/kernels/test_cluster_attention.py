@@ -20,12 +20,12 @@ from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import UnsupportedProblem
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run import SimulatedExecutor
-from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES, default_arch
+from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES
 from sdpalab.sim.counters import Counters
 
 DEFAULT = CLUSTER_ATTENTION.default_config
 TWO_STAGES = DEFAULT.but(NUM_STAGES=2)
-ARCH = default_arch(CLUSTER_ATTENTION)
+ARCH = CLUSTER_ATTENTION.default_arch
 STRICT = (*sim.CHECKS, "strict")
 
 SHAPES = [

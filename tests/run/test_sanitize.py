@@ -18,7 +18,7 @@ from sdpalab.kernels.plan import INCLUDE_DIR, Launch, Module
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.problem import Problem
 from sdpalab.run.ptx_file import PtxLaunch, read_ptx_launch
-from sdpalab.run.sanitize import Modes, Sanitized, default_arch, sanitize_kernel, sanitize_ptx, small_problems
+from sdpalab.run.sanitize import Modes, Sanitized, sanitize_kernel, sanitize_ptx, small_problems
 from sdpalab.run.sarif import RULES, to_sarif
 from sdpalab.sim.hazards import KINDS
 
@@ -95,9 +95,10 @@ def test_small_problems_have_one_an_even_an_odd_and_a_ragged_number_of_tiles() -
 
 
 def test_a_kernel_for_later_architectures_is_built_for_its_own() -> None:
-    assert default_arch(KERNELS["flash"]) == "sm_89"
+    assert KERNELS["flash"].default_arch == "sm_89"
     later = replace(toy('asm volatile("fence.proxy.async;");'), min_arch=90)
-    assert default_arch(later) == "sm_90a"
+    assert later.default_arch == "sm_90"
+    assert replace(later, only_arch="sm_90a").default_arch == "sm_90a"
     assert sanitize_kernel(later, TINY, modes=LOCKSTEP).device == "simulator sm_90a"
 
 

@@ -15,12 +15,10 @@ from sdpalab.build.headers import Header, resolve_headers
 from sdpalab.build.nvrtc import BuildError, check_arch, compile_program, compiler_version
 from sdpalab.build.triton_compiler import TritonProgram
 from sdpalab.errors import UserError
+from sdpalab.kernels.kernel import DEFAULT_ARCH
 from sdpalab.kernels.plan import Launch, Module, Source, TritonModule
 
 __all__ = ["DEFAULT_ARCH", "Build", "build", "build_key"]
-
-DEFAULT_ARCH = "sm_89"
-"""The mission's GPU, the L4."""
 
 CACHE_FORMAT = 1
 """Part of every key; raised when the files of an entry, or what they mean, change."""

@@ -148,7 +148,7 @@ def proven_by(kernel: Kernel, config: Config, problems: Sequence[Problem], arch:
 
     records: list[str] = []
     for problem in problems:
-        steps = kernel.launch_plan(problem, config).steps
+        steps = kernel.launch_plan(problem, config).launches
         digests = {build(step.module, arch).ptx_sha256 for step in steps if step.module is not None}
         record = next((proof.record for proof in read_proofs() if digests <= proof.ptx_sha256), None)
         if record is None:

@@ -48,11 +48,12 @@ def build_kernel(kernel: Kernel, config: Config, problems: Sequence[Problem], ar
         If a module does not compile.
     """
     check_arch(arch)
-    if int("".join(filter(str.isdigit, arch))) < kernel.min_arch:
-        raise UserError(f"kernel {kernel.name} needs sm_{kernel.min_arch} or later, not {arch}")
+    reason = kernel.arch_reason(arch)
+    if reason is not None:
+        raise UserError(reason)
     found: dict[str, BuiltStep] = {}
     for problem in problems:
-        for step in kernel.launch_plan(problem, config).steps:
+        for step in kernel.launch_plan(problem, config).launches:
             assert step.module is not None, "a launch plan names the module of every step"
             made = build(step.module, arch)
             if made.key not in found:

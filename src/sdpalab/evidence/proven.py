@@ -176,7 +176,7 @@ def proven_kernel(problem: Problem, gpu: str, folder: Path = EVIDENCE) -> tuple[
     if refused is not None:
         return None, refused
     plan = kernel.launch_plan(problem, config)
-    builds = tuple(build(step.module, proof.arch) for step in plan.steps if step.module is not None)
+    builds = tuple(build(step.module, proof.arch) for step in plan.launches if step.module is not None)
     if not {built.ptx_sha256 for built in builds} <= proof.ptx_sha256:
         return (
             None,

@@ -30,8 +30,7 @@ constexpr int Q_BYTES = BLOCK_M * HEAD_DIM * 2;
 // has in flight come on top. Left alone, ptxas takes about 135 at D=64 to load further ahead. The caps are found by
 // trial: with them it spills nothing on any architecture.
 constexpr int FRAGMENTS = HEAD_DIM / 4 + HEAD_DIM / 2 + TILE_N / 2;
-constexpr int LEAST_CAP = __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200 ? 124 : 120;
-constexpr int MAX_REGISTERS = FRAGMENTS <= 80 ? LEAST_CAP : 184;
+constexpr int MAX_REGISTERS = FRAGMENTS <= 80 ? 128 : 184;
 
 static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 32, 64 or 128");
 static_assert(BLOCK_M == 32 || BLOCK_M == 64 || BLOCK_M == 128, "BLOCK_M is 32, 64 or 128");
@@ -111,7 +110,7 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
 
 __global__ void __maxnreg__(MAX_REGISTERS)
     flash_attention(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
-                    Element* __restrict__ o, int seq_q, int seq_kv, int group, float scale) {
+                    Element* __restrict__ o, int seq_q, int seq_kv, int group, float scale, float* __restrict__ lse) {
     extern __shared__ __align__(1024) unsigned char smem[];  // [NUM_STAGES][K, V][TILE_N, HEAD_DIM]
 
     const int warp = threadIdx.x / 32;
@@ -186,17 +185,22 @@ __global__ void __maxnreg__(MAX_REGISTERS)
         stage = after(stage);
     } while (++tile < tiles);
 
+    const int warp_row = q_tile_of_block() * BLOCK_M + static_cast<int>(threadIdx.x) / 32 * WARP_M;
     unsigned o_pairs[HEAD_DIM / 8][2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const float factor = softmax_normaliser(quad_sum(softmax[half].sum));
+        const float row_sum = quad_sum(softmax[half].sum);
+        const float factor = softmax_normaliser(row_sum);
+        const int lse_row = warp_row + lane / 4 + 8 * half;
+        if (lse != nullptr && lane % 4 == 0 && lse_row < seq_q) {
+            lse_of_block(lse, seq_q)[lse_row] = log_sum_exp(softmax[half].max, row_sum, ScoreScale(scale).log2);
+        }
 #pragma unroll
         for (int d = 0; d < HEAD_DIM / 8; ++d) {
             o_pairs[d][half] = pack_pair(o_frag[d][2 * half] * factor, o_frag[d][2 * half + 1] * factor);
         }
     }
     __syncthreads();  // the output goes where other warps may still read keys
-    const int warp_row = first_row + warp * WARP_M;
     store_warp_tile<HEAD_DIM>(head.o + warp_row * HEAD_DIM, seq_q - warp_row, o_pairs,
                               smem + warp * WARP_M * HEAD_DIM * 2, lane);
 }

@@ -6,16 +6,14 @@ import math
 from pathlib import Path
 
 from sdpalab.kernels.kernel import Config, CudaKernel, StaticLimits
-from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized
+from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized, reject_unlisted
 from sdpalab.kernels.plan import Launch
 from sdpalab.problem import DTYPES, Problem
 
 __all__ = ["FLASH", "smem_bytes", "tile_n"]
 
 WARP_M = 16
-BLOCKS_M = (32, 64, 128)
-BLOCKS_N = (0, 32, 64)
-STAGES = (2, 3, 4)
+KNOBS = {"BLOCK_M": (32, 64, 128), "BLOCK_N": (0, 32, 64), "NUM_STAGES": (2, 3, 4)}
 MAX_SHARED_BYTES = 48 * 1024
 MAX_SCALE = 3.4028234663852886e38 / math.log2(math.e)
 """Largest magnitude of a scale: times log2(e) it is still a float32."""
@@ -45,9 +43,9 @@ def _supports(problem: Problem) -> str | None:
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
-    for name, allowed in (("BLOCK_M", BLOCKS_M), ("BLOCK_N", BLOCKS_N), ("NUM_STAGES", STAGES)):
-        if config.int(name) not in allowed:
-            return f"{name} must be one of {', '.join(map(str, allowed))}, not {config.int(name)}"
+    unlisted = reject_unlisted(config, KNOBS)
+    if unlisted is not None:
+        return unlisted
     block_m, keys = config.int("BLOCK_M"), tile_n(problem, config)
     if block_m > 2 * keys:
         return (
@@ -91,5 +89,7 @@ FLASH = CudaKernel(
     supports=_supports,
     reject=_reject,
     limits=_limits,
+    knobs=KNOBS,
+    lse=True,
     idea="FlashAttention-2 on mma.sync: the weights stay in registers and become the operand of the second product",
 )

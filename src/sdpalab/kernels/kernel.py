@@ -5,15 +5,28 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from sdpalab.errors import UserError
-from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, problem_buffers
+from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, Step, problem_buffers
 from sdpalab.problem import Problem
 
-__all__ = ["Config", "CudaKernel", "Kernel", "Numerics", "Quantisation", "StaticLimits", "UnsupportedProblem"]
+__all__ = [
+    "DEFAULT_ARCH",
+    "Config",
+    "CudaKernel",
+    "Kernel",
+    "Numerics",
+    "Quantisation",
+    "StaticLimits",
+    "UnsupportedProblem",
+]
+
+DEFAULT_ARCH = "sm_89"
+"""Of the mission's GPU, the L4."""
 
 Knob = int | str
 
@@ -138,11 +151,14 @@ class Kernel(ABC):
     numerics: Numerics
     limits: StaticLimits | Callable[[Problem], StaticLimits]
     min_arch: int
+    only_arch: str
+    knobs: Mapping[str, Sequence[Knob]]
+    lse: bool
     idea: str
 
     @abstractmethod
     def _plan(self, problem: Problem, config: Config) -> LaunchPlan:
-        """The complete plan of a problem and a configuration that suit the kernel."""
+        """The complete plan of a problem and a configuration that suit the kernel; with ``lse`` if it writes that."""
 
     @property
     @abstractmethod
@@ -153,6 +169,31 @@ class Kernel(ABC):
     def default_config(self) -> Config:
         """The first configuration."""
         return Config(self.configs[0])
+
+    @property
+    def default_arch(self) -> str:
+        """What it is built for where nobody says: the mission's architecture, or the first that it runs on."""
+        if self.only_arch:
+            return self.only_arch
+        return DEFAULT_ARCH if self.min_arch <= _number(DEFAULT_ARCH) else f"sm_{self.min_arch}"
+
+    def arch_reason(self, arch: str) -> str | None:
+        """None if the kernel can be built for ``arch``, such as ``sm_89``, otherwise why not."""
+        if self.only_arch and arch != self.only_arch:
+            return f"kernel {self.name} uses what only {self.only_arch} has, and cannot be built for {arch}"
+        if _number(arch) < self.min_arch:
+            return f"kernel {self.name} needs sm_{self.min_arch} or later, not {arch}"
+        return None
+
+    def space(self, problem: Problem) -> Iterator[Config]:
+        """Every configuration that a search for ``problem`` may try: all combinations of ``knobs`` that suit it.
+
+        Knobs without values to try keep their default.
+        """
+        for values in product(*self.knobs.values()):
+            config = self.default_config.but(**dict(zip(self.knobs, values, strict=True)))
+            if self.reject_reason(problem, config) is None:
+                yield config
 
     def reject_reason(self, problem: Problem, config: Config | None = None) -> str | None:
         """None if the kernel computes ``problem`` (with ``config``), otherwise why it does not. Compiles nothing."""
@@ -190,19 +231,25 @@ class Kernel(ABC):
         """The bars this kernel declares for ``problem``."""
         return self.limits(problem) if callable(self.limits) else self.limits
 
-    def launch_plan(self, problem: Problem, config: Config | None = None) -> LaunchPlan:
+    def launch_plan(self, problem: Problem, config: Config | None = None, *, lse: bool = False) -> LaunchPlan:
         """The complete plan: q, k, v, o and any extra buffers, and steps that each name their module.
+
+        With ``lse`` it has the output of that name (:func:`~sdpalab.kernels.plan.problem_buffers`), too; the code is
+        the same, which is given a null pointer otherwise.
 
         Raises
         ------
         UnsupportedProblem
-            If :meth:`reject_reason` has one.
+            If :meth:`reject_reason` has one, or the kernel writes no log-sum-exp and is asked to.
         """
         config = self.default_config if config is None else config
         reason = self.reject_reason(problem, config)
         if reason is not None:
             raise UnsupportedProblem(reason)
-        return self._plan(problem, config)
+        if lse and not self.lse:
+            raise UnsupportedProblem(f"kernel {self.name} does not write the log-sum-exp of its rows")
+        plan = self._plan(problem, config)
+        return plan if lse or not self.lse else plan.without("lse")
 
 
 @dataclass(frozen=True)
@@ -230,6 +277,13 @@ class CudaKernel(Kernel):
     numerics, limits : what the kernel declares; by problem where ``limits`` is a callable.
     min_arch : int
         Least compute capability times ten, such as 80.
+    only_arch : str, optional
+        The one architecture that it can be built for, such as ``sm_90a``, if it uses what others lack.
+    knobs : mapping of str to sequence
+        Values of each knob that a search should try; what does not suit a problem is left out by ``reject``.
+    lse : bool
+        Whether it also writes the log-sum-exp of each row where it gets a buffer for it: its plan then has the argument
+        ``"lse"``, a pointer that may be null.
     idea : str
         The one idea of the kernel in one line.
 
@@ -248,6 +302,9 @@ class CudaKernel(Kernel):
     numerics: Numerics = Numerics()
     limits: StaticLimits | Callable[[Problem], StaticLimits] = StaticLimits()
     min_arch: int = 80
+    only_arch: str = ""
+    knobs: Mapping[str, Sequence[Knob]] = field(default_factory=dict)
+    lse: bool = False
     idea: str = ""
 
     def __post_init__(self) -> None:
@@ -284,14 +341,26 @@ class CudaKernel(Kernel):
         made = self.plan(problem, config)
         extra: tuple[Buffer, ...] = ()
         if isinstance(made, Launch):
-            steps: tuple[Launch, ...] = (made,)
+            steps: tuple[Step, ...] = (made,)
         else:
             steps, extra = made.steps, made.buffers
         own = self.module(problem, config)
-        known = problem_buffers(problem)
+        known = problem_buffers(problem, lse=self.lse)
         names = {buffer.name for buffer in known}
         buffers = known + tuple(buffer for buffer in extra if buffer.name not in names)
-        return LaunchPlan(buffers, tuple(step if step.module else replace(step, module=own) for step in steps))
+        return LaunchPlan(buffers, tuple(_with_module(step, own) for step in steps))
+
+
+def _with_module(step: Step, own: Module) -> Step:
+    """The step, a launch without a module of its own with the kernel's."""
+    if not isinstance(step, Launch) or step.module is not None:
+        return step
+    return replace(step, module=replace(own, entry=step.entry or own.entry))
+
+
+def _number(arch: str) -> int:
+    """89 of ``sm_89``; 0 of what is no architecture, which the build refuses by name."""
+    return int("".join(filter(str.isdigit, arch)) or 0)
 
 
 def _caller_directory() -> Path:

@@ -5,12 +5,13 @@ The device side of the same convention is ``include/head.cuh``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import Launch
 from sdpalab.problem import Problem
 
-__all__ = ["HEAD_DIMS", "ladder_launch", "ladder_supports", "reject_oversized"]
+__all__ = ["HEAD_DIMS", "ladder_launch", "ladder_supports", "reject_oversized", "reject_unlisted"]
 
 HEAD_DIMS = (32, 64, 128)
 """Head dimensions that the ladder is compiled for."""
@@ -38,6 +39,14 @@ def ladder_supports(problem: Problem, dtypes: tuple[str, ...], kernel: str) -> s
     return None
 
 
+def reject_unlisted(config: Config, knobs: Mapping[str, Sequence[int | str]]) -> str | None:
+    """None if each of ``knobs`` has one of its values in ``config``, otherwise the reason."""
+    for name, allowed in knobs.items():
+        if config.get(name) not in allowed:
+            return f"{name} must be one of {', '.join(map(str, allowed))}, not {config.get(name)}"
+    return None
+
+
 def reject_oversized(shared_bytes: int, limit: int, config: Mapping[str, object]) -> str | None:
     """None if a block's ``shared_bytes`` are within the kernel's declared ``limit``, otherwise the reason."""
     if shared_bytes <= limit:
@@ -59,6 +68,6 @@ def ladder_launch(problem: Problem, block_m: int, threads: int, shared_bytes: in
     return Launch(
         grid=(tiles, problem.heads, problem.batch),
         block=(threads, 1, 1),
-        args=("q", "k", "v", "o", problem.seq_q, problem.seq_kv, problem.group, problem.scale),
+        args=("q", "k", "v", "o", problem.seq_q, problem.seq_kv, problem.group, problem.scale, "lse"),
         dynamic_smem=shared_bytes,
     )

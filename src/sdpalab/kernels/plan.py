@@ -7,7 +7,7 @@ simulator; nothing in it says which.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,10 +17,12 @@ __all__ = [
     "INCLUDE_DIR",
     "Buffer",
     "Dim3",
+    "Gemm",
     "Launch",
     "LaunchPlan",
     "Module",
     "Source",
+    "Step",
     "TiledMap",
     "TritonModule",
     "problem_buffers",
@@ -96,7 +98,16 @@ Source: TypeAlias = Module | TritonModule
 
 @dataclass(frozen=True)
 class Buffer:
-    """A named array in device memory; ``role`` is ``in``, ``out`` or ``workspace``, dtype a NumPy or ml_dtypes name."""
+    """A named array in device memory.
+
+    Attributes
+    ----------
+    dtype : str
+        A NumPy or ml_dtypes name.
+    role : str
+        ``in``; ``out``; ``workspace``, whose content means nothing before and after the plan; or ``semaphore``, which
+        is zeros before the first step, and which the plan must leave as zeros for its next run.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -143,7 +154,8 @@ class Launch:
     value in the type that the entry declares; a :class:`TiledMap` is a tensor map. A ``module`` of None means the
     kernel's own module with its own entry, which :meth:`sdpalab.kernels.kernel.Kernel.launch_plan` fills in. What only
     the compiler knows (Triton's shared memory and scratch parameters) is not in it:
-    :meth:`sdpalab.build.Build.completed` adds that.
+    :meth:`sdpalab.build.Build.completed` adds that. ``entry`` names another ``__global__`` function of the kernel's own
+    source, for plans of several launches.
     """
 
     grid: Dim3
@@ -152,6 +164,36 @@ class Launch:
     dynamic_smem: int = 0
     cluster: Dim3 = (1, 1, 1)
     module: Source | None = None
+    entry: str = ""
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """A batched matrix product, C[i] = A[i] B[i] or A[i] B[i]^T, by a library: cuBLAS on a GPU, NumPy on the host.
+
+    Products are accumulated in float32 and rounded to the dtype of C. Matrices are row-major and lie one behind the
+    other, so that the buffers may have any shape with as many elements.
+
+    Attributes
+    ----------
+    a, b, c : str
+        Names of buffers: A [batch, m, k], B [batch, k, n] or, if ``transpose_b``, [batch, n, k], and C [batch, m, n].
+    batch, m, n, k : int
+    transpose_b : bool
+    """
+
+    a: str
+    b: str
+    c: str
+    batch: int
+    m: int
+    n: int
+    k: int
+    transpose_b: bool = False
+
+
+Step: TypeAlias = Launch | Gemm
+"""What a plan is made of."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +201,7 @@ class LaunchPlan:
     """Buffers and the steps that run on them, in order. Buffers ``q``, ``k``, ``v`` and ``o`` are always there."""
 
     buffers: tuple[Buffer, ...]
-    steps: tuple[Launch, ...]
+    steps: tuple[Step, ...]
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of that name; raises KeyError if there is none."""
@@ -168,12 +210,32 @@ class LaunchPlan:
                 return buffer
         raise KeyError(name)
 
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The steps that launch something which the lab builds."""
+        return tuple(step for step in self.steps if isinstance(step, Launch))
 
-def problem_buffers(problem: Problem) -> tuple[Buffer, ...]:
-    """Q, K, V as inputs and O as output, contiguous [B, H, S, D]."""
-    return (
+    def without(self, name: str) -> LaunchPlan:
+        """The plan without that buffer: its launches get a null pointer in its place."""
+        steps = tuple(
+            replace(step, args=tuple(0 if arg == name else arg for arg in step.args))
+            if isinstance(step, Launch)
+            else step
+            for step in self.steps
+        )
+        return LaunchPlan(tuple(buffer for buffer in self.buffers if buffer.name != name), steps)
+
+
+def problem_buffers(problem: Problem, *, lse: bool = False) -> tuple[Buffer, ...]:
+    """Q, K, V as inputs and O as output, contiguous [B, H, S, D]; with ``lse`` the output of that name, too.
+
+    ``lse`` is float32 [B, H, Sq]: the natural logarithm of the sum, over the keys that a row sees, of
+    exp(scale * q k).
+    """
+    known = (
         Buffer("q", problem.q_shape, problem.dtype, "in"),
         Buffer("k", problem.kv_shape, problem.dtype, "in"),
         Buffer("v", problem.kv_shape, problem.dtype, "in"),
         Buffer("o", problem.q_shape, problem.dtype, "out"),
     )
+    return (*known, Buffer("lse", problem.q_shape[:3], "float32", "out")) if lse else known

@@ -139,7 +139,8 @@ scalar_attention(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_D
                  const Element* __restrict__ k,  // [batch, heads / group, seq_kv, HEAD_DIM]
                  const Element* __restrict__ v,  // [batch, heads / group, seq_kv, HEAD_DIM]
                  Element* __restrict__ o,        // [batch, heads, seq_q, HEAD_DIM]
-                 int seq_q, int seq_kv, int group, float scale) {
+                 int seq_q, int seq_kv, int group, float scale,
+                 float* __restrict__ lse) {  // [batch, heads, seq_q] or null
     const Head head = head_of_block(q, k, v, o, seq_q, seq_kv, group);
     const ScoreScale score_scale(scale);
     const int warp = threadIdx.x / 32;
@@ -264,6 +265,9 @@ scalar_attention(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_D
         const int row = warp_row + row_lane + ROW_LANES * i;
         if (row < seq_q) {
             const float normaliser = softmax_normaliser(row_sum[i]);
+            if (lse != nullptr && key_lane == 0) {
+                lse_of_block(lse, seq_q)[row] = log_sum_exp(softmax[i].max, row_sum[i], score_scale.log2);
+            }
 #pragma unroll
             for (int c = 0; c < COLS; c += 4) {
                 *reinterpret_cast<uint2*>(&head.o[row * HEAD_DIM + KEY_LANES * c + 4 * key_lane]) =

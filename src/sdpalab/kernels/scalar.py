@@ -81,5 +81,14 @@ SCALAR = CudaKernel(
     reject=_reject,
     numerics=Numerics(probabilities="float32"),
     limits=_limits,
+    knobs={
+        "BLOCK_M": (16, 32, 64),
+        "BLOCK_N": (16, 32, 64),
+        "NUM_WARPS": (2, 4, 8),
+        "VEC_WIDTH": VEC_WIDTHS,
+        "SYNC_POLICY": SYNC_POLICIES,
+        "REDUCE": REDUCTIONS,
+    },
+    lse=True,
     idea="online softmax in registers and shared memory, one scalar multiply-add at a time",
 )

@@ -21,8 +21,8 @@ _OPTIONS = ("num_warps", "num_stages", "maxnreg")
 _WARPS = 4
 """Warps of a block where no knob says so, as Triton has it."""
 
-_TYPES = {"float16": "fp16", "bfloat16": "bf16"}
-"""Element types of problems, by their names in Triton."""
+_TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+"""Element types of buffers, by their names in Triton."""
 
 Argument = str | int | float
 
@@ -46,7 +46,7 @@ class TritonKernel(Kernel):
     configs : sequence of mapping
         Configurations worth having; the first is the default. A knob is a ``constexpr`` parameter, or one of Triton's
         options ``num_warps``, ``num_stages`` and ``maxnreg``.
-    supports, reject, numerics, limits, min_arch, idea
+    supports, reject, numerics, limits, min_arch, only_arch, knobs, lse, idea
         As for :class:`~sdpalab.kernels.kernel.CudaKernel`.
 
     Notes
@@ -67,6 +67,9 @@ class TritonKernel(Kernel):
     numerics: Numerics = field(default_factory=Numerics)
     limits: StaticLimits | Callable[[Problem], StaticLimits] = field(default_factory=StaticLimits)
     min_arch: int = 80
+    only_arch: str = ""
+    knobs: Mapping[str, Sequence[Knob]] = field(default_factory=dict)
+    lse: bool = False
     idea: str = ""
 
     def __post_init__(self) -> None:
@@ -90,7 +93,7 @@ class TritonKernel(Kernel):
             args=args,
             module=self.module(problem, config, args),
         )
-        return LaunchPlan(problem_buffers(problem), (step,))
+        return LaunchPlan(problem_buffers(problem, lse=self.lse), (step,))
 
     def module(self, problem: Problem, config: Config, args: Sequence[Argument]) -> TritonModule:
         """The function with types for its parameters, taken from ``args``, and values for those that are constants.
@@ -150,7 +153,7 @@ class TritonKernel(Kernel):
 
     def _type(self, name: str, value: Argument, problem: Problem) -> str:
         if isinstance(value, str):
-            known = {buffer.name: buffer.dtype for buffer in problem_buffers(problem)}
+            known = {buffer.name: buffer.dtype for buffer in problem_buffers(problem, lse=self.lse)}
             if value not in known:
                 raise UnsupportedProblem(
                     f"kernel {self.name}: argument {name} is the buffer {value!r}, and there are {', '.join(known)}"

@@ -112,7 +112,8 @@ wmma_attention(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_DIM
                const Element* __restrict__ k,  // [batch, heads / group, seq_kv, HEAD_DIM]
                const Element* __restrict__ v,  // [batch, heads / group, seq_kv, HEAD_DIM]
                Element* __restrict__ o,        // [batch, heads, seq_q, HEAD_DIM]
-               int seq_q, int seq_kv, int group, float scale) {
+               int seq_q, int seq_kv, int group, float scale,
+               float* __restrict__ lse) {  // [batch, heads, seq_q] or null
     const Head head = head_of_block(q, k, v, o, seq_q, seq_kv, group);
     const ScoreScale score_scale(scale);
     const int warp_row = threadIdx.x / 32 * TILE;  // of the block
@@ -196,6 +197,9 @@ wmma_attention(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_DIM
 
     const float row_sum = softmax.sum + __shfl_xor_sync(0xffffffffu, softmax.sum, TILE);
     const float normaliser = softmax_normaliser(row_sum);
+    if (lse != nullptr && half == 0 && row < seq_q) {
+        lse_of_block(lse, seq_q)[row] = log_sum_exp(softmax.max, row_sum, score_scale.log2);
+    }
     if (row < seq_q) {
 #pragma unroll
         for (int part = 0; part < HEAD_DIM / OUT_COLS; ++part) {

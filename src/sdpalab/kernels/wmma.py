@@ -58,5 +58,7 @@ WMMA = CudaKernel(
     supports=_supports,
     reject=_reject,
     limits=_limits,
+    knobs={"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64)},
+    lse=True,
     idea="both products on tensor cores through nvcuda::wmma, softmax and rescale through shared memory",
 )

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from sdpalab.errors import UserError
-from sdpalab.kernels.plan import Buffer, TiledMap
+from sdpalab.kernels.plan import Buffer, Gemm, TiledMap
 from sdpalab.run.executor import Array
 from sdpalab.sim import LaunchError, TensorMap
 
-__all__ = ["dtype_of", "same_bytes", "starting_array", "tensor_map"]
+__all__ = ["dtype_of", "multiply", "same_bytes", "starting_array", "tensor_map", "unreleased"]
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -25,7 +26,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def starting_array(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> Array:
-    """The buffer's array at the start: a copy of the input, or ``poison`` in every byte.
+    """The buffer's array at the start: a copy of the input, or ``poison`` in every byte, or zeros of a semaphore.
 
     Raises
     ------
@@ -33,12 +34,12 @@ def starting_array(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> 
         If the input is missing or of another shape or dtype, or the buffer's role is none.
     """
     dtype = dtype_of(buffer.dtype)
-    if buffer.role in ("out", "workspace"):
+    if buffer.role in ("out", "workspace", "semaphore"):
         array: Array = np.empty(buffer.shape, dtype)
-        array.reshape(-1).view(np.uint8)[:] = poison
+        array.reshape(-1).view(np.uint8)[:] = 0 if buffer.role == "semaphore" else poison
         return array
     if buffer.role != "in":
-        raise UserError(f"buffer {buffer.name} has role {buffer.role!r}: it must be in, out or workspace")
+        raise UserError(f"buffer {buffer.name} has role {buffer.role!r}: it must be in, out, workspace or semaphore")
     if buffer.name not in inputs:
         raise UserError(f"no input for buffer {buffer.name}; there are: {', '.join(inputs) or 'none'}")
     given = inputs[buffer.name]
@@ -53,6 +54,42 @@ def tensor_map(tiled: TiledMap, array: Array, where: str) -> TensorMap:
         return TensorMap(array, tiled.box, tiled.swizzle, shape=tiled.shape, strides=tiled.strides)
     except LaunchError as error:
         raise LaunchError(f"{where}, map of buffer {tiled.buffer}: {error}") from None
+
+
+def unreleased(buffers: Sequence[Buffer], arrays: Mapping[str, Array]) -> list[str]:
+    """A sentence for each semaphore that is not zeros after the plan: the next run would find it taken."""
+    found = []
+    for buffer in buffers:
+        values = arrays[buffer.name].reshape(-1)
+        if buffer.role == "semaphore" and values.any():
+            first = int(np.flatnonzero(values)[0])
+            found.append(f"semaphore {buffer.name} is not left as zeros: element {first} is {values[first]}")
+    return found
+
+
+def multiply(gemm: Gemm, arrays: Mapping[str, Array]) -> None:
+    """The product on the host, in float32, into the array of C.
+
+    Raises
+    ------
+    UserError
+        If there is no such buffer, or one has another number of elements than its matrices.
+    """
+    sizes = {gemm.a: (gemm.m, gemm.k), gemm.b: (gemm.k, gemm.n), gemm.c: (gemm.m, gemm.n)}
+    for name, size in sizes.items():
+        if name not in arrays:
+            raise UserError(f"a matrix product names buffer {name!r}; the plan has: {', '.join(arrays)}")
+        if arrays[name].size != gemm.batch * prod(size):
+            raise UserError(
+                f"a matrix product takes {gemm.batch} matrices {size[0]} x {size[1]} from buffer {name}, which has "
+                f"{arrays[name].size} elements"
+            )
+    left = arrays[gemm.a].astype(np.float32).reshape(gemm.batch, gemm.m, gemm.k)
+    right = arrays[gemm.b].astype(np.float32)
+    if gemm.transpose_b:
+        right = right.reshape(gemm.batch, gemm.n, gemm.k).swapaxes(1, 2)
+    out = arrays[gemm.c]
+    out[...] = np.matmul(left, right.reshape(gemm.batch, gemm.k, gemm.n)).astype(out.dtype).reshape(out.shape)
 
 
 def same_bytes(one: Array, other: Array) -> bool:

@@ -26,9 +26,10 @@ class RunResult:
     device : str
         ``simulator sm_89``, or the GPU's name.
     ptx_sha256 : tuple of str
-        Digest of the PTX of each step, in order: the same bytes for every executor.
+        Digest of the PTX of each launch, in order: the same bytes for every executor.
     hazards : tuple of str
-        What the executor found wrong with the run itself: the simulator's checks; on a GPU, writes outside buffers.
+        What the executor found wrong with the run itself: the simulator's checks; on a GPU, writes outside buffers; on
+        both, a semaphore that was not left as zeros.
     changed_inputs : tuple of str
         Input buffers whose bytes are no longer what they were.
     """
@@ -44,5 +45,5 @@ class Executor(Protocol):
     """Runs launch plans. Holds no time: timing is the business of ``measure``."""
 
     def run(self, plan: LaunchPlan, inputs: Mapping[str, Array], *, poison: int = 0xFF) -> RunResult:
-        """Run all steps on copies of ``inputs``; ``out`` and ``workspace`` buffers start filled with ``poison``."""
+        """Run all steps on copies of ``inputs``; ``out`` and ``workspace`` start filled with ``poison``."""
         ...

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
-from sdpalab.build import DEFAULT_ARCH, Build, Cache, build
+from sdpalab.build import Build, Cache, build
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
@@ -28,7 +28,6 @@ __all__ = [
     "Finding",
     "Modes",
     "Sanitized",
-    "default_arch",
     "sanitize_kernel",
     "sanitize_ptx",
     "small_problems",
@@ -186,11 +185,6 @@ def _knob(config: Config, name: str) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def default_arch(kernel: Kernel) -> str:
-    """The architecture of the mission, or the first that the kernel runs on, with the features that only it has."""
-    return DEFAULT_ARCH if kernel.min_arch <= int(DEFAULT_ARCH.removeprefix("sm_")) else f"sm_{kernel.min_arch}a"
-
-
 def sanitize_kernel(
     kernel: Kernel,
     problems: Sequence[Problem],
@@ -212,7 +206,7 @@ def sanitize_kernel(
     modes : Modes, optional
         Default: all schedules, both async modes.
     arch : str, optional
-        Default: :func:`default_arch`.
+        Default: the kernel's own.
     cache : Cache, optional
         Where builds are kept. Default: the user's.
     progress : callable, optional
@@ -226,11 +220,11 @@ def sanitize_kernel(
     """
     modes, collected = modes or Modes(), _Collected(kernel.name, progress)
     config = kernel.default_config if config is None else config
-    arch = arch or default_arch(kernel)
+    arch = arch or kernel.default_arch
     for problem in problems:
         plan, inputs = kernel.launch_plan(problem, config), make_inputs(problem)
         arrays = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
-        builds = [build(step.module, arch, cache=cache) for step in plan.steps if step.module is not None]
+        builds = [build(step.module, arch, cache=cache) for step in plan.launches if step.module is not None]
         names = [f"{made.name}.ptx" for made in builds]
         for options in modes.options(any(b"async" in made.ptx for made in builds)):
             label = f"{problem.label}, {options['schedule']}, {options['async_mode']}"

@@ -7,8 +7,8 @@ from typing import Any
 
 from sdpalab.build import DEFAULT_ARCH, Build, Cache, build
 from sdpalab.errors import UserError
-from sdpalab.kernels.plan import Launch, LaunchPlan, TiledMap
-from sdpalab.run.buffers import same_bytes, starting_array, tensor_map
+from sdpalab.kernels.plan import Gemm, Launch, LaunchPlan, TiledMap
+from sdpalab.run.buffers import multiply, same_bytes, starting_array, tensor_map, unreleased
 from sdpalab.run.executor import Array, RunResult
 from sdpalab.sim import Report, TensorMap, launch
 
@@ -66,8 +66,8 @@ class SimulatedExecutor:
         poison : int
             Byte that fills ``out`` and ``workspace`` buffers; 0xFF makes NaN of every float type.
         builds : sequence of Build, optional
-            One for each step, where that is done already, or a mistake planted in the PTX. Default: each step's module
-            is built here.
+            One for each launch, where that is done already, or a mistake planted in the PTX. Default: each launch's
+            module is built here.
 
         Raises
         ------
@@ -82,8 +82,12 @@ class SimulatedExecutor:
         buffers = {buffer.name: starting_array(buffer, inputs, poison) for buffer in plan.buffers}
         digests: list[str] = []
         hazards: list[str] = []
+        ready = iter(builds or ())
         for number, step in enumerate(plan.steps, 1):
-            built = builds[number - 1] if builds else self._build(step, number)
+            if isinstance(step, Gemm):
+                multiply(step, buffers)
+                continue
+            built = next(ready) if builds else self._build(step, number)
             step = built.completed(step)
             report = launch(
                 built.ptx,
@@ -100,6 +104,7 @@ class SimulatedExecutor:
             digests.append(built.ptx_sha256)
             where = f"step {number}: " if len(plan.steps) > 1 else ""
             hazards += [f"{where}{hazard.message}" for hazard in report.hazards]
+        hazards += unreleased(plan.buffers, buffers)
         return RunResult(
             outputs={buffer.name: buffers[buffer.name] for buffer in plan.buffers if buffer.role == "out"},
             device=self.device,

@@ -1,7 +1,9 @@
 // What one block works on. Every kernel of the ladder has the same parameters and the same grid:
 //
-//   (const Element* q, const Element* k, const Element* v, Element* o, int seq_q, int seq_kv, int group, float scale)
-//   grid = (tiles of query rows, query heads, batch);  group = query heads that share one K/V head.
+//   (const Element* q, const Element* k, const Element* v, Element* o, int seq_q, int seq_kv, int group, float scale,
+//    float* lse)
+//   grid = (tiles of query rows, query heads, batch);  group = query heads that share one K/V head;
+//   lse [batch, query heads, seq_q]: the log-sum-exp of each row, if it is not null.
 #pragma once
 
 #include "dtype.cuh"
@@ -23,6 +25,11 @@ __device__ __forceinline__ Head head_of_block(const Element* q, const Element* k
     const long long q_offset = q_head * seq_q * HEAD_DIM;
     const long long kv_offset = kv_head * seq_kv * HEAD_DIM;
     return Head{q + q_offset, k + kv_offset, v + kv_offset, o + q_offset};
+}
+
+// The block's own head of the log-sum-exp, which is not null: [seq_q].
+__device__ __forceinline__ float* lse_of_block(float* lse, int seq_q) {
+    return lse + (static_cast<long long>(blockIdx.z) * gridDim.y + blockIdx.y) * seq_q;
 }
 
 // The block's tile of query rows. Causal tiles further down have more keys: they go first, so that the last to finish

@@ -76,6 +76,13 @@ __device__ __forceinline__ float ex2_approx_ftz_f32(float x) {
     return y;
 }
 
+// "Floating Point Instructions: lg2". Within 2^-22, absolutely between 0.5 and 2 and relatively elsewhere.
+__device__ __forceinline__ float lg2_approx_ftz_f32(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // "Floating Point Instructions: rcp". 1 ulp.
 __device__ __forceinline__ float rcp_approx_ftz_f32(float x) {
     float y;

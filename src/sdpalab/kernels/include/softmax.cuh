@@ -16,6 +16,7 @@
 constexpr float NEGATIVE_INFINITY = __builtin_bit_cast(float, 0xff800000u);  // NVRTC has no <cmath>
 constexpr float LOWEST_FLOAT = __builtin_bit_cast(float, 0xff7fffffu);
 constexpr float LOG2_E = 1.4426950408889634f;
+constexpr float LN_2 = 0.6931471805599453f;
 
 struct ScoreScale {
     float log2;  // > 0: |scale| * log2(e), or 1 where scale is 0
@@ -37,6 +38,11 @@ __device__ __forceinline__ float softmax_weight(float score, float reference, fl
 // Factor on a row's output; 0 for a row that saw no key.
 __device__ __forceinline__ float softmax_normaliser(float row_sum) {
     return row_sum == 0.0f ? 0.0f : ptx::rcp_approx_ftz_f32(row_sum);
+}
+
+// Natural logarithm of the sum of exp(scale * score) over the keys a row sees; -inf for a row that saw none.
+__device__ __forceinline__ float log_sum_exp(float row_max, float row_sum, float scale_log2) {
+    return (row_max * scale_log2 + ptx::lg2_approx_ftz_f32(row_sum)) * LN_2;
 }
 
 // Statistics of one row over the tiles so far; where lanes share a row, each may keep a sum over its own columns.
