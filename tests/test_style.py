@@ -23,6 +23,7 @@ ROOMS = (
     "judge",
     "testing",
     "measure",
+    "profile",
     "search",
     "evidence",
     "torch_inputs",

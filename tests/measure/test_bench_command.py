@@ -13,7 +13,8 @@ from simulated_clock import Behaviour, SimulatedClock, Work
 
 from sdpalab.build import build
 from sdpalab.cli import main
-from sdpalab.commands.bench import proven_by, show_session
+from sdpalab.commands.bench import show_session
+from sdpalab.commands.green import proven_by
 from sdpalab.evidence.proven import Proof
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.measure.benchmark import CudaDevice, graph_calls

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,8 +21,8 @@ from sdpalab.commands.common import (
     verdict_text,
     write_json,
 )
+from sdpalab.commands.green import green, kernel_for
 from sdpalab.errors import MachineError, UserError
-from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sdpalab.measure.session import Measurement, Session
     from sdpalab.run import GpuExecutor
 
-__all__ = ["bench", "proven_by", "show_session"]
+__all__ = ["bench", "show_session"]
 
 
 def bench(
@@ -68,11 +68,12 @@ def bench(
     problems = [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads) for text in shape or ("mission",)]
     clocks, peers, rule = _clocks(clock), peers_named(peer or ()), StoppingRule(seconds=seconds)
     settings = parse_settings(knobs)
-    kernels = [_kernel(name, problems, settings) for name in kernel or ()]
+    kernels = [kernel_for(name, problems, settings) for name in kernel or ()]
     device = cuda_device()
     executor = _executor(device, needed=bool(kernels))
+    arch = executor.arch if executor else ""
     judged = [
-        _green(console, name, made, config, problems, settings, executor)
+        green(console, name, made, config, problems, settings, arch)
         for name, (made, config) in zip(kernel or (), kernels, strict=True)
     ]
     report = {"kind": "measured", "gpu": device.name, "judged": judged}
@@ -114,21 +115,6 @@ def _clocks(names: Sequence[str] | None) -> list[ClockKind]:
         raise UserError(f"--clock takes {', '.join(kind.value for kind in ClockKind)}: {error}") from None
 
 
-def _kernel(name: str, problems: Sequence[Problem], settings: Mapping[str, str]) -> tuple[Kernel, Config]:
-    """A kernel with its configuration, refused here if it does not take the problems."""
-    from sdpalab.kernels.registry import resolve
-
-    made = resolve(name)
-    if not isinstance(made, Kernel):
-        raise UserError(f"{name} is a Python callable, and bench times what the lab builds; it can be judged")
-    config = made.config_with(settings)
-    for problem in problems:
-        reason = made.reject_reason(problem, config)
-        if reason is not None:
-            raise UserError(reason)
-    return made, config
-
-
 def _executor(device: CudaDevice, *, needed: bool) -> GpuExecutor | None:
     """The executor on torch's device; None where it is not needed and cannot be: then no empty kernel is measured."""
     from sdpalab.run import GpuExecutor
@@ -139,53 +125,6 @@ def _executor(device: CudaDevice, *, needed: bool) -> GpuExecutor | None:
         if needed:
             raise
         return None
-
-
-def proven_by(kernel: Kernel, config: Config, problems: Sequence[Problem], arch: str) -> tuple[str, ...] | None:
-    """The committed records, a GPU's verdicts on the very PTX of each problem; None if there is none for one."""
-    from sdpalab.build import build
-    from sdpalab.evidence.proven import read_proofs
-
-    records: list[str] = []
-    for problem in problems:
-        steps = kernel.launch_plan(problem, config).launches
-        digests = {build(step.module, arch).ptx_sha256 for step in steps if step.module is not None}
-        record = next((proof.record for proof in read_proofs() if digests <= proof.ptx_sha256), None)
-        if record is None:
-            return None
-        records.append(record)
-    return tuple(records)
-
-
-def _green(
-    console: Console,
-    name: str,
-    made: Kernel,
-    config: Config,
-    problems: Sequence[Problem],
-    settings: Mapping[str, str],
-    executor: GpuExecutor | None,
-) -> dict[str, Any]:
-    """GREEN before FAST: a committed verdict, or the simulator's now, as JSON values with ``passed``.
-
-    The simulator judges the twelve cases, with the dtypes and masks that are to be timed. The shapes themselves, often
-    too large for it, are judged by the outputs of the timed calls.
-    """
-    from sdpalab.judge.cases import cases_for
-    from sdpalab.judge.session import judge_candidate
-
-    assert executor is not None
-    records = proven_by(made, config, problems, executor.arch)
-    if records is not None:
-        return {"kernel": made.name, "config": str(config), "passed": True, "proven_by": list(records)}
-    kinds = sorted({(problem.dtype, problem.causal) for problem in problems})
-    specs = [spec for dtype, causal in kinds for spec in cases_for("quick", dtype=dtype, causal=causal)]
-    with progress_console().status(f"judging {name} on the simulator"):
-        verdict = judge_candidate(name, specs, device="sim", arch=executor.arch, config=settings, until_failure=True)
-    if not verdict.passed:
-        line = f"{made.name} is {verdict.status.value} on the simulator, so nothing is timed: {verdict.reason}"
-        console.print(verdict_text(False, line), soft_wrap=True)
-    return verdict.to_dict()
 
 
 def show_session(console: Console, device: str, problem: Problem, kind: ClockKind, session: Session) -> dict[str, Any]:

@@ -1,0 +1,118 @@
+"""Runs Nsight Compute on one run of a launch plan. Clocks are left as they are, caches too unless asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sdpalab.errors import MachineError
+from sdpalab.problem import Problem
+
+__all__ = ["NCU_OPTIONS", "profile_command", "run_ncu"]
+
+NCU_OPTIONS = (
+    "--set=full",
+    "--clock-control=none",
+    "--profile-from-start=off",  # the target says when: between cuProfilerStart and cuProfilerStop
+    "--target-processes=application-only",
+    "--force-overwrite",
+)
+"""Of every run; ``--cache-control`` is ``none`` (the inputs stay in L2) or ``all`` (each replay begins cold)."""
+
+SECONDS = 300.0
+_PLACES = "/usr/local/cuda/bin"
+
+
+def profile_command(
+    kernel: str, problem: Problem, settings: Mapping[str, str], report: Path, *, cold: bool = False
+) -> list[str]:
+    """The command that profiles one run of a kernel's plan into ``report`` (``.ncu-rep``).
+
+    Parameters
+    ----------
+    kernel : str
+        A registry name, or ``FILE.py[:NAME]``.
+    problem : Problem
+    settings : mapping of str to str
+        Knobs that differ from the default configuration.
+    report : Path
+    cold : bool
+        Empty the caches before each of ncu's replays.
+
+    Raises
+    ------
+    MachineError
+        If there is no ``ncu``.
+    """
+    order = json.dumps({"kernel": kernel, "problem": problem.to_dict(), "settings": dict(settings)})
+    cache = f"--cache-control={'all' if cold else 'none'}"
+    target = [sys.executable, "-m", "sdpalab.profile.target", order]
+    return [_ncu(), *NCU_OPTIONS, cache, f"--export={report}", *target]
+
+
+def run_ncu(command: Sequence[str], report: Path) -> str:
+    """Profile, and return the raw page of the report as CSV.
+
+    Raises
+    ------
+    MachineError
+        If ncu may not read the counters, fails, or profiles nothing; with what it said.
+    """
+    said = _run(command)
+    if not report.is_file():
+        raise MachineError(f"ncu wrote no report: {_last(said)}")
+    return _run([command[0], "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"])
+
+
+def _ncu() -> str:
+    path = shutil.which("ncu") or shutil.which("ncu", path=_PLACES)
+    if path is None:
+        raise MachineError(
+            "ncu (Nsight Compute) is not installed: it comes with the CUDA toolkit; without it 'sdpalab bench' still "
+            "times kernels, and the simulator still counts their instructions"
+        )
+    return path
+
+
+def _run(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(
+            list(command),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=SECONDS,
+            env=_environment(),
+        )
+    except subprocess.TimeoutExpired:
+        raise MachineError(f"ncu did not end within {SECONDS:.0f} s") from None
+    except OSError as error:
+        raise MachineError(f"ncu cannot be run: {error.strerror}") from None
+    said = done.stdout + done.stderr
+    if "ERR_NVGPUCTRPERM" in said:
+        raise MachineError(
+            "ncu may not read the GPU's performance counters (ERR_NVGPUCTRPERM): run as root, or load the driver with "
+            "NVreg_RestrictProfilingToAdminUsers=0"
+        )
+    if done.returncode or "No kernels were profiled" in said:
+        raise MachineError(f"ncu failed with exit code {done.returncode}: {_last(said)}")
+    return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    """This process's own, in which the target finds the lab wherever it lies."""
+    lab = str(Path(__file__).resolve().parents[2])
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (lab, os.environ.get("PYTHONPATH", ""))))}
+
+
+def _last(said: str) -> str:
+    """The last thing that ncu called an error, or else its last line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("==ERROR==")]
+    return (errors or lines or ["it said nothing"])[-1]

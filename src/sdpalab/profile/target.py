@@ -1,0 +1,51 @@
+"""The process that ncu watches: one run of a kernel's plan between ``cuProfilerStart`` and ``cuProfilerStop``.
+
+``python -m sdpalab.profile.target ORDER``, with the order that :func:`sdpalab.profile.ncu.profile_command` writes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from sdpalab.inputs import make_inputs
+from sdpalab.kernels.kernel import Kernel
+from sdpalab.kernels.registry import resolve
+from sdpalab.problem import Problem
+
+__all__ = ["main"]
+
+WARM_UP = 3
+
+
+def main(order: str) -> None:
+    """Prepare the plan on torch's current GPU, run it a few times, and then once for the profiler."""
+    import torch
+    from cuda.bindings import driver
+
+    from sdpalab.judge.tensors import to_torch
+    from sdpalab.run import GpuExecutor
+
+    told = json.loads(order)
+    kernel = resolve(told["kernel"])
+    assert isinstance(kernel, Kernel), "the command line refuses callables"
+    problem = Problem(**told["problem"])
+    plan = kernel.launch_plan(problem, kernel.config_with(told["settings"]))
+    device = torch.device("cuda", torch.cuda.current_device())
+    inputs = make_inputs(problem)
+    buffers = {name: to_torch(array).to(device) for name, array in vars(inputs).items()}
+    for buffer in plan.buffers:
+        if buffer.name not in buffers:
+            buffers[buffer.name] = torch.zeros(buffer.shape, dtype=getattr(torch, buffer.dtype), device=device)
+    prepared = GpuExecutor(device.index).prepare(plan, buffers)
+    for _ in range(WARM_UP):
+        prepared.launch(torch.cuda.current_stream().cuda_stream)
+    torch.cuda.synchronize()
+    driver.cuProfilerStart()
+    prepared.launch(torch.cuda.current_stream().cuda_stream)
+    torch.cuda.synchronize()
+    driver.cuProfilerStop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
