@@ -79,7 +79,7 @@ def test_the_command_measures_peers_and_says_who_is_missing(capsys: pytest.Captu
     assert "torch cudnn: FAILED" in shown
     assert "not measured: sage: the package sageattention is not installed" in shown
     written = json.loads((tmp_path / "out.json").read_text())
-    assert written["kind"] == "measured"
+    assert (written["record"], written["kind"], written["gpu"]) == ("bench", "measured", "a CPU")
     (result,) = written["results"]
     found = {each["name"]: each for each in result["measurements"]}
     assert found["torch"]["status"] == found["torch math"]["status"] == "MEASURED"
@@ -143,8 +143,8 @@ def test_a_committed_verdict_from_a_gpu_counts_for_its_ptx_only(monkeypatch: pyt
     digest = build(step.module, "sm_89").ptx_sha256
     proof = Proof("scalar", "", "NVIDIA L4", "sm_89", frozenset({digest}), frozenset({problem}), "l4/scalar.json")
     asked = (kernel, kernel.default_config, [problem], "sm_89")
-    monkeypatch.setattr("sdpalab.evidence.proven.read_proofs", lambda: (proof,))
+    monkeypatch.setattr("sdpalab.evidence.proven.read_proofs", lambda *_: (proof,))
     assert proven_by(*asked) == ("l4/scalar.json",)
     assert proven_by(kernel, kernel.default_config, [problem, problem.with_(causal=True)], "sm_89") is None
-    monkeypatch.setattr("sdpalab.evidence.proven.read_proofs", lambda: ())
+    monkeypatch.setattr("sdpalab.evidence.proven.read_proofs", lambda *_: ())
     assert proven_by(*asked) is None

@@ -21,7 +21,7 @@ from sdpalab.commands.common import (
     verdict_text,
     write_json,
 )
-from sdpalab.commands.green import green, kernel_for
+from sdpalab.commands.green import VerdictsOption, green, kernel_for
 from sdpalab.errors import MachineError, UserError
 from sdpalab.problem import Problem
 
@@ -56,9 +56,11 @@ def bench(
     cold: Annotated[bool, typer.Option("--cold", help="Inputs in DRAM, not in L2.")] = False,
     knobs: SetOption = None,
     seconds: Annotated[float, typer.Option(metavar="S", help="Most seconds for one shape and clock.")] = 10.0,
+    verdicts: VerdictsOption = None,
     json: JsonOption = None,
 ) -> int:
     """Time kernels and peers on the GPU: interleaved, outputs checked, with intervals and verdicts."""
+    from sdpalab.evidence.measured import bench_record
     from sdpalab.measure.benchmark import benchmark, cuda_device
     from sdpalab.measure.peers import peers_named, select
     from sdpalab.measure.samples import L2State
@@ -73,12 +75,11 @@ def bench(
     executor = _executor(device, needed=bool(kernels))
     arch = executor.arch if executor else ""
     judged = [
-        green(console, name, made, config, problems, settings, arch)
+        green(console, name, made, config, problems, settings, arch, verdicts)
         for name, (made, config) in zip(kernel or (), kernels, strict=True)
     ]
-    report = {"kind": "measured", "gpu": device.name, "judged": judged}
     if not all(found["passed"] for found in judged):
-        write_json(json, {**report, "results": []})
+        write_json(json, bench_record(device.name, judged, []).model_dump(mode="json"))
         return 1
     results: list[dict[str, Any]] = []
     good = True
@@ -100,7 +101,7 @@ def bench(
             good &= all(session.of(made.name).summary is not None for made, _ in kernels)
         for reason in chosen.refused:
             console.print(f"not measured: {reason}", soft_wrap=True)
-    write_json(json, {**report, "results": results})
+    write_json(json, bench_record(device.name, judged, results).model_dump(mode="json"))
     if not any(found["summary"] for result in results for found in result["measurements"]):
         raise MachineError("nothing could be measured: the reasons are above")
     return 0 if good else 1

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
 from sdpalab.commands.common import progress_console, verdict_text
@@ -12,7 +14,12 @@ from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import Problem
 
-__all__ = ["green", "kernel_for", "proven_by"]
+__all__ = ["VerdictsOption", "green", "kernel_for", "proven_by"]
+
+VerdictsOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Records of verdicts from this GPU, beside the committed ones: DIR/*/*.json."),
+]
 
 
 def kernel_for(name: str, problems: Sequence[Problem], settings: Mapping[str, str]) -> tuple[Kernel, Config]:
@@ -30,16 +37,22 @@ def kernel_for(name: str, problems: Sequence[Problem], settings: Mapping[str, st
     return made, config
 
 
-def proven_by(kernel: Kernel, config: Config, problems: Sequence[Problem], arch: str) -> tuple[str, ...] | None:
-    """The committed records, a GPU's verdicts on the very PTX of each problem; None if there is none for one."""
+def proven_by(
+    kernel: Kernel, config: Config, problems: Sequence[Problem], arch: str, more: Path | None = None
+) -> tuple[str, ...] | None:
+    """The records of a GPU's verdicts on the very PTX of each problem; None if there is none for one.
+
+    Those that are committed, and what lies in the folders of ``more``.
+    """
     from sdpalab.build import build
     from sdpalab.evidence.proven import read_proofs
 
+    proofs = (*read_proofs(), *(read_proofs(more) if more else ()))
     records: list[str] = []
     for problem in problems:
         steps = kernel.launch_plan(problem, config).launches
         digests = {build(step.module, arch).ptx_sha256 for step in steps if step.module is not None}
-        record = next((proof.record for proof in read_proofs() if digests <= proof.ptx_sha256), None)
+        record = next((proof.record for proof in proofs if digests <= proof.ptx_sha256), None)
         if record is None:
             return None
         records.append(record)
@@ -54,8 +67,9 @@ def green(
     problems: Sequence[Problem],
     settings: Mapping[str, str],
     arch: str,
+    verdicts: Path | None = None,
 ) -> dict[str, Any]:
-    """GREEN before FAST: a committed verdict, or the simulator's now, as JSON values with ``passed``.
+    """GREEN before FAST: a recorded verdict, or the simulator's now, as JSON values with ``passed``.
 
     The simulator judges the twelve cases, with the dtypes and masks that are to be timed. The shapes themselves, often
     too large for it, are judged by the outputs of the timed calls.
@@ -63,7 +77,7 @@ def green(
     from sdpalab.judge.cases import cases_for
     from sdpalab.judge.session import judge_candidate
 
-    records = proven_by(made, config, problems, arch)
+    records = proven_by(made, config, problems, arch, verdicts)
     if records is not None:
         return {"kernel": made.name, "config": str(config), "passed": True, "proven_by": list(records)}
     kinds = sorted({(problem.dtype, problem.causal) for problem in problems})

@@ -22,7 +22,7 @@ from sdpalab.commands.common import (
     verdict_text,
     write_json,
 )
-from sdpalab.commands.green import green, kernel_for
+from sdpalab.commands.green import VerdictsOption, green, kernel_for
 from sdpalab.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def profile(
     cold: Annotated[bool, typer.Option("--cold", help="Empty the caches before each replay.")] = False,
     knobs: SetOption = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the report and its table go.")] = Path("out/profile"),
+    verdicts: VerdictsOption = None,
     json: JsonOption = None,
 ) -> int:
     """Profile a kernel with Nsight Compute, and say what limits it; clocks are left as they are."""
@@ -57,7 +58,7 @@ def profile(
     report = _folder(out) / f"{made.name}.ncu-rep"
     command = profile_command(kernel, problem, settings, report.resolve(), cold=cold)
     arch = GpuExecutor(device.torch.index).arch
-    judged = green(console, kernel, made, config, [problem], settings, arch)
+    judged = green(console, kernel, made, config, [problem], settings, arch, verdicts)
     told: dict[str, Any] = {
         "kind": "measured",
         "gpu": device.name,

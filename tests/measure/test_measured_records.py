@@ -1,0 +1,89 @@
+"""Records of times: what ``bench --json`` writes is read back, and believed only if its samples say so."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from simulated_clock import Behaviour, SimulatedClock, Work
+
+from sdpalab.commands.bench import show_session
+from sdpalab.errors import MachineError
+from sdpalab.evidence.measured import bench_record, read_times
+from sdpalab.measure.samples import ClockKind
+from sdpalab.measure.session import Session, measure
+from sdpalab.measure.stopping import StoppingRule
+from sdpalab.problem import MISSION
+
+
+def a_session() -> Session:
+    clock = SimulatedClock(Behaviour(), 0)
+    subjects = [
+        Work("torch", 40.9).subject(),
+        Work("flash", 12.0).subject(),
+        Work("wrong", 1.0, lambda out, _: out.fill(0.0)).subject(),
+    ]
+    return measure(subjects, clock, StoppingRule(least=20, most=20, seconds=1e9), now=clock.now)
+
+
+def record(folder: Path, change: Any = None) -> Path:
+    result = show_session(Console(file=io.StringIO()), "a GPU", MISSION, ClockKind.GPU, a_session())
+    data = bench_record("a GPU", [], [result]).model_dump(mode="json")
+    if change:
+        change(data)
+    path = folder / "a-gpu" / "mission.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    record(tmp_path)
+    times = {time.subject: time for time in read_times(tmp_path)}
+    assert set(times) == {"torch", "flash"}  # what has no time is in the record, and has none here
+    session = a_session()
+    for name, time in times.items():
+        assert time.summary == session.of(name).summary
+        assert (time.problem, time.gpu, time.clock, time.record) == (MISSION, "a GPU", "gpu", "a-gpu/mission.json")
+
+
+def test_a_record_names_its_environment_and_no_host(tmp_path: Path) -> None:
+    data = json.loads(record(tmp_path).read_text())
+    assert data["environment"]["python"]
+    assert data["kind"] == "measured"
+    assert str(Path.home()) not in json.dumps(data)
+
+
+def faster(data: Any) -> None:
+    data["results"][0]["measurements"][1]["summary"]["median_us"] = 2.0
+
+
+def fewer(data: Any) -> None:
+    data["results"][0]["measurements"][0]["samples"]["times_us"].pop()
+
+
+def more(data: Any) -> None:
+    data["opinion"] = "fast"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"), [(faster, "not that of its samples"), (fewer, "not that of its samples"), (more, "opinion")]
+)
+def test_a_record_that_was_changed_is_refused(tmp_path: Path, change: Any, reason: str) -> None:
+    record(tmp_path, change)
+    with pytest.raises(MachineError, match=reason):
+        read_times(tmp_path)
+
+
+def test_other_records_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "campaigns").mkdir()
+    (tmp_path / "campaigns" / "fuzz.json").write_text('{"campaign": "fuzz"}')
+    assert read_times(tmp_path) == ()
+
+
+def test_what_is_committed_is_legal() -> None:
+    assert isinstance(read_times(), tuple)

@@ -1,0 +1,196 @@
+"""The modelled time against examples that are worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from sdpalab.build.sass import Instruction
+from sdpalab.errors import UserError
+from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan
+from sdpalab.measure.modelled import (
+    StepWork,
+    gemm_work,
+    launch_work,
+    loop_issue_share,
+    modelled,
+    wave_efficiency,
+)
+from sdpalab.measure.speed_of_light import Gpu, gpu_named
+from sdpalab.sim.counters import Counters, InstructionCount
+
+# 10 SMs at 1 GHz: a microsecond is 1000 clocks of each, and the tensor peak is 100 FLOP a clock and SM.
+TOY = Gpu("toy", "sm_89", 10, 1000, 1.0, 2.0, 100, 1, 16, 64, None, (), "made up for this test")
+
+
+# ---- wave efficiency -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+def test_64_equal_tiles_on_58_sms_take_the_time_of_two(blocks: int) -> None:
+    assert wave_efficiency([7] * 64, blocks, 58) == pytest.approx(64 / 116)
+
+
+@pytest.mark.parametrize(
+    ("by_cta", "blocks", "sms", "share"),
+    [
+        ([5] * 8, 1, 4, 1.0),
+        ([5] * 9, 1, 4, 9 / 12),
+        ([3], 2, 4, 1 / 4),
+        ([4, 2, 2], 1, 2, 1.0),  # the third follows the second
+        ([1, 2, 3], 1, 2, 6 / 8),  # the third follows the first: ends at 4
+        ([1, 2, 3], 2, 2, 6 / 8),  # the third shares the SM of the first from the start: ends at 4 too
+        ([2, 9, 2, 2, 3], 2, 2, 18 / 22),  # SM 0 has 2, 2 and then, at 4, 3; SM 1 has 9 and 2 until 11
+        ([0, 0], 1, 2, 1.0),
+    ],
+)
+def test_wave_efficiency_by_hand(by_cta: list[int], blocks: int, sms: int, share: float) -> None:
+    assert wave_efficiency(by_cta, blocks, sms) == pytest.approx(share)
+
+
+def test_the_next_cta_starts_where_one_ends_first() -> None:
+    """Two residents each: SM 0 holds 4 and 4 (both end at 8), SM 1 holds 6 and 1 (the 1 ends at 2): 9 goes there."""
+    # SM 1: 6 has had 1 at time 2, then shares with 9: it ends at 2 + 2 * 5 = 12, and 9 has had 5: ends at 16.
+    assert wave_efficiency([4, 6, 4, 1, 9], 2, 2) == pytest.approx(24 / 32)
+
+
+def test_work_that_the_kernel_balances_itself_fills_the_gpu() -> None:
+    """512 chunks on 116 CTAs, two an SM: 48 of them take 5 and lie on 48 SMs, beside one that takes 4."""
+    chunks = [512 // 116 + (number < 512 % 116) for number in range(116)]
+    assert wave_efficiency(chunks, 2, 58) == pytest.approx(512 / (58 * 9))
+
+
+@pytest.mark.parametrize(("by_cta", "blocks", "sms"), [([], 1, 1), ([1], 0, 1), ([1], 1, 0)])
+def test_there_must_be_something_to_place(by_cta: list[int], blocks: int, sms: int) -> None:
+    with pytest.raises(ValueError, match="there must be"):
+        wave_efficiency(by_cta, blocks, sms)
+
+
+# ---- resources -------------------------------------------------------------------------------------------------------
+
+
+def test_each_resource_by_hand_and_the_longest_binds() -> None:
+    work = StepWork(
+        name="k",
+        tensor_flops={"fp16": 2_000_000, "fp8": 2_000_000},  # 2 us and 1 us
+        warp_instructions=80_000,  # at 40 a clock: 2 us
+        special_lanes=16_000,  # at 160 a clock: 0.1 us
+        wavefronts=25_000,  # at 10 a clock: 2.5 us
+        l2_bytes=640_000,  # at 640 a clock: 1 us
+        dram_bytes=2**20 + 50_000,  # beyond 1 MiB of L2, at 100 GB/s: 0.5 us
+        by_cta=(1,) * 12,  # the time of two on 10 SMs: 60%
+    )
+    (step,) = modelled([work], TOY).steps
+    expected = {"tensor": 3.0, "issue": 2.0, "exp": 0.1, "shared": 2.5, "l2": 1.0, "dram": 0.5}
+    assert {each.name: each.microseconds for each in step.resources} == pytest.approx(expected)
+    assert (step.binds, step.microseconds) == ("tensor", pytest.approx(3.0 / 0.6))
+    assert step.issue_share == pytest.approx(2 / 3)
+
+
+def test_dram_binds_from_cold_and_does_not_wait_for_the_last_wave() -> None:
+    work = StepWork("k", warp_instructions=4_000, dram_bytes=2**20, by_cta=(1,))
+    (warm,), (cold,) = modelled([work], TOY).steps, modelled([work], TOY, cold=True).steps
+    assert (warm.binds, warm.microseconds) == ("issue", pytest.approx(1.0))  # one of ten SMs works
+    assert (cold.binds, cold.microseconds) == ("dram", pytest.approx(2**20 / 1e5))
+    assert warm.issue_share is None
+
+
+def test_steps_follow_one_another() -> None:
+    time = modelled([StepWork("a", wavefronts=10_000), StepWork("b", l2_bytes=1_280_000)], TOY)
+    assert time.microseconds == pytest.approx(1 + 2)
+    assert time.longest.name == "b"
+    plain = time.to_dict()
+    assert (plain["kind"], plain["gpu"], plain["binds"]) == ("modelled", "toy", "l2")
+    assert plain["microseconds"] == pytest.approx(3)
+
+
+def test_a_gpu_without_the_unit_or_the_room_is_refused() -> None:
+    with pytest.raises(UserError, match="A100 SXM has no fp8 tensor unit"):
+        modelled([StepWork("k", {"fp8": 1})], gpu_named("A100"))
+    with pytest.raises(UserError, match="k: no block of it fits on an SM of toy"):
+        modelled([StepWork("k", blocks_per_sm=0)], TOY)
+
+
+# ---- where work comes from -------------------------------------------------------------------------------------------
+
+
+def counters(*texts: str) -> Counters:
+    made = [
+        InstructionCount(pc, pc, "", text, "tensor" if "mma" in text else "special", lanes=64, warps=2)
+        for pc, text in enumerate(texts)
+    ]
+    for each in made:
+        each.tensor_flops = 2 * 4096 if "mma" in each.text else 0
+    return Counters(made, compulsory_read_bytes=64, compulsory_write_bytes=32, by_cta=[3, 1])
+
+
+def test_products_are_counted_by_the_type_of_their_operands() -> None:
+    work = launch_work(
+        "k",
+        counters(
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+            "wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32",
+            "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32",
+            "ex2.approx.ftz.f32",
+        ),
+        blocks_per_sm=2,
+    )
+    assert work.tensor_flops == {"fp16": 16384, "fp8": 8192}
+    assert (work.warp_instructions, work.special_lanes, work.dram_bytes) == (8, 64, 96)
+    assert (work.by_cta, work.blocks_per_sm) == ((3, 1), 2)
+
+
+@pytest.mark.parametrize("types", ["f32.tf32.tf32.f32", "s32.s8.s8.s32", "f64.f64.f64.f64", "s32.b1.b1.s32"])
+def test_a_type_without_a_peak_is_refused(types: str) -> None:
+    with pytest.raises(UserError, match="no peak rate is known for mma"):
+        launch_work("k", counters(f"mma.sync.aligned.m16n8k8.row.col.{types} {{%f1}}"), 1)
+
+
+def test_a_library_product_moves_each_matrix_once() -> None:
+    plan = LaunchPlan(
+        (
+            Buffer("q", (2, 8, 4), "float16", "in"),
+            Buffer("k", (2, 16, 4), "float16", "in"),
+            Buffer("s", (2, 8, 16), "float32", "workspace"),
+        ),
+        (Gemm("q", "k", "s", batch=2, m=8, n=16, k=4, transpose_b=True),),
+    )
+    work = gemm_work(plan.steps[0], plan)  # type: ignore[arg-type]
+    assert work.tensor_flops == {"fp16": 2 * 2 * 8 * 16 * 4}
+    assert work.l2_bytes == work.dram_bytes == 2 * (2 * 8 * 4 + 2 * 16 * 4 + 4 * 8 * 16)
+    assert modelled([work], TOY).steps[0].wave_efficiency == 1.0
+
+
+# ---- the machine code ------------------------------------------------------------------------------------------------
+
+
+def loop(*opcodes: str, inner: tuple[int, int] | None = None) -> tuple[Instruction, ...]:
+    """A loop of these opcodes, which the last closes; ``inner`` are the first and the last of a loop in it."""
+    targets = {len(opcodes) - 1: 0} | ({inner[1]: 16 * inner[0]} if inner else {})
+    return tuple(Instruction(16 * place, opcode, targets.get(place)) for place, opcode in enumerate(opcodes))
+
+
+@pytest.mark.parametrize(
+    ("opcode", "flops"),
+    [
+        ("HMMA.16816.F32", 2 * 16 * 8 * 16),
+        ("HMMA.1688.F32", 2 * 16 * 8 * 8),
+        ("QMMA.16832.F32.E4M3.E4M3", 16 * 8 * 32),  # twice the rate
+        ("HGMMA.64x64x16.F32", 2 * 64 * 64 * 16 // 4),
+        ("QGMMA.64x128x32.F32.E4M3.E4M3", 64 * 128 * 32 // 4),
+    ],
+)
+def test_the_issue_share_of_a_loop_by_hand(opcode: str, flops: int) -> None:
+    share = loop_issue_share(loop(opcode, "FFMA", "MUFU.EX2", "BRA"), TOY)
+    assert share == pytest.approx((4 / 4) / (flops / 100))  # one clock of issue; 100 FLOP a clock
+
+
+def test_a_loop_that_waits_inside_counts_its_wait_once_and_one_that_computes_inside_is_not_known() -> None:
+    code = ("HMMA.16816.F32", "SYNCS.PHASECHK", "BRA", "LDSM.16.M88.4", "BRA")
+    assert loop_issue_share(loop(*code, inner=(1, 2)), TOY) == loop_issue_share(loop(*code), TOY)
+    assert loop_issue_share(loop(*code[:4], "BRA", "BRA", inner=(3, 4)), TOY) is None
+    assert loop_issue_share(loop("FFMA", "BRA"), TOY) is None
+
+
+def test_a_shape_that_is_not_known_is_an_error() -> None:
+    with pytest.raises(UserError, match=r"the shape of HMMA\.F32 is not known"):
+        loop_issue_share(loop("HMMA.F32", "BRA"), TOY)
