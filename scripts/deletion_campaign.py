@@ -98,7 +98,7 @@ def subject(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) ->
     cases = []
     for problem in problems or [each for each in small_problems(kernel, config) if not each.causal]:
         made = make_inputs(problem)
-        cases.append((problem, kernel.launch_plan(problem, config), {"q": made.q, "k": made.k, "v": made.v}))
+        cases.append((problem, kernel.launch_plan(problem, config, lse=kernel.lse), {"q": made.q, "k": made.k, "v": made.v}))
     return Subject(kernel, config, kernel.default_arch, tuple(cases))
 
 

@@ -4,32 +4,61 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from sdpalab.commands.building import build_kernel
-from sdpalab.kernels.registry import KERNELS
+from sdpalab.build import build, resources
+from sdpalab.kernels.registry import KERNELS, needs
+from sdpalab.measure import gpu_named
+from sdpalab.measure.counted import arch_on
 from sdpalab.problem import MISSION
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+REMEDY = "run python scripts/ladder_record.py, then python scripts/readme_tables.py --write"
 
 
-def test_the_ladder_has_every_kernel_in_order() -> None:
-    assert re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)[: len(KERNELS)] == list(KERNELS)
+@pytest.fixture(scope="module")
+def readme_tables(load_script: Callable[[str], ModuleType]) -> ModuleType:
+    return load_script("readme_tables")
+
+
+def test_the_ladder_has_every_kernel_in_order(readme_tables: ModuleType) -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", README.partition("<!-- table: ladder -->")[2], re.MULTILINE)
+    assert rows == list(KERNELS), f"README's ladder must have each kernel: {REMEDY}"
+
+
+def test_the_tables_are_those_of_the_records(readme_tables: ModuleType) -> None:
+    made = readme_tables.tables()
+    for page in readme_tables.PAGES:
+        text = (ROOT / page).read_text()
+        assert text == readme_tables.filled(text, made), f"{page}: run python scripts/readme_tables.py --write"
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_the_ladders_figures_are_those_of_the_cubin(name: str) -> None:
+def test_the_record_of_the_ladder_is_of_the_kernel_as_it_is(name: str, readme_tables: ModuleType) -> None:
+    if (reason := needs(name)) is not None:
+        pytest.skip(reason)
     kernel = KERNELS[name]
-    (step,) = build_kernel(kernel, kernel.default_config, [MISSION], "sm_89")
-    used = step.resources
-    share = f"{used.tensor_share:.1%}" if used.tensor_share else "none"
-    figures = (used.registers, used.shared_bytes, used.spill_bytes, used.blocks_per_sm, share)
-    row = f"| `{name}` | {kernel.idea} | " + " | ".join(map(str, figures)) + " |"
-    assert row in README.splitlines(), f"README.md must say: {row}"
+    record, ladder = readme_tables.newest()
+    rungs = {rung["kernel"]: rung for rung in ladder["rungs"]}
+    assert name in rungs, f"{record} has no kernel {name}: {REMEDY}"
+    rung = rungs[name]
+    stale = f"{record} is not of the {name} that there is now: {REMEDY}"
+    assert (rung["idea"], rung["config"]) == (kernel.idea, str(kernel.default_config)), stale
+    archs = {gpu: arch_on(kernel, gpu_named(gpu)) for gpu in readme_tables.GPUS}
+    assert {gpu: on["arch"] for gpu, on in rung["on"].items()} == {gpu: arch for gpu, arch in archs.items() if arch}, (
+        stale
+    )
+    launches = kernel.launch_plan(MISSION).launches
+    for on in rung["on"].values():
+        recorded = [step["resources"] for step in on["steps"] if "resources" in step]
+        used = [resources(build(launch.module, on["arch"]), launch).to_dict() for launch in launches if launch.module]
+        assert used == recorded, stale
 
 
 def test_every_command_that_there_is_and_no_other_is_listed() -> None:

@@ -22,7 +22,7 @@ from sdpalab.evidence.proven import Proof, ProvenKernel
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.problem import Problem
 from sdpalab.run.gpu_launch import arch_of
-from sdpalab.torch_ops import _launch
+from sdpalab.torch_kernels import launch
 
 Tensor = torch.Tensor
 Trio = tuple[Tensor, Tensor, Tensor]
@@ -318,7 +318,7 @@ def test_a_kernel_is_launched_on_torchs_stream() -> None:
     proof = Proof("flash", "", "", arch, frozenset(), frozenset(), "")
     q, k, v = (tensor.cuda() for tensor in qkv(q=problem.q_shape, k=problem.kv_shape, dtype=torch.float16))
     with torch.cuda.stream(torch.cuda.Stream()):
-        found = _launch(ProvenKernel(proof, plan, builds), q, k, v)
+        found = launch(ProvenKernel(proof, plan, builds), q, k, v)["o"]
         torch.cuda.current_stream().synchronize()
     exact = functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True, enable_gqa=True)
     assert (found.double() - exact).abs().max() < 2e-3

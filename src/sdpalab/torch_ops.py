@@ -14,26 +14,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as functional
 
 from sdpalab.errors import UserError
-from sdpalab.problem import Problem, ProblemError
 from sdpalab.torch_inputs import check_together, shape_reason, unfit_reason
+from sdpalab.torch_kernels import launch, proven
 
-if TYPE_CHECKING:
-    from sdpalab.evidence.proven import ProvenKernel
-    from sdpalab.run import GpuExecutor
-
-__all__ = ["Explanation", "explain", "no_fallback", "scaled_dot_product_attention"]
+__all__ = ["Explanation", "explain", "fall_back", "no_fallback", "scaled_dot_product_attention"]
 
 Tensor = torch.Tensor
-
-_ALIGNMENT = 16
-"""Bytes: the kernels copy in chunks of so many, so a tensor must begin at a multiple of it."""
 
 
 @dataclass(frozen=True)
@@ -126,12 +118,12 @@ def scaled_dot_product_attention(
     reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
     # A compiled graph asks for the proof when it runs: the records cannot be read while it is traced.
     if reason is None and not torch.compiler.is_compiling():
-        found, why = _proven(q, k, v, is_causal, scale)
+        found, why = proven(q, k, v, is_causal, scale)
         reason = why if found is None else None
     if reason is None:
         return torch.ops.sdpalab.attention(q, k, v, is_causal, scale)  # type: ignore[no-any-return]
     if not torch.compiler.is_compiling():
-        _fall_back(reason)
+        fall_back(reason)
     elif _somebody_refuses:
         q = torch.ops.sdpalab.fall_back(q, reason)
     return functional.scaled_dot_product_attention(
@@ -148,8 +140,12 @@ def explain(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    *,
+    lse: bool = False,
 ) -> Explanation:
     """What :func:`scaled_dot_product_attention` would run for these arguments, and why; it runs nothing.
+
+    With ``lse`` what :func:`~sdpalab.torch_lse.attention_with_lse` would run.
 
     Raises
     ------
@@ -160,52 +156,14 @@ def explain(
     reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
     if reason is not None:
         return Explanation(None, reason)
-    found, why = _proven(q, k, v, is_causal, scale)
+    found, why = proven(q, k, v, is_causal, scale, lse=lse)
     return Explanation(None if found is None else found.proof.kernel, why)
 
 
-def _fall_back(reason: str) -> None:
+def fall_back(reason: str) -> None:
     """Raises UserError where falling back is not allowed."""
     if not _mode.fallback:
         raise UserError(f"no proven kernel computes this, and falling back to torch is disabled: {reason}")
-
-
-# --- what is proven ---------------------------------------------------------------------------------------------------
-
-
-def _proven(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None) -> tuple[ProvenKernel | None, str]:
-    """The proven kernel that computes this on its GPU, or None; and why."""
-    from sdpalab.evidence.proven import proven_kernel
-
-    if any(given.data_ptr() % _ALIGNMENT for given in (q, k, v)):
-        return None, f"a tensor does not begin at a multiple of {_ALIGNMENT} bytes"
-    batch, heads, seq_q, head_dim = q.shape
-    dtype = str(q.dtype).removeprefix("torch.")
-    sizes = {"kv_heads": k.shape[1], "seq_kv": k.shape[2]}
-    try:
-        problem = Problem(batch, heads, seq_q, head_dim, **sizes, dtype=dtype, causal=is_causal, scale=scale)
-    except ProblemError as error:
-        return None, str(error)
-    return proven_kernel(problem, torch.cuda.get_device_name(q.device))
-
-
-@cache
-def _executor(ordinal: int, arch: str) -> GpuExecutor:
-    from sdpalab.run import GpuExecutor
-
-    return GpuExecutor(ordinal, arch)
-
-
-def _launch(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Launch the kernel on torch's current stream of the tensors' GPU; does not wait for it."""
-    buffers: dict[str, Any] = {"q": q, "k": k, "v": v}
-    for buffer in found.plan.buffers:
-        if buffer.name not in buffers:
-            buffers[buffer.name] = torch.empty(buffer.shape, dtype=getattr(torch, buffer.dtype), device=q.device)
-    executor = _executor(q.device.index, found.proof.arch)
-    prepared = executor.prepare(found.plan, buffers, builds=found.builds)
-    prepared.launch(torch.cuda.current_stream(q.device).cuda_stream)
-    return buffers["o"]  # type: ignore[no-any-return]
 
 
 # --- the custom ops ---------------------------------------------------------------------------------------------------
@@ -240,10 +198,10 @@ def _on_gpu(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: flo
     """On a GPU: the proven kernel; torch's own function, or UserError within :func:`no_fallback`, if there is none."""
     _insist(q, k, v)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-    found, why = _proven(q, k, v, is_causal, scale)
+    found, why = proven(q, k, v, is_causal, scale)
     if found is not None:
-        return _launch(found, q, k, v)
-    _fall_back(why)
+        return launch(found, q, k, v)["o"]
+    fall_back(why)
     return _torchs(q, k, v, is_causal, scale).contiguous()
 
 
@@ -271,7 +229,7 @@ _attention.register_autograd(_backward, setup_context=_keep)
 @torch.library.custom_op("sdpalab::fall_back", mutates_args=(), schema="(Tensor q, str reason) -> Tensor")
 def _checked(q: Tensor, reason: str) -> Tensor:
     """A copy of ``q`` if this thread lets compiled code fall back, otherwise UserError."""
-    _fall_back(reason)
+    fall_back(reason)
     return q.clone()
 
 

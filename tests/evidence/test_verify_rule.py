@@ -15,7 +15,7 @@ from sdpalab.errors import UserError
 from sdpalab.evidence import records, verify
 from sdpalab.inputs import INPUT_KINDS, dtype_of, make_inputs
 from sdpalab.judge.exact import exact_elements
-from sdpalab.judge.numerics import check_numerics, intended_output
+from sdpalab.judge.numerics import UNDECLARED, check_numerics, intended_output, orders_of
 from sdpalab.judge.reference import attention_float64, judged_rows
 from sdpalab.judge.rule import broken_rules, limits_for, measure
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, keeps_original_contract
@@ -62,8 +62,8 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
     fields = problem.to_dict()
     exact = verify.reference_of(q, k, v, fields)
     np.testing.assert_allclose(exact, reference, rtol=1e-12, atol=1e-300)
-    outputs = [intended_output(*qkv, **common, numerics=Numerics(), normalise_first=first) for first in (False, True)]
-    intended_own = [verify.intended_of(q, k, v, fields, verify.UNDECLARED, first) for first in (False, True)]
+    outputs = [intended_output(*qkv, **common, numerics=order) for order in orders_of(UNDECLARED)]
+    intended_own = [verify.intended_of(q, k, v, fields, asdict(order)) for order in orders_of(UNDECLARED)]
     for own, theirs in zip(intended_own, outputs, strict=True):
         np.testing.assert_array_equal(own, decoded(theirs, problem.dtype))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -103,20 +103,22 @@ DECLARED = (
     Numerics(accumulate="float16"),
     Numerics(probabilities=FLOAT8, probability_scale=256.0, quantised=Quantisation()),
     Numerics(quantised=Quantisation(rows=7)),
+    Numerics(normalise="before"),
+    Numerics(probabilities=FLOAT8, probability_scale=448.0, normalise="before"),
 )
 
 
 @pytest.mark.parametrize("numerics", DECLARED, ids=str)
 def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None:
     """To the bit, whatever the inputs; and the verifier knows that there is a rule for it."""
-    declared = {**asdict(numerics), "normalise": "after"}
+    declared = asdict(numerics)
     assert verify.knows_numerics(declared)
     for problem in PROBLEMS:
         for kind in ("normal", "outlier", "tiny", "huge", "uniform"):
             made = make_inputs(problem, kind, 3)
             qkv = (made.q, made.k, made.v)
             theirs = intended_output(*qkv, scale=problem.scale, causal=problem.causal, numerics=numerics)
-            own = verify.intended_of(*(decoded(x, problem.dtype) for x in qkv), problem.to_dict(), declared, False)
+            own = verify.intended_of(*(decoded(x, problem.dtype) for x in qkv), problem.to_dict(), declared)
             np.testing.assert_array_equal(own, decoded(theirs, problem.dtype), err_msg=f"{problem.label} {kind}")
 
 
@@ -131,12 +133,14 @@ def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None
         {"quantised": {"dtype": "int8", "rows": 0}},
         {"quantised": {"dtype": FLOAT8, "rows": -1}},
         {"quantised": {"dtype": FLOAT8, "rows": True}},
+        {"normalise": "either"},
+        {"normalise": "first"},
     ],
     ids=str,
 )
 def test_the_lab_and_the_verifier_refuse_the_same_numerics(changes: dict[str, Any]) -> None:
     fields = {**asdict(Numerics()), **changes}
-    assert not verify.knows_numerics({**fields, "normalise": "after"})
+    assert not verify.knows_numerics(fields)
     with pytest.raises(UserError, match="numerics"):
         check_numerics(Numerics.from_dict(fields))
 
@@ -193,7 +197,7 @@ def test_the_verifier_knows_what_the_lab_knows() -> None:
     shapes = [((p.batch, p.heads, p.seq_q, p.head_dim), seed) for p, seed in TWELVE_CASES]
     assert shapes == verify.TWELVE
     assert dict(ORIGINAL_CONTRACT) == verify.ORIGINAL_CONTRACT
-    assert {**asdict(Numerics()), "normalise": "either"} == verify.UNDECLARED
+    assert asdict(UNDECLARED) == verify.UNDECLARED
     assert all(verify._is_plain(p.to_dict()) for p, _ in TWELVE_CASES)
     assert not verify._is_plain(TWELVE_CASES[0][0].with_(causal=True).to_dict())
 

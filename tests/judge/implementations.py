@@ -29,6 +29,7 @@ from tiled_attention import (
 )
 
 from sdpalab.inputs import Inputs
+from sdpalab.judge.numerics import UNDECLARED
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.witness import Backend, witness_output
 from sdpalab.kernels.kernel import Numerics, Quantisation
@@ -40,20 +41,15 @@ Compute = Callable[[Problem, Inputs], Array]
 
 @dataclass(frozen=True)
 class Implementation:
-    """One way to compute attention; ``numerics`` None: it declares nothing, like a user's callable.
+    """One way to compute attention; without ``numerics`` it declares nothing, like a user's callable.
 
     ``overflows`` names kinds of inputs that are too large for the arithmetic.
     """
 
     name: str
     compute: Compute
-    numerics: Numerics | None = None
+    numerics: Numerics = UNDECLARED
     overflows: tuple[str, ...] = ()
-
-    @property
-    def orders(self) -> tuple[bool, ...]:
-        """As the judge takes it from what was declared."""
-        return (False, True) if self.numerics is None else (False,)
 
 
 def backend(name: Backend, problem: Problem, inputs: Inputs) -> Array:
@@ -126,6 +122,7 @@ def rounded_once(problem: Problem, inputs: Inputs) -> Array:
 
 
 HALF = Rounding(accumulator=np.float16, accumulate_every=16)
+BEFORE = Numerics(normalise="before")
 P32 = Numerics(probabilities="float32")
 P8 = Numerics(probabilities="float8_e4m3fn", probability_scale=256.0)
 
@@ -146,7 +143,7 @@ CORRECT: tuple[Implementation, ...] = (
     Implementation("online, P in float32", partial(online, rounding=Rounding(p_type=np.float32)), P32),
     Implementation("fused exponent", fused_exponent, Numerics()),
     Implementation("two passes", two_pass, Numerics()),
-    Implementation("two passes, P normalised", partial(two_pass, tile=64, first=True)),
+    Implementation("two passes, P normalised", partial(two_pass, tile=64, first=True), BEFORE),
     Implementation("key by key", key_by_key, P32),
     *(Implementation(f"split KV {n}", partial(split_kv, splits=n), Numerics()) for n in (2, 3, 7)),
     Implementation("tree of tiles", tree, Numerics()),

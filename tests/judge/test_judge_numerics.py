@@ -16,7 +16,7 @@ from tiled_attention import quantised
 from sdpalab.errors import UserError
 from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.evaluate import judge_output
-from sdpalab.judge.numerics import check_numerics, dequantised, intended_output
+from sdpalab.judge.numerics import UNDECLARED, check_numerics, dequantised, intended_output
 from sdpalab.judge.reference import attention_float64
 from sdpalab.judge.rule import measure
 from sdpalab.judge.verdict import Status
@@ -118,6 +118,20 @@ def test_declared_numerics_that_overflow_leave_limits_for_those_that_do_not() ->
     assert judge_output(problem, inputs, good, half).status is Status.PASSED
 
 
+def test_the_order_of_normalising_is_a_declaration_like_any_other() -> None:
+    """Equal scores over 99 keys: P normalised before is rounded 99 times to the same side, and that shows."""
+    problem = Problem(1, 2, 64, 64, seq_kv=99, dtype="bfloat16")
+    inputs = make_inputs(problem, "equal", 0)
+    before, after = Numerics(normalise="before"), Numerics(normalise="after")
+    out = intended_output(*vars(inputs).values(), scale=problem.scale, causal=False, numerics=before)
+    statuses = [judge_output(problem, inputs, out, numerics).status for numerics in (before, UNDECLARED, after)]
+    assert statuses == [Status.PASSED, Status.PASSED, Status.INCORRECT]
+    inputs = make_inputs(problem, "uniform", 0)  # no power of two of keys: the mean is exact only for who divides last
+    exact = [judge_output(problem, inputs, out, numerics).errors.exact for numerics in (before, UNDECLARED, after)]
+    assert exact[:2] == [0, 0]
+    assert exact[2] > 0
+
+
 @pytest.mark.parametrize(
     ("numerics", "message"),
     [
@@ -126,6 +140,7 @@ def test_declared_numerics_that_overflow_leave_limits_for_those_that_do_not() ->
         (Numerics(probability_scale=2.0), "must be 1 for 'problem'"),
         (Numerics(probabilities=FLOAT8, probability_scale=0.0), "a positive number of float8_e4m3fn"),
         (Numerics(probabilities=FLOAT8, probability_scale=512.0), "at most 448, not 512"),
+        (Numerics(normalise="first"), "normalise must be after or before, not 'first'"),
         (Numerics(quantised=Quantisation("int8")), "quantised.dtype must be float8_e4m3fn, not 'int8'"),
         (Numerics(quantised=Quantisation(rows=-1)), "quantised.rows must be a number of rows"),
     ],
@@ -139,7 +154,6 @@ def test_what_is_not_emulated_is_named(numerics: Numerics, message: str) -> None
 def test_less_is_allowed_to_whoever_declares_it_and_to_nobody_else(subject: Implementation) -> None:
     inputs = make_inputs(PROBLEM, "normal", 0)
     out = subject.compute(PROBLEM, inputs)
-    assert subject.numerics is not None
     assert judge_output(PROBLEM, inputs, out, subject.numerics).status is Status.PASSED
     assert judge_output(PROBLEM, inputs, out, Numerics()).status is Status.INCORRECT
 
@@ -148,8 +162,6 @@ def test_a_scale_a_head_is_no_scale_for_64_rows() -> None:
     """Who declares the finer quantisation and does the coarser is found out where it matters."""
     inputs = one_large_row()
     whole, blocks = (subject for subject in DECLARED_LESS if "a scale" in subject.name)
-    assert whole.numerics is not None
-    assert blocks.numerics is not None
     assert judge_output(LONG, inputs, blocks.compute(LONG, inputs), blocks.numerics).status is Status.PASSED
     assert judge_output(LONG, inputs, whole.compute(LONG, inputs), whole.numerics).status is Status.PASSED
     assert judge_output(LONG, inputs, whole.compute(LONG, inputs), blocks.numerics).status is Status.INCORRECT
@@ -161,9 +173,7 @@ def test_a_sample_of_the_calibration_no_correct_implementation_is_rejected(kind:
     problem = Problem(1, 4, 72, 64, kv_heads=2, causal=kind != "uniform", dtype=dtype)
     inputs = make_inputs(problem, kind, 0)
     for subject in CORRECT:
-        found = judge_output(
-            problem, inputs, subject.compute(problem, inputs), subject.numerics or Numerics(), subject.orders
-        )
+        found = judge_output(problem, inputs, subject.compute(problem, inputs), subject.numerics)
         assert found.status is Status.PASSED, f"{subject.name}: {found.reason}"
 
 

@@ -15,7 +15,7 @@ from attention import online
 
 from sdpalab.errors import UserError
 from sdpalab.inputs import Inputs, make_inputs
-from sdpalab.judge.numerics import intended_output
+from sdpalab.judge.numerics import UNDECLARED, intended_output, orders_of
 from sdpalab.judge.reference import attention_float64
 from sdpalab.judge.rule import LEAST_SUBNORMAL, UNIT_ROUNDOFF, broken_rules, half_ulp, limits_for, measure, row_errors
 from sdpalab.judge.verdict import LIMITED, Limits
@@ -37,9 +37,9 @@ def oracle(problem: Problem, inputs: Inputs) -> npt.NDArray[np.float64]:
     return attention_float64(inputs.q, inputs.k, inputs.v, scale=problem.scale, causal=problem.causal)
 
 
-def intended(problem: Problem, inputs: Inputs, numerics: Numerics | None = None, **more: bool) -> Array:
+def intended(problem: Problem, inputs: Inputs, numerics: Numerics | None = None) -> Array:
     arguments: dict[str, Any] = {"scale": problem.scale, "causal": problem.causal, "numerics": numerics or Numerics()}
-    return intended_output(inputs.q, inputs.k, inputs.v, **arguments, **more)
+    return intended_output(inputs.q, inputs.k, inputs.v, **arguments)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -89,9 +89,9 @@ def test_intended_numerics_follow_the_declaration() -> None:
     problem = Problem(1, 2, 64, 64, seq_kv=99, dtype="bfloat16")
     same = make_inputs(problem, "equal", 0)
     reference = oracle(problem, same)
-    after, first = (intended(problem, same, normalise_first=order) for order in (False, True))
-    assert measure(first, reference, "bfloat16").rel_l2 > 1.5 * measure(after, reference, "bfloat16").rel_l2
-    for wrong in (Numerics(accumulate="bfloat16"), Numerics(probabilities="float8")):
+    after, before = (intended(problem, same, numerics) for numerics in orders_of(UNDECLARED))
+    assert measure(before, reference, "bfloat16").rel_l2 > 1.5 * measure(after, reference, "bfloat16").rel_l2
+    for wrong in (Numerics(accumulate="bfloat16"), Numerics(probabilities="float8"), UNDECLARED):
         with pytest.raises(UserError, match="numerics"):
             intended(problem, inputs, wrong)
 

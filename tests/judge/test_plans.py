@@ -15,7 +15,7 @@ from cuda_candidates import right
 from sdpalab.build import Cache, build
 from sdpalab.judge.plans import PlanError, read_plan, send_plan
 from sdpalab.kernels.kernel import Config
-from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, TiledMap
+from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, TiledMap
 from sdpalab.problem import Problem
 
 PROBLEM = Problem(1, 1, 9, 32, seq_kv=12)
@@ -51,6 +51,44 @@ def test_a_build_is_sent_without_its_cubin() -> None:
     assert (code.ptx, code.cubin, code.entry) == (made.ptx, b"", made.entry)
 
 
+PRODUCT = Gemm("q", "k", "scores", batch=1, m=9, n=12, k=32, transpose_b=True, ldc=16)
+SCORES = Buffer("scores", (9, 16), "float32", "workspace")
+TICKET = Buffer("ticket", (1,), "int32", "semaphore")
+
+
+def test_a_product_between_launches_and_a_semaphore_arrive() -> None:
+    step = replace(PLAN.steps[0], args=("q", "lse"))
+    plan = LaunchPlan((*PLAN.buffers, SCORES, TICKET), (step, replace(PRODUCT, m=np.int64(9)), step))
+    found = read_plan(send_plan(plan, "sm_89"), PROBLEM)
+    bare = replace(step, module=None)
+    assert found.plan() == LaunchPlan(plan.buffers, (bare, PRODUCT, bare))
+    assert len(found.builds("sm_89", Cache())) == 2
+    assert found.without("lse").plan() == found.plan().without("lse")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"a": "x"}, "names buffer 'x'; the plan has: q, k, v, o, scores"),
+        ({"c": "q"}, "reads buffer q and writes it, too"),
+        ({"ldc": 0}, "1 matrices 9 x 12 from buffer scores, which has 144 elements"),
+        ({"ldc": 8}, "9 x 12 in rows of 8 from buffer scores, which cannot be"),
+        ({"lda": -32}, "which cannot be"),
+        ({"batch": 0}, "which cannot be"),
+        ({"k": 2**40}, "takes 1 matrices 9 x 1099511627776 from buffer q"),
+        ({"n": 12.0}, "steps.0.product.n: Input should be a valid integer"),
+        ({"transpose_b": 1}, "steps.0.product.transpose_b"),
+        ({"host": "code"}, "steps.0.product.host"),
+    ],
+)
+def test_what_is_no_product_of_the_plan(changes: dict[str, Any], words: str) -> None:
+    plan = LaunchPlan((*PLAN.buffers, SCORES), (PRODUCT, PLAN.steps[0]))
+    data = json.loads(send_plan(plan, "sm_89"))
+    data["steps"][0].update(changes)
+    with pytest.raises(PlanError, match=words):
+        read_plan(json.dumps(data).encode(), PROBLEM)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -75,8 +113,8 @@ def test_what_cannot_be_sent(changes: dict[str, Any], words: str) -> None:
         (lambda plan: plan.pop("steps"), "steps: Field required"),
         (lambda plan: plan.update(steps=[]), "at least 1 item"),
         (lambda plan: plan.update(host="code"), "host: Extra inputs"),
-        (lambda plan: plan["steps"][0].update(code="x"), "steps.0.code"),
-        (lambda plan: plan["steps"][0].update(args=[True]), "steps.0.args.0"),
+        (lambda plan: plan["steps"][0].update(code="x"), "steps.0.launch.code"),
+        (lambda plan: plan["steps"][0].update(args=[True]), "steps.0.launch.args.0"),
         (lambda plan: plan["buffers"].pop(), "does not begin with the buffers of 1x1x9x32/kv1x12"),
         (lambda plan: plan["buffers"][3].update(role="in"), "does not begin with the buffers"),
         (lambda plan: plan["buffers"].append(Buffer("x", (2,), "object", "workspace").__dict__), "a further buffer"),

@@ -10,7 +10,8 @@ from sdpalab.build.resources import Resources, resources
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.evaluate import Evidence, evaluate
 from sdpalab.judge.verdict import Status
-from sdpalab.kernels.kernel import Config, CudaKernel
+from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.kernels.plan import Launch
 from sdpalab.problem import Problem
 from sdpalab.run import RunResult, SimulatedExecutor
 
@@ -18,7 +19,7 @@ __all__ = ["assert_computes", "assert_gate", "judged", "ptx_of", "resources_of",
 
 
 def run(
-    kernel: CudaKernel,
+    kernel: Kernel,
     problem: Problem,
     config: Config | None = None,
     *,
@@ -33,12 +34,15 @@ def run(
     options.setdefault("arch", kernel.default_arch)
     inputs = make_inputs(problem, kind)
     plan = kernel.launch_plan(problem, config)
-    steps = tuple(replace(step, dynamic_smem=step.dynamic_smem - less_smem) for step in plan.steps)
+    steps = tuple(
+        replace(step, dynamic_smem=step.dynamic_smem - less_smem) if isinstance(step, Launch) else step
+        for step in plan.steps
+    )
     return SimulatedExecutor(**options).run(replace(plan, steps=steps), {"q": inputs.q, "k": inputs.k, "v": inputs.v})
 
 
 def judged(
-    kernel: CudaKernel, problem: Problem, result: RunResult, config: Config | None = None, *, kind: str = "normal"
+    kernel: Kernel, problem: Problem, result: RunResult, config: Config | None = None, *, kind: str = "normal"
 ) -> Evidence:
     """What the judge makes of a run of :func:`run` on the same inputs."""
     reply = {"hazards": list(result.hazards), "hazard_count": len(result.hazards), "changed": result.changed_inputs}
@@ -48,7 +52,7 @@ def judged(
 
 
 def assert_computes(
-    kernel: CudaKernel, problem: Problem, config: Config | None = None, *, kind: str = "normal", **options: Any
+    kernel: Kernel, problem: Problem, config: Config | None = None, *, kind: str = "normal", **options: Any
 ) -> Evidence:
     """The kernel's result is within the judge's limits, without a hazard and with its inputs untouched.
 
@@ -59,22 +63,22 @@ def assert_computes(
     return evidence
 
 
-def ptx_of(kernel: CudaKernel, problem: Problem, config: Config | None = None) -> str:
-    """PTX for sm_89 of the kernel's only step, without the lines that only locate it in the source."""
-    (step,) = kernel.launch_plan(problem, config).steps
+def ptx_of(kernel: Kernel, problem: Problem, config: Config | None = None) -> str:
+    """PTX for sm_89 of the kernel's only launch, without the lines that only locate it in the source."""
+    (step,) = kernel.launch_plan(problem, config).launches
     assert step.module is not None
     lines = build(step.module).ptx.decode().splitlines()
     return "\n".join(line for line in lines if not line.lstrip().startswith((".loc", ".file", "//")))
 
 
-def resources_of(kernel: CudaKernel, problem: Problem, config: Config | None = None, arch: str = "sm_89") -> Resources:
-    """Resources of the kernel's only step."""
-    (step,) = kernel.launch_plan(problem, config).steps
+def resources_of(kernel: Kernel, problem: Problem, config: Config | None = None, arch: str = "sm_89") -> Resources:
+    """Resources of the kernel's only launch."""
+    (step,) = kernel.launch_plan(problem, config).launches
     assert step.module is not None
     return resources(build(step.module, arch), step)
 
 
-def assert_gate(kernel: CudaKernel, problem: Problem, config: Config | None = None) -> None:
+def assert_gate(kernel: Kernel, problem: Problem, config: Config | None = None) -> None:
     """The compiled kernel stays within the limits that it declares, with neither spills nor stack."""
     used, limits = resources_of(kernel, problem, config), kernel.static_limits(problem)
     where = f"{kernel.name} {problem.label} {config}"

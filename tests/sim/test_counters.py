@@ -89,6 +89,23 @@ def test_divergence_is_the_share_of_lanes_switched_off():
     assert 0.4 < half.divergence < 0.5
 
 
+def test_the_work_of_each_cta_is_what_its_warps_issue():
+    """Two warps a CTA, of which the first of each odd CTA runs 100 more; the chunk's lanes part in between."""
+    more = "add.u32 %r1, %r1, 1;\n" * 100
+    body = "mov.u32 %r2, %ctaid.x; and.b32 %r2, %r2, 1; setp.gt.u32 %p1, %r2, 0; setp.lt.and.u32 %p2, %r0, 32, %p1;\n"
+    counters = counted(body + f"@!%p2 bra OUT;\n{more}OUT:", grid=5, threads=64)
+    even, odd = counters.by_cta[:2]
+    assert odd == even + 100
+    assert counters.by_cta == [even, odd, even, odd, even]
+    assert sum(counters.by_cta) == counters.total("warps")
+
+
+def test_half_a_warp_issues_as_a_whole_one():
+    counters = counted("setp.lt.u32 %p1, %r0, 48;\n@!%p1 bra OUT;\nadd.u32 %r1, %r1, 1;\nOUT:", grid=2, threads=64)
+    assert len(set(counters.by_cta)) == 1
+    assert sum(counters.by_cta) == counters.total("warps")
+
+
 def test_the_listing_names_source_lines_and_conflicts_and_the_dict_is_json():
     counters = counted(".loc 1 12 1\nshl.b32 %r1, %r0, 7;\n.loc 1 13 1\nst.shared.u32 [%r1], %r0;")
     text = counters.listing()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sdpalab.commands.common import JsonOption, console_for, table, write_json
-from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.kernel import Kernel
 from sdpalab.problem import DTYPES, Problem
 
 __all__ = ["describe", "kernels"]
@@ -16,12 +16,19 @@ _HEAD_DIMS = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
 
 def kernels(json: JsonOption = None) -> int:
     """List the kernels that are shipped: idea, types, head dimensions, knobs with their defaults, numerics."""
-    from sdpalab.kernels.registry import KERNELS
+    from sdpalab.kernels.registry import KERNELS, needs
 
     console = console_for(json)
-    rows = [describe(kernel) for kernel in KERNELS.values()]
+    rows: list[dict[str, Any]] = []
     shown = table("Kernels, from the baseline up", ("kernel", "idea", "dtypes", "head_dim", "knobs", "numerics"))
-    for row in rows:
+    for name in KERNELS:
+        reason = needs(name)
+        if reason is not None:
+            rows.append({"name": name, "needs": reason})
+            shown.add_row(name, reason)
+            continue
+        row = describe(KERNELS[name])
+        rows.append(row)
         shown.add_row(
             row["name"],
             row["idea"],
@@ -35,7 +42,7 @@ def kernels(json: JsonOption = None) -> int:
     return 0
 
 
-def describe(kernel: CudaKernel) -> dict[str, Any]:
+def describe(kernel: Kernel) -> dict[str, Any]:
     """What a kernel is, as plain JSON values. Types and head dimensions are found by asking it, not declared twice."""
     computes = [
         (dtype, dim)

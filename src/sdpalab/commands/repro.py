@@ -17,7 +17,7 @@ from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.judge import print_outcome
 from sdpalab.commands.progress import CaseProgress
 from sdpalab.errors import MachineError, UserError
-from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.userfile import is_user_file
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ def repro(
         if is_user_file(name):
             # A verdict in a bundle must not come from a process that has run the candidate's own Python.
             raise UserError(f"--kernel takes shipped kernels; judge your own with: sdpalab judge {name}")
-    kernels = [registry.get(name) for name in dict.fromkeys(kernel or registry.KERNELS)]
+    passed_over = {} if kernel else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
+    kernels = [registry.get(name) for name in dict.fromkeys(kernel or registry.KERNELS) if name not in passed_over]
 
     command = ["sdpalab", "repro", *(word for name in kernel or () for word in ("--kernel", name)), "--device", device]
     with BundleWriter(out, command=command) as bundle:
@@ -111,6 +112,8 @@ def repro(
     console.print(f"bundle  {written.tarball}", soft_wrap=True)
     console.print(f"report  {written.report} (open it in any browser)", soft_wrap=True)
     console.print(f"verify  {_own_command()} verify {written.tarball} (just done: accepted)", soft_wrap=True)
+    for why in passed_over.values():
+        console.print(f"passed over: {why}", soft_wrap=True)
     _summary(console, attempts, seconds)
     passed = all(attempt.passed for attempt in attempts)
     write_json(
@@ -120,6 +123,7 @@ def repro(
             "bundle": str(written.tarball),
             "report": str(written.report),
             "seconds": seconds,
+            "passed_over": passed_over,
             "attempts": [attempt.to_dict() for attempt in attempts],
         },
     )
@@ -128,7 +132,7 @@ def repro(
     return 3 if all(attempt.passed or _machine_failed(attempt) for attempt in attempts) else 1
 
 
-def _attempt(console: Console, bundle: BundleWriter, kernel: CudaKernel, device: str) -> _Attempt:
+def _attempt(console: Console, bundle: BundleWriter, kernel: Kernel, device: str) -> _Attempt:
     """Build, gate and judge one kernel, and put what came of it into the bundle, good or bad."""
     from sdpalab.commands.building import build_kernel
     from sdpalab.evidence import built_module

@@ -16,9 +16,8 @@ from pathlib import Path
 from sdpalab.build import Build, build
 from sdpalab.errors import MachineError
 from sdpalab.evidence.records import AttemptRecord
-from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.kernels.plan import LaunchPlan
-from sdpalab.kernels.registry import KERNELS
+from sdpalab.kernels.registry import CUDA_KERNELS, KERNELS, needs
 from sdpalab.problem import Problem
 
 __all__ = ["EVIDENCE", "Proof", "ProvenKernel", "proof_for", "proven_kernel", "read_proofs"]
@@ -134,33 +133,36 @@ def _proof(attempt: AttemptRecord, record: str) -> Proof | None:
 def proof_for(problem: Problem, gpu: str, proofs: Sequence[Proof]) -> tuple[Proof | None, str]:
     """The best kernel that is proven for ``problem`` on ``gpu``, and why it is or why there is none.
 
-    The best is the highest rung of the ladder. A kernel that quantises its inputs, or accumulates in less than float32,
-    stands in for none that does not.
+    The best is the highest rung of the ladder; one in Triton only where there is no other. A kernel that quantises its
+    inputs, or accumulates in less than float32, stands in for none that does not.
     """
     here = [proof for proof in proofs if proof.gpu == gpu]
     if not here:
         return None, f"no kernel is proven on {gpu}: no committed verdict from it is PASSED"
     rungs = list(KERNELS)
-    fit = [proof for proof in here if proof.covers(problem) and _as_exact_as_torch(KERNELS.get(proof.kernel))]
+    fit = [proof for proof in here if proof.covers(problem) and _as_exact_as_torch(proof.kernel)]
     if not fit:
         return None, f"no kernel that is proven on {gpu} covers {problem.label}"
-    best = max(fit, key=lambda proof: rungs.index(proof.kernel))
+    best = max(fit, key=lambda proof: (proof.kernel in CUDA_KERNELS, rungs.index(proof.kernel)))
     return best, f"{best.kernel} is proven for {problem.label} on {gpu} by {best.record}"
 
 
-def _as_exact_as_torch(kernel: CudaKernel | None) -> bool:
-    if kernel is None:
+def _as_exact_as_torch(kernel: str) -> bool:
+    if kernel not in KERNELS or needs(kernel) is not None:
         return False
-    numerics = kernel.numerics
+    numerics = KERNELS[kernel].numerics
     exact = numerics.probabilities in ("problem", "float32")
     return exact and numerics.accumulate == "float32" and numerics.quantised is None
 
 
 @lru_cache(maxsize=4096)
-def proven_kernel(problem: Problem, gpu: str, folder: Path = EVIDENCE) -> tuple[ProvenKernel | None, str]:
+def proven_kernel(
+    problem: Problem, gpu: str, folder: Path = EVIDENCE, *, lse: bool = False
+) -> tuple[ProvenKernel | None, str]:
     """The best kernel that is proven for ``problem`` on ``gpu``, built, and why it is or why there is none.
 
-    What :func:`proof_for` finds, unless the kernel's PTX is no longer what was judged.
+    What :func:`proof_for` finds, unless the kernel's PTX is no longer what was judged, or it writes no log-sum-exp and
+    is asked for one. The judge asks for it wherever a kernel writes it, so that its verdict covers that, too.
 
     Raises
     ------
@@ -175,7 +177,9 @@ def proven_kernel(problem: Problem, gpu: str, folder: Path = EVIDENCE) -> tuple[
     refused = kernel.reject_reason(problem, config)
     if refused is not None:
         return None, refused
-    plan = kernel.launch_plan(problem, config)
+    if lse and not kernel.lse:
+        return None, f"{proof.kernel} writes no log-sum-exp"
+    plan = kernel.launch_plan(problem, config, lse=lse)
     builds = tuple(build(step.module, proof.arch) for step in plan.launches if step.module is not None)
     if not {built.ptx_sha256 for built in builds} <= proof.ptx_sha256:
         return (

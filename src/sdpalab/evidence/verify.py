@@ -344,10 +344,10 @@ def half_product(left: Any, right: Any) -> Any:
     return total.astype(np.float64)
 
 
-def intended_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any], first: bool) -> Any:
+def intended_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]) -> Any:
     """Attention as ``numerics`` declares it: weights rounded to the type of P, sums to float32, the result to 16 bits.
 
-    ``first``: the weights are divided by their sum before they are rounded; otherwise the product is.
+    ``normalise`` is ``before`` (the weights are divided by their sum before they are rounded) or ``after``.
     """
     q, k, v = (np.where(np.isfinite(x), x, np.float32(0)) for x in (q, k, v))
     if numerics["quantised"] is not None:
@@ -360,7 +360,7 @@ def intended_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str,
         for place, head, weights in weights_of(q, k, problem, product):
             p = weights.astype(np.float32)
             total = p.astype(np.float64).sum(axis=1, keepdims=True).astype(np.float32)
-            if first:
+            if numerics["normalise"] == "before":
                 p, total = p / total, np.ones_like(total)
             summed = product(rounded(p * factor, p_type).astype(np.float64), v[head].astype(np.float64))
             out[place] = rounded(summed.astype(np.float32) / (total * factor), problem["dtype"])
@@ -481,7 +481,7 @@ def knows_numerics(numerics: Mapping[str, Any]) -> bool:
         and (scaled if p_type == FLOAT8 else factor == 1)
         and (quantised is None or (set(quantised) == {"dtype", "rows"} and quantised["dtype"] == FLOAT8))
         and (quantised is None or (type(quantised["rows"]) is int and quantised["rows"] >= 0))
-        and numerics["normalise"] == "after"
+        and numerics["normalise"] in ("after", "before")
     )
 
 
@@ -750,14 +750,15 @@ class _Checker:
         declares = case["run"].get("ptx_sha256")
         if not (knows_numerics(numerics) if declares else numerics == UNDECLARED):
             self.find(where, f"there is no rule for the numerics that it declares, {numerics}")
-        dtype, either = problem["dtype"], numerics["normalise"] == "either"
+        dtype, order = problem["dtype"], numerics["normalise"]
         exact = reference_of(q, k, v, problem)
-        orders = (False, True) if either else (False,)
-        own = [errors_of(intended_of(q, k, v, problem, numerics, order), exact, dtype) for order in orders]
+        open_orders = ("after", "before") if order == "either" else (order,)
+        declared = [{**numerics, "normalise": each} for each in open_orders]
+        own = [errors_of(intended_of(q, k, v, problem, each), exact, dtype) for each in declared]
         worst = {name: max(errors[name] for errors in own) for name in LIMITED}
         limits = limits_of(exact, errors_of(arrays["yardstick"], exact, dtype), worst, dtype)
         asked = numerics["accumulate"] == "float32" and numerics["quantised"] is None
-        fixed = fixed_elements(q, k, v, problem, any_count=not either) if asked else None
+        fixed = fixed_elements(q, k, v, problem, any_count=order == "after") if asked else None
         self.oracles[key] = exact, fixed, limits
         return self.oracles[key]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ import numpy.typing as npt
 from sdpalab.errors import MachineError
 from sdpalab.inputs import Inputs, dtype_of
 from sdpalab.judge.exact import exact_elements, has_exact_elements
-from sdpalab.judge.explain import incorrect_reason, not_finite_reason
-from sdpalab.judge.numerics import intended_output
+from sdpalab.judge.explain import incorrect_reason, lse_reason, not_finite_reason
+from sdpalab.judge.log_sum_exp import log_sum_exp_float64, measure_lse
+from sdpalab.judge.numerics import UNDECLARED, intended_output, orders_of
 from sdpalab.judge.reference import attention_float64, judged_rows
 from sdpalab.judge.rule import broken_rules, limits_for, measure
 from sdpalab.judge.verdict import Errors, Limits, Status
@@ -49,18 +50,14 @@ class Evidence:
     run: Mapping[str, Any] = field(default_factory=dict)
 
 
-def declared_numerics(about: Mapping[str, Any]) -> tuple[Numerics, tuple[bool, ...]]:
-    """The arithmetic that a candidate declared, and the orders of normalising P in which it may do it.
-
-    A callable declares nothing: it is held to the default, and dividing the weights by their sum before they are
-    rounded is as honest as dividing the product by it.
-    """
+def declared_numerics(about: Mapping[str, Any]) -> Numerics:
+    """The arithmetic that a candidate declared, or what one is held to that declares nothing, such as a callable."""
     declared = about.get("numerics")
-    return Numerics.from_dict(declared or {}), (False,) if declared else (False, True)
+    return Numerics.from_dict(declared) if declared else UNDECLARED
 
 
 def judge_output(
-    problem: Problem, inputs: Inputs, out: Array, numerics: Numerics, orders: tuple[bool, ...] = (False,)
+    problem: Problem, inputs: Inputs, out: Array, numerics: Numerics, lse: Array | None = None
 ) -> Judged:
     """Hold one output against the whole rule: a pure function of its arguments, and of torch as the yardstick.
 
@@ -69,8 +66,10 @@ def judge_output(
     problem, inputs
         What was computed. Rows with an input that is not finite are not judged.
     out : ndarray of the problem's dtype, [B, H, Sq, D]
-    numerics, orders
+    numerics : Numerics
         See :func:`declared_numerics`.
+    lse : ndarray of float32, [B, H, Sq], optional
+        The log-sum-exp of each row, from a candidate that writes it.
 
     Raises
     ------
@@ -80,10 +79,10 @@ def judge_output(
     arguments: dict[str, Any] = {"scale": problem.scale, "causal": problem.causal}
     qkv = (inputs.q, inputs.k, inputs.v)
     yardstick = torch_output(*qkv, **arguments)
-    intended = [intended_output(*qkv, **arguments, numerics=numerics, normalise_first=order) for order in orders]
+    intended = [intended_output(*qkv, **arguments, numerics=order) for order in orders_of(numerics)]
     exact = None
     if has_exact_elements(numerics):
-        exact = exact_elements(*qkv, **arguments, any_count=not any(orders))
+        exact = exact_elements(*qkv, **arguments, any_count=numerics.normalise == "after")
     try:
         reference = attention_float64(*qkv, **arguments)
         limits = limits_for(reference, yardstick, intended, problem.dtype)
@@ -91,12 +90,21 @@ def judge_output(
     except ValueError as error:
         raise MachineError(f"{problem.label}: {error}") from None
     broken = broken_rules(errors, limits)
+    wrong_lse = ""
+    if lse is not None:
+        rows = log_sum_exp_float64(*qkv, **arguments, numerics=numerics)
+        found = measure_lse(lse, *rows)
+        errors, wrong_lse = replace(errors, lse=found), lse_reason(lse, *rows, found)
     if errors.not_finite:
-        return Judged(Status.NOT_FINITE, not_finite_reason(out, reference, errors), errors, limits, yardstick)
-    if broken:
+        status, reason = Status.NOT_FINITE, not_finite_reason(out, reference, errors)
+    elif broken:
+        status = Status.INCORRECT
         reason = incorrect_reason(problem, out, inputs.v, reference, errors, limits, broken, exact)
-        return Judged(Status.INCORRECT, reason, errors, limits, yardstick)
-    return Judged(Status.PASSED, "", errors, limits, yardstick)
+    elif errors.lse is not None and wrong_lse:
+        status, reason = Status.NOT_FINITE if errors.lse.not_finite else Status.INCORRECT, "the output is right"
+    else:
+        return Judged(Status.PASSED, "", errors, limits, yardstick)
+    return Judged(status, "; ".join(filter(None, (reason, wrong_lse))), errors, limits, yardstick)
 
 
 def evaluate(
@@ -117,7 +125,8 @@ def evaluate(
         What the candidate declared when it was loaded (:class:`sdpalab.judge.messages.About`).
     reply, outputs
         The worker's answer (:class:`sdpalab.judge.messages.Reply`): a failure, which is believed as one, or no status
-        and the outputs ``first`` and ``second`` of two runs, and ``other`` of one between them if there was one.
+        and the outputs ``first`` and ``second`` of two runs, and ``other`` of one between them if there was one. Of a
+        candidate that writes it, the first run was asked for ``lse``, too, and the second was not.
     other : Inputs, optional
         What lay in the same memory for the run ``other``.
 
@@ -134,17 +143,24 @@ def evaluate(
             got = "nothing" if out is None else f"{out.dtype} {out.shape}"
             return Evidence(Status.BAD_OUTPUT, f"the output is {got}, not {problem.dtype} {problem.q_shape}")
 
+    lse = outputs.get("lse")
+    if lse is not None and (lse.shape != problem.q_shape[:3] or lse.dtype != np.float32):
+        return Evidence(
+            Status.BAD_OUTPUT, f"the log-sum-exp is {lse.dtype} {lse.shape}, not float32 {problem.q_shape[:3]}"
+        )
+
     first, second = outputs["first"], outputs["second"]
-    numerics, orders = declared_numerics(about)
-    judged = judge_output(problem, inputs, first, numerics, orders)
+    numerics = declared_numerics(about)
+    judged = judge_output(problem, inputs, first, numerics, lse)
     rows = judged_rows(inputs.q, inputs.k, inputs.v)
     same = first[rows].tobytes() == second[rows].tobytes()
     arrays = {"o": first, "yardstick": judged.yardstick} | ({} if same else {"o_second": second})
+    arrays |= {} if lse is None else {"lse": lse}
     noted = ("device", "ptx_sha256", "memory_poisoned", "confinement")
     run = {
         "device": about["device"],
         "config": about["config"],
-        "numerics": {**asdict(numerics), "normalise": "either" if any(orders) else "after"},
+        "numerics": asdict(numerics),
         **{key: reply[key] for key in noted if key in reply},
     }
 
@@ -159,20 +175,19 @@ def evaluate(
     if judged.status is Status.NOT_FINITE:
         return found(judged.status, judged.reason)
     if not same:
-        return found(Status.NONDETERMINISTIC, _difference(first, second, rows))
+        asked = "" if lse is None else "; the first was asked for the log-sum-exp, and the second was not"
+        return found(Status.NONDETERMINISTIC, _difference(first, second, rows) + asked)
     if judged.status is not Status.PASSED:
         return found(judged.status, judged.reason)
     if other is not None and "other" in outputs:
-        reason = _stale(problem, other, outputs["other"], first, numerics, orders)
+        reason = _stale(problem, other, outputs["other"], first, numerics)
         return found(Status.STALE if reason else Status.PASSED, reason)
     return found(Status.PASSED)
 
 
-def _stale(
-    problem: Problem, other: Inputs, out: Array, first: Array, numerics: Numerics, orders: tuple[bool, ...]
-) -> str:
+def _stale(problem: Problem, other: Inputs, out: Array, first: Array, numerics: Numerics) -> str:
     """What is wrong with the output for other data in the same memory; empty if nothing is."""
-    judged = judge_output(problem, other, out, numerics, orders)
+    judged = judge_output(problem, other, out, numerics)
     if judged.status is Status.PASSED:
         return ""
     old = "; it is, bit for bit, the output for the data that were there before" if (out == first).all() else ""

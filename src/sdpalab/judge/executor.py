@@ -56,7 +56,7 @@ def _answer(order: Mapping[str, Any], arrays: Mapping[str, Array]) -> tuple[dict
         "hazard_count": len(result.hazards),
         "changed": list(result.changed_inputs),
     }
-    return reply, {"o": np.asarray(result.outputs["o"])}
+    return reply, {name: np.asarray(out) for name, out in result.outputs.items()}
 
 
 def _classify(error: Exception) -> tuple[Status, str]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from sdpalab.judge.exact import ExactElements
 from sdpalab.judge.rule import INTENDED_FACTOR, RMS_ROW_FACTOR, ROW_FACTOR, YARDSTICK_FACTOR, row_errors
-from sdpalab.judge.verdict import Errors, Limits
+from sdpalab.judge.verdict import Errors, Limits, LseErrors
 from sdpalab.problem import Problem
 
-__all__ = ["incorrect_reason", "not_finite_reason"]
+__all__ = ["incorrect_reason", "lse_reason", "not_finite_reason"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -65,6 +66,33 @@ def not_finite_reason(out: Array, reference: F64, errors: Errors) -> str:
         reason += f"; {untouched} still hold the poison that the output was filled with, so they were never written"
     row = f"worst row among the rest {_place(errors.worst_row)} has relative L2 {errors.worst_row_rel_l2:.3g}"
     return f"{reason}; {row}"
+
+
+def lse_reason(lse: Array, reference: F64, limit: F64, errors: LseErrors) -> str:
+    """What is wrong with a log-sum-exp: its worst row, how many are wrong, and a hint; empty if nothing is."""
+    if errors.kept:
+        return ""
+    bad = ~np.isfinite(lse) & ~np.isnan(reference)
+    if errors.not_finite:
+        first = tuple(int(n) for n in np.argwhere(bad)[0])
+        never = int(np.count_nonzero((lse.view(np.uint32) == 0xFFFFFFFF) & bad))
+        written = f" ({never} rows still hold the poison, so they were never written)" if never else ""
+        which = f"the first at {_place(first)}: {lse[first]}{written}"
+        return f"the log-sum-exp of {errors.not_finite} rows is not finite, {which}"
+    over = np.abs(lse - reference) > limit
+    text = (
+        f"the log-sum-exp of the worst row {_place(errors.row)} is {lse[errors.row]:.7g} instead of "
+        f"{reference[errors.row]:.7g}, off by {_times(errors.error, errors.limit)} its limit {errors.limit:.3g}; "
+        f"{int(over.sum())} of {int((~np.isnan(reference)).sum())} rows are wrong"
+    )
+    for hint, other in (
+        ("it is the logarithm to base 2", reference / np.log(2.0)),
+        ("it is rounded to float16", reference.astype(np.float16)),
+        ("it is rounded to bfloat16", reference.astype(ml_dtypes.bfloat16)),
+    ):
+        if not (np.abs(lse - other.astype(np.float64)) > limit).any():
+            return f"{text}; hint: {hint}"
+    return text
 
 
 def _largest(errors: Errors, limits: Limits, broken: bool) -> str:

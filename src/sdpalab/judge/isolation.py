@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,8 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.candidate import Shipment
 from sdpalab.judge.guarded import START_SECONDS, GuardedProcess, Quota
 from sdpalab.judge.layouts import Layout
-from sdpalab.judge.messages import About, ExecutorReply, Reply, plain
-from sdpalab.judge.plans import PlanError, read_plan
+from sdpalab.judge.messages import About, ExecutorReply, Message, Reply, plain
+from sdpalab.judge.plans import PlanError, SentPlan, read_plan
 from sdpalab.judge.verdict import Status
 from sdpalab.judge.wire import WireClosed, WireError, WireTimeout
 from sdpalab.problem import Problem
@@ -58,8 +58,8 @@ class Worker:
         The candidate.
     problems : tuple of Problem
         What it will be asked, so that it can say at once which of them it does not support.
-    arch : str
-        What the simulator is to be, for a kernel that the lab builds.
+    arch : str, optional
+        What the simulator is to be, for a kernel that the lab builds. Default: what the kernel says.
     config : mapping of str to str, optional
         Knobs that differ from the kernel's default.
     timeout : float
@@ -83,11 +83,11 @@ class Worker:
         shipment: Shipment,
         problems: tuple[Problem, ...],
         *,
-        arch: str,
+        arch: str | None,
         config: Mapping[str, str] | None,
         timeout: float,
     ) -> None:
-        self._arch, self._timeout = arch, timeout
+        self._timeout = timeout
         self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * timeout * max(1, len(problems))))
         self._deadline = 0.0
         self._executor: GuardedProcess | None = None
@@ -103,6 +103,7 @@ class Worker:
                 "problems": [problem.to_dict() for problem in problems],
             }
             self.about = self._load(order, shipment.pickle)
+            self._arch = arch or str(self.about["arch"])
             # Where strangers are not shut in, one of them may have put a build of another kernel into the user's cache.
             shut_in = self._candidate.confinement == "namespaces"
             self._cache = str(Cache().root) if shut_in else self._own_cache()
@@ -126,13 +127,14 @@ class Worker:
         Between the two a callable is run on ``other``, if that is given, in the memory of the first run: what it kept
         by address, by object or by problem is then out of date. A simulated launch starts from nothing, so that a
         kernel can keep nothing, and is not run on ``other``. All arrays here are contiguous; ``layout`` is how they lie
-        in the memory that a callable gets (a kernel's buffers are contiguous by contract).
+        in the memory that a callable gets (a kernel's buffers are contiguous by contract). A kernel that writes the
+        log-sum-exp is asked for it in the first run, and gets a null pointer in the second.
 
         Returns
         -------
         reply, outputs
             As :class:`~sdpalab.judge.messages.Reply`, with ``confinement`` (how the candidate's process is held, see
-            :mod:`sdpalab.judge.guard`); and the arrays ``first``, ``second`` and perhaps ``other``.
+            :mod:`sdpalab.judge.guard`); and the arrays ``first``, ``second`` and perhaps ``other`` and ``lse``.
 
         Raises
         ------
@@ -148,14 +150,18 @@ class Worker:
         notes: dict[str, Any] = {}
         changed: set[str] = set()
         try:
-            plan = self._plan(problem)
+            plans = self._plans(problem)
             for name, arrays, reuse in runs:
                 first = name == "first"
+                plan = plans and (plans.full if first else plans.bare)
                 poison = POISONS[not first]
-                reply, outputs[name] = self._once(problem, arrays, plan, poison, reuse, watched=first, layout=layout)
+                reply, found = self._once(problem, arrays, plan, poison, reuse, watched=first, layout=layout)
+                outputs[name] = found["o"]
+                if first and self.about["lse"]:
+                    outputs["lse"] = found["lse"]
                 notes = notes or reply
                 changed |= set(reply.get("changed", ()))
-            if plan is None:
+            if plans is None:
                 self._look_again(problem, outputs["second"])
         except _Failed as failure:
             return failure.reply, {}
@@ -164,7 +170,7 @@ class Worker:
     def attempt(
         self, problem: Problem, inputs: Arrays, *, poison: int = POISONS[0], reuse: bool = False, watched: bool = True
     ) -> Answer:
-        """Run the candidate once; the output, if there is one, is called ``o``.
+        """Run the candidate once, without the log-sum-exp; the output, if there is one, is called ``o``.
 
         Parameters
         ----------
@@ -184,10 +190,11 @@ class Worker:
         """
         self._begin()
         try:
-            reply, out = self._once(problem, inputs, self._plan(problem), poison, reuse, watched)
+            plans = self._plans(problem)
+            reply, found = self._once(problem, inputs, plans and plans.bare, poison, reuse, watched)
         except _Failed as failure:
             return failure.reply, {}
-        return reply, {"o": out}
+        return reply, {"o": found["o"]}
 
     def close(self) -> None:
         """End the processes, and whatever they started."""
@@ -228,27 +235,28 @@ class Worker:
             refusal = MachineError if about.get("machine") else UserError
             raise refusal(plain(str(about.get("message", "the candidate does not load"))))
         try:
-            checked = _checked(About, about)
+            checked = _checked(About, about).model_dump()
         except WireError as error:
             raise UserError(f"the candidate does not load: its process answered with a {error}") from None
-        device = f"simulator {self._arch}" if checked["kind"] == "cuda" else f"cpu (torch {version('torch')})"
-        return {"config": "", **checked, "device": device}
+        device = f"simulator {checked['arch']}" if checked["kind"] == "cuda" else f"cpu (torch {version('torch')})"
+        return {**checked, "device": device}
 
     def _begin(self) -> None:
         """Begin what :attr:`_timeout` limits."""
         self._deadline = time.monotonic() + self._timeout
         self._candidate.forget_output()
 
-    def _plan(self, problem: Problem) -> Array | None:
+    def _plans(self, problem: Problem) -> _Plans | None:
         """The candidate's launch plan for ``problem``, as data; None for a callable, which has none."""
         if self._executor is None:
             return None
+        lse = bool(self.about["lse"])
         _, found = self._ask(self._candidate, {"do": "plan", "problem": problem.to_dict()}, {}, _MOST_PLAN)
         try:
-            plan = read_plan(found["plan"].tobytes() if "plan" in found else b"", problem)
+            plan = read_plan(found["plan"].tobytes() if "plan" in found else b"", problem, lse=lse)
         except PlanError as error:
             raise _Failed(Status.BUILD_FAILED, str(error)) from None
-        return np.frombuffer(plan.model_dump_json().encode(), np.uint8)
+        return _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
 
     def _once(
         self,
@@ -259,7 +267,7 @@ class Worker:
         reuse: bool,
         watched: bool,
         layout: Layout = Layout.CONTIGUOUS,
-    ) -> tuple[dict[str, Any], Array]:
+    ) -> Answer:
         room = 4 * sum(array.nbytes for array in inputs.values()) + (1 << 20)
         if plan is None or self._executor is None:
             process = self._candidate
@@ -272,7 +280,7 @@ class Worker:
             reply, found = self._ask(process, order, {"plan": plan, **inputs}, room)
         if "o" not in found:
             raise self._died(process, WireError("message without an output"))
-        return {**reply, "confinement": self._candidate.confinement}, found["o"]
+        return {**reply, "confinement": self._candidate.confinement}, found
 
     def _look_again(self, problem: Problem, sent: Array) -> None:
         """Fail if the output of the last call is no longer what it was when the call returned."""
@@ -284,7 +292,8 @@ class Worker:
         """Have an order carried out; _Failed if the answer is a failure, CandidateDied if there is none."""
         try:
             header, found = self._exchange(process, order, arrays, room, self._deadline)
-            reply = _checked(Reply if process is self._candidate else ExecutorReply, header)
+            kind = Reply if process is self._candidate else ExecutorReply
+            reply = _checked(kind, header).model_dump(exclude_unset=True)
         except WireError as error:
             raise self._died(process, error) from None
         if reply["status"] is not None:
@@ -318,6 +327,17 @@ class Worker:
         return CandidateDied(Status.TIMED_OUT if timed_out else Status.CRASHED, why)
 
 
+class _Plans(NamedTuple):
+    """A kernel's plan as it is sent: with the log-sum-exp, if it writes that, and without."""
+
+    full: Array
+    bare: Array
+
+
+def _as_bytes(plan: SentPlan) -> Array:
+    return np.frombuffer(plan.model_dump_json().encode(), np.uint8)
+
+
 class _Failed(Exception):
     """A process answered with a failure, or with what can only be one."""
 
@@ -326,9 +346,9 @@ class _Failed(Exception):
         self.reply = {"status": status.value, "reason": reason}
 
 
-def _checked(kind: type[About] | type[Reply], header: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``kind`` allows of ``header``; a WireError if that is not what it is."""
+def _checked(kind: type[Message], header: Mapping[str, Any]) -> Message:
+    """``header`` as a message of that kind; a WireError if that is not what it is."""
     try:
-        return kind.model_validate(header).model_dump(exclude_unset=True)
+        return kind.model_validate(header)
     except ValidationError as error:
         raise WireError(f"message that is none ({plain(error.errors()[0]['msg'])})") from None

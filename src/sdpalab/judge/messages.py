@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Quantisation
 
-__all__ = ["MOST_TEXT", "About", "DeclaredNumerics", "ExecutorReply", "Reply", "plain"]
+__all__ = ["MOST_TEXT", "About", "DeclaredNumerics", "ExecutorReply", "Message", "Reply", "plain"]
 
 MOST_TEXT = 4000
 """Characters of any text that a candidate can have shown to somebody."""
@@ -29,30 +29,37 @@ def plain(text: str) -> str:
 Text = Annotated[str, AfterValidator(plain)]
 
 
-class _Message(BaseModel):
+class Message(BaseModel):
+    """What a process says: of these types exactly, and nothing is converted."""
+
     model_config = ConfigDict(frozen=True, strict=True)
 
 
-class DeclaredNumerics(_Message):
+class DeclaredNumerics(Message):
     """See :class:`sdpalab.kernels.kernel.Numerics`."""
 
     accumulate: Text
     probabilities: Text
     probability_scale: float
     quantised: Quantisation | None
+    normalise: Text
 
 
-class About(_Message):
+class About(Message):
     """What a candidate says of itself when it is loaded.
 
     A kernel that the lab builds declares its ``numerics``, and ``rejects`` has one entry for each problem that it will
-    be asked: None, or why it does not compute it. A callable declares nothing, and is held to the default.
+    be asked: None, or why it does not compute it. ``arch`` is what it is built for, which is its own choice where the
+    judge leaves it open, and ``refuses`` says why it cannot be built for that; ``lse``, whether it writes the
+    log-sum-exp. A callable declares nothing, and is held to the default.
     """
 
     kind: Literal["cuda", "callable"]
     name: Annotated[Text, Field(min_length=1, max_length=200)]
     config: Text = ""
-    min_arch: int = 0
+    arch: Annotated[Text, Field(max_length=20)] = ""
+    refuses: Text | None = None
+    lse: bool = False
     numerics: DeclaredNumerics | None = None
     rejects: list[Text | None] = []
 
@@ -60,10 +67,12 @@ class About(_Message):
     def _a_callable_declares_nothing(self) -> About:
         if (self.kind == "callable") != (self.numerics is None):
             raise ValueError(f"a {self.kind} candidate with numerics {self.numerics}")
+        if (self.kind == "callable") != (not self.arch) or (self.kind == "callable" and self.lse):
+            raise ValueError(f"a {self.kind} candidate for {self.arch or 'no architecture'}, with LSE {self.lse}")
         return self
 
 
-class Reply(_Message):
+class Reply(Message):
     """How something went: a failure and its reason, or ``status`` None with what was noticed."""
 
     status: str | None

@@ -7,6 +7,7 @@ hid a bfloat16 accumulator. The bound is therefore taken from what the kernel it
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -17,7 +18,7 @@ from sdpalab.errors import UserError
 from sdpalab.judge.reference import finite, weight_blocks
 from sdpalab.kernels.kernel import Numerics, Quantisation
 
-__all__ = ["check_numerics", "dequantised", "intended_output"]
+__all__ = ["UNDECLARED", "check_numerics", "dequantised", "intended_output", "orders_of"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -26,6 +27,10 @@ FLOAT8 = "float8_e4m3fn"
 FLOAT8_MAX = 448.0
 MMA_TERMS = 16
 """Products that one tensor-core instruction adds to a 16-bit accumulator before it rounds: K of mma.sync.m16n8k16."""
+
+UNDECLARED = Numerics(normalise="either")
+"""What a candidate that declares nothing is held to: it may divide by the sum of the weights before they are rounded or
+after, which is as honest. No kernel may declare that it is open."""
 
 _TYPES: dict[str, type] = {
     "float32": np.float32,
@@ -50,12 +55,21 @@ def check_numerics(numerics: Numerics) -> None:
         raise UserError(
             f"numerics: probability_scale must be a positive number of {FLOAT8}, at most 448, not {p_scale:g}"
         )
+    if numerics.normalise not in ("after", "before"):
+        raise UserError(f"numerics: normalise must be after or before, not {numerics.normalise!r}")
     if quantised is None:
         return
     if quantised.dtype != FLOAT8:
         raise UserError(f"numerics: quantised.dtype must be {FLOAT8}, not {quantised.dtype!r}")
     if isinstance(quantised.rows, bool) or not isinstance(quantised.rows, int) or quantised.rows < 0:
         raise UserError(f"numerics: quantised.rows must be a number of rows, or 0 for all, not {quantised.rows!r}")
+
+
+def orders_of(numerics: Numerics) -> tuple[Numerics, ...]:
+    """The arithmetic in each order of rounding and normalising P that it leaves open: one, or both of ``either``."""
+    if numerics.normalise != UNDECLARED.normalise:
+        return (numerics,)
+    return tuple(replace(numerics, normalise=order) for order in ("after", "before"))
 
 
 def dequantised(array: Array, quantised: Quantisation) -> F64:
@@ -82,14 +96,13 @@ def dequantised(array: Array, quantised: Quantisation) -> F64:
     return out
 
 
-def intended_output(
-    q: Array, k: Array, v: Array, *, scale: float, causal: bool, numerics: Numerics, normalise_first: bool = False
-) -> Array:
+def intended_output(q: Array, k: Array, v: Array, *, scale: float, causal: bool, numerics: Numerics) -> Array:
     """Attention with the roundings that ``numerics`` declares, and no others.
 
     Q, K and V are quantised, if that is declared. The weights exp(s - max(s)) are rounded to float32, their sum is
     taken; they are rounded to the type of P and multiplied by V; the products' sum and the quotient are rounded to
-    float32, and the result to the type of Q. Sums in float32 run in float64: the order in which a kernel adds in
+    float32, and the result to the type of Q. Where P is normalised before, the weights are divided by their sum before
+    they are rounded: equal weights are then all rounded the same way, which no average takes out. Sums in float32 run in float64: the order in which a kernel adds in
     float32 shifts its result a thousand times less than the roundings to 16 bits, and an emulation free of order is one
     that anybody can repeat. Sums in float16 are rounded as often as the tensor cores do it, along D and then along the
     keys in ascending order.
@@ -99,11 +112,7 @@ def intended_output(
     q, k, v, scale, causal
         As in :func:`sdpalab.judge.reference.attention_float64`; the dtype of ``q`` is the problem's.
     numerics : Numerics
-        What is declared.
-    normalise_first : bool
-        Divide the weights by their sum before they are rounded, as code does that calls a softmax, instead of dividing
-        the product by it, as flash attention does. With equal weights the former rounds all of them the same way, which
-        no average takes out.
+        What is declared, in one order (:func:`orders_of`).
 
     Returns
     -------
@@ -130,7 +139,7 @@ def intended_output(
         for (b, h, rows), weights in weight_blocks(q, k, scale=scale, causal=causal, product=product):
             p = weights.astype(np.float32)
             total = p.sum(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
-            if normalise_first:
+            if numerics.normalise == "before":
                 p, total = p / total, np.ones_like(total)
             rounded = (p * p_scale).astype(p_type).astype(np.float64)
             summed = product(rounded, values[b, h // group]).astype(np.float32)

@@ -14,11 +14,11 @@ from typing import Annotated, Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from sdpalab.build import Build, Cache, build
 from sdpalab.errors import UserError
-from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, TiledMap, TritonModule, problem_buffers
+from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, Module, Step, TiledMap, TritonModule, problem_buffers
 from sdpalab.problem import Problem
 
 __all__ = ["PlanError", "SentPlan", "read_plan", "send_plan"]
@@ -55,21 +55,45 @@ class SentStep(_Data):
     code: Module | Build
 
 
+def _kind(step: Any) -> str:
+    product = "transpose_b" in step if isinstance(step, dict) else isinstance(step, Gemm)
+    return "product" if product else "launch"
+
+
+AnyStep: TypeAlias = Annotated[Annotated[SentStep, Tag("launch")] | Annotated[Gemm, Tag("product")], Discriminator(_kind)]
+
+
 class SentPlan(_Data):
     """A launch plan whose modules are data."""
 
     buffers: tuple[Buffer, ...]
-    steps: Annotated[tuple[SentStep, ...], Field(min_length=1, max_length=64)]
+    steps: Annotated[tuple[AnyStep, ...], Field(min_length=1, max_length=64)]
 
     def builds(self, arch: str, cache: Cache) -> tuple[Build, ...]:
-        """Each step's module, built if it is not; raises as :func:`sdpalab.build.build`."""
+        """Each launch's module, built if it is not; raises as :func:`sdpalab.build.build`."""
+        launches = [step for step in self.steps if isinstance(step, SentStep)]
         return tuple(
-            step.code if isinstance(step.code, Build) else build(step.code, arch, cache=cache) for step in self.steps
+            step.code if isinstance(step.code, Build) else build(step.code, arch, cache=cache) for step in launches
         )
+
+    def without(self, name: str) -> SentPlan:
+        """The plan without that buffer, as :meth:`sdpalab.kernels.plan.LaunchPlan.without` makes it."""
+        steps = tuple(
+            step.model_copy(update={"args": tuple(0 if arg == name else arg for arg in step.args)})
+            if isinstance(step, SentStep)
+            else step
+            for step in self.steps
+        )
+        return SentPlan(buffers=tuple(buffer for buffer in self.buffers if buffer.name != name), steps=steps)
 
     def plan(self) -> LaunchPlan:
         """The plan, without modules, which :meth:`builds` gives."""
-        steps = [Launch(step.grid, step.block, step.args, step.dynamic_smem, step.cluster) for step in self.steps]
+        steps = [
+            Launch(step.grid, step.block, step.args, step.dynamic_smem, step.cluster)
+            if isinstance(step, SentStep)
+            else step
+            for step in self.steps
+        ]
         return LaunchPlan(self.buffers, tuple(steps))
 
 
@@ -90,8 +114,10 @@ def send_plan(plan: LaunchPlan, arch: str) -> bytes:
         raise PlanError(f"the launch plan is none: {_first(error)}") from None
 
 
-def read_plan(data: bytes, problem: Problem) -> SentPlan:
+def read_plan(data: bytes, problem: Problem, *, lse: bool = False) -> SentPlan:
     """The plan in ``data``, checked: it is one for ``problem``, and holds nothing but what a plan holds.
+
+    With ``lse`` it must write the log-sum-exp, too; without, it cannot.
 
     Raises
     ------
@@ -102,21 +128,30 @@ def read_plan(data: bytes, problem: Problem) -> SentPlan:
         plan = SentPlan.model_validate_json(data)
     except ValidationError as error:
         raise PlanError(f"the launch plan is none: {_first(error)}") from None
-    known = problem_buffers(problem)
+    known = problem_buffers(problem, lse=lse)
     if plan.buffers[: len(known)] != known:
-        raise PlanError(f"the launch plan does not begin with the buffers of {problem.label}: q, k, v and o")
+        names = ", ".join(buffer.name for buffer in known)
+        raise PlanError(f"the launch plan does not begin with the buffers of {problem.label}: {names}")
     extra = plan.buffers[len(known) :]
-    if any(buffer.role != "workspace" or buffer.dtype not in _DTYPES for buffer in extra):
-        raise PlanError(f"a further buffer of a launch plan is a workspace of one of {', '.join(_DTYPES)}")
+    if any(buffer.role not in ("workspace", "semaphore") or buffer.dtype not in _DTYPES for buffer in extra):
+        raise PlanError(f"a further buffer of a launch plan is a workspace or semaphore of one of {', '.join(_DTYPES)}")
     if any(size < 1 for buffer in extra for size in buffer.shape):
         raise PlanError("a buffer of the launch plan has a size below 1")
     total = sum(math.prod(buffer.shape) * _DTYPES[buffer.dtype].itemsize for buffer in plan.buffers)
     if total > MOST_BYTES:
         raise PlanError(f"the launch plan asks for {total} bytes of buffers, and at most {MOST_BYTES} are given")
+    elements = {buffer.name: math.prod(buffer.shape) for buffer in plan.buffers}
+    for step in plan.steps:
+        reason = step.reject_reason(elements) if isinstance(step, Gemm) else None
+        if reason is not None:
+            raise PlanError(reason)
     return plan
 
 
-def _sent(step: Launch, arch: str) -> SentStep:
+def _sent(step: Step, arch: str) -> SentStep | Gemm:
+    if isinstance(step, Gemm):
+        batch, m, n, k, lda, ldc = map(operator.index, (step.batch, step.m, step.n, step.k, step.lda, step.ldc))
+        return replace(step, batch=batch, m=m, n=n, k=k, lda=lda, ldc=ldc)
     if step.module is None:
         raise PlanError("a step of the launch plan has no module: make the plan with launch_plan of a kernel")
     code = replace(build(step.module, arch), cubin=b"") if isinstance(step.module, TritonModule) else step.module

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["attention_float64", "finite", "judged_rows", "weight_blocks"]
+__all__ = ["attention_float64", "finite", "judged_rows", "score_blocks", "weight_blocks"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -35,10 +35,14 @@ def finite(array: Array) -> Array:
     return np.where(np.isfinite(array), array, array.dtype.type(0))
 
 
-def weight_blocks(
+Block: TypeAlias = "tuple[int, int, slice]"
+"""Where a block of rows lies: b, h, rows."""
+
+
+def score_blocks(
     q: Array, k: Array, *, scale: float, causal: bool, product: Callable[[F64, F64], F64] = np.matmul
-) -> Iterator[tuple[tuple[int, int, slice], F64]]:
-    """Softmax weights before normalisation, ``exp(s - max(s))``, head by head and block by block.
+) -> Iterator[tuple[Block, F64]]:
+    """Scores ``s = scale * Q K^T``, head by head and block by block.
 
     Parameters
     ----------
@@ -54,9 +58,9 @@ def weight_blocks(
 
     Yields
     ------
-    (b, h, rows), weights
-        Where the block lies, and its weights [rows, Skv] in float64; 0 where the mask hides the key. The largest
-        weight of a row is 1: every row sees at least key 0.
+    (b, h, rows), scores
+        Where the block lies, and its scores [rows, Skv] in float64; -inf where the mask hides the key. Every row sees
+        at least key 0.
     """
     batch, heads, seq_q, _ = q.shape
     seq_kv = k.shape[2]
@@ -70,8 +74,19 @@ def weight_blocks(
                 scores = product(q[b, h, rows].astype(np.float64), k_head.T) * scale
                 if causal:
                     scores[np.arange(seq_kv) > np.arange(rows.start, rows.stop)[:, None]] = -np.inf
-                scores -= scores.max(axis=1, keepdims=True)
-                yield (b, h, rows), np.exp(scores, out=scores)
+                yield (b, h, rows), scores
+
+
+def weight_blocks(
+    q: Array, k: Array, *, scale: float, causal: bool, product: Callable[[F64, F64], F64] = np.matmul
+) -> Iterator[tuple[Block, F64]]:
+    """Softmax weights before normalisation, ``exp(s - max(s))``, as :func:`score_blocks` gives the scores.
+
+    The largest weight of a row is 1; one of a key that the mask hides is 0.
+    """
+    for place, scores in score_blocks(q, k, scale=scale, causal=causal, product=product):
+        scores -= scores.max(axis=1, keepdims=True)
+        yield place, np.exp(scores, out=scores)
 
 
 def attention_float64(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> F64:

@@ -126,7 +126,6 @@ def broken_relation(
     related_inputs: Inputs,
     related: Array,
     numerics: Numerics,
-    orders: tuple[bool, ...],
 ) -> tuple[str, int]:
     """Why a relation does not hold (empty: it does), and in how many elements the outputs are not what it says.
 
@@ -136,12 +135,12 @@ def broken_relation(
         The original problem, and the output on it.
     related_problem, related_inputs, related
         What :attr:`Relation.inputs` made of it, and the output on that.
-    numerics, orders
+    numerics : Numerics
         As for :func:`sdpalab.judge.evaluate.judge_output`, by which the related output must be right in itself.
     """
     if related.shape != related_problem.q_shape or related.dtype != dtype_of(related_problem):
         return f"on related inputs the output is {related.dtype} {related.shape} ({relation.says})", related.size
-    judged = judge_output(related_problem, related_inputs, related, numerics, orders)
+    judged = judge_output(related_problem, related_inputs, related, numerics)
     differs = relation.differs(out, related, problem)
     if judged.status is not Status.PASSED:
         return f"right on its inputs, but wrong on related ones ({relation.says}): {judged.reason}", differs

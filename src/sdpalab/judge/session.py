@@ -90,7 +90,7 @@ def judge_candidate(
     specs: Sequence[CaseSpec],
     *,
     device: str = "auto",
-    arch: str = "sm_89",
+    arch: str | None = None,
     config: Mapping[str, str] | None = None,
     level: str = "quick",
     seed: int = 0,
@@ -108,8 +108,9 @@ def judge_candidate(
         As for :func:`judge`; ``level`` and ``seed`` are only recorded.
     specs : sequence of CaseSpec
         See :mod:`sdpalab.judge.cases`.
-    arch : str
-        What the simulator is to be, such as ``sm_89``.
+    arch : str, optional
+        What the simulator is to be, such as ``sm_89``. Default: what the kernel is built for where nobody says
+        (:attr:`sdpalab.kernels.kernel.Kernel.default_arch`).
     config : mapping of str to str, optional
         Knobs that differ from the kernel's default configuration.
     store : Store, optional
@@ -139,7 +140,7 @@ class _Session:
         self,
         shipment: Shipment,
         specs: Sequence[CaseSpec],
-        arch: str,
+        arch: str | None,
         config: Mapping[str, str] | None,
         store: Store | None,
         progress: Callable[[Case], None] | None,
@@ -224,9 +225,8 @@ class _Session:
             return
         if device == "cpu":
             raise UserError(f"{name} is a CUDA kernel and runs on the simulator: device must be sim or auto")
-        number = int("".join(filter(str.isdigit, self._arch)) or 0)
-        if number < about["min_arch"]:
-            raise UserError(f"kernel {name} needs sm_{about['min_arch']} or later, not {self._arch}")
+        if about["refuses"] is not None:
+            raise UserError(about["refuses"])
         check_numerics(Numerics.from_dict(about["numerics"]))
         if len(about["rejects"]) != len(self._specs):
             raise UserError(f"kernel {name} does not say of each problem whether it supports it")
@@ -279,13 +279,13 @@ class _Session:
             found = replace(found, run={**found.run, "witnesses": told.to_dict() if told else None})
         if not spec.relation or found.status is not Status.PASSED:
             return found
-        relation, (numerics, orders) = RELATIONS[spec.relation], declared_numerics(worker.about)
+        relation, numerics = RELATIONS[spec.relation], declared_numerics(worker.about)
         problem, related = relation.inputs(spec.problem, inputs)
         reply, outputs = worker.attempt(problem, vars(related))
         if reply.get("status") is not None:
             return replace(found, status=Status(reply["status"]), reason=str(reply["reason"]))
         broken, differs = broken_relation(
-            relation, spec.problem, found.arrays["o"], problem, related, outputs["o"], numerics, orders
+            relation, spec.problem, found.arrays["o"], problem, related, outputs["o"], numerics
         )
         run = {**found.run, "relation": {"name": relation.name, "elements_that_differ": differs}}
         return replace(found, status=Status.INCONSISTENT if broken else found.status, reason=broken, run=run)

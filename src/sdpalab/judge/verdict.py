@@ -15,6 +15,7 @@ __all__ = [
     "Case",
     "Errors",
     "Limits",
+    "LseErrors",
     "Status",
     "Verdict",
     "keeps_original_contract",
@@ -59,6 +60,31 @@ class Status(str, Enum):
 
 
 @dataclass(frozen=True)
+class LseErrors:
+    """Distance of a log-sum-exp from its float64 value, at the row that uses most of its limit.
+
+    Attributes
+    ----------
+    error, limit : float
+        Absolute error of that row, and what it may be (:mod:`sdpalab.judge.log_sum_exp`).
+    row : tuple of int
+        The row (b, h, i).
+    not_finite : int
+        Rows whose log-sum-exp is NaN or infinite.
+    """
+
+    error: float
+    limit: float
+    row: tuple[int, int, int]
+    not_finite: int
+
+    @property
+    def kept(self) -> bool:
+        """True if every row is finite and within its limit."""
+        return not self.not_finite and self.error <= self.limit
+
+
+@dataclass(frozen=True)
 class Errors:
     """Distance of an output from the float64 reference, over the rows that are judged.
 
@@ -76,6 +102,8 @@ class Errors:
         Elements that the inputs fix bit for bit (:mod:`sdpalab.judge.exact`), and how many of them differ.
     ignored_rows : int
         Rows that are not judged, because an input of theirs is NaN or infinite.
+    lse : LseErrors, optional
+        Of the log-sum-exp; None for a candidate that writes none.
     """
 
     max_abs: float
@@ -88,6 +116,7 @@ class Errors:
     exact: int = 0
     exact_wrong: int = 0
     ignored_rows: int = 0
+    lse: LseErrors | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +146,7 @@ def keeps_original_contract(errors: Errors) -> bool:
 class Case:
     """One judged problem on one set of inputs.
 
-    ``digests`` maps an array's name (q, k, v, o, yardstick) to the sha256 of its bytes; ``run`` says what executed it
+    ``digests`` maps an array's name (q, k, v, o, yardstick, perhaps lse) to the sha256 of its bytes; ``run`` says what executed it
     (device, sha256 of each PTX, configuration).
 
     Raises
@@ -147,6 +176,7 @@ class Case:
             raise ValueError(f"case {self.name}: PASSED needs its errors and limits")
         over = [name for name in LIMITED if not getattr(self.errors, name) <= getattr(self.limits, name)]
         over += [name for name in ("not_finite", "exact_wrong") if getattr(self.errors, name)]
+        over += ["lse"] if self.errors.lse is not None and not self.errors.lse.kept else []
         if over:
             raise ValueError(f"case {self.name}: PASSED with {', '.join(over)} over the limit")
 

@@ -28,6 +28,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "uint8": np.dtype(np.uint8),
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float32": np.dtype(np.float32),
 }
 MAX_HEADER = 1 << 24
 POLL_SECONDS = 0.25

@@ -70,7 +70,7 @@ class _Worker:
     def _plan(self, problem: Problem) -> Answer:
         assert self._kernel is not None, "the candidate is no kernel"
         try:
-            plan = send_plan(self._kernel.launch_plan(problem, self._config), self._arch)
+            plan = send_plan(self._kernel.launch_plan(problem, self._config, lse=self._kernel.lse), self._arch)
         except UnsupportedProblem as error:
             return {"status": Status.UNSUPPORTED.value, "reason": _text(error)}, {}
         except UserError as error:
@@ -86,7 +86,7 @@ class _Worker:
             if not isinstance(made, Kernel):
                 self._callable = CallableRunner(made)
                 return {"ok": True, **self._callable.describe()}
-            self._kernel, self._arch = made, order["arch"]
+            self._kernel, self._arch = made, order["arch"] or made.default_arch
             settings = order["config"]
             self._config = made.default_config if settings is None else made.config_with(settings)
             return {"ok": True, **self._describe(made, [Problem(**fields) for fields in order["problems"]])}
@@ -102,7 +102,9 @@ class _Worker:
             "kind": "cuda",
             "name": kernel.name,
             "config": str(self._config),
-            "min_arch": kernel.min_arch,
+            "arch": self._arch,
+            "refuses": kernel.arch_reason(self._arch),
+            "lse": kernel.lse,
             "numerics": asdict(kernel.numerics),
             "rejects": [kernel.reject_reason(problem, self._config) for problem in problems],
         }

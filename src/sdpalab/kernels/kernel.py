@@ -104,19 +104,22 @@ class Numerics:
         softmax statistics (maximum and sum) are float32 in either case.
     probabilities : str
         Type to which P is rounded before P V: ``problem`` (the problem's own dtype), ``float32``, ``float16``,
-        ``bfloat16`` or ``float8_e4m3fn``. The weights are exp(s - m), at most 1; they are summed before they are
-        rounded, and the product is divided by their sum in the end.
+        ``bfloat16`` or ``float8_e4m3fn``. The weights are exp(s - m), at most 1, and summed before they are rounded.
     probability_scale : float
         What P is multiplied by before it is rounded to float8, and O divided by in the end: above 0, at most 448, the
         largest number of the type. 1 for the other types.
     quantised : Quantisation, optional
         How Q, K and V are quantised; None if the kernel computes with them as they are.
+    normalise : str
+        ``after``: the product P V is divided by the sum of the weights in the end, as flash attention does; or
+        ``before``: each weight is divided by it before it is rounded to the type of P, as an unfused softmax does.
     """
 
     accumulate: str = "float32"
     probabilities: str = "problem"
     probability_scale: float = 1.0
     quantised: Quantisation | None = None
+    normalise: str = "after"
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Numerics:

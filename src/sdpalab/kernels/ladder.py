@@ -23,11 +23,13 @@ INDEX_LIMIT = 2**31 - 2**16
 """Elements that a 32-bit index reaches within one head; the margin is for the last, ragged tile."""
 
 
-def ladder_supports(problem: Problem, dtypes: tuple[str, ...], kernel: str) -> str | None:
-    """None if a ladder kernel for ``dtypes`` can compute ``problem``, otherwise the reason in one sentence."""
-    if problem.head_dim not in HEAD_DIMS:
-        known = ", ".join(map(str, HEAD_DIMS[:-1]))
-        return f"kernel {kernel} supports head_dim {known} or {HEAD_DIMS[-1]}, not {problem.head_dim}"
+def ladder_supports(
+    problem: Problem, dtypes: tuple[str, ...], kernel: str, head_dims: tuple[int, ...] = HEAD_DIMS
+) -> str | None:
+    """None if a kernel for these types and head dimensions can compute ``problem``, otherwise the reason why not."""
+    if problem.head_dim not in head_dims:
+        known = ", ".join(map(str, head_dims[:-1]))
+        return f"kernel {kernel} supports head_dim {known} or {head_dims[-1]}, not {problem.head_dim}"
     if problem.dtype not in dtypes:
         return f"kernel {kernel} computes {' or '.join(dtypes)}, not {problem.dtype}"
     for name, size in (("heads", problem.heads), ("batch", problem.batch)):

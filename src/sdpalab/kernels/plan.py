@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from sdpalab.problem import Problem
 
@@ -20,6 +20,7 @@ __all__ = [
     "Gemm",
     "Launch",
     "LaunchPlan",
+    "MatrixShape",
     "Module",
     "Source",
     "Step",
@@ -167,6 +168,18 @@ class Launch:
     entry: str = ""
 
 
+class MatrixShape(NamedTuple):
+    """One row-major matrix in memory: ``pitch`` elements from a row to the next."""
+
+    rows: int
+    columns: int
+    pitch: int
+
+    def __str__(self) -> str:
+        padded = f" in rows of {self.pitch}" if self.pitch != self.columns else ""
+        return f"{self.rows} x {self.columns}{padded}"
+
+
 @dataclass(frozen=True)
 class Gemm:
     """A batched matrix product, C[i] = A[i] B[i] or A[i] B[i]^T, by a library: cuBLAS on a GPU, NumPy on the host.
@@ -180,6 +193,9 @@ class Gemm:
         Names of buffers: A [batch, m, k], B [batch, k, n] or, if ``transpose_b``, [batch, n, k], and C [batch, m, n].
     batch, m, n, k : int
     transpose_b : bool
+    lda, ldc : int
+        Elements from one row of A and of C to the next, where rows are padded; 0 where they are not. The padding of A
+        is not read, that of C is not written.
     """
 
     a: str
@@ -190,6 +206,40 @@ class Gemm:
     n: int
     k: int
     transpose_b: bool = False
+    lda: int = 0
+    ldc: int = 0
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of all products."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def matrices(self) -> dict[str, MatrixShape]:
+        """How the matrices of ``a``, ``b`` and ``c`` lie in their buffers."""
+        b_rows, b_columns = (self.n, self.k) if self.transpose_b else (self.k, self.n)
+        return {
+            "a": MatrixShape(self.m, self.k, self.lda or self.k),
+            "b": MatrixShape(b_rows, b_columns, b_columns),
+            "c": MatrixShape(self.m, self.n, self.ldc or self.n),
+        }
+
+    def reject_reason(self, elements: Mapping[str, int]) -> str | None:
+        """None if the buffers, of so many ``elements`` by name, hold the matrices, otherwise why they do not."""
+        if self.c in (self.a, self.b):
+            return f"a matrix product reads buffer {self.c} and writes it, too"
+        for operand, shape in self.matrices.items():
+            name = str(getattr(self, operand))
+            if name not in elements:
+                return f"a matrix product names buffer {name!r}; the plan has: {', '.join(elements)}"
+            if min(self.batch, *shape) < 1 or shape.pitch < shape.columns:
+                return f"a matrix product takes {self.batch} matrices {shape} from buffer {name}, which cannot be"
+            if elements[name] != self.batch * shape.rows * shape.pitch:
+                return (
+                    f"a matrix product takes {self.batch} matrices {shape} from buffer {name}, which has "
+                    f"{elements[name]} elements"
+                )
+        return None
 
 
 Step: TypeAlias = Launch | Gemm

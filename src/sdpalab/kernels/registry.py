@@ -3,30 +3,65 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
 from sdpalab.errors import UserError
+from sdpalab.kernels.cublas import CUBLAS
 from sdpalab.kernels.flash import FLASH
 from sdpalab.kernels.kernel import CudaKernel, Kernel
 from sdpalab.kernels.scalar import SCALAR
 from sdpalab.kernels.userfile import is_user_file, load_user_kernel
 from sdpalab.kernels.wmma import WMMA
 
-__all__ = ["KERNELS", "get", "resolve"]
+__all__ = ["CUDA_KERNELS", "KERNELS", "get", "needs", "resolve"]
 
-KERNELS: Mapping[str, CudaKernel] = MappingProxyType({kernel.name: kernel for kernel in (SCALAR, WMMA, FLASH)})
-"""The ladder, from the baseline up: name to kernel."""
+CUDA_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
+    {kernel.name: kernel for kernel in (SCALAR, CUBLAS, WMMA, FLASH)}
+)
+"""The rungs in CUDA C++, from the baseline up: name to kernel."""
+
+_TRITON_KERNELS = {"triton_flash": "TRITON_FLASH"}
+"""Those in Triton, which is an extra and slow to import: name of kernel and module, and its name within that."""
 
 
-def get(name: str) -> CudaKernel:
+class _Ladder(Mapping[str, Kernel]):
+    """Names cost nothing; a kernel in Triton is imported when it is first asked for, and a UserError without Triton."""
+
+    def __getitem__(self, name: str) -> Kernel:
+        if name not in _TRITON_KERNELS:
+            return CUDA_KERNELS[name]
+        try:
+            module = import_module(f"sdpalab.kernels.{name}")
+        except ImportError as error:
+            raise UserError(f"kernel {name} needs Triton: pip install 'sdpalab[triton]' ({error})") from None
+        kernel: Kernel = getattr(module, _TRITON_KERNELS[name])
+        return kernel
+
+    def __iter__(self) -> Iterator[str]:
+        yield from CUDA_KERNELS
+        yield from _TRITON_KERNELS
+
+    def __len__(self) -> int:
+        return len(CUDA_KERNELS) + len(_TRITON_KERNELS)
+
+    def __contains__(self, name: object) -> bool:
+        return name in CUDA_KERNELS or name in _TRITON_KERNELS  # what Mapping does instead imports it
+
+
+KERNELS: Mapping[str, Kernel] = _Ladder()
+"""The ladder, from the baseline up, and then what is written in Triton: name to kernel."""
+
+
+def get(name: str) -> Kernel:
     """The shipped kernel of that name.
 
     Raises
     ------
     UserError
-        If there is none; the message has the nearest name and the list.
+        If there is none (the message has the nearest name and the list), or it needs a package that is not installed.
     """
     if name in KERNELS:
         return KERNELS[name]
@@ -35,6 +70,15 @@ def get(name: str) -> CudaKernel:
     raise UserError(
         f"there is no kernel {name!r}{hint}: the kernels are {', '.join(KERNELS)}, and your own is FILE.py[:NAME]"
     )
+
+
+def needs(name: str) -> str | None:
+    """None if the shipped kernel of that name can be had here, otherwise which package it needs, in one sentence."""
+    try:
+        get(name)
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def resolve(text: str) -> Kernel | Callable[..., Any]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from sdpalab.kernels.kernel import Config, CudaKernel, StaticLimits
 from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized
 from sdpalab.kernels.plan import Launch
-from sdpalab.problem import Problem
+from sdpalab.problem import DTYPES, Problem
 
-__all__ = ["WMMA", "smem_bytes"]
+__all__ = ["LIMITS", "WIDE_LIMITS", "WMMA", "smem_bytes", "wmma_launch", "wmma_reject"]
 
 TILE = 16
 MAX_WARPS = 32
@@ -17,16 +17,35 @@ LIMITS = StaticLimits()
 WIDE_LIMITS = StaticLimits(registers=136, reason="at D = 128 a thread holds twice the outputs; sm_100 takes 132")
 
 
-def smem_bytes(problem: Problem, config: Config) -> int:
-    """Dynamic shared memory of a block in bytes: Q, K, V and P as halfs, and a float scratch for the products."""
+def smem_bytes(problem: Problem, config: Config, *, stages: int = 1) -> int:
+    """Dynamic shared memory of a block in bytes: Q, K, V and P as elements, and a float scratch for the products.
+
+    ``stages`` is the number of tiles of K and V.
+    """
     block_m, block_n = config.int("BLOCK_M"), config.int("BLOCK_N")
-    halfs = (block_m + 2 * block_n) * (problem.head_dim + 8) + block_m * (block_n + 8)
+    elements = (block_m + stages * 2 * block_n) * (problem.head_dim + 8) + block_m * (block_n + 8)
     floats = block_m * (block_n + 4)
-    return 2 * halfs + 4 * floats
+    return 2 * elements + 4 * floats
+
+
+def wmma_reject(problem: Problem, config: Config, shared_limit: int, *, stages: int = 1) -> str | None:
+    """None if ``include/wmma_tile.cuh`` has such tiles and they fit ``shared_limit`` bytes, otherwise the reason."""
+    block_m, block_n = config.int("BLOCK_M"), config.int("BLOCK_N")
+    if not TILE <= block_m <= TILE * MAX_WARPS or block_m % TILE:
+        return f"BLOCK_M must be {TILE} rows for each of 1 to {MAX_WARPS} warps, not {block_m}"
+    if block_n < TILE or block_n % TILE or problem.head_dim % min(block_n, problem.head_dim):
+        return f"BLOCK_N must be a multiple of {TILE} that divides head_dim or exceeds it, not {block_n}"
+    return reject_oversized(smem_bytes(problem, config, stages=stages), shared_limit, config)
+
+
+def wmma_launch(problem: Problem, config: Config, *, stages: int = 1) -> Launch:
+    """A warp for each 16 rows of a block's BLOCK_M."""
+    block_m = config.int("BLOCK_M")
+    return ladder_launch(problem, block_m, 32 * (block_m // TILE), smem_bytes(problem, config, stages=stages))
 
 
 def _supports(problem: Problem) -> str | None:
-    return ladder_supports(problem, ("float16",), "wmma")
+    return ladder_supports(problem, tuple(DTYPES), "wmma")
 
 
 def _limits(problem: Problem) -> StaticLimits:
@@ -34,17 +53,7 @@ def _limits(problem: Problem) -> StaticLimits:
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
-    block_m, block_n = config.int("BLOCK_M"), config.int("BLOCK_N")
-    if not TILE <= block_m <= TILE * MAX_WARPS or block_m % TILE:
-        return f"BLOCK_M must be {TILE} rows for each of 1 to {MAX_WARPS} warps, not {block_m}"
-    if block_n < TILE or block_n % TILE or problem.head_dim % min(block_n, problem.head_dim):
-        return f"BLOCK_N must be a multiple of {TILE} that divides head_dim or exceeds it, not {block_n}"
-    return reject_oversized(smem_bytes(problem, config), LIMITS.shared_bytes, config)
-
-
-def _plan(problem: Problem, config: Config) -> Launch:
-    block_m = config.int("BLOCK_M")
-    return ladder_launch(problem, block_m, 32 * (block_m // TILE), smem_bytes(problem, config))
+    return wmma_reject(problem, config, LIMITS.shared_bytes)
 
 
 _DEFAULT = Config(BLOCK_M=64, BLOCK_N=32)
@@ -53,7 +62,7 @@ WMMA = CudaKernel(
     name="wmma",
     source=Path("wmma.cu"),
     entry="wmma_attention",
-    plan=_plan,
+    plan=wmma_launch,
     configs=(_DEFAULT, _DEFAULT.but(BLOCK_M=32), _DEFAULT.but(BLOCK_M=128), _DEFAULT.but(BLOCK_N=64)),
     supports=_supports,
     reject=_reject,

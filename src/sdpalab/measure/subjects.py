@@ -15,6 +15,7 @@ from sdpalab.inputs import Inputs
 from sdpalab.judge.evaluate import judge_output
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
+from sdpalab.judge.numerics import UNDECLARED
 from sdpalab.kernels.kernel import Config, Kernel, Numerics
 from sdpalab.kernels.plan import Launch, LaunchPlan, Module
 from sdpalab.measure.floor import FloorCheck
@@ -49,7 +50,7 @@ class OutputCheck:
 
     def __init__(self, problem: Problem, inputs: Inputs, numerics: Numerics | None = None) -> None:
         self._problem, self._inputs = problem, inputs
-        self._numerics, self._orders = numerics or Numerics(), (False,) if numerics else (False, True)
+        self._numerics = numerics or UNDECLARED
         self._passed: bytes | None = None
 
     def __call__(self, out: Array) -> str:
@@ -60,7 +61,7 @@ class OutputCheck:
         content = out.tobytes()
         if content == self._passed:
             return ""
-        judged = judge_output(self._problem, self._inputs, out, self._numerics, self._orders)
+        judged = judge_output(self._problem, self._inputs, out, self._numerics)
         if judged.status is not Status.PASSED:
             return f"{judged.status.value}: {judged.reason}"
         self._passed = content

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 import ml_dtypes
@@ -75,21 +74,17 @@ def multiply(gemm: Gemm, arrays: Mapping[str, Array]) -> None:
     UserError
         If there is no such buffer, or one has another number of elements than its matrices.
     """
-    sizes = {gemm.a: (gemm.m, gemm.k), gemm.b: (gemm.k, gemm.n), gemm.c: (gemm.m, gemm.n)}
-    for name, size in sizes.items():
-        if name not in arrays:
-            raise UserError(f"a matrix product names buffer {name!r}; the plan has: {', '.join(arrays)}")
-        if arrays[name].size != gemm.batch * prod(size):
-            raise UserError(
-                f"a matrix product takes {gemm.batch} matrices {size[0]} x {size[1]} from buffer {name}, which has "
-                f"{arrays[name].size} elements"
-            )
-    left = arrays[gemm.a].astype(np.float32).reshape(gemm.batch, gemm.m, gemm.k)
-    right = arrays[gemm.b].astype(np.float32)
-    if gemm.transpose_b:
-        right = right.reshape(gemm.batch, gemm.n, gemm.k).swapaxes(1, 2)
-    out = arrays[gemm.c]
-    out[...] = np.matmul(left, right.reshape(gemm.batch, gemm.k, gemm.n)).astype(out.dtype).reshape(out.shape)
+    reason = gemm.reject_reason({name: array.size for name, array in arrays.items()})
+    if reason is not None:
+        raise UserError(reason)
+
+    def matrices(operand: str) -> Array:
+        rows, columns, pitch = gemm.matrices[operand]
+        return arrays[getattr(gemm, operand)].reshape(gemm.batch, rows, pitch)[:, :, :columns]
+
+    left, right, out = matrices("a").astype(np.float32), matrices("b").astype(np.float32), matrices("c")
+    with np.errstate(over="ignore", invalid="ignore"):  # as on a GPU: what does not fit is infinite, and NaN stays NaN
+        out[...] = np.matmul(left, right.swapaxes(1, 2) if gemm.transpose_b else right).astype(out.dtype)
 
 
 def same_bytes(one: Array, other: Array) -> bool:

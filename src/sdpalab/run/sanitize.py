@@ -222,7 +222,7 @@ def sanitize_kernel(
     config = kernel.default_config if config is None else config
     arch = arch or kernel.default_arch
     for problem in problems:
-        plan, inputs = kernel.launch_plan(problem, config), make_inputs(problem)
+        plan, inputs = kernel.launch_plan(problem, config, lse=kernel.lse), make_inputs(problem)
         arrays = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
         builds = [build(step.module, arch, cache=cache) for step in plan.launches if step.module is not None]
         names = [f"{made.name}.ptx" for made in builds]

@@ -65,6 +65,8 @@ class InstructionCount:
         32-byte sectors of global memory that its warps touched, and that they would touch if their bytes lay together.
     wavefronts, ideal_wavefronts : int
         128-byte passes of shared memory that its accesses took, and that they would take without bank conflicts.
+    tensor_flops : int
+        Multiplications and additions, if it is a matrix instruction.
     """
 
     pc: int
@@ -78,6 +80,7 @@ class InstructionCount:
     ideal_sectors: int = 0
     wavefronts: int = 0
     ideal_wavefronts: int = 0
+    tensor_flops: int = 0
 
 
 @dataclass
@@ -94,6 +97,8 @@ class Counters:
         Distinct 32-byte sectors of global memory that were read or written at all, in bytes: the least DRAM traffic.
     divergence : float
         Share of issued lanes that were switched off: 0 if every warp always ran whole.
+    by_cta : list of int
+        Warp instructions of each CTA, by its linear index in the grid: how even the work is.
     """
 
     by_instruction: list[InstructionCount] = field(default_factory=list)
@@ -103,6 +108,7 @@ class Counters:
     compulsory_read_bytes: int = 0
     compulsory_write_bytes: int = 0
     divergence: float = 0.0
+    by_cta: list[int] = field(default_factory=list)
 
     def total(self, name: str, pipe: str | None = None) -> int:
         """Sum of one count over all instructions, or over those of a pipe."""
@@ -151,16 +157,19 @@ def counted(module: PtxModule, entry: Entry, program: Program, tally: Tally) -> 
         InstructionCount(i.pc, i.line, source_of(module, i), i.text, pipe_of(i), *row)
         for i, row in zip(code, numbers.tolist(), strict=True)
     ]
+    for instruction, count in zip(code, counts, strict=True):
+        count.tensor_flops = tensor_flops(instruction) * count.warps
     issued = WARP * sum(count.warps for count in counts)
     read, written = tally.touched
     return Counters(
         counts,
-        sum(tensor_flops(i) * count.warps for i, count in zip(code, counts, strict=True)),
+        sum(count.tensor_flops for count in counts),
         sum(count.lanes for i, count in zip(code, counts, strict=True) if i.opcode == "ex2"),
         sum(count.warps for i, count in zip(code, counts, strict=True) if i.opcode in ("bar", "barrier")),
         SECTOR * int(read.sum()),
         SECTOR * int(written.sum()),
         1 - sum(count.lanes for count in counts) / issued if issued else 0.0,
+        tally.issued.tolist(),
     )
 
 

@@ -167,7 +167,7 @@ def launch(
     )
     space = arena.build()
     size = len(space.data)
-    log, tally = HazardLog(), Tally(code, program, size, traffic=counters)
+    log, tally = HazardLog(), Tally(code, program, size, geometry.ctas, traffic=counters)
     history = GlobalHistory(code, size) if "race" in checks else None
     chunks = Chunks(setup, space, tally, log, history)
     with log.kept():

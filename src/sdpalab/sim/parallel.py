@@ -117,9 +117,8 @@ def _shared_out(chunks: Chunks, first: int, workers: int) -> bool:
     setup, space = chunks.setup, chunks.space
     try:
         footprints = _zeros((workers, PLANES, len(space.data)), np.uint8)
-        counted = [
-            Tally(setup.entry, setup.program, len(space.data), traffic=setup.counters, zeros=_zeros) for _ in footprints
-        ]
+        sizes = setup.entry, setup.program, len(space.data), setup.geometry.ctas
+        counted = [Tally(*sizes, traffic=setup.counters, zeros=_zeros) for _ in footprints]
         done = _run_apart(chunks, range(first, len(setup.chunks)), footprints, counted)
         together = put_together(footprints) if done else None
     except (OSError, MemoryError):  # no room for so many processes: there may be for one

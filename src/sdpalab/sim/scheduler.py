@@ -149,6 +149,12 @@ class Scheduler:
         together = [part for part in (whole, subset(partial, met) if met.any() else None) if part is not None]
         return (merge(together) if together else None), subset(partial, ~met)
 
+    def _count_ctas(self, instructions: int, warps: Array) -> None:
+        """Count what each of these warps issues for its CTA."""
+        ctas = self.machine.n_cta
+        issued = np.bincount(warps % ctas, minlength=ctas) * instructions
+        self.tally.issued[self.machine.cta_ids] += issued
+
     def _run_from(self, turn: int, at: int, sel: Selection, forced: bool, following: int) -> bool:
         """Run lanes until they part, block or meet others; True if they ran so long that others may starve."""
         for _ in range(_QUANTUM):
@@ -165,7 +171,10 @@ class Scheduler:
             self.steps += block.size
             self.tally.lanes[at] += lanes
             whole_slice = isinstance(sel, slice) and lanes % WARP == 0
-            self.tally.warps[at] += lanes // WARP if whole_slice else len(np.unique(indices(sel) // WARP))
+            warps = None if whole_slice else np.unique(indices(sel) // WARP)
+            self.tally.warps[at] += lanes // WARP if warps is None else len(warps)
+            if len(self.tally.issued):
+                self._count_ctas(block.size, indices(sel)[::WARP] // WARP if warps is None else warps)
             if self.steps > self.max_steps:
                 raise StepLimit(
                     f"more than {self.max_steps} steps, now at PTX line {block.line}: an endless loop, "

@@ -25,8 +25,10 @@ class Tally:
     entry, program : the entry, and its blocks
     size : int
         Bytes of global memory.
+    ctas : int
+        CTAs of the grid.
     traffic : bool
-        Whether memory traffic is counted; if not, its arrays are empty.
+        Whether memory traffic, and what each CTA runs, is counted; if not, their arrays are empty.
     zeros : function
         Makes an array of a shape and a dtype.
 
@@ -40,6 +42,8 @@ class Tally:
         Of global and of shared memory, that accesses took; and that they would have taken at best.
     touched : ndarray of bool [2, sectors]
         Sectors of global memory that were read, and written.
+    issued : ndarray of int64 [CTAs of the grid]
+        Warp instructions that each CTA has run.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Tally:
         entry: Entry,
         program: Program,
         size: int,
+        ctas: int,
         *,
         traffic: bool,
         zeros: Callable[[tuple[int, ...], Any], Array] = np.zeros,
@@ -56,10 +61,11 @@ class Tally:
         self.lanes, self.warps = zeros((2, blocks), np.int64)
         self.sectors, self.wavefronts = zeros((2, code, 2), np.int64)
         self.touched = zeros((2, size // SECTOR + 1 if traffic else 0), np.bool_)
+        self.issued = zeros((ctas if traffic else 0,), np.int64)
 
     def add(self, other: Tally) -> None:
         """Add what another process has counted."""
-        for name in ("steps", "lanes", "warps", "sectors", "wavefronts"):
+        for name in ("steps", "lanes", "warps", "sectors", "wavefronts", "issued"):
             mine = getattr(self, name)
             mine += getattr(other, name)
         self.touched |= other.touched

@@ -14,7 +14,7 @@ from sdpalab.judge.selftest.mutant import WRONG, Bug, Mutant
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.kernels.plan import INCLUDE_DIR
-from sdpalab.kernels.registry import get
+from sdpalab.kernels.registry import CUDA_KERNELS
 from sdpalab.problem import Problem
 
 __all__ = ["mutants"]
@@ -264,7 +264,7 @@ def mutants() -> list[Mutant]:
     """
     made = []
     for name in _KERNELS:
-        kernel, (text, headers) = get(name), _flattened(name)
+        kernel, (text, headers) = CUDA_KERNELS[name], _flattened(name)
         for bug in _BUGS:
             if bug.where in headers or name in bug.where:
                 candidate = _edited(kernel, text, bug.edits)
@@ -290,7 +290,7 @@ def _flattened(name: str) -> tuple[str, set[str]]:
 
         return re.sub(r'^#include "(.*)"$', body, text, flags=re.MULTILINE)
 
-    source = get(name).source
+    source = CUDA_KERNELS[name].source
     assert isinstance(source, Path)
     return flat(source.read_text()), seen
 

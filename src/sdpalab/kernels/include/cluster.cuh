@@ -31,6 +31,30 @@ __device__ __forceinline__ void st_shared_cluster_v4(unsigned remote_smem, float
                  : "memory");
 }
 
+// "Data Movement and Conversion Instructions: st.async", 16 bytes, which the mbarrier at remote_mbar_smem, in the same
+// CTA, counts when they are there.
+__device__ __forceinline__ void st_async_v4(unsigned remote_smem, float x, float y, float z, float w,
+                                            unsigned remote_mbar_smem) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+                 :
+                 : "r"(remote_smem), "f"(x), "f"(y), "f"(z), "f"(w), "r"(remote_mbar_smem)
+                 : "memory");
+}
+
+// "Parallel Synchronization: mbarrier.try_wait", as mbarrier_try_wait_parity: what other CTAs of the cluster did before
+// they took part in the phase is seen, too.
+__device__ __forceinline__ bool mbarrier_try_wait_parity_acquire_cluster(unsigned mbar_smem, unsigned parity) {
+    unsigned over;
+    asm volatile(
+        "{ .reg .pred over;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 over, [%1], %2;\n"
+        "selp.b32 %0, 1, 0, over; }"
+        : "=r"(over)
+        : "r"(mbar_smem), "r"(parity)
+        : "memory");
+    return over;
+}
+
 // "Parallel Synchronization: barrier.cluster". All threads of the cluster arrive and then wait, warp by warp. What came
 // before a .release arrival is seen after the wait; a .relaxed one passes on no more than a fence before it.
 __device__ __forceinline__ void barrier_cluster_arrive_release() {

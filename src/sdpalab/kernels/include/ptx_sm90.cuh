@@ -104,6 +104,11 @@ __device__ __forceinline__ void bar_sync(unsigned barrier, unsigned threads) {
     asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
 }
 
+// The same without waiting: what came before it is seen by those who wait there.
+__device__ __forceinline__ void bar_arrive(unsigned barrier, unsigned threads) {
+    asm volatile("bar.arrive %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
+}
+
 // "Miscellaneous Instructions: setmaxnreg": the whole warpgroup keeps REGISTERS of each thread's registers and gives
 // the rest to the block's pool, or takes what it lacks from there, and waits until there are as many.
 template <int REGISTERS>

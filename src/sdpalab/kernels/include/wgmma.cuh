@@ -34,67 +34,78 @@ __device__ __forceinline__ void wgmma_wait_group() {
 }
 
 // "wgmma.mma_async". A thread has N / 2 accumulators of d[64, N]: 4n + i is column 8n + 2 (lane % 4) + i % 2 of row
-// 16 warp + lane / 4 + 8 (i / 2), as for mma_m16n8k16.
-#define WGMMA_D8(d, i)                                                                                        \
+// 16 warp + lane / 4 + 8 (i / 2), as for mma_m16n8k16. In the statement they are the first operands; the others follow.
+#define WGMMA_D8(i)                                                                                           \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
         "+f"(d[i + 7])
-#define WGMMA_D32(d, i) WGMMA_D8(d, i), WGMMA_D8(d, i + 8), WGMMA_D8(d, i + 16), WGMMA_D8(d, i + 24)
+#define WGMMA_D32_FROM(i) WGMMA_D8(i), WGMMA_D8(i + 8), WGMMA_D8(i + 16), WGMMA_D8(i + 24)
+#define WGMMA_D32 WGMMA_D32_FROM(0)
+#define WGMMA_D40 WGMMA_D32, WGMMA_D8(32)
+#define WGMMA_D64 WGMMA_D32, WGMMA_D32_FROM(32)
+#define WGMMA_D128 WGMMA_D64, WGMMA_D32_FROM(64), WGMMA_D32_FROM(96)
 #define WGMMA_NAMES_32                                                       \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define WGMMA_NAMES_64                                                                   \
-    WGMMA_NAMES_32                                                                       \
-    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA_NAMES_40 WGMMA_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define WGMMA_NAMES_64                                                            \
+    WGMMA_NAMES_40                                                                \
+    ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54" \
+    ", %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA_NAMES_128                                                                        \
+    WGMMA_NAMES_64                                                                             \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"         \
+    ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"         \
+    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110"   \
+    ", %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #if DTYPE_BF16
-#define WGMMA_TYPES ".f32.bf16.bf16 "
+#define WGMMA_TYPES "k16.f32.bf16.bf16 "
 #else
-#define WGMMA_TYPES ".f32.f16.f16 "
+#define WGMMA_TYPES "k16.f32.f16.f16 "
 #endif
 
 // d[64, N] = a[64, 16] * b[N, 16]^T, plus d if it ACCUMULATES; both operands are in shared memory and run along k.
-template <bool ACCUMULATES>
-__device__ __forceinline__ void wgmma_mma_async_ss(float (&d)[32], unsigned long long a, unsigned long long b) {
-    asm volatile("{ .reg .pred adds;\nsetp.ne.b32 adds, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16" WGMMA_TYPES "{" WGMMA_NAMES_32
-                 "}, %32, %33, adds, 1, 1, 0, 0; }"
-                 : WGMMA_D32(d, 0)
-                 : "l"(a), "l"(b), "n"(static_cast<int>(ACCUMULATES))
-                 : "memory");
-}
-
-template <bool ACCUMULATES>
-__device__ __forceinline__ void wgmma_mma_async_ss(float (&d)[64], unsigned long long a, unsigned long long b) {
-    asm volatile("{ .reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16" WGMMA_TYPES "{" WGMMA_NAMES_64
-                 "}, %64, %65, adds, 1, 1, 0, 0; }"
-                 : WGMMA_D32(d, 0), WGMMA_D32(d, 32)
-                 : "l"(a), "l"(b), "n"(static_cast<int>(ACCUMULATES))
-                 : "memory");
-}
+#define WGMMA_SS(N, ACCUMULATORS, A, B, ADDS)                                                                          \
+    template <bool ACCUMULATES>                                                                                        \
+    __device__ __forceinline__ void wgmma_mma_async_ss(float (&d)[ACCUMULATORS], unsigned long long a,                 \
+                                                       unsigned long long b) {                                         \
+        asm volatile("{ .reg .pred adds;\nsetp.ne.b32 adds, " ADDS ", 0;\n"                                            \
+                     "wgmma.mma_async.sync.aligned.m64n" #N WGMMA_TYPES "{" WGMMA_NAMES_##ACCUMULATORS "}, " A ", " B  \
+                     ", adds, 1, 1, 0, 0; }"                                                                           \
+                     : WGMMA_D##ACCUMULATORS                                                                           \
+                     : "l"(a), "l"(b), "n"(static_cast<int>(ACCUMULATES))                                              \
+                     : "memory");                                                                                      \
+    }
+WGMMA_SS(64, 32, "%32", "%33", "%34")
+WGMMA_SS(80, 40, "%40", "%41", "%42")
+WGMMA_SS(128, 64, "%64", "%65", "%66")
 
 // d[64, N] += a[64, 16] * b[16, N]: a in registers, as for mma_m16n8k16; b in shared memory, its rows along n.
-__device__ __forceinline__ void wgmma_mma_async_rs(float (&d)[32], const unsigned* a, unsigned long long b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16" WGMMA_TYPES "{" WGMMA_NAMES_32
-                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-                 : WGMMA_D32(d, 0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
-                 : "memory");
-}
-
-__device__ __forceinline__ void wgmma_mma_async_rs(float (&d)[64], const unsigned* a, unsigned long long b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16" WGMMA_TYPES "{" WGMMA_NAMES_64
-                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-                 : WGMMA_D32(d, 0), WGMMA_D32(d, 32)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
-                 : "memory");
-}
+#define WGMMA_RS(N, ACCUMULATORS, A, B)                                                                              \
+    __device__ __forceinline__ void wgmma_mma_async_rs(float (&d)[ACCUMULATORS], const unsigned* a,                  \
+                                                       unsigned long long b) {                                       \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N WGMMA_TYPES "{" WGMMA_NAMES_##ACCUMULATORS "}, {" A      \
+                     "}, " B ", 1, 1, 1, 1;"                                                                         \
+                     : WGMMA_D##ACCUMULATORS                                                                         \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)                                            \
+                     : "memory");                                                                                    \
+    }
+WGMMA_RS(64, 32, "%32, %33, %34, %35", "%36")
+WGMMA_RS(128, 64, "%64, %65, %66, %67", "%68")
+WGMMA_RS(256, 128, "%128, %129, %130, %131", "%132")
 
 #undef WGMMA_D8
+#undef WGMMA_D32_FROM
 #undef WGMMA_D32
+#undef WGMMA_D40
+#undef WGMMA_D64
+#undef WGMMA_D128
 #undef WGMMA_NAMES_32
+#undef WGMMA_NAMES_40
 #undef WGMMA_NAMES_64
+#undef WGMMA_NAMES_128
 #undef WGMMA_TYPES
+#undef WGMMA_SS
+#undef WGMMA_RS
 
 }  // namespace ptx
 

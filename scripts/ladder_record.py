@@ -1,0 +1,128 @@
+"""Record what every rung of the ladder uses, counts and could cost on the mission shape, on each GPU of the aims.
+
+    python scripts/ladder_record.py [KERNEL]... [--out FILE]
+
+Each kernel in its default configuration is built for an L4 and for an H200, where it runs there, and counted on the
+simulator; from the counts comes the modelled time (:mod:`sdpalab.measure.modelled` says what it leaves out). Nothing is
+run on a GPU. ``scripts/readme_tables.py --write`` brings the figures into the README.
+
+By default the record goes to ``evidence/ladder/ladder-<commit>.json``, with all kernels; one of some needs ``--out``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sdpalab.errors import MachineError, UserError
+from sdpalab.evidence.campaign import Campaign
+from sdpalab.kernels.kernel import Kernel
+from sdpalab.kernels.plan import Gemm
+from sdpalab.kernels.registry import KERNELS, get
+from sdpalab.measure import Gpu, gpu_named
+from sdpalab.measure.counted import CountedLaunch, arch_on, count
+from sdpalab.problem import MISSION
+from sdpalab.sim.counters import Counters
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "evidence" / "ladder"
+GPUS = ("L4", "H200")
+PACKAGES = ("numpy", "nvidia-cuda-nvrtc", "nvidia-cuda-nvdisasm", "triton")
+
+
+def rung(kernel: Kernel) -> dict[str, Any]:
+    """A kernel's entry: what it is, and what it is on each GPU that it runs on."""
+    on = {gpu.name: _on(kernel, gpu, arch) for gpu in map(gpu_named, GPUS) if (arch := arch_on(kernel, gpu))}
+    return {"kernel": kernel.name, "idea": kernel.idea, "config": str(kernel.default_config), "on": on}
+
+
+def _on(kernel: Kernel, gpu: Gpu, arch: str) -> dict[str, Any]:
+    counted = count(kernel, MISSION, arch)
+    warm, cold = counted.modelled(gpu), counted.modelled(gpu, cold=True)
+    return {
+        "arch": arch,
+        "steps": [
+            {"product": {**asdict(step), "flops": step.flops}} if isinstance(step, Gemm) else _launch(step, gpu)
+            for step in counted.steps
+        ],
+        "main": counted.steps.index(counted.main),
+        "modelled": warm.to_dict(),
+        "modelled_cold_us": cold.microseconds,
+    }
+
+
+def _launch(step: CountedLaunch, gpu: Gpu) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "ptx_sha256": step.build.ptx_sha256,
+        "resources": step.resources.to_dict(),
+        "loop_issue_share": step.loop_issue_share(gpu),
+        "counters": _totals(step.counters),
+    }
+
+
+def _totals(counters: Counters) -> dict[str, Any]:
+    """The counts of a launch in a few numbers; what each instruction did is left to ``sim.launch``."""
+    sums = ("lanes", "warps", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts")
+    kept = (
+        "tensor_flops",
+        "exponentials",
+        "barriers",
+        "compulsory_read_bytes",
+        "compulsory_write_bytes",
+        "divergence",
+    )
+    return {
+        **{name: counters.total(name) for name in sums},
+        **{name: getattr(counters, name) for name in kept},
+        "mix": counters.mix(),
+        "ctas": len(counters.by_cta),
+        "most_of_a_cta": max(counters.by_cta),
+        "least_of_a_cta": min(counters.by_cta),
+    }
+
+
+def newest(folder: Path = FOLDER) -> Path:
+    """The newest record; raises UserError if there is none."""
+    found = sorted(folder.glob("ladder-*.json"), key=lambda path: str(json.loads(path.read_text())["when"]))
+    if not found:
+        raise UserError("there is no record of the ladder in evidence/ladder: run python scripts/ladder_record.py")
+    return found[-1]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Record, and print a line a kernel and GPU."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kernel", nargs="*")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args(arguments)
+    try:
+        if given.kernel and given.out is None:
+            raise UserError("a record of some kernels is not the ladder's: say where it goes with --out FILE")
+        kernels = [get(name) for name in given.kernel or KERNELS]
+        ran = Campaign("ladder", "python scripts/ladder_record.py", packages=PACKAGES)
+        rungs = []
+        for kernel in kernels:
+            rungs.append(rung(kernel))
+            for name, on in rungs[-1]["on"].items():
+                time = on["modelled"]
+                print(
+                    f"{kernel.name:16} {name:5} modelled {time['microseconds']:8.2f} us, {time['binds']} binds",
+                    flush=True,
+                )
+        record = ran.record(kind="compiled, simulated and modelled", problem=MISSION.to_dict(), rungs=rungs)
+        written = ran.write(record, given.out or FOLDER / f"ladder-{record['commit']}.json")
+    except (UserError, MachineError) as error:
+        print(f"ladder_record: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 3
+    print(f"{len(rungs)} kernels in {record['seconds']} s; wrote {written.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

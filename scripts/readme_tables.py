@@ -1,0 +1,241 @@
+"""Write the tables of README.md and docs/ladder.md that are made of records, between their markers.
+
+    python scripts/readme_tables.py --write
+    python scripts/readme_tables.py --check
+
+The ladder's figures are those of the newest record in ``evidence/ladder`` (``scripts/ladder_record.py`` makes one),
+measured times those of the records of ``sdpalab bench --json`` in ``evidence/<gpu>``: the GPU's own clock, the mission
+shape, inputs in L2. Where there is none, the tables say so. ``--check`` exits with 1 if a page is not what the records
+say; a test does the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sdpalab.errors import UserError
+from sdpalab.measure.samples import ClockKind, L2State
+from sdpalab.problem import MISSION
+
+ROOT = Path(__file__).resolve().parent.parent
+EVIDENCE = ROOT / "evidence"
+PAGES = ("README.md", "docs/ladder.md")
+GPUS = ("L4", "H200")
+NOT_RUN = "not yet run on hardware"
+
+_MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
+
+
+def newest(folder: Path = EVIDENCE / "ladder") -> tuple[str, dict[str, Any]]:
+    """Name and content of the newest record of the ladder; raises UserError if there is none."""
+    records = [(path.name, json.loads(path.read_text())) for path in sorted(folder.glob("ladder-*.json"))]
+    if not records:
+        raise UserError("there is no record of the ladder in evidence/ladder: run python scripts/ladder_record.py")
+    return max(records, key=lambda found: str(found[1]["when"]))
+
+
+def measured(folder: Path = EVIDENCE) -> dict[str, dict[str, float]]:
+    """Median microseconds of a call on the mission shape, by GPU and subject; of several records the last counts."""
+    times: dict[str, dict[str, float]] = {}
+    for path in sorted(folder.glob("*/*.json")):
+        record = json.loads(path.read_text())
+        if not isinstance(record, dict) or record.get("kind") != "measured":
+            continue
+        for result in record.get("results", ()):
+            if result["problem"] == MISSION.to_dict() and result["clock"] == ClockKind.GPU.value:
+                for found in result["measurements"]:
+                    if found["summary"] and found["samples"]["l2"] == L2State.WARM.value:
+                        times.setdefault(record["gpu"], {})[found["name"]] = found["summary"]["median_us"]
+    return times
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; every column but the first on the right if its cells are figures."""
+    rows = list(rows)
+    figures = [all(re.match(r"[-\d]|none|not yet", row[place]) for row in rows) for place in range(len(heads))]
+    rule = ["---:" if figure else "---" for figure in figures]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (heads, rule, *rows))
+
+
+def ladder_table(record: Mapping[str, Any], times: Mapping[str, Mapping[str, float]]) -> str:
+    """One row a rung, for the front page."""
+    heads = ("kernel", "idea", "registers", "shared", "HMMA", "conflicts", "instructions", *GPUS, "measured")
+    rows = []
+    for rung in record["rungs"]:
+        first = next(iter(rung["on"].values()))
+        used = first["steps"][first["main"]]["resources"]
+        total = _sum(first)
+        rows.append(
+            (
+                f"`{rung['kernel']}`",
+                rung["idea"],
+                str(used["registers"]),
+                f"{_shared(used) / 1024:g} KiB",
+                _share(used["tensor_share"]),
+                _ratio(total, "wavefronts"),
+                f"{total['warps'] / 1e6:.2f} M",
+                *(_us(rung["on"].get(gpu)) for gpu in GPUS),
+                _measured(rung["kernel"], times),
+            )
+        )
+    return table(heads, rows)
+
+
+def compiled_table(record: Mapping[str, Any]) -> str:
+    """One row for each launch and architecture, from its cubin."""
+    heads = (
+        *("kernel", "entry", "architecture", "registers", "shared bytes", "spilled", "stack"),
+        *("blocks an SM", "warps an SM", "kept out by", "HMMA"),
+    )
+    rows = []
+    for rung in record["rungs"]:
+        for on in rung["on"].values():
+            for step in on["steps"]:
+                if "resources" in step:
+                    used = step["resources"]
+                    figures = ("registers", "", "spill_bytes", "stack_bytes", "blocks_per_sm", "warps_per_sm")
+                    cells = [str(used[name] if name else _shared(used)) for name in figures]
+                    names = (f"`{rung['kernel']}`", f"`{step['name']}`", on["arch"])
+                    rows.append((*names, *cells, used["limiter"], _share(used["tensor_share"])))
+    return table(heads, rows)
+
+
+def counted_table(record: Mapping[str, Any]) -> str:
+    """One row for each kernel and GPU: what was counted, and what is modelled from it."""
+    heads = (
+        *("kernel", "GPU", "steps", "instructions", "MFLOP", "exponentials", "conflicts", "sectors", "CTAs"),
+        *("waves", "issue, PTX", "issue, SASS", "warm us", "cold us", "binds"),
+    )
+    rows = []
+    for rung in record["rungs"]:
+        for gpu, on in rung["on"].items():
+            total, main = _sum(on), on["steps"][on["main"]]
+            step = on["modelled"]["steps"][on["main"]]
+            rows.append(
+                (
+                    *(f"`{rung['kernel']}`", gpu, str(len(on["steps"])), f"{total['warps'] / 1e6:.2f} M"),
+                    *(f"{total['tensor_flops'] / 1e6:.0f}", f"{total['exponentials'] / 1e6:.2f} M"),
+                    *(_ratio(total, "wavefronts"), _ratio(total, "sectors"), str(main["counters"]["ctas"])),
+                    *(f"{step['wave_efficiency']:.0%}", _percent(step["issue_share"])),
+                    _percent(main["loop_issue_share"]),
+                    *(f"{on['modelled']['microseconds']:.2f}", f"{on['modelled_cold_us']:.2f}"),
+                    on["modelled"]["binds"],
+                )
+            )
+    return table(heads, rows)
+
+
+def measured_table(times: Mapping[str, Mapping[str, float]]) -> str:
+    """Every subject on every GPU that there are records of, the fastest first."""
+    if not times:
+        return f"Kernels and peers: {NOT_RUN}. `sdpalab bench` measures them where there is a GPU."
+    rows = [
+        (gpu, f"`{name}`", f"{found:.2f}")
+        for gpu, subjects in times.items()
+        for name, found in sorted(subjects.items(), key=lambda item: item[1])
+    ]
+    return table(("GPU", "subject", "median us"), rows)
+
+
+def _sum(on: Mapping[str, Any]) -> dict[str, int]:
+    """The counts of all launches together; the FLOPs also of library products."""
+    names = ("warps", "tensor_flops", "exponentials", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts")
+    total = dict.fromkeys(names, 0)
+    for step in on["steps"]:
+        for name in names:
+            total[name] += step["counters"][name] if "counters" in step else 0
+        if "product" in step:
+            total["tensor_flops"] += step["product"]["flops"]
+    return total
+
+
+def _shared(used: Mapping[str, Any]) -> int:
+    return int(used["static_shared_bytes"] + used["dynamic_shared_bytes"])
+
+
+def _share(share: float | None) -> str:
+    return f"{share:.1%}" if share else "none"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+def _ratio(total: Mapping[str, int], name: str) -> str:
+    """Passes, or sectors, over what there would be at best."""
+    return f"{total[name] / total[f'ideal_{name}']:.2f}x" if total[f"ideal_{name}"] else "none"
+
+
+def _us(on: Mapping[str, Any] | None) -> str:
+    return f"{on['modelled']['microseconds']:.1f} us" if on else "-"
+
+
+def _measured(kernel: str, times: Mapping[str, Mapping[str, float]]) -> str:
+    found = [f"{gpu}: {subjects[kernel]:.2f} us" for gpu, subjects in times.items() if kernel in subjects]
+    return ", ".join(found) or NOT_RUN.removesuffix(" on hardware")
+
+
+# ---- pages -----------------------------------------------------------------------------------------------------------
+
+
+def tables() -> dict[str, str]:
+    """The text of each table, by the name in its marker."""
+    name, record = newest()
+    times = measured()
+    source = f"\n\nRecord: `evidence/ladder/{name}`."
+    return {
+        "ladder": ladder_table(record, times),
+        "measured": measured_table(times),
+        "compiled": compiled_table(record) + source,
+        "counted": counted_table(record) + source,
+    }
+
+
+def filled(text: str, made: Mapping[str, str]) -> str:
+    """A page with its tables filled in; raises UserError for a marker that names none, or has no end."""
+    if text.count("<!-- table: ") != len(_MARKED.findall(text)):
+        raise UserError("a marker <!-- table: NAME --> has no <!-- end of table --> after it")
+
+    def fill(found: re.Match[str]) -> str:
+        if found[2] not in made:
+            raise UserError(f"there is no table {found[2]!r}; there are {', '.join(made)}")
+        return f"{found[1]}\n{made[found[2]]}\n\n{found[3]}"
+
+    return _MARKED.sub(fill, text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the pages, or say which are not what the records say."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--check", action="store_true")
+    what.add_argument("--write", action="store_true")
+    given = parser.parse_args(arguments)
+    try:
+        made = tables()
+        pages = {name: filled((ROOT / name).read_text(), made) for name in PAGES}
+    except UserError as error:
+        print(f"readme_tables: {error}", file=sys.stderr)
+        return 2
+    stale = [name for name, text in pages.items() if (ROOT / name).read_text() != text]
+    for name in stale:
+        if given.write:
+            (ROOT / name).write_text(pages[name])
+        print(f"wrote {name}" if given.write else f"{name} is not what the records say: run it with --write")
+    return 1 if stale and given.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The ``fp8`` kernel: its knobs, its shared memory and its two steps. The idea is told in ``fp8.cu``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from sdpalab.kernels.kernel import Config, CudaKernel, Numerics, Quantisation, StaticLimits
+from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized, reject_unlisted
+from sdpalab.kernels.plan import LaunchPlan
+from sdpalab.kernels.quantisation import quantisation_buffers, quantise_rows, quantises
+from sdpalab.problem import DTYPES, Problem
+
+__all__ = ["FP8", "SCALE_ROWS", "smem_bytes"]
+
+SCALE_ROWS = 64
+"""Rows of Q, K or V that share a scale, and keys of a tile."""
+WARP_M = 16
+KNOBS = {"BLOCK_M": (32, 64, 128), "NUM_STAGES": (2, 3, 4)}
+MAX_SHARED_BYTES = 48 * 1024
+MAX_SCALE = 3.4028234663852886e38 / math.log2(math.e)
+"""Largest magnitude of a scale: times log2(e) it is still a float32."""
+
+
+def smem_bytes(problem: Problem, config: Config) -> int:
+    """Dynamic shared memory of a block in bytes: a tile of K and one of V in each stage."""
+    return config.int("NUM_STAGES") * 2 * SCALE_ROWS * problem.head_dim
+
+
+def _threads(config: Config) -> int:
+    return config.int("BLOCK_M") // WARP_M * 32
+
+
+def _supports(problem: Problem) -> str | None:
+    if abs(problem.scale) > MAX_SCALE:
+        return f"kernel fp8 holds scale * log2(e) as a float32, and scale={problem.scale:g} does not fit"
+    return ladder_supports(problem, tuple(DTYPES), "fp8") or quantises(problem, "fp8")
+
+
+def _reject(problem: Problem, config: Config) -> str | None:
+    unlisted = reject_unlisted(config, KNOBS)
+    if unlisted is not None:
+        return unlisted
+    rows = _threads(config) * 16 // problem.head_dim
+    if rows > SCALE_ROWS:
+        return (
+            f"a block of BLOCK_M={config['BLOCK_M']} copies {rows} rows of head_dim {problem.head_dim} at a time, and a "
+            f"tile has {SCALE_ROWS} keys"
+        )
+    return reject_oversized(smem_bytes(problem, config), MAX_SHARED_BYTES, config)
+
+
+def _limits(problem: Problem) -> StaticLimits:
+    if problem.head_dim > 64:
+        return StaticLimits(168, MAX_SHARED_BYTES, min_blocks_per_sm=1, reason="the fragments alone are 120 registers")
+    return StaticLimits(128, MAX_SHARED_BYTES, min_blocks_per_sm=2, reason="four blocks of four warps fit an SM")
+
+
+def _plan(problem: Problem, config: Config) -> LaunchPlan:
+    attention = ladder_launch(problem, config.int("BLOCK_M"), _threads(config), smem_bytes(problem, config))
+    workspaces = quantisation_buffers(problem, SCALE_ROWS)
+    args = (*(buffer.name for buffer in workspaces), *attention.args[3:])
+    return LaunchPlan(
+        workspaces, (quantise_rows(problem, SCALE_ROWS, v_in_blocks=True), replace(attention, args=args))
+    )
+
+
+_DEFAULT = Config(BLOCK_M=64, NUM_STAGES=2)
+
+FP8 = CudaKernel(
+    name="fp8",
+    source=Path("fp8.cu"),
+    entry="fp8_attention",
+    plan=_plan,
+    configs=(_DEFAULT, _DEFAULT.but(NUM_STAGES=3), _DEFAULT.but(BLOCK_M=32), _DEFAULT.but(BLOCK_M=128)),
+    supports=_supports,
+    reject=_reject,
+    numerics=Numerics(
+        probabilities="float8_e4m3fn", probability_scale=256.0, quantised=Quantisation(rows=SCALE_ROWS)
+    ),
+    limits=_limits,
+    min_arch=89,
+    knobs=KNOBS,
+    lse=True,
+    idea="e4m3 tensor cores for both products, with a scale for each 64 rows; quantised by a kernel of its own",
+)

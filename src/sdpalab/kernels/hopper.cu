@@ -1,0 +1,324 @@
+// hopper: FlashAttention-3 (Shah et al. 2024) for sm_90a on TMA and wgmma, with the keys split over a cluster where the
+// rows are too few to fill the GPU.
+//
+// Idea: nobody waits for what somebody else can do meanwhile. A producer has TMA fill a ring of tiles of K and V and
+// gives its registers to the consumers, warpgroups of 64 query rows each. A consumer issues the scores of the next tile
+// before the product of this tile's weights with V, so that the tensor cores work while it computes a softmax, and
+// consumers issue in turn, so that one's softmax falls on the other's products. Q, K and V stay in shared memory, where
+// wgmma reads them; the weights never leave the registers.
+//
+// Full and empty mbarriers for K and V of each stage take the place of the block's barrier. The first tiles are under
+// way before anybody else knows the mbarriers: their places are free. TMA fills what is past the end of a head with
+// zeros and stores nothing there: heads are an axis of the maps, so no tile reaches into the next. The zeros matter for
+// V, whose rows meet weights of 0.
+//
+// SPLIT CTAs of a cluster take the same rows and a part of the keys each. In the end each of them keeps some warps' rows
+// and sends the others' partial results to their keepers: one kernel, no workspace.
+//
+// Static bars: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
+// Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory), SPLIT.
+
+#include "cluster_merge.cuh"
+#include "head.cuh"
+#include "mask.cuh"
+#include "ring.cuh"
+#include "tile.cuh"
+#include "warpgroup.cuh"
+
+constexpr int WARPGROUP = 128;
+constexpr int CONSUMERS = BLOCK_M / WARPGROUP_M;
+constexpr int WARP_M = 16;
+constexpr int KEPT_WARPS = BLOCK_M / WARP_M / SPLIT;  // whose rows a CTA stores
+constexpr int Q_BYTES = WARPGROUP_M * HEAD_DIM * 2;   // of one consumer
+constexpr int WARP_O_BYTES = WARP_M * HEAD_DIM * 2;
+constexpr int TILE_BYTES = BLOCK_N * HEAD_DIM * 2;
+constexpr int STAGE_BYTES = 2 * TILE_BYTES;  // K, then V
+constexpr int RING_OFFSET = CONSUMERS * Q_BYTES;
+constexpr int PARTIAL_OFFSET = RING_OFFSET + NUM_STAGES * STAGE_BYTES;
+constexpr int PARTIAL_BYTES = (SPLIT - 1) * KEPT_WARPS * static_cast<int>(sizeof(Partial));
+constexpr int BARRIERS_OFFSET = PARTIAL_OFFSET + PARTIAL_BYTES;
+
+// What a block has at launch is what its warpgroups keep and take later, all together. With one consumer two blocks
+// share an SM, unless a product with an accumulator of O for D = 256 would not fit into what a thread has at launch,
+// which ptxas refuses.
+constexpr int REGISTERS = CONSUMERS == 2 || HEAD_DIM == 256 ? 168 : 128;
+constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 24;
+constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : REGISTERS == 128 ? 232 : 240;
+
+// Above D = 128 a consumer's products take so long that the other's softmax falls on them without being told to.
+constexpr bool IN_TURN = CONSUMERS > 1 && HEAD_DIM <= 128;
+constexpr int FIRST_TURN = 1;  // named barrier of consumer 0; barrier 0 is that of __syncthreads
+
+static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "HEAD_DIM is 64, 128 or 256");
+static_assert(BLOCK_M == 64 || BLOCK_M == 128 || BLOCK_M == 192, "BLOCK_M is 64, 128 or 192");
+static_assert(BLOCK_N == 64 || BLOCK_N == 80 || BLOCK_N == 128, "BLOCK_N is 64, 80 or 128");
+static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
+static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4, "SPLIT is 1, 2 or 4");
+static_assert(HEAD_DIM / 2 + BLOCK_N / 2 + BLOCK_N / 4 <= CONSUMER_REGISTERS - 32,
+              "accumulators of O and S and the weights leave a consumer registers for the rest");
+static_assert(PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <= (1 + CONSUMERS) * REGISTERS,
+              "setmaxnreg.inc waits for ever for registers that the block does not have");
+
+// Behind the tiles in shared memory. Of each pair, [0] is K's and [1] V's.
+struct Barriers {
+    unsigned long long q_full;
+    unsigned long long partials_full;
+    unsigned long long full[NUM_STAGES][2];
+    unsigned long long empty[NUM_STAGES][2];
+};
+enum Operand { K, V };
+
+using Position = RingPosition<NUM_STAGES>;
+
+// What a CTA works on: its rows, counted in one head, and its tiles of keys.
+struct Work {
+    int q_head;  // of all batches
+    int kv_head;
+    int first_row;
+    int first_tile;
+    int tiles;
+};
+
+__device__ __forceinline__ Work work_of_block(int seq_q, int seq_kv, int group) {
+    const int q_head = blockIdx.z * gridDim.y + blockIdx.y;
+    const int q_tiles = gridDim.x / SPLIT;
+    const int q_tile = blockIdx.x / SPLIT;
+    const int rank = blockIdx.x % SPLIT;
+    const int first_row = (CAUSAL ? q_tiles - 1 - q_tile : q_tile) * BLOCK_M;  // the tiles with most keys go first
+    const int all_tiles = tiles_visible(min(first_row + BLOCK_M, seq_q) - 1, seq_kv, BLOCK_N);
+    const int share = ceil_div(all_tiles, SPLIT);  // the last CTAs have less, or none
+    const int first_tile = min(rank * share, all_tiles);
+    return Work{q_head, q_head / group, first_row, first_tile, min(share, all_tiles - first_tile)};
+}
+
+__device__ __forceinline__ unsigned tile_offset(const Position& at, Operand operand) {
+    return RING_OFFSET + at.stage * STAGE_BYTES + operand * TILE_BYTES;
+}
+
+// Has TMA load this CTA's next tile of K or V. Coordinates are column, row, panel, head.
+__device__ __forceinline__ void load(const TensorMap& map, Operand operand, const Work& work, int tile,
+                                     const Position& at, unsigned smem, Barriers& barriers) {
+    const unsigned full = ptx::smem_address(&barriers.full[at.stage][operand]);
+    ptx::mbarrier_arrive_expect_tx(full, TILE_BYTES);
+    ptx::cp_async_bulk_tensor_4d_load(smem + tile_offset(at, operand), map, 0, (work.first_tile + tile) * BLOCK_N, 0,
+                                      work.kv_head, full);
+}
+
+// One thread makes the mbarriers, and has TMA load Q and as many tiles as there are stages.
+__device__ __forceinline__ void start(const TensorMap& q, const TensorMap& k, const TensorMap& v, const Work& work,
+                                      unsigned smem, Barriers& barriers) {
+    const unsigned q_full = ptx::smem_address(&barriers.q_full);
+    ptx::mbarrier_init(q_full, 1);
+#pragma unroll
+    for (int i = 0; i < 2 * NUM_STAGES; ++i) {
+        ptx::mbarrier_init(ptx::smem_address(&barriers.full[i / 2][i % 2]), 1);
+        ptx::mbarrier_init(ptx::smem_address(&barriers.empty[i / 2][i % 2]), CONSUMERS);
+    }
+    if (SPLIT > 1) {
+        ptx::mbarrier_init(ptx::smem_address(&barriers.partials_full), 1);
+    }
+    ptx::fence_mbarrier_init_release_cluster();
+    if (SPLIT > 1) {
+        ptx::mbarrier_arrive_expect_tx(ptx::smem_address(&barriers.partials_full), PARTIAL_BYTES);
+    }
+    if (work.tiles > 0) {  // otherwise nobody would wait for Q
+        ptx::mbarrier_arrive_expect_tx(q_full, CONSUMERS * Q_BYTES);
+#pragma unroll
+        for (int i = 0; i < CONSUMERS; ++i) {
+            ptx::cp_async_bulk_tensor_4d_load(smem + i * Q_BYTES, q, 0, work.first_row + i * WARPGROUP_M, 0,
+                                              work.q_head, q_full);
+        }
+    }
+    Position at;
+#pragma unroll 1
+    for (int tile = 0; tile < min(NUM_STAGES, work.tiles); ++tile) {
+        load(k, K, work, tile, at, smem, barriers);
+        load(v, V, work, tile, at, smem, barriers);
+        at.advance();
+    }
+}
+
+// The same thread has TMA load the other tiles as their places become free.
+__device__ __forceinline__ void produce(const TensorMap& k, const TensorMap& v, const Work& work, unsigned smem,
+                                        Barriers& barriers) {
+    Position at;
+#pragma unroll 1
+    for (int tile = NUM_STAGES; tile < work.tiles; ++tile) {
+        mbarrier_wait(barriers.empty[at.stage][K], at.parity);
+        load(k, K, work, tile, at, smem, barriers);
+        mbarrier_wait(barriers.empty[at.stage][V], at.parity);
+        load(v, V, work, tile, at, smem, barriers);
+        at.advance();
+    }
+}
+
+// One warpgroup's 64 rows, from row first_row on: the output, not yet divided by the sums, and the softmax.
+__device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow (&softmax)[2],
+                                       const ScoreScale& score_scale, const Work& work, unsigned smem,
+                                       Barriers& barriers, int consumer, int first_row, int seq_kv) {
+    const int thread = threadIdx.x % WARPGROUP;
+    const int unmasked = tiles_unmasked(first_row, seq_kv, BLOCK_N) - work.first_tile;
+    const int row = first_row + thread / 32 * WARP_M + thread % 32 / 4;
+    const int column = work.first_tile * BLOCK_N + 2 * (thread % 4);
+    int keys_left[2] = {visible_keys(row, seq_kv) - column, visible_keys(row + 8, seq_kv) - column};
+    const unsigned long long q = tile_descriptor<WARPGROUP_M>(smem + consumer * Q_BYTES);
+    const auto descriptor = [&](const Position& at, Operand operand) {
+        return tile_descriptor<BLOCK_N>(smem + tile_offset(at, operand));
+    };
+    // Once a product has been waited for, its warpgroup has read the tile: one thread says so for all.
+    const auto release = [&](const Position& at, Operand operand) {
+        if (thread == 0) {
+            ptx::mbarrier_arrive(ptx::smem_address(&barriers.empty[at.stage][operand]));
+        }
+    };
+
+    float s_frag[BLOCK_N / 2];
+    unsigned p_frag[BLOCK_N / 4];
+    Position at;
+
+    mbarrier_wait(barriers.q_full, 0);
+    mbarrier_wait(barriers.full[at.stage][K], at.parity);
+    ptx::wgmma_fence();
+    issue_scores(s_frag, q, descriptor(at, K));
+    ptx::wgmma_wait_group<0>();
+    hold(s_frag);
+    release(at, K);
+    weigh(s_frag, softmax, score_scale, 0 >= unmasked, keys_left);
+    pack_weights(p_frag, s_frag);
+    mbarrier_wait(barriers.full[at.stage][V], at.parity);
+
+#pragma unroll 1
+    for (int tile = 1; tile < work.tiles; ++tile) {
+        const Position before = at;
+        at.advance();
+        keys_left[0] -= BLOCK_N;
+        keys_left[1] -= BLOCK_N;
+        mbarrier_wait(barriers.full[at.stage][K], at.parity);
+        if (IN_TURN && (tile > 1 || consumer > 0)) {
+            ptx::bar_sync(FIRST_TURN + consumer, 2 * WARPGROUP);
+        }
+        ptx::wgmma_fence();
+        issue_scores(s_frag, q, descriptor(at, K));
+        issue_output(o_frag, p_frag, descriptor(before, V));
+        if (IN_TURN && (tile + 1 < work.tiles || consumer + 1 < CONSUMERS)) {
+            ptx::bar_arrive(FIRST_TURN + (consumer + 1) % CONSUMERS, 2 * WARPGROUP);
+        }
+
+        ptx::wgmma_wait_group<1>();
+        hold(s_frag);
+        release(at, K);
+        const float2 rescale = weigh(s_frag, softmax, score_scale, tile >= unmasked, keys_left);
+        hold(s_frag);
+        // V is not needed yet. But without a branch here ptxas moves the next wait up to the last one, and the weights
+        // are computed after the product instead of beside it.
+        mbarrier_wait(barriers.full[at.stage][V], at.parity);
+
+        ptx::wgmma_wait_group<0>();
+        hold(o_frag);
+        hold(p_frag);
+        release(before, V);
+        pack_weights(p_frag, s_frag);
+        rescale_output(o_frag, rescale);
+    }
+    ptx::wgmma_fence();
+    issue_output(o_frag, p_frag, descriptor(at, V));
+    ptx::wgmma_wait_group<0>();
+    hold(o_frag);
+}
+
+// Stores a warp's 16 rows, from row `row` of the head on. o_smem: a place for them, which was the warp's part of Q, and
+// which all products of its warpgroup have read.
+__device__ __forceinline__ void store(const TensorMap& o, const float (&o_frag)[HEAD_DIM / 2],
+                                      const SoftmaxRow (&softmax)[2], float* lse, float scale_log2, unsigned o_smem,
+                                      int q_head, int row, int seq_q, int lane) {
+    float factors[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float row_sum = quad_sum(softmax[half].sum);
+        factors[half] = softmax_normaliser(row_sum);
+        const int lse_row = row + lane / 4 + 8 * half;
+        if (lse != nullptr && lane % 4 == 0 && lse_row < seq_q) {
+            lse_of_block(lse, seq_q)[lse_row] = log_sum_exp(softmax[half].max, row_sum, scale_log2);
+        }
+    }
+    const unsigned lane_smem = o_smem + row_block_offset<PANEL_COLUMNS>(lane);
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM / 16; ++d) {
+        unsigned pairs[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int at = 8 * d + 2 * i;
+            pairs[i] = pack_pair(o_frag[at] * factors[i % 2], o_frag[at + 1] * factors[i % 2]);
+        }
+        constexpr int BLOCKS = PANEL_COLUMNS / 16;
+        ptx::stmatrix_x4(block_address<PANEL_COLUMNS>(lane_smem, d / BLOCKS, d % BLOCKS), pairs);
+    }
+    ptx::fence_proxy_async_shared_cta();
+    __syncwarp();
+    if (lane == 0) {
+        ptx::cp_async_bulk_tensor_4d_store(o, 0, row, 0, q_head, o_smem);
+        ptx::cp_async_bulk_commit_group();
+        ptx::cp_async_bulk_wait_group_read<0>();  // the block's shared memory lasts until then
+    }
+}
+
+// Maps of q, o [heads, panels, seq_q, 64] with boxes [1, panels, 64, 64] and [1, panels, 16, 64], and of k, v
+// [K/V heads, panels, seq_kv, 64] with boxes [1, panels, BLOCK_N, 64]; panels of 64 columns, heads of all batches.
+// grid = (SPLIT times tiles of query rows, query heads, batch); lse as in head.cuh.
+__global__ void __maxnreg__(REGISTERS)
+    hopper_attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
+                     const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o, int seq_q, int seq_kv,
+                     int group, float scale, float* __restrict__ lse) {
+    extern __shared__ __align__(SWIZZLE_BYTES) unsigned char smem_bytes[];  // Q, [NUM_STAGES][K, V], partials, barriers
+    Barriers& barriers = *reinterpret_cast<Barriers*>(smem_bytes + BARRIERS_OFFSET);
+    const unsigned smem = ptx::smem_address(smem_bytes);
+    const Work work = work_of_block(seq_q, seq_kv, group);
+
+    if (threadIdx.x == 0) {
+        start(q, k, v, work, smem, barriers);
+    }
+    if (SPLIT > 1) {
+        // From here on each CTA runs, and its mbarriers count, for the others too.
+        ptx::barrier_cluster_arrive_relaxed();
+        ptx::barrier_cluster_wait_acquire();
+    } else {
+        __syncthreads();
+    }
+
+    if (threadIdx.x < WARPGROUP) {
+        ptx::setmaxnreg_dec<PRODUCER_REGISTERS>();
+        if (threadIdx.x == 0) {
+            produce(k, v, work, smem, barriers);
+        }
+        return;
+    }
+    ptx::setmaxnreg_inc<CONSUMER_REGISTERS>();
+    const int consumer = threadIdx.x / WARPGROUP - 1;
+    const int warp = threadIdx.x / 32 - WARPGROUP / 32;  // of the consumers'
+    const int lane = threadIdx.x % 32;
+    const ScoreScale score_scale(scale);
+    float o_frag[HEAD_DIM / 2] = {};
+    SoftmaxRow softmax[2];
+    if (SPLIT == 1 || work.tiles > 0) {
+        attend(o_frag, softmax, score_scale, work, smem, barriers, consumer, work.first_row + consumer * WARPGROUP_M,
+               seq_kv);
+    }
+    if (SPLIT > 1) {
+        Partial(&partials)[SPLIT > 1 ? SPLIT - 1 : 1][KEPT_WARPS] =
+            *reinterpret_cast<Partial(*)[SPLIT > 1 ? SPLIT - 1 : 1][KEPT_WARPS]>(smem_bytes + PARTIAL_OFFSET);
+        const unsigned rank = ptx::cluster_ctarank();
+        const unsigned keeper = warp / KEPT_WARPS;
+        if (rank != keeper) {
+            const Partial& place = partials[(rank ^ keeper) - 1][warp % KEPT_WARPS];
+            send_partial(o_frag, softmax, place, barriers.partials_full, keeper, lane);
+            return;
+        }
+        cluster_mbarrier_wait(barriers.partials_full);
+#pragma unroll
+        for (int other = 0; other < SPLIT - 1; ++other) {
+            merge_partial(o_frag, softmax, partials[other][warp % KEPT_WARPS], score_scale.log2, lane);
+        }
+    }
+    store(o, o_frag, softmax, lse, score_scale.log2, smem + warp * WARP_O_BYTES, work.q_head,
+          work.first_row + warp * WARP_M, seq_q, lane);
+}

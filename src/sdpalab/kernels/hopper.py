@@ -1,0 +1,167 @@
+"""The ``hopper`` kernel: its knobs, its shared memory and its launch. The idea is told in ``hopper.cu``."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+from sdpalab.kernels.flash import MAX_SCALE
+from sdpalab.kernels.kernel import Config, CudaKernel, StaticLimits
+from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted
+from sdpalab.kernels.plan import Launch, TiledMap
+from sdpalab.problem import DTYPES, Problem
+
+__all__ = ["HOPPER", "chosen", "modelled_clocks", "smem_bytes"]
+
+HEAD_DIMS = (64, 128, 256)
+WARPGROUP_M = 64
+WARP_M = 16
+PANEL_COLUMNS = 64
+VALUES = {"BLOCK_M": (64, 128, 192), "BLOCK_N": (64, 80, 128), "NUM_STAGES": (2, 3, 4), "SPLIT": (1, 2, 4)}
+MAX_SHARED_BYTES = 227 * 1024
+CONSUMER_REGISTERS = {64: 232, 128: 240, 192: 160}
+"""Of a thread, by BLOCK_M; 32 of them are for what is neither an accumulator nor a weight."""
+
+SMS = 132
+"""Of an H100 SXM or an H200."""
+FLOPS_PER_CLOCK = 4096
+"""Of one SM's tensor cores, float16: 989 TFLOPS on 132 SMs at 1.83 GHz."""
+EXPONENTIALS_PER_CLOCK = 16
+CLUSTER_BYTES_PER_CLOCK = 14
+"""What an SM sends to another at most; an estimate, not yet run on hardware."""
+BLOCK_CLOCKS = 1500
+"""Of a block beside its tiles: launch, the first tile's way from memory, the store; an estimate as well."""
+
+
+def modelled_clocks(problem: Problem, block_m: int, split: int) -> float:
+    """Clocks that an H200 would take: waves of blocks times what a block costs. To compare choices, not to predict.
+
+    A lone consumer waits for its exponentials and its products in turn; several of them hide the one behind the other.
+    Blocks of a cluster then exchange partial results.
+    """
+    blocks = -(-problem.seq_q // block_m) * problem.heads * problem.batch * split
+    scores = block_m * -(-problem.seq_kv // split)
+    products = 4 * scores * problem.head_dim / FLOPS_PER_CLOCK
+    exponentials = scores / EXPONENTIALS_PER_CLOCK
+    work = products + exponentials if block_m == WARPGROUP_M else max(products, exponentials)
+    sent = block_m * (split - 1) / split * problem.head_dim * 4
+    return -(-blocks // SMS) * (BLOCK_CLOCKS + work + sent / CLUSTER_BYTES_PER_CLOCK)
+
+
+def chosen(problem: Problem, config: Config) -> Config:
+    """``config`` with a value for each knob that is 0.
+
+    BLOCK_M and SPLIT are those of the least :func:`modelled_clocks`. BLOCK_N is 64 where the stages then hold all keys
+    of a block, so that its first products start early, otherwise what the registers allow; NUM_STAGES the most that
+    shared memory holds.
+    """
+    rows, splits = ((config.int(name),) if config.int(name) else VALUES[name] for name in ("BLOCK_M", "SPLIT"))
+    widest = 80 if problem.head_dim == 256 else 128
+    fitting = [
+        (modelled_clocks(problem, block_m, split), block_m, split)
+        for block_m, split in product(rows, splits)
+        if _too_many_registers(problem, block_m, config.int("BLOCK_N") or widest) is None
+    ]
+    _, block_m, split = min(fitting, default=(0, rows[0], splits[0]))
+    short = -(-problem.seq_kv // split) <= 64 * (2 if problem.head_dim == 256 else 4)
+    made = config.but(BLOCK_M=block_m, SPLIT=split, BLOCK_N=config.int("BLOCK_N") or (64 if short else widest))
+    stages = [config.int("NUM_STAGES")] if config.int("NUM_STAGES") else [4, 3, 2]
+    fits = [many for many in stages if smem_bytes(problem, made.but(NUM_STAGES=many)) <= MAX_SHARED_BYTES]
+    return made.but(NUM_STAGES=fits[0] if fits else stages[-1])
+
+
+def smem_bytes(problem: Problem, config: Config) -> int:
+    """Dynamic shared memory of a block in bytes: Q, the ring of K and V, partial results, and 8 bytes a barrier.
+
+    ``config`` has a value for each knob. A warp's partial results are 16 bytes a lane for each eight columns of O, and
+    for the softmax.
+    """
+    block_m, stages, split = (config.int(name) for name in ("BLOCK_M", "NUM_STAGES", "SPLIT"))
+    rows = block_m + stages * 2 * config.int("BLOCK_N")
+    partials = (split - 1) * (block_m // WARP_M // split)
+    return rows * problem.head_dim * 2 + partials * 32 * 16 * (problem.head_dim // 8 + 1) + 8 * (2 + 4 * stages)
+
+
+def _too_many_registers(problem: Problem, block_m: int, block_n: int) -> str | None:
+    """Why a consumer cannot hold its accumulators of O and S and its weights, or None if it can."""
+    need, have = problem.head_dim // 2 + block_n // 2 + block_n // 4, CONSUMER_REGISTERS[block_m] - 32
+    if need <= have:
+        return None
+    return (
+        f"head_dim {problem.head_dim} and BLOCK_N={block_n} take {need} registers for accumulators and weights, and "
+        f"with BLOCK_M={block_m} a thread has {have} for them"
+    )
+
+
+def _supports(problem: Problem) -> str | None:
+    if abs(problem.scale) > MAX_SCALE:
+        return f"kernel hopper holds scale * log2(e) as a float32, and scale={problem.scale:g} does not fit"
+    return ladder_supports(problem, tuple(DTYPES), "hopper", HEAD_DIMS)
+
+
+def _reject(problem: Problem, config: Config) -> str | None:
+    unlisted = reject_unlisted(config, {name: (0, *values) for name, values in VALUES.items()})
+    if unlisted is not None:
+        return unlisted
+    made = chosen(problem, config)
+    crowded = _too_many_registers(problem, made.int("BLOCK_M"), made.int("BLOCK_N"))
+    return crowded or reject_oversized(smem_bytes(problem, made), MAX_SHARED_BYTES, made)
+
+
+def _tiled_map(buffer: str, heads: int, rows: int, head_dim: int, box_rows: int) -> TiledMap:
+    """[heads, rows, head_dim] as [heads, panels, rows, 64]: boxes of all panels of some rows, one behind the other."""
+    panels = head_dim // PANEL_COLUMNS
+    return TiledMap(
+        buffer,
+        box=(1, panels, box_rows, PANEL_COLUMNS),
+        swizzle="128B",
+        shape=(heads, panels, rows, PANEL_COLUMNS),
+        strides=(rows * head_dim * 2, PANEL_COLUMNS * 2, head_dim * 2, 2),
+    )
+
+
+def _plan(problem: Problem, config: Config) -> Launch:
+    made = chosen(problem, config)
+    block_m, split = made.int("BLOCK_M"), made.int("SPLIT")
+    q_heads, kv_heads = problem.batch * problem.heads, problem.batch * problem.kv_heads
+    of_queries = (q_heads, problem.seq_q, problem.head_dim)
+    of_keys = (kv_heads, problem.seq_kv, problem.head_dim, made.int("BLOCK_N"))
+    maps = (
+        _tiled_map("q", *of_queries, WARPGROUP_M),
+        _tiled_map("k", *of_keys),
+        _tiled_map("v", *of_keys),
+        _tiled_map("o", *of_queries, WARP_M),
+    )
+    return Launch(
+        grid=(split * -(-problem.seq_q // block_m), problem.heads, problem.batch),
+        block=(128 * (1 + block_m // WARPGROUP_M), 1, 1),
+        args=(*maps, problem.seq_q, problem.seq_kv, problem.group, problem.scale, "lse"),
+        dynamic_smem=smem_bytes(problem, made),
+        cluster=(split, 1, 1),
+        module=HOPPER.module(problem, made),
+    )
+
+
+_AUTO = Config(BLOCK_M=0, BLOCK_N=0, NUM_STAGES=0, SPLIT=0)
+
+HOPPER = CudaKernel(
+    name="hopper",
+    source=Path("hopper.cu"),
+    entry="hopper_attention",
+    plan=_plan,
+    configs=(
+        _AUTO,
+        Config(BLOCK_M=128, BLOCK_N=0, NUM_STAGES=2, SPLIT=1),
+        Config(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=2),
+    ),
+    supports=_supports,
+    reject=_reject,
+    limits=StaticLimits(
+        registers=168, shared_bytes=MAX_SHARED_BYTES, reason="at launch; consumers then take up to 240 registers"
+    ),
+    min_arch=90,
+    only_arch="sm_90a",
+    knobs=VALUES,
+    lse=True,
+    idea="FlashAttention-3: TMA feeds a ring, warpgroups hide softmax and products behind each other, clusters split keys",
+)

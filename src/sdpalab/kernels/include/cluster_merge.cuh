@@ -1,0 +1,62 @@
+// Partial results of CTAs of a cluster that have the same query rows and different keys, merged through distributed
+// shared memory.
+//
+// The accumulators of a warp's 16 rows have one CTA that keeps them. The others send theirs there, lane to lane, so that
+// the merge needs no rearrangement; an mbarrier of that CTA counts the bytes. Who sends may exit at once, and who keeps
+// waits for all that it is sent.
+#pragma once
+
+#include "cluster.cuh"
+#include "ring.cuh"
+#include "softmax.cuh"
+
+// What another CTA knows of a warp's 16 rows, for each lane.
+struct Partial {
+    float4 o[HEAD_DIM / 8][32];  // accumulators, four a piece
+    float4 softmax[32];          // maximum and sum of row lane / 4, then of row lane / 4 + 8
+};
+
+// Sends a warp's result to CTA `rank`. partial, arrived: where that CTA has its place for it, and the mbarrier.
+__device__ __forceinline__ void send_partial(const float (&o_frag)[HEAD_DIM / 2], const SoftmaxRow (&softmax)[2],
+                                             const Partial& partial, const unsigned long long& arrived, unsigned rank,
+                                             int lane) {
+    const unsigned mbar_there = ptx::mapa_shared_cluster(ptx::smem_address(&arrived), rank);
+    const unsigned o_there = ptx::mapa_shared_cluster(ptx::smem_address(&partial.o[0][lane]), rank);
+    const unsigned softmax_there = ptx::mapa_shared_cluster(ptx::smem_address(&partial.softmax[lane]), rank);
+    ptx::st_async_v4(softmax_there, softmax[0].max, softmax[0].sum, softmax[1].max, softmax[1].sum, mbar_there);
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 8; ++i) {
+        ptx::st_async_v4(o_there + i * sizeof(partial.o[0]), o_frag[4 * i], o_frag[4 * i + 1], o_frag[4 * i + 2],
+                         o_frag[4 * i + 3], mbar_there);
+    }
+}
+
+// Returns when the mbarrier's first phase is over, in which other CTAs took part.
+__device__ __forceinline__ void cluster_mbarrier_wait(const unsigned long long& mbarrier) {
+    while (!ptx::mbarrier_try_wait_parity_acquire_cluster(ptx::smem_address(&mbarrier), 0)) {
+    }
+}
+
+// Takes in what another CTA has sent. A CTA without keys has a sum of 0 and the lowest maximum: its factor is 0.
+__device__ __forceinline__ void merge_partial(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow (&softmax)[2],
+                                              const Partial& partial, float scale_log2, int lane) {
+    const float4 other = partial.softmax[lane];
+    const float other_max[2] = {other.x, other.z};
+    const float other_sum[2] = {other.y, other.w};
+    float own_factor[2];
+    float other_factor[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        own_factor[half] = softmax[half].advance(other_max[half], scale_log2);
+        other_factor[half] = softmax_weight(other_max[half], softmax[half].max, scale_log2);
+        softmax[half].sum += other_sum[half] * other_factor[half];
+    }
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 8; ++i) {
+        const float4 more = partial.o[i][lane];
+        o_frag[4 * i] = o_frag[4 * i] * own_factor[0] + more.x * other_factor[0];
+        o_frag[4 * i + 1] = o_frag[4 * i + 1] * own_factor[0] + more.y * other_factor[0];
+        o_frag[4 * i + 2] = o_frag[4 * i + 2] * own_factor[1] + more.z * other_factor[1];
+        o_frag[4 * i + 3] = o_frag[4 * i + 3] * own_factor[1] + more.w * other_factor[1];
+    }
+}

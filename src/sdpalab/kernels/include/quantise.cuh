@@ -1,0 +1,181 @@
+// Rows of 16-bit elements to e4m3, with a float32 scale for a block of rows: a step of the plan of its own, before the
+// attention that computes with them (kernels/quantisation.py is the host side).
+//
+// A block of rows x becomes the numbers nearest to x / s, ties to even, with s = max|x| / 448, or 1 where that is 0;
+// both quotients are divisions in float32, so that the result is the declared one bit for bit. (A product with 1 / s
+// would differ where x / s is a tie of e4m3.)
+//
+// A thread has a patch of 4 rows x 8 columns, and a warp 32 rows x 32 columns: every access of a warp, 16 bytes from a
+// row of the source, 8 to a row of the result or 4 to a column of it, fills whole sectors. So V is transposed in
+// registers: what is packed in one word is four rows of a column, in place of four columns of a row.
+#pragma once
+
+#include "dtype.cuh"
+#include "mask.cuh"
+#include "ptx_sm89.cuh"
+
+constexpr float E4M3_MAX = 448.0f;
+constexpr int PATCH_ROWS = 4;
+constexpr int PATCH_COLUMNS = 8;
+
+template <int ROWS>
+constexpr int QUANTISE_THREADS = ROWS / PATCH_ROWS * (HEAD_DIM / PATCH_COLUMNS);
+
+// The order of rows within a block: which stands where along a column of the transposed result.
+enum class RowOrder {
+    natural,
+    // Of every 16, so that weights need not move between the products. A lane's accumulators of two neighbouring
+    // m16n8 (or wgmma) scores are those of keys 2c, 2c + 1, 8 + 2c and 8 + 2c + 1, where c = lane % 4; packed as they
+    // are, they stand in the right operand's row where the left operand of the next product has k = 4c .. 4c + 3.
+    mma,
+};
+
+// The row of the block that stands at `place`.
+template <RowOrder ORDER>
+__host__ __device__ constexpr int row_at(int place) {
+    return ORDER == RowOrder::natural
+               ? place
+               : place / 16 * 16 + place / 2 % 2 * 8 + place / 4 % 4 * 2 + place % 2;
+}
+
+__device__ __forceinline__ float quantisation_scale(float block_max) {
+    const float scale = block_max / E4M3_MAX;
+    return scale == 0.0f ? 1.0f : scale;
+}
+
+__device__ __forceinline__ unsigned pack_e4m3(float x0, float x1, float x2, float x3) {
+    return ptx::cvt_rn_satfinite_e4m3x2_f32(x0, x1) |
+           static_cast<unsigned>(ptx::cvt_rn_satfinite_e4m3x2_f32(x2, x3)) << 16;
+}
+
+// The largest x >= 0 of a block of THREADS threads, in all of them. Numbers that are not negative are ordered as their
+// bits are.
+template <int THREADS>
+__device__ __forceinline__ float block_max(float x) {
+    __shared__ unsigned warp_max_smem[THREADS / 32];
+    const unsigned warp_max = __reduce_max_sync(0xffffffffu, __float_as_uint(x));
+    if (threadIdx.x % 32 == 0) {
+        warp_max_smem[threadIdx.x / 32] = warp_max;
+    }
+    __syncthreads();
+    unsigned largest = 0;
+#pragma unroll
+    for (int warp = 0; warp < THREADS / 32; ++warp) {
+        largest = max(largest, warp_max_smem[warp]);
+    }
+    return __uint_as_float(largest);
+}
+
+// One thread's patch of a block of rows [rows_left or more, HEAD_DIM]. Rows past the end are zeros.
+template <RowOrder ORDER>
+struct QuantisePatch {
+    int place;   // of the first of its rows
+    int column;  // the first
+    float x[PATCH_ROWS][PATCH_COLUMNS];
+
+    __device__ __forceinline__ QuantisePatch(const Element* rows, int rows_left) {
+        constexpr int WARPS_A_ROW = HEAD_DIM / 32;
+        const int warp = threadIdx.x / 32;
+        const int lane = threadIdx.x % 32;
+        place = warp / WARPS_A_ROW * 32 + lane / 4 * PATCH_ROWS;
+        column = warp % WARPS_A_ROW * 32 + lane % 4 * PATCH_COLUMNS;
+#pragma unroll
+        for (int i = 0; i < PATCH_ROWS; ++i) {
+            uint4 chunk = make_uint4(0, 0, 0, 0);
+            if (row(i) < rows_left) {
+                chunk = *reinterpret_cast<const uint4*>(rows + row(i) * HEAD_DIM + column);
+            }
+            const unsigned pairs[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+#pragma unroll
+            for (int pair = 0; pair < 4; ++pair) {
+                const float2 elements = unpack_pair(pairs[pair]);
+                x[i][2 * pair] = elements.x;
+                x[i][2 * pair + 1] = elements.y;
+            }
+        }
+    }
+
+    __device__ __forceinline__ int row(int i) const { return row_at<ORDER>(place + i); }
+
+    __device__ __forceinline__ float largest() const {
+        float result = 0.0f;
+#pragma unroll
+        for (int i = 0; i < PATCH_ROWS; ++i) {
+#pragma unroll
+            for (int j = 0; j < PATCH_COLUMNS; ++j) {
+                result = fmaxf(result, fabsf(x[i][j]));
+            }
+        }
+        return result;
+    }
+
+    // To rows [rows_left or more, HEAD_DIM] of bytes; those past the end are not written.
+    __device__ __forceinline__ void store_rows(unsigned char* rows, int rows_left, float scale) const {
+#pragma unroll
+        for (int i = 0; i < PATCH_ROWS; ++i) {
+            if (row(i) < rows_left) {
+                *reinterpret_cast<uint2*>(rows + row(i) * HEAD_DIM + column) =
+                    make_uint2(pack_e4m3(x[i][0] / scale, x[i][1] / scale, x[i][2] / scale, x[i][3] / scale),
+                               pack_e4m3(x[i][4] / scale, x[i][5] / scale, x[i][6] / scale, x[i][7] / scale));
+            }
+        }
+    }
+
+    // To columns [HEAD_DIM, rows of the block] of bytes, `pitch` apart, in ORDER; rows past the end are zeros.
+    __device__ __forceinline__ void store_columns(unsigned char* columns, int pitch, float scale) const {
+#pragma unroll
+        for (int j = 0; j < PATCH_COLUMNS; ++j) {
+            *reinterpret_cast<unsigned*>(columns + static_cast<long long>(column + j) * pitch + place) =
+                pack_e4m3(x[0][j] / scale, x[1][j] / scale, x[2][j] / scale, x[3][j] / scale);
+        }
+    }
+};
+
+// Q and K as rows, V as columns, each block of ROWS rows with its scale.
+//
+// grid = (blocks of the longer sequence, heads + 2 * kv_heads, batch), QUANTISE_THREADS<ROWS> threads. In memory, a head
+// of V has ceil(seq_kv / ROWS) blocks [HEAD_DIM, ROWS] in RowOrder::mma: v_pitch bytes from a column to the next and
+// v_block_stride from a block to the next. So (ROWS, ROWS * HEAD_DIM) are blocks one behind the other, and (all blocks *
+// ROWS, ROWS) is V^T with its rows padded by zeros.
+template <int ROWS>
+__global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>)
+    quantise_blocks(const Element* __restrict__ q,            // [batch, heads, seq_q, HEAD_DIM]
+                    const Element* __restrict__ k,            // [batch, kv_heads, seq_kv, HEAD_DIM]
+                    const Element* __restrict__ v,            // [batch, kv_heads, seq_kv, HEAD_DIM]
+                    unsigned char* __restrict__ q_bytes,      // as q
+                    unsigned char* __restrict__ k_bytes,      // as k
+                    unsigned char* __restrict__ v_bytes,      // [batch, kv_heads], blocks
+                    float* __restrict__ q_scales,             // [batch, heads, blocks of seq_q]
+                    float2* __restrict__ kv_scales,           // [batch, kv_heads, blocks of seq_kv]: of K, of V
+                    int seq_q, int seq_kv, int heads, int v_pitch, int v_block_stride) {
+    static_assert(ROWS % 32 == 0 && QUANTISE_THREADS<ROWS> <= 1024, "a warp has 32 rows, and a block 32 warps");
+    constexpr int THREADS = QUANTISE_THREADS<ROWS>;
+    const int kv_heads = (static_cast<int>(gridDim.y) - heads) / 2;
+    const int y = blockIdx.y;
+    const int row = blockIdx.x * ROWS;
+    const bool is_q = y < heads;
+    const int seq = is_q ? seq_q : seq_kv;
+    if (row >= seq) {
+        return;
+    }
+    const long long head = is_q ? static_cast<long long>(blockIdx.z) * heads + y
+                                : static_cast<long long>(blockIdx.z) * kv_heads + (y - heads) % kv_heads;
+    const long long offset = (head * seq + row) * HEAD_DIM;
+    const long long block = head * ceil_div(seq, ROWS) + blockIdx.x;
+    if (y < heads + kv_heads) {
+        const QuantisePatch<RowOrder::natural> patch((is_q ? q : k) + offset, seq - row);
+        const float scale = quantisation_scale(block_max<THREADS>(patch.largest()));
+        patch.store_rows((is_q ? q_bytes : k_bytes) + offset, seq - row, scale);
+        if (threadIdx.x == 0) {
+            *(is_q ? q_scales + block : &kv_scales[block].x) = scale;
+        }
+    } else {
+        const QuantisePatch<RowOrder::mma> patch(v + offset, seq - row);
+        const float scale = quantisation_scale(block_max<THREADS>(patch.largest()));
+        const long long first = head * ceil_div(seq, ROWS) * ROWS * HEAD_DIM;
+        patch.store_columns(v_bytes + first + static_cast<long long>(blockIdx.x) * v_block_stride, v_pitch, scale);
+        if (threadIdx.x == 0) {
+            kv_scales[block].y = scale;
+        }
+    }
+}

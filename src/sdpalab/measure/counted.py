@@ -1,0 +1,102 @@
+"""A kernel's plan, built for a GPU and counted on the simulator: what the modelled time is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sdpalab.build import Build, Resources, disassemble, resources
+from sdpalab.build.sass import main_loop, parse
+from sdpalab.inputs import make_inputs
+from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.kernels.plan import Gemm, LaunchPlan
+from sdpalab.measure.modelled import ModelledTime, StepWork, gemm_work, launch_work, loop_issue_share, modelled
+from sdpalab.measure.speed_of_light import Gpu
+from sdpalab.problem import Problem
+from sdpalab.run.simulated import SimulatedExecutor
+from sdpalab.sim import Report
+from sdpalab.sim.counters import Counters
+
+__all__ = ["CountedLaunch", "CountedPlan", "arch_on", "count"]
+
+
+@dataclass(frozen=True)
+class CountedLaunch:
+    """One launch: its entry's name in the source, its build, what that uses of an SM, and what was counted of it."""
+
+    name: str
+    build: Build
+    resources: Resources
+    counters: Counters
+
+    @property
+    def work(self) -> StepWork:
+        """What it asks of a GPU."""
+        return launch_work(self.name, self.counters, self.resources.blocks_per_sm)
+
+    def loop_issue_share(self, gpu: Gpu) -> float | None:
+        """Issue slots over tensor time, by the machine code of its main loop; see the function of that name."""
+        loop = main_loop(parse(disassemble(self.build))[self.build.entry])
+        return loop_issue_share(loop, gpu) if loop else None
+
+
+@dataclass(frozen=True)
+class CountedPlan:
+    """A plan whose launches were counted; ``steps`` in their order, library products as they are."""
+
+    plan: LaunchPlan
+    steps: tuple[CountedLaunch | Gemm, ...]
+
+    @property
+    def launches(self) -> tuple[CountedLaunch, ...]:
+        """The steps that the lab builds."""
+        return tuple(step for step in self.steps if isinstance(step, CountedLaunch))
+
+    @property
+    def main(self) -> CountedLaunch:
+        """The launch that does most: of matrix products, or of anything where none does any."""
+        return max(self.launches, key=lambda one: (one.counters.tensor_flops, one.counters.total("warps")))
+
+    def modelled(self, gpu: Gpu, *, cold: bool = False) -> ModelledTime:
+        """The modelled time on ``gpu``, for whose architecture it must have been built; raises as the function does."""
+        works = (gemm_work(step, self.plan) if isinstance(step, Gemm) else step.work for step in self.steps)
+        return modelled(works, gpu, cold=cold)
+
+
+def arch_on(kernel: Kernel, gpu: Gpu) -> str | None:
+    """What the kernel is built for to run on ``gpu``; None if it does not run there."""
+    if kernel.only_arch:
+        return kernel.only_arch if kernel.only_arch.rstrip("af") == gpu.arch else None
+    return gpu.arch if kernel.arch_reason(gpu.arch) is None else None
+
+
+def count(kernel: Kernel, problem: Problem, arch: str, config: Config | None = None) -> CountedPlan:
+    """Build a kernel's plan for ``arch``, run it on the simulator without checks, and count.
+
+    The inputs are normal numbers; what is counted depends on them only where a kernel branches on values.
+
+    Raises
+    ------
+    UserError
+        If the kernel refuses the problem or cannot be built for ``arch``.
+    MachineError
+        If there is no compiler or disassembler.
+    """
+    plan = kernel.launch_plan(problem, config)
+    made = make_inputs(problem)
+    ran: list[tuple[Build, Report]] = []
+    executor = SimulatedExecutor(
+        arch, on_launch=lambda build, report: ran.append((build, report)), checks=(), counters=True
+    )
+    executor.run(plan, {"q": made.q, "k": made.k, "v": made.v})
+    launched = iter(_counted(plan, ran))
+    return CountedPlan(plan, tuple(step if isinstance(step, Gemm) else next(launched) for step in plan.steps))
+
+
+def _counted(plan: LaunchPlan, ran: Sequence[tuple[Build, Report]]) -> list[CountedLaunch]:
+    counted = []
+    for launch, (build, report) in zip(plan.launches, ran, strict=True):
+        assert launch.module is not None, "a launch plan names the module of every step"
+        assert report.counters is not None, "they were asked for"
+        counted.append(CountedLaunch(launch.module.entry, build, resources(build, launch), report.counters))
+    return counted

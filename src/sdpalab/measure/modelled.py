@@ -1,0 +1,342 @@
+"""A modelled time: what the steps of a plan ask of a GPU, by counts, over the rates at which the GPU can give it.
+
+Every resource of an SM is taken to work at its peak whenever there is work, all of them at once; what is left is how
+evenly the CTAs fill the SMs. So it is a floor in what it takes into account, and it leaves out: latency and
+dependencies (one resident CTA is taken to keep an SM busy, and softmax and products to overlap fully), barriers, the
+first fill and the last drain of the pipeline, launches and the gaps between them, the integer pipe, shuffles, what TMA
+and wgmma move in shared memory, hits in L1, traffic between L2 and DRAM beyond the least, the lower rate that
+``mma.sync`` has on GPUs with wgmma, and clocks that fall under load. Issue slots are counted on the PTX, of which the
+compiler drops some instructions (moves) and to which it adds others; :func:`loop_issue_share` is from the machine code.
+
+Everything here is arithmetic on counts: no GPU, no compiler, no simulator.
+
+Sources: CUDA C++ Programming Guide 13.0, "Compute Capability 8.x" and "9.0": four warp schedulers an SM, each of which
+issues one instruction a clock, and 32 banks of shared memory, each 32 bits wide and read once a clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from sdpalab.build.sass import TENSOR_CLASSES, Instruction, classify
+from sdpalab.errors import UserError
+from sdpalab.kernels.plan import Gemm, LaunchPlan
+from sdpalab.measure.speed_of_light import Gpu
+from sdpalab.run.buffers import dtype_of
+from sdpalab.sim.counters import Counters
+from sdpalab.sim.tally import SECTOR
+
+__all__ = [
+    "ModelledStep",
+    "ModelledTime",
+    "Resource",
+    "StepWork",
+    "gemm_work",
+    "launch_work",
+    "loop_issue_share",
+    "modelled",
+    "wave_efficiency",
+]
+
+ISSUE_PER_CLK_SM = 4
+"""Warp instructions that an SM issues per clock."""
+
+WAVEFRONTS_PER_CLK_SM = 1
+"""Passes of 128 bytes that the shared memory of an SM serves per clock."""
+
+_FP8 = re.compile(r"\.e[45]m[32]\b")
+_OTHER_TYPES = re.compile(r"\.(tf32|f64|[su][48]|b1|e[23]m[123])\b")
+_MMA_SHAPE = re.compile(r"\.(?:(\d+)x(\d+)x(\d+)|(16)(8)(4|8|16|32|64|128|256))(?=\.|$)")
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """What one step of a plan asks of a GPU.
+
+    Attributes
+    ----------
+    name : str
+        Of the entry or the library product.
+    tensor_flops : mapping of str to int
+        Multiplications and additions of the matrix instructions by their operands' type, ``fp16`` (also bfloat16) or
+        ``fp8``.
+    warp_instructions : int
+        Issued, of the PTX.
+    special_lanes : int
+        Results of the special function unit: exponentials, logarithms, reciprocals.
+    wavefronts : int
+        Passes of 128 bytes through shared memory.
+    l2_bytes : int
+        Between the SMs and L2.
+    dram_bytes : int
+        Distinct bytes that are read or written at all.
+    by_cta : tuple of int
+        Warp instructions of each CTA, in the order of their launch; empty for a library product, whose CTAs nobody
+        knows and which is taken to fill the GPU evenly.
+    blocks_per_sm : int
+        CTAs that are resident on an SM at once.
+    """
+
+    name: str
+    tensor_flops: Mapping[str, int] = field(default_factory=dict)
+    warp_instructions: int = 0
+    special_lanes: int = 0
+    wavefronts: int = 0
+    l2_bytes: int = 0
+    dram_bytes: int = 0
+    by_cta: tuple[int, ...] = ()
+    blocks_per_sm: int = 1
+
+
+@dataclass(frozen=True)
+class Resource:
+    """The least time that one resource needs, microseconds, if the SMs are filled evenly; and the arithmetic."""
+
+    name: str
+    microseconds: float
+    how: str
+
+
+@dataclass(frozen=True)
+class ModelledStep:
+    """The modelled time of a step.
+
+    Attributes
+    ----------
+    resources : tuple of Resource
+        tensor, issue, exp, shared and l2, which every SM has its share of, and dram.
+    wave_efficiency : float
+        See :func:`wave_efficiency`; 1 for a library product.
+    microseconds : float
+        The longest of the resources, those of an SM divided by the wave efficiency.
+    binds : str
+        Which one that is.
+    issue_share : float or None
+        Issue slots over tensor time, both of the same SMs; None without matrix instructions.
+    """
+
+    name: str
+    resources: tuple[Resource, ...]
+    wave_efficiency: float
+    microseconds: float
+    binds: str
+    issue_share: float | None
+
+
+@dataclass(frozen=True)
+class ModelledTime:
+    """The modelled time of a plan on a GPU: that of its steps, one after the other."""
+
+    gpu: str
+    steps: tuple[ModelledStep, ...]
+    cold: bool
+    kind: str = "modelled"
+
+    @property
+    def microseconds(self) -> float:
+        """Of all steps together."""
+        return sum(step.microseconds for step in self.steps)
+
+    @property
+    def longest(self) -> ModelledStep:
+        """The step that takes longest."""
+        return max(self.steps, key=lambda step: step.microseconds)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**asdict(self), "microseconds": self.microseconds, "binds": self.longest.binds}
+
+
+def launch_work(name: str, counters: Counters, blocks_per_sm: int) -> StepWork:
+    """The work of a launch, from what the simulator counted.
+
+    Raises
+    ------
+    UserError
+        If it has matrix instructions on a type whose peak is not in the lab's data file.
+    """
+    flops: dict[str, int] = {}
+    for each in counters.by_instruction:
+        if each.tensor_flops:
+            other = _OTHER_TYPES.search(each.text)
+            if other:
+                raise UserError(f"{name}: no peak rate is known for {each.text.split()[0]}, with operands {other[1]}")
+            precision = "fp8" if _FP8.search(each.text) else "fp16"
+            flops[precision] = flops.get(precision, 0) + each.tensor_flops
+    return StepWork(
+        name=name,
+        tensor_flops=flops,
+        warp_instructions=counters.total("warps"),
+        special_lanes=counters.total("lanes", "special"),
+        wavefronts=counters.total("wavefronts"),
+        l2_bytes=SECTOR * counters.total("sectors"),
+        dram_bytes=counters.compulsory_read_bytes + counters.compulsory_write_bytes,
+        by_cta=tuple(counters.by_cta),
+        blocks_per_sm=blocks_per_sm,
+    )
+
+
+def gemm_work(gemm: Gemm, plan: LaunchPlan) -> StepWork:
+    """The work of a library product: its FLOPs at the rate of its operands, and each matrix moved once."""
+    moved = 0
+    for operand, matrix in gemm.matrices.items():
+        buffer = plan.buffer(getattr(gemm, operand))
+        moved += gemm.batch * matrix.rows * matrix.columns * dtype_of(buffer.dtype).itemsize
+    precision = "fp8" if dtype_of(plan.buffer(gemm.a).dtype).itemsize == 1 else "fp16"
+    return StepWork("matrix product", {precision: gemm.flops}, l2_bytes=moved, dram_bytes=moved)
+
+
+def wave_efficiency(by_cta: Sequence[int], blocks_per_sm: int, sms: int) -> float:
+    """The share of the SMs' time, until the last CTA ends, in which they work: 1 if all end together.
+
+    CTAs start in order, the first on each SM in turn until ``blocks_per_sm`` are on every one; then the next starts
+    wherever one ends. The CTAs of an SM share its rate evenly, however many they are, so that 64 equal ones on 58 SMs
+    take the time of two (64 / 116 = 55%) no matter how many fit. Those of a cluster are taken as independent.
+
+    Parameters
+    ----------
+    by_cta : sequence of int
+        Work of each CTA, in the order of their launch; at least one.
+    blocks_per_sm, sms : int
+        At least 1 each.
+    """
+    if blocks_per_sm < 1 or sms < 1 or not by_cta:
+        raise ValueError("there must be a CTA, an SM, and room for a CTA on it")
+    # served[sm]: work that each of its CTAs has had since the start; a CTA that starts there ends after that many more
+    served = [0.0] * sms
+    residents: list[list[float]] = [[] for _ in range(sms)]
+    first = by_cta[: sms * blocks_per_sm]
+    for number, work in enumerate(first):
+        residents[number % sms].append(float(work))
+    for ends in residents:
+        heapify(ends)
+    waiting = iter(by_cta[len(first) :])
+    events = [(ends[0] * len(ends), sm) for sm, ends in enumerate(residents) if ends]
+    heapify(events)
+    now = 0.0
+    while events:
+        now, sm = heappop(events)
+        ends = residents[sm]
+        served[sm] = heappop(ends)
+        work_next = next(waiting, None)
+        if work_next is not None:
+            heappush(ends, served[sm] + work_next)
+        if ends:
+            heappush(events, (now + (ends[0] - served[sm]) * len(ends), sm))
+    return sum(by_cta) / (sms * now) if now else 1.0
+
+
+def modelled(works: Iterable[StepWork], gpu: Gpu, *, cold: bool = False) -> ModelledTime:
+    """The modelled time of steps that run one after the other.
+
+    Parameters
+    ----------
+    works : iterable of StepWork
+    gpu : Gpu
+    cold : bool
+        Every byte of each step crosses DRAM. If False, a step's bytes are in L2 as far as it holds them.
+
+    Raises
+    ------
+    UserError
+        If the GPU has no tensor unit for a type, or a step's CTAs do not fit on an SM.
+    """
+    return ModelledTime(gpu.name, tuple(_step(work, gpu, cold=cold) for work in works), cold)
+
+
+def _step(work: StepWork, gpu: Gpu, *, cold: bool) -> ModelledStep:
+    if work.blocks_per_sm < 1:
+        raise UserError(f"{work.name}: no block of it fits on an SM of {gpu.name}")
+    crossing = max(0.0, work.dram_bytes - (0 if cold else gpu.l2_mib * 2**20))
+    flops = " and ".join(f"{count / 1e6:,.1f} MFLOP {precision}" for precision, count in work.tensor_flops.items())
+    of_an_sm = (
+        Resource("tensor", _tensor_us(work, gpu), flops or "no matrix instruction"),
+        _per_clock("issue", work.warp_instructions, ISSUE_PER_CLK_SM, "warp instructions", gpu),
+        _per_clock("exp", work.special_lanes, gpu.exp_per_clk_sm, "special function results", gpu),
+        _per_clock("shared", work.wavefronts, WAVEFRONTS_PER_CLK_SM, "wavefronts", gpu),
+        _per_clock("l2", work.l2_bytes, gpu.l2_bytes_per_clk_sm, "bytes", gpu),
+    )
+    dram = Resource("dram", crossing / gpu.dram_gb_s / 1e3, f"{crossing:,.0f} bytes at {gpu.dram_gb_s:g} GB/s")
+    efficiency = wave_efficiency(work.by_cta, work.blocks_per_sm, gpu.sms) if work.by_cta else 1.0
+    times = {each.name: each.microseconds / efficiency for each in of_an_sm} | {"dram": dram.microseconds}
+    binds = max(times, key=lambda name: times[name])
+    tensor, issue = of_an_sm[0].microseconds, of_an_sm[1].microseconds
+    share = issue / tensor if tensor and issue else None
+    return ModelledStep(work.name, (*of_an_sm, dram), efficiency, times[binds], binds, share)
+
+
+def _per_clock(name: str, count: int, rate: int, unit: str, gpu: Gpu) -> Resource:
+    how = f"{count:,} {unit} at {gpu.sms} SM x {rate} a clock x {gpu.clock_mhz / 1e3:.2f} GHz"
+    return Resource(name, count / (gpu.sms * rate * gpu.clock_mhz), how)
+
+
+def _tensor_us(work: StepWork, gpu: Gpu) -> float:
+    return sum(count / _tflops(gpu, precision) / 1e6 for precision, count in work.tensor_flops.items())
+
+
+def _tflops(gpu: Gpu, precision: str) -> float:
+    tflops = {"fp16": gpu.fp16_tflops, "fp8": gpu.fp8_tflops}[precision]
+    if tflops is None:
+        raise UserError(f"{gpu.name} has no {precision} tensor unit")
+    return tflops
+
+
+def loop_issue_share(loop: Sequence[Instruction], gpu: Gpu) -> float | None:
+    """Issue slots over tensor time of one turn of a main loop, from its machine code; needs no count of turns.
+
+    Parameters
+    ----------
+    loop : sequence of Instruction
+        As :func:`sdpalab.build.sass.main_loop` finds it.
+
+    Returns
+    -------
+    float or None
+        None if the loop has no matrix instruction, or if loops inside it do the work: how often those turn is not in
+        the code. A wait inside it, which moves no data and computes nothing, counts once.
+    """
+    seconds = sum(_sass_flops(each) / _tflops(gpu, _sass_precision(each)) for each in loop if _is_tensor(each))
+    if not seconds or any(map(_computes, _inner(loop))):
+        return None
+    clocks = seconds / 1e12 * gpu.sms * gpu.clock_mhz * 1e6  # of one SM, for one warp's turn
+    return len(loop) / ISSUE_PER_CLK_SM / clocks
+
+
+def _inner(loop: Sequence[Instruction]) -> list[Instruction]:
+    """What lies in loops inside a loop."""
+    first, last = loop[0].address, loop[-1].address
+    spans = [
+        (each.target, each.address)
+        for each in loop
+        if each.target is not None
+        and first <= each.target < each.address
+        and (each.target, each.address) != (first, last)
+    ]
+    return [each for each in loop if any(start <= each.address <= end for start, end in spans)]
+
+
+def _computes(instruction: Instruction) -> bool:
+    work = TENSOR_CLASSES | {"MUFU", "FFMA", "FADD/FMUL", "LDSM", "LDS", "STS", "LDG", "STG", "LDGSTS"}
+    return classify(instruction.opcode) in work
+
+
+def _is_tensor(instruction: Instruction) -> bool:
+    return classify(instruction.opcode) in TENSOR_CLASSES
+
+
+def _sass_precision(instruction: Instruction) -> str:
+    """QMMA and QGMMA are those of float8."""
+    return "fp8" if instruction.base.startswith("Q") else "fp16"
+
+
+def _sass_flops(instruction: Instruction) -> int:
+    """FLOPs of one warp's execution: ``HMMA.16816`` is m16n8k16; a ``GMMA`` names its whole warpgroup's, of 4 warps."""
+    shape = _MMA_SHAPE.search(instruction.opcode)
+    if shape is None:
+        raise UserError(f"the shape of {instruction.opcode} is not known")
+    m, n, k = (int(number) for number in shape.groups() if number)
+    return 2 * m * n * k // (4 if "GMMA" in instruction.base else 1)

@@ -1,0 +1,121 @@
+"""Tables that are made of records: what they show, and what is no table or no record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sdpalab.errors import UserError
+from sdpalab.measure.samples import ClockKind, L2State
+from sdpalab.problem import MISSION, Problem
+
+
+@pytest.fixture(scope="module")
+def script(load_script: Callable[[str], ModuleType]) -> ModuleType:
+    return load_script("readme_tables")
+
+
+def session(problem: Problem, clock: ClockKind, l2: L2State, **times: float | None) -> dict[str, Any]:
+    """What ``sdpalab bench --json`` says of a problem, in so far as the tables read it; None for who has no time."""
+    measurements = [
+        {
+            "name": name,
+            "summary": {"median_us": time} if time else None,
+            "samples": {"l2": l2.value} if time else None,
+        }
+        for name, time in times.items()
+    ]
+    return {"problem": problem.to_dict(), "clock": clock.value, "measurements": measurements}
+
+
+def written(folder: Path, gpu: str, *results: dict[str, Any], kind: str = "measured", name: str = "bench") -> None:
+    path = folder / gpu.lower() / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"kind": kind, "gpu": gpu, "judged": [], "results": list(results)}))
+
+
+def test_times_are_those_of_the_mission_shape_by_the_gpus_own_clock_from_l2(tmp_path: Path, script: ModuleType) -> None:
+    written(
+        tmp_path,
+        "NVIDIA L4",
+        session(MISSION, ClockKind.GPU, L2State.WARM, flash=6.5, torch=24.5, broken=None),
+        session(MISSION, ClockKind.EAGER, L2State.WARM, flash=20.0),
+        session(MISSION, ClockKind.GPU, L2State.COLD, flash=9.0),
+        session(MISSION.with_(causal=True), ClockKind.GPU, L2State.WARM, flash=4.0),
+    )
+    written(tmp_path, "NVIDIA H200", session(MISSION, ClockKind.GPU, L2State.WARM, flash=3.0), kind="modelled")
+    times = script.measured(tmp_path)
+    assert times == {"NVIDIA L4": {"flash": 6.5, "torch": 24.5}}
+    table = script.measured_table(times).splitlines()
+    assert table[2:] == ["| NVIDIA L4 | `flash` | 6.50 |", "| NVIDIA L4 | `torch` | 24.50 |"]
+
+
+def test_without_a_record_it_says_so(tmp_path: Path, script: ModuleType) -> None:
+    assert script.measured(tmp_path) == {}
+    assert "not yet run on hardware" in script.measured_table({})
+
+
+def ladder(when: str, **kernels: float) -> dict[str, Any]:
+    """A record of kernels that run on an H200 only, in two steps of which one is a library's product."""
+    used = {"registers": 90, "static_shared_bytes": 1024, "dynamic_shared_bytes": 512, "tensor_share": 0.125}
+    counters = {"warps": 2_000_000, "tensor_flops": 4, "exponentials": 5, "sectors": 6, "ideal_sectors": 4}
+    counters |= {"wavefronts": 3, "ideal_wavefronts": 2}
+    steps = [{"product": {"flops": 7}}, {"resources": used, "counters": counters}]
+    return {
+        "when": when,
+        "rungs": [
+            {
+                "kernel": name,
+                "idea": "an idea",
+                "on": {"H200": {"steps": steps, "main": 1, "modelled": {"microseconds": us}}},
+            }
+            for name, us in kernels.items()
+        ],
+    }
+
+
+def test_a_row_of_the_ladder(script: ModuleType) -> None:
+    record = ladder("2026", first=2.25, second=1.0)
+    rows = script.ladder_table(record, {"NVIDIA H200": {"first": 3.5}}).splitlines()[2:]
+    common = "an idea | 90 | 1.5 KiB | 12.5% | 1.50x | 2.00 M | - |"
+    assert rows == [
+        f"| `first` | {common} 2.2 us | NVIDIA H200: 3.50 us |",
+        f"| `second` | {common} 1.0 us | not yet run |",
+    ]
+
+
+def test_the_newest_record_counts_whatever_its_name(tmp_path: Path, script: ModuleType) -> None:
+    for name, when in (("ladder-f.json", "2026-11-20T00:00:00"), ("ladder-a.json", "2026-11-21T00:00:00")):
+        (tmp_path / name).write_text(json.dumps(ladder(when)))
+    assert script.newest(tmp_path)[0] == "ladder-a.json"
+    with pytest.raises(UserError, match=r"run python scripts/ladder_record\.py"):
+        script.newest(tmp_path / "none")
+
+
+def test_what_lies_between_markers_is_replaced_and_nothing_else(script: ModuleType) -> None:
+    page = "before\n<!-- table: one -->\nold\n<!-- end of table -->\nafter\n"
+    filled = script.filled(page, {"one": "| new |"})
+    assert filled == "before\n<!-- table: one -->\n\n| new |\n\n<!-- end of table -->\nafter\n"
+    assert script.filled(filled, {"one": "| new |"}) == filled
+    with pytest.raises(UserError, match="no table 'one'; there are two"):
+        script.filled(page, {"two": ""})
+    with pytest.raises(UserError, match="has no <!-- end of table -->"):
+        script.filled("<!-- table: one -->\n", {"one": ""})
+
+
+def test_a_check_says_which_page_is_stale_and_writing_mends_it(
+    tmp_path: Path, script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    monkeypatch.setattr(script, "PAGES", ("page.md",))
+    monkeypatch.setattr(script, "tables", lambda: {"one": "new"})
+    (tmp_path / "page.md").write_text("<!-- table: one -->\n<!-- end of table -->\n")
+    assert script.main(["--check"]) == 1
+    assert "page.md is not what the records say" in capsys.readouterr().out
+    assert script.main(["--write"]) == 0
+    assert script.main(["--check"]) == 0
