@@ -82,6 +82,12 @@ class Subject:
         """Kernel and configuration."""
         return f"{self.kernel.name} {self.config}".strip()
 
+    @property
+    def has_one_code(self) -> bool:
+        """Whether the plans of all problems launch the same code."""
+        first, *others = ([launch.module for launch in plan.launches] for _, plan, _ in self.cases)
+        return all(modules == first for modules in others)
+
 
 def subjects(names: Sequence[str]) -> Iterator[Subject]:
     """The named kernels (default: all shipped, and those of the tests) in each of their configurations."""
@@ -90,7 +96,11 @@ def subjects(names: Sequence[str]) -> Iterator[Subject]:
         if not isinstance(kernel, Kernel):
             raise UserError(f"{name} is a Python callable: it has no PTX")
         for knobs in kernel.configs:
-            yield subject(kernel, Config(knobs))
+            made = subject(kernel, Config(knobs))
+            if made.has_one_code:
+                yield made
+            else:
+                print(f"{made.name}: its code depends on the problem, and is that of other configurations")
 
 
 def subject(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> Subject:
@@ -98,7 +108,9 @@ def subject(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) ->
     cases = []
     for problem in problems or [each for each in small_problems(kernel, config) if not each.causal]:
         made = make_inputs(problem)
-        cases.append((problem, kernel.launch_plan(problem, config, lse=kernel.lse), {"q": made.q, "k": made.k, "v": made.v}))
+        cases.append(
+            (problem, kernel.launch_plan(problem, config, lse=kernel.lse), {"q": made.q, "k": made.k, "v": made.v})
+        )
     return Subject(kernel, config, kernel.default_arch, tuple(cases))
 
 
@@ -193,7 +205,7 @@ def campaign(of: Subject, modes: Modes, reasons: Sequence[dict[str, Any]]) -> di
     folders = [*filter(None, [of.kernel.folder]), INCLUDE_DIR]
     mutants: list[dict[str, Any]] = []
     excuses = [dict(entry) for entry in reasons]
-    builds = [build(step.module, of.arch) for step in of.cases[0][1].steps if step.module is not None]
+    builds = [build(step.module, of.arch) for step in of.cases[0][1].launches if step.module is not None]
     originals = {built.ptx_sha256: built for built in builds}
     for module, original in originals.items():
         for site in sites(original.ptx.decode(), original.entry, folders):

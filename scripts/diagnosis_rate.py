@@ -17,10 +17,11 @@ from sdpalab.judge.cases import quick_cases
 from sdpalab.judge.diagnosis import Diagnosis, Failure, diagnose
 from sdpalab.judge.evaluate import judge_output
 from sdpalab.judge.hypotheses import Cause
+from sdpalab.judge.numerics import UNDECLARED
 from sdpalab.judge.selftest import Bug, Mutant, mutants
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
-from sdpalab.kernels.kernel import CudaKernel, Numerics
+from sdpalab.kernels.kernel import CudaKernel
 
 EXPECTED: dict[Cause, tuple[str, ...]] = {
     Cause.NO_ATTENTION: (
@@ -137,7 +138,7 @@ def failures(mutant: Mutant) -> list[Failure]:
         problem, inputs = spec.problem, make_inputs(spec.problem, spec.inputs, 1 if spec.seed is None else spec.seed)
         tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
         out = from_torch(mutant.candidate(*tensors, scale=problem.scale, causal=problem.causal))
-        judged = judge_output(problem, inputs, out, Numerics(), (False, True))
+        judged = judge_output(problem, inputs, out, UNDECLARED)
         if judged.status is not Status.PASSED:
             found.append(Failure(problem, inputs, out, judged.errors, judged.limits))
     return found

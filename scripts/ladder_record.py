@@ -12,7 +12,6 @@ By default the record goes to ``evidence/ladder/ladder-<commit>.json``, with all
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -32,7 +31,7 @@ from sdpalab.sim.counters import Counters
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "evidence" / "ladder"
 GPUS = ("L4", "H200")
-PACKAGES = ("numpy", "nvidia-cuda-nvrtc", "nvidia-cuda-nvdisasm", "triton")
+PACKAGES = ("numpy", "nvidia-cuda-nvdisasm")
 
 
 def rung(kernel: Kernel) -> dict[str, Any]:
@@ -59,6 +58,7 @@ def _on(kernel: Kernel, gpu: Gpu, arch: str) -> dict[str, Any]:
 def _launch(step: CountedLaunch, gpu: Gpu) -> dict[str, Any]:
     return {
         "name": step.name,
+        "compiler": step.build.compiler,
         "ptx_sha256": step.build.ptx_sha256,
         "resources": step.resources.to_dict(),
         "loop_issue_share": step.loop_issue_share(gpu),
@@ -87,14 +87,6 @@ def _totals(counters: Counters) -> dict[str, Any]:
     }
 
 
-def newest(folder: Path = FOLDER) -> Path:
-    """The newest record; raises UserError if there is none."""
-    found = sorted(folder.glob("ladder-*.json"), key=lambda path: str(json.loads(path.read_text())["when"]))
-    if not found:
-        raise UserError("there is no record of the ladder in evidence/ladder: run python scripts/ladder_record.py")
-    return found[-1]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Record, and print a line a kernel and GPU."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -115,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     f"{kernel.name:16} {name:5} modelled {time['microseconds']:8.2f} us, {time['binds']} binds",
                     flush=True,
                 )
-        record = ran.record(kind="compiled, simulated and modelled", problem=MISSION.to_dict(), rungs=rungs)
+        record = ran.record(kind="compiled, simulated and modelled", problem=MISSION.to_dict(), gpus=GPUS, rungs=rungs)
         written = ran.write(record, given.out or FOLDER / f"ladder-{record['commit']}.json")
     except (UserError, MachineError) as error:
         print(f"ladder_record: {error}", file=sys.stderr)

@@ -19,15 +19,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sdpalab.errors import UserError
+from sdpalab.errors import MachineError, UserError
+from sdpalab.evidence.measured import MeasuredTime, read_times
 from sdpalab.measure.samples import ClockKind, L2State
 from sdpalab.problem import MISSION
 
 ROOT = Path(__file__).resolve().parent.parent
-EVIDENCE = ROOT / "evidence"
+FOLDER = ROOT / "evidence" / "ladder"
 PAGES = ("README.md", "docs/ladder.md")
-GPUS = ("L4", "H200")
 NOT_RUN = "not yet run on hardware"
+
+Times = dict[str, dict[str, MeasuredTime]]
+"""By GPU and subject."""
 
 _MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -35,7 +38,7 @@ _MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", 
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
-def newest(folder: Path = EVIDENCE / "ladder") -> tuple[str, dict[str, Any]]:
+def newest(folder: Path = FOLDER) -> tuple[str, dict[str, Any]]:
     """Name and content of the newest record of the ladder; raises UserError if there is none."""
     records = [(path.name, json.loads(path.read_text())) for path in sorted(folder.glob("ladder-*.json"))]
     if not records:
@@ -43,19 +46,13 @@ def newest(folder: Path = EVIDENCE / "ladder") -> tuple[str, dict[str, Any]]:
     return max(records, key=lambda found: str(found[1]["when"]))
 
 
-def measured(folder: Path = EVIDENCE) -> dict[str, dict[str, float]]:
-    """Median microseconds of a call on the mission shape, by GPU and subject; of several records the last counts."""
-    times: dict[str, dict[str, float]] = {}
-    for path in sorted(folder.glob("*/*.json")):
-        record = json.loads(path.read_text())
-        if not isinstance(record, dict) or record.get("kind") != "measured":
-            continue
-        for result in record.get("results", ()):
-            if result["problem"] == MISSION.to_dict() and result["clock"] == ClockKind.GPU.value:
-                for found in result["measurements"]:
-                    if found["summary"] and found["samples"]["l2"] == L2State.WARM.value:
-                        times.setdefault(record["gpu"], {})[found["name"]] = found["summary"]["median_us"]
-    return times
+def mission_times(times: Iterable[MeasuredTime]) -> Times:
+    """Those of the mission shape by the GPU's own clock with inputs in L2; of each subject and GPU the newest."""
+    found: Times = {}
+    for time in sorted(times, key=lambda time: time.when):
+        if (time.problem, time.clock, time.l2) == (MISSION, ClockKind.GPU.value, L2State.WARM.value):
+            found.setdefault(time.gpu, {})[time.subject] = time
+    return found
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -69,9 +66,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (heads, rule, *rows))
 
 
-def ladder_table(record: Mapping[str, Any], times: Mapping[str, Mapping[str, float]]) -> str:
+def ladder_table(record: Mapping[str, Any], times: Times) -> str:
     """One row a rung, for the front page."""
-    heads = ("kernel", "idea", "registers", "shared", "HMMA", "conflicts", "instructions", *GPUS, "measured")
+    heads = ("kernel", "idea", "registers", "shared", "HMMA", "conflicts", "instructions", *record["gpus"], "measured")
     rows = []
     for rung in record["rungs"]:
         first = next(iter(rung["on"].values()))
@@ -86,7 +83,7 @@ def ladder_table(record: Mapping[str, Any], times: Mapping[str, Mapping[str, flo
                 _share(used["tensor_share"]),
                 _ratio(total, "wavefronts"),
                 f"{total['warps'] / 1e6:.2f} M",
-                *(_us(rung["on"].get(gpu)) for gpu in GPUS),
+                *(_us(rung["on"].get(gpu)) for gpu in record["gpus"]),
                 _measured(rung["kernel"], times),
             )
         )
@@ -137,16 +134,16 @@ def counted_table(record: Mapping[str, Any]) -> str:
     return table(heads, rows)
 
 
-def measured_table(times: Mapping[str, Mapping[str, float]]) -> str:
+def measured_table(times: Times) -> str:
     """Every subject on every GPU that there are records of, the fastest first."""
     if not times:
         return f"Kernels and peers: {NOT_RUN}. `sdpalab bench` measures them where there is a GPU."
     rows = [
-        (gpu, f"`{name}`", f"{found:.2f}")
-        for gpu, subjects in times.items()
-        for name, found in sorted(subjects.items(), key=lambda item: item[1])
+        (time.gpu, f"`{time.subject}`", f"{time.summary.median_us:.2f}", f"`evidence/{time.record}`")
+        for subjects in times.values()
+        for time in sorted(subjects.values(), key=lambda time: time.summary.median_us)
     ]
-    return table(("GPU", "subject", "median us"), rows)
+    return table(("GPU", "subject", "median us", "record"), rows)
 
 
 def _sum(on: Mapping[str, Any]) -> dict[str, int]:
@@ -182,8 +179,9 @@ def _us(on: Mapping[str, Any] | None) -> str:
     return f"{on['modelled']['microseconds']:.1f} us" if on else "-"
 
 
-def _measured(kernel: str, times: Mapping[str, Mapping[str, float]]) -> str:
-    found = [f"{gpu}: {subjects[kernel]:.2f} us" for gpu, subjects in times.items() if kernel in subjects]
+def _measured(kernel: str, times: Times) -> str:
+    of_kernel = [subjects[kernel] for subjects in times.values() if kernel in subjects]
+    found = [f"{time.gpu}: {time.summary.median_us:.2f} us" for time in of_kernel]
     return ", ".join(found) or NOT_RUN.removesuffix(" on hardware")
 
 
@@ -193,7 +191,7 @@ def _measured(kernel: str, times: Mapping[str, Mapping[str, float]]) -> str:
 def tables() -> dict[str, str]:
     """The text of each table, by the name in its marker."""
     name, record = newest()
-    times = measured()
+    times = mission_times(read_times())
     source = f"\n\nRecord: `evidence/ladder/{name}`."
     return {
         "ladder": ladder_table(record, times),
@@ -226,9 +224,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         made = tables()
         pages = {name: filled((ROOT / name).read_text(), made) for name in PAGES}
-    except UserError as error:
+    except (UserError, MachineError) as error:
         print(f"readme_tables: {error}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, UserError) else 3
     stale = [name for name, text in pages.items() if (ROOT / name).read_text() != text]
     for name in stale:
         if given.write:

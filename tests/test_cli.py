@@ -107,7 +107,6 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], str]] = [
     ("kv_heads zero", ("judge", "scalar", "--shape", "1,8,16,64", "--kv-heads", "0"), "kv_heads"),
     ("kv_heads without a shape", ("judge", "scalar", "--kv-heads", "2"), "--shape"),
     ("dtype", ("judge", "scalar", "--dtype", "float8"), "bfloat16"),
-    ("dtype that the kernel has not", ("judge", "wmma", *SMALL, "--dtype", "bfloat16"), "bfloat16"),
     ("device", ("judge", "scalar", *SMALL, "--device", "tpu"), "tpu"),
     ("level", ("judge", "scalar", *SMALL, "--level", "max"), "quick or full"),
     ("self-test of a kernel", ("judge", "scalar", "--self-test"), "takes no KERNEL"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from sdpalab.errors import UserError
-from sdpalab.measure.samples import ClockKind, L2State
-from sdpalab.problem import MISSION, Problem
+from sdpalab.evidence.measured import MeasuredTime
+from sdpalab.measure.statistics import summarise
+from sdpalab.problem import MISSION
 
 
 @pytest.fixture(scope="module")
@@ -20,43 +22,34 @@ def script(load_script: Callable[[str], ModuleType]) -> ModuleType:
     return load_script("readme_tables")
 
 
-def session(problem: Problem, clock: ClockKind, l2: L2State, **times: float | None) -> dict[str, Any]:
-    """What ``sdpalab bench --json`` says of a problem, in so far as the tables read it; None for who has no time."""
-    measurements = [
-        {
-            "name": name,
-            "summary": {"median_us": time} if time else None,
-            "samples": {"l2": l2.value} if time else None,
-        }
-        for name, time in times.items()
-    ]
-    return {"problem": problem.to_dict(), "clock": clock.value, "measurements": measurements}
+def time(subject: str, us: float, *, day: int = 1, gpu: str = "NVIDIA L4", **other: Any) -> MeasuredTime:
+    """A time of the mission shape by the GPU's own clock with inputs in L2, but for ``other``."""
+    kept: dict[str, Any] = {"problem": MISSION, "clock": "gpu", "l2": "warm", **other}
+    when = datetime(2026, 12, day, tzinfo=timezone.utc)
+    return MeasuredTime(subject, gpu=gpu, when=when, summary=summarise([us]), record=f"l4/{day}.json", **kept)
 
 
-def written(folder: Path, gpu: str, *results: dict[str, Any], kind: str = "measured", name: str = "bench") -> None:
-    path = folder / gpu.lower() / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"kind": kind, "gpu": gpu, "judged": [], "results": list(results)}))
-
-
-def test_times_are_those_of_the_mission_shape_by_the_gpus_own_clock_from_l2(tmp_path: Path, script: ModuleType) -> None:
-    written(
-        tmp_path,
-        "NVIDIA L4",
-        session(MISSION, ClockKind.GPU, L2State.WARM, flash=6.5, torch=24.5, broken=None),
-        session(MISSION, ClockKind.EAGER, L2State.WARM, flash=20.0),
-        session(MISSION, ClockKind.GPU, L2State.COLD, flash=9.0),
-        session(MISSION.with_(causal=True), ClockKind.GPU, L2State.WARM, flash=4.0),
+def test_times_are_those_of_the_mission_shape_by_the_gpus_own_clock_from_l2(script: ModuleType) -> None:
+    times = script.mission_times(
+        [
+            time("flash", 6.5, day=2),
+            time("flash", 7.5, day=1),
+            time("torch", 24.5),
+            time("flash", 20.0, day=3, clock="eager"),
+            time("flash", 9.0, day=3, l2="cold"),
+            time("flash", 4.0, day=3, problem=MISSION.with_(causal=True)),
+            time("flash", 3.0, gpu="NVIDIA H200"),
+        ]
     )
-    written(tmp_path, "NVIDIA H200", session(MISSION, ClockKind.GPU, L2State.WARM, flash=3.0), kind="modelled")
-    times = script.measured(tmp_path)
-    assert times == {"NVIDIA L4": {"flash": 6.5, "torch": 24.5}}
     table = script.measured_table(times).splitlines()
-    assert table[2:] == ["| NVIDIA L4 | `flash` | 6.50 |", "| NVIDIA L4 | `torch` | 24.50 |"]
+    assert table[2:] == [
+        "| NVIDIA L4 | `flash` | 6.50 | `evidence/l4/2.json` |",
+        "| NVIDIA L4 | `torch` | 24.50 | `evidence/l4/1.json` |",
+        "| NVIDIA H200 | `flash` | 3.00 | `evidence/l4/1.json` |",
+    ]
 
 
-def test_without_a_record_it_says_so(tmp_path: Path, script: ModuleType) -> None:
-    assert script.measured(tmp_path) == {}
+def test_without_a_record_it_says_so(script: ModuleType) -> None:
     assert "not yet run on hardware" in script.measured_table({})
 
 
@@ -68,6 +61,7 @@ def ladder(when: str, **kernels: float) -> dict[str, Any]:
     steps = [{"product": {"flops": 7}}, {"resources": used, "counters": counters}]
     return {
         "when": when,
+        "gpus": ["L4", "H200"],
         "rungs": [
             {
                 "kernel": name,
@@ -81,10 +75,10 @@ def ladder(when: str, **kernels: float) -> dict[str, Any]:
 
 def test_a_row_of_the_ladder(script: ModuleType) -> None:
     record = ladder("2026", first=2.25, second=1.0)
-    rows = script.ladder_table(record, {"NVIDIA H200": {"first": 3.5}}).splitlines()[2:]
+    rows = script.ladder_table(record, script.mission_times([time("first", 3.5)])).splitlines()[2:]
     common = "an idea | 90 | 1.5 KiB | 12.5% | 1.50x | 2.00 M | - |"
     assert rows == [
-        f"| `first` | {common} 2.2 us | NVIDIA H200: 3.50 us |",
+        f"| `first` | {common} 2.2 us | NVIDIA L4: 3.50 us |",
         f"| `second` | {common} 1.0 us | not yet run |",
     ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sdpalab.build import Cache, build, disassemble, sass
@@ -38,7 +40,9 @@ def test_parse_functions_labels_and_predicates() -> None:
     assert list(functions) == ["one", "two"]
     one = functions["one"]
     assert [instruction.base for instruction in one[:4]] == ["MOV", "HMMA", "SYNCS", "BRA"]
-    assert one[1] == Instruction(0x10, "HMMA.16816.F32")
+    assert one[1] == Instruction(0x10, "HMMA.16816.F32", operands="R4, R8, R10, R4")
+    assert [instruction.guarded for instruction in one[2:6]] == [True, True, True, True]
+    assert not one[8].guarded
     assert (one[3].target, one[5].target, one[8].target) == (0x20, 0x10, 0x80)
     assert functions["two"][1].target == 0
 
@@ -54,9 +58,49 @@ def test_main_loop_falls_back_to_ffma_and_to_none() -> None:
 
     straight = code("FFMA", "FFMA", "EXIT")
     assert main_loop(straight) == ()
-    two_loops = [*code("MOV", "MUFU"), Instruction(32, "BRA", 0), *code("", "", "", "FFMA")[3:]]
-    two_loops = [*two_loops[:3], Instruction(48, "FFMA"), Instruction(64, "BRA", 48), Instruction(80, "EXIT")]
+    two_loops = code("MOV", "MUFU", "BRA", "FFMA", "BRA", "EXIT")
+    two_loops[2], two_loops[4] = (replace(two_loops[at], target=to, guarded=True) for at, to in ((2, 0), (4, 48)))
     assert [instruction.address for instruction in main_loop(two_loops)] == [48, 64]
+
+
+MOVED_SPIN = """
+.text.hopper:
+        /*0000*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4], R3 ;
+        /*0010*/              @!P0 BRA `(.L_spin_1) ;
+.L_back_1:
+        /*0020*/                   HGMMA.64x64x16.F32 R24, gdesc[UR8], RZ, !UPT ;
+.L_loop:
+        /*0030*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR6], R3 ;
+        /*0040*/              @!P0 BRA `(.L_spin_2) ;
+.L_back_2:
+        /*0050*/                   HGMMA.64x64x16.F32 R24, gdesc[UR8], R24 ;
+        /*0060*/                   BSSY B0, `(.L_join) ;
+        /*0070*/               @P2 BRA `(.L_leave) ;
+        /*0080*/                   MUFU.EX2 R4, R4 ;
+        /*0090*/                   BSYNC B0 ;
+.L_leave:
+        /*00a0*/                   EXIT ;
+.L_join:
+        /*00b0*/                   BRA P1, `(.L_loop) ;
+        /*00c0*/                   HGMMA.64x64x16.F32 R24, gdesc[UR8], R24 ;
+        /*00d0*/                   EXIT ;
+.L_spin_1:
+        /*00e0*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4], R3 ;
+        /*00f0*/              @!P0 BRA `(.L_spin_1) ;
+        /*0100*/                   BRA `(.L_back_1) ;
+.L_spin_2:
+        /*0110*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR6], R3 ;
+        /*0120*/              @!P0 BRA `(.L_spin_2) ;
+        /*0130*/                   BRA `(.L_back_2) ;
+"""
+
+
+def test_a_spin_that_was_moved_behind_the_kernel_and_comes_back_makes_no_loop() -> None:
+    text = MOVED_SPIN
+    for number, name in enumerate(("spin_1", "spin_2", "back_1", "back_2", "loop", "leave", "join")):
+        text = text.replace(f"L_{name}", f"L_x_{number}")
+    loop = main_loop(parse(text)["hopper"])
+    assert [instruction.address for instruction in loop] == [0x30, 0x40, 0x50, 0x60, 0x70, 0x80, 0x90, 0xB0]
 
 
 @pytest.mark.parametrize(

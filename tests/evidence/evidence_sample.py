@@ -17,6 +17,7 @@ from sdpalab.evidence import BundleWriter, WrittenBundle, built_module
 from sdpalab.evidence.store import ArrayStore
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.evaluate import evaluate
+from sdpalab.judge.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.numerics import intended_output
 from sdpalab.judge.verdict import Case, Verdict
 from sdpalab.kernels.kernel import Numerics, StaticLimits
@@ -58,12 +59,18 @@ def judged(
     *,
     kind: str = "normal",
     numerics: Numerics | None = None,
+    lse: bool = False,
 ) -> Case:
-    """One case, judged by the judge on what ``compute`` makes of the inputs."""
+    """One case, judged by the judge on what ``compute`` makes of the inputs, with their ``lse`` rounded to float32."""
     inputs = make_inputs(problem, kind, seed)
     out = compute(problem, inputs.q, inputs.k, inputs.v)
     about = {"device": "simulator sm_89", "config": "BLOCK_M=64", "numerics": asdict(numerics or Numerics())}
-    found = evaluate(problem, inputs, about, {"ptx_sha256": [ptx]}, {"first": out, "second": out})
+    outputs = {"first": out, "second": out}
+    if lse:
+        declared, arguments = numerics or Numerics(), {"scale": problem.scale, "causal": problem.causal}
+        exact, _ = log_sum_exp_float64(**vars(inputs), **arguments, numerics=declared)
+        outputs["lse"] = exact.astype(np.float32)
+    found = evaluate(problem, inputs, about, {"ptx_sha256": [ptx]}, outputs)
     digests = {name: store.put(array) for name, array in {**vars(inputs), **found.arrays}.items()}
     return Case(
         f"{problem.label} {kind} seed {seed}",
@@ -89,7 +96,10 @@ class Sample:
 
 
 def make_sample(out: Path) -> Sample:
-    """Two attempts on the same inputs: an honest kernel that passes, and one with a 2 % wrong scale that does not."""
+    """Two attempts on the same inputs: an honest kernel that passes, and one with a 2 % wrong scale that does not.
+
+    The former writes the log-sum-exp, too.
+    """
     built = build(MODULE)
     used = resources(built, Launch((1, 1, 1), (64, 1, 1), ("x", 2.0)))
     kept = built_module(MODULE, built, used, check(used, StaticLimits()))
@@ -101,7 +111,8 @@ def make_sample(out: Path) -> Sample:
     with BundleWriter(out, command=["sdpalab", "repro"]) as bundle:
         for name, compute in (("honest", honest), ("wrong-scale", wrong)):
             cases = tuple(
-                judged(problem, seed, bundle.arrays, compute, built.ptx_sha256) for seed, problem in enumerate(PROBLEMS)
+                judged(problem, seed, bundle.arrays, compute, built.ptx_sha256, lse=compute is honest)
+                for seed, problem in enumerate(PROBLEMS)
             )
             verdict = Verdict(name, "BLOCK_M=64", "simulator sm_89", "quick", 0, cases)
             bundle.add(name, config="BLOCK_M=64", idea="a test", builds=[kept], verdict=verdict)

@@ -272,6 +272,36 @@ FORGERIES: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
         lambda r: case(r)["run"]["numerics"].update(accumulate="bfloat16"),
         "no rule for the numerics",
     ),
+    "another log-sum-exp": (
+        "00-honest",
+        lambda r: case(r, 2)["digests"].update(lse=case(r, 3)["digests"]["lse"]),
+        "its arrays say INCORRECT",
+    ),
+    "a larger limit on the log-sum-exp": (
+        "00-honest",
+        lambda r: case(r)["errors"]["lse"].update(limit=1.0),
+        "errors lse limit",
+    ),
+    "a smaller error of the log-sum-exp": (
+        "00-honest",
+        lambda r: case(r)["errors"]["lse"].update(error=0.0),
+        "errors lse error",
+    ),
+    "another row of the log-sum-exp": (
+        "00-honest",
+        lambda r: case(r)["errors"]["lse"].update(row=[0, 0, 0] if case(r)["errors"]["lse"]["row"][2] else [0, 0, 1]),
+        "errors lse row",
+    ),
+    "figures of the log-sum-exp dropped": (
+        "00-honest",
+        lambda r: case(r)["errors"].update(lse=None),
+        "a log-sum-exp without figures",
+    ),
+    "the log-sum-exp dropped": (
+        "00-honest",
+        lambda r: [case(r)["digests"].pop("lse"), case(r)["errors"].update(lse=None)],
+        "some of its cases have a log-sum-exp",
+    ),
     "other PTX": ("00-honest", lambda r: case(r)["run"].update(ptx_sha256=["0" * 64]), "ran the PTX in this bundle"),
     "no PTX": ("00-honest", lambda r: case(r)["run"].pop("ptx_sha256"), "ran the PTX in this bundle"),
     "no builds": ("00-honest", drop_the_builds, "ran the PTX in this bundle"),
@@ -390,8 +420,27 @@ def test_a_bundle_of_another_format_is_sent_to_its_own_verifier(unpacked: Path) 
     manifest["format"] = 1
     manifest["digest"] = verify.manifest_digest(manifest)
     (unpacked / "manifest.yaml").write_bytes(verify.canonical(manifest))
-    said = "manifest.yaml: format 1, and this verifier knows format 2; the verify.py in the bundle"
+    said = "manifest.yaml: format 1, and this verifier knows 2 and 3; the verify.py in the bundle"
     assert [finding.startswith(said) for finding in verify_bundle(unpacked).findings] == [True]
+
+
+def test_a_bundle_of_format_2_is_one_without_a_log_sum_exp(unpacked: Path) -> None:
+    def older(record: dict[str, Any]) -> None:
+        for each in (record["verdict"] or {"cases": ()})["cases"]:
+            del each["errors"]["lse"]
+            each["digests"].pop("lse", None)
+
+    manifest = json.loads((unpacked / "manifest.yaml").read_text())
+    (unpacked / "manifest.yaml").write_bytes(verify.canonical({**manifest, "format": 2}))
+    for name in ("00-honest", "01-wrong-scale"):
+        lse = [
+            each["digests"].get("lse")
+            for each in json.loads((unpacked / f"records/{name}.json").read_text())["verdict"]["cases"]
+        ]
+        for digest in filter(None, lse):
+            (unpacked / "arrays" / f"{digest}.raw").unlink()
+        forge(unpacked, older, f"records/{name}.json")
+    assert verify_bundle(unpacked).findings == []
 
 
 def test_of_equal_errors_any_place_is_the_worst() -> None:

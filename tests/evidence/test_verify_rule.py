@@ -15,6 +15,7 @@ from sdpalab.errors import UserError
 from sdpalab.evidence import records, verify
 from sdpalab.inputs import INPUT_KINDS, dtype_of, make_inputs
 from sdpalab.judge.exact import exact_elements
+from sdpalab.judge.log_sum_exp import log_sum_exp_float64, measure_lse
 from sdpalab.judge.numerics import UNDECLARED, check_numerics, intended_output, orders_of
 from sdpalab.judge.reference import attention_float64, judged_rows
 from sdpalab.judge.rule import broken_rules, limits_for, measure
@@ -84,7 +85,7 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
             errors = measure(out, reference, problem.dtype, fixed)
             own_errors = verify.errors_of(decoded(out, problem.dtype), exact, problem.dtype, own_fixed)
             if errors.max_abs > 1e-12 * np.nanmax(np.abs(reference)):  # else the place of the largest is arbitrary
-                close(asdict(errors), own_errors)
+                close({name: value for name, value in asdict(errors).items() if name != "lse"}, own_errors)
             broken = broken_rules(errors, limits)
             status = "NOT_FINITE" if "not_finite" in broken else "INCORRECT" if broken else "PASSED"
             assert verify.status_of(own_errors, found) == status
@@ -92,6 +93,38 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
             statuses.add(status)
     assert statuses >= {"PASSED", "NOT_FINITE"}
     assert "INCORRECT" in statuses or problem.seq_kv == 1
+
+
+@pytest.mark.parametrize("kind", sorted(INPUT_KINDS))
+def test_the_log_sum_exp_and_its_limits_agree(kind: str) -> None:
+    """For right, wrong and missing ones, of every declared arithmetic that changes it."""
+    numerics = (Numerics(), Numerics(accumulate="float16"), Numerics(quantised=Quantisation(rows=7)))
+    for problem in PROBLEMS:
+        try:
+            made = make_inputs(problem, kind, 11)
+        except UserError:
+            continue
+        q, k, v = (decoded(array, problem.dtype) for array in (made.q, made.k, made.v))
+        for declared in numerics:
+            arguments = {**vars(made), "scale": problem.scale, "causal": problem.causal}
+            reference, limit = log_sum_exp_float64(**arguments, numerics=declared)
+            own = verify.lse_of(q, k, v, problem.to_dict(), asdict(declared))
+            for one, other in zip(own, (reference, limit), strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-12)
+            right = (reference + 0.3 * limit).astype(np.float32)
+            wrong, missing = (reference + 3 * limit).astype(np.float32), right.copy()
+            missing[tuple(np.argwhere(judged_rows(made.q, made.k, made.v))[-1])] = np.nan
+            for lse, status in ((right, "PASSED"), (wrong, "INCORRECT"), (missing, "NOT_FINITE")):
+                found = measure_lse(lse, reference, limit)
+                figures = verify.lse_errors_of(lse, *own, list(found.row))
+                assert figures["row"] == list(found.row)
+                assert figures["not_finite"] == found.not_finite
+                assert figures["limit"] == pytest.approx(found.limit, rel=1e-9)
+                assert figures["error"] == pytest.approx(found.error, abs=1e-6 * found.limit)
+                assert found.kept is (status == "PASSED")
+                fine = dict.fromkeys((*verify.LIMITED, "not_finite", "exact_wrong"), 0)
+                assert verify.status_of(fine, fine, figures) == status
+                assert verify.status_of({**fine, "max_abs": 1}, fine, figures) == "INCORRECT"
 
 
 FLOAT8 = "float8_e4m3fn"

@@ -31,6 +31,8 @@ __global__ void square(float* y, int n) {
 }
 __global__ void beyond(float* y, int n) { y[n + threadIdx.x] = 1.0f; }
 __global__ void spoil(float* x) { x[3] = 7.0f; }
+__global__ void count(int* ticket, float* y) { if (threadIdx.x == 0) y[blockIdx.x] = atomicAdd(ticket, 1); }
+__global__ void settle(int* ticket, int left) { *ticket = left; }
 __global__ void reverse(const float* x, float* y, int n) {
     extern __shared__ float tile[];
     for (int i = threadIdx.x; i < n; i += blockDim.x) tile[i * 25] = x[i];
@@ -141,6 +143,23 @@ def test_another_architectures_code_is_refused(gpu: GpuExecutor, inputs: Inputs)
         GpuExecutor(99)
 
 
+TICKET = Buffer("ticket", (1,), "int32", "semaphore")
+
+
+def counting(left: int) -> LaunchPlan:
+    """A plan whose blocks draw numbers from a semaphore that it leaves with ``left``."""
+    draw, settle = step("count", "ticket", "y", blocks=N), step("settle", "ticket", left, blocks=1, threads=1)
+    return LaunchPlan((Y, TICKET), (draw, settle))
+
+
+def test_a_semaphore_begins_as_zeros_and_must_end_so(gpu: GpuExecutor) -> None:
+    result = gpu.run(counting(0), {})
+    assert sorted(result.outputs["y"].tolist()) == list(range(N))
+    assert result.hazards == ()
+    (found,) = gpu.run(counting(5), {}).hazards
+    assert found == "semaphore ticket is not left as zeros: element 0 is 5"
+
+
 @pytest.fixture
 def torch_cuda() -> Any:
     torch = pytest.importorskip("torch")
@@ -175,6 +194,15 @@ def test_prepared_launches_are_captured_into_a_graph(gpu: GpuExecutor, inputs: I
     graph.replay()
     torch.cuda.synchronize()
     np.testing.assert_array_equal(y.cpu().numpy(), gpu.run(TWO_STEPS, inputs).outputs["y"])
+
+
+def test_preparing_fills_semaphores_with_zeros(gpu: GpuExecutor, torch_cuda: Any) -> None:
+    torch = torch_cuda
+    ticket, y = torch.full((1,), 1000, dtype=torch.int32, device="cuda"), torch.zeros(N, device="cuda")
+    gpu.prepare(counting(0), {"ticket": ticket, "y": y}).launch()
+    torch.cuda.synchronize()
+    assert sorted(y.tolist()) == list(range(N))
+    assert int(ticket) == 0
 
 
 def test_threads_without_a_context_of_their_own_run_and_launch(gpu: GpuExecutor, inputs: Inputs) -> None:

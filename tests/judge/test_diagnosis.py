@@ -12,11 +12,11 @@ from sdpalab.judge.diagnosis import Diagnosis, Failure, diagnose, explanations
 from sdpalab.judge.error_map import MOST_COLUMNS, MOST_ROWS, error_map
 from sdpalab.judge.evaluate import Judged, judge_output
 from sdpalab.judge.hypotheses import Cause
+from sdpalab.judge.numerics import UNDECLARED
 from sdpalab.judge.reference import attention_float64
 from sdpalab.judge.selftest import Mutant, mutants
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
-from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
 
 MUTANTS = {mutant.name: mutant for mutant in mutants()}
@@ -25,7 +25,7 @@ CAUSAL = PLAIN.with_(causal=True)
 
 
 def judged(problem: Problem, kind: str, out: npt.NDArray[np.generic]) -> Judged:
-    return judge_output(problem, make_inputs(problem, kind), out, Numerics(), (False, True))
+    return judge_output(problem, make_inputs(problem, kind), out, UNDECLARED)
 
 
 def failure(mutant: Mutant, problem: Problem, kind: str) -> Failure | None:

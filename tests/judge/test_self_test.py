@@ -15,13 +15,14 @@ import torch
 from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.cases import quick_cases
 from sdpalab.judge.evaluate import judge_output
+from sdpalab.judge.numerics import UNDECLARED
 from sdpalab.judge.relations import RELATIONS, broken_relation
 from sdpalab.judge.selftest import Bug, Mutant, mutants, rates, self_test
 from sdpalab.judge.selftest.tiled import TiledAttention
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
-from sdpalab.kernels.kernel import CudaKernel, Numerics
+from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.problem import Problem
 
 Array = npt.NDArray[np.generic]
@@ -29,7 +30,6 @@ CAMPAIGNS = Path(__file__).resolve().parents[2] / "evidence" / "campaigns"
 MUTANTS = mutants()
 IN_PYTHON = [mutant for mutant in MUTANTS if not isinstance(mutant.candidate, CudaKernel)]
 IN_CUDA = [mutant for mutant in MUTANTS if isinstance(mutant.candidate, CudaKernel)]
-BOTH_ORDERS = (False, True)
 
 
 def first_failure(function: Any, problem: Problem) -> tuple[str, Status] | None:
@@ -42,7 +42,7 @@ def first_failure(function: Any, problem: Problem) -> tuple[str, Status] | None:
     for spec in quick_cases([problem]):
         inputs = make_inputs(spec.problem, spec.inputs, 1 if spec.seed is None else spec.seed)
         out = run(spec.problem, inputs)
-        judged = judge_output(spec.problem, inputs, out, Numerics(), BOTH_ORDERS)
+        judged = judge_output(spec.problem, inputs, out, UNDECLARED)
         if judged.status is not Status.PASSED:
             return spec.name, judged.status
         if spec.relation:
@@ -56,8 +56,7 @@ def first_failure(function: Any, problem: Problem) -> tuple[str, Status] | None:
                 changed,
                 related,
                 again,
-                Numerics(),
-                BOTH_ORDERS,
+                UNDECLARED,
             )
             if broken:
                 return spec.name, Status.INCONSISTENT

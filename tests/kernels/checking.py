@@ -35,7 +35,9 @@ def run(
     inputs = make_inputs(problem, kind)
     plan = kernel.launch_plan(problem, config)
     steps = tuple(
-        replace(step, dynamic_smem=step.dynamic_smem - less_smem) if isinstance(step, Launch) else step
+        replace(step, dynamic_smem=step.dynamic_smem - less_smem)
+        if isinstance(step, Launch) and step.dynamic_smem
+        else step
         for step in plan.steps
     )
     return SimulatedExecutor(**options).run(replace(plan, steps=steps), {"q": inputs.q, "k": inputs.k, "v": inputs.v})
@@ -64,25 +66,28 @@ def assert_computes(
 
 
 def ptx_of(kernel: Kernel, problem: Problem, config: Config | None = None) -> str:
-    """PTX for sm_89 of the kernel's only launch, without the lines that only locate it in the source."""
-    (step,) = kernel.launch_plan(problem, config).launches
+    """PTX for sm_89 of the kernel's last launch, without the lines that only locate it in the source."""
+    step = kernel.launch_plan(problem, config).launches[-1]
     assert step.module is not None
     lines = build(step.module).ptx.decode().splitlines()
     return "\n".join(line for line in lines if not line.lstrip().startswith((".loc", ".file", "//")))
 
 
 def resources_of(kernel: Kernel, problem: Problem, config: Config | None = None, arch: str = "sm_89") -> Resources:
-    """Resources of the kernel's only launch."""
-    (step,) = kernel.launch_plan(problem, config).launches
+    """Resources of the kernel's last launch."""
+    step = kernel.launch_plan(problem, config).launches[-1]
     assert step.module is not None
     return resources(build(step.module, arch), step)
 
 
-def assert_gate(kernel: Kernel, problem: Problem, config: Config | None = None) -> None:
-    """The compiled kernel stays within the limits that it declares, with neither spills nor stack."""
-    used, limits = resources_of(kernel, problem, config), kernel.static_limits(problem)
-    where = f"{kernel.name} {problem.label} {config}"
-    assert (used.spill_bytes, used.stack_bytes) == (0, 0), f"{where}: {used}"
-    assert used.registers <= limits.registers, f"{where}: {used.registers} registers"
-    assert used.shared_bytes <= limits.shared_bytes, f"{where}: {used.shared_bytes} bytes of shared memory"
-    assert used.blocks_per_sm >= limits.min_blocks_per_sm, f"{where}: {used.blocks_per_sm} blocks an SM"
+def assert_gate(kernel: Kernel, problem: Problem, config: Config | None = None, arch: str = "sm_89") -> None:
+    """All that the kernel launches stays within the limits that it declares, with neither spills nor stack."""
+    limits = kernel.static_limits(problem)
+    for step in kernel.launch_plan(problem, config).launches:
+        assert step.module is not None
+        used = resources(build(step.module, arch), step)
+        where = f"{step.module.entry} {problem.label} {config} {arch}"
+        assert (used.spill_bytes, used.stack_bytes) == (0, 0), f"{where}: {used}"
+        assert used.registers <= limits.registers, f"{where}: {used.registers} registers"
+        assert used.shared_bytes <= limits.shared_bytes, f"{where}: {used.shared_bytes} bytes of shared memory"
+        assert used.blocks_per_sm >= limits.min_blocks_per_sm, f"{where}: {used.blocks_per_sm} blocks an SM"

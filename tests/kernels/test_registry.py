@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from sdpalab.cli import main
 from sdpalab.errors import UserError
 from sdpalab.kernels import registry
 from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.triton_kernel import TritonKernel
 from sdpalab.kernels.userfile import is_user_file, load_user_kernel
 
 KERNEL = 'CudaKernel("k", "", "k", lambda problem, config: None)'
@@ -28,14 +33,69 @@ def refusal(spec: str | Path) -> str:
     return message
 
 
+ORDER = (
+    *("scalar", "cublas", "wmma", "cp_async", "warp_specialized", "flash"),
+    *("fp8_simulated", "fp8", "hopper", "hopper_fp8", "triton_flash"),
+)
+
+
 def test_the_ladder_is_in_order() -> None:
-    assert list(registry.KERNELS) == ["scalar", "wmma", "flash"]
-    for name, kernel in registry.KERNELS.items():
+    names = list(registry.KERNELS)
+    assert names == [name for name in ORDER if name in registry.KERNELS]
+    assert set(names) <= set(ORDER)
+    assert len(registry.KERNELS) == len(names)
+    for name, kernel in registry.CUDA_KERNELS.items():
         assert kernel.name == name
         assert kernel.idea
         assert isinstance(kernel.source, Path)
         assert kernel.source.is_file()
         assert registry.get(name) is kernel is registry.resolve(name)
+        assert registry.needs(name) is None
+
+
+def test_a_kernel_in_triton_is_one_of_them() -> None:
+    pytest.importorskip("triton", reason="needs the extra: pip install 'sdpalab[triton]'")
+    kernel = registry.get("triton_flash")
+    assert isinstance(kernel, TritonKernel)
+    assert kernel is registry.KERNELS["triton_flash"]
+    assert kernel.name == "triton_flash"
+    assert kernel.idea
+    assert registry.needs("triton_flash") is None
+
+
+def test_names_are_listed_without_triton() -> None:
+    said = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from sdpalab.kernels.registry import KERNELS, get\n"
+            "assert 'triton_flash' in KERNELS and list(KERNELS)[-1] == 'triton_flash'\n"
+            "get('flash'); assert 'triton' not in sys.modules",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+
+
+@pytest.fixture
+def no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the extra is not installed."""
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "sdpalab.kernels.triton_flash", raising=False)
+
+
+@pytest.mark.usefixtures("no_triton")
+def test_without_triton_the_kernel_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "kernel triton_flash needs Triton: pip install 'sdpalab[triton]'" in refusal("triton_flash")
+    assert "pip install" in str(registry.needs("triton_flash"))
+    assert registry.needs("flash") is None
+    assert main(["kernels", "--json", "-"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["kernels"]}
+    assert list(rows) == list(registry.KERNELS)
+    assert rows["triton_flash"] == {"name": "triton_flash", "needs": registry.needs("triton_flash")}
+    assert "needs" not in rows["flash"]
 
 
 @pytest.mark.parametrize("wrong", ["flsh", "Flash", "flash2"])
@@ -43,13 +103,13 @@ def test_an_unknown_name_gets_the_nearest_and_the_list(wrong: str) -> None:
     message = refusal(wrong)
     assert repr(wrong) in message
     assert "did you mean 'flash'?" in message
-    assert "scalar, wmma, flash" in message
+    assert ", ".join(registry.KERNELS) in message
 
 
 def test_a_name_like_no_other_gets_the_list_only() -> None:
     message = refusal("zzz")
     assert "did you mean" not in message
-    assert "scalar, wmma, flash" in message
+    assert ", ".join(registry.KERNELS) in message
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.plan import Launch
 from sdpalab.kernels.registry import get
 from sdpalab.measure import gpu_named
 from sdpalab.measure.counted import arch_on, count
@@ -40,3 +42,21 @@ def test_the_loop_of_flash_takes_fewer_issue_slots_than_tensor_time_and_that_of_
 def test_a_kernel_is_built_for_the_gpu_or_not_at_all() -> None:
     assert arch_on(get("flash"), gpu_named("H200")) == "sm_90"
     assert arch_on(get("flash"), gpu_named("L4")) == "sm_89"
+
+
+FP8_PRODUCT = """
+__global__ void product(const unsigned* q, unsigned short* o) {
+    float d[4] = {};
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %4, %4, %4}, {%4, %4}, "
+                 "{%0, %1, %2, %3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(q[threadIdx.x % 16]));
+    o[threadIdx.x] = d[0] + d[1] + d[2] + d[3] > 0.0f;
+}
+"""
+
+
+def test_where_the_machine_code_has_no_float8_products_they_are_float16_ones() -> None:
+    launch = Launch((1, 1, 1), (32, 1, 1), ("q", "o"))
+    kernel = CudaKernel("product", FP8_PRODUCT, "product", lambda problem, config: launch, min_arch=89)
+    for arch, precision in (("sm_89", "fp8"), ("sm_90", "fp16")):
+        assert count(kernel, Problem(1, 1, 1, 32), arch).main.work.tensor_flops == {precision: 2 * 16 * 8 * 32}
+    assert arch_on(kernel, gpu_named("A100")) is None

@@ -124,19 +124,17 @@ def counters(*texts: str) -> Counters:
 
 
 def test_products_are_counted_by_the_type_of_their_operands() -> None:
-    work = launch_work(
-        "k",
-        counters(
-            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
-            "wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32",
-            "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32",
-            "ex2.approx.ftz.f32",
-        ),
-        blocks_per_sm=2,
+    counted = counters(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+        "wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32",
+        "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32",
+        "ex2.approx.ftz.f32",
     )
+    work = launch_work("k", counted, blocks_per_sm=2)
     assert work.tensor_flops == {"fp16": 16384, "fp8": 8192}
     assert (work.warp_instructions, work.special_lanes, work.dram_bytes) == (8, 64, 96)
     assert (work.by_cta, work.blocks_per_sm) == ((3, 1), 2)
+    assert launch_work("k", counted, 2, fp8_units=False).tensor_flops == {"fp16": 24576}
 
 
 @pytest.mark.parametrize("types", ["f32.tf32.tf32.f32", "s32.s8.s8.s32", "f64.f64.f64.f64", "s32.b1.b1.s32"])

@@ -33,7 +33,7 @@ PLANTED: list[tuple[str, str, str, str, str]] = [
     ("flash", "", "    __syncthreads();  // the output goes", "    // the output goes", "race"),
     ("flash", "tile.cuh", "pass_row < rows_left", "pass_row <= rows_left", "out-of-bounds"),
     ("flash", "", "stage == SMEM_BYTES - STAGE_BYTES ? 0", "stage == SMEM_BYTES ? 0", "out-of-bounds"),
-    ("wmma", "", "        __syncthreads();\n\n        warp_product", "\n        warp_product", "race"),
+    ("wmma", "", "        __syncthreads();\n\n        half_row", "\n        half_row", "race"),
     ("wmma", "", "        __syncthreads();  // everyone", "        // everyone", "race"),
     ("scalar", "", "        tile_sync();  // everyone", "        // everyone", "race"),
     ("scalar", "", "        tile_sync();\n\n        // S = Q", "        // S = Q", "race"),
@@ -77,7 +77,8 @@ def test_shipped_kernels_are_clean(name: str) -> None:
 
 
 def test_a_lost_warp_barrier_takes_the_strict_check(tmp_path: Path) -> None:
-    broken = planted(tmp_path, "wmma", "", "        __syncwarp();\n\n        const int col0", "        const int col0")
+    lost = "        __syncwarp();\n\n        const int col0"
+    broken = planted(tmp_path, "wmma", "wmma_tile.cuh", lost, "        const int col0")
     assert sanitize_kernel(broken, SMALL, modes=LOCKSTEP).clean
     assert kinds(sanitize_kernel(broken, SMALL, modes=replace(LOCKSTEP, strict=True))) == {"lane-race"}
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sdpalab.build.builder import Build
 from sdpalab.build.cache import Cache, key_of
+from sdpalab.build.loops import natural_loops
 from sdpalab.build.tools import run_tool, tool_version
 from sdpalab.errors import MachineError
 
@@ -49,7 +50,7 @@ _GROUP_OF = {opcode: group for group, opcodes in _GROUPS.items() for opcode in o
 _MEMORY = {"LDSM", "LDGSTS", "LDG", "STG", "LDS", "STS", "STSM", "LDL", "STL", "LD", "ST", "STAS"}
 _OWN = TENSOR_CLASSES | _MEMORY | {"MUFU", "SHFL", "BAR"}
 
-_LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
+_LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _SECTION = re.compile(r"^\.text\.(\S+):")
 _ENTRY = re.compile(r'^\s*\.other\s+(\S+),@"STO_CUDA_ENTRY', re.MULTILINE)
@@ -57,6 +58,8 @@ _TARGET = re.compile(r"`\((\.L_x_\d+)\)")
 _WIDTH = re.compile(r"\.(U8|S8|U16|S16|64|128)\b")
 _BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
 _BRANCHES = frozenset({"BRA", "JMP", "BRX", "BRXU"})
+_ENDS = frozenset({"EXIT", "RET"})
+_PREDICATE = re.compile(r"\bU?P\d")
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,17 @@ class Instruction:
         With all modifiers, such as ``HMMA.16816.F32``.
     target : int or None
         Address of the label that it names, if it names one of its own function.
+    guarded : bool
+        Whether a predicate decides if it is executed.
+    operands : str
+        Their text.
     """
 
     address: int
     opcode: str
     target: int | None = None
+    guarded: bool = False
+    operands: str = ""
 
     @property
     def base(self) -> str:
@@ -138,7 +147,7 @@ def disassemble(build: Build, cache: Cache | None = None) -> str:
 def parse(text: str) -> dict[str, tuple[Instruction, ...]]:
     """Functions of a disassembly: name to instructions in the order of addresses."""
     functions: dict[str, tuple[Instruction, ...]] = {}
-    current: list[tuple[int, str, str | None]] = []
+    current: list[tuple[Instruction, str | None]] = []
     labels: dict[str, int] = {}
     pending: list[str] = []
     name = ""
@@ -146,8 +155,7 @@ def parse(text: str) -> dict[str, tuple[Instruction, ...]]:
     def close() -> None:
         if name:
             functions[name] = tuple(
-                Instruction(address, opcode, labels.get(target) if target else None)
-                for address, opcode, target in current
+                replace(instruction, target=labels.get(label) if label else None) for instruction, label in current
             )
 
     for line in text.splitlines():
@@ -156,17 +164,18 @@ def parse(text: str) -> dict[str, tuple[Instruction, ...]]:
             close()
             name, current, labels, pending = section[1], [], {}, []
             continue
-        label = _LABEL.match(line)
-        if label:
-            pending.append(label[1])
+        named = _LABEL.match(line)
+        if named:
+            pending.append(named[1])
             continue
         match = _LINE.match(line)
         if match:
             address = int(match[1], 16)
             labels.update(dict.fromkeys(pending, address))
             pending.clear()
-            target = _TARGET.search(match[3])
-            current.append((address, match[2], target[1] if target else None))
+            label = _TARGET.search(match[4])
+            read = Instruction(address, match[3], guarded=match[2] is not None, operands=match[4].strip())
+            current.append((read, label[1] if label else None))
     close()
     return functions
 
@@ -174,17 +183,18 @@ def parse(text: str) -> dict[str, tuple[Instruction, ...]]:
 def main_loop(instructions: Sequence[Instruction]) -> tuple[Instruction, ...]:
     """The instructions of the loop that does the work; empty if there is no loop.
 
-    A loop is what lies from the target of a backward branch to the branch. The main one is the smallest of those that
-    hold the most tensor-core instructions, or the most FFMA where no loop holds one: neither a spin on a barrier inside
-    it nor a loop over tiles around it takes its place. An inner loop that is not unrolled counts once. Blocks that the
-    compiler has moved out of a loop are not seen.
+    The main one is the smallest of those that hold the most tensor-core instructions, or the most FFMA where no loop
+    holds one: neither a spin on a barrier inside it nor a loop over tiles around it takes its place. An inner loop that
+    is not unrolled counts once. It goes from its first instruction to the branch back; what the compiler has moved
+    behind that, such as the spins of waits that are mostly over at once, is left out.
     """
-    spans = {
-        (instruction.target, instruction.address)
-        for instruction in instructions
-        if instruction.base in _BRANCHES and instruction.target is not None and instruction.target < instruction.address
-    }
-    loops = [tuple(one for one in instructions if first <= one.address <= last) for first, last in sorted(spans)]
+    loops = []
+    for header, *body in natural_loops(_successors(instructions)):
+        back = max(
+            (place for place in (header, *body) if instructions[place].target == instructions[header].address),
+            default=header,
+        )
+        loops.append(tuple(instructions[place] for place in (header, *body) if header <= place <= back))
 
     def work(loop: tuple[Instruction, ...]) -> tuple[int, int, int]:
         classes = [classify(instruction.opcode) for instruction in loop]
@@ -192,6 +202,33 @@ def main_loop(instructions: Sequence[Instruction]) -> tuple[Instruction, ...]:
         return tensor, 0 if tensor else classes.count("FFMA"), -len(loop)
 
     return max(loops, key=work, default=())
+
+
+def _successors(instructions: Sequence[Instruction]) -> list[list[int]]:
+    """Where control may go from each instruction, as places in the sequence.
+
+    BSYNC goes where the BSSY before it on its barrier said. Targets that are only known as the kernel runs are left
+    out.
+    """
+    places = {instruction.address: place for place, instruction in enumerate(instructions)}
+    rejoin: dict[str, int] = {}
+    successors: list[list[int]] = []
+    for place, instruction in enumerate(instructions):
+        base, target = instruction.base, places.get(-1 if instruction.target is None else instruction.target)
+        barrier = instruction.operands.partition(",")[0]
+        after = [place + 1] if place + 1 < len(instructions) else []
+        if base in _BRANCHES:
+            conditional = instruction.guarded or _PREDICATE.search(instruction.operands) is not None
+            successors.append(([] if target is None else [target]) + (after if conditional else []))
+        elif base in _ENDS:
+            successors.append(after if instruction.guarded else [])
+        elif base == "BSYNC" and barrier in rejoin:
+            successors.append([rejoin[barrier], *(after if instruction.guarded else [])])
+        else:
+            successors.append(after)
+        if base == "BSSY" and target is not None:
+            rejoin[barrier] = target
+    return successors
 
 
 def analyse(build: Build, cache: Cache | None = None) -> SassReport:

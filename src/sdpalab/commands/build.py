@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from sdpalab.build.sass import TENSOR_CLASSES
 from sdpalab.commands.building import BuiltStep, build_kernel
 from sdpalab.commands.common import (
     CausalOption,
@@ -31,7 +32,9 @@ def build(
     kernel: Annotated[
         str, typer.Argument(metavar="KERNEL", help="A shipped kernel's name, or your own as FILE.py or FILE.py:NAME.")
     ],
-    arch: Annotated[str, typer.Option(metavar="ARCH", help="sm_80 to sm_121.")] = "sm_89",
+    arch: Annotated[
+        str | None, typer.Option(metavar="ARCH", help="sm_80 to sm_121. Default: sm_89, or the first that it runs on.")
+    ] = None,
     shape: Annotated[str, typer.Option(metavar="B,H,S,D", help="What to build it for, or a name.")] = "mission",
     dtype: DtypeOption = None,
     causal: CausalOption = False,
@@ -47,6 +50,7 @@ def build(
     if not isinstance(made, Kernel):
         raise UserError(f"{kernel} is a Python callable: there is nothing to build, but it can be judged")
     config = made.config_with(parse_settings(settings))
+    arch = arch or made.default_arch
     steps = build_kernel(made, config, [problem], arch)
     for step in steps:
         print_step(console, " ".join(filter(None, (made.name, str(config)))), step)
@@ -82,7 +86,8 @@ def print_step(console: Console, title: str, step: BuiltStep) -> None:
         "main loop": _mix(used.main_loop) if used.main_loop else "none",
     }
     if used.tensor_share:
-        facts["tensor cores"] = f"HMMA is {used.tensor_share:.1%} of the main loop"
+        units = " and ".join(sorted(TENSOR_CLASSES & used.main_loop.keys()))
+        facts["tensor cores"] = f"{units} is {used.tensor_share:.1%} of the main loop"
     shown = table(f"{title} for {made.arch}, {step.problem.label}", ("", ""))
     shown.show_header = False
     for name, fact in facts.items():

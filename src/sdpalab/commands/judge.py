@@ -108,7 +108,7 @@ def judge(
 def _print_cases(console: Console, verdict: Verdict) -> None:
     """A row a case: status, and each error as a share of its limit; then the reasons. Trials that passed have none."""
     title = " ".join(filter(None, (verdict.kernel, verdict.config)))
-    heads = ("max error", "of limit", "rel L2", "of limit ", "rms row", "worst row", "exact")
+    heads = ("max error", "of limit", "rel L2", "of limit ", "rms row", "worst row", "LSE", "exact")
     shown = table(f"{title} on {verdict.device}", ("case", "status", *heads), numeric=heads)
     for case in verdict.cases:
         if not (case.passed and case.run.get("trial")):

@@ -13,10 +13,11 @@ __all__ = ["CaseProgress", "figures_of"]
 
 
 def figures_of(case: Case) -> tuple[str, ...]:
-    """Max error, its share of the limit, relative L2, its share, the shares of the rows, exact elements: as texts."""
+    """Max error, its share of the limit, relative L2, its share, the shares of the rows, that of the log-sum-exp, exact
+    elements: as texts."""
     errors, limits = case.errors, case.limits
     if errors is None or limits is None:
-        return ("-",) * 7
+        return ("-",) * 8
     shares = {name: _share(getattr(errors, name), getattr(limits, name)) for name in LIMITED}
     return (
         f"{errors.max_abs:.2e}",
@@ -25,6 +26,7 @@ def figures_of(case: Case) -> tuple[str, ...]:
         shares["rel_l2"],
         shares["rms_row_rel_l2"],
         shares["worst_row_rel_l2"],
+        _share(errors.lse.error, errors.lse.limit) if errors.lse else "-",
         f"{errors.exact - errors.exact_wrong}/{errors.exact}" if errors.exact else "-",
     )
 

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["repro"]
 
-ARCH = "sm_89"
-"""The mission's GPU, the L4."""
-
 
 @dataclass(frozen=True)
 class _Attempt:
@@ -146,12 +143,12 @@ def _attempt(console: Console, bundle: BundleWriter, kernel: Kernel, device: str
     failure = ""
     try:
         problems = sorted({spec.problem for spec in specs}, key=lambda problem: -problem.scores)
-        steps = build_kernel(kernel, kernel.default_config, problems, ARCH)
+        steps = build_kernel(kernel, kernel.default_config, problems, kernel.default_arch)
         for step in steps:
             _print_build(console, step)
         with CaseProgress(console, f"judging {kernel.name}", len(specs), lines=True) as progress:
             verdict = judge_candidate(
-                kernel.name, specs, device=device, arch=ARCH, store=bundle.arrays, progress=progress.finished
+                kernel.name, specs, device=device, arch=kernel.default_arch, store=bundle.arrays, progress=progress.finished
             )
         print_outcome(console, verdict, time.monotonic() - start)
     except UserError as error:

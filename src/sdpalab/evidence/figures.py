@@ -52,7 +52,7 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
 }
 
-_MARKERS = {"max_abs": "o", "rel_l2": "s", "rms_row_rel_l2": "D", "worst_row_rel_l2": "^"}
+_MARKERS = {"max_abs": "o", "rel_l2": "s", "rms_row_rel_l2": "D", "worst_row_rel_l2": "^", "lse": "x"}
 
 _HEAT = LinearSegmentedColormap.from_list("error", ["#f4f1e8", "#e9b872", "#c8553d", "#4a1d3f"])
 
@@ -71,7 +71,10 @@ def error_fractions(attempts: Sequence[AttemptRecord]) -> str:
         for panel, attempt in zip(panels, shown, strict=True):
             assert attempt.verdict is not None
             for number, (rule, label) in enumerate(RULES.items()):
-                points = [(c.fractions[rule], names.index(c.name)) for c in attempt.verdict.cases if c.fractions]
+                judged = [case for case in attempt.verdict.cases if rule in case.fractions]
+                if not judged:
+                    continue
+                points = [(case.fractions[rule], names.index(case.name)) for case in judged]
                 panel.scatter(
                     [max(x, low) for x, _ in points],
                     [y for _, y in points],

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from sdpalab.judge.verdict import LIMITED, Case, Errors, Limits, Status, Verdict
+from sdpalab.judge.verdict import LIMITED, Case, Errors, Limits, LseErrors, Status, Verdict
 from sdpalab.problem import TWELVE_CASES, Problem
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "GateRecord",
     "Harness",
     "LimitsRecord",
+    "LseErrorsRecord",
     "ProblemRecord",
     "Record",
     "ResourceRecord",
@@ -142,6 +143,15 @@ class ProblemRecord(Record):
         return Problem(**self.model_dump())
 
 
+class LseErrorsRecord(Record):
+    """As :class:`sdpalab.judge.verdict.LseErrors`."""
+
+    error: float
+    limit: float
+    row: tuple[int, int, int]
+    not_finite: int
+
+
 class ErrorsRecord(Record):
     """As :class:`sdpalab.judge.verdict.Errors`."""
 
@@ -155,6 +165,12 @@ class ErrorsRecord(Record):
     exact: int
     exact_wrong: int
     ignored_rows: int
+    lse: LseErrorsRecord | None = None
+
+    def errors(self) -> Errors:
+        """The judge's errors."""
+        lse = LseErrors(**self.lse.model_dump()) if self.lse else None
+        return Errors(**self.model_dump(exclude={"lse"}), lse=lse)
 
 
 class LimitsRecord(Record):
@@ -202,7 +218,8 @@ class CaseRecord(Record):
         if self.original_contract is not self.case().original_contract:
             raise ValueError(f"case {self.name}: original_contract {self.original_contract} is not what its errors say")
         if self.status is Status.PASSED:
-            missing = [name for name in ("q", "k", "v", "o", "yardstick") if name not in self.digests]
+            needed = ("q", "k", "v", "o", "yardstick", *(["lse"] if self.errors and self.errors.lse else []))
+            missing = [name for name in needed if name not in self.digests]
             if missing:
                 raise ValueError(f"case {self.name}: PASSED without the digest of {', '.join(missing)}")
         return self
@@ -216,19 +233,29 @@ class CaseRecord(Record):
             seed=self.seed,
             status=self.status,
             reason=self.reason,
-            errors=Errors(**self.errors.model_dump()) if self.errors else None,
+            errors=self.errors.errors() if self.errors else None,
             limits=Limits(**self.limits.model_dump()) if self.limits else None,
             digests=self.digests,
             run=self.run,
         )
 
     @property
-    def fractions(self) -> dict[str, float]:
-        """Each error as a fraction of its limit; empty without errors and limits."""
+    def limited(self) -> dict[str, tuple[float, float]]:
+        """Each error with its limit, ``lse`` only if there is one; empty without errors and limits."""
         if self.errors is None or self.limits is None:
             return {}
         pairs = {name: (getattr(self.errors, name), getattr(self.limits, name)) for name in LIMITED}
-        return {name: error / limit if limit else (0.0 if not error else 1e9) for name, (error, limit) in pairs.items()}
+        if self.errors.lse is not None:
+            pairs["lse"] = self.errors.lse.error, self.errors.lse.limit
+        return pairs
+
+    @property
+    def fractions(self) -> dict[str, float]:
+        """Each of :attr:`limited` as a fraction of its limit."""
+        return {
+            name: error / limit if limit else (0.0 if not error else 1e9)
+            for name, (error, limit) in self.limited.items()
+        }
 
 
 class VerdictRecord(Record):

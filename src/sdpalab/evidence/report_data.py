@@ -21,6 +21,7 @@ RULES = {
     "rel_l2": "relative L2",
     "rms_row_rel_l2": "RMS of rows",
     "worst_row_rel_l2": "worst row",
+    "lse": "log-sum-exp",
 }
 """The limited errors, as the report names them."""
 

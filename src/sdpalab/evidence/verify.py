@@ -6,14 +6,16 @@ work out itself:
 
 - every byte of the archive and of every file is covered by a digest, and the archive has the one canonical form;
 - for every case, from the raw arrays: which rows are judged, the float64 reference, the intended numerics, the elements
-  that are fixed bit for bit, the limits, the errors, the status; normal inputs are made again from their seed;
+  that are fixed bit for bit, the limits, the errors, those of a log-sum-exp if there is one, the status; normal inputs
+  are made again from their seed;
 - the verdict from its cases, the gate from the resources, the resources (registers, stack, static shared memory) from
   the cubin, and that what ran is the PTX in the bundle.
 
 Exit 0: accepted. 1: rejected, one line a finding. 2: this is not a bundle.
 
 Layout of arrays: ``arrays/<sha256>.raw`` holds little-endian elements in C order; shape and dtype are those of the
-case's problem: q, o and yardstick (torch's own output) [B, H, Sq, D], k and v [B, Hkv, Skv, D].
+case's problem: q, o and yardstick (torch's own output) [B, H, Sq, D], k and v [B, Hkv, Skv, D]; lse is float32
+[B, H, Sq].
 """
 
 from __future__ import annotations
@@ -35,9 +37,10 @@ from typing import Any
 
 import numpy as np
 
-FORMAT = 2
-"""2: the limit on the rows' root mean square, exact elements, ignored rows, the original contract. Bundles of another
-format are verified by the verify.py that lies in them."""
+FORMAT = 3
+"""2: the limit on the rows' root mean square, exact elements, ignored rows, the original contract. 3: a log-sum-exp."""
+READS = (2, FORMAT)
+"""Format 2 is 3 without a log-sum-exp. Bundles of another format are verified by the verify.py that lies in them."""
 MAX_BYTES = 2 << 30
 """More than this, packed or unpacked, is refused rather than read."""
 TOLERANCE = 1e-6
@@ -216,8 +219,9 @@ def check_manifest(members: Members) -> list[str]:
     manifest = _parse(members, "manifest.yaml", findings)
     if findings:
         return findings
-    if manifest.get("format") != FORMAT:
-        found = f"manifest.yaml: format {manifest.get('format')!r}, and this verifier knows format {FORMAT}"
+    if manifest.get("format") not in READS:
+        known = " and ".join(map(str, READS))
+        found = f"manifest.yaml: format {manifest.get('format')!r}, and this verifier knows {known}"
         return [f"{found}; the verify.py in the bundle, or of the commit in its name, is for it"]
     if manifest.get("digest") != manifest_digest(manifest):
         findings.append("manifest.yaml: its digest over all is not that of what it says")
@@ -271,9 +275,18 @@ Problem = Mapping[str, Any]
 
 
 def decode(raw: bytes, shape: tuple[int, ...], dtype: str) -> Any:
-    """float32 array of ``shape`` from little-endian float16 or bfloat16 bytes; ValueError if their number is wrong."""
-    if len(raw) != 2 * math.prod(shape):
-        raise ValueError(f"{len(raw)} bytes, and {'x'.join(map(str, shape))} {dtype} has {2 * math.prod(shape)}")
+    """float32 array of ``shape`` from little-endian bytes of float32, float16 or bfloat16.
+
+    Raises
+    ------
+    ValueError
+        If their number is wrong.
+    """
+    size = (4 if dtype == "float32" else 2) * math.prod(shape)
+    if len(raw) != size:
+        raise ValueError(f"{len(raw)} bytes, and {'x'.join(map(str, shape))} {dtype} has {size}")
+    if dtype == "float32":
+        return np.frombuffer(raw, "<f4").reshape(shape)
     if dtype == "float16":
         return np.frombuffer(raw, "<f2").astype(np.float32).reshape(shape)
     return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
@@ -302,8 +315,8 @@ def judged_rows(q: Any, k: Any, v: Any) -> Any:
     return np.isfinite(q).all(axis=3) & np.repeat(heads, q.shape[1] // k.shape[1], axis=1)[:, :, None]
 
 
-def weights_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], Any] = np.matmul) -> Iterator[Any]:
-    """(b, h, rows), K/V head, and exp(score - largest score) [rows, Skv] in float64; what is not finite counts as 0."""
+def scores_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], Any] = np.matmul) -> Iterator[Any]:
+    """(b, h, rows), K/V head, and scores [rows, Skv] in float64, -inf if hidden; what is not finite counts as 0."""
     for b, h, start in np.ndindex(problem["batch"], problem["heads"], -(-problem["seq_q"] // 1024)):
         rows = slice(start * 1024, min((start + 1) * 1024, problem["seq_q"]))
         head = h // (problem["heads"] // problem["kv_heads"])
@@ -312,7 +325,13 @@ def weights_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], A
         if problem["causal"]:
             seen = np.arange(problem["seq_kv"]) <= np.arange(rows.start, rows.stop)[:, None]
             scores = np.where(seen, scores, -np.inf)
-        yield (b, h, rows), (b, head), np.exp(scores - scores.max(axis=1, keepdims=True))
+        yield (b, h, rows), (b, head), scores
+
+
+def weights_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], Any] = np.matmul) -> Iterator[Any]:
+    """(b, h, rows), K/V head, and exp(score - largest score) [rows, Skv]."""
+    for place, head, scores in scores_of(q, k, problem, product):
+        yield place, head, np.exp(scores - scores.max(axis=1, keepdims=True))
 
 
 def reference_of(q: Any, k: Any, v: Any, problem: Problem) -> Any:
@@ -457,12 +476,59 @@ def limits_of(exact: Any, yardstick: Mapping[str, Any], intended: Mapping[str, A
     }
 
 
-def status_of(errors: Mapping[str, Any], limits: Mapping[str, float]) -> str:
-    """NOT_FINITE, INCORRECT or PASSED: what the numbers alone say."""
+def lse_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The log-sum-exp of each row [B, H, Sq] in float64, and how far float32 arithmetic may be from it.
+
+    The latter is the sum of what each step may be off by. ``size`` is the largest |scale| sum |q k| over the ``seen``
+    keys: D truncated additions of a dot product and 16 roundings of it; two approximate exponentials; an addition and a
+    share of a rescale for each key; an approximate logarithm; four roundings of the result.
+    """
+    judged = judged_rows(q, k, v)
+    q, k = (np.where(np.isfinite(x), x, np.float32(0)) for x in (q, k))
+    if numerics["quantised"] is not None:
+        q, k = (dequantised(x, numerics["quantised"]["rows"]) for x in (q, k))
+    terms = problem["head_dim"]
+    dot = terms * (2.0**-23 if numerics["quantised"] is None else 2.0**-13)
+    dot += -(-terms // 16) * 2.0**-11 if numerics["accumulate"] == "float16" else 0.0
+    reference, size = np.empty(judged.shape), np.empty(judged.shape)
+    for place, _, scores in scores_of(q, k, problem):
+        most = scores.max(axis=1)
+        reference[place] = most + np.log(np.exp(scores - most[:, None]).sum(axis=1))
+    for place, _, sizes in scores_of(np.abs(q), np.abs(k), {**problem, "scale": abs(problem["scale"])}):
+        size[place] = sizes.max(axis=1)
+    seen = np.full(problem["seq_q"], problem["seq_kv"])
+    if problem["causal"]:
+        seen = np.minimum(np.arange(1, problem["seq_q"] + 1), seen)
+    limit = (dot + 2.0**-20) * size + 2.0**-21 + 2.0**-23 * seen
+    limit = limit + 2.0**-22 * (np.maximum(1, np.log2(seen)) + np.abs(reference))
+    return np.where(judged, reference, np.nan), np.where(judged, limit, np.nan)
+
+
+def lse_errors_of(lse: Any, reference: Any, limit: Any, row: list[int] | None = None) -> dict[str, Any]:
+    """The figures of a record of the log-sum-exp, at the row that uses most of its limit.
+
+    ``row``: one that is said to be it; it is, if none uses more than that.
+    """
+    judged, finite = ~np.isnan(reference), np.isfinite(lse)
+    error = np.where(judged & finite, np.abs(lse.astype(np.float64) - reference), 0.0)
+    share = np.where(judged, error / limit, -1.0)
+    worst = [int(n) for n in np.unravel_index(int(share.argmax()), share.shape)]
+    if row is not None and _is_at(share, row, float(share.max()), 2.0**23):
+        worst = row
+    at = tuple(worst)
+    not_finite = int(np.count_nonzero(judged & ~finite))
+    return {"error": float(error[at]), "limit": float(limit[at]), "row": worst, "not_finite": not_finite}
+
+
+def status_of(errors: Mapping[str, Any], limits: Mapping[str, float], lse: Mapping[str, Any] | None = None) -> str:
+    """NOT_FINITE, INCORRECT or PASSED: what the numbers alone say; ``lse``: those of the log-sum-exp."""
     if errors["not_finite"]:
         return "NOT_FINITE"
-    kept = not errors["exact_wrong"] and all(errors[name] <= limits[name] for name in LIMITED)
-    return "PASSED" if kept else "INCORRECT"
+    if errors["exact_wrong"] or not all(errors[name] <= limits[name] for name in LIMITED):
+        return "INCORRECT"
+    if lse is not None and lse["not_finite"]:
+        return "NOT_FINITE"
+    return "PASSED" if lse is None or lse["error"] <= lse["limit"] else "INCORRECT"
 
 
 def keeps_original_contract(errors: Mapping[str, Any]) -> bool:
@@ -503,9 +569,10 @@ def normal_inputs(problem: Mapping[str, Any], seed: int) -> Iterator[tuple[str, 
 
 
 def array_shape(name: str, problem: Mapping[str, Any]) -> tuple[int, ...]:
-    """Shape of the array ``name`` of a case: k and v have the keys' shape, all others that of q."""
+    """Shape of the array ``name`` of a case: k and v have the keys' shape, lse one number a row, all others q's."""
     heads, seq = ("kv_heads", "seq_kv") if name in ("k", "v") else ("heads", "seq_q")
-    return (problem["batch"], problem[heads], problem[seq], problem["head_dim"])
+    shape = (problem["batch"], problem[heads], problem[seq], problem["head_dim"])
+    return shape[:3] if name == "lse" else shape
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -556,6 +623,7 @@ class _Checker:
         self.outcome = Outcome()
         self.used = set(_FIXED)
         self.oracles: dict[str, tuple[Any, Any, dict[str, float]]] = {}
+        self.lse_oracles: dict[str, tuple[Any, Any]] = {}
 
     def find(self, where: str, what: str) -> None:
         self.outcome.findings.append(f"{where}: {what}")
@@ -612,6 +680,8 @@ class _Checker:
         declared = {canonical(case["run"]["numerics"]) for case in verdict["cases"] if "numerics" in case["run"]}
         if len(declared) > 1:
             self.find(where, "its cases declare different numerics")
+        if len({"lse" in case["digests"] for case in verdict["cases"] if case["errors"]}) > 1:
+            self.find(where, "some of its cases have a log-sum-exp, and others have none")
         bad = [case["status"] for case in verdict["cases"] if case["status"] != "PASSED"]
         status = next((s for s in bad if s != "INFRA_ERROR"), "INFRA_ERROR")
         status = status if bad or not verdict["cases"] else "PASSED"
@@ -715,7 +785,9 @@ class _Checker:
             return False
         problem = case["problem"]
         arrays = {
-            name: decode(self.members[path], array_shape(name, problem), problem["dtype"])
+            name: decode(
+                self.members[path], array_shape(name, problem), "float32" if name == "lse" else problem["dtype"]
+            )
             for name, path in paths.items()
         }
         exact, fixed, limits = self.oracle_of(where, case, arrays)
@@ -726,11 +798,32 @@ class _Checker:
         for name, place, values in (("max_abs", "max_abs_index", difference), ("worst_row_rel_l2", "worst_row", rows)):
             if _is_at(values, case["errors"][place], errors[name], scale):
                 errors[place] = case["errors"][place]
-        self.compare(where, "errors", case["errors"], errors, scale)
+        said = dict(case["errors"])
+        lse = self.check_lse(where, case, arrays, said.pop("lse", None))
+        self.compare(where, "errors", said, errors, scale)
         self.compare(where, "limits", case["limits"], limits, scale)
-        if case["status"] != status_of(errors, limits):
-            self.find(where, f"the record says {case['status']}, and its arrays say {status_of(errors, limits)}")
+        status = status_of(errors, limits, lse)
+        if case["status"] != status:
+            self.find(where, f"the record says {case['status']}, and its arrays say {status}")
         return True
+
+    def check_lse(
+        self, where: str, case: Mapping[str, Any], arrays: Mapping[str, Any], said: Mapping[str, Any] | None
+    ) -> dict[str, Any] | None:
+        """Compares what a case says of its log-sum-exp with the array; what that gives, or None without one."""
+        if (said is None) is not ("lse" not in arrays):
+            self.find(where, "a log-sum-exp without figures, or figures without one")
+        if said is None or "lse" not in arrays:
+            return None
+        numerics, problem = case["run"]["numerics"], case["problem"]
+        key = json.dumps([[case["digests"][name] for name in "qkv"], problem, numerics], sort_keys=True)
+        if key not in self.lse_oracles:
+            self.lse_oracles[key] = lse_of(arrays["q"], arrays["k"], arrays["v"], problem, numerics)
+        reference, limit = self.lse_oracles[key]
+        found = lse_errors_of(arrays["lse"], reference, limit, list(said["row"]))
+        # The sums behind the reference are larger than the limit by as much as float32 is coarse.
+        self.compare(where, "errors lse", said, found, 2.0**23 * float(np.nanmax(limit)))
+        return found
 
     def oracle_of(
         self, where: str, case: Mapping[str, Any], arrays: Mapping[str, Any]
@@ -768,7 +861,7 @@ class _Checker:
             self.find(where, f"the fields of its {what} are not those of the format")
             return
         for name, value in found.items():
-            unit = scale if name.endswith("max_abs") else 1.0
+            unit = scale if name.endswith("max_abs") or name == "error" else 1.0
             if said[name] != value and not (isinstance(value, float) and _near(said[name], value, unit)):
                 self.find(where, f"{what} {name} is {said[name]} in the record and {value} from the arrays")
 

@@ -56,9 +56,7 @@ def declared_numerics(about: Mapping[str, Any]) -> Numerics:
     return Numerics.from_dict(declared) if declared else UNDECLARED
 
 
-def judge_output(
-    problem: Problem, inputs: Inputs, out: Array, numerics: Numerics, lse: Array | None = None
-) -> Judged:
+def judge_output(problem: Problem, inputs: Inputs, out: Array, numerics: Numerics, lse: Array | None = None) -> Judged:
     """Hold one output against the whole rule: a pure function of its arguments, and of torch as the yardstick.
 
     Parameters

@@ -49,7 +49,8 @@ def main(order: Mapping[str, Any]) -> None:
     ----------
     order : mapping
         ``command``; ``fds`` that it inherits; ``lifeline`` and ``report``, the guard's own; ``foreign``, whether the
-        process is to be confined; ``folder_bytes``, ``memory_bytes``, ``cpu_seconds``, ``processes``: its limits.
+        process is to be confined; ``folder_bytes``, ``memory_bytes``, ``address_bytes`` (0: as much as it likes),
+        ``cpu_seconds``, ``processes``: its limits.
     """
     for fd in (order["lifeline"], order["report"]):
         os.set_inheritable(fd, False)  # what is guarded must not get hold of them
@@ -110,7 +111,8 @@ def _become(order: Mapping[str, Any], folder: str) -> None:
     try:
         _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        _limit(resource.RLIMIT_AS, order["memory_bytes"])
+        if order["address_bytes"]:
+            _limit(resource.RLIMIT_AS, order["address_bytes"])
         _limit(resource.RLIMIT_CPU, order["cpu_seconds"], grace=5)  # SIGXCPU, and SIGKILL for who ignores that
         if folder:
             _limit(resource.RLIMIT_FSIZE, order["folder_bytes"])

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sdpalab.errors import MachineError
@@ -33,6 +33,8 @@ _BOOT += "load(sys.argv[1]).main(*map(int, sys.argv[2:4]))"
 
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME")
 """What a process inherits; everything else might tell a candidate something."""
+_GPU_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+"""What one inherits besides that uses a GPU: which one that is."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ class Quota:
     cpu_seconds : int
         CPU time of each process.
     memory_bytes : int
-        Address space of each process, and resident memory of all of them together.
+        Resident memory of all of them together.
+    address_bytes : int
+        Address space of each process; 0 for no limit.
     folder_bytes : int
         Files in the folder of its own (in the weaker confinement: each file).
     processes : int
@@ -53,6 +57,7 @@ class Quota:
 
     cpu_seconds: int
     memory_bytes: int = 16 << 30
+    address_bytes: int = 16 << 30
     folder_bytes: int = 1 << 30
     processes: int = 64
 
@@ -83,6 +88,9 @@ class GuardedProcess:
     quota : Quota
     foreign : bool
         Whether it will run what is not trusted, and is to be confined as far as this machine allows.
+    gpu : bool
+        Whether it will use a GPU. CUDA reserves more address space than any limit would leave it. A confined process
+        has no devices, and so no GPU.
 
     Attributes
     ----------
@@ -97,7 +105,7 @@ class GuardedProcess:
         If it cannot be started.
     """
 
-    def __init__(self, module: str, quota: Quota, *, foreign: bool) -> None:
+    def __init__(self, module: str, quota: Quota, *, foreign: bool, gpu: bool = False) -> None:
         self.confinement = ""
         self._tail = bytearray()
         self._lock = threading.Lock()
@@ -109,14 +117,15 @@ class GuardedProcess:
         theirs = (order_in, answer_out, lifeline_in, report_out)
         command = [sys.executable, "-I", "-u", "-c", _BOOT, module, str(order_in), str(answer_out), *_path()]
         order = {"command": command, "fds": theirs[:2], "lifeline": lifeline_in, "report": report_out}
+        limits = asdict(replace(quota, address_bytes=0) if gpu else quota)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_GUARD), json.dumps({**order, "foreign": foreign, **asdict(quota)})],
+                [sys.executable, "-I", "-S", str(_GUARD), json.dumps({**order, "foreign": foreign, **limits})],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 pass_fds=theirs,
-                env=_environment(),
+                env=_environment(_GPU_ENVIRONMENT if gpu else ()),
                 start_new_session=True,
             )
         except OSError as error:
@@ -203,8 +212,8 @@ def _path() -> list[str]:
     return [entry or str(Path.cwd()) for entry in sys.path] + [str(Path(__file__).resolve().parents[2])]
 
 
-def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
+def _environment(more: tuple[str, ...]) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name in (*_ENVIRONMENT, *more)}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     # glibc hands small freed blocks out again without poisoning them, unless it keeps none.
     return kept | threads | {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}

@@ -59,11 +59,14 @@ class Worker:
     problems : tuple of Problem
         What it will be asked, so that it can say at once which of them it does not support.
     arch : str, optional
-        What the simulator is to be, for a kernel that the lab builds. Default: what the kernel says.
+        What to build for, and what the simulator is to be, for a kernel that the lab builds. Default: what the kernel
+        says, or what the GPU is.
     config : mapping of str to str, optional
         Knobs that differ from the kernel's default.
     timeout : float
         Seconds of wall clock for one :meth:`run` or :meth:`attempt`.
+    gpu : bool
+        Whether the kernel runs on the GPU instead of the simulator.
 
     Attributes
     ----------
@@ -73,9 +76,9 @@ class Worker:
     Raises
     ------
     UserError
-        If the candidate does not load, with what it said.
+        If the candidate does not load, with what it said; or the GPU does not run code for ``arch``.
     MachineError
-        If the process does not even start.
+        If the process does not even start, or there is no GPU.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Worker:
         arch: str | None,
         config: Mapping[str, str] | None,
         timeout: float,
+        gpu: bool = False,
     ) -> None:
         self._timeout = timeout
         self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * timeout * max(1, len(problems))))
@@ -94,6 +98,10 @@ class Worker:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._candidate = GuardedProcess("sdpalab.judge.worker", self._quota, foreign=True)
         try:
+            device = ""
+            if gpu:
+                self._executor = self._start_executor(gpu=True)
+                device, arch = self._open_gpu(self._executor, arch)
             order = {
                 "do": "load",
                 "kind": shipment.kind,
@@ -107,9 +115,10 @@ class Worker:
             # Where strangers are not shut in, one of them may have put a build of another kernel into the user's cache.
             shut_in = self._candidate.confinement == "namespaces"
             self._cache = str(Cache().root) if shut_in else self._own_cache()
-            if self.about["kind"] == "cuda":
-                self._executor = GuardedProcess("sdpalab.judge.executor", self._quota, foreign=False)
-                self._executor.await_ready()
+            if device:
+                self.about["device"] = device
+            elif self.about["kind"] == "cuda":
+                self._executor = self._start_executor(gpu=False)
         except BaseException:
             self.close()
             raise
@@ -218,6 +227,27 @@ class Worker:
     def _processes(self) -> tuple[GuardedProcess, ...]:
         return (self._candidate, self._executor) if self._executor else (self._candidate,)
 
+    def _start_executor(self, *, gpu: bool) -> GuardedProcess:
+        process = GuardedProcess("sdpalab.judge.executor", self._quota, foreign=False, gpu=gpu)
+        try:
+            process.await_ready()
+        except BaseException:
+            process.close()
+            raise
+        return process
+
+    def _open_gpu(self, process: GuardedProcess, arch: str | None) -> tuple[str, str]:
+        """Have the executor open the GPU; what that is called, and what to build for."""
+        deadline = time.monotonic() + START_SECONDS
+        try:
+            header, _ = self._exchange(process, {"do": "open", "arch": arch}, {}, 0, deadline)
+            reply = _checked(ExecutorReply, header)
+        except WireError as error:
+            raise MachineError(f"the GPU cannot be opened: {error}{process.quote()}") from None
+        if reply.status is not None:
+            raise (UserError if reply.status == Status.BUILD_FAILED else MachineError)(reply.reason)
+        return reply.device, reply.arch
+
     def _load(self, order: Mapping[str, Any], pickle: Array) -> dict[str, Any]:
         process = self._candidate
         process.await_ready()
@@ -276,8 +306,8 @@ class Worker:
             reply, found = self._ask(process, order, inputs, room)
         else:
             process = self._executor
-            order = {"arch": self._arch, "cache": self._cache, "poison": poison, "watched": watched}
-            reply, found = self._ask(process, order, {"plan": plan, **inputs}, room)
+            settings = {"arch": self._arch, "cache": self._cache, "poison": poison, "watched": watched}
+            reply, found = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
         if "o" not in found:
             raise self._died(process, WireError("message without an output"))
         return {**reply, "confinement": self._candidate.confinement}, found
@@ -297,7 +327,9 @@ class Worker:
         except WireError as error:
             raise self._died(process, error) from None
         if reply["status"] is not None:
-            raise _Failed(Status(reply["status"]), reply["reason"])
+            # What a kernel has left unusable is of use to no other case.
+            failure = CandidateDied if reply.get("lost") else _Failed
+            raise failure(Status(reply["status"]), reply["reason"])
         return reply, found
 
     def _exchange(
@@ -320,7 +352,7 @@ class Worker:
         why = f"{ending}{process.quote()}" if closed else f"the process answered with a {error}{process.quote()}"
         if process is not self._candidate:
             # Nothing of the candidate runs there but its PTX: the lab or the machine failed.
-            return CandidateDied(Status.INFRA_ERROR, f"building or simulating failed: {why}")
+            return CandidateDied(Status.INFRA_ERROR, f"building or running it failed: {why}")
         if ending is not None and ending.killed:
             return CandidateDied(Status.INFRA_ERROR, f"{why}; judge it again, if it was not the candidate's own doing")
         timed_out = ending is not None and ending.how == "SIGXCPU"

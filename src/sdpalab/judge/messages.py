@@ -89,9 +89,14 @@ class Reply(Message):
 
 
 class ExecutorReply(Reply):
-    """What only the executor can say, and a candidate's process has no word for."""
+    """What only the executor can say, and a candidate's process has no word for.
+
+    ``arch`` is what its GPU runs, when that is opened; ``lost``: a kernel has made the GPU unusable for the process.
+    """
 
     device: Text = ""
+    arch: Text = ""
+    lost: bool = False
     ptx_sha256: list[Text] = []
     hazards: list[Text] = []
     hazard_count: int = 0

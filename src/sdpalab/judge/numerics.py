@@ -101,11 +101,12 @@ def intended_output(q: Array, k: Array, v: Array, *, scale: float, causal: bool,
 
     Q, K and V are quantised, if that is declared. The weights exp(s - max(s)) are rounded to float32, their sum is
     taken; they are rounded to the type of P and multiplied by V; the products' sum and the quotient are rounded to
-    float32, and the result to the type of Q. Where P is normalised before, the weights are divided by their sum before
-    they are rounded: equal weights are then all rounded the same way, which no average takes out. Sums in float32 run in float64: the order in which a kernel adds in
-    float32 shifts its result a thousand times less than the roundings to 16 bits, and an emulation free of order is one
-    that anybody can repeat. Sums in float16 are rounded as often as the tensor cores do it, along D and then along the
-    keys in ascending order.
+    float32, and the result to the type of Q. Where it is declared that P is normalised before, the weights are divided
+    by their sum before they are rounded: equal ones are then all rounded the same way, which no average takes out.
+
+    Sums in float32 run in float64: the order in which a kernel adds in float32 shifts its result a thousand times less
+    than the roundings to 16 bits, and an emulation free of order is one that anybody can repeat. Sums in float16 are
+    rounded as often as the tensor cores do it, along D and then along the keys in ascending order.
 
     Parameters
     ----------

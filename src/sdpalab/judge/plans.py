@@ -60,7 +60,10 @@ def _kind(step: Any) -> str:
     return "product" if product else "launch"
 
 
-AnyStep: TypeAlias = Annotated[Annotated[SentStep, Tag("launch")] | Annotated[Gemm, Tag("product")], Discriminator(_kind)]
+AnyStep: TypeAlias = Annotated[
+    Annotated[SentStep, Tag("launch")] | Annotated[Gemm, Tag("product")], Discriminator(_kind)
+]
+"""A step; the tag says in messages what it was taken for."""
 
 
 class SentPlan(_Data):

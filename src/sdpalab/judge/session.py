@@ -28,9 +28,11 @@ from sdpalab.judge.stale import other_inputs
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
+from sdpalab.run import gpu_problem
 
-__all__ = ["CASE_SECONDS", "Store", "judge", "judge_candidate"]
+__all__ = ["CASE_SECONDS", "DEVICES", "Store", "judge", "judge_candidate"]
 
+DEVICES = ("auto", "sim", "cpu", "gpu")
 CASE_SECONDS = 120.0
 """Wall clock that one case may take, both runs together."""
 
@@ -61,8 +63,9 @@ def judge(
     problems : iterable of Problem, optional
         What to judge it on. Default: the twelve cases, and one with a hidden seed for each of their shapes. Probes,
         edges and relations come on top (:mod:`sdpalab.judge.cases`).
-    device : {"auto", "sim", "cpu"}
-        ``sim``: the simulator, for CUDA kernels; ``cpu``: torch on the CPU, for callables; ``auto``: whichever fits.
+    device : {"auto", "sim", "cpu", "gpu"}
+        ``sim``: the simulator, for kernels that the lab builds; ``gpu``: the GPU, for these; ``cpu``: torch on the CPU,
+        for callables; ``auto``: the simulator or the CPU, so that a verdict does not depend on the machine.
     level : {"quick", "full"}
         How much is judged: in a minute, or in many.
     seed : int
@@ -109,8 +112,8 @@ def judge_candidate(
     specs : sequence of CaseSpec
         See :mod:`sdpalab.judge.cases`.
     arch : str, optional
-        What the simulator is to be, such as ``sm_89``. Default: what the kernel is built for where nobody says
-        (:attr:`sdpalab.kernels.kernel.Kernel.default_arch`).
+        What to build for, and what the simulator is to be, such as ``sm_89``. Default: what the GPU is, or what the
+        kernel is built for where nobody says (:attr:`sdpalab.kernels.kernel.Kernel.default_arch`).
     config : mapping of str to str, optional
         Knobs that differ from the kernel's default configuration.
     store : Store, optional
@@ -126,10 +129,12 @@ def judge_candidate(
     """
     if not specs:
         raise UserError("there is no problem to judge")
-    if device not in ("auto", "sim", "cpu"):
-        known = "there is no executor for a GPU here; " if device == "gpu" else ""
-        raise UserError(f"device must be auto, sim or cpu, not {device!r}: {known}CUDA kernels run on the simulator")
-    session = _Session(prepare(candidate), specs, arch, config, store, progress, timeout, until_failure)
+    if device not in DEVICES:
+        raise UserError(f"device must be one of {', '.join(DEVICES)}, not {device!r}")
+    if device == "gpu" and (reason := gpu_problem()):
+        raise UserError(f"device gpu: {reason}; device sim runs the PTX on the simulator")
+    shipment, gpu = prepare(candidate), device == "gpu"
+    session = _Session(shipment, specs, arch, config, store, progress, timeout, until_failure, gpu)
     return session.run(device, level, seed, workers or min(2, os.cpu_count() or 1))
 
 
@@ -146,7 +151,9 @@ class _Session:
         progress: Callable[[Case], None] | None,
         timeout: float,
         until_failure: bool,
+        gpu: bool,
     ) -> None:
+        self._gpu = gpu
         self._shipment, self._arch, self._config, self._timeout = shipment, arch, config, timeout
         self._store, self._progress, self._until_failure = store, progress, until_failure
         self._specs = list(specs)
@@ -192,7 +199,8 @@ class _Session:
 
     def _worker(self) -> Worker:
         problems = tuple(spec.problem for spec in self._specs)
-        worker = Worker(self._shipment, problems, arch=self._arch, config=self._config, timeout=self._timeout)
+        options = {"arch": self._arch, "config": self._config, "timeout": self._timeout, "gpu": self._gpu}
+        worker = Worker(self._shipment, problems, **options)
         with self._lock:
             self._live.append(worker)
             if self._abandoned:
@@ -217,14 +225,14 @@ class _Session:
             for spec in self._specs
         ]
         if callable_:
-            if device == "sim":
+            if device in ("sim", "gpu"):
                 raise UserError(
                     f"{name} is a Python callable and runs on torch CPU tensors: device must be cpu or auto"
                 )
             self._specs = [spec for spec, want in zip(self._specs, wanted, strict=True) if want]
             return
         if device == "cpu":
-            raise UserError(f"{name} is a CUDA kernel and runs on the simulator: device must be sim or auto")
+            raise UserError(f"{name} is a CUDA kernel, which the lab builds: device must be sim, gpu or auto")
         if about["refuses"] is not None:
             raise UserError(about["refuses"])
         check_numerics(Numerics.from_dict(about["numerics"]))

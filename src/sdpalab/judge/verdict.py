@@ -146,8 +146,8 @@ def keeps_original_contract(errors: Errors) -> bool:
 class Case:
     """One judged problem on one set of inputs.
 
-    ``digests`` maps an array's name (q, k, v, o, yardstick, perhaps lse) to the sha256 of its bytes; ``run`` says what executed it
-    (device, sha256 of each PTX, configuration).
+    ``digests`` maps an array's name (q, k, v, o, yardstick, perhaps lse) to the sha256 of its bytes; ``run`` says what
+    executed it (device, sha256 of each PTX, configuration).
 
     Raises
     ------

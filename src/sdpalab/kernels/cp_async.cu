@@ -29,7 +29,7 @@ __device__ __forceinline__ void start_copy(WmmaElement (&dst_smem)[ROWS][QKV_PIT
     }
 }
 
-__global__ void __launch_bounds__(NUM_THREADS, 1)
+__global__ void __maxnreg__(MAX_REGISTERS)
 cp_async_attention(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_DIM]
                    const Element* __restrict__ k,  // [batch, heads / group, seq_kv, HEAD_DIM]
                    const Element* __restrict__ v,  // [batch, heads / group, seq_kv, HEAD_DIM]

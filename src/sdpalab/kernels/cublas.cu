@@ -124,6 +124,7 @@ softmax_rows(const float* __restrict__ scores,  // [rows, pitch], of which seq_k
 
     const float normaliser = softmax_normaliser(softmax.sum);
     Element* row_weights = weights + static_cast<long long>(row) * pitch;
+#pragma unroll 1
     for (int key = tiles * BLOCK_N + first_key; key < pitch; key += ROUND) {
         *reinterpret_cast<uint2*>(row_weights + key) = make_uint2(0, 0);
     }

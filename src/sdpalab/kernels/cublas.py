@@ -67,9 +67,7 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
         block=(32 * config.int("NUM_WARPS"), 1, 1),
         args=("scores", "weights", rows, problem.seq_q, problem.seq_kv, padded, problem.scale, "lse"),
     )
-    qk = Gemm(
-        "q", "k", "scores", batch=batch, m=m, n=problem.seq_kv, k=problem.head_dim, transpose_b=True, ldc=padded
-    )
+    qk = Gemm("q", "k", "scores", batch=batch, m=m, n=problem.seq_kv, k=problem.head_dim, transpose_b=True, ldc=padded)
     pv = Gemm("weights", "v", "o", batch=batch, m=m, n=problem.head_dim, k=problem.seq_kv, lda=padded)
     return LaunchPlan((scores, weights), (qk, softmax, pv))
 

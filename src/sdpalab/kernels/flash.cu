@@ -37,6 +37,7 @@ static_assert(BLOCK_M == 32 || BLOCK_M == 64 || BLOCK_M == 128, "BLOCK_M is 32, 
 static_assert(TILE_N == 32 || TILE_N == 64, "BLOCK_N is 0, 32 or 64");
 static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
 static_assert(Q_BYTES <= STAGE_BYTES, "Q passes through one stage");
+static_assert(NUM_THREADS * CHUNK_ELEMENTS / HEAD_DIM % 8 == 0, "the swizzle must be the same in each pass");
 static_assert(SMEM_BYTES <= 48 * 1024, "two blocks of 48 KiB share an SM of any architecture");
 
 // Folds one tile of keys into the output and the softmax of a warp's rows lane / 4 and lane / 4 + 8.

@@ -107,6 +107,9 @@ __device__ __forceinline__ void load(const TensorMap& map, Operand operand, cons
 // One thread makes the mbarriers, and has TMA load Q and as many tiles as there are stages.
 __device__ __forceinline__ void start(const TensorMap& q, const TensorMap& k, const TensorMap& v, const Work& work,
                                       unsigned smem, Barriers& barriers) {
+    ptx::prefetch_tensormap(q);
+    ptx::prefetch_tensormap(k);
+    ptx::prefetch_tensormap(v);
     const unsigned q_full = ptx::smem_address(&barriers.q_full);
     ptx::mbarrier_init(q_full, 1);
 #pragma unroll
@@ -218,7 +221,9 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow
         hold(p_frag);
         release(before, V);
         pack_weights(p_frag, s_frag);
-        rescale_output(o_frag, rescale);
+        if (__any_sync(0xffffffffu, rescale.x != 1.0f || rescale.y != 1.0f)) {  // after a few tiles, seldom
+            rescale_output(o_frag, rescale);
+        }
     }
     ptx::wgmma_fence();
     issue_output(o_frag, p_frag, descriptor(at, V));

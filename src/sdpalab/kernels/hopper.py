@@ -138,7 +138,6 @@ def _plan(problem: Problem, config: Config) -> Launch:
         args=(*maps, problem.seq_q, problem.seq_kv, problem.group, problem.scale, "lse"),
         dynamic_smem=smem_bytes(problem, made),
         cluster=(split, 1, 1),
-        module=HOPPER.module(problem, made),
     )
 
 
@@ -151,7 +150,7 @@ HOPPER = CudaKernel(
     plan=_plan,
     configs=(
         _AUTO,
-        Config(BLOCK_M=128, BLOCK_N=0, NUM_STAGES=2, SPLIT=1),
+        Config(BLOCK_M=128, BLOCK_N=64, NUM_STAGES=2, SPLIT=1),
         Config(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=2),
     ),
     supports=_supports,
@@ -163,5 +162,6 @@ HOPPER = CudaKernel(
     only_arch="sm_90a",
     knobs=VALUES,
     lse=True,
+    macros=chosen,
     idea="FlashAttention-3: TMA feeds a ring, warpgroups hide softmax and products behind each other, clusters split keys",
 )

@@ -287,12 +287,15 @@ class CudaKernel(Kernel):
     lse : bool
         Whether it also writes the log-sum-exp of each row where it gets a buffer for it: its plan then has the argument
         ``"lse"``, a pointer that may be null.
+    macros : callable, optional
+        ``macros(problem, config)``: the macros of the build, where those are not the knobs themselves: some knobs may be
+        the plan's alone, and some macros follow from the problem.
     idea : str
         The one idea of the kernel in one line.
 
     Notes
     -----
-    Beside the knobs each build gets ``HEAD_DIM`` (int), ``CAUSAL`` (0 or 1) and ``DTYPE_BF16`` (0 or 1).
+    Beside these macros each build gets ``HEAD_DIM`` (int), ``CAUSAL`` (0 or 1) and ``DTYPE_BF16`` (0 or 1).
     """
 
     name: str
@@ -308,6 +311,7 @@ class CudaKernel(Kernel):
     only_arch: str = ""
     knobs: Mapping[str, Sequence[Knob]] = field(default_factory=dict)
     lse: bool = False
+    macros: Callable[[Problem, Config], Mapping[str, Knob]] = lambda problem, config: config
     idea: str = ""
 
     def __post_init__(self) -> None:
@@ -337,7 +341,8 @@ class CudaKernel(Kernel):
             "CAUSAL": int(problem.causal),
             "DTYPE_BF16": int(problem.dtype == "bfloat16"),
         }
-        defines = {name: str(value) for name, value in {**traits, **config}.items()}
+        macros = self.macros(problem, config)
+        defines = {name: str(value) for name, value in {**traits, **macros}.items()}
         return Module(file_name, text, self.entry, defines, directories)
 
     def _plan(self, problem: Problem, config: Config) -> LaunchPlan:

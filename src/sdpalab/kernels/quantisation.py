@@ -5,19 +5,33 @@ A kernel that has this step declares ``Quantisation(rows=ROWS)``.
 
 from __future__ import annotations
 
-from sdpalab.kernels.ladder import GRID_YZ_LIMIT
+import math
+from collections.abc import Iterable
+
+from sdpalab.kernels.ladder import GRID_YZ_LIMIT, ladder_supports
 from sdpalab.kernels.plan import Buffer, Launch
-from sdpalab.problem import Problem
+from sdpalab.problem import DTYPES, Problem
 
-__all__ = ["quantisation_buffers", "quantise_rows", "quantises"]
+__all__ = ["over_row_blocks", "quantisation_buffers", "quantise_rows", "quantised_supports", "row_blocks"]
 
 
-def quantises(problem: Problem, kernel: str) -> str | None:
-    """None if the step's grid can be launched for ``problem``, otherwise the reason in one sentence."""
+MAX_SCALE = 3.4028234663852886e38 / math.log2(math.e)
+"""Largest magnitude of a scale: times log2(e) it is still a float32."""
+
+
+def quantised_supports(problem: Problem, kernel: str) -> str | None:
+    """None if a ladder kernel that quantises can compute ``problem``, otherwise the reason in one sentence."""
+    if abs(problem.scale) > MAX_SCALE:
+        return f"kernel {kernel} holds scale * log2(e) as a float32, and scale={problem.scale:g} does not fit"
     lines = problem.heads + 2 * problem.kv_heads
-    if lines <= GRID_YZ_LIMIT:
-        return None
-    return f"kernel {kernel} quantises heads + 2 * kv_heads in one grid, of at most {GRID_YZ_LIMIT}, not {lines}"
+    if problem.heads <= GRID_YZ_LIMIT < lines:
+        return f"kernel {kernel} quantises heads + 2 * kv_heads in one grid, of at most {GRID_YZ_LIMIT}, not {lines}"
+    return ladder_supports(problem, tuple(DTYPES), kernel)
+
+
+def row_blocks(problem: Problem, rows: int) -> tuple[int, int]:
+    """Blocks of ``rows`` rows in a head of Q, and in one of K or V."""
+    return -(-problem.seq_q // rows), -(-problem.seq_kv // rows)
 
 
 def quantisation_buffers(problem: Problem, rows: int) -> tuple[Buffer, ...]:
@@ -27,7 +41,7 @@ def quantisation_buffers(problem: Problem, rows: int) -> tuple[Buffer, ...]:
     :func:`quantise_rows` is asked for. ``q_scales`` is float32 [B, H, blocks], ``kv_scales`` float32
     [B, Hkv, blocks, 2], first the scale of K and then that of V.
     """
-    q_blocks, kv_blocks = (-(-length // rows) for length in (problem.seq_q, problem.seq_kv))
+    q_blocks, kv_blocks = row_blocks(problem, rows)
     kv_heads = problem.kv_shape[:2]
     return (
         Buffer("q_bytes", problem.q_shape, "uint8", "workspace"),
@@ -49,12 +63,22 @@ def quantise_rows(problem: Problem, rows: int, *, v_in_blocks: bool) -> Launch:
         V as blocks [D, rows] one behind the other; otherwise as V^T [D, blocks * rows], padded with zeros. Keys are in
         ``RowOrder::mma`` in both.
     """
-    q_blocks, kv_blocks = (-(-length // rows) for length in (problem.seq_q, problem.seq_kv))
+    kv_blocks = row_blocks(problem, rows)[1]
     pitch, stride = (rows, rows * problem.head_dim) if v_in_blocks else (kv_blocks * rows, rows)
     workspaces = (buffer.name for buffer in quantisation_buffers(problem, rows))
+    return over_row_blocks(problem, rows, f"quantise_blocks<{rows}>", workspaces, (pitch, stride))
+
+
+def over_row_blocks(
+    problem: Problem, rows: int, entry: str, workspaces: Iterable[str], layout: tuple[int, ...] = ()
+) -> Launch:
+    """A launch with a block for each ``rows`` rows of a head of Q, K or V: ``RowBlock`` on the device side.
+
+    ``entry`` takes Q, K, V, the ``workspaces``, both lengths, the number of query heads, and the ``layout``.
+    """
     return Launch(
-        entry=f"quantise_blocks<{rows}>",
-        grid=(max(q_blocks, kv_blocks), problem.heads + 2 * problem.kv_heads, problem.batch),
-        block=(rows * problem.head_dim // 32, 1, 1),
-        args=("q", "k", "v", *workspaces, problem.seq_q, problem.seq_kv, problem.heads, pitch, stride),
+        entry=entry,
+        grid=(max(row_blocks(problem, rows)), problem.heads + 2 * problem.kv_heads, problem.batch),
+        block=(rows * problem.head_dim // 32, 1, 1),  # a thread has 4 rows x 8 columns
+        args=("q", "k", "v", *workspaces, problem.seq_q, problem.seq_kv, problem.heads, *layout),
     )

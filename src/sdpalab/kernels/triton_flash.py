@@ -11,8 +11,6 @@ Knobs: BLOCK_M, BLOCK_N, and Triton's own num_warps and num_stages (tiles of K a
 
 from __future__ import annotations
 
-import math
-
 import triton
 import triton.language as tl
 
@@ -40,7 +38,7 @@ def triton_flash(
     seq_q: tl.tensor,
     seq_kv: tl.tensor,
     group: tl.tensor,
-    scale_log2: tl.tensor,
+    scale: tl.tensor,
     HEAD_DIM: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -49,7 +47,7 @@ def triton_flash(
     """One tile of queries of one head: O = softmax(scale Q K^T) V, and the log-sum-exp of its rows.
 
     ``q``, ``o`` [B, H, Sq, D], ``k``, ``v`` [B, H / group, Skv, D] contiguous; ``lse`` float32 [B, H, Sq] or null.
-    grid = (tiles of query rows, query heads, batch); ``scale_log2`` = scale * log2(e).
+    grid = (tiles of query rows, query heads, batch); ``group``: query heads that share one K/V head.
     """
     tile = tl.program_id(0)
     if CAUSAL:
@@ -66,6 +64,10 @@ def triton_flash(
     dims = tl.arange(0, HEAD_DIM)
     q_offsets = rows[:, None] * HEAD_DIM + dims[None, :]
     q = tl.load(q_ptr + q_offsets, mask=rows[:, None] < seq_q, other=0.0)
+    # Q takes the sign of the scale, so that the largest score is that of the largest weight, and of a scale of 0 zeros.
+    sign = tl.where(scale > 0, 1.0, tl.where(scale < 0, -1.0, 0.0))
+    scale_log2 = tl.where(scale == 0, 1.0, tl.abs(scale) * 1.4426950408889634)  # log2(e)
+    q = (q * sign).to(q.dtype)
 
     # Every row sees key 0, so after the first tile the maximum is finite and the sum at least 1.
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -76,15 +78,13 @@ def triton_flash(
         keys = start + tl.arange(0, BLOCK_N)
         in_range = keys < seq_kv
         k = tl.load(k_ptr + keys[None, :] * HEAD_DIM + dims[:, None], mask=in_range[None, :], other=0.0)
-        # The mask also keeps the compiler from fusing this product with the subtraction of the maximum: a maximum that
-        # was rounded and a score that was not would no longer differ by 0, and at large logits by far more.
-        scores = tl.dot(q, k) * scale_log2
         visible = in_range[None, :] & (rows[:, None] >= keys[None, :]) if CAUSAL else in_range[None, :]
-        scores = tl.where(visible, scores, float("-inf"))
+        scores = tl.where(visible, tl.dot(q, k), float("-inf"))
 
         new_max = tl.maximum(row_max, tl.max(scores, 1))
-        p = tl.exp2(scores - new_max[:, None])
-        rescale = tl.exp2(row_max - new_max)
+        # Subtracted first and then scaled, the largest weight is 1 exactly, and large logits overflow nothing.
+        p = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        rescale = tl.exp2((row_max - new_max) * scale_log2)
         row_sum = row_sum * rescale + tl.sum(p, 1)
         row_max = new_max
 
@@ -95,7 +95,7 @@ def triton_flash(
     o = acc / row_sum[:, None]
     tl.store(o_ptr + q_offsets, o.to(o_ptr.dtype.element_ty), mask=rows[:, None] < seq_q)
     if lse_ptr.to(tl.int64) != 0:
-        lse = (row_max + tl.log2(row_sum)) * 0.6931471805599453  # ln 2
+        lse = (row_max * scale_log2 + tl.log2(row_sum)) * 0.6931471805599453  # ln 2
         tl.store(lse_ptr + q_head * seq_q + rows, lse, mask=rows < seq_q)
 
 
@@ -105,9 +105,8 @@ def grid(problem: Problem, config: Config) -> tuple[int, int, int]:
 
 
 def arguments(problem: Problem, config: Config) -> tuple[str | int | float, ...]:
-    """What fills the parameters that are not constants, in order; exp2 wants log2(e) in the scale."""
-    scale_log2 = problem.scale * math.log2(math.e)
-    return "q", "k", "v", "o", "lse", problem.seq_q, problem.seq_kv, problem.group, scale_log2
+    """What fills the parameters that are not constants, in order."""
+    return "q", "k", "v", "o", "lse", problem.seq_q, problem.seq_kv, problem.group, problem.scale
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:

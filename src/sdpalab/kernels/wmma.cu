@@ -30,8 +30,7 @@ __device__ __forceinline__ void load_tile(WmmaElement (&dst_smem)[ROWS][QKV_PITC
     }
 }
 
-// At least 1 block an SM: without that word the compiler spills a few registers to fit one block more.
-__global__ void __launch_bounds__(NUM_THREADS, 1)
+__global__ void __maxnreg__(MAX_REGISTERS)
 wmma_attention(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_DIM]
                const Element* __restrict__ k,  // [batch, heads / group, seq_kv, HEAD_DIM]
                const Element* __restrict__ v,  // [batch, heads / group, seq_kv, HEAD_DIM]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sdpalab.build import Build, Resources, disassemble, resources
-from sdpalab.build.sass import main_loop, parse
+from sdpalab.build.sass import TENSOR_CLASSES, main_loop, parse
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Gemm, LaunchPlan
@@ -32,7 +32,8 @@ class CountedLaunch:
     @property
     def work(self) -> StepWork:
         """What it asks of a GPU."""
-        return launch_work(self.name, self.counters, self.resources.blocks_per_sm)
+        fp8_units = any(name.startswith("Q") for name in TENSOR_CLASSES & self.resources.sass.keys())
+        return launch_work(self.name, self.counters, self.resources.blocks_per_sm, fp8_units=fp8_units)
 
     def loop_issue_share(self, gpu: Gpu) -> float | None:
         """Issue slots over tensor time, by the machine code of its main loop; see the function of that name."""

@@ -151,8 +151,17 @@ class ModelledTime:
         return {**asdict(self), "microseconds": self.microseconds, "binds": self.longest.binds}
 
 
-def launch_work(name: str, counters: Counters, blocks_per_sm: int) -> StepWork:
+def launch_work(name: str, counters: Counters, blocks_per_sm: int, *, fp8_units: bool = True) -> StepWork:
     """The work of a launch, from what the simulator counted.
+
+    Parameters
+    ----------
+    name : str
+    counters : Counters
+    blocks_per_sm : int
+    fp8_units : bool
+        Whether the machine code multiplies float8. Where it does not, as that of ``mma.sync`` for sm_90, the compiler has
+        made float16 products of them.
 
     Raises
     ------
@@ -165,7 +174,7 @@ def launch_work(name: str, counters: Counters, blocks_per_sm: int) -> StepWork:
             other = _OTHER_TYPES.search(each.text)
             if other:
                 raise UserError(f"{name}: no peak rate is known for {each.text.split()[0]}, with operands {other[1]}")
-            precision = "fp8" if _FP8.search(each.text) else "fp16"
+            precision = "fp8" if fp8_units and _FP8.search(each.text) else "fp16"
             flops[precision] = flops.get(precision, 0) + each.tensor_flops
     return StepWork(
         name=name,

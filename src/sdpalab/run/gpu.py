@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,13 +15,14 @@ import numpy as np
 
 from sdpalab.build import Build, Cache, build
 from sdpalab.errors import UserError
-from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, TiledMap
-from sdpalab.run.buffers import dtype_of, same_bytes, starting_array, tensor_map
+from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, TiledMap
+from sdpalab.run.buffers import dtype_of, same_bytes, starting_array, tensor_map, unreleased
 from sdpalab.run.executor import Array, RunResult
 from sdpalab.run.gpu_arguments import encode, entry_of, parameter_bytes, tensor_map_fields
 from sdpalab.run.gpu_driver import gpu_device
-from sdpalab.run.gpu_launch import Prepared, PreparedStep, arch_of, prepare_step, runs_on
-from sdpalab.run.gpu_memory import DeviceMemory, Image
+from sdpalab.run.gpu_gemm import blas_of, prepare_gemm, workspace_size
+from sdpalab.run.gpu_launch import AnyPrepared, Prepared, arch_of, prepare_step, runs_on
+from sdpalab.run.gpu_memory import DeviceMemory, Image, Scratch
 from sdpalab.sim import LaunchError
 
 __all__ = ["GpuExecutor", "device_address"]
@@ -78,14 +80,14 @@ class GpuExecutor:
         Returns
         -------
         RunResult
-            Its hazards are what was written outside the buffers.
+            Its hazards are what was written outside the buffers, and semaphores that were not left as zeros.
 
         Raises
         ------
         UserError
             For wrong inputs or a launch that cannot be, before anything is launched.
         MachineError
-            If there is no compiler, no memory, or the driver fails.
+            If there is no compiler, no memory, no cuBLAS for a product, or the driver fails.
         KernelFault
             If the kernel does what the GPU does not allow; the process cannot use the GPU after that.
         """
@@ -102,7 +104,7 @@ class GpuExecutor:
             outputs={buffer.name: arrays[buffer.name] for buffer in plan.buffers if buffer.role == "out"},
             device=self.device,
             ptx_sha256=tuple(each.ptx_sha256 for each in made),
-            hazards=image.damage(after),
+            hazards=(*image.damage(after), *unreleased(plan.buffers, arrays)),
             changed_inputs=tuple(
                 buffer.name
                 for buffer in plan.buffers
@@ -115,6 +117,8 @@ class GpuExecutor:
     ) -> Prepared:
         """Make the plan ready to be launched on buffers that are on the GPU already; copies nothing.
 
+        Semaphores are set to zeros here, once: a plan leaves them so. Nothing looks whether it has.
+
         Parameters
         ----------
         plan : LaunchPlan
@@ -122,14 +126,14 @@ class GpuExecutor:
             One for each buffer of the plan, workspace too: a contiguous tensor of the buffer's shape and dtype on this
             GPU, or a device pointer, which nobody checks.
         builds : sequence of Build, optional
-            One for each step. Default: each step's module is built here.
+            One for each launch. Default: each launch's module is built here.
 
         Raises
         ------
         UserError
             For a buffer that is missing or does not fit, or a launch that cannot be.
         MachineError
-            If there is no compiler, or the driver fails.
+            If there is no compiler, no cuBLAS for a product, or the driver fails.
         """
         missing = [buffer.name for buffer in plan.buffers if buffer.name not in buffers]
         if missing:
@@ -139,11 +143,27 @@ class GpuExecutor:
         }
         made = self._builds(plan, builds)
         with self.gpu.current():
+            self._release(plan, addresses)
             return Prepared(self.gpu, self._steps(plan, addresses, made), keep=dict(buffers))
+
+    def _release(self, plan: LaunchPlan, addresses: Mapping[str, int]) -> None:
+        """Fill semaphores with zeros: after all that may still use their memory, and before whatever comes, on any
+        stream."""
+        semaphores = [buffer for buffer in plan.buffers if buffer.role == "semaphore"]
+        if semaphores:
+            self.gpu.synchronize("finish what came before")
+            for buffer in semaphores:
+                size = math.prod(buffer.shape) * dtype_of(buffer.dtype).itemsize
+                answer = self.gpu.driver.cuMemsetD8(addresses[buffer.name], 0, size)
+                self.gpu.check(answer, f"fill semaphore {buffer.name} with zeros")
+            self.gpu.synchronize("fill the semaphores with zeros")
 
     def _builds(self, plan: LaunchPlan, given: Sequence[Build] | None) -> tuple[Build, ...]:
         if given is None:
-            return tuple(self._build(step, number) for number, step in enumerate(plan.steps, 1))
+            numbered = enumerate(plan.steps, 1)
+            return tuple(self._build(step, number) for number, step in numbered if isinstance(step, Launch))
+        if len(given) != len(plan.launches):
+            raise UserError(f"the plan has {len(plan.launches)} launches, and {len(given)} builds are given for them")
         for each in given:
             if not runs_on(each.arch, self.gpu.capability):
                 raise UserError(f"{each.name} is built for {each.arch}, which {self.gpu.name} does not run")
@@ -154,7 +174,7 @@ class GpuExecutor:
             raise UserError(f"step {number} of the plan has no module: make the plan with launch_plan of a kernel")
         return build(step.module, self.arch, cache=self.cache)
 
-    def _steps(self, plan: LaunchPlan, addresses: Mapping[str, int], builds: Sequence[Build]) -> list[PreparedStep]:
+    def _steps(self, plan: LaunchPlan, addresses: Mapping[str, int], builds: Sequence[Build]) -> list[AnyPrepared]:
         def encoded(where: str, tiled: TiledMap) -> bytes:
             buffer = plan.buffer(tiled.buffer)
             # Memory that nobody touches: the map's checks want an array.
@@ -165,8 +185,17 @@ class GpuExecutor:
                 raise UserError(str(error)) from None
             return encode(self.gpu, fields)
 
-        steps = []
-        for number, (step, built) in enumerate(zip(plan.steps, builds, strict=True), 1):
+        steps: list[AnyPrepared] = []
+        made, buffers = iter(builds), {buffer.name: buffer for buffer in plan.buffers}
+        scratch: Scratch | None = None
+        for number, step in enumerate(plan.steps, 1):
+            if isinstance(step, Gemm):
+                blas = blas_of(self.gpu)
+                # One for all products of a plan: they run one after the other.
+                scratch = scratch or Scratch(self.gpu, workspace_size(self.gpu.capability))
+                steps.append(prepare_gemm(blas, step, buffers, addresses, scratch, f"step {number} of the plan"))
+                continue
+            built = next(made)
             knobs = " ".join(option.removeprefix("-D") for option in built.command if option.startswith("-D"))
             where = f"step {number} of the plan, {built.name}" + (f" with {knobs}" if knobs else "")
             entry = entry_of(built.ptx, built.entry)

@@ -8,9 +8,10 @@ Source: CUDA Driver API, "Execution Control" (cuLaunchKernelEx); CUDA C++ Progra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Launch
@@ -21,7 +22,7 @@ from sdpalab.sim.ir import Entry
 from sdpalab.sim.limits import check_cluster, check_geometry
 from sdpalab.sim.machine import Dim3, Geometry
 
-__all__ = ["Prepared", "PreparedStep", "arch_of", "prepare_step", "runs_on"]
+__all__ = ["AnyPrepared", "Call", "Prepared", "PreparedStep", "arch_of", "prepare_step", "runs_on"]
 
 _PORTABLE_CLUSTER = 8
 """Blocks of a cluster that every GPU with clusters allows without being asked."""
@@ -43,6 +44,23 @@ def runs_on(arch: str, capability: tuple[int, int]) -> bool:
     if arch.endswith("a"):
         return (major, minor) == capability
     return major == capability[0] and minor <= capability[1]
+
+
+Call: TypeAlias = Callable[[], tuple[Any, ...]]
+"""Launches something, and returns what the driver said."""
+
+
+class AnyPrepared(Protocol):
+    """A step with nothing left to find out: a :class:`PreparedStep`, or a product."""
+
+    @property
+    def label(self) -> str:
+        """Says in errors what was launched."""
+        ...
+
+    def call(self, device: GpuDevice, stream: int) -> Call:
+        """What launches it on a stream, by its handle."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -73,6 +91,11 @@ class PreparedStep:
             config.attrs = [attribute]
             config.numAttrs = 1
         return config
+
+    def call(self, device: GpuDevice, stream: int) -> Call:
+        """What launches it on a stream, by its handle."""
+        config = self.config(device, stream)
+        return partial(device.driver.cuLaunchKernelEx, config, self.function.handle, self.parameters.address, 0)
 
 
 def prepare_step(
@@ -132,16 +155,17 @@ def prepare_step(
 class Prepared:
     """Steps ready to be launched, again and again, on the buffers that they were prepared with.
 
-    A launch does nothing but the driver's launch calls, so it can be captured into a CUDA graph; a thread may launch
-    while others do. Whoever prepared it keeps device pointers alive; tensors are kept alive here.
+    A launch does nothing but the launch calls of the driver, and of cuBLAS where a step is a product, so it can be
+    captured into a CUDA graph; a thread may launch while others do. Whoever prepared it keeps device pointers alive;
+    tensors are kept alive here.
     """
 
-    def __init__(self, device: GpuDevice, steps: Sequence[PreparedStep], keep: object = None) -> None:
+    def __init__(self, device: GpuDevice, steps: Sequence[AnyPrepared], keep: object = None) -> None:
         self.device, self.steps = device, tuple(steps)
         self._keep = keep
-        self._launch, self._context = device.driver.cuLaunchKernelEx, device.driver.cuCtxGetCurrent
+        self._context = device.driver.cuCtxGetCurrent
         self._success = device.driver.CUresult.CUDA_SUCCESS
-        self._calls: dict[int, list[tuple[Any, Any, int]]] = {}
+        self._calls: dict[int, list[Call]] = {}
 
     def launch(self, stream: int = 0) -> None:
         """Launch all steps in order on ``stream``, a CUstream's handle such as torch's; does not wait for them.
@@ -159,16 +183,14 @@ class Prepared:
         else:
             self._launch_all(calls)
 
-    def _launch_all(self, calls: list[tuple[Any, Any, int]]) -> None:
-        for number, (config, handle, parameters) in enumerate(calls):
-            answer = self._launch(config, handle, parameters, 0)
+    def _launch_all(self, calls: list[Call]) -> None:
+        for number, call in enumerate(calls):
+            answer = call()
             if answer[0] is not self._success:
                 self.device.check(answer, f"launch {self.steps[number].label}")
 
-    def _on_stream(self, stream: int) -> list[tuple[Any, Any, int]]:
-        calls = [
-            (step.config(self.device, stream), step.function.handle, step.parameters.address) for step in self.steps
-        ]
+    def _on_stream(self, stream: int) -> list[Call]:
+        calls = [step.call(self.device, stream) for step in self.steps]
         self._calls[stream] = calls
         return calls
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 import numpy.typing as npt
 
 from sdpalab.run.gpu_driver import GpuDevice
 
-__all__ = ["GUARD", "DeviceMemory", "Image"]
+__all__ = ["GUARD", "DeviceMemory", "Image", "Scratch"]
 
 Array = npt.NDArray[Any]
 
@@ -106,6 +107,35 @@ class DeviceMemory:
         answer = self._device.driver.cuMemcpyDtoH(stretch.ctypes.data, self.address, self._size)
         self._device.check(answer, "copy the buffers from the GPU")
         return stretch
+
+
+class Scratch:
+    """Device memory whose content means nothing, freed when nobody refers to it any more; at a multiple of 256 bytes.
+
+    Parameters
+    ----------
+    device : GpuDevice
+        Its context is to be current.
+    size : int
+        In bytes.
+
+    Raises
+    ------
+    MachineError
+        If there is not so much.
+    """
+
+    def __init__(self, device: GpuDevice, size: int) -> None:
+        self.size = size
+        self.address = int(device.check(device.driver.cuMemAlloc(size), f"allocate {size / 2**20:.1f} MiB"))
+        # At the end of the process the driver frees everything itself, and may be gone before this.
+        finalize(self, _free, device, self.address).atexit = False
+
+
+def _free(device: GpuDevice, address: int) -> None:
+    if not device.lost:
+        with device.current():
+            device.driver.cuMemFree(address)  # waits for what still uses it
 
 
 @cache

@@ -158,7 +158,8 @@ def small_problems(
 
     One tile of keys, as many as there are stages, one more, and twice as many and a ragged one: so the number of tiles
     is one, even and odd, and every stage is filled again. Tiles and stages are the knobs BLOCK_M, BLOCK_N and
-    NUM_STAGES (in Triton num_stages) where the kernel has them. Unless all are causal, a ragged causal one comes last.
+    NUM_STAGES (in Triton num_stages) where the kernel has them; blocks that share a row's keys, as many as SPLIT says,
+    get so many each. Unless all are causal, a ragged causal one comes last.
 
     Raises
     ------
@@ -168,7 +169,8 @@ def small_problems(
     config = kernel.default_config if config is None else config
     keys, rows, stages = (_knob(config, name) for name in ("BLOCK_N", "BLOCK_M", "NUM_STAGES"))
     keys, rows, stages = keys or _TILE, rows or _TILE, max(2, stages or _knob(config, "num_stages"))
-    lengths = [keys, stages * keys, (stages + 1) * keys, (2 * stages + 1) * keys - 7]
+    share = keys * max(1, _knob(config, "SPLIT"))
+    lengths = [keys, stages * share, (stages + 1) * share, (2 * stages + 1) * share - 7]
     for dim, kind in product(_HEAD_DIMS, [dtype] if dtype else DTYPES):
         sizes = [(length if causal else min(length, rows + 7), length, causal) for length in dict.fromkeys(lengths)]
         sizes += [] if causal else [((stages + 1) * keys - 7,) * 2 + (True,)]

@@ -40,6 +40,8 @@ class Bug(str, Enum):
     """Zeros, mean(V), V, constants, old outputs."""
     CUDA = "CUDA source"
     """Bugs of all these classes in the source of the shipped kernels, run on the simulator."""
+    LSE = "log-sum-exp"
+    """What the shipped kernels write as log-sum-exp beside a right output."""
     SYNCHRONISATION = "synchronisation"
     """Barriers, waits and fences missing from the shipped kernels, found by the simulator's checks."""
 

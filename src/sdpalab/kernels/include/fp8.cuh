@@ -16,7 +16,7 @@
 #include "softmax.cuh"
 
 constexpr float WEIGHT_EXPONENT = 8.0f;  // probability_scale of the declared numerics is 2 to that
-constexpr float WEIGHT_SCALE = 256.0f;
+constexpr float WEIGHT_UNIT = 1.0f / 256.0f;
 constexpr float LEAST_NORMAL_FLOAT = __builtin_bit_cast(float, 0x00800000u);
 constexpr float LARGEST_FLOAT = -LOWEST_FLOAT;
 

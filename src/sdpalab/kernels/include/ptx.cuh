@@ -31,6 +31,16 @@ __device__ __forceinline__ void cp_async_wait_group() {
     asm volatile("cp.async.wait_group %0;" : : "n"(PENDING) : "memory");
 }
 
+// "Parallel Synchronization: barrier": of `threads` threads in whole warps. Barrier 0 is that of __syncthreads.
+__device__ __forceinline__ void bar_sync(unsigned barrier, unsigned threads) {
+    asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
+}
+
+// The same without waiting: what this thread has read and written before is done for those who wait there.
+__device__ __forceinline__ void bar_arrive(unsigned barrier, unsigned threads) {
+    asm volatile("bar.arrive %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
+}
+
 // "Warp Level Matrix Load Instruction: ldmatrix". Four 8x8 matrices of 16-bit elements; lane 8*i + r names row r of
 // matrix i.
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&frag)[4], unsigned row_smem) {

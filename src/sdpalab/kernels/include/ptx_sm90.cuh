@@ -1,5 +1,5 @@
 // Wrappers of what came with sm_90, one per PTX instruction and named after it, as in ptx.cuh: tensor maps, TMA,
-// mbarriers, stmatrix, named barriers and register budgets. The matrix products are in wgmma.cuh.
+// mbarriers, stmatrix and register budgets. The matrix products are in wgmma.cuh.
 #pragma once
 
 #include "ptx.cuh"
@@ -17,9 +17,19 @@ __device__ __forceinline__ void prefetch_tensormap(const TensorMap& map) {
     asm volatile("prefetch.tensormap [%0];" : : "l"(&map) : "memory");
 }
 
-// "Data Movement: Tensor copy: cp.async.bulk.tensor". One thread loads a box of four axes, coordinates innermost
+// "Data Movement: Tensor copy: cp.async.bulk.tensor". One thread loads a box of three axes, coordinates innermost
 // first, and the mbarrier counts its bytes, those outside the tensor included, which are zeros. dst_smem: as aligned
 // as the swizzle's pattern is long. (The address of one's own CTA is one in shared::cluster too.)
+__device__ __forceinline__ void cp_async_bulk_tensor_3d_load(unsigned dst_smem, const TensorMap& map, int c0, int c1,
+                                                             int c2, unsigned mbar_smem) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
+        :
+        : "r"(dst_smem), "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(mbar_smem)
+        : "memory");
+}
+
+// The same with four axes.
 __device__ __forceinline__ void cp_async_bulk_tensor_4d_load(unsigned dst_smem, const TensorMap& map, int c0, int c1,
                                                              int c2, int c3, unsigned mbar_smem) {
     asm volatile(
@@ -97,16 +107,6 @@ __device__ __forceinline__ void stmatrix_x4(unsigned row_smem, const unsigned (&
                  :
                  : "r"(row_smem), "r"(frag[0]), "r"(frag[1]), "r"(frag[2]), "r"(frag[3])
                  : "memory");
-}
-
-// "Parallel Synchronization: barrier": of `threads` threads in whole warps. Barrier 0 is that of __syncthreads.
-__device__ __forceinline__ void bar_sync(unsigned barrier, unsigned threads) {
-    asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
-}
-
-// The same without waiting: what came before it is seen by those who wait there.
-__device__ __forceinline__ void bar_arrive(unsigned barrier, unsigned threads) {
-    asm volatile("bar.arrive %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
 }
 
 // "Miscellaneous Instructions: setmaxnreg": the whole warpgroup keeps REGISTERS of each thread's registers and gives

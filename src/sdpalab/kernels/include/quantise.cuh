@@ -131,51 +131,75 @@ struct QuantisePatch {
     }
 };
 
-// Q and K as rows, V as columns, each block of ROWS rows with its scale.
+// What one block of a grid over the rows of Q, K and V works on:
+// grid = (blocks of ROWS rows in the longer sequence, heads + 2 * kv_heads, batch).
+enum class Tensor { q, k, v };
+
+template <int ROWS>
+struct RowBlock {
+    Tensor tensor;
+    long long head;   // of the batch
+    int seq;          // rows of the tensor's heads
+    int row;          // the block's first of the head
+    int blocks;       // of a head
+
+    __device__ __forceinline__ RowBlock(int seq_q, int seq_kv, int heads) {
+        const int kv_heads = (static_cast<int>(gridDim.y) - heads) / 2;
+        const int y = blockIdx.y;
+        tensor = y < heads ? Tensor::q : y < heads + kv_heads ? Tensor::k : Tensor::v;
+        head = tensor == Tensor::q ? static_cast<long long>(blockIdx.z) * heads + y
+                                   : static_cast<long long>(blockIdx.z) * kv_heads + (y - heads) % kv_heads;
+        seq = tensor == Tensor::q ? seq_q : seq_kv;
+        row = blockIdx.x * ROWS;
+        blocks = ceil_div(seq, ROWS);
+    }
+
+    template <class T>
+    __device__ __forceinline__ T of(T q, T k, T v) const {
+        return tensor == Tensor::q ? q : tensor == Tensor::k ? k : v;
+    }
+
+    __device__ __forceinline__ int rows_left() const { return seq - row; }             // 0 or less: past the end
+    __device__ __forceinline__ long long number() const { return head * blocks + blockIdx.x; }  // in the tensor
+    __device__ __forceinline__ long long offset() const { return (head * seq + row) * HEAD_DIM; }
+};
+
+// Q and K as rows, V as columns, each block of ROWS rows with its scale. QUANTISE_THREADS<ROWS> threads.
 //
-// grid = (blocks of the longer sequence, heads + 2 * kv_heads, batch), QUANTISE_THREADS<ROWS> threads. In memory, a head
-// of V has ceil(seq_kv / ROWS) blocks [HEAD_DIM, ROWS] in RowOrder::mma: v_pitch bytes from a column to the next and
-// v_block_stride from a block to the next. So (ROWS, ROWS * HEAD_DIM) are blocks one behind the other, and (all blocks *
-// ROWS, ROWS) is V^T with its rows padded by zeros.
+// In memory, a head of V has ceil(seq_kv / ROWS) blocks [HEAD_DIM, ROWS] in RowOrder::mma: v_pitch bytes from a column to
+// the next and v_block_stride from a block to the next. So (ROWS, ROWS * HEAD_DIM) are blocks one behind the other, and
+// (all blocks * ROWS, ROWS) is V^T with its rows padded by zeros.
 template <int ROWS>
 __global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>)
-    quantise_blocks(const Element* __restrict__ q,            // [batch, heads, seq_q, HEAD_DIM]
-                    const Element* __restrict__ k,            // [batch, kv_heads, seq_kv, HEAD_DIM]
-                    const Element* __restrict__ v,            // [batch, kv_heads, seq_kv, HEAD_DIM]
-                    unsigned char* __restrict__ q_bytes,      // as q
-                    unsigned char* __restrict__ k_bytes,      // as k
-                    unsigned char* __restrict__ v_bytes,      // [batch, kv_heads], blocks
-                    float* __restrict__ q_scales,             // [batch, heads, blocks of seq_q]
-                    float2* __restrict__ kv_scales,           // [batch, kv_heads, blocks of seq_kv]: of K, of V
+    quantise_blocks(const Element* __restrict__ q,        // [batch, heads, seq_q, HEAD_DIM]
+                    const Element* __restrict__ k,        // [batch, kv_heads, seq_kv, HEAD_DIM]
+                    const Element* __restrict__ v,        // [batch, kv_heads, seq_kv, HEAD_DIM]
+                    unsigned char* __restrict__ q_bytes,  // as q
+                    unsigned char* __restrict__ k_bytes,  // as k
+                    unsigned char* __restrict__ v_bytes,  // [batch, kv_heads], blocks
+                    float* __restrict__ q_scales,         // [batch, heads, blocks of seq_q]
+                    float2* __restrict__ kv_scales,       // [batch, kv_heads, blocks of seq_kv]: of K, of V
                     int seq_q, int seq_kv, int heads, int v_pitch, int v_block_stride) {
-    static_assert(ROWS % 32 == 0 && QUANTISE_THREADS<ROWS> <= 1024, "a warp has 32 rows, and a block 32 warps");
     constexpr int THREADS = QUANTISE_THREADS<ROWS>;
-    const int kv_heads = (static_cast<int>(gridDim.y) - heads) / 2;
-    const int y = blockIdx.y;
-    const int row = blockIdx.x * ROWS;
-    const bool is_q = y < heads;
-    const int seq = is_q ? seq_q : seq_kv;
-    if (row >= seq) {
+    static_assert(ROWS % 32 == 0 && THREADS <= 1024, "a warp has 32 rows, and a block at most 32 warps");
+    const RowBlock<ROWS> block(seq_q, seq_kv, heads);
+    if (block.rows_left() <= 0) {
         return;
     }
-    const long long head = is_q ? static_cast<long long>(blockIdx.z) * heads + y
-                                : static_cast<long long>(blockIdx.z) * kv_heads + (y - heads) % kv_heads;
-    const long long offset = (head * seq + row) * HEAD_DIM;
-    const long long block = head * ceil_div(seq, ROWS) + blockIdx.x;
-    if (y < heads + kv_heads) {
-        const QuantisePatch<RowOrder::natural> patch((is_q ? q : k) + offset, seq - row);
-        const float scale = quantisation_scale(block_max<THREADS>(patch.largest()));
-        patch.store_rows((is_q ? q_bytes : k_bytes) + offset, seq - row, scale);
-        if (threadIdx.x == 0) {
-            *(is_q ? q_scales + block : &kv_scales[block].x) = scale;
-        }
+    const Element* rows = block.of(q, k, v) + block.offset();
+    float scale;
+    if (block.tensor == Tensor::v) {
+        const QuantisePatch<RowOrder::mma> patch(rows, block.rows_left());
+        scale = quantisation_scale(block_max<THREADS>(patch.largest()));
+        unsigned char* head = v_bytes + block.head * block.blocks * ROWS * HEAD_DIM;
+        patch.store_columns(head + static_cast<long long>(blockIdx.x) * v_block_stride, v_pitch, scale);
     } else {
-        const QuantisePatch<RowOrder::mma> patch(v + offset, seq - row);
-        const float scale = quantisation_scale(block_max<THREADS>(patch.largest()));
-        const long long first = head * ceil_div(seq, ROWS) * ROWS * HEAD_DIM;
-        patch.store_columns(v_bytes + first + static_cast<long long>(blockIdx.x) * v_block_stride, v_pitch, scale);
-        if (threadIdx.x == 0) {
-            kv_scales[block].y = scale;
-        }
+        const QuantisePatch<RowOrder::natural> patch(rows, block.rows_left());
+        scale = quantisation_scale(block_max<THREADS>(patch.largest()));
+        patch.store_rows(block.of(q_bytes, k_bytes, v_bytes) + block.offset(), block.rows_left(), scale);
+    }
+    if (threadIdx.x == 0) {
+        float2* kv_scale = kv_scales + block.number();
+        *block.of(q_scales + block.number(), &kv_scale->x, &kv_scale->y) = scale;
     }
 }

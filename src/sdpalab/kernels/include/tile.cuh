@@ -11,14 +11,21 @@
 constexpr int CHUNK_BYTES = 16;
 constexpr int CHUNK_ELEMENTS = CHUNK_BYTES / static_cast<int>(sizeof(Element));
 
-// Byte offset of a 16-byte chunk of a row.
+// What the numbers of a row's chunks are XORed with.
 template <int COLS>
-__device__ __forceinline__ unsigned swizzled_offset(int row, int chunk) {
+__device__ constexpr int swizzle_phase(int row) {
     constexpr int CHUNKS = COLS / CHUNK_ELEMENTS;
     constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;
     constexpr int PHASES = CHUNKS < 8 ? CHUNKS : 8;
     static_assert(COLS % CHUNK_ELEMENTS == 0 && (CHUNKS & (CHUNKS - 1)) == 0, "XOR permutes a power of two of chunks");
-    const int phase = row / ROWS_PER_LINE % PHASES;
+    return row / ROWS_PER_LINE % PHASES;
+}
+
+// Byte offset of a 16-byte chunk of a row.
+template <int COLS>
+__device__ __forceinline__ unsigned swizzled_offset(int row, int chunk) {
+    constexpr int CHUNKS = COLS / CHUNK_ELEMENTS;
+    const int phase = swizzle_phase<COLS>(row);
     return (row * CHUNKS + (chunk ^ phase)) * CHUNK_BYTES;
 }
 
@@ -45,13 +52,14 @@ __device__ __forceinline__ unsigned block_address(unsigned lane_smem, int row_bl
 }
 
 // One thread's share of copying a tile [ROWS, COLS] from global to shared memory. Neighbouring threads copy
-// neighbouring chunks; each pass of the block covers ROW_STEP whole rows.
+// neighbouring chunks; each pass of NUM_THREADS threads covers ROW_STEP whole rows. Of a pass's first row and a
+// thread's row in it no two bits meet, so that the phase of their sum is the XOR of their phases: 0 from 8 rows on.
 template <int ROWS, int COLS, int NUM_THREADS>
 struct TileCopy {
     static constexpr int CHUNKS = COLS / CHUNK_ELEMENTS;
     static constexpr int ROW_STEP = NUM_THREADS / CHUNKS;
     static constexpr int PASSES = ROWS / ROW_STEP;
-    static_assert(ROW_STEP % 8 == 0, "the swizzle must be the same in each pass, so that passes differ by a constant");
+    static_assert((ROW_STEP & (ROW_STEP - 1)) == 0, "passes begin at multiples of a power of two");
     static_assert(PASSES >= 1 && ROWS % ROW_STEP == 0, "a whole number of passes covers the tile");
 
     // Where in the tile this thread's chunk of the first pass is.
@@ -64,13 +72,15 @@ struct TileCopy {
           global_offset(thread * CHUNK_ELEMENTS),
           smem_offset(swizzled_offset<COLS>(thread / CHUNKS, thread % CHUNKS)) {}
 
-    // dst_smem, src: of that chunk. rows_left: rows of the tensor from its row on; those past the end are not read
-    // and are zeros in shared memory. V needs that: its rows meet weights of 0, and 0 * NaN is not 0.
+    // dst_smem, src: of that chunk; the tile's base is a multiple of 128 bytes. rows_left: rows of the tensor from its
+    // row on; those past the end are not read and are zeros in shared memory. V needs that: its rows meet weights of 0,
+    // and 0 * NaN is not 0.
     static __device__ __forceinline__ void start(unsigned dst_smem, const Element* src, int rows_left) {
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
             const int pass_row = pass * ROW_STEP;
-            ptx::cp_async_cg_16(dst_smem + pass_row * CHUNKS * CHUNK_BYTES, src + pass_row * COLS,
+            const unsigned pass_smem = dst_smem ^ (swizzle_phase<COLS>(pass_row) * CHUNK_BYTES);
+            ptx::cp_async_cg_16(pass_smem + pass_row * CHUNKS * CHUNK_BYTES, src + pass_row * COLS,
                                 pass_row < rows_left ? CHUNK_BYTES : 0);
         }
     }

@@ -34,15 +34,15 @@ __device__ __forceinline__ void issue_output(float (&o_frag)[HEAD_DIM / 2], cons
     ptx::wgmma_commit_group();
 }
 
-// Turns a tile's scores into weights, in place, and takes them into the softmax. Returns the factors that rescale what
-// was accumulated of either row. keys_left: of either row, from this lane's first column of the tile.
+// Gives a tile's scores the sign of the scale and masks them, in place. Returns the largest that this lane has of
+// either row. keys_left: of either row, from this lane's first column of the tile.
 template <int SCORES>
-__device__ __forceinline__ float2 weigh(float (&s_frag)[SCORES], SoftmaxRow (&softmax)[2], const ScoreScale& scale,
-                                        bool masked, const int (&keys_left)[2]) {
-    if (scale.sign != 1.0f) {
+__device__ __forceinline__ float2 mask_scores(float (&s_frag)[SCORES], float sign, bool masked,
+                                              const int (&keys_left)[2]) {
+    if (sign != 1.0f) {
 #pragma unroll
         for (float& score : s_frag) {
-            score *= scale.sign;
+            score *= sign;
         }
     }
     if (masked) {
@@ -56,9 +56,18 @@ __device__ __forceinline__ float2 weigh(float (&s_frag)[SCORES], SoftmaxRow (&so
     for (int i = 0; i < SCORES; ++i) {
         tile_max[i / 2 % 2] = fmaxf(tile_max[i / 2 % 2], s_frag[i]);
     }
+    return make_float2(tile_max[0], tile_max[1]);
+}
+
+// Turns a tile's scores into weights, in place, and takes them into the softmax. Returns the factors that rescale what
+// was accumulated of either row. keys_left: as for mask_scores.
+template <int SCORES>
+__device__ __forceinline__ float2 weigh(float (&s_frag)[SCORES], SoftmaxRow (&softmax)[2], const ScoreScale& scale,
+                                        bool masked, const int (&keys_left)[2]) {
+    const float2 tile_max = mask_scores(s_frag, scale.sign, masked, keys_left);
     float2 rescale;
-    rescale.x = softmax[0].advance(quad_max(tile_max[0]), scale.log2);
-    rescale.y = softmax[1].advance(quad_max(tile_max[1]), scale.log2);
+    rescale.x = softmax[0].advance(quad_max(tile_max.x), scale.log2);
+    rescale.y = softmax[1].advance(quad_max(tile_max.y), scale.log2);
 #pragma unroll
     for (int i = 0; i < SCORES; i += 2) {
         SoftmaxRow& row = softmax[i / 2 % 2];

@@ -93,16 +93,7 @@ WGMMA_RS(64, 32, "%32, %33, %34, %35", "%36")
 WGMMA_RS(128, 64, "%64, %65, %66, %67", "%68")
 WGMMA_RS(256, 128, "%128, %129, %130, %131", "%132")
 
-#undef WGMMA_D8
-#undef WGMMA_D32_FROM
-#undef WGMMA_D32
-#undef WGMMA_D40
-#undef WGMMA_D64
-#undef WGMMA_D128
-#undef WGMMA_NAMES_32
-#undef WGMMA_NAMES_40
-#undef WGMMA_NAMES_64
-#undef WGMMA_NAMES_128
+// The lists of operands stay defined, for wgmma_fp8.cuh.
 #undef WGMMA_TYPES
 #undef WGMMA_SS
 #undef WGMMA_RS

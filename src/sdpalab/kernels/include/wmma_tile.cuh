@@ -31,6 +31,11 @@ using Accumulator = wmma::fragment<wmma::accumulator, TILE, TILE, TILE, float>;
 
 constexpr int NUM_WARPS = BLOCK_M / TILE;
 constexpr int NUM_THREADS = 32 * NUM_WARPS;
+
+// The declared bars. Left alone, ptxas takes up to 200 to load further ahead; the caps are found by trial: with them it
+// spills nothing on any architecture.
+constexpr int MAX_REGISTERS = HEAD_DIM > 64 ? 144 : 120;
+
 constexpr int OUT_COLS = HEAD_DIM < BLOCK_N ? HEAD_DIM : BLOCK_N;  // columns of P V that fit the scratch at once
 
 constexpr int ELEMENT_PAD = 8;  // 16 bytes
@@ -107,25 +112,26 @@ struct HalfRow {
     static constexpr int KEYS = BLOCK_N / 2;
     static constexpr int COLS = OUT_COLS / 2;
 
-    int row;      // of the head
-    int keys_left;
+    int row;        // of the head
+    int keys_left;  // that it sees, from the next tile on
     SoftmaxRow softmax;
     float acc[HEAD_DIM / OUT_COLS][COLS] = {};
 
-    static __device__ __forceinline__ int warp_row() { return threadIdx.x / 32 * TILE; }   // of the block
-    static __device__ __forceinline__ int lane_row() { return threadIdx.x % TILE; }        // of the warp
-    static __device__ __forceinline__ int half() { return threadIdx.x % 32 / TILE; }  // 0: the left
+    static __device__ __forceinline__ int warp_row() { return threadIdx.x / 32 * TILE; }  // of the block
+    static __device__ __forceinline__ int lane_row() { return threadIdx.x % TILE; }       // of the warp
+    static __device__ __forceinline__ int half() { return threadIdx.x % 32 / TILE; }      // 0: the left
 
     __device__ __forceinline__ HalfRow(int block_row, int seq_kv)
         : row(block_row + warp_row() + lane_row()), keys_left(visible_keys(row, seq_kv)) {}
 
-    // Folds one stage's keys in, of which this row sees the first keys_left. The whole warp at once.
+    // Folds in the next tile of keys, which is in that stage. All lanes of the warp at once.
     template <int STAGES>
     __device__ __forceinline__ void attend(WmmaShared<STAGES>& smem, int stage, const ScoreScale& score_scale) {
         WmmaElement* p_smem = smem.p[warp_row()];
         float* scratch_smem = smem.scratch[warp_row()];
 
-        warp_product<KFragment, BLOCK_N, HEAD_DIM>(smem.q[warp_row()], QKV_PITCH, smem.stages[stage].k[0], scratch_smem);
+        warp_product<KFragment, BLOCK_N, HEAD_DIM>(smem.q[warp_row()], QKV_PITCH, smem.stages[stage].k[0],
+                                                   scratch_smem);
         __syncwarp();
 
         const int col0 = half() * KEYS;
@@ -174,11 +180,11 @@ struct HalfRow {
         keys_left -= BLOCK_N;
     }
 
-    // Writes this half of row `row` of the block's head, and its log-sum-exp if lse is not null.
-    __device__ __forceinline__ void store(Element* o, float* lse, int seq_q,
-                                          const ScoreScale& score_scale) const {
+    // o: of the block's head, [seq_q, HEAD_DIM]. lse: of all heads, or null. unit: what a 1 in V stands for.
+    __device__ __forceinline__ void store(Element* o, float* lse, int seq_q, const ScoreScale& score_scale,
+                                          float unit = 1.0f) const {
         const float row_sum = softmax.sum + __shfl_xor_sync(0xffffffffu, softmax.sum, TILE);
-        const float normaliser = softmax_normaliser(row_sum);
+        const float normaliser = softmax_normaliser(row_sum) * unit;
         if (lse != nullptr && half() == 0 && row < seq_q) {
             lse_of_block(lse, seq_q)[row] = log_sum_exp(softmax.max, row_sum, score_scale.log2);
         }

@@ -1,0 +1,130 @@
+// fp8_simulated: Q, K and V are kept as e4m3 with one scale a head, and computed with in 16 bits, as wmma does.
+//
+// Idea: what 8 bits do to the numbers, without 8-bit tensor cores. Each number of e4m3 is one of float16 and of bfloat16,
+// so what is dequantised is exact, and the scales never meet it: those of Q and K are part of the scale of the scores,
+// that of V of the output's normaliser, all in float32. K and V cross the memory in half the bytes; all else costs what
+// it costs in wmma, and the conversion comes on top. fp8, the next rung, feeds the bytes to the tensor cores as they are.
+//
+// Where this project started, such a kernel passed at S = 64 and gave NaN at S = 512: it held the sum of the weights in
+// 8 bits, too, which end at 448. Sums are float32 here. What one scale a head does cost is in the largest number: a
+// single outlier takes the precision of all rows, which is why fp8 has a scale for each 64.
+//
+// A head's largest number must be known before its first is rounded: two steps before the attention, over blocks of
+// ROWS rows. The maxima of the blocks meet in the second, in whatever order.
+//
+// Static bars (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
+// Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile).
+
+#include "fp8.cuh"
+#include "wmma_tile.cuh"
+
+constexpr int ROWS = 64;
+constexpr int QUANTISE_BLOCK = QUANTISE_THREADS<ROWS>;
+
+// max|x| of each block of rows.
+__global__ void __launch_bounds__(QUANTISE_BLOCK)
+    head_maxima(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_DIM]
+                const Element* __restrict__ k,  // [batch, kv_heads, seq_kv, HEAD_DIM]
+                const Element* __restrict__ v,  // [batch, kv_heads, seq_kv, HEAD_DIM]
+                float* __restrict__ q_maxima,   // [batch, heads, blocks of seq_q]
+                float* __restrict__ k_maxima,   // [batch, kv_heads, blocks of seq_kv]
+                float* __restrict__ v_maxima,   // [batch, kv_heads, blocks of seq_kv]
+                int seq_q, int seq_kv, int heads) {
+    const RowBlock<ROWS> block(seq_q, seq_kv, heads);
+    if (block.rows_left() <= 0) {
+        return;
+    }
+    const QuantisePatch<RowOrder::natural> patch(block.of(q, k, v) + block.offset(), block.rows_left());
+    const float largest = block_max<QUANTISE_BLOCK>(patch.largest());
+    if (threadIdx.x == 0) {
+        block.of(q_maxima, k_maxima, v_maxima)[block.number()] = largest;
+    }
+}
+
+// Each head's rows with the scale of its largest maximum.
+__global__ void __launch_bounds__(QUANTISE_BLOCK)
+    quantise_heads(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
+                   const float* __restrict__ q_maxima, const float* __restrict__ k_maxima,
+                   const float* __restrict__ v_maxima, unsigned char* __restrict__ q_bytes,
+                   unsigned char* __restrict__ k_bytes, unsigned char* __restrict__ v_bytes,
+                   float* __restrict__ q_scales,  // [batch, heads]
+                   float* __restrict__ k_scales,  // [batch, kv_heads]
+                   float* __restrict__ v_scales,  // [batch, kv_heads]
+                   int seq_q, int seq_kv, int heads) {
+    const RowBlock<ROWS> block(seq_q, seq_kv, heads);
+    if (block.rows_left() <= 0) {
+        return;
+    }
+    const QuantisePatch<RowOrder::natural> patch(block.of(q, k, v) + block.offset(), block.rows_left());
+    const float* maxima = block.of(q_maxima, k_maxima, v_maxima) + block.head * block.blocks;
+    float largest = 0.0f;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < block.blocks; i += QUANTISE_BLOCK) {
+        largest = fmaxf(largest, maxima[i]);
+    }
+    const float scale = quantisation_scale(block_max<QUANTISE_BLOCK>(largest));
+    patch.store_rows(block.of(q_bytes, k_bytes, v_bytes) + block.offset(), block.rows_left(), scale);
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        block.of(q_scales, k_scales, v_scales)[block.head] = scale;
+    }
+}
+
+// The element that is the e4m3 number; exact in both types.
+__device__ __forceinline__ unsigned element_pair(unsigned short numbers) {
+    const unsigned halves = ptx::cvt_rn_f16x2_e4m3x2(numbers);
+#if DTYPE_BF16
+    return pack_pair(ptx::cvt_f32_f16(halves & 0xffffu), ptx::cvt_f32_f16(halves >> 16));
+#else
+    return halves;
+#endif
+}
+
+// Loads a tile, 8 bytes at a time, and dequantises it. Rows that do not exist become 0: what lies there may be NaN.
+template <int TILE_ROWS>
+__device__ __forceinline__ void load_tile(WmmaElement (&dst_smem)[TILE_ROWS][QKV_PITCH],
+                                          const unsigned char* src,  // [rows_left, HEAD_DIM], global
+                                          int rows_left) {
+#pragma unroll 2
+    for (int e = threadIdx.x * 8; e < TILE_ROWS * HEAD_DIM; e += NUM_THREADS * 8) {
+        const int row = e / HEAD_DIM;
+        uint2 x = make_uint2(0, 0);
+        if (row < rows_left) {
+            x = *reinterpret_cast<const uint2*>(src + e);
+        }
+        *reinterpret_cast<uint4*>(&dst_smem[0][row * QKV_PITCH + e % HEAD_DIM]) =
+            make_uint4(element_pair(x.x & 0xffffu), element_pair(x.x >> 16), element_pair(x.y & 0xffffu),
+                       element_pair(x.y >> 16));
+    }
+}
+
+__global__ void __maxnreg__(MAX_REGISTERS)
+    fp8_simulated_attention(const unsigned char* __restrict__ q_bytes, const unsigned char* __restrict__ k_bytes,
+                            const unsigned char* __restrict__ v_bytes, const float* __restrict__ q_scales,
+                            const float* __restrict__ k_scales, const float* __restrict__ v_scales,
+                            Element* __restrict__ o, int seq_q, int seq_kv, int group, float scale,
+                            float* __restrict__ lse) {
+    extern __shared__ __align__(32) unsigned char smem_bytes[];
+    WmmaShared<1>& smem = *reinterpret_cast<WmmaShared<1>*>(smem_bytes);
+
+    const long long q_head = static_cast<long long>(blockIdx.z) * gridDim.y + blockIdx.y;
+    const long long kv_head = static_cast<long long>(blockIdx.z) * (gridDim.y / group) + blockIdx.y / group;
+    const unsigned char* k_rows = k_bytes + kv_head * seq_kv * HEAD_DIM;
+    const unsigned char* v_rows = v_bytes + kv_head * seq_kv * HEAD_DIM;
+    ScoreScale score_scale(scale);
+    score_scale.log2 = TileScale(q_scales[q_head], k_scales[kv_head], score_scale.log2).slope;
+    const int block_row = q_tile_of_block() * BLOCK_M;
+    const int tiles = tiles_visible(block_row + BLOCK_M - 1, seq_kv, BLOCK_N);
+    HalfRow half_row(block_row, seq_kv);
+
+    load_tile(smem.q, q_bytes + (q_head * seq_q + block_row) * HEAD_DIM, seq_q - block_row);
+    for (int tile = 0; tile < tiles; ++tile) {
+        const int key0 = tile * BLOCK_N;
+        load_tile(smem.stages[0].k, k_rows + key0 * HEAD_DIM, seq_kv - key0);
+        load_tile(smem.stages[0].v, v_rows + key0 * HEAD_DIM, seq_kv - key0);
+        __syncthreads();
+
+        half_row.attend(smem, 0, score_scale);
+        __syncthreads();  // everyone has read this tile: the next may overwrite it
+    }
+    half_row.store(o + q_head * seq_q * HEAD_DIM, lse, seq_q, score_scale, v_scales[kv_head]);
+}

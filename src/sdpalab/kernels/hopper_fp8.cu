@@ -1,0 +1,280 @@
+// hopper_fp8: both products on the e4m3 tensor cores of sm_90a, which multiply twice as fast as those for 16 bits.
+//
+// Idea: what hopper.cu does, TMA into a ring, wgmma from shared memory, softmax and products behind each other, in e4m3.
+// A kernel before this one quantises Q, K and V with a float32 scale for each 128 rows (quantise.cuh); its time counts.
+// For 8 bits wgmma transposes nothing: both operands run along k. So that kernel writes V^T, and its keys in the order in
+// which the accumulators of S, packed as they are, are the left operand of the next product: no weight moves.
+//
+// Each tile's P V starts from 0 and joins O in float32, with the scale of its V and the rescale of the softmax in two
+// factors (accumulate_tile). It costs a second accumulator, and D / 2 multiply-adds a thread where there was a multiply.
+// It buys a scale for each block of V, and sums in the tensor cores that are at most 128 terms long: Hopper's e4m3 units
+// keep fewer bits of a sum than float32 has (wgmma_fp8.cuh).
+//
+// Full and empty mbarriers for K and V of each stage take the place of the block's barrier, and TMA fills what is past
+// the end of a head with zeros, as in hopper.cu.
+//
+// Static bars: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
+// Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory).
+
+#include "head.cuh"
+#include "ring.cuh"
+#include "tile.cuh"
+#include "warpgroup_fp8.cuh"
+
+constexpr int SCALE_ROWS = 128;
+constexpr int WARPGROUP = 128;
+constexpr int CONSUMERS = BLOCK_M / WARPGROUP_M;
+constexpr int WARP_M = 16;
+constexpr int Q_BYTES = WARPGROUP_M * HEAD_DIM;  // of one consumer
+constexpr int O_BYTES = 2 * Q_BYTES;             // which take the place of its Q in the end
+constexpr int WARP_O_BYTES = WARP_M * HEAD_DIM * 2;
+constexpr int TILE_BYTES = BLOCK_N * HEAD_DIM;
+constexpr int STAGE_BYTES = 2 * TILE_BYTES;  // K, then V^T
+constexpr int RING_OFFSET = CONSUMERS * O_BYTES;
+constexpr int BARRIERS_OFFSET = RING_OFFSET + NUM_STAGES * STAGE_BYTES;
+
+// What a block has at launch is what its warpgroups keep and take later, all together. With one consumer two blocks
+// share an SM.
+constexpr int REGISTERS = CONSUMERS == 1 ? 128 : 168;
+constexpr int PRODUCER_REGISTERS = 24;
+constexpr int CONSUMER_REGISTERS = CONSUMERS == 1 ? 232 : 240;
+
+constexpr bool IN_TURN = CONSUMERS > 1;
+constexpr int FIRST_TURN = 1;  // named barrier of consumer 0; barrier 0 is that of __syncthreads
+
+static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
+static_assert(BLOCK_M == 64 || BLOCK_M == 128, "BLOCK_M is 64 or 128");
+static_assert(BLOCK_N == 64 || BLOCK_N == 128, "BLOCK_N is 64 or 128");
+static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
+static_assert(SCALE_ROWS % BLOCK_M == 0 && SCALE_ROWS % BLOCK_N == 0, "a tile has one scale of Q, of K and of V");
+static_assert(HEAD_DIM + BLOCK_N / 2 + BLOCK_N / 8 <= CONSUMER_REGISTERS - 32,
+              "accumulators of O, of a tile's product and of S and the weights leave a consumer registers for the rest");
+static_assert(PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <= (1 + CONSUMERS) * REGISTERS,
+              "setmaxnreg.inc waits for ever for registers that the block does not have");
+
+// Behind the tiles in shared memory. Of each pair, [0] is K's and [1] V's.
+struct Barriers {
+    unsigned long long q_full;
+    unsigned long long full[NUM_STAGES][2];
+    unsigned long long empty[NUM_STAGES][2];
+};
+enum Operand { K, V };
+
+using Position = RingPosition<NUM_STAGES>;
+
+// What a block works on: its rows, counted in one head, and its tiles of keys.
+struct Work {
+    int q_head;  // of all batches
+    int kv_head;
+    int first_row;
+    int tiles;
+    int v_block;  // first block of the head's V
+};
+
+__device__ __forceinline__ Work work_of_block(int seq_q, int seq_kv, int group) {
+    const int q_head = blockIdx.z * gridDim.y + blockIdx.y;
+    const int kv_head = q_head / group;
+    const int first_row = q_tile_of_block() * BLOCK_M;
+    const int tiles = tiles_visible(min(first_row + BLOCK_M, seq_q) - 1, seq_kv, BLOCK_N);
+    return Work{q_head, kv_head, first_row, tiles, kv_head * ceil_div(seq_kv, SCALE_ROWS)};
+}
+
+__device__ __forceinline__ unsigned tile_offset(const Position& at, Operand operand) {
+    return RING_OFFSET + at.stage * STAGE_BYTES + operand * TILE_BYTES;
+}
+
+// Block of SCALE_ROWS keys that a tile lies in.
+__device__ __forceinline__ int scale_block(int tile) {
+    return tile / (SCALE_ROWS / BLOCK_N);
+}
+
+// One thread has TMA load the block's tile of Q, then its tiles of K and V as their places become free.
+__device__ __forceinline__ void produce(const TensorMap& q, const TensorMap& k, const TensorMap& v, const Work& work,
+                                        unsigned smem, Barriers& barriers) {
+    const unsigned q_full = ptx::smem_address(&barriers.q_full);
+    ptx::mbarrier_arrive_expect_tx(q_full, CONSUMERS * Q_BYTES);
+#pragma unroll
+    for (int i = 0; i < CONSUMERS; ++i) {
+        ptx::cp_async_bulk_tensor_3d_load(smem + i * O_BYTES, q, 0, work.first_row + i * WARPGROUP_M, work.q_head,
+                                          q_full);
+    }
+    Position at;
+#pragma unroll 1
+    for (int tile = 0; tile < work.tiles; ++tile) {
+        const unsigned k_full = ptx::smem_address(&barriers.full[at.stage][K]);
+        mbarrier_wait(barriers.empty[at.stage][K], at.parity ^ 1);  // over at once in the first pass
+        ptx::mbarrier_arrive_expect_tx(k_full, TILE_BYTES);
+        ptx::cp_async_bulk_tensor_3d_load(smem + tile_offset(at, K), k, 0, tile * BLOCK_N, work.kv_head, k_full);
+
+        const unsigned v_full = ptx::smem_address(&barriers.full[at.stage][V]);
+        mbarrier_wait(barriers.empty[at.stage][V], at.parity ^ 1);
+        ptx::mbarrier_arrive_expect_tx(v_full, TILE_BYTES);
+        ptx::cp_async_bulk_tensor_3d_load(smem + tile_offset(at, V), v, tile * BLOCK_N % SCALE_ROWS, 0,
+                                          work.v_block + scale_block(tile), v_full);
+        at.advance();
+    }
+}
+
+// One warpgroup's 64 rows, from row first_row on: the output, not yet divided by the sums, and the softmax.
+// scales: of K and V, for each block of the head.
+__device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow (&softmax)[2],
+                                       const ScoreScale& score_scale, float q_scale, const float2* __restrict__ scales,
+                                       const Work& work, unsigned smem, Barriers& barriers, int consumer,
+                                       int first_row, int seq_kv) {
+    const int thread = threadIdx.x % WARPGROUP;
+    const int unmasked = tiles_unmasked(first_row, seq_kv, BLOCK_N);
+    const int row = first_row + thread / 32 * WARP_M + thread % 32 / 4;
+    const int column = 2 * (thread % 4);
+    int keys_left[2] = {visible_keys(row, seq_kv) - column, visible_keys(row + 8, seq_kv) - column};
+    const unsigned long long q = byte_tile_descriptor<HEAD_DIM>(smem + consumer * O_BYTES);
+    const auto k = [&](const Position& at) { return byte_tile_descriptor<HEAD_DIM>(smem + tile_offset(at, K)); };
+    const auto v = [&](const Position& at) { return byte_tile_descriptor<BLOCK_N>(smem + tile_offset(at, V)); };
+    // Once a product has been waited for, its warpgroup has read the tile: one thread says so for all.
+    const auto release = [&](const Position& at, Operand operand) {
+        if (thread == 0) {
+            ptx::mbarrier_arrive(ptx::smem_address(&barriers.empty[at.stage][operand]));
+        }
+    };
+
+    float s_frag[BLOCK_N / 2];
+    float product[HEAD_DIM / 2];
+    unsigned p_frag[BLOCK_N / 8];
+    Position at;
+    float2 scale = scales[0];
+
+    mbarrier_wait(barriers.q_full, 0);
+    mbarrier_wait(barriers.full[at.stage][K], at.parity);
+    ptx::wgmma_fence();
+    issue_raw_scores(s_frag, q, k(at));
+    ptx::wgmma_wait_group<0>();
+    hold(s_frag);
+    release(at, K);
+    weigh_raw(s_frag, softmax, score_scale, TileScale(q_scale, scale.x, score_scale.log2), 0 >= unmasked, keys_left);
+    pack_raw_weights(p_frag, s_frag);
+    mbarrier_wait(barriers.full[at.stage][V], at.parity);
+
+#pragma unroll 1
+    for (int tile = 1; tile < work.tiles; ++tile) {
+        const Position before = at;
+        const float v_scale = scale.y;
+        scale = scales[scale_block(tile)];
+        at.advance();
+        keys_left[0] -= BLOCK_N;
+        keys_left[1] -= BLOCK_N;
+        mbarrier_wait(barriers.full[at.stage][K], at.parity);
+        if (IN_TURN && (tile > 1 || consumer > 0)) {
+            ptx::bar_sync(FIRST_TURN + consumer, 2 * WARPGROUP);
+        }
+        ptx::wgmma_fence();
+        issue_raw_scores(s_frag, q, k(at));
+        issue_tile_product(product, p_frag, v(before));
+        if (IN_TURN && (tile + 1 < work.tiles || consumer + 1 < CONSUMERS)) {
+            ptx::bar_arrive(FIRST_TURN + (consumer + 1) % CONSUMERS, 2 * WARPGROUP);
+        }
+
+        ptx::wgmma_wait_group<1>();
+        hold(s_frag);
+        release(at, K);
+        const TileScale tile_scale(q_scale, scale.x, score_scale.log2);
+        const float2 rescale = weigh_raw(s_frag, softmax, score_scale, tile_scale, tile >= unmasked, keys_left);
+        hold(s_frag);
+        // V is not needed yet. But without a branch here ptxas moves the next wait up to the last one, and the weights
+        // are computed after the product instead of beside it.
+        mbarrier_wait(barriers.full[at.stage][V], at.parity);
+
+        ptx::wgmma_wait_group<0>();
+        hold(product);
+        hold(p_frag);
+        release(before, V);
+        pack_raw_weights(p_frag, s_frag);
+        accumulate_tile(o_frag, product, v_scale, rescale);
+    }
+    ptx::wgmma_fence();
+    issue_tile_product(product, p_frag, v(at));
+    ptx::wgmma_wait_group<0>();
+    hold(product);
+    accumulate_tile(o_frag, product, scale.y, make_float2(1.0f, 1.0f));
+}
+
+// Stores a warp's 16 rows, from row `row` of the head on. o_smem: a place for them, which all products of its warpgroup
+// have read.
+__device__ __forceinline__ void store(const TensorMap& o, const float (&o_frag)[HEAD_DIM / 2],
+                                      const SoftmaxRow (&softmax)[2], float* lse, float scale_log2, unsigned o_smem,
+                                      int q_head, int row, int seq_q, int lane) {
+    float factors[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float row_sum = quad_sum(softmax[half].sum);
+        factors[half] = softmax_normaliser(row_sum);
+        const int lse_row = row + lane / 4 + 8 * half;
+        if (lse != nullptr && lane % 4 == 0 && lse_row < seq_q) {
+            lse_of_block(lse, seq_q)[lse_row] = log_sum_exp(softmax[half].max, row_sum * WEIGHT_UNIT, scale_log2);
+        }
+    }
+    const unsigned lane_smem = o_smem + row_block_offset<PANEL_COLUMNS>(lane);
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM / 16; ++d) {
+        unsigned pairs[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int at = 8 * d + 2 * i;
+            pairs[i] = pack_pair(o_frag[at] * factors[i % 2], o_frag[at + 1] * factors[i % 2]);
+        }
+        constexpr int BLOCKS = PANEL_COLUMNS / 16;
+        ptx::stmatrix_x4(block_address<PANEL_COLUMNS>(lane_smem, d / BLOCKS, d % BLOCKS), pairs);
+    }
+    ptx::fence_proxy_async_shared_cta();
+    __syncwarp();
+    if (lane == 0) {
+        ptx::cp_async_bulk_tensor_4d_store(o, 0, row, 0, q_head, o_smem);
+        ptx::cp_async_bulk_commit_group();
+        ptx::cp_async_bulk_wait_group_read<0>();  // the block's shared memory lasts until then
+    }
+}
+
+// Maps of bytes: q [heads, seq_q, HEAD_DIM] with boxes [1, 64, HEAD_DIM], k [K/V heads, seq_kv, HEAD_DIM] with boxes
+// [1, BLOCK_N, HEAD_DIM], v [blocks of the K/V heads, HEAD_DIM, SCALE_ROWS] with boxes [1, HEAD_DIM, BLOCK_N]; and of o
+// [heads, panels, seq_q, 64] with boxes [1, panels, 16, 64], panels of 64 columns. Heads are those of all batches, and
+// scales those of quantise_blocks<SCALE_ROWS>. grid = (tiles of query rows, query heads, batch); lse as in head.cuh.
+__global__ void __maxnreg__(REGISTERS)
+    hopper_fp8_attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
+                         const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o,
+                         const float* __restrict__ q_scales, const float2* __restrict__ kv_scales, int seq_q,
+                         int seq_kv, int group, float scale, float* __restrict__ lse) {
+    extern __shared__ __align__(1024) unsigned char smem_bytes[];  // Q or O, [NUM_STAGES][K, V^T], barriers
+    Barriers& barriers = *reinterpret_cast<Barriers*>(smem_bytes + BARRIERS_OFFSET);
+    const unsigned smem = ptx::smem_address(smem_bytes);
+    const Work work = work_of_block(seq_q, seq_kv, group);
+
+    if (threadIdx.x == 0) {
+        ptx::mbarrier_init(ptx::smem_address(&barriers.q_full), 1);
+#pragma unroll
+        for (int i = 0; i < 2 * NUM_STAGES; ++i) {
+            ptx::mbarrier_init(ptx::smem_address(&barriers.full[i / 2][i % 2]), 1);
+            ptx::mbarrier_init(ptx::smem_address(&barriers.empty[i / 2][i % 2]), CONSUMERS);
+        }
+        ptx::fence_mbarrier_init_release_cluster();
+    }
+    __syncthreads();
+
+    if (threadIdx.x < WARPGROUP) {
+        ptx::setmaxnreg_dec<PRODUCER_REGISTERS>();
+        if (threadIdx.x == 0) {
+            produce(q, k, v, work, smem, barriers);
+        }
+        return;
+    }
+    ptx::setmaxnreg_inc<CONSUMER_REGISTERS>();
+    const int consumer = threadIdx.x / WARPGROUP - 1;
+    const int warp = threadIdx.x / 32 % (WARPGROUP / 32);
+    const int lane = threadIdx.x % 32;
+    const int first_row = work.first_row + consumer * WARPGROUP_M;
+    const ScoreScale score_scale(scale);
+    const long long q_block = static_cast<long long>(work.q_head) * ceil_div(seq_q, SCALE_ROWS) + work.first_row / SCALE_ROWS;
+    float o_frag[HEAD_DIM / 2] = {};
+    SoftmaxRow softmax[2];
+    attend(o_frag, softmax, score_scale, q_scales[q_block], kv_scales + work.v_block, work, smem, barriers, consumer,
+           first_row, seq_kv);
+    store(o, o_frag, softmax, lse, score_scale.log2, smem + consumer * O_BYTES + warp * WARP_O_BYTES, work.q_head,
+          first_row + warp * WARP_M, seq_q, lane);
+}

@@ -1,0 +1,129 @@
+// A tile of attention by one warp: 16 rows of Q, with both products on mma.sync and the weights between them in
+// registers, where the accumulator layout of S = Q K^T is the operand layout of O += P V.
+//
+// A lane holds parts of rows lane / 4 and lane / 4 + 8, each of which has a SoftmaxRow; element i of an accumulator
+// frag[n] is column 8n + 2 (lane % 4) + i % 2 of row lane / 4 + 8 (i / 2). Tiles in shared memory are as tile.cuh has
+// them, and an address is that at which the lane points ldmatrix. KEYS is the number of keys of a tile.
+#pragma once
+
+#include "softmax.cuh"
+#include "tile.cuh"
+
+constexpr int WARP_M = 16;
+
+// q_smem: row_block_offset in the warp's rows of Q.
+__device__ __forceinline__ void load_q(unsigned (&q_frag)[HEAD_DIM / 16][4], unsigned q_smem,
+                                       const ScoreScale& score_scale) {
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM / 16; ++d) {
+        ptx::ldmatrix_x4(q_frag[d], block_address<HEAD_DIM>(q_smem, 0, d));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            q_frag[d][i] = score_scale.apply_sign(q_frag[d][i]);
+        }
+    }
+}
+
+// S[16, KEYS] = Q K^T. k_smem: col_block_offset in the tile of K.
+template <int KEYS>
+__device__ __forceinline__ void multiply_scores(float (&s_frag)[KEYS / 8][4],
+                                                const unsigned (&q_frag)[HEAD_DIM / 16][4], unsigned k_smem) {
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            s_frag[n][i] = 0.0f;
+        }
+    }
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM / 16; ++d) {
+#pragma unroll
+        for (int n = 0; n < KEYS / 16; ++n) {
+            unsigned k_frag[4];
+            ptx::ldmatrix_x4(k_frag, block_address<HEAD_DIM>(k_smem, n, d));
+            mma_m16n8k16(s_frag[2 * n], q_frag[d], k_frag[0], k_frag[1]);
+            mma_m16n8k16(s_frag[2 * n + 1], q_frag[d], k_frag[2], k_frag[3]);
+        }
+    }
+}
+
+// keys_left: that either row sees, from this lane's first column on.
+template <int KEYS>
+__device__ __forceinline__ void mask_scores(float (&s_frag)[KEYS / 8][4], const int (&keys_left)[2]) {
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            s_frag[n][i] = 8 * n + i % 2 < keys_left[i / 2] ? s_frag[n][i] : NEGATIVE_INFINITY;
+        }
+    }
+}
+
+// Takes the tile's maximum into the softmax, and rescales what was accumulated.
+template <int KEYS>
+__device__ __forceinline__ void advance_softmax(SoftmaxRow (&softmax)[2], float (&o_frag)[HEAD_DIM / 8][4],
+                                                const float (&s_frag)[KEYS / 8][4], float scale_log2) {
+    float tile_max[2] = {NEGATIVE_INFINITY, NEGATIVE_INFINITY};
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            tile_max[i / 2] = fmaxf(tile_max[i / 2], s_frag[n][i]);
+        }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float rescale = softmax[half].advance(quad_max(tile_max[half]), scale_log2);
+#pragma unroll
+        for (int d = 0; d < HEAD_DIM / 8; ++d) {
+            o_frag[d][2 * half] *= rescale;
+            o_frag[d][2 * half + 1] *= rescale;
+        }
+    }
+}
+
+// O[16, HEAD_DIM] += P V, the weights made and summed 16 keys at a time. v_smem: row_block_offset in the tile of V.
+template <int KEYS>
+__device__ __forceinline__ void add_output(float (&o_frag)[HEAD_DIM / 8][4], SoftmaxRow (&softmax)[2],
+                                           const float (&s_frag)[KEYS / 8][4], unsigned v_smem, float scale_log2) {
+#pragma unroll
+    for (int n = 0; n < KEYS / 16; ++n) {
+        unsigned p_frag[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int half = i % 2;
+            const float(&s)[4] = s_frag[2 * n + i / 2];
+            const float p0 = softmax_weight(s[2 * half], softmax[half].max, scale_log2);
+            const float p1 = softmax_weight(s[2 * half + 1], softmax[half].max, scale_log2);
+            softmax[half].sum += p0 + p1;
+            p_frag[i] = pack_pair(p0, p1);
+        }
+#pragma unroll
+        for (int d = 0; d < HEAD_DIM / 16; ++d) {
+            unsigned v_frag[4];
+            ptx::ldmatrix_x4_trans(v_frag, block_address<HEAD_DIM>(v_smem, n, d));
+            mma_m16n8k16(o_frag[2 * d], p_frag, v_frag[0], v_frag[1]);
+            mma_m16n8k16(o_frag[2 * d + 1], p_frag, v_frag[2], v_frag[3]);
+        }
+    }
+}
+
+// Normalises the rows and packs them for store_warp_tile(). Their log-sum-exp goes to lse, [rows_left], from the warp's
+// first row on, if that is not null.
+__device__ __forceinline__ void finish_rows(unsigned (&o_pairs)[HEAD_DIM / 8][2], const float (&o_frag)[HEAD_DIM / 8][4],
+                                            const SoftmaxRow (&softmax)[2], float* lse, int rows_left,
+                                            float scale_log2, int lane) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float row_sum = quad_sum(softmax[half].sum);
+        const float factor = softmax_normaliser(row_sum);
+        const int row = lane / 4 + 8 * half;
+        if (lse != nullptr && lane % 4 == 0 && row < rows_left) {
+            lse[row] = log_sum_exp(softmax[half].max, row_sum, scale_log2);
+        }
+#pragma unroll
+        for (int d = 0; d < HEAD_DIM / 8; ++d) {
+            o_pairs[d][half] = pack_pair(o_frag[d][2 * half] * factor, o_frag[d][2 * half + 1] * factor);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+// wgmma with e4m3 elements and FP32 accumulators, beside wgmma.cuh, whose sections and notes hold here too.
+//
+// Operands in shared memory run along k, both of them: for elements of 8 bits wgmma transposes nothing. They are tiles
+// [rows, 64 or 128] of bytes as TMA leaves them, with the swizzle that is as wide as a row.
+//
+// NOTES: the accumulators are FP32 in the manual. Zhang et al. (SageAttention2, 2024) find 13 bits of fraction in what
+// the e4m3 units of Ada and Hopper keep of a sum, and cut the rest off. A long sum is better made of short ones.
+#pragma once
+
+#include "wgmma.cuh"
+
+namespace ptx {
+
+// d[64, N] = a[64, 32] * b[N, 32]^T, plus d if it ACCUMULATES; both operands are in shared memory.
+#define WGMMA_E4M3_SS(N, ACCUMULATORS, A, B, ADDS)                                                                  \
+    template <bool ACCUMULATES>                                                                                     \
+    __device__ __forceinline__ void wgmma_mma_async_e4m3_ss(float (&d)[ACCUMULATORS], unsigned long long a,         \
+                                                            unsigned long long b) {                                 \
+        asm volatile("{ .reg .pred adds;\nsetp.ne.b32 adds, " ADDS ", 0;\n"                                         \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" WGMMA_NAMES_##ACCUMULATORS "}, " A \
+                     ", " B ", adds, 1, 1; }"                                                                       \
+                     : WGMMA_D##ACCUMULATORS                                                                        \
+                     : "l"(a), "l"(b), "n"(static_cast<int>(ACCUMULATES))                                           \
+                     : "memory");                                                                                   \
+    }
+WGMMA_E4M3_SS(64, 32, "%32", "%33", "%34")
+WGMMA_E4M3_SS(128, 64, "%64", "%65", "%66")
+
+// The same with a in registers, four elements each: rows lane / 4 and lane / 4 + 8 at k = 4 (lane % 4), then both at 16
+// more, as for mma_m16n8k32_e4m3.
+#define WGMMA_E4M3_RS(N, ACCUMULATORS, A, B, ADDS)                                                                     \
+    template <bool ACCUMULATES>                                                                                        \
+    __device__ __forceinline__ void wgmma_mma_async_e4m3_rs(float (&d)[ACCUMULATORS], const unsigned* a,               \
+                                                            unsigned long long b) {                                    \
+        asm volatile("{ .reg .pred adds;\nsetp.ne.b32 adds, " ADDS ", 0;\n"                                            \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" WGMMA_NAMES_##ACCUMULATORS "}, {" A  \
+                     "}, " B ", adds, 1, 1; }"                                                                         \
+                     : WGMMA_D##ACCUMULATORS                                                                           \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(static_cast<int>(ACCUMULATES))          \
+                     : "memory");                                                                                      \
+    }
+WGMMA_E4M3_RS(64, 32, "%32, %33, %34, %35", "%36", "%37")
+WGMMA_E4M3_RS(128, 64, "%64, %65, %66, %67", "%68", "%69")
+
+#undef WGMMA_E4M3_SS
+#undef WGMMA_E4M3_RS
+
+}  // namespace ptx
+
+// "Matrix Descriptor Format" of a swizzled tile [rows, COLUMNS] of bytes at smem, aligned to eight rows. The leading
+// offset is not used: a row is no longer than the swizzle is wide.
+template <int COLUMNS>
+__device__ __forceinline__ unsigned long long byte_tile_descriptor(unsigned smem) {
+    static_assert(COLUMNS == 64 || COLUMNS == 128, "a row is as long as a swizzle is wide");
+    constexpr unsigned long long MODE = COLUMNS == 128 ? 1 : 2;
+    constexpr unsigned long long LAYOUT = MODE << 62 | (8ull * COLUMNS / 16) << 32 | 1ull << 16;
+    return LAYOUT | (smem & 0x3ffff) >> 4;
+}
+
+// What to add to a descriptor for the part from column 32 * step on; all rows.
+__device__ __forceinline__ constexpr unsigned long long byte_column_step(int step) {
+    return step * 32 / 16;
+}
