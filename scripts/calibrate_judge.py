@@ -5,7 +5,8 @@
 Every implementation of ``tests/judge/implementations.py``, and every shipped kernel and the tests' Triton kernel on the
 simulator, computes problems of many shapes with every kind of inputs, in both dtypes, with and without the causal mask.
 No correct one may be rejected: exit 1 if one is, or if there are fewer than 20 of them or 1,000 runs. The record says
-how near each came to each limit (error / limit, 1 is the limit), and how far beyond it the worse arithmetic is.
+how near each came to each limit (error / limit, 1 is the limit), and how far beyond it the worse arithmetic is. Kernels
+that write the log-sum-exp of their rows are asked for it, and held to its limits, too.
 
 By default it goes to ``evidence/campaigns/calibration-<commit>.json``.
 """
@@ -82,14 +83,31 @@ def _variants() -> list[tuple[str, bool]]:
     return [(dtype, causal) for dtype in ("float16", "bfloat16") for causal in (False, True)]
 
 
-def simulated(kernel: Kernel) -> Implementation:
+@dataclass(frozen=True)
+class Simulated:
     """A kernel that the lab builds, on the simulator."""
-    executor = SimulatedExecutor(kernel.default_arch, checks=())
 
-    def compute(problem: Problem, inputs: Inputs) -> Any:
-        return executor.run(kernel.launch_plan(problem), vars(inputs)).outputs["o"]
+    kernel: Kernel
+    overflows: tuple[str, ...] = ()
 
-    return Implementation(f"{kernel.name}, simulated", compute, kernel.numerics)
+    @property
+    def name(self) -> str:
+        """What it is called in the record."""
+        return f"{self.kernel.name}, simulated"
+
+    @property
+    def numerics(self) -> Numerics:
+        """What the kernel declares."""
+        return self.kernel.numerics
+
+    def outputs(self, problem: Problem, inputs: Inputs) -> tuple[Any, Any]:
+        """The output, and the log-sum-exp if it writes one."""
+        plan = self.kernel.launch_plan(problem, lse=self.kernel.lse)
+        made = SimulatedExecutor(self.kernel.default_arch, checks=()).run(plan, vars(inputs)).outputs
+        return made["o"], made.get("lse")
+
+
+Subject = Implementation | Simulated
 
 
 @dataclass
@@ -110,6 +128,8 @@ class Tally:
         self.passed += judged.status is Status.PASSED
         self.exact += judged.errors.exact
         ratios = {name: getattr(judged.errors, name) / getattr(judged.limits, name) for name in LIMITED}
+        if judged.errors.lse is not None:
+            ratios["lse"] = judged.errors.lse.error / judged.errors.lse.limit
         for name, ratio in ratios.items():
             if ratio >= self.largest.get(name, {"ratio": 0.0})["ratio"]:
                 self.largest[name] = {"ratio": round(ratio, 4), "where": where}
@@ -127,7 +147,7 @@ class Calibration:
     worse: dict[str, Tally] = field(default_factory=dict)
     alarms: list[dict[str, str]] = field(default_factory=list)
 
-    def hold(self, subjects: Sequence[Implementation], cases: Iterator[tuple[Problem, str, int]]) -> None:
+    def hold(self, subjects: Sequence[Subject], cases: Iterator[tuple[Problem, str, int]]) -> None:
         """Every correct implementation on every case."""
         for problem, kind, seed in cases:
             where = f"{problem.label} {kind} seed {seed}"
@@ -155,9 +175,12 @@ class Calibration:
                     self.worse.setdefault(subject.name, Tally()).add(judged, where)
 
 
-def _judged(subject: Implementation, problem: Problem, inputs: Inputs, numerics: Numerics | None = None) -> Judged:
-    out = subject.compute(problem, inputs)
-    return judge_output(problem, inputs, out, numerics or subject.numerics)
+def _judged(subject: Subject, problem: Problem, inputs: Inputs, numerics: Numerics | None = None) -> Judged:
+    if isinstance(subject, Simulated):
+        out, lse = subject.outputs(problem, inputs)
+    else:
+        out, lse = subject.compute(problem, inputs), None
+    return judge_output(problem, inputs, out, numerics or subject.numerics, lse)
 
 
 def _rows(tallies: dict[str, Tally]) -> list[dict[str, Any]]:
@@ -168,9 +191,10 @@ def _rows(tallies: dict[str, Tally]) -> list[dict[str, Any]]:
 
 
 def _print(title: str, tallies: dict[str, Tally]) -> None:
-    print(f"{title:38} {'runs':>5} {'passed':>6} " + " ".join(f"{name:>16}" for name in LIMITED))
+    rules = (*LIMITED, "lse")
+    print(f"{title:38} {'runs':>5} {'passed':>6} " + " ".join(f"{name:>16}" for name in rules))
     for name, tally in tallies.items():
-        ratios = " ".join(f"{tally.largest[rule]['ratio']:16.3f}" for rule in LIMITED)
+        ratios = " ".join(f"{tally.largest[rule]['ratio']:16.3f}" if rule in tally.largest else "" for rule in rules)
         print(f"{name:38} {tally.runs:5} {tally.passed:6} {ratios}")
 
 
@@ -195,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             dtype for dtype in ("float16", "bfloat16") if not kernel.reject_reason(SIMULATED[0].with_(dtype=dtype))
         ]
         cases = ((p.with_(dtype=dtype), kind, 0) for p in SIMULATED for dtype in dtypes for kind in INPUT_KINDS)
-        found.hold([simulated(kernel)], cases)
+        found.hold([Simulated(kernel)], cases)
     found.hold_worse(worse_inputs())
     runs = sum(tally.runs for tally in found.correct.values())
     record = ran.record(

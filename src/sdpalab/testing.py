@@ -35,7 +35,7 @@ MOST_REASONS = 5
 """Failed cases whose reasons are told; of the others, the names."""
 OPTIONS = {
     "level": ("quick", "how much assert_attention judges: quick or full"),
-    "device": ("auto", "what attention is judged on: auto, sim or cpu"),
+    "device": ("auto", "what attention is judged on: auto, sim, cpu or gpu"),
 }
 
 
@@ -125,6 +125,7 @@ def _told(verdict: Verdict, kept: _FailedArrays) -> str:
     """The message of a failed assertion."""
     from sdpalab.judge.diagnosis import Failure, diagnose
     from sdpalab.judge.error_map import error_map
+    from sdpalab.judge.rule import broken_rules
 
     failed = [case for case in verdict.cases if not case.passed]
     passed = len(verdict.cases) - len(failed)
@@ -137,7 +138,9 @@ def _told(verdict: Verdict, kept: _FailedArrays) -> str:
         lines.append(f"and {len(failed) - MOST_REASONS} more: {', '.join(case.name for case in failed[MOST_REASONS:])}")
     wrong: list[Failure] = []
     for case in failed:
-        if case.status in (Status.INCORRECT, Status.NOT_FINITE) and case.errors and case.limits:
+        if case.status not in (Status.INCORRECT, Status.NOT_FINITE) or not case.errors or not case.limits:
+            continue
+        if broken_rules(case.errors, case.limits):  # otherwise the output is right, and its log-sum-exp is not
             inputs, out = kept.of(case)
             if not wrong:
                 shown = error_map(case.problem, inputs, out, case.errors, case.limits)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sdpalab.kernels.kernel import Config, CudaKernel
 from sdpalab.kernels.plan import Launch
 from sdpalab.problem import Problem
@@ -12,7 +14,7 @@ SOURCE = r"""
 
 // One thread a query row: two passes over the keys, everything in float32.
 extern "C" __global__ void one_row(__half* q, const __half* k, const __half* v, __half* o, int rows, int keys,
-                                   float scale)
+                                   float scale, float* lse)
 {
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
@@ -33,6 +35,7 @@ extern "C" __global__ void one_row(__half* q, const __half* k, const __half* v, 
         for (int d = 0; d < HEAD_DIM; ++d) out[d] += p * __half2float(v[j * HEAD_DIM + d]);
     }
     for (int d = 0; d < HEAD_DIM; ++d) o[row * HEAD_DIM + d] = __float2half_rn(out[d] / total * GAIN);
+    if (lse != nullptr) lse[row] = largest + logf(total);
 }
 """
 
@@ -46,15 +49,21 @@ def one_head_of_32(problem: Problem) -> str | None:
 
 def plan(problem: Problem, config: Config) -> Launch:
     """One launch, one warp a block."""
-    arguments = ("q", "k", "v", "o", problem.seq_q, problem.seq_kv, problem.scale)
+    arguments = ("q", "k", "v", "o", problem.seq_q, problem.seq_kv, problem.scale, "lse")
     return Launch(((problem.seq_q + 31) // 32, 1, 1), (32, 1, 1), arguments)
+
+
+def plan_without_lse(problem: Problem, config: Config) -> Launch:
+    """The same for who never asks for the log-sum-exp."""
+    made = plan(problem, config)
+    return replace(made, args=(*made.args[:-1], 0))
 
 
 def variant(old: str = "", new: str = "") -> CudaKernel:
     """The kernel with one piece of its source replaced."""
     assert SOURCE.count(old) == 1 or not old
     source = SOURCE.replace(old, new) if old else SOURCE
-    return CudaKernel("one_row", source, "one_row", plan, [{"GAIN": 1}], one_head_of_32)
+    return CudaKernel("one_row", source, "one_row", plan, [{"GAIN": 1}], one_head_of_32, lse=True)
 
 
 right = variant()
@@ -62,4 +71,18 @@ last_row_missing = variant("if (row >= rows)", "if (row >= rows - 1)")
 reads_past_the_end = variant("float largest = -CUDART_INF_F;", "float largest = __half2float(k[keys * HEAD_DIM]);")
 writes_q = variant("if (row >= rows) return;", "if (row >= rows) return;\n    q[row * HEAD_DIM] = __float2half(0.0f);")
 drops_a_key = variant("float total = 0.0f,", "--keys;\n    float total = 0.0f,")
+no_lse = replace(right, lse=False, plan=plan_without_lse)
+lse_to_base_2 = variant("logf(total)", "log2f(total)")
+lse_of_the_last_row_missing = variant("if (lse != nullptr)", "if (lse != nullptr && row < rows - 1)")
+lse_past_the_end = variant("lse[row] =", "lse[rows + row] =")
+lse_unasked = variant("if (lse != nullptr) lse", "lse")
+output_depends_on_lse = variant("/ total * GAIN", "/ total * (lse ? GAIN : 1.001f)")
 does_not_compile = variant("float largest = -CUDART_INF_F;", "float largest = -CUDART_INF_F")
+
+
+def wide_plan(problem: Problem, config: Config) -> Launch:
+    """More threads than a block can have."""
+    return replace(plan(problem, config), block=(2048, 1, 1))
+
+
+too_many_threads = replace(right, plan=wide_plan)

@@ -29,11 +29,12 @@ def run(
 ) -> RunResult:
     """One simulated run on inputs of ``kind``; with ``less_smem`` bytes less shared memory than the plan asks for.
 
-    ``options`` are the executor's, such as ``schedule="reverse"``; the architecture is the kernel's default.
+    ``options`` are the executor's, such as ``schedule="reverse"``; the architecture is the kernel's default. A kernel
+    that writes the log-sum-exp is asked for it.
     """
     options.setdefault("arch", kernel.default_arch)
     inputs = make_inputs(problem, kind)
-    plan = kernel.launch_plan(problem, config)
+    plan = kernel.launch_plan(problem, config, lse=kernel.lse)
     steps = tuple(
         replace(step, dynamic_smem=step.dynamic_smem - less_smem)
         if isinstance(step, Launch) and step.dynamic_smem
@@ -49,7 +50,7 @@ def judged(
     """What the judge makes of a run of :func:`run` on the same inputs."""
     reply = {"hazards": list(result.hazards), "hazard_count": len(result.hazards), "changed": result.changed_inputs}
     about = {"numerics": asdict(kernel.numerics), "device": result.device, "config": str(config)}
-    outputs = {"first": result.outputs["o"], "second": result.outputs["o"]}
+    outputs = {**result.outputs, "first": result.outputs["o"], "second": result.outputs["o"]}
     return evaluate(problem, make_inputs(problem, kind), about, reply, outputs)
 
 

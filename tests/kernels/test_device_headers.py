@@ -141,24 +141,29 @@ def test_ldmatrix_addresses_move_by_blocks(cols: int) -> None:
     assert np.array_equal(moved, direct)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 17, 31, 32])
-def test_a_tile_is_copied_whole_and_its_end_is_zeros(rows: int) -> None:
+@pytest.mark.parametrize(
+    ("threads", "cols"),
+    [(128, 64), (32, 32), (32, 64), (32, 128)],  # passes of 16, 8, 4 and 2 rows
+)
+@pytest.mark.parametrize("rows", [0, 17, 32])
+def test_a_tile_is_copied_whole_and_its_end_is_zeros(threads: int, cols: int, rows: int) -> None:
     source = """
         #include "tile.cuh"
         __global__ void probe(const Element* in, uint4* out, int rows) {
             extern __shared__ __align__(1024) unsigned char smem[];
-            const TileCopy<32, 64, 128> copy(threadIdx.x);
+            const TileCopy<32, HEAD_DIM, THREADS> copy(threadIdx.x);
             copy.start(ptx::smem_address(smem) + copy.smem_offset, in + copy.global_offset, rows - copy.row);
             ptx::cp_async_commit_group();
             ptx::cp_async_wait_group<0>();
             __syncthreads();
-            for (int i = threadIdx.x; i < 32 * 8; i += 128) {
-                out[i] = *reinterpret_cast<const uint4*>(smem + swizzled_offset<64>(i / 8, i % 8));
+            constexpr int CHUNKS = HEAD_DIM / 8;
+            for (int i = threadIdx.x; i < 32 * CHUNKS; i += THREADS) {
+                out[i] = *reinterpret_cast<const uint4*>(smem + swizzled_offset<HEAD_DIM>(i / CHUNKS, i % CHUNKS));
             }
         }"""
-    given = np.arange(1, 1 + max(rows, 1) * 64, dtype=np.uint16).reshape(-1, 64)  # ends at the last row: no read beyond
-    out = np.full((32, 64), 0xFFFF, np.uint16)
-    _launch(source, 128, [given, out, rows], dynamic_smem=32 * 64 * 2)
+    given = np.arange(1, 1 + max(rows, 1) * cols, dtype=np.uint16).reshape(-1, cols)  # ends at the last row
+    out = np.full((32, cols), 0xFFFF, np.uint16)
+    _launch(source, threads, [given, out, rows], dynamic_smem=32 * cols * 2, HEAD_DIM=cols, THREADS=threads)
     assert np.array_equal(out[:rows], given[:rows])
     assert not out[rows:].any()
 

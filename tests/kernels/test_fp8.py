@@ -108,10 +108,8 @@ def test_no_scale_is_too_large_or_too_small(scale: float) -> None:
     result = SimulatedExecutor().run(FP8.launch_plan(problem), {"q": q, "k": k, "v": v})
     assert not result.hazards
     rows = v[0, 0].astype(np.float64)
-    if abs(scale) > 1e-40:
-        expected = rows[chosen]
-    else:
-        expected = np.cumsum(rows, axis=0)[:64] / np.arange(1, 65)[:, None]  # all visible keys weigh the same
+    means = np.cumsum(rows, axis=0)[:64] / np.arange(1, 65)[:, None]  # all visible keys weigh the same
+    expected = means if abs(scale) < 1e-40 else rows[chosen]
     np.testing.assert_allclose(result.outputs["o"][0, 0], expected, rtol=2e-3, atol=1e-3)
 
 
@@ -167,21 +165,36 @@ def _edited(header: str, old: str, new: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "old", "new"),
+    ("kind", "header", "old", "new"),
     [
-        ("quantise.cuh", "const QuantisePatch<RowOrder::mma> patch", "const QuantisePatch<RowOrder::natural> patch"),
-        ("quantise.cuh", "if (row(i) < rows_left) {\n                chunk", "if (true) {\n                chunk"),
-        ("fp8.cuh", "offset = fmaf(tile_max - row.max, scale_log2, WEIGHT_EXPONENT)", "offset = WEIGHT_EXPONENT"),
-        ("fp8.cuh", "const float tile_max = raw_max * tile.unit;", "const float tile_max = raw_max;"),
+        (
+            "normal",
+            "quantise.cuh",
+            "const QuantisePatch<RowOrder::mma> patch",
+            "const QuantisePatch<RowOrder::natural> patch",
+        ),
+        (
+            "normal",
+            "quantise.cuh",
+            "if (row(i) < rows_left) {\n                chunk",
+            "if (true) {\n                chunk",
+        ),
+        (
+            "reverse_ramp",
+            "fp8.cuh",
+            "offset = fmaf(tile_max - row.max, scale_log2, WEIGHT_EXPONENT)",
+            "offset = WEIGHT_EXPONENT",
+        ),
+        ("ramp", "fp8.cuh", "const float tile_max = raw_max * tile.unit;", "const float tile_max = raw_max;"),
     ],
-    ids=["keys in their own order", "rows past the end of V", "no maximum but the tile's", "raw maxima"],
+    ids=["keys in their own order", "rows past the end", "no maximum but the tile's", "raw maxima"],
 )
-def test_what_the_numbers_rest_on(header: str, old: str, new: str, tmp_path: Path) -> None:
+def test_what_the_numbers_rest_on(kind: str, header: str, old: str, new: str, tmp_path: Path) -> None:
     assert isinstance(FP8.source, Path)
     problem = Problem(1, 2, 70, 32, seq_kv=150)
-    inputs = make_inputs(problem, "ramp")
+    inputs = make_inputs(problem, kind)
     for array in (inputs.k, inputs.v):
-        array[:, 1] *= 100  # so that the next head's rows are none of this one's
+        array[:, 1] = np.nan
     (tmp_path / "fp8.cu").write_text(FP8.source.read_text())
     for path in INCLUDE_DIR.glob("*.cuh"):
         (tmp_path / path.name).write_text(path.read_text())
@@ -206,7 +219,7 @@ def test_the_algorithm_is_in_the_ptx(head_dim: int) -> None:
     assert ptx.count("ex2.approx.ftz.f32") == SCALE_ROWS // 2 + 2
     assert ptx.count("ld.global.nc.v2.f32") == 2  # scales of a tile, a tile ahead
     assert ptx.count("st.global.v4") == head_dim // 16
-    assert not re.search(r"\b(ld|st)\.local|\bcall\b|\bdiv\.|shfl\.sync\.idx", ptx)
+    assert not re.search(r"\b(ld|st)\.local|\bcall\b|\bdiv\.\w+\.f|shfl\.sync\.idx", ptx)
 
 
 @pytest.mark.parametrize(("arch", "opcode"), [("sm_89", "QMMA.16832.F32.E4M3.E4M3"), ("sm_120", "QMMA.16832")])
@@ -245,7 +258,7 @@ def test_static_gate(config: Config, head_dim: int) -> None:
         assert head_dim == 32, reason
 
 
-@pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_103", "sm_120"])
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_no_architecture_spills(arch: str, head_dim: int) -> None:
     assert_gate(FP8, Problem(1, 8, 512, head_dim, causal=True), arch=arch)

@@ -9,6 +9,7 @@ from sdpalab.kernels.plan import Launch
 from sdpalab.kernels.registry import get
 from sdpalab.measure import gpu_named
 from sdpalab.measure.counted import arch_on, count
+from sdpalab.measure.speed_of_light import Gpu
 from sdpalab.problem import Problem
 
 PROBLEM = Problem(1, 2, 128, 64)
@@ -37,6 +38,17 @@ def test_the_loop_of_flash_takes_fewer_issue_slots_than_tensor_time_and_that_of_
     assert flash is not None
     assert 0.1 < flash < 1.0
     assert count(get("wmma"), PROBLEM, "sm_89").main.loop_issue_share(l4) is None
+
+
+def test_from_cold_inputs_and_outputs_cross_dram_once_and_what_is_passed_on_does_not() -> None:
+    counted = count(get("cublas"), PROBLEM, "sm_89")
+    rates = Gpu("slow", "sm_89", 1, 1e6, 1e6, 1e6, 1, 1e3, 1000, 1000, None, (), "nothing but DRAM takes time")
+    crossed = [1e3 * step.microseconds for step in counted.modelled(rates, cold=True).steps]  # 1 GB/s
+    quarter = PROBLEM.least_bytes / 4
+    assert crossed[0] == pytest.approx(2 * quarter)  # Q and K
+    assert crossed[-1] == pytest.approx(2 * quarter)  # V and O
+    assert sum(crossed[1:-1]) < 0.1 * quarter  # the scores are in L2
+    assert counted.main.counters.compulsory_read_bytes > quarter
 
 
 def test_a_kernel_is_built_for_the_gpu_or_not_at_all() -> None:

@@ -87,11 +87,18 @@ def test_each_resource_by_hand_and_the_longest_binds() -> None:
 
 
 def test_dram_binds_from_cold_and_does_not_wait_for_the_last_wave() -> None:
-    work = StepWork("k", warp_instructions=4_000, dram_bytes=2**20, by_cta=(1,))
+    work = StepWork("k", warp_instructions=4_000, dram_bytes=2**20, cold_bytes=2**20, by_cta=(1,))
     (warm,), (cold,) = modelled([work], TOY).steps, modelled([work], TOY, cold=True).steps
     assert (warm.binds, warm.microseconds) == ("issue", pytest.approx(1.0))  # one of ten SMs works
     assert (cold.binds, cold.microseconds) == ("dram", pytest.approx(2**20 / 1e5))
     assert warm.issue_share is None
+
+
+def test_what_steps_pass_on_does_not_cross_dram_from_cold_unless_l2_cannot_hold_it() -> None:
+    passed_on = StepWork("k", dram_bytes=2**20, cold_bytes=50_000)
+    large = StepWork("k", dram_bytes=2**20 + 70_000, cold_bytes=50_000)
+    times = [modelled([work], TOY, cold=True).microseconds for work in (passed_on, large)]
+    assert times == pytest.approx([0.5, 0.7])  # at 100 GB/s
 
 
 def test_steps_follow_one_another() -> None:

@@ -29,7 +29,7 @@ SMALL = [Problem(1, 1, 40, 64, seq_kv=150)]
 PLANTED: list[tuple[str, str, str, str, str]] = [
     # kernel, header ("" for its own file), old, new, kind
     ("flash", "", "ptx::cp_async_wait_group<NUM_STAGES - 2>()", "ptx::cp_async_wait_group<NUM_STAGES - 1>()", "async"),
-    ("flash", "", "        ptx::cp_async_commit_group();\n    };", "    };", "async"),
+    ("flash", "", "            ptx::cp_async_commit_group();\n        };", "        };", "async"),
     ("flash", "", "    __syncthreads();  // the output goes", "    // the output goes", "race"),
     ("flash", "tile.cuh", "pass_row < rows_left", "pass_row <= rows_left", "out-of-bounds"),
     ("flash", "", "stage == SMEM_BYTES - STAGE_BYTES ? 0", "stage == SMEM_BYTES ? 0", "out-of-bounds"),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sdpalab.commands.building import BuiltStep
     from sdpalab.evidence import BundleWriter
     from sdpalab.judge.verdict import Verdict
+    from sdpalab.run import GpuExecutor
 
 __all__ = ["repro"]
 
@@ -76,16 +77,18 @@ def repro(
     console = console_for(json)
     if device not in ("auto", "sim", "gpu"):
         raise UserError(f"--device takes auto, sim or gpu, not {device!r}")
-    if device == "gpu":
-        raise UserError(
-            "--device gpu: the lab has no executor for a GPU yet; --device sim runs the PTX on the simulator"
-        )
+    gpu = _open_gpu() if device == "gpu" else None
     for name in kernel or ():
         if is_user_file(name):
             # A verdict in a bundle must not come from a process that has run the candidate's own Python.
             raise UserError(f"--kernel takes shipped kernels; judge your own with: sdpalab judge {name}")
     passed_over = {} if kernel else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
     kernels = [registry.get(name) for name in dict.fromkeys(kernel or registry.KERNELS) if name not in passed_over]
+    refused = {made.name: why for made in kernels if gpu and (why := made.arch_reason(gpu.arch))}
+    if kernel and refused:
+        raise UserError(f"--device gpu: {next(iter(refused.values()))}")
+    passed_over |= refused
+    kernels = [made for made in kernels if made.name not in refused]
 
     command = ["sdpalab", "repro", *(word for name in kernel or () for word in ("--kernel", name)), "--device", device]
     with BundleWriter(out, command=command) as bundle:
@@ -99,7 +102,7 @@ def repro(
         for made in kernels:
             _headline(console, f"Kernel {made.name}")
             console.print(made.idea, soft_wrap=True)
-            attempts.append(_attempt(console, bundle, made, device))
+            attempts.append(_attempt(console, bundle, made, device, gpu.arch if gpu else made.default_arch))
         _headline(console, "Evidence")
         written = bundle.write()
     outcome = verify_bundle(written.tarball)
@@ -111,7 +114,7 @@ def repro(
     console.print(f"verify  {_own_command()} verify {written.tarball} (just done: accepted)", soft_wrap=True)
     for why in passed_over.values():
         console.print(f"passed over: {why}", soft_wrap=True)
-    _summary(console, attempts, seconds)
+    _summary(console, attempts, seconds, f"run on {gpu.device}" if gpu else "none was run on a GPU")
     passed = all(attempt.passed for attempt in attempts)
     write_json(
         json,
@@ -129,7 +132,16 @@ def repro(
     return 3 if all(attempt.passed or _machine_failed(attempt) for attempt in attempts) else 1
 
 
-def _attempt(console: Console, bundle: BundleWriter, kernel: Kernel, device: str) -> _Attempt:
+def _open_gpu() -> GpuExecutor:
+    """The GPU that kernels are built for and judged on; raises UserError where there is none."""
+    from sdpalab.run import GpuExecutor, gpu_problem
+
+    if problem := gpu_problem():
+        raise UserError(f"--device gpu: {problem}; --device sim runs the PTX on the simulator")
+    return GpuExecutor()
+
+
+def _attempt(console: Console, bundle: BundleWriter, kernel: Kernel, device: str, arch: str) -> _Attempt:
     """Build, gate and judge one kernel, and put what came of it into the bundle, good or bad."""
     from sdpalab.commands.building import build_kernel
     from sdpalab.evidence import built_module
@@ -143,12 +155,17 @@ def _attempt(console: Console, bundle: BundleWriter, kernel: Kernel, device: str
     failure = ""
     try:
         problems = sorted({spec.problem for spec in specs}, key=lambda problem: -problem.scores)
-        steps = build_kernel(kernel, kernel.default_config, problems, kernel.default_arch)
+        steps = build_kernel(kernel, kernel.default_config, problems, arch)
         for step in steps:
             _print_build(console, step)
         with CaseProgress(console, f"judging {kernel.name}", len(specs), lines=True) as progress:
             verdict = judge_candidate(
-                kernel.name, specs, device=device, arch=kernel.default_arch, store=bundle.arrays, progress=progress.finished
+                kernel.name,
+                specs,
+                device=device,
+                arch=arch,
+                store=bundle.arrays,
+                progress=progress.finished,
             )
         print_outcome(console, verdict, time.monotonic() - start)
     except UserError as error:
@@ -199,8 +216,8 @@ def _machine_failed(attempt: _Attempt) -> bool:
     return attempt.verdict is not None and attempt.verdict.status is Status.INFRA_ERROR
 
 
-def _summary(console: Console, attempts: list[_Attempt], seconds: float) -> None:
-    """A row a kernel, and the outcome of all as the last line."""
+def _summary(console: Console, attempts: list[_Attempt], seconds: float, ran: str) -> None:
+    """A row a kernel, and the outcome of all, with where they ``ran``, as the last line."""
     shown = table("", ("kernel", "gate", "verdict", "cases", "seconds"), numeric=("cases", "seconds"))
     for attempt in attempts:
         status = attempt.verdict.status.value if attempt.verdict else "NOT JUDGED"
@@ -215,5 +232,5 @@ def _summary(console: Console, attempts: list[_Attempt], seconds: float) -> None
         )
     console.print(shown)
     good = sum(attempt.passed for attempt in attempts)
-    line = f"{good} of {len(attempts)} kernels passed gate and judge in {seconds:.1f} s; none was run on a GPU"
+    line = f"{good} of {len(attempts)} kernels passed gate and judge in {seconds:.1f} s; {ran}"
     console.print(verdict_text(good == len(attempts), line), soft_wrap=True)

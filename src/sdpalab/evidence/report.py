@@ -19,6 +19,7 @@ def render_report(data: ReportData) -> str:
     from sdpalab.evidence import figures
 
     pictured = data.pictured()
+    devices = {attempt.verdict.device for attempt in data.attempts if attempt.verdict}
     drawings = {
         "limits": figures.error_fractions(data.attempts),
         "rows": figures.row_profiles(pictured),
@@ -40,7 +41,8 @@ def render_report(data: ReportData) -> str:
         data=data,
         judged=[attempt for attempt in data.attempts if attempt.verdict is not None],
         good=[attempt for attempt in data.attempts if attempt.passed],
-        simulated=sorted({a.verdict.device for a in data.attempts if a.verdict and "simulator" in a.verdict.device}),
+        simulated=sorted(device for device in devices if device.startswith("simulator")),
+        gpus=sorted(device for device in devices if not device.startswith(("simulator", "cpu"))),
         hardware=any(f.kind is FigureKind.MEASURED for attempt in data.attempts for f in attempt.figures),
         builds=[(attempt, build) for attempt in data.attempts for build in attempt.builds],
         case_rows=[(name, [_case(attempt, name) for attempt in data.attempts]) for name in data.case_names()],

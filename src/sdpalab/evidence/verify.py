@@ -481,7 +481,7 @@ def lse_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]
 
     The latter is the sum of what each step may be off by. ``size`` is the largest |scale| sum |q k| over the ``seen``
     keys: D truncated additions of a dot product and 16 roundings of it; two approximate exponentials; an addition and a
-    share of a rescale for each key; an approximate logarithm; four roundings of the result.
+    share of a rescale for each key; an approximate logarithm of up to 256 weights a key; four roundings of the result.
     """
     judged = judged_rows(q, k, v)
     q, k = (np.where(np.isfinite(x), x, np.float32(0)) for x in (q, k))
@@ -500,7 +500,7 @@ def lse_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]
     if problem["causal"]:
         seen = np.minimum(np.arange(1, problem["seq_q"] + 1), seen)
     limit = (dot + 2.0**-20) * size + 2.0**-21 + 2.0**-23 * seen
-    limit = limit + 2.0**-22 * (np.maximum(1, np.log2(seen)) + np.abs(reference))
+    limit = limit + 2.0**-22 * (8 + np.log2(seen) + np.abs(reference))
     return np.where(judged, reference, np.nan), np.where(judged, limit, np.nan)
 
 

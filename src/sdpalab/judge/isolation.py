@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +33,13 @@ __all__ = ["POISONS", "CandidateDied", "Worker"]
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 Answer = tuple[dict[str, Any], dict[str, Array]]
+M = TypeVar("M", bound=Message)
 
 POISONS = (0xFF, 0x3C)
 """Bytes that fill every output before the first and the second run: NaN, then about 1 (float16) or 0.01 (bfloat16)."""
+
+EXECUTOR = "sdpalab.judge.executor"
+"""The module that executes plans, in a process of its own."""
 
 _MOST_PLAN = 1 << 24
 """Bytes of a launch plan, source text and all."""
@@ -228,7 +232,7 @@ class Worker:
         return (self._candidate, self._executor) if self._executor else (self._candidate,)
 
     def _start_executor(self, *, gpu: bool) -> GuardedProcess:
-        process = GuardedProcess("sdpalab.judge.executor", self._quota, foreign=False, gpu=gpu)
+        process = GuardedProcess(EXECUTOR, self._quota, foreign=False, gpu=gpu)
         try:
             process.await_ready()
         except BaseException:
@@ -378,7 +382,7 @@ class _Failed(Exception):
         self.reply = {"status": status.value, "reason": reason}
 
 
-def _checked(kind: type[Message], header: Mapping[str, Any]) -> Message:
+def _checked(kind: type[M], header: Mapping[str, Any]) -> M:
     """``header`` as a message of that kind; a WireError if that is not what it is."""
     try:
         return kind.model_validate(header)

@@ -8,7 +8,7 @@ of what each step of an honest computation may be off by, whatever the order of 
     D * DOT_ERROR * A                                the dot products
     + SCALE_ERROR * A                                the scale, the exponents of the weights, and back to base e
     + EXP_ERROR + n * SUM_ERROR                      the weights, and their sum
-    + LOG_ERROR * max(1, log2 n) + RESULT_ERROR * |L|    the logarithm, and the result
+    + LOG_ERROR * (8 + log2 n) + RESULT_ERROR * |L|  the logarithm, and the result
 
 All weights are positive, so that relative errors of theirs are absolute ones of L. A row that is not judged
 (:func:`sdpalab.judge.reference.judged_rows`) is not judged here either.
@@ -49,6 +49,8 @@ SUM_ERROR = 2.0**-23
 """For each key: half of it for the addition, the rest for its share of the rescale of a tile of 16 keys or more."""
 LOG_ERROR = 2.0**-22
 """lg2.approx.ftz.f32: absolute between 1/2 and 2, relative elsewhere (PTX ISA, "Floating Point Instructions: lg2")."""
+LAZY_BITS = 8
+"""The largest weight, in log2, of a kernel that rescales lazily: the sum is that much larger."""
 RESULT_ERROR = 2.0**-22
 """Four roundings: the sum of maximum and logarithm, ln(2), their product."""
 
@@ -86,7 +88,7 @@ def log_sum_exp_float64(
         largest[place] = sizes.max(axis=1)
     seen = np.minimum(np.arange(1, seq_q + 1), seq_kv) if causal else np.full(seq_q, seq_kv)
     limit = (dot_error + SCALE_ERROR) * largest + EXP_ERROR + SUM_ERROR * seen
-    limit += LOG_ERROR * np.maximum(1.0, np.log2(seen)) + RESULT_ERROR * np.abs(reference)
+    limit += LOG_ERROR * (LAZY_BITS + np.log2(seen)) + RESULT_ERROR * np.abs(reference)
     return np.where(judged, reference, np.nan), np.where(judged, limit, np.nan)
 
 

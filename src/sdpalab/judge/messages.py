@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from sdpalab.judge.verdict import Status
-from sdpalab.kernels.kernel import Quantisation
 
 __all__ = ["MOST_TEXT", "About", "DeclaredNumerics", "ExecutorReply", "Message", "Reply", "plain"]
 
@@ -35,13 +34,20 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
 
+class DeclaredQuantisation(Message):
+    """See :class:`sdpalab.kernels.kernel.Quantisation`."""
+
+    dtype: Text
+    rows: int
+
+
 class DeclaredNumerics(Message):
     """See :class:`sdpalab.kernels.kernel.Numerics`."""
 
     accumulate: Text
     probabilities: Text
     probability_scale: float
-    quantised: Quantisation | None
+    quantised: DeclaredQuantisation | None
     normalise: Text
 
 

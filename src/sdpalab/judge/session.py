@@ -132,7 +132,7 @@ def judge_candidate(
     if device not in DEVICES:
         raise UserError(f"device must be one of {', '.join(DEVICES)}, not {device!r}")
     if device == "gpu" and (reason := gpu_problem()):
-        raise UserError(f"device gpu: {reason}; device sim runs the PTX on the simulator")
+        raise UserError(f"{reason}; device sim runs the PTX on the simulator")
     shipment, gpu = prepare(candidate), device == "gpu"
     session = _Session(shipment, specs, arch, config, store, progress, timeout, until_failure, gpu)
     return session.run(device, level, seed, workers or min(2, os.cpu_count() or 1))
@@ -199,8 +199,9 @@ class _Session:
 
     def _worker(self) -> Worker:
         problems = tuple(spec.problem for spec in self._specs)
-        options = {"arch": self._arch, "config": self._config, "timeout": self._timeout, "gpu": self._gpu}
-        worker = Worker(self._shipment, problems, **options)
+        worker = Worker(
+            self._shipment, problems, arch=self._arch, config=self._config, timeout=self._timeout, gpu=self._gpu
+        )
         with self._lock:
             self._live.append(worker)
             if self._abandoned:

@@ -1,9 +1,9 @@
 // cp_async: the kernel of wmma.cu with tiles of K and V on their way while others are computed with.
 //
 // Idea: a load into registers makes the warp that asks for it wait before it can store the data to shared memory.
-// cp.async takes the registers out: a thread says what to copy where, goes on, and later waits for the oldest of what it
-// has asked for. With NUM_STAGES tiles in shared memory, NUM_STAGES - 1 are on their way while one is computed with. All
-// else is as in the wmma rung (wmma_tile.cuh), so that what the copies are worth is seen alone.
+// cp.async takes the registers out: a thread says what to copy where, goes on, and later waits for the oldest of what
+// it has asked for. With NUM_STAGES tiles in shared memory, NUM_STAGES - 1 are on their way while one is computed with.
+// All else is as in the wmma rung (wmma_tile.cuh), so that what the copies are worth is seen alone.
 //
 // NUM_STAGES = 1 waits for each tile at once, and is left with what cp.async saves by itself: registers, and the way
 // through L1. Each stage more costs the room of a tile of K and one of V, and so may cost a block of the SM: shared
@@ -14,6 +14,8 @@
 
 #include "wmma_tile.cuh"
 
+using Shared = WmmaShared<BLOCK_M, BLOCK_N, NUM_STAGES>;
+
 static_assert(NUM_STAGES >= 1 && NUM_STAGES <= 3, "NUM_STAGES is 1, 2 or 3");
 
 // Starts the copy of a tile. Rows that do not exist become 0: a weight of 0 times what lies there might be NaN.
@@ -22,7 +24,7 @@ __device__ __forceinline__ void start_copy(WmmaElement (&dst_smem)[ROWS][QKV_PIT
                                            const Element* src,  // [rows_left, HEAD_DIM], global
                                            int rows_left) {
 #pragma unroll 2
-    for (int e = threadIdx.x * 8; e < ROWS * HEAD_DIM; e += NUM_THREADS * 8) {
+    for (int e = threadIdx.x * 8; e < ROWS * HEAD_DIM; e += Shared::NUM_THREADS * 8) {
         const int row = e / HEAD_DIM;
         ptx::cp_async_cg_16(ptx::smem_address(&dst_smem[0][row * QKV_PITCH + e % HEAD_DIM]), src + e,
                             row < rows_left ? 16 : 0);
@@ -37,13 +39,13 @@ cp_async_attention(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD
                    int seq_q, int seq_kv, int group, float scale,
                    float* __restrict__ lse) {  // [batch, heads, seq_q] or null
     extern __shared__ __align__(32) unsigned char smem_bytes[];
-    WmmaShared<NUM_STAGES>& smem = *reinterpret_cast<WmmaShared<NUM_STAGES>*>(smem_bytes);
+    Shared& smem = *reinterpret_cast<Shared*>(smem_bytes);
 
     const Head head = head_of_block(q, k, v, o, seq_q, seq_kv, group);
     const ScoreScale score_scale(scale);
     const int block_row = q_tile_of_block() * BLOCK_M;
     const int tiles = tiles_visible(block_row + BLOCK_M - 1, seq_kv, BLOCK_N);
-    HalfRow half_row(block_row, seq_kv);
+    HalfRow<BLOCK_N> half_row(block_row, seq_kv);
 
     const auto start = [&](int tile) {
         if (tile < tiles) {

@@ -7,15 +7,15 @@
 //
 // A row belongs to ROW_WARPS warps, which hold BLOCK_N scores at a time in registers. Each thread keeps the maximum and
 // the sum of its own keys while the row goes by; they meet once, at the end of the row. Then the weights are written
-// from the last keys, which are still in registers, back to the first. So a row of up to BLOCK_N keys is read once.
+// from the last keys, which are still in registers, back to the first: a row of up to BLOCK_N keys is read once.
 //
-// Rows of S and P are padded to 8 elements: all accesses are 16 and 8 bytes wide and whole sectors, and the products
+// Rows of S and P are padded to 8 elements: every access is 16 or 8 bytes wide and takes whole sectors, and the products
 // get rows at multiples of 16 bytes, whatever seq_kv is. A library knows no mask: behind a causal row's last key P is
-// filled with zeros, and the products compute all of the square.
+// filled with zeros, and the products compute the whole square.
 //
 // Static bars (every architecture): 0 spills, 0 stack, <= 64 registers, < 1 KiB shared memory, 4 blocks an SM.
 // Knobs: BLOCK_M (rows a block), BLOCK_N (keys in registers at a time), NUM_WARPS (of a block).
-// Next rung: flash, where neither S nor P is ever in memory.
+// Next rung: wmma, which does both products itself, so that S and P never leave the block.
 
 #include "dtype.cuh"
 #include "mask.cuh"
@@ -42,16 +42,29 @@ __device__ __forceinline__ void load_scores(float (&s)[ROUNDS][VEC], const float
         if (key < visible) {
             in = *reinterpret_cast<const float4*>(row_scores + key);
         }
-        const float x[VEC] = {in.x, in.y, in.z, in.w};
+        s[i][0] = in.x * sign, s[i][1] = in.y * sign, s[i][2] = in.z * sign, s[i][3] = in.w * sign;
+        if (key + VEC > visible) {
+#pragma unroll
+            for (int j = 0; j < VEC; ++j) {
+                s[i][j] = key + j < visible ? s[i][j] : NEGATIVE_INFINITY;
+            }
+        }
+    }
+}
+
+// Makes weights of scores: exponentials, which are not normalised yet.
+__device__ __forceinline__ void weigh(float (&s)[ROUNDS][VEC], float reference, float scale_log2) {
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i) {
 #pragma unroll
         for (int j = 0; j < VEC; ++j) {
-            s[i][j] = key + j < visible ? x[j] * sign : NEGATIVE_INFINITY;
+            s[i][j] = softmax_weight(s[i][j], reference, scale_log2);
         }
     }
 }
 
 // The statistics of a row, for each of its threads, from those that the threads have of their own keys.
-__device__ __forceinline__ void join_row(SoftmaxRow& softmax, float scale_log2) {
+__device__ __forceinline__ SoftmaxRow of_row(SoftmaxRow softmax, float scale_log2) {
     float warp_max = softmax.max;
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) {
@@ -78,6 +91,7 @@ __device__ __forceinline__ void join_row(SoftmaxRow& softmax, float scale_log2) 
             softmax.sum += sum_smem[other] * softmax_weight(max_smem[other], softmax.max, scale_log2);
         }
     }
+    return softmax;
 }
 
 __global__ void __launch_bounds__(32 * NUM_WARPS)
@@ -93,7 +107,7 @@ softmax_rows(const float* __restrict__ scores,  // [rows, pitch], of which seq_k
     const ScoreScale score_scale(scale);
 
     float s[ROUNDS][VEC];
-    SoftmaxRow softmax;
+    SoftmaxRow own;  // of this thread's keys
     const int tiles = ceil_div(visible, BLOCK_N);
     for (int tile = 0; tile < tiles; ++tile) {
         load_scores(s, row_scores, tile * BLOCK_N + first_key, visible, score_scale.sign);
@@ -105,16 +119,17 @@ softmax_rows(const float* __restrict__ scores,  // [rows, pitch], of which seq_k
                 tile_max = fmaxf(tile_max, s[i][j]);
             }
         }
-        softmax.advance(tile_max, score_scale.log2);
+        own.advance(tile_max, score_scale.log2);
+        weigh(s, own.max, score_scale.log2);
 #pragma unroll
         for (int i = 0; i < ROUNDS; ++i) {
 #pragma unroll
             for (int j = 0; j < VEC; ++j) {
-                softmax.sum += softmax_weight(s[i][j], softmax.max, score_scale.log2);
+                own.sum += s[i][j];
             }
         }
     }
-    join_row(softmax, score_scale.log2);
+    const SoftmaxRow softmax = of_row(own, score_scale.log2);
     if (row >= rows) {
         return;
     }
@@ -122,26 +137,27 @@ softmax_rows(const float* __restrict__ scores,  // [rows, pitch], of which seq_k
         lse[row] = log_sum_exp(softmax.max, softmax.sum, score_scale.log2);
     }
 
-    const float normaliser = softmax_normaliser(softmax.sum);
     Element* row_weights = weights + static_cast<long long>(row) * pitch;
 #pragma unroll 1
     for (int key = tiles * BLOCK_N + first_key; key < pitch; key += ROUND) {
         *reinterpret_cast<uint2*>(row_weights + key) = make_uint2(0, 0);
     }
+    const float normaliser = softmax_normaliser(softmax.sum);
+    // The last tile's weights are still there, and refer to this thread's own maximum.
+    float factor = softmax_weight(own.max, softmax.max, score_scale.log2) * normaliser;
     for (int tile = tiles - 1; tile >= 0; --tile) {
         int key = tile * BLOCK_N + first_key;
         if (tile < tiles - 1) {
             load_scores(s, row_scores, key, visible, score_scale.sign);
+            weigh(s, softmax.max, score_scale.log2);
+            factor = normaliser;
         }
 #pragma unroll
         for (int i = 0; i < ROUNDS; ++i, key += ROUND) {
-            float p[VEC];
-#pragma unroll
-            for (int j = 0; j < VEC; ++j) {
-                p[j] = softmax_weight(s[i][j], softmax.max, score_scale.log2) * normaliser;
-            }
             if (key < pitch) {
-                *reinterpret_cast<uint2*>(row_weights + key) = make_uint2(pack_pair(p[0], p[1]), pack_pair(p[2], p[3]));
+                *reinterpret_cast<uint2*>(row_weights + key) =
+                    make_uint2(pack_pair(s[i][0] * factor, s[i][1] * factor),
+                               pack_pair(s[i][2] * factor, s[i][3] * factor));
             }
         }
     }

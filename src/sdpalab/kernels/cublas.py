@@ -88,7 +88,7 @@ CUBLAS = CudaKernel(
     supports=_supports,
     reject=_reject,
     numerics=Numerics(normalise="before"),
-    limits=StaticLimits(64, 1024, min_blocks_per_sm=4, reason="32 scores a thread; half the threads of an SM resident"),
+    limits=StaticLimits(64, 1024, min_blocks_per_sm=4, reason="four blocks of eight warps fit the register file"),
     knobs=KNOBS,
     lse=True,
     idea="unfused: a library's two matrix products, and a softmax between them that reads each score once",

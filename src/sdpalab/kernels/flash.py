@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
-from sdpalab.kernels.kernel import Config, CudaKernel, StaticLimits
+from sdpalab.kernels.kernel import Config, CudaKernel, Knob, StaticLimits
 from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized, reject_unlisted
-from sdpalab.kernels.plan import Launch
+from sdpalab.kernels.plan import Buffer, LaunchPlan
+from sdpalab.kernels.stream_k import Shares, Units, time_of_shares, time_of_tiles
 from sdpalab.problem import DTYPES, Problem
 
-__all__ = ["FLASH", "smem_bytes", "tile_n"]
+__all__ = ["FLASH", "MAX_SCALE", "shares_of", "smem_bytes", "tile_n", "units_of"]
 
 WARP_M = 16
-KNOBS = {"BLOCK_M": (32, 64, 128), "BLOCK_N": (0, 32, 64), "NUM_STAGES": (2, 3, 4)}
+KNOBS = {
+    "BLOCK_M": (32, 64),
+    "BLOCK_N": (0, 32, 64),
+    "NUM_STAGES": (2, 3, 4),
+    "SCHEDULE": ("auto", "tiles", "split_kv", "stream_k"),
+}
 MAX_SHARED_BYTES = 48 * 1024
 MAX_SCALE = 3.4028234663852886e38 / math.log2(math.e)
 """Largest magnitude of a scale: times log2(e) it is still a float32."""
+MAX_CTAS = 2**16
+MAX_UNITS = 2**31 - 1
+MANY_WAVES = 16
+"""Of so many tiles for each block that an L4 holds, the last ones to finish leave little of it idle."""
+LEAST_GAIN = 1.1
+"""What the model has to promise before blocks share tiles of queries."""
+
+L4_SMS, L4_REGISTERS, L4_SHARED_BYTES, L4_RESERVED_BYTES = 58, 64 * 1024, 100 * 1024, 1024
+"""The mission's GPU: its SMs, what each has, and what of its shared memory the system keeps for each block."""
 
 
 def tile_n(problem: Problem, config: Config) -> int:
@@ -36,6 +54,54 @@ def _threads(config: Config) -> int:
     return config.int("BLOCK_M") // WARP_M * 32
 
 
+def units_of(problem: Problem, config: Config) -> Units:
+    """What there is to deal out to blocks."""
+    return Units.of(problem, config.int("BLOCK_M"), tile_n(problem, config))
+
+
+@lru_cache(maxsize=256)
+def shares_of(problem: Problem, config: Config) -> Shares | None:
+    """How the work is dealt out in equal shares, or None for a block for each tile of queries.
+
+    ``stream_k`` takes NUM_CTAS blocks. ``split_kv`` takes as many for each tile of queries as NUM_CTAS allows; where
+    all tiles see equally many keys, a number that divides those evenly. ``auto`` is ``stream_k`` if that is modelled to
+    be faster on an L4, but not where there are tiles enough to fill it many times over. NUM_CTAS = 0 stands for the
+    blocks that an L4 holds at once.
+    """
+    schedule, ctas = config["SCHEDULE"], config.int("NUM_CTAS") or L4_SMS * _blocks_per_sm(problem, config)
+    units = units_of(problem, config)
+    if schedule == "tiles":
+        return None
+    if schedule == "stream_k":
+        return Shares.of(units, ctas)
+    if schedule == "split_kv":
+        splits = max(1, ctas // units.tiles)
+        if len(set(units.of_tile)) == 1:
+            splits = max(split for split in range(1, splits + 1) if units.of_tile[0] % split == 0)
+        return Shares.of(units, splits * units.tiles)
+    if units.tiles >= MANY_WAVES * ctas:
+        return None
+    shares = Shares.of(units, ctas)
+    gain = time_of_tiles(units, L4_SMS) / time_of_shares(units, shares, L4_SMS)
+    return shares if gain > LEAST_GAIN else None
+
+
+def _blocks_per_sm(problem: Problem, config: Config) -> int:
+    """Blocks that an SM of an L4 holds, with the registers that the kernel declares."""
+    registers = _limits(problem).registers * _threads(config)
+    shared = smem_bytes(problem, config) + L4_RESERVED_BYTES
+    return min(L4_REGISTERS // registers, L4_SHARED_BYTES // shared)
+
+
+def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
+    """What the source is told: its own knobs, and what follows from the schedule and from the problem."""
+    return {
+        **{name: config[name] for name in ("BLOCK_M", "BLOCK_N", "NUM_STAGES")},
+        "STREAM_K": int(shares_of(problem, config) is not None),
+        "RAGGED_KV": int(problem.seq_kv % tile_n(problem, config) > 0),
+    }
+
+
 def _supports(problem: Problem) -> str | None:
     if abs(problem.scale) > MAX_SCALE:
         return f"kernel flash holds scale * log2(e) as a float32, and scale={problem.scale:g} does not fit"
@@ -47,32 +113,55 @@ def _reject(problem: Problem, config: Config) -> str | None:
     if unlisted is not None:
         return unlisted
     block_m, keys = config.int("BLOCK_M"), tile_n(problem, config)
-    if block_m > 2 * keys:
-        return (
-            f"BLOCK_M={block_m} must be at most twice the {keys} keys of a tile: Q passes through one stage of K and V"
-        )
     rows = _threads(config) * 8 // problem.head_dim
     if rows % 8 or keys % rows:
         return (
             f"a block of BLOCK_M={block_m} copies {rows} rows of head_dim {problem.head_dim} at a time, which must be "
             f"a multiple of 8 that divides the {keys} keys of a tile"
         )
+    ctas, schedule = config.int("NUM_CTAS"), config["SCHEDULE"]
+    if not 0 <= ctas <= MAX_CTAS:
+        return f"NUM_CTAS must be 0 to {MAX_CTAS}, not {ctas}"
+    if ctas and schedule == "tiles":
+        return f"SCHEDULE=tiles has a block for each tile of queries: NUM_CTAS={ctas} means nothing"
+    if schedule in ("split_kv", "stream_k") and units_of(problem, config).total > MAX_UNITS:
+        return f"SCHEDULE={schedule} numbers tiles of keys with 32 bits, and {problem.label} has more"
     return reject_oversized(smem_bytes(problem, config), MAX_SHARED_BYTES, config)
 
 
 def _limits(problem: Problem) -> StaticLimits:
     if problem.head_dim > 64:
         registers, reason = 184, "the fragments of Q and O alone are 96 registers; two blocks of four warps share an SM"
+    elif problem.head_dim > 32 and (problem.causal or problem.seq_kv % 64):
+        registers, reason = 144, "the mask takes some more; three blocks of four warps fit the register file"
     else:
-        registers, reason = 128, "four blocks of four warps fit the register file (on sm_89 the kernel takes 120)"
+        registers, reason = 128, "four blocks of four warps fit the register file"
     return StaticLimits(registers, MAX_SHARED_BYTES, min_blocks_per_sm=2, reason=reason)
 
 
-def _plan(problem: Problem, config: Config) -> Launch:
-    return ladder_launch(problem, config.int("BLOCK_M"), _threads(config), smem_bytes(problem, config))
+def _plan(problem: Problem, config: Config) -> LaunchPlan:
+    threads, shared_bytes = _threads(config), smem_bytes(problem, config)
+    whole = ladder_launch(problem, config.int("BLOCK_M"), threads, shared_bytes)
+    shares = shares_of(problem, config)
+    if shares is None:
+        return LaunchPlan((), (replace(whole, args=(*whole.args, 0, 0, 0, 0, 0, 0)),))
+    units = units_of(problem, config)
+    dealt = replace(
+        whole,
+        grid=(shares.blocks, 1, 1),
+        args=(
+            *whole.args,
+            *("partials", "semaphores"),
+            *(len(units.of_tile), units.per_head, shares.units_per_block, shares.longer),
+        ),
+    )
+    floats = threads * (problem.head_dim // 2 + 4)  # of a thread: 2 rows of O between 4 lanes, and their statistics
+    partials = Buffer("partials", (shares.blocks, 2, floats), "float32", "workspace")
+    semaphores = Buffer("semaphores", (units.tiles,), "uint32", "semaphore")
+    return LaunchPlan((partials, semaphores), (dealt,))
 
 
-_DEFAULT = Config(BLOCK_M=64, BLOCK_N=0, NUM_STAGES=2)
+_DEFAULT = Config(BLOCK_M=64, BLOCK_N=0, NUM_STAGES=2, SCHEDULE="auto", NUM_CTAS=0)
 
 FLASH = CudaKernel(
     name="flash",
@@ -84,12 +173,14 @@ FLASH = CudaKernel(
         _DEFAULT.but(NUM_STAGES=3),
         _DEFAULT.but(BLOCK_M=32),
         _DEFAULT.but(BLOCK_N=32),
-        _DEFAULT.but(BLOCK_M=128, BLOCK_N=64),
+        _DEFAULT.but(SCHEDULE="stream_k", NUM_CTAS=7),
+        _DEFAULT.but(SCHEDULE="split_kv"),
     ),
     supports=_supports,
     reject=_reject,
     limits=_limits,
-    knobs=KNOBS,
+    knobs={**KNOBS, "SCHEDULE": ("tiles", "split_kv", "stream_k"), "NUM_CTAS": (0, L4_SMS, 2 * L4_SMS, 4 * L4_SMS)},
     lse=True,
+    macros=_macros,
     idea="FlashAttention-2 on mma.sync: the weights stay in registers and become the operand of the second product",
 )

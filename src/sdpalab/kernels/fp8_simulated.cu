@@ -18,11 +18,11 @@
 #include "fp8.cuh"
 #include "wmma_tile.cuh"
 
-constexpr int ROWS = 64;
-constexpr int QUANTISE_BLOCK = QUANTISE_THREADS<ROWS>;
+using Shared = WmmaShared<BLOCK_M, BLOCK_N, 1>;
 
 // max|x| of each block of rows.
-__global__ void __launch_bounds__(QUANTISE_BLOCK)
+template <int ROWS>
+__global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
     head_maxima(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_DIM]
                 const Element* __restrict__ k,  // [batch, kv_heads, seq_kv, HEAD_DIM]
                 const Element* __restrict__ v,  // [batch, kv_heads, seq_kv, HEAD_DIM]
@@ -35,14 +35,15 @@ __global__ void __launch_bounds__(QUANTISE_BLOCK)
         return;
     }
     const QuantisePatch<RowOrder::natural> patch(block.of(q, k, v) + block.offset(), block.rows_left());
-    const float largest = block_max<QUANTISE_BLOCK>(patch.largest());
+    const float largest = block_max<QUANTISE_THREADS<ROWS>>(patch.largest());
     if (threadIdx.x == 0) {
         block.of(q_maxima, k_maxima, v_maxima)[block.number()] = largest;
     }
 }
 
 // Each head's rows with the scale of its largest maximum.
-__global__ void __launch_bounds__(QUANTISE_BLOCK)
+template <int ROWS>
+__global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
     quantise_heads(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                    const float* __restrict__ q_maxima, const float* __restrict__ k_maxima,
                    const float* __restrict__ v_maxima, unsigned char* __restrict__ q_bytes,
@@ -59,10 +60,10 @@ __global__ void __launch_bounds__(QUANTISE_BLOCK)
     const float* maxima = block.of(q_maxima, k_maxima, v_maxima) + block.head * block.blocks;
     float largest = 0.0f;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < block.blocks; i += QUANTISE_BLOCK) {
+    for (int i = threadIdx.x; i < block.blocks; i += QUANTISE_THREADS<ROWS>) {
         largest = fmaxf(largest, maxima[i]);
     }
-    const float scale = quantisation_scale(block_max<QUANTISE_BLOCK>(largest));
+    const float scale = quantisation_scale(block_max<QUANTISE_THREADS<ROWS>>(largest));
     patch.store_rows(block.of(q_bytes, k_bytes, v_bytes) + block.offset(), block.rows_left(), scale);
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         block.of(q_scales, k_scales, v_scales)[block.head] = scale;
@@ -85,7 +86,7 @@ __device__ __forceinline__ void load_tile(WmmaElement (&dst_smem)[TILE_ROWS][QKV
                                           const unsigned char* src,  // [rows_left, HEAD_DIM], global
                                           int rows_left) {
 #pragma unroll 2
-    for (int e = threadIdx.x * 8; e < TILE_ROWS * HEAD_DIM; e += NUM_THREADS * 8) {
+    for (int e = threadIdx.x * 8; e < TILE_ROWS * HEAD_DIM; e += Shared::NUM_THREADS * 8) {
         const int row = e / HEAD_DIM;
         uint2 x = make_uint2(0, 0);
         if (row < rows_left) {
@@ -104,7 +105,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
                             Element* __restrict__ o, int seq_q, int seq_kv, int group, float scale,
                             float* __restrict__ lse) {
     extern __shared__ __align__(32) unsigned char smem_bytes[];
-    WmmaShared<1>& smem = *reinterpret_cast<WmmaShared<1>*>(smem_bytes);
+    Shared& smem = *reinterpret_cast<Shared*>(smem_bytes);
 
     const long long q_head = static_cast<long long>(blockIdx.z) * gridDim.y + blockIdx.y;
     const long long kv_head = static_cast<long long>(blockIdx.z) * (gridDim.y / group) + blockIdx.y / group;
@@ -114,7 +115,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
     score_scale.log2 = TileScale(q_scales[q_head], k_scales[kv_head], score_scale.log2).slope;
     const int block_row = q_tile_of_block() * BLOCK_M;
     const int tiles = tiles_visible(block_row + BLOCK_M - 1, seq_kv, BLOCK_N);
-    HalfRow half_row(block_row, seq_kv);
+    HalfRow<BLOCK_N> half_row(block_row, seq_kv);
 
     load_tile(smem.q, q_bytes + (q_head * seq_q + block_row) * HEAD_DIM, seq_q - block_row);
     for (int tile = 0; tile < tiles; ++tile) {

@@ -38,8 +38,8 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
     return LaunchPlan(
         (*maxima, *numbers, *scales),
         (
-            over_row_blocks(problem, ROWS, "head_maxima", found),
-            over_row_blocks(problem, ROWS, "quantise_heads", [*found, *kept]),
+            over_row_blocks(problem, ROWS, f"head_maxima<{ROWS}>", found),
+            over_row_blocks(problem, ROWS, f"quantise_heads<{ROWS}>", [*found, *kept]),
             replace(attention, args=(*kept, *attention.args[3:])),
         ),
     )

@@ -221,9 +221,7 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow
         hold(p_frag);
         release(before, V);
         pack_weights(p_frag, s_frag);
-        if (__any_sync(0xffffffffu, rescale.x != 1.0f || rescale.y != 1.0f)) {  // after a few tiles, seldom
-            rescale_output(o_frag, rescale);
-        }
+        rescale_output(o_frag, rescale);
     }
     ptx::wgmma_fence();
     issue_output(o_frag, p_frag, descriptor(at, V));

@@ -51,9 +51,9 @@ def modelled_clocks(problem: Problem, block_m: int, split: int) -> float:
 def chosen(problem: Problem, config: Config) -> Config:
     """``config`` with a value for each knob that is 0.
 
-    BLOCK_M and SPLIT are those of the least :func:`modelled_clocks`. BLOCK_N is 64 where the stages then hold all keys
-    of a block, so that its first products start early, otherwise what the registers allow; NUM_STAGES the most that
-    shared memory holds.
+    BLOCK_M and SPLIT are those of the least :func:`modelled_clocks`. BLOCK_N is what the registers allow, as each tile
+    has a cost of its own, but no more than a block has keys; NUM_STAGES what shared memory allows, but no more than a
+    block has tiles.
     """
     rows, splits = ((config.int(name),) if config.int(name) else VALUES[name] for name in ("BLOCK_M", "SPLIT"))
     widest = 80 if problem.head_dim == 256 else 128
@@ -63,11 +63,14 @@ def chosen(problem: Problem, config: Config) -> Config:
         if _too_many_registers(problem, block_m, config.int("BLOCK_N") or widest) is None
     ]
     _, block_m, split = min(fitting, default=(0, rows[0], splits[0]))
-    short = -(-problem.seq_kv // split) <= 64 * (2 if problem.head_dim == 256 else 4)
-    made = config.but(BLOCK_M=block_m, SPLIT=split, BLOCK_N=config.int("BLOCK_N") or (64 if short else widest))
-    stages = [config.int("NUM_STAGES")] if config.int("NUM_STAGES") else [4, 3, 2]
-    fits = [many for many in stages if smem_bytes(problem, made.but(NUM_STAGES=many)) <= MAX_SHARED_BYTES]
-    return made.but(NUM_STAGES=fits[0] if fits else stages[-1])
+    keys = -(-problem.seq_kv // split)
+    block_n = config.int("BLOCK_N") or (64 if keys <= 64 else widest)
+    made = config.but(BLOCK_M=block_m, BLOCK_N=block_n, SPLIT=split)
+    most = min(4, max(2, -(-keys // block_n)))
+    stages = config.int("NUM_STAGES") or next(
+        (many for many in range(most, 2, -1) if smem_bytes(problem, made.but(NUM_STAGES=many)) <= MAX_SHARED_BYTES), 2
+    )
+    return made.but(NUM_STAGES=stages)
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
@@ -163,5 +166,5 @@ HOPPER = CudaKernel(
     knobs=VALUES,
     lse=True,
     macros=chosen,
-    idea="FlashAttention-3: TMA feeds a ring, warpgroups hide softmax and products behind each other, clusters split keys",
+    idea="FlashAttention-3: TMA feeds warpgroups that overlap softmax and products; clusters split keys of few rows",
 )

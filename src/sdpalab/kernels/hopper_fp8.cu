@@ -1,14 +1,14 @@
 // hopper_fp8: both products on the e4m3 tensor cores of sm_90a, which multiply twice as fast as those for 16 bits.
 //
-// Idea: what hopper.cu does, TMA into a ring, wgmma from shared memory, softmax and products behind each other, in e4m3.
-// A kernel before this one quantises Q, K and V with a float32 scale for each 128 rows (quantise.cuh); its time counts.
-// For 8 bits wgmma transposes nothing: both operands run along k. So that kernel writes V^T, and its keys in the order in
-// which the accumulators of S, packed as they are, are the left operand of the next product: no weight moves.
+// Idea: what hopper.cu does in 16 bits, TMA into a ring, wgmma from shared memory, softmax and products behind each
+// other. A kernel before this one quantises Q, K and V, with a float32 scale for each 128 rows (quantise.cuh); its time
+// counts. For 8 bits wgmma transposes nothing: both operands run along k. So that kernel writes V^T, with its keys in
+// the order in which the accumulators of S, packed as they are, make the next left operand: no weight moves.
 //
-// Each tile's P V starts from 0 and joins O in float32, with the scale of its V and the rescale of the softmax in two
-// factors (accumulate_tile). It costs a second accumulator, and D / 2 multiply-adds a thread where there was a multiply.
-// It buys a scale for each block of V, and sums in the tensor cores that are at most 128 terms long: Hopper's e4m3 units
-// keep fewer bits of a sum than float32 has (wgmma_fp8.cuh).
+// Each tile's P V starts from 0 and joins O in float32, with the scale of its V and the rescale of the softmax as
+// factors (accumulate_tile). It costs a second accumulator, and D / 2 multiply-adds a thread and tile. It buys a scale
+// for each block of V, and sums of at most 128 terms in the tensor cores: Hopper's e4m3 units keep fewer bits of a sum
+// than float32 has (wgmma_fp8.cuh).
 //
 // Full and empty mbarriers for K and V of each stage take the place of the block's barrier, and TMA fills what is past
 // the end of a head with zeros, as in hopper.cu.
@@ -48,7 +48,7 @@ static_assert(BLOCK_N == 64 || BLOCK_N == 128, "BLOCK_N is 64 or 128");
 static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
 static_assert(SCALE_ROWS % BLOCK_M == 0 && SCALE_ROWS % BLOCK_N == 0, "a tile has one scale of Q, of K and of V");
 static_assert(HEAD_DIM + BLOCK_N / 2 + BLOCK_N / 8 <= CONSUMER_REGISTERS - 32,
-              "accumulators of O, of a tile's product and of S and the weights leave a consumer registers for the rest");
+              "accumulators of O, of a product and of S and the weights leave a consumer registers for the rest");
 static_assert(PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <= (1 + CONSUMERS) * REGISTERS,
               "setmaxnreg.inc waits for ever for registers that the block does not have");
 
@@ -270,10 +270,11 @@ __global__ void __maxnreg__(REGISTERS)
     const int lane = threadIdx.x % 32;
     const int first_row = work.first_row + consumer * WARPGROUP_M;
     const ScoreScale score_scale(scale);
-    const long long q_block = static_cast<long long>(work.q_head) * ceil_div(seq_q, SCALE_ROWS) + work.first_row / SCALE_ROWS;
+    const float q_scale = q_scales[static_cast<long long>(work.q_head) * ceil_div(seq_q, SCALE_ROWS) +
+                                   work.first_row / SCALE_ROWS];
     float o_frag[HEAD_DIM / 2] = {};
     SoftmaxRow softmax[2];
-    attend(o_frag, softmax, score_scale, q_scales[q_block], kv_scales + work.v_block, work, smem, barriers, consumer,
+    attend(o_frag, softmax, score_scale, q_scale, kv_scales + work.v_block, work, smem, barriers, consumer,
            first_row, seq_kv);
     store(o, o_frag, softmax, lse, score_scale.log2, smem + consumer * O_BYTES + warp * WARP_O_BYTES, work.q_head,
           first_row + warp * WARP_M, seq_q, lane);

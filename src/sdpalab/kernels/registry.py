@@ -9,17 +9,26 @@ from types import MappingProxyType
 from typing import Any
 
 from sdpalab.errors import UserError
+from sdpalab.kernels.cp_async import CP_ASYNC
 from sdpalab.kernels.cublas import CUBLAS
 from sdpalab.kernels.flash import FLASH
+from sdpalab.kernels.fp8 import FP8
+from sdpalab.kernels.fp8_simulated import FP8_SIMULATED
+from sdpalab.kernels.hopper import HOPPER
+from sdpalab.kernels.hopper_fp8 import HOPPER_FP8
 from sdpalab.kernels.kernel import CudaKernel, Kernel
 from sdpalab.kernels.scalar import SCALAR
 from sdpalab.kernels.userfile import is_user_file, load_user_kernel
+from sdpalab.kernels.warp_specialized import WARP_SPECIALIZED
 from sdpalab.kernels.wmma import WMMA
 
 __all__ = ["CUDA_KERNELS", "KERNELS", "get", "needs", "resolve"]
 
 CUDA_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
-    {kernel.name: kernel for kernel in (SCALAR, CUBLAS, WMMA, FLASH)}
+    {
+        kernel.name: kernel
+        for kernel in (SCALAR, CUBLAS, WMMA, CP_ASYNC, WARP_SPECIALIZED, FLASH, FP8_SIMULATED, FP8, HOPPER, HOPPER_FP8)
+    }
 )
 """The rungs in CUDA C++, from the baseline up: name to kernel."""
 

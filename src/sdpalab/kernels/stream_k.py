@@ -1,7 +1,8 @@
 """How attention's work is dealt out to the blocks of a grid: whole tiles of queries, or equal shares (stream-K).
 
-The unit of work is one tile of queries against one tile of keys that it sees. All units of a problem stand in a row, head
-by head, in a head tile of queries by tile of queries. The device side is ``include/stream_k.cuh``.
+The unit of work is one tile of queries against one tile of keys that it sees. All units of a problem stand in a row,
+head by head, in a head tile of queries by tile of queries. The device side is ``include/stream_k.cuh``. Stream-K is of
+Osama, Merrill, Cecka, Garland and Owens (2023), who deal out the products of a matrix product.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from sdpalab.problem import Problem
 __all__ = ["Shares", "Units", "time_of_shares", "time_of_tiles"]
 
 TILE_COST, SHARING_COST, MERGING_COST = 0.5, 1.0, 0.25
-"""Latencies that a block adds to its units, in units: to begin and end a tile of queries; to leave a partial result of it
-and to say so; to merge one of the parts. Assumptions, not yet measured on hardware."""
+"""Latencies that a block has beside its units, in units: to begin and end a tile of queries; to leave a partial result
+of it and to say so; to merge one of the parts. Assumptions: not yet run on hardware."""
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,18 @@
 // warp_specialized: producer warps that only copy, and consumer warps that only compute, for sm_80 and later.
 //
-// Idea: give each warp one job. NUM_PRODUCER_WARPS warps keep a ring of tiles of K and V filled with cp.async, and walk
-// through global memory; the others have no copies and no addresses of theirs in their loop, only ldmatrix, mma.sync and
-// the softmax of their 16 rows (warp_tile.cuh). It is how kernels for Hopper are built, where one thread can keep TMA
-// busy and gives its registers away; here a producer's registers lie idle, as every warp of a block has as many.
+// Idea: give each warp one job. NUM_PRODUCER_WARPS warps walk through global memory and keep a ring of tiles of K and V
+// filled with cp.async; in the loop of the others there are no copies and none of their addresses, only ldmatrix,
+// mma.sync and the softmax of 16 rows (warp_tile.cuh). It is how kernels for Hopper are built, where one thread can
+// keep TMA busy and the rest give their registers away; here a producer's lie idle, as every warp of a block has as
+// many.
 //
 // Each stage has two named barriers for all threads, at which one side arrives without waiting (bar.arrive) while the
 // other waits (bar.sync), as the PTX manual has it for producers and consumers. `full`: the copies of a tile have
 // landed, as far as each producer has waited for its own. `empty`: every consumer has read it. NOTES: why no mbarriers.
 // cp.async could arrive at one by itself, and consumers could then be a ring apart from each other, whom `full` keeps
-// within a tile. But until sm_90 waiting for an mbarrier is a loop around mbarrier.test_wait, whose instructions compete
-// with those of the warps it waits for; at a named barrier the hardware lets a warp sleep. And what never comes is then
-// a deadlock that the simulator explains, not a loop without end.
+// within a tile. But before sm_90 waiting for an mbarrier is a loop around mbarrier.test_wait, whose instructions
+// compete with those of the warps it waits for; at a named barrier the hardware lets a warp sleep. And what never comes
+// is then a deadlock that the simulator explains, not a loop without end.
 //
 // Static bars (sm_89, D=64, default knobs): 0 spills, 0 stack, <= 128 registers, 32 KiB shared memory, 3 blocks an SM.
 // Knobs: BLOCK_M (rows of Q; 16 a consumer warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K, V in

@@ -14,13 +14,15 @@
 
 #include "wmma_tile.cuh"
 
+using Shared = WmmaShared<BLOCK_M, BLOCK_N, 1>;
+
 // Loads a tile, 16 bytes at a time. Rows that do not exist become 0: a weight of 0 times what lies there might be NaN.
 template <int ROWS>
 __device__ __forceinline__ void load_tile(WmmaElement (&dst_smem)[ROWS][QKV_PITCH],
                                           const Element* src,  // [rows_left, HEAD_DIM], global
                                           int rows_left) {
 #pragma unroll 2
-    for (int e = threadIdx.x * 8; e < ROWS * HEAD_DIM; e += NUM_THREADS * 8) {
+    for (int e = threadIdx.x * 8; e < ROWS * HEAD_DIM; e += Shared::NUM_THREADS * 8) {
         const int row = e / HEAD_DIM;
         uint4 x = make_uint4(0, 0, 0, 0);
         if (row < rows_left) {
@@ -38,13 +40,13 @@ wmma_attention(const Element* __restrict__ q,  // [batch, heads, seq_q, HEAD_DIM
                int seq_q, int seq_kv, int group, float scale,
                float* __restrict__ lse) {  // [batch, heads, seq_q] or null
     extern __shared__ __align__(32) unsigned char smem_bytes[];
-    WmmaShared<1>& smem = *reinterpret_cast<WmmaShared<1>*>(smem_bytes);
+    Shared& smem = *reinterpret_cast<Shared*>(smem_bytes);
 
     const Head head = head_of_block(q, k, v, o, seq_q, seq_kv, group);
     const ScoreScale score_scale(scale);
     const int block_row = q_tile_of_block() * BLOCK_M;
     const int tiles = tiles_visible(block_row + BLOCK_M - 1, seq_kv, BLOCK_N);
-    HalfRow half_row(block_row, seq_kv);
+    HalfRow<BLOCK_N> half_row(block_row, seq_kv);
 
     load_tile(smem.q, head.q + block_row * HEAD_DIM, seq_q - block_row);
     for (int tile = 0; tile < tiles; ++tile) {

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from sdpalab.build import Build, Resources, disassemble, resources
 from sdpalab.build.sass import TENSOR_CLASSES, main_loop, parse
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.kernels.plan import Gemm, LaunchPlan
+from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan, Step, TiledMap
 from sdpalab.measure.modelled import ModelledTime, StepWork, gemm_work, launch_work, loop_issue_share, modelled
 from sdpalab.measure.speed_of_light import Gpu
 from sdpalab.problem import Problem
+from sdpalab.run.buffers import dtype_of
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import Report
 from sdpalab.sim.counters import Counters
@@ -60,8 +62,25 @@ class CountedPlan:
 
     def modelled(self, gpu: Gpu, *, cold: bool = False) -> ModelledTime:
         """The modelled time on ``gpu``, for whose architecture it must have been built; raises as the function does."""
-        works = (gemm_work(step, self.plan) if isinstance(step, Gemm) else step.work for step in self.steps)
-        return modelled(works, gpu, cold=cold)
+        return modelled(self._works(), gpu, cold=cold)
+
+    def _works(self) -> Iterator[StepWork]:
+        outside = {buffer.name: _bytes(buffer) for buffer in self.plan.buffers if buffer.role in ("in", "out")}
+        for step, counted in zip(self.plan.steps, self.steps, strict=True):
+            work = gemm_work(counted, self.plan) if isinstance(counted, Gemm) else counted.work
+            first = sum(outside.pop(name, 0) for name in _buffers(step))
+            yield replace(work, cold_bytes=min(first, work.dram_bytes))
+
+
+def _buffers(step: Step) -> set[str]:
+    """Names of the buffers that a step may touch."""
+    if isinstance(step, Gemm):
+        return {step.a, step.b, step.c}
+    return {arg.buffer if isinstance(arg, TiledMap) else arg for arg in step.args if isinstance(arg, (str, TiledMap))}
+
+
+def _bytes(buffer: Buffer) -> int:
+    return math.prod(buffer.shape) * dtype_of(buffer.dtype).itemsize
 
 
 def arch_on(kernel: Kernel, gpu: Gpu) -> str | None:

@@ -74,6 +74,8 @@ class StepWork:
         Between the SMs and L2.
     dram_bytes : int
         Distinct bytes that are read or written at all.
+    cold_bytes : int
+        Of these, those that no earlier step has touched: inputs and outputs, but not what steps pass on in L2.
     by_cta : tuple of int
         Warp instructions of each CTA, in the order of their launch; empty for a library product, whose CTAs nobody
         knows and which is taken to fill the GPU evenly.
@@ -88,6 +90,7 @@ class StepWork:
     wavefronts: int = 0
     l2_bytes: int = 0
     dram_bytes: int = 0
+    cold_bytes: int = 0
     by_cta: tuple[int, ...] = ()
     blocks_per_sm: int = 1
 
@@ -160,8 +163,8 @@ def launch_work(name: str, counters: Counters, blocks_per_sm: int, *, fp8_units:
     counters : Counters
     blocks_per_sm : int
     fp8_units : bool
-        Whether the machine code multiplies float8. Where it does not, as that of ``mma.sync`` for sm_90, the compiler has
-        made float16 products of them.
+        Whether the machine code multiplies float8. Where it does not, as that of ``mma.sync`` for sm_90, the compiler
+        has made float16 products of them.
 
     Raises
     ------
@@ -247,7 +250,7 @@ def modelled(works: Iterable[StepWork], gpu: Gpu, *, cold: bool = False) -> Mode
     works : iterable of StepWork
     gpu : Gpu
     cold : bool
-        Every byte of each step crosses DRAM. If False, a step's bytes are in L2 as far as it holds them.
+        Inputs and outputs cross DRAM. If False they are in L2. In either case so does what L2 cannot hold of a step.
 
     Raises
     ------
@@ -260,7 +263,7 @@ def modelled(works: Iterable[StepWork], gpu: Gpu, *, cold: bool = False) -> Mode
 def _step(work: StepWork, gpu: Gpu, *, cold: bool) -> ModelledStep:
     if work.blocks_per_sm < 1:
         raise UserError(f"{work.name}: no block of it fits on an SM of {gpu.name}")
-    crossing = max(0.0, work.dram_bytes - (0 if cold else gpu.l2_mib * 2**20))
+    crossing = max(work.dram_bytes - gpu.l2_mib * 2**20, work.cold_bytes if cold else 0.0, 0.0)
     flops = " and ".join(f"{count / 1e6:,.1f} MFLOP {precision}" for precision, count in work.tensor_flops.items())
     of_an_sm = (
         Resource("tensor", _tensor_us(work, gpu), flops or "no matrix instruction"),

@@ -111,14 +111,14 @@ _BUGS = (
     Edit(
         "query head h reads K/V head h mod Hkv",
         "head.cuh",
-        [("blockIdx.y / group;", "blockIdx.y % (gridDim.y / group);")],
+        [("(q_head / group)", "(q_head / gridDim.y * (gridDim.y / group) + q_head % (gridDim.y / group))")],
         GROUPED,
         EVEN,
     ),
     Edit(
         "all batches read the K and V of batch 0",
         "head.cuh",
-        [("static_cast<long long>(blockIdx.z) * (gridDim.y / group) + ", "")],
+        [("(q_head / group)", "(q_head % gridDim.y / group)")],
         GROUPED,
         EVEN,
     ),

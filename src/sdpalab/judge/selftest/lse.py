@@ -43,7 +43,7 @@ LSE_BUGS: Sequence[Edit] = (
     _Edit(
         "all heads write the log-sum-exp of the first",
         "head.cuh",
-        [("lse + (static_cast<long long>(blockIdx.z) * gridDim.y + blockIdx.y) * seq_q;", "lse;")],
+        [("lse + static_cast<long long>(q_head) * seq_q;", "lse;")],
         GROUPED,
         EVEN,
         HAZARD | {Status.NOT_FINITE},

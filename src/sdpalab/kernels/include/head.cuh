@@ -16,20 +16,33 @@ struct Head {
     Element* o;
 };
 
+// Number of the block's query head among those of all batches.
+__device__ __forceinline__ unsigned q_head_of_block() {
+    return blockIdx.z * gridDim.y + blockIdx.y;
+}
+
 // Offsets between heads are 64-bit: B*H*S*D may exceed 2^31. Within a head 32 bits do, which the kernels' supports()
-// checks.
+// checks. As a batch has `group` times as many query heads as K/V heads, the numbers over all batches divide, too.
+__device__ __forceinline__ Head head_at(unsigned q_head, const Element* q, const Element* k, const Element* v,
+                                        Element* o, int seq_q, int seq_kv, int group) {
+    const long long q_offset = static_cast<long long>(q_head) * seq_q * HEAD_DIM;
+    const long long kv_offset = static_cast<long long>(q_head / group) * seq_kv * HEAD_DIM;
+    return Head{q + q_offset, k + kv_offset, v + kv_offset, o + q_offset};
+}
+
 __device__ __forceinline__ Head head_of_block(const Element* q, const Element* k, const Element* v, Element* o,
                                               int seq_q, int seq_kv, int group) {
-    const long long q_head = static_cast<long long>(blockIdx.z) * gridDim.y + blockIdx.y;
-    const long long kv_head = static_cast<long long>(blockIdx.z) * (gridDim.y / group) + blockIdx.y / group;
-    const long long q_offset = q_head * seq_q * HEAD_DIM;
-    const long long kv_offset = kv_head * seq_kv * HEAD_DIM;
-    return Head{q + q_offset, k + kv_offset, v + kv_offset, o + q_offset};
+    return head_at(q_head_of_block(), q, k, v, o, seq_q, seq_kv, group);
+}
+
+// A head of the log-sum-exp, which is not null: [seq_q].
+__device__ __forceinline__ float* lse_at(float* lse, unsigned q_head, int seq_q) {
+    return lse + static_cast<long long>(q_head) * seq_q;
 }
 
 // The block's own head of the log-sum-exp, which is not null: [seq_q].
 __device__ __forceinline__ float* lse_of_block(float* lse, int seq_q) {
-    return lse + (static_cast<long long>(blockIdx.z) * gridDim.y + blockIdx.y) * seq_q;
+    return lse_at(lse, q_head_of_block(), seq_q);
 }
 
 // The block's tile of query rows. Causal tiles further down have more keys: they go first, so that the last to finish

@@ -11,6 +11,33 @@ __device__ __forceinline__ unsigned smem_address(const void* smem_pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(smem_pointer));
 }
 
+// "Special Registers: %tid, %ctaid". Unlike threadIdx and blockIdx, read anew at each place, so that neither they nor what
+// follows from them is kept in registers from one place to the next.
+__device__ __forceinline__ int tid_x() {
+    int x;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    __builtin_assume(x >= 0 && x < 1024);
+    return x;
+}
+
+__device__ __forceinline__ int ctaid_x() {
+    int x;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+    __builtin_assume(x >= 0);
+    return x;
+}
+
+// No instruction: the same value, of which the compiler no longer knows where it is from. To the same end.
+__device__ __forceinline__ int opaque(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+__device__ __forceinline__ float opaque(float x) {
+    asm volatile("" : "+f"(x));
+    return x;
+}
+
 // "Data Movement and Conversion Instructions: cp.async". Copies src_bytes (0..16) and fills the rest of the 16 with
 // zeros; .cg keeps the line out of L1, for data that one block reads once.
 __device__ __forceinline__ void cp_async_cg_16(unsigned dst_smem, const void* src_global, unsigned src_bytes) {
@@ -56,6 +83,17 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&frag)[4], unsigned 
                  : "=r"(frag[0]), "=r"(frag[1]), "=r"(frag[2]), "=r"(frag[3])
                  : "r"(row_smem)
                  : "memory");
+}
+
+// "Parallel Synchronization and Communication Instructions: atom". Adds 1, or goes from `bound` back to 0; returns what
+// was there. A release of what came before and an acquire of what others released, for all threads of the GPU.
+__device__ __forceinline__ unsigned atom_inc_acq_rel_gpu_u32(unsigned* global, unsigned bound) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(global), "r"(bound)
+                 : "memory");
+    return before;
 }
 
 // "Matrix Multiply-Accumulate Instructions: mma", m16n8k16, A row-major, B column-major, FP32 accumulators:

@@ -166,11 +166,13 @@ struct RowBlock {
 
 // Q and K as rows, V as columns, each block of ROWS rows with its scale. QUANTISE_THREADS<ROWS> threads.
 //
+// At least 1 block an SM: without that word the compiler may spill a few registers to fit one block more.
+//
 // In memory, a head of V has ceil(seq_kv / ROWS) blocks [HEAD_DIM, ROWS] in RowOrder::mma: v_pitch bytes from a column to
 // the next and v_block_stride from a block to the next. So (ROWS, ROWS * HEAD_DIM) are blocks one behind the other, and
 // (all blocks * ROWS, ROWS) is V^T with its rows padded by zeros.
 template <int ROWS>
-__global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>)
+__global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
     quantise_blocks(const Element* __restrict__ q,        // [batch, heads, seq_q, HEAD_DIM]
                     const Element* __restrict__ k,        // [batch, kv_heads, seq_kv, HEAD_DIM]
                     const Element* __restrict__ v,        // [batch, kv_heads, seq_kv, HEAD_DIM]

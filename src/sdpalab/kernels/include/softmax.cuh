@@ -45,10 +45,19 @@ __device__ __forceinline__ float log_sum_exp(float row_max, float row_sum, float
     return (row_max * scale_log2 + ptx::lg2_approx_ftz_f32(row_sum)) * LN_2;
 }
 
+// How far, as a power of 2, a row's scores may outgrow the maximum that its weights are taken from (FlashAttention-4):
+// weights up to 2^8 are rounded to 16 bits as exactly as weights up to 1, and most tiles then need no rescaling.
+constexpr float LAG_LOG2 = 8.0f;
+
 // Statistics of one row over the tiles so far; where lanes share a row, each may keep a sum over its own columns.
 struct SoftmaxRow {
     float max = LOWEST_FLOAT;
     float sum = 0.0f;
+
+    // Whether the maximum may not stay as it is before a tile whose own is tile_max. If it stays, nothing is rescaled.
+    __device__ __forceinline__ bool outgrown_by(float tile_max, float scale_log2) const {
+        return (tile_max - max) * scale_log2 > LAG_LOG2;
+    }
 
     // Takes in the maximum over a new tile's columns. Returns the factor that rescales what was accumulated.
     __device__ __forceinline__ float advance(float tile_max, float scale_log2) {

@@ -110,9 +110,9 @@ __device__ __forceinline__ void add_output(float (&o_frag)[HEAD_DIM / 8][4], Sof
 
 // Normalises the rows and packs them for store_warp_tile(). Their log-sum-exp goes to lse, [rows_left], from the warp's
 // first row on, if that is not null.
-__device__ __forceinline__ void finish_rows(unsigned (&o_pairs)[HEAD_DIM / 8][2], const float (&o_frag)[HEAD_DIM / 8][4],
-                                            const SoftmaxRow (&softmax)[2], float* lse, int rows_left,
-                                            float scale_log2, int lane) {
+__device__ __forceinline__ void finish_rows(unsigned (&o_pairs)[HEAD_DIM / 8][2],
+                                            const float (&o_frag)[HEAD_DIM / 8][4], const SoftmaxRow (&softmax)[2],
+                                            float* lse, int rows_left, float scale_log2, int lane) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const float row_sum = quad_sum(softmax[half].sum);

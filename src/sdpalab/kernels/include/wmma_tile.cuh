@@ -29,37 +29,31 @@ using KFragment = wmma::fragment<wmma::matrix_b, TILE, TILE, TILE, WmmaElement, 
 using VFragment = wmma::fragment<wmma::matrix_b, TILE, TILE, TILE, WmmaElement, wmma::row_major>;
 using Accumulator = wmma::fragment<wmma::accumulator, TILE, TILE, TILE, float>;
 
-constexpr int NUM_WARPS = BLOCK_M / TILE;
-constexpr int NUM_THREADS = 32 * NUM_WARPS;
+constexpr int ELEMENT_PAD = 8;  // 16 bytes
+constexpr int FLOAT_PAD = 4;    // 16 bytes
+constexpr int QKV_PITCH = HEAD_DIM + ELEMENT_PAD;
 
 // The declared bars. Left alone, ptxas takes up to 200 to load further ahead; the caps are found by trial: with them it
 // spills nothing on any architecture.
 constexpr int MAX_REGISTERS = HEAD_DIM > 64 ? 144 : 120;
 
-constexpr int OUT_COLS = HEAD_DIM < BLOCK_N ? HEAD_DIM : BLOCK_N;  // columns of P V that fit the scratch at once
-
-constexpr int ELEMENT_PAD = 8;  // 16 bytes
-constexpr int FLOAT_PAD = 4;    // 16 bytes
-constexpr int QKV_PITCH = HEAD_DIM + ELEMENT_PAD;
-constexpr int P_PITCH = BLOCK_N + ELEMENT_PAD;
-constexpr int SCRATCH_PITCH = BLOCK_N + FLOAT_PAD;
-
 static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 32, 64 or 128");
-static_assert(BLOCK_M >= TILE && BLOCK_M % TILE == 0 && NUM_WARPS <= 32,
-              "BLOCK_M is 16 rows for each of 32 warps at most");
-static_assert(BLOCK_N >= TILE && BLOCK_N % TILE == 0 && HEAD_DIM % OUT_COLS == 0,
-              "BLOCK_N is a multiple of 16 that divides HEAD_DIM or exceeds it");
 
-// Shared memory of a block. Q and the stages are for all of it; of P and the scratch, each warp has 16 rows for itself.
-template <int STAGES>
+// Shared memory of a block with ROWS query rows. Q and the stages, of KEYS keys each, are for all of it; of P and the
+// scratch, each warp has 16 rows for itself.
+template <int ROWS, int KEYS, int STAGES>
 struct WmmaShared {
-    WmmaElement q[BLOCK_M][QKV_PITCH];
+    static constexpr int NUM_THREADS = ROWS / TILE * 32;
+    static_assert(ROWS >= TILE && ROWS % TILE == 0 && NUM_THREADS <= 1024,
+                  "BLOCK_M is 16 rows for each of 32 warps at most");
+
+    WmmaElement q[ROWS][QKV_PITCH];
     struct {
-        WmmaElement k[BLOCK_N][QKV_PITCH];
-        WmmaElement v[BLOCK_N][QKV_PITCH];
+        WmmaElement k[KEYS][QKV_PITCH];
+        WmmaElement v[KEYS][QKV_PITCH];
     } stages[STAGES];
-    WmmaElement p[BLOCK_M][P_PITCH];
-    float scratch[BLOCK_M][SCRATCH_PITCH];
+    WmmaElement p[ROWS][KEYS + ELEMENT_PAD];
+    float scratch[ROWS][KEYS + FLOAT_PAD];
 };
 
 __device__ __forceinline__ void load4(float* dst, const float* src_smem) {
@@ -84,7 +78,7 @@ __device__ __forceinline__ void load_b(VFragment& frag, const WmmaElement* v_sme
 // One warp: scratch[16, COLS] = a[16, DEPTH] * b[DEPTH, COLS], where b is K^T or V.
 template <class BFragment, int COLS, int DEPTH>
 __device__ __forceinline__ void warp_product(const WmmaElement* a_smem, int a_pitch, const WmmaElement* b_smem,
-                                             float* scratch_smem) {  // [16, SCRATCH_PITCH]
+                                             float* scratch_smem, int scratch_pitch) {
     Accumulator product[COLS / TILE];
 #pragma unroll
     for (int n = 0; n < COLS / TILE; ++n) {
@@ -103,19 +97,25 @@ __device__ __forceinline__ void warp_product(const WmmaElement* a_smem, int a_pi
     }
 #pragma unroll
     for (int n = 0; n < COLS / TILE; ++n) {
-        wmma::store_matrix_sync(scratch_smem + n * TILE, product[n], SCRATCH_PITCH, wmma::mem_row_major);
+        wmma::store_matrix_sync(scratch_smem + n * TILE, product[n], scratch_pitch, wmma::mem_row_major);
     }
 }
 
 // This lane's half of one row: its softmax, whose sum is over that half until the end, and its part of the output.
+template <int KEYS>
 struct HalfRow {
-    static constexpr int KEYS = BLOCK_N / 2;
-    static constexpr int COLS = OUT_COLS / 2;
+    static constexpr int P_PITCH = KEYS + ELEMENT_PAD;
+    static constexpr int SCRATCH_PITCH = KEYS + FLOAT_PAD;
+    static constexpr int OUT_COLS = HEAD_DIM < KEYS ? HEAD_DIM : KEYS;  // columns of P V that fit the scratch at once
+    static constexpr int HALF_KEYS = KEYS / 2;
+    static constexpr int HALF_COLS = OUT_COLS / 2;
+    static_assert(KEYS >= TILE && KEYS % TILE == 0 && HEAD_DIM % OUT_COLS == 0,
+                  "BLOCK_N is a multiple of 16 that divides HEAD_DIM or exceeds it");
 
     int row;        // of the head
     int keys_left;  // that it sees, from the next tile on
     SoftmaxRow softmax;
-    float acc[HEAD_DIM / OUT_COLS][COLS] = {};
+    float acc[HEAD_DIM / OUT_COLS][HALF_COLS] = {};
 
     static __device__ __forceinline__ int warp_row() { return threadIdx.x / 32 * TILE; }  // of the block
     static __device__ __forceinline__ int lane_row() { return threadIdx.x % TILE; }       // of the warp
@@ -125,20 +125,21 @@ struct HalfRow {
         : row(block_row + warp_row() + lane_row()), keys_left(visible_keys(row, seq_kv)) {}
 
     // Folds in the next tile of keys, which is in that stage. All lanes of the warp at once.
-    template <int STAGES>
-    __device__ __forceinline__ void attend(WmmaShared<STAGES>& smem, int stage, const ScoreScale& score_scale) {
+    template <int ROWS, int STAGES>
+    __device__ __forceinline__ void attend(WmmaShared<ROWS, KEYS, STAGES>& smem, int stage,
+                                           const ScoreScale& score_scale) {
         WmmaElement* p_smem = smem.p[warp_row()];
         float* scratch_smem = smem.scratch[warp_row()];
 
-        warp_product<KFragment, BLOCK_N, HEAD_DIM>(smem.q[warp_row()], QKV_PITCH, smem.stages[stage].k[0],
-                                                   scratch_smem);
+        warp_product<KFragment, KEYS, HEAD_DIM>(smem.q[warp_row()], QKV_PITCH, smem.stages[stage].k[0],
+                                                scratch_smem, SCRATCH_PITCH);
         __syncwarp();
 
-        const int col0 = half() * KEYS;
-        float s[KEYS];
+        const int col0 = half() * HALF_KEYS;
+        float s[HALF_KEYS];
         float tile_max = NEGATIVE_INFINITY;
 #pragma unroll
-        for (int n = 0; n < KEYS; n += 4) {
+        for (int n = 0; n < HALF_KEYS; n += 4) {
             load4(&s[n], &scratch_smem[lane_row() * SCRATCH_PITCH + col0 + n]);
 #pragma unroll
             for (int x = n; x < n + 4; ++x) {
@@ -150,7 +151,7 @@ struct HalfRow {
 
         const float rescale = softmax.advance(tile_max, score_scale.log2);
 #pragma unroll
-        for (int n = 0; n < KEYS; n += 8) {
+        for (int n = 0; n < HALF_KEYS; n += 8) {
             float weight[8];
 #pragma unroll
             for (int x = 0; x < 8; ++x) {
@@ -163,13 +164,13 @@ struct HalfRow {
 
 #pragma unroll
         for (int part = 0; part < HEAD_DIM / OUT_COLS; ++part) {
-            warp_product<VFragment, OUT_COLS, BLOCK_N>(p_smem, P_PITCH, smem.stages[stage].v[0] + part * OUT_COLS,
-                                                       scratch_smem);
+            warp_product<VFragment, OUT_COLS, KEYS>(p_smem, P_PITCH, smem.stages[stage].v[0] + part * OUT_COLS,
+                                                    scratch_smem, SCRATCH_PITCH);
             __syncwarp();
 #pragma unroll
-            for (int c = 0; c < COLS; c += 4) {
+            for (int c = 0; c < HALF_COLS; c += 4) {
                 float product[4];
-                load4(product, &scratch_smem[lane_row() * SCRATCH_PITCH + half() * COLS + c]);
+                load4(product, &scratch_smem[lane_row() * SCRATCH_PITCH + half() * HALF_COLS + c]);
 #pragma unroll
                 for (int x = 0; x < 4; ++x) {
                     acc[part][c + x] = fmaf(acc[part][c + x], rescale, product[x]);
@@ -177,7 +178,7 @@ struct HalfRow {
             }
             __syncwarp();  // the scratch has been read
         }
-        keys_left -= BLOCK_N;
+        keys_left -= KEYS;
     }
 
     // o: of the block's head, [seq_q, HEAD_DIM]. lse: of all heads, or null. unit: what a 1 in V stands for.
@@ -192,13 +193,13 @@ struct HalfRow {
 #pragma unroll
             for (int part = 0; part < HEAD_DIM / OUT_COLS; ++part) {
 #pragma unroll
-                for (int c = 0; c < COLS; c += 8) {
+                for (int c = 0; c < HALF_COLS; c += 8) {
                     float out[8];
 #pragma unroll
                     for (int x = 0; x < 8; ++x) {
                         out[x] = acc[part][c + x] * normaliser;
                     }
-                    store8(&o[row * HEAD_DIM + part * OUT_COLS + half() * COLS + c], out);
+                    store8(&o[row * HEAD_DIM + part * OUT_COLS + half() * HALF_COLS + c], out);
                 }
             }
         }

@@ -1,0 +1,116 @@
+// Stream-K (Osama, Merrill, Cecka, Garland and Owens 2023) for attention: every block gets the same amount of work.
+//
+// A unit of work is one tile of queries against one tile of keys that it sees. All units of a problem stand in a row,
+// head by head, in a head tile of queries by tile of queries, and each block has the same number of neighbours in it, or
+// one more. So the GPU is full to the end whatever the number of tiles. A block's units may begin and end within a tile
+// of queries; then several blocks have a segment of it each, which merge.cuh puts together. Which block has what
+// depends on the grid alone, never on who is first, and no block ever waits for another.
+#pragma once
+
+#include "head.cuh"
+#include "mask.cuh"
+
+// One tile of queries of one head, and the tiles of keys [first, end) of all those, `tiles`, that it sees.
+struct Segment {
+    unsigned head;  // of all query heads of all batches
+    int q_tile;
+    int first;
+    int end;
+    int tiles;
+
+    __device__ __forceinline__ bool whole() const { return end - first == tiles; }
+};
+
+// Tiles of keys that a tile of queries sees.
+template <int QUERIES, int KEYS>
+__device__ __forceinline__ int key_tiles(int q_tile, int seq_q, int seq_kv) {
+    return tiles_visible(min((q_tile + 1) * QUERIES, seq_q) - 1, seq_kv, KEYS);
+}
+
+// How a problem's units are dealt out: grid = (blocks), of which the first `longer` have one unit more than the others.
+struct Shares {
+    int units_per_head;
+    int units_per_block;
+    int longer;
+
+    __device__ __forceinline__ int begin(int block) const { return block * units_per_block + min(block, longer); }
+
+    __device__ __forceinline__ int block_of(int unit) const {
+        const int in_longer = ptx::opaque(longer) * (units_per_block + 1);
+        return unit < in_longer ? unit / (units_per_block + 1) : longer + (unit - in_longer) / units_per_block;
+    }
+};
+
+// The blocks that share a tile of queries, neighbours in the grid.
+struct Sharers {
+    int first;
+    int count;
+};
+
+// A whole tile of queries for each block: grid = (tiles of queries, query heads, batch).
+template <int QUERIES, int KEYS>
+class OneTile {
+public:
+    __device__ __forceinline__ OneTile(const Shares&, int seq_q, int seq_kv) : seq_q(seq_q), seq_kv(seq_kv) {}
+
+    __device__ __forceinline__ Segment segment() const {
+        const int tiles = key_tiles<QUERIES, KEYS>(q_tile_of_block(), seq_q, seq_kv);
+        return Segment{q_head_of_block(), q_tile_of_block(), 0, tiles, tiles};
+    }
+
+    __device__ __forceinline__ void forget() {}
+
+private:
+    int seq_q;
+    int seq_kv;
+};
+
+// A share of the units for each block, segment by segment. Between two of them the state is one number; all else is
+// worked out again where it is needed, which costs less than the registers that would hold it through the main loop.
+template <int QUERIES, int KEYS>
+class StreamK {
+public:
+    __device__ __forceinline__ StreamK(const Shares& shares, int seq_q, int seq_kv)
+        : shares(shares), seq_q(seq_q), seq_kv(seq_kv), unit(shares.begin(blockIdx.x)) {}
+
+    __device__ __forceinline__ Segment segment() const {
+        Segment found{static_cast<unsigned>(unit / shares.units_per_head), 0, unit % shares.units_per_head, 0};
+        int tiles = key_tiles<QUERIES, KEYS>(0, seq_q, seq_kv);
+        if (CAUSAL) {
+            while (found.first >= tiles) {
+                found.first -= tiles;
+                tiles = key_tiles<QUERIES, KEYS>(++found.q_tile, seq_q, seq_kv);
+            }
+        } else {
+            found.q_tile = found.first / tiles;
+            found.first %= tiles;
+        }
+        found.tiles = tiles;
+        found.end = min(found.first + end() - unit, tiles);
+        return found;
+    }
+
+    // Goes to the next segment; false if there is none.
+    __device__ __forceinline__ bool next(const Segment& done) {
+        unit += done.end - done.first;
+        return unit < end();
+    }
+
+    // Makes the compiler work out the segment again from here on.
+    __device__ __forceinline__ void forget() { unit = ptx::opaque(unit); }
+
+    // The blocks that have a part of the segment's tile of queries.
+    __device__ __forceinline__ Sharers sharers(const Segment& segment) const {
+        const int begin = unit - segment.first;
+        const int first = shares.block_of(begin);
+        return Sharers{first, shares.block_of(begin + segment.tiles - 1) - first + 1};
+    }
+
+private:
+    Shares shares;
+    int seq_q;
+    int seq_kv;
+    int unit;  // the first one of the segment
+
+    __device__ __forceinline__ int end() const { return shares.begin(ptx::ctaid_x() + 1); }
+};
