@@ -79,7 +79,7 @@ def ladder_table(record: Mapping[str, Any], times: Times) -> str:
                 f"`{rung['kernel']}`",
                 rung["idea"],
                 str(used["registers"]),
-                f"{_shared(used) / 1024:g} KiB",
+                f"{round(_shared(used) / 1024, 1):g} KiB",
                 _share(used["tensor_share"]),
                 _ratio(total, "wavefronts"),
                 f"{total['warps'] / 1e6:.2f} M",

@@ -33,6 +33,10 @@ def test_the_ladder_has_every_kernel_in_order(readme_tables: ModuleType) -> None
     assert rows == list(KERNELS), f"README's ladder must have each kernel: {REMEDY}"
 
 
+def test_every_rung_has_its_text_in_order() -> None:
+    assert re.findall(r"^### `(\w+)`$", (ROOT / "docs" / "ladder.md").read_text(), re.MULTILINE) == list(KERNELS)
+
+
 def test_the_tables_are_those_of_the_records(readme_tables: ModuleType) -> None:
     made = readme_tables.tables()
     for page in readme_tables.PAGES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -124,6 +125,26 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     page = parsed(html)
     assert "<script>alert(1)</script>" in page.text
     assert "0 of 1 kernels judged correct" in page.text
+
+
+def test_it_shows_the_log_sum_exp_of_kernels_that_write_it(sample: Sample, html: str) -> None:
+    errors = sample.verdicts[0].cases[0].errors
+    assert errors is not None
+    assert errors.lse is not None
+    assert f'<td class="n">{errors.lse.error:.2e}</td><td class="n">{errors.lse.limit:.2e}</td>' in html
+    assert html.count('<th class="n">log-sum-exp</th>') == len(sample.verdicts)
+
+
+def test_what_ran_on_a_gpu_is_said_to_have_and_has_no_time(sample: Sample) -> None:
+    data = ReportData.read(sample.written.tarball)
+    honest = data.attempts[0]
+    assert honest.verdict is not None
+    on_gpu = honest.model_copy(update={"verdict": honest.verdict.model_copy(update={"device": "NVIDIA L4"})})
+    text = parsed(render_report(replace(data, attempts=(on_gpu,)))).text
+    assert "Run on NVIDIA L4." in text
+    assert "Nothing here was timed" in text
+    for wrong in ("not yet run on hardware", "Nothing here was executed on a GPU", "A simulated run has no time"):
+        assert wrong not in text
 
 
 def test_figures_differ_when_the_records_do(sample: Sample, html: str) -> None:

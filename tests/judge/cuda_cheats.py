@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from cuda_candidates import one_head_of_32, reads_past_the_end, right, variant
-from cuda_candidates import plan as honest_plan
+from cuda_candidates import plan_without_lse as honest_plan
 
 from sdpalab.judge import plans
 from sdpalab.kernels.kernel import Config, CudaKernel

@@ -16,7 +16,13 @@ from sdpalab.problem import Problem
 
 FILE = Path(__file__).parent / "cheats.py"
 NAMES = [cheat.__name__ for cheat in CATALOGUE]
-NUMERICS = {"accumulate": "float32", "probabilities": "float16", "probability_scale": 1.0, "quantised": None}
+NUMERICS = {
+    "accumulate": "float32",
+    "probabilities": "float16",
+    "probability_scale": 1.0,
+    "quantised": None,
+    "normalise": "after",
+}
 BYSTANDER = CaseSpec("bystander", Problem(1, 2, 40, 64), seed=3)
 
 
@@ -146,6 +152,8 @@ def test_a_callable_cannot_pretend_to_be_a_kernel(tmp_path: Path, alone: Case) -
         ),
         ({"numerics": NUMERICS}, "a callable candidate with numerics"),
         ({"kind": "cuda"}, "a cuda candidate with numerics None"),
+        ({"kind": "cuda", "numerics": NUMERICS}, "a cuda candidate for no architecture"),
+        ({"lse": True}, "a callable candidate for no architecture, with LSE True"),
         ({"name": ""}, "at least 1 item"),
     ],
 )

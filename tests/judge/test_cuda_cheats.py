@@ -40,7 +40,7 @@ EXPECTED = {
     "known_length": (Status.INCORRECT, "relative L2"),
     "one_value_off": (Status.INCORRECT, r"worst row \(b=0, h=0, i=7\)"),
     "no_plan": (Status.BUILD_FAILED, "the launch plan is none: Invalid JSON"),
-    "no_fields": (Status.BUILD_FAILED, "the launch plan is none: steps.0.grid"),
+    "no_fields": (Status.BUILD_FAILED, "the launch plan is none: steps.0.launch.grid"),
     "output_is_an_input": (Status.BUILD_FAILED, "does not begin with the buffers of"),
     "no_launch": (Status.BUILD_FAILED, "the launch plan is none: steps"),
     "brings_its_answers": (Status.BUILD_FAILED, "a further buffer of a launch plan is a workspace"),
@@ -59,7 +59,7 @@ def test_every_cheat_has_its_status(cases: dict[str, Case], name: str) -> None:
 
 def test_who_comes_after_them_is_judged_as_if_alone(cases: dict[str, Case]) -> None:
     case = cases["honest_after_them_all"]
-    (alone,) = judge_candidate(f"{HONEST}:right", [CaseSpec(case.name, case.problem)]).cases
+    (alone,) = judge_candidate(f"{HONEST}:no_lse", [CaseSpec(case.name, case.problem)]).cases
     assert (case.status, case.errors, case.limits) == (alone.status, alone.errors, alone.limits)
     assert case.digests == alone.digests
     assert case.run["ptx_sha256"] == alone.run["ptx_sha256"]

@@ -138,3 +138,21 @@ def test_a_plan_is_text_and_numbers() -> None:
     data = json.loads(send_plan(LaunchPlan(PLAN.buffers, (launch,)), "sm_89"))
     assert data["steps"][0]["code"]["source"].count("__global__") == 1
     assert [buffer["name"] for buffer in data["buffers"]] == ["q", "k", "v", "o"]
+
+
+def test_the_log_sum_exp_is_there_as_declared_or_not_at_all() -> None:
+    plan = right.launch_plan(PROBLEM, Config(GAIN=1), lse=True)
+    data = json.loads(send_plan(plan, "sm_89"))
+    found = read_plan(json.dumps(data).encode(), PROBLEM, lse=True)
+    assert found.plan().buffer("lse") == Buffer("lse", (1, 1, 9), "float32", "out")
+    bare = found.without("lse")
+    assert bare == read_plan(send_plan(PLAN, "sm_89"), PROBLEM)
+    assert bare.plan().steps[0].args[-1] == 0
+    with pytest.raises(PlanError, match="a further buffer of a launch plan is"):
+        read_plan(json.dumps(data).encode(), PROBLEM)
+    with pytest.raises(PlanError, match=r"does not begin with the buffers of .*: q, k, v, o, lse"):
+        read_plan(send_plan(PLAN, "sm_89"), PROBLEM, lse=True)
+    for changes in ({"shape": (1, 9)}, {"dtype": "float16"}, {"role": "workspace"}):
+        other = {**data, "buffers": [*data["buffers"][:-1], {**data["buffers"][-1], **changes}]}
+        with pytest.raises(PlanError, match="does not begin with the buffers"):
+            read_plan(json.dumps(other).encode(), PROBLEM, lse=True)

@@ -17,7 +17,7 @@ from sdpalab.sim import launch
 
 ARCHS = ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
 HEADERS = sorted(path.name for path in INCLUDE_DIR.glob("*.cuh"))
-WRAPPERS = ["cluster.cuh", "ptx.cuh", "ptx_sm89.cuh", "ptx_sm90.cuh", "wgmma.cuh"]
+WRAPPERS = ["cluster.cuh", "ptx.cuh", "ptx_sm89.cuh", "ptx_sm90.cuh", "wgmma.cuh", "wgmma_fp8.cuh"]
 """Those that hold instructions."""
 DEFINES = {"HEAD_DIM": "64", "CAUSAL": "0", "DTYPE_BF16": "0"}
 
@@ -41,7 +41,7 @@ def test_only_headers_hold_assembly() -> None:
     assert [name for name in HEADERS if re.search(r"\basm\b", (INCLUDE_DIR / name).read_text())] == WRAPPERS
 
 
-PURE = ("mma", "ex2", "rcp", "cvt", "mov", "mapa")
+PURE = ("mma", "ex2", "lg2", "rcp", "cvt", "mov", "mapa")
 """Instructions that only compute, which the compiler may move and merge."""
 
 

@@ -46,7 +46,7 @@ def judge(
     device: Annotated[str, typer.Option(metavar="D", help="auto, sim, cpu or gpu.")] = "auto",
     level: Annotated[str, typer.Option(metavar="L", help="quick (a minute) or full (many minutes).")] = "quick",
     arch: Annotated[
-        str | None, typer.Option(metavar="A", help="What to build for and simulate. Default: the kernel's own, or sm_89.")
+        str | None, typer.Option(metavar="A", help="What to build for and simulate. Default: the kernel's own.")
     ] = None,
     kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V; with --shape.")] = None,
     seq_kv: Annotated[int | None, typer.Option(metavar="N", help="Length of K and V; with --shape.")] = None,

@@ -26,8 +26,8 @@ __device__ __forceinline__ void start_copy(WmmaElement (&dst_smem)[ROWS][QKV_PIT
 #pragma unroll 2
     for (int e = threadIdx.x * 8; e < ROWS * HEAD_DIM; e += Shared::NUM_THREADS * 8) {
         const int row = e / HEAD_DIM;
-        ptx::cp_async_cg_16(ptx::smem_address(&dst_smem[0][row * QKV_PITCH + e % HEAD_DIM]), src + e,
-                            row < rows_left ? 16 : 0);
+        const int offset = row * QKV_PITCH + e % HEAD_DIM;
+        ptx::cp_async_cg_16(ptx::smem_address(dst_smem) + offset * 2, src + e, row < rows_left ? 16 : 0);
     }
 }
 

@@ -11,7 +11,7 @@
 // operand: not in the order of their keys, but V may have its rows in any order, and quantise_blocks wrote them in this
 // one. It wrote V^T, too: the right operand runs along the keys, and ldmatrix transposes nothing smaller than 16 bits.
 //
-// Static bars (sm_89, D=64, default knobs): 0 spills, 0 stack, <= 128 registers, 16 KiB shared memory, 4 blocks an SM.
+// Static bars (sm_89, D=64, default knobs): 0 spills, 0 stack, <= 120 registers, 16 KiB shared memory, 4 blocks an SM.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), NUM_STAGES (tiles of K, V in memory). A tile is the 64 keys of a scale.
 
 #include "fp8.cuh"
@@ -27,7 +27,7 @@ constexpr int STAGE_BYTES = 2 * TILE_BYTES;  // K, then V
 constexpr int SMEM_BYTES = NUM_STAGES * STAGE_BYTES;
 constexpr int O_BYTES = BLOCK_M * HEAD_DIM * 2;
 
-// Tiles of bytes are those of 16-bit elements, of which two numbers count as one, to cp.async, ldmatrix and the swizzle.
+// To cp.async, ldmatrix and the swizzle, a tile of bytes is one of 16-bit elements, each of them two numbers.
 constexpr int ROW_PAIRS = HEAD_DIM / 2;   // Q, K [rows, HEAD_DIM]
 constexpr int COLUMN_PAIRS = TILE_N / 2;  // V^T [HEAD_DIM, TILE_N]
 
@@ -118,18 +118,19 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
 
 // The bytes and scales are those of quantise_blocks<SCALE_ROWS>, V in blocks one behind the other.
 //
-// There is no bound on registers: left alone, ptxas takes 101 to 111 at D=64 on sm_89; given one, it loads further ahead
-// and spills.
+// There is no bound on registers: left alone, ptxas takes 107 at D=64 on sm_89. Given one, it loads further ahead and
+// spills.
 __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const unsigned char* __restrict__ k_bytes,
-                  const unsigned char* __restrict__ v_bytes, const float* __restrict__ q_scales,
-                  const float2* __restrict__ kv_scales, Element* __restrict__ o, int seq_q, int seq_kv, int group,
-                  float scale, float* __restrict__ lse) {
-    extern __shared__ __align__(1024) unsigned char smem[];  // [NUM_STAGES][K [TILE_N, HEAD_DIM], V^T [HEAD_DIM, TILE_N]]
+                              const unsigned char* __restrict__ v_bytes, const float* __restrict__ q_scales,
+                              const float2* __restrict__ kv_scales, Element* __restrict__ o, int seq_q, int seq_kv,
+                              int group, float scale, float* __restrict__ lse) {
+    // [NUM_STAGES], each K [TILE_N, HEAD_DIM] and V^T [HEAD_DIM, TILE_N]
+    extern __shared__ __align__(1024) unsigned char smem[];
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    const long long q_head = static_cast<long long>(blockIdx.z) * gridDim.y + blockIdx.y;
-    const long long kv_head = static_cast<long long>(blockIdx.z) * (gridDim.y / group) + blockIdx.y / group;
+    const long long q_head = q_head_of_block();
+    const long long kv_head = q_head_of_block() / group;
     const int first_row = q_tile_of_block() * BLOCK_M;
     const int last_row = min(first_row + BLOCK_M, seq_q) - 1;
     const int all_tiles = ceil_div(seq_kv, TILE_N);
@@ -150,14 +151,14 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
     const TileCopy<TILE_N, ROW_PAIRS, NUM_THREADS> k_copy(threadIdx.x);
     const TileCopy<HEAD_DIM, COLUMN_PAIRS, NUM_THREADS> v_copy(threadIdx.x);
     const unsigned char* k_head = k_bytes + kv_head * seq_kv * HEAD_DIM;
-    const long long v_from_k = v_bytes + kv_head * all_tiles * TILE_BYTES - k_head;
-    const unsigned char* next = k_head + threadIdx.x * CHUNK_BYTES;  // of K; that of V is as far as the heads are
+    const unsigned char* v_head = v_bytes + kv_head * all_tiles * TILE_BYTES;
+    int next = threadIdx.x * CHUNK_BYTES;  // in both: their tiles are of one size, and lie one behind the other
     int rows_left = seq_kv - k_copy.row;
     unsigned load_stage = 0;
     const auto load = [&](int tile) {
         if (tile < tiles) {
-            k_copy.start(smem_base + load_stage + k_copy.smem_offset, pairs(next), rows_left);
-            v_copy.start(smem_base + load_stage + TILE_BYTES + v_copy.smem_offset, pairs(next + v_from_k), HEAD_DIM);
+            k_copy.start(smem_base + load_stage + k_copy.smem_offset, pairs(k_head + next), rows_left);
+            v_copy.start(smem_base + load_stage + TILE_BYTES + v_copy.smem_offset, pairs(v_head + next), HEAD_DIM);
             next += TILE_BYTES;
             rows_left -= TILE_N;
             load_stage = after(load_stage);
@@ -171,9 +172,8 @@ __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const u
     }
 
     const ScoreScale score_scale(scale);
-    const int q_block = (first_row + warp * WARP_M) / SCALE_ROWS;
-    const float q_scale = first_row + warp * WARP_M < seq_q ? q_scales[q_head * ceil_div(seq_q, SCALE_ROWS) + q_block]
-                                                            : 1.0f;
+    const int first_of_warp = min(first_row + warp * WARP_M, seq_q - 1);  // past the end, any scale will do
+    const float q_scale = q_scales[q_head * ceil_div(seq_q, SCALE_ROWS) + first_of_warp / SCALE_ROWS];
     kv_scales += kv_head * all_tiles;
     float2 next_scales = kv_scales[0];
 

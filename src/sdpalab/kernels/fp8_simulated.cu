@@ -1,9 +1,10 @@
 // fp8_simulated: Q, K and V are kept as e4m3 with one scale a head, and computed with in 16 bits, as wmma does.
 //
-// Idea: what 8 bits do to the numbers, without 8-bit tensor cores. Each number of e4m3 is one of float16 and of bfloat16,
-// so what is dequantised is exact, and the scales never meet it: those of Q and K are part of the scale of the scores,
-// that of V of the output's normaliser, all in float32. K and V cross the memory in half the bytes; all else costs what
-// it costs in wmma, and the conversion comes on top. fp8, the next rung, feeds the bytes to the tensor cores as they are.
+// Idea: what 8 bits do to the numbers, without 8-bit tensor cores. Each number of e4m3 is one of float16 and of
+// bfloat16, so what is dequantised is exact, and the scales never meet it: those of Q and K are part of the scale of
+// the scores, that of V of the output's normaliser, all in float32. K and V cross the memory in half the bytes; all
+// else costs what it costs in wmma, and the conversion comes on top. fp8, the next rung, feeds the bytes to the tensor
+// cores as they are.
 //
 // Where this project started, such a kernel passed at S = 64 and gave NaN at S = 512: it held the sum of the weights in
 // 8 bits, too, which end at 448. Sums are float32 here. What one scale a head does cost is in the largest number: a
@@ -107,8 +108,8 @@ __global__ void __maxnreg__(MAX_REGISTERS)
     extern __shared__ __align__(32) unsigned char smem_bytes[];
     Shared& smem = *reinterpret_cast<Shared*>(smem_bytes);
 
-    const long long q_head = static_cast<long long>(blockIdx.z) * gridDim.y + blockIdx.y;
-    const long long kv_head = static_cast<long long>(blockIdx.z) * (gridDim.y / group) + blockIdx.y / group;
+    const long long q_head = q_head_of_block();
+    const long long kv_head = q_head_of_block() / group;
     const unsigned char* k_rows = k_bytes + kv_head * seq_kv * HEAD_DIM;
     const unsigned char* v_rows = v_bytes + kv_head * seq_kv * HEAD_DIM;
     ScoreScale score_scale(scale);

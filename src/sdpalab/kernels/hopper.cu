@@ -12,8 +12,8 @@
 // zeros and stores nothing there: heads are an axis of the maps, so no tile reaches into the next. The zeros matter for
 // V, whose rows meet weights of 0.
 //
-// SPLIT CTAs of a cluster take the same rows and a part of the keys each. In the end each of them keeps some warps' rows
-// and sends the others' partial results to their keepers: one kernel, no workspace.
+// SPLIT CTAs of a cluster take the same rows and a part of the keys each. In the end each keeps the rows of some warps,
+// and sends what it has of the others to their keepers: one kernel, no workspace.
 //
 // Static bars: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
 // Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory), SPLIT.
@@ -72,7 +72,8 @@ using Position = RingPosition<NUM_STAGES>;
 
 // What a CTA works on: its rows, counted in one head, and its tiles of keys.
 struct Work {
-    int q_head;  // of all batches
+    unsigned rank;  // in the cluster
+    int q_head;     // of all batches
     int kv_head;
     int first_row;
     int first_tile;
@@ -80,15 +81,15 @@ struct Work {
 };
 
 __device__ __forceinline__ Work work_of_block(int seq_q, int seq_kv, int group) {
+    const unsigned rank = SPLIT > 1 ? ptx::cluster_ctarank() : 0;
     const int q_head = blockIdx.z * gridDim.y + blockIdx.y;
     const int q_tiles = gridDim.x / SPLIT;
     const int q_tile = blockIdx.x / SPLIT;
-    const int rank = blockIdx.x % SPLIT;
     const int first_row = (CAUSAL ? q_tiles - 1 - q_tile : q_tile) * BLOCK_M;  // the tiles with most keys go first
     const int all_tiles = tiles_visible(min(first_row + BLOCK_M, seq_q) - 1, seq_kv, BLOCK_N);
     const int share = ceil_div(all_tiles, SPLIT);  // the last CTAs have less, or none
-    const int first_tile = min(rank * share, all_tiles);
-    return Work{q_head, q_head / group, first_row, first_tile, min(share, all_tiles - first_tile)};
+    const int first_tile = min(static_cast<int>(rank) * share, all_tiles);
+    return Work{rank, q_head, q_head / group, first_row, first_tile, min(share, all_tiles - first_tile)};
 }
 
 __device__ __forceinline__ unsigned tile_offset(const Position& at, Operand operand) {
@@ -229,6 +230,25 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow
     hold(o_frag);
 }
 
+// Gathers the partial results of a warp's rows in the CTA of the cluster that keeps them; false in the others, whose
+// part has been sent there. partials: [SPLIT - 1][KEPT_WARPS].
+__device__ __forceinline__ bool gather(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow (&softmax)[2], const Partial* partials,
+                                       const Barriers& barriers, unsigned rank, int warp, int lane, float scale_log2) {
+    const unsigned keeper = warp / KEPT_WARPS;
+    const Partial* of_warp = partials + warp % KEPT_WARPS;
+    if (rank != keeper) {
+        const Partial& place = of_warp[((rank ^ keeper) - 1) * KEPT_WARPS];
+        send_partial(o_frag, softmax, place, barriers.partials_full, keeper, lane);
+        return false;
+    }
+    cluster_mbarrier_wait(barriers.partials_full);
+#pragma unroll
+    for (int other = 0; other < SPLIT - 1; ++other) {
+        merge_partial(o_frag, softmax, of_warp[other * KEPT_WARPS], scale_log2, lane);
+    }
+    return true;
+}
+
 // Stores a warp's 16 rows, from row `row` of the head on. o_smem: a place for them, which was the warp's part of Q, and
 // which all products of its warpgroup have read.
 __device__ __forceinline__ void store(const TensorMap& o, const float (&o_frag)[HEAD_DIM / 2],
@@ -306,21 +326,9 @@ __global__ void __maxnreg__(REGISTERS)
         attend(o_frag, softmax, score_scale, work, smem, barriers, consumer, work.first_row + consumer * WARPGROUP_M,
                seq_kv);
     }
-    if (SPLIT > 1) {
-        Partial(&partials)[SPLIT > 1 ? SPLIT - 1 : 1][KEPT_WARPS] =
-            *reinterpret_cast<Partial(*)[SPLIT > 1 ? SPLIT - 1 : 1][KEPT_WARPS]>(smem_bytes + PARTIAL_OFFSET);
-        const unsigned rank = ptx::cluster_ctarank();
-        const unsigned keeper = warp / KEPT_WARPS;
-        if (rank != keeper) {
-            const Partial& place = partials[(rank ^ keeper) - 1][warp % KEPT_WARPS];
-            send_partial(o_frag, softmax, place, barriers.partials_full, keeper, lane);
-            return;
-        }
-        cluster_mbarrier_wait(barriers.partials_full);
-#pragma unroll
-        for (int other = 0; other < SPLIT - 1; ++other) {
-            merge_partial(o_frag, softmax, partials[other][warp % KEPT_WARPS], score_scale.log2, lane);
-        }
+    Partial* partials = reinterpret_cast<Partial*>(smem_bytes + PARTIAL_OFFSET);
+    if (SPLIT > 1 && !gather(o_frag, softmax, partials, barriers, work.rank, warp, lane, score_scale.log2)) {
+        return;
     }
     store(o, o_frag, softmax, lse, score_scale.log2, smem + warp * WARP_O_BYTES, work.q_head,
           work.first_row + warp * WARP_M, seq_q, lane);

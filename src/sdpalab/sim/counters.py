@@ -226,11 +226,15 @@ class Counting(Observer):
         return self._known[key]
 
     def _sectors(self, lanes: Indices, offset: Indices, width: int) -> tuple[int, int]:
-        """Sectors of 32 bytes that the warps touch, and the fewest that could hold their bytes."""
+        """Sectors of 32 bytes that the warps touch, and the fewest that could hold their bytes.
+
+        What several lanes of a warp access at one address is there once.
+        """
+        places = np.unique(self.warp[lanes] << 40 | offset)
         keys = self.warp[lanes] << 40 | offset // SECTOR
         if width > SECTOR - int((offset % SECTOR).max(initial=0)):
             keys = np.concatenate([keys, self.warp[lanes] << 40 | (offset + width - 1) // SECTOR])
-        per_warp = np.bincount(self.warp[lanes]) * width
+        per_warp = np.bincount(places >> 40) * width
         return len(np.unique(keys)), int((-(-per_warp // SECTOR)).sum())
 
     def _wavefronts(self, lanes: Indices, offset: Indices, width: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ A bug in a shared header is planted in the copy that the kernel includes, so tha
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +22,11 @@ from sdpalab.judge.selftest.edit import (
     SEVERAL_TILES,
     Edit,
 )
+from sdpalab.judge.selftest.fp8 import FP8_BUGS, FP8_KERNELS
 from sdpalab.judge.selftest.lse import LSE_BUGS
+from sdpalab.judge.selftest.merge import MERGE_BUGS, MERGING
 from sdpalab.judge.selftest.mutant import Bug, Mutant
-from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.kernels.kernel import CudaKernel, Knob
 from sdpalab.kernels.plan import INCLUDE_DIR
 from sdpalab.kernels.registry import CUDA_KERNELS
 
@@ -35,7 +37,7 @@ _KERNELS = ("scalar", "wmma", "flash")
 _BUGS = (
     Edit(
         "rescale of O lost",
-        ("scalar", "flash"),
+        ("scalar",),
         [("const float rescale = softmax[", "const float rescale = 1.0f + 0.0f * softmax[")],
         EVEN,
         EVEN.with_(seq_kv=16),
@@ -44,6 +46,13 @@ _BUGS = (
         "rescale of O lost",
         ("wmma",),
         [("const float rescale = softmax.", "const float rescale = 1.0f + 0.0f * softmax.")],
+        EVEN,
+        EVEN.with_(seq_kv=16),
+    ),
+    Edit(
+        "rescale of O lost",
+        ("flash",),
+        [("o_frag[d][i] *= rescale[i / 2];", "o_frag[d][i] *= 1.0f + 0.0f * rescale[i / 2];")],
         EVEN,
         EVEN.with_(seq_kv=16),
     ),
@@ -227,13 +236,18 @@ _SYNCHRONISATION = (
     (_LOADED, "wmma", "__syncthreads();\n\n        half_row", "half_row"),
     (_REUSED, "wmma", "__syncthreads();  // everyone has read", "// everyone has read"),
     ("no wait for the copy of Q", "flash", "ptx::cp_async_wait_group<NUM_STAGES - 1>();", ""),
-    ("no barrier after the copy of Q", "flash", "__syncthreads();\n    const ScoreScale", "const ScoreScale"),
+    ("no barrier after the copy of Q", "flash", "__syncthreads();\n        unsigned q_frag", "unsigned q_frag"),
     ("no wait for a tile", "flash", "ptx::cp_async_wait_group<NUM_STAGES - 2>();", ""),
     ("a group too few waited for", "flash", "wait_group<NUM_STAGES - 2>", "wait_group<NUM_STAGES - 1>"),
-    ("no barrier after a tile's copy", "flash", "__syncthreads();\n        load(", "load("),
+    ("no barrier after a tile's copy", "flash", "__syncthreads();\n            load(", "load("),
     ("no barrier before the output overwrites keys", "flash", "__syncthreads();  // the output", "// the output"),
-    ("the tiles' copies are not committed", "flash", "ptx::cp_async_commit_group();\n    };", "};"),
-    ("the copy is a stage ahead of its place", "flash", "load_stage = 0;", "load_stage = STAGE_BYTES;"),
+    ("the tiles' copies are not committed", "flash", "ptx::cp_async_commit_group();\n        };", "};"),
+    (
+        "the copy is a stage ahead of its place",
+        "flash",
+        "stage == 0 ? SMEM_BYTES - STAGE_BYTES : stage - STAGE_BYTES",
+        "stage",
+    ),
 )
 """What is missing, in which kernel, and the substitution."""
 
@@ -247,18 +261,28 @@ def mutants() -> list[Mutant]:
         If the text that a bug replaces is not there exactly once: the kernel has changed, and the bug has to follow.
     """
     made = []
-    for name in _KERNELS:
+    for name in (*_KERNELS, *FP8_KERNELS):
         kernel, (text, headers) = CUDA_KERNELS[name], _flattened(name)
-        for bug in (*_BUGS, *LSE_BUGS):
-            if bug.where in headers or name in bug.where:
-                candidate = _edited(kernel, text, bug.edits)
-                what = f"{name}: {bug.name}"
-                made.append(Mutant(bug.bug, what, candidate, bug.problem, bug.statuses, harmless=bug.harmless))
+        planted = []
+        if name == "flash":
+            planted = [(bug, _with_knobs(kernel, MERGING)) for bug in MERGE_BUGS]
+            kernel = _with_knobs(kernel, {"SCHEDULE": "tiles"})
+        bugs = FP8_BUGS if name in FP8_KERNELS else (*_BUGS, *LSE_BUGS)
+        planted += [(bug, kernel) for bug in bugs if bug.where in headers or name in bug.where]
+        for bug, configured in planted:
+            candidate = _edited(configured, text, bug.edits)
+            what = f"{name}: {bug.name}"
+            made.append(Mutant(bug.bug, what, candidate, bug.problem, bug.statuses, harmless=bug.harmless))
         for what, where, old, new in _SYNCHRONISATION:
             if where == name:
                 candidate = _edited(kernel, text, [(old, new)])
                 made.append(Mutant(Bug.SYNCHRONISATION, f"{name}: {what}", candidate, SEVERAL_TILES, HAZARD))
     return made
+
+
+def _with_knobs(kernel: CudaKernel, knobs: Mapping[str, Knob]) -> CudaKernel:
+    """The kernel with one configuration, the default one with those knobs."""
+    return replace(kernel, configs=(kernel.default_config.but(**knobs),))
 
 
 def _flattened(name: str) -> tuple[str, set[str]]:

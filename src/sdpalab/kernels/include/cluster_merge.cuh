@@ -1,9 +1,9 @@
 // Partial results of CTAs of a cluster that have the same query rows and different keys, merged through distributed
 // shared memory.
 //
-// The accumulators of a warp's 16 rows have one CTA that keeps them. The others send theirs there, lane to lane, so that
-// the merge needs no rearrangement; an mbarrier of that CTA counts the bytes. Who sends may exit at once, and who keeps
-// waits for all that it is sent.
+// One CTA keeps the accumulators of a warp's 16 rows. The others send theirs there, lane to lane, so that the merge
+// needs no rearrangement; an mbarrier of that CTA counts the bytes. Who sends may exit at once, and who keeps waits for
+// all that it is sent.
 #pragma once
 
 #include "cluster.cuh"

@@ -25,8 +25,8 @@ constexpr int QUANTISE_THREADS = ROWS / PATCH_ROWS * (HEAD_DIM / PATCH_COLUMNS);
 enum class RowOrder {
     natural,
     // Of every 16, so that weights need not move between the products. A lane's accumulators of two neighbouring
-    // m16n8 (or wgmma) scores are those of keys 2c, 2c + 1, 8 + 2c and 8 + 2c + 1, where c = lane % 4; packed as they
-    // are, they stand in the right operand's row where the left operand of the next product has k = 4c .. 4c + 3.
+    // m16n8 (or wgmma) scores are those of keys 2c, 2c + 1, 8 + 2c and 8 + 2c + 1, where c = lane % 4. Packed as they
+    // are, they are the left operand of the next product at k = 4c .. 4c + 3; so the right one has these keys there.
     mma,
 };
 
@@ -168,9 +168,9 @@ struct RowBlock {
 //
 // At least 1 block an SM: without that word the compiler may spill a few registers to fit one block more.
 //
-// In memory, a head of V has ceil(seq_kv / ROWS) blocks [HEAD_DIM, ROWS] in RowOrder::mma: v_pitch bytes from a column to
-// the next and v_block_stride from a block to the next. So (ROWS, ROWS * HEAD_DIM) are blocks one behind the other, and
-// (all blocks * ROWS, ROWS) is V^T with its rows padded by zeros.
+// In memory, a head of V has ceil(seq_kv / ROWS) blocks [HEAD_DIM, ROWS] in RowOrder::mma: v_pitch bytes from a column
+// to the next and v_block_stride from a block to the next. So (ROWS, ROWS * HEAD_DIM) are blocks one behind the other,
+// and (all blocks * ROWS, ROWS) is V^T with its rows padded by zeros.
 template <int ROWS>
 __global__ void __launch_bounds__(QUANTISE_THREADS<ROWS>, 1)
     quantise_blocks(const Element* __restrict__ q,        // [batch, heads, seq_q, HEAD_DIM]
