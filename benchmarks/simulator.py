@@ -26,6 +26,7 @@ from sdpalab.inputs import make_inputs
 from sdpalab.judge.reference import attention_float64
 from sdpalab.kernels.registry import get
 from sdpalab.problem import MISSION, Problem
+from sdpalab.run.buffers import starting_array
 
 BLOCK_M, BLOCK_N = 64, 64
 
@@ -38,13 +39,8 @@ def simulate(
     (step,) = plan.steps
     assert step.module is not None
     built = build(step.module, "sm_89")
-    inputs = make_inputs(problem, "normal", 0)
-    arrays = {
-        "q": inputs.q.copy(),
-        "k": inputs.k.copy(),
-        "v": inputs.v.copy(),
-        "o": np.empty(problem.q_shape, np.float16),
-    }
+    inputs = vars(make_inputs(problem, "normal", 0))
+    arrays = {buffer.name: starting_array(buffer, inputs, 0xFF) for buffer in plan.buffers}
     args = [arrays[arg] if isinstance(arg, str) else arg for arg in step.args]
 
     def run() -> sim.Report:

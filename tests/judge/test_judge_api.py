@@ -161,8 +161,8 @@ def test_a_file_that_does_not_load(tmp_path: Path, text: str, words: str) -> Non
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"device": "gpu"}, "no executor for a GPU"),
-        ({"device": "tpu"}, "auto, sim or cpu"),
+        ({"device": "gpu"}, "no GPU: .*; device sim runs the PTX|attention is a Python callable"),
+        ({"device": "tpu"}, "device must be one of auto, sim, cpu, gpu, not 'tpu'"),
         ({"device": "sim"}, "attention is a Python callable"),
         ({"level": "fast"}, "level must be quick or full, not 'fast'"),
         ({"problems": []}, "no problem to judge"),

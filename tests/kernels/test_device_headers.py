@@ -48,6 +48,7 @@ PURE = ("mma", "ex2", "lg2", "rcp", "cvt", "mov", "mapa")
 @pytest.mark.parametrize("header", WRAPPERS)
 def test_one_wrapper_an_instruction_and_memory_is_clobbered(header: str) -> None:
     text = (INCLUDE_DIR / header).read_text().partition("namespace ptx {")[2].partition("}  // namespace ptx")[0]
+    text = re.sub(r" *\\\n", "\n", text)  # one macro for wrappers that differ in their shape alone
     statements = re.findall(r"asm( volatile)?\((.*?)\);\n", text, re.DOTALL)
     names = re.findall(r"__forceinline__ [\w ]+ (\w+)\(", text)
     names = [name for name in names if name != "smem_address"]  # that is the compiler's own

@@ -15,7 +15,8 @@ from checking import assert_computes, resources_of, run
 from sdpalab import sim
 from sdpalab.build import Build, BuildError, build
 from sdpalab.build.gate import check
-from sdpalab.build.sass import Instruction, disassemble, main_loop, parse
+from sdpalab.build.loops import reached
+from sdpalab.build.sass import Instruction, disassemble, main_loop, parse, successors
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.hopper import HOPPER, SMS, VALUES, chosen, modelled_clocks, smem_bytes
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
@@ -46,6 +47,7 @@ SHAPES = [
     (Problem(1, 1, 129, 64, seq_kv=300, causal=True, dtype="bfloat16"), WIDE),
     (Problem(1, 2, 65, 128, seq_kv=257, causal=True), WIDE),
     (Problem(1, 1, 200, 128, seq_kv=70, causal=True), ONE.but(BLOCK_N=80, NUM_STAGES=3)),
+    (Problem(1, 1, 70, 128, seq_kv=200), TWO.but(BLOCK_N=176)),
     (Problem(1, 1, 70, 128, seq_kv=330, dtype="bfloat16"), CLUSTER_4),
     (Problem(1, 1, 130, 256, seq_kv=170, causal=True), D256),
     (Problem(1, 1, 20, 256, seq_kv=140, dtype="bfloat16"), CLUSTER_2),
@@ -59,7 +61,7 @@ CODES = [
     (Problem(1, 8, 512, 64, causal=True), CLUSTER_4),
     (Problem(1, 8, 512, 64, dtype="bfloat16"), AUTO),
     (Problem(1, 8, 512, 128, causal=True), WIDE),
-    (Problem(1, 8, 512, 128), ONE.but(BLOCK_N=128)),
+    (Problem(1, 8, 512, 128), TWO.but(BLOCK_N=176)),
     (Problem(1, 8, 512, 128), CLUSTER_2.but(BLOCK_N=80)),
     (Problem(1, 8, 512, 256, causal=True), D256),
     (Problem(1, 8, 512, 256), CLUSTER_2.but(BLOCK_N=80)),
@@ -161,6 +163,25 @@ def test_static_gate(problem: Problem, config: Config) -> None:
     log = built(problem, config).log
     assert "serialized" not in log
     assert "injected" not in log
+
+
+@pytest.mark.parametrize(("problem", "config"), CODES, ids=label)
+def test_warpgroups_use_the_registers_that_they_keep_or_take(problem: Problem, config: Config) -> None:
+    # What ptxas reports is what a thread has at launch. Behind setmaxnreg there are others.
+    made = built(problem, config)
+    code = parse(disassemble(made))[made.entry]
+    following = successors(code)
+    sizes = []
+    for place, instruction in enumerate(code):
+        if instruction.base == "USETMAXREG":
+            of_warpgroup = [code[each] for each in reached(following, place)]
+            names = (name for each in of_warpgroup for name in re.findall(r"\bR(\d+)\b", each.operands))
+            size = int(instruction.operands.rpartition(" ")[2], 16)
+            assert max(map(int, names)) < size
+            sizes.append(size)
+    consumers = chosen(problem, config).int("BLOCK_M") // 64
+    launched = resources_of(HOPPER, problem, config, ARCH).registers
+    assert min(sizes) + consumers * max(sizes) <= (1 + consumers) * launched
 
 
 @pytest.mark.parametrize(("problem", "config"), CODES, ids=label)
@@ -282,7 +303,7 @@ def test_every_combination_that_a_search_tries_has_code_of_its_own() -> None:
     ("head_dim", "changes", "reason"),
     [
         (64, {"BLOCK_M": 32}, "BLOCK_M must be one of 0, 64, 128, 192, not 32"),
-        (64, {"BLOCK_N": 96}, "BLOCK_N must be one of 0, 64, 80, 128, not 96"),
+        (64, {"BLOCK_N": 96}, "BLOCK_N must be one of 0, 64, 80, 128, 176, not 96"),
         (64, {"NUM_STAGES": 1}, "NUM_STAGES must be one of 0, 2, 3, 4, not 1"),
         (64, {"SPLIT": 3}, "SPLIT must be one of 0, 1, 2, 4, not 3"),
         (128, {"BLOCK_M": 128, "BLOCK_N": 128, "NUM_STAGES": 4}, "shared memory, and the kernel's limit is 232448"),
@@ -301,7 +322,7 @@ def test_illegal_knobs_are_refused(head_dim: int, changes: dict[str, int], reaso
     ("head_dim", "changes", "message"),
     [
         (64, {"BLOCK_M": 32}, "BLOCK_M is 64, 128 or 192"),
-        (64, {"BLOCK_N": 96}, "BLOCK_N is 64, 80 or 128"),
+        (64, {"BLOCK_N": 96}, "BLOCK_N is 64, 80, 128 or 176"),
         (64, {"NUM_STAGES": 1}, "NUM_STAGES is 2, 3 or 4"),
         (64, {"SPLIT": 3}, "SPLIT is 1, 2 or 4"),
         (128, {"BLOCK_M": 192, "BLOCK_N": 128}, "leave a consumer registers for the rest"),

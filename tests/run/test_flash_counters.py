@@ -1,50 +1,73 @@
 """What the simulator counts for ``flash`` on the mission shape, and what it would count without the swizzle."""
 
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from sdpalab import sim
-from sdpalab.build import build
-from sdpalab.kernels.plan import INCLUDE_DIR, Module
-from sdpalab.kernels.registry import get
+from sdpalab.inputs import make_inputs
+from sdpalab.kernels.flash import FLASH
+from sdpalab.kernels.plan import INCLUDE_DIR
+from sdpalab.measure import gpu_named
+from sdpalab.measure.counted import CountedPlan, count
 from sdpalab.problem import MISSION, Problem
+from sdpalab.run import SimulatedExecutor
+from sdpalab.sim import Report
 from sdpalab.sim.counters import Counters
 
-
-def counters_of(problem: Problem, include_dir=None) -> Counters:
-    (step,) = get("flash").launch_plan(problem).steps
-    assert step.module is not None
-    module = step.module
-    if include_dir is not None:
-        module = Module(module.name, module.source, module.entry, module.defines, (include_dir,))
-    built = build(module, "sm_89")
-    shapes = {"q": problem.q_shape, "k": problem.kv_shape, "v": problem.kv_shape, "o": problem.q_shape}
-    args = [np.ones(shapes[arg], np.float16) if isinstance(arg, str) else arg for arg in step.args]
-    report = sim.launch(
-        built.ptx,
-        built.entry,
-        step.grid,
-        step.block,
-        args,
-        dynamic_smem=step.dynamic_smem,
-        checks=(),
-        counters=True,
-    )
-    assert report.counters is not None
-    return report.counters
+TILES = FLASH.default_config.but(SCHEDULE="tiles")
+L4 = gpu_named("L4")
 
 
-def test_the_mission_shape_does_exactly_its_flops_and_moves_exactly_its_bytes():
-    counters = counters_of(MISSION)
-    assert counters.tensor_flops == MISSION.flops
-    assert counters.exponentials >= MISSION.exponentials
+@cache
+def counted(schedule: str) -> CountedPlan:
+    return count(FLASH, MISSION, "sm_89", FLASH.default_config.but(SCHEDULE=schedule))
+
+
+def test_the_mission_shape_in_whole_tiles_moves_exactly_its_bytes() -> None:
+    counters = counted("tiles").main.counters
     assert counters.compulsory_read_bytes + counters.compulsory_write_bytes == MISSION.least_bytes
-    assert counters.total("sectors") == counters.total("ideal_sectors")
-    assert counters.total("wavefronts") == counters.total("ideal_wavefronts")
     assert counters.divergence == 0
 
 
-def test_without_the_swizzle_every_ldmatrix_conflicts_eight_times(tmp_path):
+@pytest.mark.parametrize("schedule", ["tiles", "auto"])
+def test_the_mission_shape_does_exactly_its_flops_without_a_conflict(schedule: str) -> None:
+    counters = counted(schedule).main.counters
+    assert counters.tensor_flops == MISSION.flops
+    assert counters.exponentials >= MISSION.exponentials
+    assert counters.total("sectors") == counters.total("ideal_sectors")
+    assert counters.total("wavefronts") == counters.total("ideal_wavefronts")
+
+
+def test_the_mission_shape_fills_an_l4_only_where_blocks_share_tiles() -> None:
+    whole, shared = (counted(schedule).modelled(L4).longest for schedule in ("tiles", "auto"))
+    assert whole.wave_efficiency == pytest.approx(64 / (58 * 2))
+    assert shared.wave_efficiency >= 0.88  # by warp instructions, merging included
+    assert shared.binds == whole.binds == "tensor"
+    assert shared.microseconds < 0.65 * whole.microseconds
+
+
+def test_issue_slots_of_the_mission_shape() -> None:
+    share = counted("auto").main.loop_issue_share(L4)  # of the machine code, cold branches included
+    assert share is not None
+    assert share <= 0.39
+    # Of all PTX, which has moves that the machine code lacks; what is shared is also begun, left and merged.
+    assert counted("tiles").modelled(L4).longest.issue_share == pytest.approx(0.416, abs=0.01)
+    assert counted("auto").modelled(L4).longest.issue_share == pytest.approx(0.536, abs=0.02)
+
+
+def test_what_is_shared_costs_its_partial_results() -> None:
+    counters = counted("auto").main.counters
+    parts = sum(each.warps for each in counters.by_instruction if each.text.startswith("atom"))
+    # Each part is O and the statistics of 64 rows: written once, read once, statistics twice.
+    assert counters.compulsory_write_bytes - MISSION.least_bytes // 4 == parts * 128 * (64 // 2 + 4) * 4 + 64 * 4
+
+
+def test_without_the_swizzle_every_ldmatrix_conflicts_eight_times(tmp_path: Path) -> None:
     old = "(row * CHUNKS + (chunk ^ phase)) * CHUNK_BYTES"
     for header in INCLUDE_DIR.glob("*.cuh"):
         text = header.read_text()
@@ -52,9 +75,28 @@ def test_without_the_swizzle_every_ldmatrix_conflicts_eight_times(tmp_path):
             assert text.count(old) == 1
             text = text.replace(old, "(row * CHUNKS + chunk + 0 * phase) * CHUNK_BYTES")
         (tmp_path / header.name).write_text(text)
-    counters = counters_of(Problem(1, 1, 128, 64), tmp_path)
-    loads = [each for each in counters.by_instruction if each.text.startswith("ldmatrix") and each.warps]
+    loads = [each for each in counters_with(tmp_path).by_instruction if each.text.startswith("ldmatrix") and each.warps]
     assert loads
     for each in loads:
         assert each.wavefronts == pytest.approx(8 * each.ideal_wavefronts)
         assert each.source.startswith("ptx.cuh:")
+
+
+def counters_with(include_dir: Path) -> Counters:
+    """What is counted if the headers are those of another folder."""
+    problem = Problem(1, 1, 128, 64)
+    plan = FLASH.launch_plan(problem, TILES)
+    (step,) = plan.launches
+    assert step.module is not None
+    module = dataclasses.replace(step.module, include_dirs=(include_dir,))
+    reports: list[Report] = []
+    executor = SimulatedExecutor(on_launch=lambda _, report: reports.append(report), checks=(), counters=True)
+    executor.run(dataclasses.replace(plan, steps=(dataclasses.replace(step, module=module),)), inputs_of(problem))
+    (report,) = reports
+    assert report.counters is not None
+    return report.counters
+
+
+def inputs_of(problem: Problem) -> dict[str, np.ndarray]:
+    inputs = make_inputs(problem)
+    return {"q": inputs.q, "k": inputs.k, "v": inputs.v}

@@ -19,6 +19,7 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.cublas import CUBLAS
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module
+from sdpalab.kernels.scalar import SCALAR
 from sdpalab.problem import Problem
 from sdpalab.run import GpuExecutor, KernelFault, SimulatedExecutor, gpu, gpu_driver, gpu_gemm
 
@@ -138,6 +139,26 @@ def test_the_cublas_kernel_with_its_products_left_to_cublas(driver: EmulatedDriv
     # Sums of products in another order: float32's roundoff before O is rounded.
     np.testing.assert_allclose(result.outputs["lse"], simulated.outputs["lse"], rtol=0, atol=1e-5)
     np.testing.assert_allclose(result.outputs["o"], simulated.outputs["o"], rtol=2**-10, atol=2**-14)
+
+
+@pytest.mark.parametrize("products", [False, True])
+def test_a_prepared_plan_moves_to_other_buffers(driver: EmulatedDriver, products: bool) -> None:
+    """What comes out there is what a plan that was made for them gives."""
+    kernel = CUBLAS if products else SCALAR
+    plan, streams = kernel.launch_plan(PROBLEM, lse=True), (3, 4)
+    places = []
+    for seed in streams:
+        made = make_inputs(PROBLEM, "normal", seed)
+        arrays = {buffer.name: np.zeros(buffer.shape, buffer.dtype) for buffer in plan.buffers}
+        arrays |= {"q": made.q, "k": made.k, "v": made.v}
+        places.append((on_gpu(driver, arrays), arrays))
+    prepared = GpuExecutor().prepare(plan, places[0][0])
+    for (addresses, arrays), stream in zip(places, streams, strict=True):
+        prepared.place(addresses)
+        prepared.launch(stream)
+        right = GpuExecutor().run(plan, {name: arrays[name] for name in "qkv"}).outputs
+        for name, array in right.items():
+            assert from_gpu(driver, addresses[name], array).tobytes() == array.tobytes()
 
 
 def test_a_prepared_plan_has_one_workspace_for_its_products_as_long_as_it_lives(driver: EmulatedDriver) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["natural_loops"]
+__all__ = ["natural_loops", "reached"]
 
 
 def natural_loops(successors: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
@@ -31,13 +31,13 @@ def natural_loops(successors: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     loops = []
     for node, following in enumerate(successors):
         for header in following:
-            if header <= node and node not in _reached(successors, 0, without=header):
-                body = _reached(predecessors, node, without=header) - {header}
+            if header <= node and node not in reached(successors, 0, without=header):
+                body = reached(predecessors, node, without=header) - {header}
                 loops.append((header, *sorted(body)))
     return loops
 
 
-def _reached(edges: Sequence[Sequence[int]], start: int, *, without: int) -> set[int]:
+def reached(edges: Sequence[Sequence[int]], start: int, *, without: int | None = None) -> set[int]:
     """Nodes that can be reached from ``start``, itself among them, by ways that avoid one node."""
     seen: set[int] = set()
     todo = [start] if start != without else []

@@ -17,7 +17,17 @@ from sdpalab.build.loops import natural_loops
 from sdpalab.build.tools import run_tool, tool_version
 from sdpalab.errors import MachineError
 
-__all__ = ["TENSOR_CLASSES", "Instruction", "SassReport", "analyse", "classify", "disassemble", "main_loop", "parse"]
+__all__ = [
+    "TENSOR_CLASSES",
+    "Instruction",
+    "SassReport",
+    "analyse",
+    "classify",
+    "disassemble",
+    "main_loop",
+    "parse",
+    "successors",
+]
 
 TENSOR_CLASSES = frozenset(
     {"HMMA", "IMMA", "QMMA", "OMMA", "DMMA", "BMMA", "HGMMA", "IGMMA", "QGMMA", "BGMMA", "UTCMMA"}
@@ -189,7 +199,7 @@ def main_loop(instructions: Sequence[Instruction]) -> tuple[Instruction, ...]:
     behind that, such as the spins of waits that are mostly over at once, is left out.
     """
     loops = []
-    for header, *body in natural_loops(_successors(instructions)):
+    for header, *body in natural_loops(successors(instructions)):
         back = max(
             (place for place in (header, *body) if instructions[place].target == instructions[header].address),
             default=header,
@@ -204,7 +214,7 @@ def main_loop(instructions: Sequence[Instruction]) -> tuple[Instruction, ...]:
     return max(loops, key=work, default=())
 
 
-def _successors(instructions: Sequence[Instruction]) -> list[list[int]]:
+def successors(instructions: Sequence[Instruction]) -> list[list[int]]:
     """Where control may go from each instruction, as places in the sequence.
 
     BSYNC goes where the BSSY before it on its barrier said. Targets that are only known as the kernel runs are left
@@ -212,23 +222,23 @@ def _successors(instructions: Sequence[Instruction]) -> list[list[int]]:
     """
     places = {instruction.address: place for place, instruction in enumerate(instructions)}
     rejoin: dict[str, int] = {}
-    successors: list[list[int]] = []
+    found: list[list[int]] = []
     for place, instruction in enumerate(instructions):
         base, target = instruction.base, places.get(-1 if instruction.target is None else instruction.target)
         barrier = instruction.operands.partition(",")[0]
         after = [place + 1] if place + 1 < len(instructions) else []
         if base in _BRANCHES:
             conditional = instruction.guarded or _PREDICATE.search(instruction.operands) is not None
-            successors.append(([] if target is None else [target]) + (after if conditional else []))
+            found.append(([] if target is None else [target]) + (after if conditional else []))
         elif base in _ENDS:
-            successors.append(after if instruction.guarded else [])
+            found.append(after if instruction.guarded else [])
         elif base == "BSYNC" and barrier in rejoin:
-            successors.append([rejoin[barrier], *(after if instruction.guarded else [])])
+            found.append([rejoin[barrier], *(after if instruction.guarded else [])])
         else:
-            successors.append(after)
+            found.append(after)
         if base == "BSSY" and target is not None:
             rejoin[barrier] = target
-    return successors
+    return found
 
 
 def analyse(build: Build, cache: Cache | None = None) -> SassReport:

@@ -51,7 +51,7 @@ constexpr int FIRST_TURN = 1;  // named barrier of consumer 0; barrier 0 is that
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "HEAD_DIM is 64, 128 or 256");
 static_assert(BLOCK_M == 64 || BLOCK_M == 128 || BLOCK_M == 192, "BLOCK_M is 64, 128 or 192");
-static_assert(BLOCK_N == 64 || BLOCK_N == 80 || BLOCK_N == 128, "BLOCK_N is 64, 80 or 128");
+static_assert(BLOCK_N == 64 || BLOCK_N == 80 || BLOCK_N == 128 || BLOCK_N == 176, "BLOCK_N is 64, 80, 128 or 176");
 static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
 static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4, "SPLIT is 1, 2 or 4");
 static_assert(HEAD_DIM / 2 + BLOCK_N / 2 + BLOCK_N / 4 <= CONSUMER_REGISTERS - 32,

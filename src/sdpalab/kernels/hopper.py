@@ -17,7 +17,7 @@ HEAD_DIMS = (64, 128, 256)
 WARPGROUP_M = 64
 WARP_M = 16
 PANEL_COLUMNS = 64
-VALUES = {"BLOCK_M": (64, 128, 192), "BLOCK_N": (64, 80, 128), "NUM_STAGES": (2, 3, 4), "SPLIT": (1, 2, 4)}
+VALUES = {"BLOCK_M": (64, 128, 192), "BLOCK_N": (64, 80, 128, 176), "NUM_STAGES": (2, 3, 4), "SPLIT": (1, 2, 4)}
 MAX_SHARED_BYTES = 227 * 1024
 CONSUMER_REGISTERS = {64: 232, 128: 240, 192: 160}
 """Of a thread, by BLOCK_M; 32 of them are for what is neither an accumulator nor a weight."""

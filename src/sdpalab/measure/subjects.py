@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
 from sdpalab.judge.evaluate import judge_output
+from sdpalab.judge.numerics import UNDECLARED
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
-from sdpalab.judge.numerics import UNDECLARED
 from sdpalab.kernels.kernel import Config, Kernel, Numerics
 from sdpalab.kernels.plan import Launch, LaunchPlan, Module
 from sdpalab.measure.floor import FloorCheck

@@ -21,13 +21,26 @@ from sdpalab.sim.ir import Entry
 from sdpalab.sim.parser import parse
 from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES
 
-__all__ = ["Parameters", "TensorMapFields", "encode", "entry_of", "parameter_bytes", "tensor_map_fields"]
+__all__ = [
+    "Parameters",
+    "TensorMapFields",
+    "encode",
+    "entry_of",
+    "parameter_bytes",
+    "replace_address",
+    "tensor_map_fields",
+]
 
 _ALIGN = 128
 """Bytes; the driver takes a CUtensorMap at a multiple of 64 (CUDA 12) or 128 (CUDA 13)."""
 
-_ENCODE_SINCE = 12000
-"""The version of cuTensorMapEncodeTiled that is asked for: CUDA 12.0's."""
+_SINCE = 12000
+"""The version of the functions on tensor maps that is asked for: CUDA 12.0's."""
+
+_POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_uint
+_ENCODE_TILED = (_POINTER, _NUMBER, _NUMBER, *(_POINTER,) * 5, *(_NUMBER,) * 4)
+_REPLACE_ADDRESS = (_POINTER, _POINTER)
+"""Types of their parameters."""
 
 _DATA_TYPES = {
     **dict.fromkeys(("uint8", "int8", "bool", "float8_e4m3fn", "float8_e5m2"), "UINT8"),
@@ -108,7 +121,7 @@ def encode(device: GpuDevice, fields: TensorMapFields) -> bytes:
     names = device.driver
     memory = _aligned(DESCRIPTOR_BYTES)
     rank = len(fields.dims)
-    status = _encode_tiled(device)(
+    status = _function(device, "cuTensorMapEncodeTiled", *_ENCODE_TILED)(
         ctypes.addressof(memory),
         int(getattr(names.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{fields.data_type}")),
         rank,
@@ -126,13 +139,24 @@ def encode(device: GpuDevice, fields: TensorMapFields) -> bytes:
     return bytes(memory)
 
 
+def replace_address(device: GpuDevice, tensor_map: int, address: int) -> None:
+    """Have the encoded map at ``tensor_map`` in this process's memory describe the buffer at ``address`` on the device.
+
+    Raises
+    ------
+    MachineError
+        If the driver has no ``cuTensorMapReplaceAddress``, or refuses the address.
+    """
+    status = _function(device, "cuTensorMapReplaceAddress", *_REPLACE_ADDRESS)(tensor_map, address)
+    device.check((device.driver.CUresult(status),), f"move a tensor map to {address:#x}")
+
+
 @cache
-def _encode_tiled(device: GpuDevice) -> Callable[..., int]:
-    answer = device.driver.cuGetProcAddress(b"cuTensorMapEncodeTiled", _ENCODE_SINCE, 0)
-    address = device.check(answer, "give cuTensorMapEncodeTiled, which CUDA 12.0 and later have")
-    number, pointer = ctypes.c_uint, ctypes.c_void_p
-    kinds = (pointer, number, number, *(pointer,) * 5, *(number,) * 4)
-    return ctypes.CFUNCTYPE(number, *kinds)(address)
+def _function(device: GpuDevice, name: str, *kinds: type) -> Callable[..., int]:
+    """A function of the driver by its address."""
+    answer = device.driver.cuGetProcAddress(name.encode(), _SINCE, 0)
+    address = device.check(answer, f"give {name}, which CUDA 12.0 and later have")
+    return ctypes.CFUNCTYPE(ctypes.c_uint, *kinds)(address)
 
 
 def entry_of(ptx: str | bytes, name: str) -> Entry:
@@ -215,6 +239,10 @@ class Parameters:
         start = ctypes.addressof(self._block)
         self._pointers = (ctypes.c_void_p * len(entry.params))(*(start + param.offset for param in entry.params))
         self.address = ctypes.addressof(self._pointers)
+
+    def word(self, offset: int) -> ctypes.c_uint64:
+        """The eight bytes of the block at ``offset``, to be read and written."""
+        return ctypes.c_uint64.from_buffer(self._block, offset)
 
 
 def _aligned(size: int) -> ctypes.Array[ctypes.c_char]:

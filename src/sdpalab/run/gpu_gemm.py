@@ -122,11 +122,13 @@ def blas_of(device: GpuDevice) -> Blas:
     return Blas(device, _binding())
 
 
-@dataclass(frozen=True)
+@dataclass
 class PreparedGemm:
     """One product with nothing left to find out. ``label`` says in errors which."""
 
     blas: Blas
+    gemm: Gemm
+    dtypes: tuple[str, str, str]
     arguments: tuple[int, ...]
     workspace: Scratch
     label: str
@@ -140,6 +142,10 @@ class PreparedGemm:
             return answer
 
         return launch
+
+    def place(self, device: GpuDevice, addresses: Mapping[str, int]) -> None:
+        """Have what :meth:`call` gave, and gives, multiply what lies at these addresses."""
+        self.arguments = _arguments(self.gemm, self.dtypes, addresses, self.blas.binding)
 
 
 def prepare_gemm(
@@ -180,7 +186,8 @@ def prepare_gemm(
             + "; ".join(f"{name} into {' or '.join(outputs)}" for name, outputs in _OUTPUTS.items())
         )
     label = f"{where}, the product {gemm.c} = {gemm.a} {gemm.b}{'^T' if gemm.transpose_b else ''}"
-    return PreparedGemm(blas, _arguments(gemm, (a, b, c), addresses, blas.binding), workspace, label)
+    arguments = _arguments(gemm, (a, b, c), addresses, blas.binding)
+    return PreparedGemm(blas, gemm, (a, b, c), arguments, workspace, label)
 
 
 def _arguments(gemm: Gemm, dtypes: tuple[str, str, str], addresses: Mapping[str, int], binding: Any) -> tuple[int, ...]:

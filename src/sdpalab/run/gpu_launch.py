@@ -8,14 +8,15 @@ Source: CUDA Driver API, "Execution Control" (cuLaunchKernelEx); CUDA C++ Progra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from sdpalab.errors import UserError
-from sdpalab.kernels.plan import Launch
-from sdpalab.run.gpu_arguments import Parameters
+from sdpalab.kernels.plan import Launch, TiledMap
+from sdpalab.run.gpu_arguments import Parameters, replace_address
 from sdpalab.run.gpu_driver import GpuDevice, GpuFunction
 from sdpalab.sim import LaunchError
 from sdpalab.sim.ir import Entry
@@ -62,18 +63,25 @@ class AnyPrepared(Protocol):
         """What launches it on a stream, by its handle."""
         ...
 
+    def place(self, device: GpuDevice, addresses: Mapping[str, int]) -> None:
+        """Have what :meth:`call` gave, and gives, launch it on buffers at these addresses."""
+        ...
+
 
 @dataclass(frozen=True)
 class PreparedStep:
     """One launch with nothing left to find out: the function, its parameters, and grid, block, cluster, shared memory.
 
-    ``label`` says in errors what was launched.
+    ``label`` says in errors what was launched; ``pointers`` and ``maps`` are where the addresses of buffers lie in the
+    parameters, and tensor maps of them, by the buffers' names.
     """
 
     function: GpuFunction
     geometry: Geometry
     parameters: Parameters
     label: str
+    pointers: tuple[tuple[str, ctypes.c_uint64], ...] = ()
+    maps: tuple[tuple[str, ctypes.c_uint64], ...] = ()
 
     def config(self, device: GpuDevice, stream: int) -> Any:
         """The ``CUlaunchConfig`` on a stream, by its handle."""
@@ -96,6 +104,13 @@ class PreparedStep:
         """What launches it on a stream, by its handle."""
         config = self.config(device, stream)
         return partial(device.driver.cuLaunchKernelEx, config, self.function.handle, self.parameters.address, 0)
+
+    def place(self, device: GpuDevice, addresses: Mapping[str, int]) -> None:
+        """Write the addresses where the next launch reads them: a launch copies its parameters."""
+        for name, pointer in self.pointers:
+            pointer.value = addresses[name]
+        for name, tensor_map in self.maps:
+            replace_address(device, ctypes.addressof(tensor_map), addresses[name])
 
 
 def prepare_step(
@@ -149,7 +164,11 @@ def prepare_step(
     device.allow_shared(function, step.dynamic_smem)
     if geometry.cluster_size > _PORTABLE_CLUSTER:
         device.allow_large_clusters(function)
-    return PreparedStep(function, geometry, Parameters(entry, block), label)
+    parameters = Parameters(entry, block)
+    named = list(zip(step.args, entry.params, strict=True))
+    pointers = [(arg, parameters.word(param.offset)) for arg, param in named if isinstance(arg, str)]
+    maps = [(arg.buffer, parameters.word(param.offset)) for arg, param in named if isinstance(arg, TiledMap)]
+    return PreparedStep(function, geometry, parameters, label, tuple(pointers), tuple(maps))
 
 
 class Prepared:
@@ -182,6 +201,20 @@ class Prepared:
                 self._launch_all(calls)
         else:
             self._launch_all(calls)
+
+    def place(self, addresses: Mapping[str, int]) -> None:
+        """Have all later launches run on buffers that lie at these addresses, one for each buffer of the plan.
+
+        Nobody checks them, and nobody keeps them alive; semaphores must hold zeros. Launches under way are not changed,
+        but no other thread may launch or place at the same time: each has to prepare its own.
+
+        Raises
+        ------
+        MachineError
+            If the driver refuses to move a tensor map.
+        """
+        for step in self.steps:
+            step.place(self.device, addresses)
 
     def _launch_all(self, calls: list[Call]) -> None:
         for number, call in enumerate(calls):

@@ -42,6 +42,7 @@ __device__ __forceinline__ void wgmma_wait_group() {
 #define WGMMA_D32 WGMMA_D32_FROM(0)
 #define WGMMA_D40 WGMMA_D32, WGMMA_D8(32)
 #define WGMMA_D64 WGMMA_D32, WGMMA_D32_FROM(32)
+#define WGMMA_D88 WGMMA_D64, WGMMA_D8(64), WGMMA_D8(72), WGMMA_D8(80)
 #define WGMMA_D128 WGMMA_D64, WGMMA_D32_FROM(64), WGMMA_D32_FROM(96)
 #define WGMMA_NAMES_32                                                       \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
@@ -51,12 +52,15 @@ __device__ __forceinline__ void wgmma_wait_group() {
     WGMMA_NAMES_40                                                                \
     ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54" \
     ", %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define WGMMA_NAMES_128                                                                        \
-    WGMMA_NAMES_64                                                                             \
-    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"         \
-    ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"         \
-    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110"   \
-    ", %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define WGMMA_NAMES_88                                                                 \
+    WGMMA_NAMES_64                                                                     \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+    ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define WGMMA_NAMES_128                                                                \
+    WGMMA_NAMES_88                                                                     \
+    ", %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102"   \
+    ", %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115"   \
+    ", %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #if DTYPE_BF16
 #define WGMMA_TYPES "k16.f32.bf16.bf16 "
 #else
@@ -78,6 +82,7 @@ __device__ __forceinline__ void wgmma_wait_group() {
 WGMMA_SS(64, 32, "%32", "%33", "%34")
 WGMMA_SS(80, 40, "%40", "%41", "%42")
 WGMMA_SS(128, 64, "%64", "%65", "%66")
+WGMMA_SS(176, 88, "%88", "%89", "%90")
 
 // d[64, N] += a[64, 16] * b[16, N]: a in registers, as for mma_m16n8k16; b in shared memory, its rows along n.
 #define WGMMA_RS(N, ACCUMULATORS, A, B)                                                                              \
