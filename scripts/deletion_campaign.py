@@ -32,8 +32,8 @@ from sdpalab.build import Build, build
 from sdpalab.errors import UserError
 from sdpalab.evidence.campaign import Campaign
 from sdpalab.inputs import make_inputs
-from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.kernels.plan import INCLUDE_DIR, LaunchPlan
+from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
+from sdpalab.kernels.plan import INCLUDE_DIR, LaunchPlan, Source
 from sdpalab.kernels.registry import KERNELS, resolve
 from sdpalab.problem import Problem
 from sdpalab.run.sanitize import Modes, small_problems
@@ -68,39 +68,64 @@ class Site:
     source_text: str
 
 
+Case = tuple[Problem, LaunchPlan, dict[str, Any]]
+"""A run: its plan and its inputs."""
+
+
 @dataclass(frozen=True)
 class Subject:
-    """A kernel in one configuration, and its runs: plan and inputs for each problem."""
+    """Code of a kernel, the configurations that launch it, and runs of it."""
 
     kernel: Kernel
-    config: Config
+    configs: tuple[Config, ...]
     arch: str
-    cases: tuple[tuple[Problem, LaunchPlan, dict[str, Any]], ...]
+    cases: tuple[Case, ...]
 
     @property
     def name(self) -> str:
-        """Kernel and configuration."""
-        return f"{self.kernel.name} {self.config}".strip()
+        """Kernel and first configuration."""
+        return self.names[0]
 
     @property
-    def has_one_code(self) -> bool:
-        """Whether the plans of all problems launch the same code."""
-        first, *others = ([launch.module for launch in plan.launches] for _, plan, _ in self.cases)
-        return all(modules == first for modules in others)
+    def names(self) -> list[str]:
+        """Kernel and configuration, for each of them."""
+        return [f"{self.kernel.name} {config}".strip() for config in self.configs]
 
 
 def subjects(names: Sequence[str]) -> Iterator[Subject]:
-    """The named kernels (default: all shipped, and those of the tests) in each of their configurations."""
+    """The named kernels (default: all shipped, and those of the tests), once for each code that they launch.
+
+    A configuration may launch one code or another, depending on the problem, and several may launch the same: that runs
+    on the problems of all of them.
+    """
     for name in names or (*KERNELS, *(str(ROOT / file) for file in TEST_KERNELS)):
         kernel = resolve(name)
         if not isinstance(kernel, Kernel):
             raise UserError(f"{name} is a Python callable: it has no PTX")
+        found: list[tuple[list[Source | None], Subject]] = []
         for knobs in kernel.configs:
-            made = subject(kernel, Config(knobs))
-            if made.has_one_code:
-                yield made
-            else:
-                print(f"{made.name}: its code depends on the problem, and is that of other configurations")
+            of = subject(kernel, Config(knobs))
+            if chooses(kernel, Config(knobs), of.cases[0][0]):
+                print(f"{of.name}: left out, for the kernel chooses these knobs by problem; others fix them")
+                continue
+            for case in of.cases:
+                code = [launch.module for launch in case[1].launches]
+                known = next((number for number, (other, _) in enumerate(found) if other == code), None)
+                if known is None:
+                    found.append((code, replace(of, cases=(case,))))
+                    continue
+                before = found[known][1]
+                configs = before.configs if before.configs[-1:] == of.configs else (*before.configs, *of.configs)
+                found[known] = (code, replace(before, configs=configs, cases=(*before.cases, case)))
+        yield from (each for _, each in found)
+
+
+def chooses(kernel: Kernel, config: Config, problem: Problem) -> bool:
+    """Whether the kernel puts values of its own in place of the configuration's, other ones for another problem."""
+    if not isinstance(kernel, CudaKernel):
+        return False
+    macros = kernel.macros(problem, config)
+    return macros.keys() == config.keys() and dict(macros) != dict(config)
 
 
 def subject(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> Subject:
@@ -111,7 +136,7 @@ def subject(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) ->
         cases.append(
             (problem, kernel.launch_plan(problem, config, lse=kernel.lse), {"q": made.q, "k": made.k, "v": made.v})
         )
-    return Subject(kernel, config, kernel.default_arch, tuple(cases))
+    return Subject(kernel, (config,), kernel.default_arch, tuple(cases))
 
 
 def sites(ptx: str, entry: str, folders: Sequence[Path] = ()) -> list[Site]:
@@ -218,6 +243,7 @@ def campaign(of: Subject, modes: Modes, reasons: Sequence[dict[str, Any]]) -> di
                 mutants.append({**mutant, "killed_by": None, "reason": _reason(of, site, excuses)})
     return {
         "subject": of.name,
+        "configurations": of.names,
         "arch": of.arch,
         "ptx_sha256": list(originals),
         "problems": [problem.label for problem, _, _ in of.cases],

@@ -42,7 +42,7 @@ def test_every_planted_bug_that_is_named_is_planted() -> None:
 
 def test_what_the_old_tolerance_passed() -> None:
     """A long sequence, whose outputs are small: the mean of V; and with V ten times smaller, zeros."""
-    problem = Problem(1, 1, 32, 64, seq_kv=16384)
+    problem = Problem(1, 1, 8, 64, seq_kv=16384)
     inputs = make_inputs(problem, "normal", 0)
     small = Inputs(inputs.q, inputs.k, (inputs.v * np.float16(0.1)).astype(np.float16))
     mean = np.broadcast_to(inputs.v.astype(np.float32).mean(axis=2, keepdims=True), problem.q_shape).astype(np.float16)

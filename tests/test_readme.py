@@ -20,6 +20,11 @@ from sdpalab.problem import MISSION
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 REMEDY = "run python scripts/ladder_record.py, then python scripts/readme_tables.py --write"
+PUBLISHED = (
+    *("registers", "static_shared_bytes", "dynamic_shared_bytes", "spill_bytes", "stack_bytes"),
+    *("blocks_per_sm", "warps_per_sm", "limiter", "tensor_share"),
+)
+"""What the tables show of a cubin. Instructions may differ: NVRTC does not compile ``scalar`` to the same PTX."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +69,8 @@ def test_the_record_of_the_ladder_is_of_the_kernel_as_it_is(name: str, readme_ta
         recorded = [step["resources"] for step in on["steps"] if "resources" in step]
         used = [resources(build(launch.module, on["arch"]), launch).to_dict() for launch in launches if launch.module]
         assert len(used) == len(recorded), stale
-        changed = {name for now, then in zip(used, recorded, strict=True) for name in now if now[name] != then[name]}
+        both = list(zip(used, recorded, strict=True))
+        changed = {name for name in PUBLISHED if any(now[name] != then[name] for now, then in both)}
         assert not changed, f"{stale} ({', '.join(sorted(changed))} changed on {on['arch']})"
 
 

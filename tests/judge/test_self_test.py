@@ -18,6 +18,7 @@ from sdpalab.judge.evaluate import judge_output
 from sdpalab.judge.numerics import UNDECLARED
 from sdpalab.judge.relations import RELATIONS, broken_relation
 from sdpalab.judge.selftest import Bug, Mutant, mutants, rates, self_test
+from sdpalab.judge.selftest.fp8 import FP8_KERNELS
 from sdpalab.judge.selftest.tiled import TiledAttention
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.tensors import from_torch, to_torch
@@ -93,6 +94,14 @@ def test_bugs_in_cuda_are_found(kernel: str) -> None:
         assert outcome.as_it_should, (outcome.mutant.name, outcome.status, outcome.reason)
         if outcome.mutant.bug is Bug.CUDA:
             assert outcome.harmless is Status.PASSED
+
+
+@pytest.mark.parametrize("kernel", FP8_KERNELS)
+def test_a_lost_scale_is_found(kernel: str) -> None:
+    (chosen,) = (mutant for mutant in IN_CUDA if mutant.name == f"{kernel}: the scale of K left out")
+    (outcome,) = self_test([chosen])
+    assert outcome.as_it_should, (outcome.status, outcome.reason)
+    assert outcome.harmless is Status.PASSED
 
 
 def test_the_output_of_the_call_before_is_found_in_the_whole_judge() -> None:

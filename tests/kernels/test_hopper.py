@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from types import ModuleType
 
 import ml_dtypes
 import numpy as np
@@ -22,7 +24,7 @@ from sdpalab.kernels.hopper import HOPPER, SMS, VALUES, chosen, modelled_clocks,
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run import SimulatedExecutor
-from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES
+from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES, small_problems
 from sdpalab.sim.counters import Counters
 
 ARCH = HOPPER.default_arch
@@ -297,6 +299,20 @@ def test_every_combination_that_a_search_tries_has_code_of_its_own() -> None:
     space = list(HOPPER.space(MISSION))
     assert len(space) == len(set(space)) > 50
     assert all(chosen(MISSION, config) == config for config in space)
+
+
+def test_small_problems_give_each_block_of_a_cluster_enough_tiles_to_fill_its_stages_again() -> None:
+    stages = CLUSTER_2.int("NUM_STAGES")
+    lengths = [problem.seq_kv for problem in small_problems(HOPPER, CLUSTER_2) if not problem.causal]
+    assert lengths == [64, 2 * stages * 64, 2 * (stages + 1) * 64, 2 * (2 * stages + 1) * 64 - 7]
+
+
+def test_the_deletion_campaign_leaves_out_the_knobs_that_depend_on_the_problem(
+    load_script: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
+) -> None:
+    subjects = list(load_script("deletion_campaign").subjects(["hopper"]))
+    assert [subject.configs for subject in subjects] == [(TWO,), (CLUSTER_2,)]
+    assert f"hopper {AUTO}: left out" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_every_tile_is_correct(block_m: int, block_n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "config"), [(RAGGED, SMALL), (Problem(1, 1, 70, 128, seq_kv=300), DEFAULT)], ids=label
+    ("problem", "config"), [(RAGGED, SMALL), (Problem(1, 1, 70, 64, seq_kv=300), DEFAULT)], ids=label
 )
 def test_every_order_gives_the_same_bits_and_no_hazard(problem: Problem, config: Config) -> None:
     outputs = set()

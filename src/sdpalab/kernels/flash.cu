@@ -4,9 +4,9 @@
 // weights are packed where they are and fed to the next mma. Each warp owns 16 query rows with their whole softmax, Q
 // stays in registers for a tile of queries, and shared memory holds only K and V, filled by cp.async a tile ahead.
 //
-// One barrier a tile of keys: it says that the tile has arrived for all, and that all have left the stage which the next
-// copy overwrites. What a tile rarely needs is behind a branch that a whole warp takes or skips: the mask, on the causal
-// or the ragged edge only, and the rescaling of O, when a row's scores outgrow its old maximum.
+// One barrier a tile of keys: it says that the tile has arrived for all, and that all have left the stage which the
+// next copy overwrites. What a tile rarely needs is behind a branch that a whole warp takes or skips: the mask, on the
+// causal or the ragged edge only, and the rescaling of O, when a row's scores outgrow its old maximum.
 //
 // Work is dealt out in one of two ways. A block has a tile of queries, and finds its keys from 0 up. Or (STREAM_K) all
 // blocks that the GPU holds have the same number of key tiles each, and blocks that share a tile of queries merge what
@@ -41,8 +41,8 @@ using Work = OneTile<BLOCK_M, TILE_N>;
 #endif
 
 // Registers. At D=64 the fragments of Q, O and S are 80, at D=128 112; addresses, the softmax and what ldmatrix has in
-// flight come on top. Left alone, ptxas takes up to 150 at D=64 to load further ahead. The caps are found by trial: with
-// them it spills nothing on any architecture, and three blocks of four warps share the registers of an SM at D=64.
+// flight come on top. Left alone, ptxas takes up to 150 at D=64 to load further ahead. The caps are found by trial:
+// with them it spills nothing on any architecture, and three blocks of four warps share the registers of an SM at D=64.
 constexpr bool NEEDS_MORE = HAS_EDGE || __CUDA_ARCH__ >= 1000;
 constexpr int MAX_REGISTERS = HEAD_DIM > 64 ? 184 : HEAD_DIM > 32 && NEEDS_MORE ? 160 : 128;
 

@@ -112,13 +112,6 @@ def _reject(problem: Problem, config: Config) -> str | None:
     unlisted = reject_unlisted(config, KNOBS)
     if unlisted is not None:
         return unlisted
-    block_m, keys = config.int("BLOCK_M"), tile_n(problem, config)
-    rows = _threads(config) * 8 // problem.head_dim
-    if rows % 8 or keys % rows:
-        return (
-            f"a block of BLOCK_M={block_m} copies {rows} rows of head_dim {problem.head_dim} at a time, which must be "
-            f"a multiple of 8 that divides the {keys} keys of a tile"
-        )
     ctas, schedule = config.int("NUM_CTAS"), config["SCHEDULE"]
     if not 0 <= ctas <= MAX_CTAS:
         return f"NUM_CTAS must be 0 to {MAX_CTAS}, not {ctas}"
@@ -162,6 +155,7 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
 
 
 _DEFAULT = Config(BLOCK_M=64, BLOCK_N=0, NUM_STAGES=2, SCHEDULE="auto", NUM_CTAS=0)
+_TILES = _DEFAULT.but(SCHEDULE="tiles")
 
 FLASH = CudaKernel(
     name="flash",
@@ -170,9 +164,9 @@ FLASH = CudaKernel(
     plan=_plan,
     configs=(
         _DEFAULT,
-        _DEFAULT.but(NUM_STAGES=3),
-        _DEFAULT.but(BLOCK_M=32),
-        _DEFAULT.but(BLOCK_N=32),
+        _TILES.but(NUM_STAGES=3),
+        _TILES.but(BLOCK_M=32),
+        _TILES.but(BLOCK_N=32),
         _DEFAULT.but(SCHEDULE="stream_k", NUM_CTAS=3),
         _DEFAULT.but(SCHEDULE="split_kv"),
     ),

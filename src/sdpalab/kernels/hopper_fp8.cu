@@ -18,8 +18,8 @@
 
 #include "head.cuh"
 #include "ring.cuh"
-#include "tile.cuh"
 #include "warpgroup_fp8.cuh"
+#include "warpgroup_store.cuh"
 
 constexpr int SCALE_ROWS = 128;
 constexpr int WARPGROUP = 128;
@@ -196,42 +196,6 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow
     accumulate_tile(o_frag, product, scale.y, make_float2(1.0f, 1.0f));
 }
 
-// Stores a warp's 16 rows, from row `row` of the head on. o_smem: a place for them, which all products of its warpgroup
-// have read.
-__device__ __forceinline__ void store(const TensorMap& o, const float (&o_frag)[HEAD_DIM / 2],
-                                      const SoftmaxRow (&softmax)[2], float* lse, float scale_log2, unsigned o_smem,
-                                      int q_head, int row, int seq_q, int lane) {
-    float factors[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const float row_sum = quad_sum(softmax[half].sum);
-        factors[half] = softmax_normaliser(row_sum);
-        const int lse_row = row + lane / 4 + 8 * half;
-        if (lse != nullptr && lane % 4 == 0 && lse_row < seq_q) {
-            lse_of_block(lse, seq_q)[lse_row] = log_sum_exp(softmax[half].max, row_sum * WEIGHT_UNIT, scale_log2);
-        }
-    }
-    const unsigned lane_smem = o_smem + row_block_offset<PANEL_COLUMNS>(lane);
-#pragma unroll
-    for (int d = 0; d < HEAD_DIM / 16; ++d) {
-        unsigned pairs[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int at = 8 * d + 2 * i;
-            pairs[i] = pack_pair(o_frag[at] * factors[i % 2], o_frag[at + 1] * factors[i % 2]);
-        }
-        constexpr int BLOCKS = PANEL_COLUMNS / 16;
-        ptx::stmatrix_x4(block_address<PANEL_COLUMNS>(lane_smem, d / BLOCKS, d % BLOCKS), pairs);
-    }
-    ptx::fence_proxy_async_shared_cta();
-    __syncwarp();
-    if (lane == 0) {
-        ptx::cp_async_bulk_tensor_4d_store(o, 0, row, 0, q_head, o_smem);
-        ptx::cp_async_bulk_commit_group();
-        ptx::cp_async_bulk_wait_group_read<0>();  // the block's shared memory lasts until then
-    }
-}
-
 // Maps of bytes: q [heads, seq_q, HEAD_DIM] with boxes [1, 64, HEAD_DIM], k [K/V heads, seq_kv, HEAD_DIM] with boxes
 // [1, BLOCK_N, HEAD_DIM], v [blocks of the K/V heads, HEAD_DIM, SCALE_ROWS] with boxes [1, HEAD_DIM, BLOCK_N]; and of o
 // [heads, panels, seq_q, 64] with boxes [1, panels, 16, 64], panels of 64 columns. Heads are those of all batches, and
@@ -276,6 +240,7 @@ __global__ void __maxnreg__(REGISTERS)
     SoftmaxRow softmax[2];
     attend(o_frag, softmax, score_scale, q_scale, kv_scales + work.v_block, work, smem, barriers, consumer,
            first_row, seq_kv);
-    store(o, o_frag, softmax, lse, score_scale.log2, smem + consumer * O_BYTES + warp * WARP_O_BYTES, work.q_head,
-          first_row + warp * WARP_M, seq_q, lane);
+    store_warp_rows(o, o_frag, softmax, lse, score_scale.log2, WEIGHT_UNIT,
+                    smem + consumer * O_BYTES + warp * WARP_O_BYTES, work.q_head, first_row + warp * WARP_M, seq_q,
+                    lane);
 }

@@ -288,8 +288,8 @@ class CudaKernel(Kernel):
         Whether it also writes the log-sum-exp of each row where it gets a buffer for it: its plan then has the argument
         ``"lse"``, a pointer that may be null.
     macros : callable, optional
-        ``macros(problem, config)``: the macros of the build, where those are not the knobs themselves: some knobs may be
-        the plan's alone, and some macros follow from the problem.
+        ``macros(problem, config)``: the macros of the build, where those are not the knobs themselves: some knobs may
+        be the plan's alone, and some macros follow from the problem.
     idea : str
         The one idea of the kernel in one line.
 

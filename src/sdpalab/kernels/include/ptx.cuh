@@ -11,8 +11,8 @@ __device__ __forceinline__ unsigned smem_address(const void* smem_pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(smem_pointer));
 }
 
-// "Special Registers: %tid, %ctaid". Unlike threadIdx and blockIdx, read anew at each place, so that neither they nor what
-// follows from them is kept in registers from one place to the next.
+// "Special Registers: %tid, %ctaid". Unlike threadIdx and blockIdx, read anew at each place, so that neither they nor
+// what follows from them is kept in registers from one place to the next.
 __device__ __forceinline__ int tid_x() {
     int x;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));

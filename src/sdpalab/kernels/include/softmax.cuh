@@ -5,6 +5,8 @@
 //   it rounds max * c: with logits near the FP16 maximum by more than the exponent range of a float (an infinite
 //   weight), and with any logits the largest weight is no longer exactly 1. Subtracted first, it always is.
 // - So 1 <= sum <= seq_kv for a row that sees a key. A sum of 0 means a row that sees none; its output is 0.
+// - A kernel may let the maximum lag behind (LAG_LOG2). It is then still a score of the row, whose weight is exactly 1,
+//   so that the sum is at least 1, and no weight is above 2^8.
 // - A masked score is -inf. The running maximum starts at the lowest finite float, which every score reaches and
 //   which, unlike -inf, can be subtracted from -inf: without a visible key so far, weights are 0, not NaN.
 // - A negative scale would turn the maximum into a minimum, and a scale of 0 would make 0 * -inf of a masked score.
@@ -45,8 +47,9 @@ __device__ __forceinline__ float log_sum_exp(float row_max, float row_sum, float
     return (row_max * scale_log2 + ptx::lg2_approx_ftz_f32(row_sum)) * LN_2;
 }
 
-// How far, as a power of 2, a row's scores may outgrow the maximum that its weights are taken from (FlashAttention-4):
-// weights up to 2^8 are rounded to 16 bits as exactly as weights up to 1, and most tiles then need no rescaling.
+// By how much, as a power of 2, a row's scores may outgrow the maximum that its weights are taken from
+// (FlashAttention-4): weights up to 2^8 are rounded to 16 bits as exactly as weights up to 1, and most tiles then need
+// no rescaling.
 constexpr float LAG_LOG2 = 8.0f;
 
 // Statistics of one row over the tiles so far; where lanes share a row, each may keep a sum over its own columns.

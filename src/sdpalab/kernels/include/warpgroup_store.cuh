@@ -1,0 +1,48 @@
+// From a warpgroup's accumulators to rows in global memory, by TMA.
+#pragma once
+
+#include "head.cuh"
+#include "ptx_sm90.cuh"
+#include "softmax.cuh"
+#include "tile.cuh"
+#include "wgmma.cuh"
+
+// Stores a warp's 16 rows, from row `row` of the head on: the output divided by the sums, and the log-sum-exp if lse is
+// not null.
+//
+// o: map of [heads, panels, seq_q, 64] with boxes [1, panels, 16, 64]. weight_unit: of the sums. o_smem: a place for
+// the rows, which all products of the warpgroup have read.
+__device__ __forceinline__ void store_warp_rows(const TensorMap& o, const float (&o_frag)[HEAD_DIM / 2],
+                                                const SoftmaxRow (&softmax)[2], float* lse, float scale_log2,
+                                                float weight_unit, unsigned o_smem, int q_head, int row, int seq_q,
+                                                int lane) {
+    float factors[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float row_sum = quad_sum(softmax[half].sum);
+        factors[half] = softmax_normaliser(row_sum);
+        const int lse_row = row + lane / 4 + 8 * half;
+        if (lse != nullptr && lane % 4 == 0 && lse_row < seq_q) {
+            lse_of_block(lse, seq_q)[lse_row] = log_sum_exp(softmax[half].max, row_sum * weight_unit, scale_log2);
+        }
+    }
+    const unsigned lane_smem = o_smem + row_block_offset<PANEL_COLUMNS>(lane);
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM / 16; ++d) {
+        unsigned pairs[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int at = 8 * d + 2 * i;
+            pairs[i] = pack_pair(o_frag[at] * factors[i % 2], o_frag[at + 1] * factors[i % 2]);
+        }
+        constexpr int BLOCKS = PANEL_COLUMNS / 16;
+        ptx::stmatrix_x4(block_address<PANEL_COLUMNS>(lane_smem, d / BLOCKS, d % BLOCKS), pairs);
+    }
+    ptx::fence_proxy_async_shared_cta();
+    __syncwarp();
+    if (lane == 0) {
+        ptx::cp_async_bulk_tensor_4d_store(o, 0, row, 0, q_head, o_smem);
+        ptx::cp_async_bulk_commit_group();
+        ptx::cp_async_bulk_wait_group_read<0>();  // the block's shared memory lasts until then
+    }
+}
