@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sdpalab.kernels.flash import MAX_SCALE
 from sdpalab.kernels.kernel import Config, CudaKernel, StaticLimits
 from sdpalab.kernels.ladder import ladder_supports
 from sdpalab.kernels.plan import Launch, TiledMap
@@ -41,8 +40,6 @@ def smem_bytes(problem: Problem, config: Config) -> int:
 def _supports(problem: Problem) -> str | None:
     if problem.head_dim != 64:
         return f"kernel cluster supports head_dim 64, not {problem.head_dim}"
-    if abs(problem.scale) > MAX_SCALE:
-        return f"kernel cluster holds scale * log2(e) as a float32, and scale={problem.scale:g} does not fit"
     return ladder_supports(problem, tuple(DTYPES), "cluster_attention")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from sdpalab import Config, CudaKernel, Launch, Problem, StaticLimits, TiledMap
-from sdpalab.kernels.flash import MAX_SCALE
 from sdpalab.kernels.ladder import ladder_supports, reject_oversized
 from sdpalab.problem import DTYPES
 
@@ -40,8 +39,6 @@ def tiled_map(buffer: str, heads: int, rows: int, head_dim: int, box_rows: int) 
 def _supports(problem: Problem) -> str | None:
     if problem.head_dim not in (64, 128):
         return f"kernel hopper_attention supports head_dim 64 or 128, not {problem.head_dim}"
-    if abs(problem.scale) > MAX_SCALE:
-        return f"kernel hopper_attention holds scale * log2(e) as a float32, and {problem.scale:g} does not fit"
     return ladder_supports(problem, tuple(DTYPES), "hopper_attention")
 
 

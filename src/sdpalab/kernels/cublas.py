@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sdpalab.kernels.flash import MAX_SCALE
 from sdpalab.kernels.kernel import Config, CudaKernel, Numerics, StaticLimits
-from sdpalab.kernels.ladder import reject_unlisted
+from sdpalab.kernels.ladder import reject_unlisted, scale_reason
 from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan
 from sdpalab.problem import Problem
 
@@ -29,8 +28,9 @@ def workspace_bytes(problem: Problem) -> int:
 
 
 def _supports(problem: Problem) -> str | None:
-    if abs(problem.scale) > MAX_SCALE:
-        return f"kernel cublas holds scale * log2(e) as a float32, and scale={problem.scale:g} does not fit"
+    unfit = scale_reason(problem, "cublas")
+    if unfit is not None:
+        return unfit
     if workspace_bytes(problem) > MAX_WORKSPACE_BYTES:
         return (
             f"kernel cublas keeps all scores and weights in memory, which for {problem.label} are "

@@ -175,7 +175,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
         const unsigned copy_smem = smem_base + kv_copy.smem_offset;
         const unsigned k_smem = smem_base + col_block_offset<HEAD_DIM>(lane);
         const unsigned v_smem = smem_base + TILE_BYTES + row_block_offset<HEAD_DIM>(lane);
-        const ScoreScale score_scale(ptx::opaque(scale));
+        const ScoreScale score_scale(opaque(scale));
         const Head head = head_at(segment.head, q, k, v, o, seq_q, seq_kv, group);
         const int first_row = segment.q_tile * BLOCK_M;
         q_copy.start(q_smem + q_copy.smem_offset, head.q + first_row * HEAD_DIM + q_copy.global_offset,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -14,7 +13,7 @@ from sdpalab.kernels.plan import Buffer, LaunchPlan
 from sdpalab.kernels.stream_k import Shares, Units, time_of_shares, time_of_tiles
 from sdpalab.problem import DTYPES, Problem
 
-__all__ = ["FLASH", "MAX_SCALE", "shares_of", "smem_bytes", "tile_n", "units_of"]
+__all__ = ["FLASH", "shares_of", "smem_bytes", "tile_n", "units_of"]
 
 WARP_M = 16
 KNOBS = {
@@ -24,8 +23,6 @@ KNOBS = {
     "SCHEDULE": ("auto", "tiles", "split_kv", "stream_k"),
 }
 MAX_SHARED_BYTES = 48 * 1024
-MAX_SCALE = 3.4028234663852886e38 / math.log2(math.e)
-"""Largest magnitude of a scale: times log2(e) it is still a float32."""
 MAX_CTAS = 2**16
 MAX_UNITS = 2**31 - 1
 MANY_WAVES = 16
@@ -103,8 +100,6 @@ def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
 
 
 def _supports(problem: Problem) -> str | None:
-    if abs(problem.scale) > MAX_SCALE:
-        return f"kernel flash holds scale * log2(e) as a float32, and scale={problem.scale:g} does not fit"
     return ladder_supports(problem, tuple(DTYPES), "flash")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
-from sdpalab.kernels.flash import MAX_SCALE
 from sdpalab.kernels.kernel import Config, CudaKernel, StaticLimits
 from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted
 from sdpalab.kernels.plan import Launch, TiledMap
@@ -97,8 +96,6 @@ def _too_many_registers(problem: Problem, block_m: int, block_n: int) -> str | N
 
 
 def _supports(problem: Problem) -> str | None:
-    if abs(problem.scale) > MAX_SCALE:
-        return f"kernel hopper holds scale * log2(e) as a float32, and scale={problem.scale:g} does not fit"
     return ladder_supports(problem, tuple(DTYPES), "hopper", HEAD_DIMS)
 
 

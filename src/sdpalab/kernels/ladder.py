@@ -5,19 +5,23 @@ The device side of the same convention is ``include/head.cuh``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import Launch
 from sdpalab.problem import Problem
 
-__all__ = ["HEAD_DIMS", "ladder_launch", "ladder_supports", "reject_oversized", "reject_unlisted"]
+__all__ = ["HEAD_DIMS", "ladder_launch", "ladder_supports", "reject_oversized", "reject_unlisted", "scale_reason"]
 
 HEAD_DIMS = (32, 64, 128)
 """Head dimensions that the ladder is compiled for."""
 
 GRID_YZ_LIMIT = 65535
 """Largest grid.y and grid.z (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
+
+MAX_SCALE = 3.4028234663852886e38 / math.log2(math.e)
+"""Largest magnitude of a scale: times log2(e) it is still a float32."""
 
 INDEX_LIMIT = 2**31 - 2**16
 """Elements that a 32-bit index reaches within one head; the margin is for the last, ragged tile."""
@@ -38,7 +42,14 @@ def ladder_supports(
     for name, length in (("seq_q", problem.seq_q), ("seq_kv", problem.seq_kv)):
         if length * problem.head_dim > INDEX_LIMIT:
             return f"kernel {kernel} indexes a head with 32 bits, and {name}={length} times head_dim does not fit"
-    return None
+    return scale_reason(problem, kernel)
+
+
+def scale_reason(problem: Problem, kernel: str) -> str | None:
+    """None if a kernel that holds the scale in base 2 can hold that of ``problem``, otherwise why not."""
+    if abs(problem.scale) <= MAX_SCALE:
+        return None
+    return f"kernel {kernel} holds scale * log2(e) as a float32, and scale={problem.scale:g} does not fit"
 
 
 def reject_unlisted(config: Config, knobs: Mapping[str, Sequence[int | str]]) -> str | None:

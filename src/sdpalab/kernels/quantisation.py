@@ -5,7 +5,6 @@ A kernel that has this step declares ``Quantisation(rows=ROWS)``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from sdpalab.kernels.ladder import GRID_YZ_LIMIT, ladder_supports
@@ -15,14 +14,8 @@ from sdpalab.problem import DTYPES, Problem
 __all__ = ["over_row_blocks", "quantisation_buffers", "quantise_rows", "quantised_supports", "row_blocks"]
 
 
-MAX_SCALE = 3.4028234663852886e38 / math.log2(math.e)
-"""Largest magnitude of a scale: times log2(e) it is still a float32."""
-
-
 def quantised_supports(problem: Problem, kernel: str) -> str | None:
     """None if a ladder kernel that quantises can compute ``problem``, otherwise the reason in one sentence."""
-    if abs(problem.scale) > MAX_SCALE:
-        return f"kernel {kernel} holds scale * log2(e) as a float32, and scale={problem.scale:g} does not fit"
     lines = problem.heads + 2 * problem.kv_heads
     if problem.heads <= GRID_YZ_LIMIT < lines:
         return f"kernel {kernel} quantises heads + 2 * kv_heads in one grid, of at most {GRID_YZ_LIMIT}, not {lines}"

@@ -14,7 +14,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from sdpalab.kernels.flash import MAX_SCALE
 from sdpalab.kernels.kernel import Config, StaticLimits
 from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted
 from sdpalab.kernels.triton_kernel import TritonKernel
@@ -118,8 +117,6 @@ def smem_bytes(problem: Problem, config: Config) -> int:
 
 
 def _supports(problem: Problem) -> str | None:
-    if abs(problem.scale) > MAX_SCALE:
-        return f"kernel triton_flash holds scale * log2(e) as a float32, and scale={problem.scale:g} does not fit"
     return ladder_supports(problem, tuple(DTYPES), "triton_flash", HEAD_DIMS)
 
 

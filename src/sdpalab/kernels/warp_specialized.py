@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sdpalab.kernels.flash import MAX_SCALE, smem_bytes, tile_n
+from sdpalab.kernels.flash import smem_bytes, tile_n
 from sdpalab.kernels.kernel import Config, CudaKernel, StaticLimits
 from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized, reject_unlisted
 from sdpalab.kernels.plan import Launch
@@ -18,8 +18,6 @@ MAX_SHARED_BYTES = 48 * 1024
 
 
 def _supports(problem: Problem) -> str | None:
-    if abs(problem.scale) > MAX_SCALE:
-        return f"kernel warp_specialized holds scale * log2(e) as a float32, and scale={problem.scale:g} does not fit"
     return ladder_supports(problem, tuple(DTYPES), "warp_specialized")
 
 

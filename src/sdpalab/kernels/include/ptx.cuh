@@ -27,17 +27,6 @@ __device__ __forceinline__ int ctaid_x() {
     return x;
 }
 
-// No instruction: the same value, of which the compiler no longer knows where it is from. To the same end.
-__device__ __forceinline__ int opaque(int x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
-__device__ __forceinline__ float opaque(float x) {
-    asm volatile("" : "+f"(x));
-    return x;
-}
-
 // "Data Movement and Conversion Instructions: cp.async". Copies src_bytes (0..16) and fills the rest of the 16 with
 // zeros; .cg keeps the line out of L1, for data that one block reads once.
 __device__ __forceinline__ void cp_async_cg_16(unsigned dst_smem, const void* src_global, unsigned src_bytes) {
@@ -170,3 +159,14 @@ __device__ __forceinline__ float cvt_f32_f16(unsigned short bits) {
 }
 
 }  // namespace ptx
+
+// No instruction: the same value, of which the compiler no longer knows where it is from. To the same end as ptx::tid_x().
+__device__ __forceinline__ int opaque(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+__device__ __forceinline__ float opaque(float x) {
+    asm volatile("" : "+f"(x));
+    return x;
+}

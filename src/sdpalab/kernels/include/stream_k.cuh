@@ -36,7 +36,7 @@ struct Shares {
     __device__ __forceinline__ int begin(int block) const { return block * units_per_block + min(block, longer); }
 
     __device__ __forceinline__ int block_of(int unit) const {
-        const int in_longer = ptx::opaque(longer) * (units_per_block + 1);
+        const int in_longer = opaque(longer) * (units_per_block + 1);
         return unit < in_longer ? unit / (units_per_block + 1) : longer + (unit - in_longer) / units_per_block;
     }
 };
@@ -97,7 +97,7 @@ public:
     }
 
     // Makes the compiler work out the segment again from here on.
-    __device__ __forceinline__ void forget() { unit = ptx::opaque(unit); }
+    __device__ __forceinline__ void forget() { unit = opaque(unit); }
 
     // The blocks that have a part of the segment's tile of queries.
     __device__ __forceinline__ Sharers sharers(const Segment& segment) const {
