@@ -20,7 +20,7 @@ from sdpalab.judge.log_sum_exp import log_sum_exp_float64, measure_lse
 from sdpalab.judge.reference import attention_float64
 from sdpalab.judge.rule import measure
 from sdpalab.judge.verdict import Status
-from sdpalab.kernels.hopper_fp8 import HOPPER_FP8, KNOBS, SCALE_ROWS, smem_bytes
+from sdpalab.kernels.hopper_fp8 import HOPPER_FP8, KNOBS, SCALE_ROWS, block_rows, smem_bytes
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.plan import INCLUDE_DIR
 from sdpalab.problem import MISSION, Problem
@@ -28,8 +28,8 @@ from sdpalab.run import SimulatedExecutor
 from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES
 
 ARCH = HOPPER_FP8.default_arch
-DEFAULT = HOPPER_FP8.default_config
-SMALL = DEFAULT.but(BLOCK_M=64, BLOCK_N=64)
+WIDE = HOPPER_FP8.default_config.but(BLOCK_M=128)
+SMALL = WIDE.but(BLOCK_M=64, BLOCK_N=64)
 RAGGED = Problem(1, 2, 150, 64, kv_heads=1, seq_kv=333, causal=True)
 
 SHAPES = [
@@ -46,15 +46,15 @@ SHAPES = [
     Problem(1, 1, 40, 64, scale=3.0),
 ]
 CODES = [
-    (Problem(1, 8, 512, 64), DEFAULT),
+    (Problem(1, 8, 512, 64), WIDE),
     (Problem(1, 8, 512, 64, causal=True), SMALL),
-    (Problem(1, 8, 512, 64, causal=True, dtype="bfloat16"), DEFAULT.but(BLOCK_N=64)),
+    (Problem(1, 8, 512, 64, causal=True, dtype="bfloat16"), WIDE.but(BLOCK_N=64)),
     (Problem(1, 8, 512, 128), SMALL),
-    (Problem(1, 8, 512, 128, causal=True), DEFAULT),
+    (Problem(1, 8, 512, 128, causal=True), WIDE),
 ]
 
 
-def built(problem: Problem, config: Config = DEFAULT) -> Build:
+def built(problem: Problem, config: Config = WIDE) -> Build:
     step = HOPPER_FP8.launch_plan(problem, config).launches[-1]
     assert step.module is not None
     return build(step.module, ARCH)
@@ -77,14 +77,30 @@ def test_probes(kind: str) -> None:
     assert_computes(HOPPER_FP8, Problem(1, 1, 70, 64, seq_kv=200), SMALL, kind=kind)
 
 
+@pytest.mark.parametrize(
+    ("problem", "rows"),
+    [
+        (MISSION, 64),  # 32 blocks of 128 rows on 132 SMs
+        (MISSION.with_(batch=4), 64),
+        (MISSION.with_(batch=5), 128),
+        (Problem(1, 8, 512, 128), 128),  # a lone consumer lacks the registers
+    ],
+    ids=str,
+)
+def test_the_rows_of_a_block_follow_the_problem(problem: Problem, rows: int) -> None:
+    assert block_rows(problem, HOPPER_FP8.default_config) == rows
+    assert (
+        HOPPER_FP8.launch_plan(problem).launches[1]
+        == (HOPPER_FP8.launch_plan(problem, WIDE.but(BLOCK_M=rows)).launches[1])
+    )
+
+
 @pytest.mark.parametrize(("block_m", "block_n"), list(product(KNOBS["BLOCK_M"], KNOBS["BLOCK_N"])))
 def test_every_tile_is_correct(block_m: int, block_n: int) -> None:
-    assert_computes(HOPPER_FP8, RAGGED, DEFAULT.but(BLOCK_M=block_m, BLOCK_N=block_n))
+    assert_computes(HOPPER_FP8, RAGGED, WIDE.but(BLOCK_M=block_m, BLOCK_N=block_n))
 
 
-@pytest.mark.parametrize(
-    ("problem", "config"), [(RAGGED, SMALL), (Problem(1, 1, 70, 64, seq_kv=300), DEFAULT)], ids=label
-)
+@pytest.mark.parametrize(("problem", "config"), [(RAGGED, SMALL), (Problem(1, 1, 70, 64, seq_kv=300), WIDE)], ids=label)
 def test_every_order_gives_the_same_bits_and_no_hazard(problem: Problem, config: Config) -> None:
     outputs = set()
     for schedule, async_mode in product(SCHEDULES, ASYNC_MODES):
@@ -278,7 +294,7 @@ def test_the_algorithm_is_in_the_ptx(head_dim: int) -> None:
     assert not re.search(r"\b(ld|st)\.local|\bcall\b|\bdiv\.\w+\.f|shfl\.sync\.idx", ptx)
 
 
-@pytest.mark.parametrize(("head_dim", "config"), [(64, DEFAULT), (128, DEFAULT), (64, SMALL)], ids=str)
+@pytest.mark.parametrize(("head_dim", "config"), [(64, WIDE), (128, WIDE), (64, SMALL)], ids=str)
 def test_everything_is_read_once_a_block_and_without_a_bank_conflict(head_dim: int, config: Config) -> None:
     problem = Problem(1, 1, 128, head_dim, seq_kv=256)
     counted = []
@@ -300,14 +316,14 @@ def test_the_plan_quantises_first() -> None:
     quantise, attention = HOPPER_FP8.launch_plan(MISSION).launches
     assert quantise.entry == f"quantise_blocks<{SCALE_ROWS}>"
     assert attention.entry == ""
-    assert attention.grid == (4, 8, 1)
-    assert attention.dynamic_smem == smem_bytes(MISSION, DEFAULT)
+    assert attention.grid == (8, 8, 1)
+    assert attention.dynamic_smem == smem_bytes(MISSION, HOPPER_FP8.default_config)
 
 
 @pytest.mark.parametrize(
     ("head_dim", "changes", "reason", "message"),
     [
-        (64, {"BLOCK_M": 32}, "BLOCK_M must be one of 64, 128, not 32", "BLOCK_M is 64 or 128"),
+        (64, {"BLOCK_M": 32}, "BLOCK_M must be one of 0, 64, 128, not 32", "BLOCK_M is 64 or 128"),
         (64, {"BLOCK_N": 96}, "BLOCK_N must be one of 64, 128, not 96", "BLOCK_N is 64 or 128"),
         (64, {"NUM_STAGES": 1}, "NUM_STAGES must be one of 2, 3, 4, not 1", "NUM_STAGES is 2, 3 or 4"),
         (
@@ -324,10 +340,10 @@ def test_illegal_knobs_are_refused_here_and_in_the_source(
 ) -> None:
     problem = Problem(1, 1, 64, head_dim)
     with pytest.raises(UnsupportedProblem) as refused:
-        HOPPER_FP8.launch_plan(problem, DEFAULT.but(**changes))
+        HOPPER_FP8.launch_plan(problem, WIDE.but(**changes))
     assert reason in str(refused.value)
     with pytest.raises(BuildError) as failed:
-        build(HOPPER_FP8.module(problem, DEFAULT.but(**changes)), ARCH)
+        build(HOPPER_FP8.module(problem, WIDE.but(**changes)), ARCH)
     assert message in f"{failed.value} {failed.value.log}"
 
 
@@ -351,11 +367,11 @@ def test_it_is_built_for_hopper_alone() -> None:
 
 
 def test_the_search_space_is_what_fits() -> None:
-    assert len(list(HOPPER_FP8.space(MISSION))) == 12
-    assert len(list(HOPPER_FP8.space(MISSION.with_(head_dim=128)))) == 9
+    assert len(list(HOPPER_FP8.space(MISSION))) == 18
+    assert len(list(HOPPER_FP8.space(MISSION.with_(head_dim=128)))) == 15
 
 
-@pytest.mark.parametrize("config", [DEFAULT, SMALL], ids=str)
+@pytest.mark.parametrize("config", [WIDE, SMALL], ids=str)
 def test_smem_bytes_is_what_the_kernel_touches(config: Config) -> None:
     problem = Problem(1, 1, 64, 64, seq_kv=128)
     assert not run(HOPPER_FP8, problem, config).hazards

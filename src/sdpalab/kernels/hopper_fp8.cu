@@ -14,7 +14,7 @@
 // the end of a head with zeros, as in hopper.cu.
 //
 // Static bars: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
-// Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory).
+// Knobs: BLOCK_M (rows of Q; 64 a consumer; 0: by problem), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory).
 
 #include "head.cuh"
 #include "ring.cuh"

@@ -10,7 +10,7 @@ from sdpalab.kernels.plan import Launch, LaunchPlan, TiledMap
 from sdpalab.kernels.quantisation import quantisation_buffers, quantise_rows, quantised_supports, row_blocks
 from sdpalab.problem import DTYPES, Problem
 
-__all__ = ["HOPPER_FP8", "SCALE_ROWS", "smem_bytes"]
+__all__ = ["HOPPER_FP8", "SCALE_ROWS", "block_rows", "smem_bytes"]
 
 NAME = "hopper_fp8"
 SCALE_ROWS = 128
@@ -19,22 +19,39 @@ HEAD_DIMS = (64, 128)
 WARPGROUP_M = 64
 WARP_M = 16
 PANEL_COLUMNS = 64
-KNOBS = {"BLOCK_M": (64, 128), "BLOCK_N": (64, 128), "NUM_STAGES": (2, 3, 4)}
+KNOBS = {"BLOCK_M": (0, 64, 128), "BLOCK_N": (64, 128), "NUM_STAGES": (2, 3, 4)}
 MAX_SHARED_BYTES = 227 * 1024
+SMS = 132
+"""Of an H100 SXM or an H200."""
 CONSUMER_REGISTERS = {64: 232, 128: 240}
 """Of a thread, by BLOCK_M; 32 of them are for what is neither an accumulator nor a weight."""
+
+
+def block_rows(problem: Problem, config: Config) -> int:
+    """Query rows of a block: BLOCK_M, or where that is 0, 64 if blocks of 128 would leave SMs of an H200 without one.
+
+    It stays 128 where a lone consumer lacks the registers.
+    """
+    if config.int("BLOCK_M"):
+        return config.int("BLOCK_M")
+    blocks = -(-problem.seq_q // 128) * problem.heads * problem.batch
+    return 64 if blocks < SMS and _too_many_registers(problem, config.but(BLOCK_M=64)) is None else 128
+
+
+def _macros(problem: Problem, config: Config) -> Config:
+    return config.but(BLOCK_M=block_rows(problem, config))
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
     """Dynamic shared memory of a block in bytes: O, which is larger than Q, the ring of K and V, and 8 a barrier."""
     stages = config.int("NUM_STAGES")
-    rows = 2 * config.int("BLOCK_M") + stages * 2 * config.int("BLOCK_N")
+    rows = 2 * block_rows(problem, config) + stages * 2 * config.int("BLOCK_N")
     return rows * problem.head_dim + 8 * (1 + 4 * stages)
 
 
 def _too_many_registers(problem: Problem, config: Config) -> str | None:
     """Why a consumer cannot hold its three accumulators and its weights, or None if it can."""
-    block_m, block_n = config.int("BLOCK_M"), config.int("BLOCK_N")
+    block_m, block_n = block_rows(problem, config), config.int("BLOCK_N")
     need, have = problem.head_dim + block_n // 2 + block_n // 8, CONSUMER_REGISTERS[block_m] - 32
     if need <= have:
         return None
@@ -74,7 +91,7 @@ def _output_map(problem: Problem) -> TiledMap:
 
 
 def _plan(problem: Problem, config: Config) -> LaunchPlan:
-    block_m, block_n, dim = config.int("BLOCK_M"), config.int("BLOCK_N"), problem.head_dim
+    block_m, block_n, dim = block_rows(problem, config), config.int("BLOCK_N"), problem.head_dim
     q_heads, kv_heads = problem.batch * problem.heads, problem.batch * problem.kv_heads
     maps = (
         _byte_map("q_bytes", q_heads, problem.seq_q, dim, (WARPGROUP_M, dim)),
@@ -92,14 +109,19 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
     return LaunchPlan(quantisation_buffers(problem, SCALE_ROWS), (quantise, attention))
 
 
-_DEFAULT = Config(BLOCK_M=128, BLOCK_N=128, NUM_STAGES=2)
+_DEFAULT = Config(BLOCK_M=0, BLOCK_N=128, NUM_STAGES=2)
 
 HOPPER_FP8 = CudaKernel(
     name=NAME,
     source=Path("hopper_fp8.cu"),
     entry="hopper_fp8_attention",
     plan=_plan,
-    configs=(_DEFAULT, _DEFAULT.but(NUM_STAGES=4), _DEFAULT.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=3)),
+    configs=(
+        _DEFAULT,
+        _DEFAULT.but(BLOCK_M=128),
+        _DEFAULT.but(BLOCK_M=128, NUM_STAGES=4),
+        _DEFAULT.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=3),
+    ),
     supports=_supports,
     reject=_reject,
     numerics=Numerics(probabilities="float8_e4m3fn", probability_scale=256.0, quantised=Quantisation(rows=SCALE_ROWS)),
@@ -110,5 +132,6 @@ HOPPER_FP8 = CudaKernel(
     only_arch="sm_90a",
     knobs=KNOBS,
     lse=True,
+    macros=_macros,
     idea="FlashAttention-3 in e4m3: V^T quantised in the order of the weights, each tile's product joins O in float32",
 )
