@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemm_inputs import arrays_for
 
+from gemm_inputs import arrays_for
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, Module
 from sdpalab.run import SimulatedExecutor

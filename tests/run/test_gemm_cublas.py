@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from emulated_cublas import EmulatedCublas
-from gemm_inputs import arrays_for
 
+from gemm_inputs import arrays_for
 from sdpalab.errors import MachineError, UserError
 from sdpalab.kernels.cublas import CUBLAS
 from sdpalab.kernels.plan import Buffer, Gemm

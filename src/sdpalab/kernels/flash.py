@@ -171,5 +171,5 @@ FLASH = CudaKernel(
     knobs={**KNOBS, "SCHEDULE": ("tiles", "split_kv", "stream_k"), "NUM_CTAS": (0, L4_SMS, 2 * L4_SMS, 4 * L4_SMS)},
     lse=True,
     macros=_macros,
-    idea="FlashAttention-2 on mma.sync: the weights stay in registers and become the operand of the second product",
+    idea="FlashAttention-2 on mma.sync: weights stay in registers; equal shares of key tiles for each CTA (stream-K)",
 )
