@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sdpalab.build import Build, Cache
-from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.measure.counted import count
 from sdpalab.problem import Problem
-from sdpalab.run import SimulatedExecutor
-from sdpalab.sim import Report
 from sdpalab.sim.counters import Counters
 
-__all__ = ["counts_of", "simulated_counts"]
+__all__ = ["simulated_counts"]
 
 
 def simulated_counts(
-    kernel: Kernel, problem: Problem, config: Config, arch: str, *, cache: Cache | None = None
+    kernel: Kernel, problem: Problem, config: Config, arch: str
 ) -> tuple[tuple[str, Mapping[str, float]], ...]:
     """For each launch of the plan its entry and its counts, by :attr:`sdpalab.profile.metrics.Figure.counter`.
 
@@ -24,23 +21,14 @@ def simulated_counts(
 
     Raises
     ------
-    UserError, MachineError, sdpalab.sim.SimError
-        As :meth:`sdpalab.run.SimulatedExecutor.run`.
+    UserError, MachineError
+        As :func:`sdpalab.measure.counted.count`.
     """
-    found: list[tuple[str, Mapping[str, float]]] = []
-
-    def launched(build: Build, report: Report) -> None:
-        assert report.counters is not None
-        found.append((build.entry, counts_of(report.counters)))
-
-    inputs = make_inputs(problem)
-    executor = SimulatedExecutor(arch, cache, checks=(), counters=True, on_launch=launched)
-    executor.run(kernel.launch_plan(problem, config), {"q": inputs.q, "k": inputs.k, "v": inputs.v})
-    return tuple(found)
+    launches = count(kernel, problem, arch, config).launches
+    return tuple((launch.build.entry, _counts(launch.counters)) for launch in launches)
 
 
-def counts_of(counters: Counters) -> Mapping[str, float]:
-    """The counts of one launch."""
+def _counts(counters: Counters) -> Mapping[str, float]:
     return {
         "warp_instructions": counters.total("warps"),
         "wavefronts": counters.total("wavefronts"),
