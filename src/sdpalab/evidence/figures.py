@@ -54,6 +54,9 @@ _STYLE: dict[Any, Any] = {
 
 _MARKERS = {"max_abs": "o", "rel_l2": "s", "rms_row_rel_l2": "D", "worst_row_rel_l2": "^", "lse": "x"}
 
+_MOST_COLUMNS = 4
+"""Panels beside each other: with more, nothing in them can be read."""
+
 _HEAT = LinearSegmentedColormap.from_list("error", ["#f4f1e8", "#e9b872", "#c8553d", "#4a1d3f"])
 
 
@@ -66,9 +69,13 @@ def error_fractions(attempts: Sequence[AttemptRecord]) -> str:
     values = [f for a in shown if a.verdict for c in a.verdict.cases for f in c.fractions.values() if f > 0]
     low, high = max(0.01, min([0.1, *values]) / 1.3), max([1.5, *values]) * 1.3
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(2.2 + 2.3 * len(shown), 1.1 + 0.2 * len(names)), layout="constrained")
-        panels = figure.subplots(1, len(shown), sharex=True, sharey=True, squeeze=False)[0]
-        for panel, attempt in zip(panels, shown, strict=True):
+        columns = min(len(shown), _MOST_COLUMNS)
+        rows = -(-len(shown) // columns)
+        figure = Figure(figsize=(2.2 + 2.3 * columns, rows * (1.1 + 0.2 * len(names))), layout="constrained")
+        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).reshape(-1)
+        for empty in panels[len(shown) :]:
+            empty.set_visible(False)
+        for panel, attempt in zip(panels, shown, strict=False):
             assert attempt.verdict is not None
             for number, (rule, label) in enumerate(RULES.items()):
                 judged = [case for case in attempt.verdict.cases if rule in case.fractions]
@@ -91,6 +98,7 @@ def error_fractions(attempts: Sequence[AttemptRecord]) -> str:
             panel.set_xlim(low, high)
             panel.grid(axis="y")
             panel.tick_params(axis="y", length=0)
+            panel.tick_params(axis="x", labelbottom=True)
             panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
             panel.xaxis.set_minor_formatter(NullFormatter())
         panels[0].set_yticks(range(len(names)), names)
