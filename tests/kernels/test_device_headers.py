@@ -272,6 +272,29 @@ def test_online_softmax_agrees_with_float64_and_has_no_nan() -> None:
     assert np.array_equal(out[20:], scores[20:].argmax(axis=1))  # far apart: the greatest alone, exactly
 
 
+def test_powers_of_two_on_fma_units_have_the_error_that_is_stated() -> None:
+    source = """
+        #include "softmax.cuh"
+        __global__ void probe(const float* x, float* power, int count) {
+            for (int i = threadIdx.x; i < count; i += blockDim.x) {
+                power[i] = exp2_on_fma(x[i]);
+            }
+        }"""
+    between = np.random.default_rng(5).uniform(-126, 8, 1 << 16)
+    halves = (np.arange(-252, 16) / 2).astype(np.float32)  # where the nearest integer changes
+    below = [-np.inf, -3.0e38, -1.0e6, -150.0, -127.0, -126.9, -126.6, -126.4]
+    x = np.concatenate([between, halves, np.nextafter(halves, np.float32(9)), below]).astype(np.float32)
+    power = np.full_like(x, np.nan)
+    _launch(source, 1024, [x, power, x.size])
+    normal = x >= -126
+    error = np.abs(power[normal] / np.exp2(x[normal].astype(np.float64)) - 1)
+    assert 2**-24 < error.max() <= 1.7e-7
+    whole = normal & (x == np.round(x))
+    assert np.array_equal(power[whole], np.exp2(x[whole]))  # and so 2^0 = 1
+    assert not power[x <= -127].any()
+    assert (power[(x > -127) & (x < -126)] <= 2.0**-126).all()
+
+
 @pytest.mark.parametrize("causal", [0, 1])
 def test_tiles_of_the_mask_agree_with_its_definition(causal: int) -> None:
     source = """

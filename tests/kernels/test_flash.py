@@ -92,13 +92,29 @@ def test_every_knob_is_correct(block_m: int, block_n: int, stages: int) -> None:
 
 @pytest.mark.parametrize(
     "knob",
-    [("BLOCK_M", (32, 64)), ("BLOCK_N", (32, 64)), ("NUM_STAGES", (2, 3)), ("SCHEDULE", ("tiles", "stream_k"))],
+    [
+        ("BLOCK_M", (32, 64)),
+        ("BLOCK_N", (32, 64)),
+        ("NUM_STAGES", (2, 3)),
+        ("EXP_ON_FMA", (0, 1, 2)),
+        ("SCHEDULE", ("tiles", "stream_k")),
+    ],
     ids=str,
 )
 def test_every_knob_changes_the_code(knob: tuple[str, tuple[int, ...]]) -> None:
     name, values = knob
     programs = {ptx_of(FLASH, Problem(1, 1, 64, 64), DEFAULT.but(**{name: value})) for value in values}
     assert len(programs) == len(values)
+
+
+@pytest.mark.parametrize("quarters", [1, 2])
+def test_a_part_of_the_exponentials_on_fma_units(quarters: int) -> None:
+    problem, config = Problem(1, 1, 129, 64, seq_kv=100, causal=True), TILES.but(EXP_ON_FMA=quarters)
+    for kind in ("normal", "ramp", "large_logits", "needle"):
+        assert_computes(FLASH, problem, config, kind=kind)
+    weights = 64 * 16 // 32  # of a lane, in a tile of keys
+    counts = [len(re.findall(r"ex2\.approx", ptx_of(FLASH, problem, of))) for of in (TILES, config)]
+    assert counts[0] - counts[1] == quarters * weights // 4
 
 
 def test_only_a_ragged_or_causal_edge_has_a_mask() -> None:

@@ -19,14 +19,12 @@
 #include "head.cuh"
 #include "mask.cuh"
 #include "merge.cuh"
-#include "softmax.cuh"
 #include "store.cuh"
 #include "stream_k.cuh"
-#include "tile.cuh"
+#include "warp_tile.cuh"
 
 // Above D = 64 the accumulator of O takes the registers that 64 keys of scores would need.
 constexpr int TILE_N = BLOCK_N ? BLOCK_N : HEAD_DIM > 64 ? 32 : 64;
-constexpr int WARP_M = 16;
 constexpr int NUM_THREADS = BLOCK_M / WARP_M * 32;
 constexpr int TILE_BYTES = TILE_N * HEAD_DIM * 2;
 constexpr int STAGE_BYTES = 2 * TILE_BYTES;  // K, then V
@@ -50,50 +48,16 @@ static_assert(HEAD_DIM == 32 || HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 
 static_assert(BLOCK_M == 32 || BLOCK_M == 64, "BLOCK_M is 32 or 64");
 static_assert(TILE_N == 32 || TILE_N == 64, "BLOCK_N is 0, 32 or 64");
 static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
+static_assert(EXP_ON_FMA >= 0 && EXP_ON_FMA <= 2, "EXP_ON_FMA is 0, 1 or 2");
 static_assert(Q_BYTES <= STAGE_BYTES, "Q passes through one stage");
 static_assert(SMEM_BYTES <= 48 * 1024, "two blocks of 48 KiB share an SM of any architecture");
 
-// Folds one tile of keys into the output and the softmax of a warp's rows lane / 4 and lane / 4 + 8.
-//
-// k_smem, v_smem: this lane's ldmatrix addresses in the tile, whose first key is first_key. row: the first of the two.
-__device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], SoftmaxRow (&softmax)[2],
-                                       const unsigned (&q_frag)[HEAD_DIM / 16][4], unsigned k_smem, unsigned v_smem,
-                                       float scale_log2, bool first, bool masked, int row, int seq_kv, int first_key) {
-    float s_frag[TILE_N / 8][4] = {};
-#pragma unroll
-    for (int d = 0; d < HEAD_DIM / 16; ++d) {
-#pragma unroll
-        for (int n = 0; n < TILE_N / 16; ++n) {
-            unsigned k_frag[4];
-            ptx::ldmatrix_x4(k_frag, block_address<HEAD_DIM>(k_smem, n, d));
-            mma_m16n8k16(s_frag[2 * n], q_frag[d], k_frag[0], k_frag[1]);
-            mma_m16n8k16(s_frag[2 * n + 1], q_frag[d], k_frag[2], k_frag[3]);
-        }
-    }
-
-    if (masked) {
-        const int column = first_key + 2 * (threadIdx.x % 4);
-        const int keys_left[2] = {visible_keys(row, seq_kv) - column, visible_keys(row + 8, seq_kv) - column};
-#pragma unroll
-        for (int n = 0; n < TILE_N / 8; ++n) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                s_frag[n][i] = 8 * n + i % 2 < keys_left[i / 2] ? s_frag[n][i] : NEGATIVE_INFINITY;
-            }
-        }
-    }
-
-    float tile_max[2] = {s_frag[0][0], s_frag[0][2]};
-#pragma unroll
-    for (int n = 0; n < TILE_N / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            tile_max[i / 2] = fmaxf(tile_max[i / 2], s_frag[n][i]);
-        }
-    }
-    tile_max[0] = quad_max(tile_max[0]);
-    tile_max[1] = quad_max(tile_max[1]);
-
+// Takes a tile's maximum into the softmax of a warp's two rows a lane, and rescales what was accumulated: only where a
+// row's scores have outgrown the maximum that its weights are taken from, and at the first tile nothing was.
+__device__ __forceinline__ void advance_lazily(SoftmaxRow (&softmax)[2], float (&o_frag)[HEAD_DIM / 8][4],
+                                               const float (&s_frag)[TILE_N / 8][4], float scale_log2, bool first) {
+    float tile_max[2];
+    row_maxima<TILE_N>(tile_max, s_frag);
     const bool outgrown =
         softmax[0].outgrown_by(tile_max[0], scale_log2) || softmax[1].outgrown_by(tile_max[1], scale_log2);
     if (__any_sync(0xffffffffu, outgrown)) {
@@ -109,48 +73,6 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
             }
         }
     }
-
-#pragma unroll
-    for (int n = 0; n < TILE_N / 16; ++n) {
-        unsigned p_frag[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int half = i % 2;
-            const float(&s)[4] = s_frag[2 * n + i / 2];
-            const float p0 = softmax_weight(s[2 * half], softmax[half].max, scale_log2);
-            const float p1 = softmax_weight(s[2 * half + 1], softmax[half].max, scale_log2);
-            softmax[half].sum += p0 + p1;
-            p_frag[i] = pack_pair(p0, p1);
-        }
-#pragma unroll
-        for (int d = 0; d < HEAD_DIM / 16; ++d) {
-            unsigned v_frag[4];
-            ptx::ldmatrix_x4_trans(v_frag, block_address<HEAD_DIM>(v_smem, n, d));
-            mma_m16n8k16(o_frag[2 * d], p_frag, v_frag[0], v_frag[1]);
-            mma_m16n8k16(o_frag[2 * d + 1], p_frag, v_frag[2], v_frag[3]);
-        }
-    }
-}
-
-// Normalises a warp's rows, from `row` on, and stores them and their log-sum-exp. o, lse: of the head.
-__device__ __forceinline__ void finish(const float (&o_frag)[HEAD_DIM / 8][4], const SoftmaxRow (&softmax)[2],
-                                       Element* o, float* lse, int seq_q, int row, float scale_log2,
-                                       unsigned char* warp_smem, int lane) {
-    unsigned o_pairs[HEAD_DIM / 8][2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const float row_sum = quad_sum(softmax[half].sum);
-        const float factor = softmax_normaliser(row_sum);
-        const int lse_row = row + lane / 4 + 8 * half;
-        if (lse != nullptr && lane % 4 == 0 && lse_row < seq_q) {
-            lse[lse_row] = log_sum_exp(softmax[half].max, row_sum, scale_log2);
-        }
-#pragma unroll
-        for (int d = 0; d < HEAD_DIM / 8; ++d) {
-            o_pairs[d][half] = pack_pair(o_frag[d][2 * half] * factor, o_frag[d][2 * half + 1] * factor);
-        }
-    }
-    store_warp_tile<HEAD_DIM>(o + row * HEAD_DIM, seq_q - row, o_pairs, warp_smem, lane);
 }
 
 __global__ void __maxnreg__(MAX_REGISTERS)
@@ -203,19 +125,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
         ptx::cp_async_wait_group<NUM_STAGES - 1>();
         __syncthreads();
         unsigned q_frag[HEAD_DIM / 16][4];
-#pragma unroll
-        for (int d = 0; d < HEAD_DIM / 16; ++d) {
-            ptx::ldmatrix_x4(q_frag[d], block_address<HEAD_DIM>(q_smem + row_block_offset<HEAD_DIM>(lane), warp, d));
-        }
-        if (score_scale.sign != 1.0f) {
-#pragma unroll
-            for (int d = 0; d < HEAD_DIM / 16; ++d) {
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    q_frag[d][i] = score_scale.apply_sign(q_frag[d][i]);
-                }
-            }
-        }
+        load_q(q_frag, q_smem + warp * WARP_M * HEAD_DIM * 2 + row_block_offset<HEAD_DIM>(lane), score_scale);
 
         float o_frag[HEAD_DIM / 8][4] = {};
         SoftmaxRow softmax[2];
@@ -228,8 +138,15 @@ __global__ void __maxnreg__(MAX_REGISTERS)
             ptx::cp_async_wait_group<NUM_STAGES - 2>();
             __syncthreads();
             load(tile + NUM_STAGES - 1, stage == 0 ? SMEM_BYTES - STAGE_BYTES : stage - STAGE_BYTES);
-            attend(o_frag, softmax, q_frag, k_smem + stage, v_smem + stage, score_scale.log2, tile == segment.first,
-                   HAS_EDGE && tile >= unmasked, row, seq_kv, tile * TILE_N);
+            float s_frag[TILE_N / 8][4];
+            multiply_scores<TILE_N>(s_frag, q_frag, k_smem + stage);
+            if (HAS_EDGE && tile >= unmasked) {
+                const int column = tile * TILE_N + 2 * (thread % 4);
+                const int keys_left[2] = {visible_keys(row, seq_kv) - column, visible_keys(row + 8, seq_kv) - column};
+                mask_scores<TILE_N>(s_frag, keys_left);
+            }
+            advance_lazily(softmax, o_frag, s_frag, score_scale.log2, tile == segment.first);
+            add_output<TILE_N, EXP_ON_FMA>(o_frag, softmax, s_frag, v_smem + stage, score_scale.log2);
             stage = stage == SMEM_BYTES - STAGE_BYTES ? 0 : stage + STAGE_BYTES;
         } while (++tile < segment.end);
 
@@ -254,9 +171,13 @@ __global__ void __maxnreg__(MAX_REGISTERS)
         more = false;
 #endif
         __syncthreads();  // the output goes where other warps may still read keys
-        finish(o_frag, softmax, head_at(done.head, q, k, v, o, seq_q, seq_kv, group).o,
-               lse == nullptr ? nullptr : lse_at(lse, done.head, seq_q), seq_q, done_row, score_scale.log2,
-               smem + done_thread / 32 * WARP_M * HEAD_DIM * 2, done_thread % 32);
+        const int done_warp = done_thread / 32;
+        const int done_lane = done_thread % 32;
+        unsigned o_pairs[HEAD_DIM / 8][2];
+        finish_rows(o_pairs, o_frag, softmax, lse == nullptr ? nullptr : lse_at(lse, done.head, seq_q) + done_row,
+                    seq_q - done_row, score_scale.log2, done_lane);
+        store_warp_tile<HEAD_DIM>(head_at(done.head, q, k, v, o, seq_q, seq_kv, group).o + done_row * HEAD_DIM,
+                                  seq_q - done_row, o_pairs, smem + done_warp * WARP_M * HEAD_DIM * 2, done_lane);
         if (STREAM_K) {
             __syncthreads();  // the next tile's copies go where the output was
         }

@@ -20,6 +20,7 @@ KNOBS = {
     "BLOCK_M": (32, 64),
     "BLOCK_N": (0, 32, 64),
     "NUM_STAGES": (2, 3, 4),
+    "EXP_ON_FMA": (0, 1, 2),
     "SCHEDULE": ("auto", "tiles", "split_kv", "stream_k"),
 }
 MAX_SHARED_BYTES = 48 * 1024
@@ -93,7 +94,7 @@ def _blocks_per_sm(problem: Problem, config: Config) -> int:
 def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
     """What the source is told: its own knobs, and what follows from the schedule and from the problem."""
     return {
-        **{name: config[name] for name in ("BLOCK_M", "BLOCK_N", "NUM_STAGES")},
+        **{name: config[name] for name in ("BLOCK_M", "BLOCK_N", "NUM_STAGES", "EXP_ON_FMA")},
         "STREAM_K": int(shares_of(problem, config) is not None),
         "RAGGED_KV": int(problem.seq_kv % tile_n(problem, config) > 0),
     }
@@ -149,7 +150,7 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
     return LaunchPlan((partials, semaphores), (dealt,))
 
 
-_DEFAULT = Config(BLOCK_M=64, BLOCK_N=0, NUM_STAGES=2, SCHEDULE="auto", NUM_CTAS=0)
+_DEFAULT = Config(BLOCK_M=64, BLOCK_N=0, NUM_STAGES=2, EXP_ON_FMA=0, SCHEDULE="auto", NUM_CTAS=0)
 _TILES = _DEFAULT.but(SCHEDULE="tiles")
 
 FLASH = CudaKernel(
@@ -162,6 +163,7 @@ FLASH = CudaKernel(
         _TILES.but(NUM_STAGES=3),
         _TILES.but(BLOCK_M=32),
         _TILES.but(BLOCK_N=32),
+        _TILES.but(EXP_ON_FMA=1),
         _DEFAULT.but(SCHEDULE="stream_k", NUM_CTAS=3),
         _DEFAULT.but(SCHEDULE="split_kv"),
     ),

@@ -33,8 +33,28 @@ struct ScoreScale {
     }
 };
 
+// 2^x for x <= 127 without the special function unit, on FMA units that have nothing else to do (FlashAttention-4):
+// x = n + f with n the nearest integer, a polynomial for 2^f, and n added to its exponent.
+//
+// The relative error is at most 1.7e-7 = 2^-22.5 (ex2.approx: 2^-22), above 2^-126, below which both are next to 0. As
+// the polynomial is exactly 1 at 0, so is 2^0; minus infinity gives 0. It has the least relative error of its degree.
+__device__ __forceinline__ float exp2_on_fma(float x) {
+    constexpr float TO_INTEGER = 1.5f * (1 << 23);  // a sum with it is rounded to an integer, in the lowest bits
+    const float clamped = fmaxf(x, -127.0f);        // of which the exponent becomes that of 0
+    const float shifted = clamped + TO_INTEGER;
+    const float f = clamped - (shifted - TO_INTEGER);
+    float power = fmaf(0x1.5bba16p-10f, f, 0x1.3cea88p-7f);
+    power = fmaf(power, f, 0x1.c6b752p-5f);
+    power = fmaf(power, f, 0x1.ebf9bcp-3f);
+    power = fmaf(power, f, 0x1.62e42ap-1f);
+    power = fmaf(power, f, 1.0f);
+    return __uint_as_float(__float_as_uint(power) + (__float_as_uint(shifted) << 23));
+}
+
+template <bool ON_FMA = false>
 __device__ __forceinline__ float softmax_weight(float score, float reference, float scale_log2) {
-    return ptx::ex2_approx_ftz_f32((score - reference) * scale_log2);
+    const float exponent = (score - reference) * scale_log2;
+    return ON_FMA ? exp2_on_fma(exponent) : ptx::ex2_approx_ftz_f32(exponent);
 }
 
 // Factor on a row's output; 0 for a row that saw no key.
@@ -48,8 +68,8 @@ __device__ __forceinline__ float log_sum_exp(float row_max, float row_sum, float
 }
 
 // By how much, as a power of 2, a row's scores may outgrow the maximum that its weights are taken from
-// (FlashAttention-4): weights up to 2^8 are rounded to 16 bits as exactly as weights up to 1, and most tiles then need
-// no rescaling.
+// (FlashAttention-4), so that most tiles need no rescaling. A weight of up to 2^8 has the relative rounding of one up to
+// 1; but the largest is then no power of two, and is rounded itself.
 constexpr float LAG_LOG2 = 8.0f;
 
 // Statistics of one row over the tiles so far; where lanes share a row, each may keep a sum over its own columns.

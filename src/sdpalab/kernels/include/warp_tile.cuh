@@ -17,9 +17,14 @@ __device__ __forceinline__ void load_q(unsigned (&q_frag)[HEAD_DIM / 16][4], uns
 #pragma unroll
     for (int d = 0; d < HEAD_DIM / 16; ++d) {
         ptx::ldmatrix_x4(q_frag[d], block_address<HEAD_DIM>(q_smem, 0, d));
+    }
+    if (score_scale.sign != 1.0f) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            q_frag[d][i] = score_scale.apply_sign(q_frag[d][i]);
+        for (int d = 0; d < HEAD_DIM / 16; ++d) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                q_frag[d][i] = score_scale.apply_sign(q_frag[d][i]);
+            }
         }
     }
 }
@@ -59,11 +64,11 @@ __device__ __forceinline__ void mask_scores(float (&s_frag)[KEYS / 8][4], const 
     }
 }
 
-// Takes the tile's maximum into the softmax, and rescales what was accumulated.
+// The maximum of each row over the tile.
 template <int KEYS>
-__device__ __forceinline__ void advance_softmax(SoftmaxRow (&softmax)[2], float (&o_frag)[HEAD_DIM / 8][4],
-                                                const float (&s_frag)[KEYS / 8][4], float scale_log2) {
-    float tile_max[2] = {NEGATIVE_INFINITY, NEGATIVE_INFINITY};
+__device__ __forceinline__ void row_maxima(float (&tile_max)[2], const float (&s_frag)[KEYS / 8][4]) {
+    tile_max[0] = s_frag[0][0];
+    tile_max[1] = s_frag[0][2];
 #pragma unroll
     for (int n = 0; n < KEYS / 8; ++n) {
 #pragma unroll
@@ -71,9 +76,19 @@ __device__ __forceinline__ void advance_softmax(SoftmaxRow (&softmax)[2], float 
             tile_max[i / 2] = fmaxf(tile_max[i / 2], s_frag[n][i]);
         }
     }
+    tile_max[0] = quad_max(tile_max[0]);
+    tile_max[1] = quad_max(tile_max[1]);
+}
+
+// Takes the tile's maximum into the softmax, and rescales what was accumulated.
+template <int KEYS>
+__device__ __forceinline__ void advance_softmax(SoftmaxRow (&softmax)[2], float (&o_frag)[HEAD_DIM / 8][4],
+                                                const float (&s_frag)[KEYS / 8][4], float scale_log2) {
+    float tile_max[2];
+    row_maxima<KEYS>(tile_max, s_frag);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const float rescale = softmax[half].advance(quad_max(tile_max[half]), scale_log2);
+        const float rescale = softmax[half].advance(tile_max[half], scale_log2);
 #pragma unroll
         for (int d = 0; d < HEAD_DIM / 8; ++d) {
             o_frag[d][2 * half] *= rescale;
@@ -82,8 +97,9 @@ __device__ __forceinline__ void advance_softmax(SoftmaxRow (&softmax)[2], float 
     }
 }
 
-// O[16, HEAD_DIM] += P V, the weights made and summed 16 keys at a time. v_smem: row_block_offset in the tile of V.
-template <int KEYS>
+// O[16, HEAD_DIM] += P V, the weights made and summed 16 keys at a time; of the four pairs of them that a lane has, the
+// last ON_FMA by exp2_on_fma(). v_smem: row_block_offset in the tile of V.
+template <int KEYS, int ON_FMA = 0>
 __device__ __forceinline__ void add_output(float (&o_frag)[HEAD_DIM / 8][4], SoftmaxRow (&softmax)[2],
                                            const float (&s_frag)[KEYS / 8][4], unsigned v_smem, float scale_log2) {
 #pragma unroll
@@ -93,8 +109,10 @@ __device__ __forceinline__ void add_output(float (&o_frag)[HEAD_DIM / 8][4], Sof
         for (int i = 0; i < 4; ++i) {
             const int half = i % 2;
             const float(&s)[4] = s_frag[2 * n + i / 2];
-            const float p0 = softmax_weight(s[2 * half], softmax[half].max, scale_log2);
-            const float p1 = softmax_weight(s[2 * half + 1], softmax[half].max, scale_log2);
+            constexpr int FIRST_ON_FMA = 4 - ON_FMA;
+            const auto weight = i < FIRST_ON_FMA ? softmax_weight<false> : softmax_weight<true>;
+            const float p0 = weight(s[2 * half], softmax[half].max, scale_log2);
+            const float p1 = weight(s[2 * half + 1], softmax[half].max, scale_log2);
             softmax[half].sum += p0 + p1;
             p_frag[i] = pack_pair(p0, p1);
         }
