@@ -78,12 +78,14 @@ __device__ __forceinline__ void advance_lazily(SoftmaxRow (&softmax)[2], float (
 __global__ void __maxnreg__(MAX_REGISTERS)
     flash_attention(const Element* __restrict__ q, const Element* __restrict__ k, const Element* __restrict__ v,
                     Element* __restrict__ o, int seq_q, int seq_kv, int group, float scale, float* __restrict__ lse,
-                    float4* partials, unsigned* semaphores, int q_tiles, int units_per_head,
-                    int units_per_block, int longer) {
+                    float4* partials, unsigned* semaphores, int q_tiles, int units_per_head, int units_per_block,
+                    int longer, unsigned long long by_head, unsigned long long by_tile, unsigned long long by_block,
+                    unsigned long long by_longer) {
     extern __shared__ __align__(1024) unsigned char smem[];  // [NUM_STAGES][K, V][TILE_N, HEAD_DIM]
     const unsigned smem_base = ptx::smem_address(smem);
 
-    Work work({units_per_head, units_per_block, longer}, seq_q, seq_kv);
+    const Shares shares{units_per_head, units_per_block, longer, {by_head}, {by_tile}, {by_block}, {by_longer}};
+    Work work(shares, seq_q, seq_kv);
     bool more;
 #pragma unroll 1
     do {

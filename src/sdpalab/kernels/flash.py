@@ -26,6 +26,8 @@ KNOBS = {
 MAX_SHARED_BYTES = 48 * 1024
 MAX_CTAS = 2**16
 MAX_UNITS = 2**31 - 1
+NOT_SHARED = (0,) * 10
+"""Arguments that a block with a whole tile of queries does not read."""
 MANY_WAVES = 16
 """Of so many tiles for each block that an L4 holds, the last ones to finish leave little of it idle."""
 LEAST_GAIN = 1.1
@@ -133,16 +135,12 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
     whole = ladder_launch(problem, config.int("BLOCK_M"), threads, shared_bytes)
     shares = shares_of(problem, config)
     if shares is None:
-        return LaunchPlan((), (replace(whole, args=(*whole.args, 0, 0, 0, 0, 0, 0)),))
+        return LaunchPlan((), (replace(whole, args=(*whole.args, *NOT_SHARED)),))
     units = units_of(problem, config)
     dealt = replace(
         whole,
         grid=(shares.blocks, 1, 1),
-        args=(
-            *whole.args,
-            *("partials", "semaphores"),
-            *(len(units.of_tile), units.per_head, shares.units_per_block, shares.longer),
-        ),
+        args=(*whole.args, "partials", "semaphores", len(units.of_tile), *shares.arguments(units)),
     )
     floats = threads * (problem.head_dim // 2 + 4)  # of a thread: 2 rows of O between 4 lanes, and their statistics
     partials = Buffer("partials", (shares.blocks, 2, floats), "float32", "workspace")

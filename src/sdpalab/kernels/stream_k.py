@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sdpalab.problem import Problem
 
-__all__ = ["Shares", "Units", "time_of_shares", "time_of_tiles"]
+__all__ = ["Shares", "Units", "reciprocal", "time_of_shares", "time_of_tiles"]
 
 TILE_COST, SHARING_COST, MERGING_COST = 0.5, 1.0, 0.25
 """Latencies that a block has beside its units, in units: to begin and end a tile of queries; to leave a partial result
@@ -79,6 +79,12 @@ class Shares:
             return unit // (self.units_per_block + 1)
         return self.longer + (unit - in_longer) // self.units_per_block
 
+    def arguments(self, units: Units) -> tuple[int, ...]:
+        """What the device side is told: units of a head, of a block, how many blocks have one more, and the reciprocals
+        of what it divides by."""
+        divisors = (units.per_head, units.of_tile[0], self.units_per_block, self.units_per_block + 1)
+        return units.per_head, self.units_per_block, self.longer, *map(reciprocal, divisors)
+
     def sharers(self, units: Units) -> Iterator[range]:
         """For each tile of queries the blocks that have some of its units."""
         first = 0
@@ -86,6 +92,11 @@ class Shares:
             for tile in units.of_tile:
                 yield range(self.block_of(first), self.block_of(first + tile - 1) + 1)
                 first += tile
+
+
+def reciprocal(divisor: int) -> int:
+    """ceil(2^63 / divisor), by which the device divides numbers below 2^31; of 1 <= divisor < 2^31."""
+    return -(-(2**63) // divisor)
 
 
 def time_of_tiles(units: Units, sms: int) -> float:

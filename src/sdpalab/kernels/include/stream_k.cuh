@@ -27,17 +27,33 @@ __device__ __forceinline__ int key_tiles(int q_tile, int seq_q, int seq_kv) {
     return tiles_visible(min((q_tile + 1) * QUERIES, seq_q) - 1, seq_kv, KEYS);
 }
 
+// Division of numbers from 0 to 2^31 - 1 by one of them that the host knows, through its reciprocal, ceil(2^63 / d).
+// That is exact: what it is too large by adds less than n / 2^63 to n / d, which is at least 1 / d below the next
+// integer. (Granlund and Montgomery 1994.) A division that the compiler makes is twenty instructions, one after the
+// other.
+struct Divisor {
+    unsigned long long reciprocal;
+
+    __device__ __forceinline__ int divide(int n) const {
+        return static_cast<int>(__umul64hi(2u * static_cast<unsigned>(n), reciprocal));
+    }
+};
+
 // How a problem's units are dealt out: grid = (blocks), of which the first `longer` have one unit more than the others.
 struct Shares {
     int units_per_head;
     int units_per_block;
     int longer;
+    Divisor by_head;    // units_per_head
+    Divisor by_tile;    // the units of a tile of queries; causal ones differ, and do not ask for it
+    Divisor by_block;   // units_per_block
+    Divisor by_longer;  // units_per_block + 1
 
     __device__ __forceinline__ int begin(int block) const { return block * units_per_block + min(block, longer); }
 
     __device__ __forceinline__ int block_of(int unit) const {
         const int in_longer = opaque(longer) * (units_per_block + 1);
-        return unit < in_longer ? unit / (units_per_block + 1) : longer + (unit - in_longer) / units_per_block;
+        return unit < in_longer ? by_longer.divide(unit) : longer + by_block.divide(unit - in_longer);
     }
 };
 
@@ -74,7 +90,8 @@ public:
         : shares(shares), seq_q(seq_q), seq_kv(seq_kv), unit(shares.begin(blockIdx.x)) {}
 
     __device__ __forceinline__ Segment segment() const {
-        Segment found{static_cast<unsigned>(unit / shares.units_per_head), 0, unit % shares.units_per_head, 0};
+        const int head = shares.by_head.divide(unit);
+        Segment found{static_cast<unsigned>(head), 0, unit - head * shares.units_per_head, 0};
         int tiles = key_tiles<QUERIES, KEYS>(0, seq_q, seq_kv);
         if (CAUSAL) {
             while (found.first >= tiles) {
@@ -82,8 +99,8 @@ public:
                 tiles = key_tiles<QUERIES, KEYS>(++found.q_tile, seq_q, seq_kv);
             }
         } else {
-            found.q_tile = found.first / tiles;
-            found.first %= tiles;
+            found.q_tile = shares.by_tile.divide(found.first);
+            found.first -= found.q_tile * tiles;
         }
         found.tiles = tiles;
         found.end = min(found.first + end() - unit, tiles);
