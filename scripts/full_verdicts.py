@@ -3,8 +3,9 @@
     python scripts/full_verdicts.py [KERNEL]... [--out FILE]
 
 Without kernels, all of the ladder, each in its default configuration on the simulator: minutes a kernel. The record has
-a kernel's cases by status, the case that came nearest to each limit, and the digests of the PTX that ran; it is written
-after every kernel, so that what is done is kept. Exit 1 if a kernel is not PASSED.
+a kernel's cases by status, the case that came nearest to each limit, and a digest of the code that the mission shape
+runs, by which a test sees whether the kernel has changed since. It is written after every kernel, so that what is done
+is kept. Exit 1 if a kernel is not PASSED.
 
 By default it goes to ``evidence/campaigns/verdicts-<commit>.json``; of several records the newest that names a kernel
 counts. ``scripts/readme_tables.py --write`` brings the figures into ``docs/ladder.md``.
@@ -13,6 +14,7 @@ counts. ``scripts/readme_tables.py --write`` brings the figures into ``docs/ladd
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 import time
 from collections import Counter
@@ -20,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sdpalab.build import build
 from sdpalab.commands.common import one_thread_each, progress_console
 from sdpalab.commands.progress import CaseProgress
 from sdpalab.errors import MachineError, UserError
@@ -28,7 +31,10 @@ from sdpalab.judge import Verdict, judge_candidate
 from sdpalab.judge.cases import CaseSpec, cases_for
 from sdpalab.judge.trials import fast_p
 from sdpalab.judge.verdict import LIMITED
+from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.registry import KERNELS, get
+from sdpalab.problem import MISSION
+from sdpalab.sim.parser import parse
 
 LEVEL = "full"
 PACKAGES = ("numpy", "torch")
@@ -58,9 +64,21 @@ def judged(name: str, specs: Sequence[CaseSpec]) -> dict[str, Any]:
         "exact_wrong": sum(each.exact_wrong for each in errors),
         "original_contract": verdict.original_contract,
         "fast_0": fast_p(verdict.cases),
-        "ptx_sha256": sorted({digest for case in verdict.cases for digest in case.run.get("ptx_sha256", ())}),
+        "code_sha256": code_of(get(name)),
         "seconds": round(time.monotonic() - start, 1),
     }
+
+
+def code_of(kernel: Kernel) -> str:
+    """Digest of the instructions that the kernel runs on the mission shape: of the PTX, but without line numbers of the
+    source, which a comment changes."""
+    digest = hashlib.sha256()
+    for step in kernel.launch_plan(MISSION).launches:
+        assert step.module is not None, "a launch plan names the module of every step"
+        built = build(step.module, kernel.default_arch)
+        for instruction in parse(built.ptx.decode()).entries[built.entry].instructions:
+            digest.update(f"{instruction.text}\n".encode())
+    return digest.hexdigest()
 
 
 def nearest(verdict: Verdict) -> dict[str, dict[str, Any]]:

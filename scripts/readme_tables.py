@@ -3,7 +3,8 @@
     python scripts/readme_tables.py --write
     python scripts/readme_tables.py --check
 
-The ladder's figures are those of the newest record in ``evidence/ladder`` (``scripts/ladder_record.py`` makes one),
+The ladder's figures are those of the newest record in ``evidence/ladder`` (``scripts/ladder_record.py`` makes one), its
+verdicts those of ``evidence/campaigns/verdicts-*.json`` (``scripts/full_verdicts.py``), of each kernel the newest;
 measured times those of the records of ``sdpalab bench --json`` in ``evidence/<gpu>``: the GPU's own clock, the mission
 shape, inputs in L2. Where there is none, the tables say so. ``--check`` exits with 1 if a page is not what the records
 say; a test does the same.
@@ -26,6 +27,7 @@ from sdpalab.problem import MISSION
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "evidence" / "ladder"
+CAMPAIGNS = ROOT / "evidence" / "campaigns"
 PAGES = ("README.md", "docs/ladder.md")
 NOT_RUN = "not yet run on hardware"
 
@@ -44,6 +46,15 @@ def newest(folder: Path = FOLDER) -> tuple[str, dict[str, Any]]:
     if not records:
         raise UserError("there is no record of the ladder in evidence/ladder: run python scripts/ladder_record.py")
     return max(records, key=lambda found: str(found[1]["when"]))
+
+
+def verdicts(folder: Path = CAMPAIGNS) -> dict[str, dict[str, Any]]:
+    """What the newest campaign that judged a kernel at level full says of it, and in which ``record``; by kernel."""
+    records = [(path.name, json.loads(path.read_text())) for path in folder.glob("verdicts-*.json")]
+    found: dict[str, dict[str, Any]] = {}
+    for name, record in sorted(records, key=lambda each: str(each[1]["when"])):
+        found |= {each["kernel"]: {**each, "record": name} for each in record["verdicts"]}
+    return found
 
 
 def mission_times(times: Iterable[MeasuredTime]) -> Times:
@@ -134,6 +145,32 @@ def counted_table(record: Mapping[str, Any]) -> str:
     return table(heads, rows)
 
 
+def judged_table(judged: Mapping[str, Mapping[str, Any]], kernels: Sequence[str]) -> str:
+    """One row a kernel: its verdict at level full, and the share of each limit that it came to at most."""
+    heads = (
+        *("kernel", "on", "cases passed", "largest error", "relative L2", "RMS row", "worst row", "LSE"),
+        *("exact elements", "original contract", "record"),
+    )
+    limits = ("max_abs", "rel_l2", "rms_row_rel_l2", "worst_row_rel_l2", "lse")
+    rows = []
+    for name in kernels:
+        each = judged.get(name)
+        if each is None:
+            rows.append((f"`{name}`", "not yet judged at this level", *("-" for _ in heads[2:])))
+            continue
+        rows.append(
+            (
+                *(f"`{name}`", each["device"].removeprefix("simulator ")),
+                f"{each['statuses'].get('PASSED', 0)} of {each['cases']}",
+                *(f"{each['nearest'][limit]['share']:.0%}" if limit in each["nearest"] else "-" for limit in limits),
+                f"{each['exact'] - each['exact_wrong']:,} of {each['exact']:,}" if each["exact"] else "none",
+                f"{each['original_contract']} of {each['cases']}",
+                f"`{each['record']}`",
+            )
+        )
+    return table(heads, rows)
+
+
 def measured_table(times: Times) -> str:
     """Every subject on every GPU that there are records of, the fastest first."""
     if not times:
@@ -198,6 +235,7 @@ def tables() -> dict[str, str]:
         "measured": measured_table(times),
         "compiled": compiled_table(record) + source,
         "counted": counted_table(record) + source,
+        "judged": judged_table(verdicts(), [rung["kernel"] for rung in record["rungs"]]),
     }
 
 

@@ -74,6 +74,27 @@ def test_the_record_of_the_ladder_is_of_the_kernel_as_it_is(name: str, readme_ta
         assert not changed, f"{stale} ({', '.join(sorted(changed))} changed on {on['arch']})"
 
 
+SEVERAL_CODES = ("scalar",)
+"""NVRTC makes one code or another of them, from one source, as it pleases."""
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_full_verdict_is_of_the_kernel_as_it_is(
+    name: str, readme_tables: ModuleType, load_script: Callable[[str], ModuleType]
+) -> None:
+    script = load_script("full_verdicts")
+    remedy = f"run python scripts/full_verdicts.py {name}, and scripts/readme_tables.py --write"
+    judged = readme_tables.verdicts()
+    assert name in judged, remedy
+    each = judged[name]
+    assert each["status"] == "PASSED"
+    assert each["statuses"] == {"PASSED": each["cases"]}
+    assert each["cases"] > 200
+    assert each["config"] == str(KERNELS[name].default_config), remedy
+    if needs(name) is None and name not in SEVERAL_CODES:
+        assert each["code_sha256"] == script.code_of(KERNELS[name]), remedy
+
+
 def test_every_command_that_there_is_and_no_other_is_listed() -> None:
     from sdpalab.cli import app
 
