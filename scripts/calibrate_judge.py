@@ -97,8 +97,8 @@ class Simulated:
 
     @property
     def numerics(self) -> Numerics:
-        """What the kernel declares."""
-        return self.kernel.numerics
+        """What the kernel declares for its default configuration, which is what is run."""
+        return self.kernel.numerics_of()
 
     def outputs(self, problem: Problem, inputs: Inputs) -> tuple[Any, Any]:
         """The output, and the log-sum-exp if it writes one."""

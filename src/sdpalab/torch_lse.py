@@ -65,7 +65,8 @@ def attention_with_lse(
         wrong = "without a key there is no sum, and no logarithm of it"
     if wrong is not None:
         raise UserError(f"attention_with_lse: {wrong}")
-    return torch.ops.sdpalab.attention_with_lse(q, k, v, is_causal, scale)  # type: ignore[no-any-return]
+    both: tuple[Tensor, Tensor] = torch.ops.sdpalab.attention_with_lse(q, k, v, is_causal, scale)
+    return both
 
 
 def _torchs(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:

@@ -123,7 +123,8 @@ def scaled_dot_product_attention(
             # Nothing traces this call and nothing differentiates it, so that the dispatcher would only take its time.
             return launch(found, q, k, v)["o"]
     if reason is None:
-        return torch.ops.sdpalab.attention(q, k, v, is_causal, scale)  # type: ignore[no-any-return]
+        out: Tensor = torch.ops.sdpalab.attention(q, k, v, is_causal, scale)
+        return out
     if not torch.compiler.is_compiling():
         fall_back(reason)
     elif _somebody_refuses:

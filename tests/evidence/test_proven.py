@@ -12,16 +12,19 @@ from evidence_sample import honest, judged
 
 from sdpalab.build import Build, build
 from sdpalab.errors import MachineError
+from sdpalab.evidence import proven
 from sdpalab.evidence.built import built_module
 from sdpalab.evidence.proven import Proof, proof_for, proven_kernel, read_proofs
 from sdpalab.evidence.records import AttemptRecord, VerdictRecord
 from sdpalab.evidence.store import ArrayStore
 from sdpalab.judge.verdict import Case, Status, Verdict
+from sdpalab.kernels.kernel import Config, CudaKernel, Numerics
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.problem import Problem
 
 GPU = "NVIDIA L4"
 FLASH = KERNELS["flash"]
+assert isinstance(FLASH, CudaKernel)
 JUDGED = Problem(1, 4, 60, 32)
 
 
@@ -158,6 +161,24 @@ def test_the_highest_rung_that_is_as_exact_as_torch_is_the_best() -> None:
     assert proof_for(JUDGED, GPU, proofs)[0] == proofs[0]
     assert proof_for(JUDGED, GPU, proofs[1:])[0] == proofs[1]
     assert proof_for(JUDGED, GPU, proofs[2:])[0] is None
+
+
+def test_a_configuration_that_its_kernel_has_no_longer_stands_in_for_nothing() -> None:
+    old = Proof("flash", "BLOCK_M=64 NO_SUCH_KNOB=1", GPU, "sm_89", frozenset(), frozenset({JUDGED}), "l4/flash.json")
+    assert proof_for(JUDGED, GPU, [old]) == (None, f"no kernel that is proven on {GPU} covers {JUDGED.label}")
+
+
+def test_a_kernel_is_as_exact_as_the_configuration_that_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def numerics(config: Config) -> Numerics:
+        return Numerics(probabilities="problem" if config["BLOCK_M"] == 64 else "float8_e4m3fn")
+
+    monkeypatch.setattr(proven, "KERNELS", {"flash": replace(FLASH, numerics=numerics)})
+    exact, coarse = (
+        Proof("flash", f"BLOCK_M={rows}", GPU, "sm_89", frozenset(), frozenset({JUDGED}), "l4/flash.json")
+        for rows in (64, 128)
+    )
+    assert proof_for(JUDGED, GPU, [coarse, exact])[0] is exact
+    assert proof_for(JUDGED, GPU, [coarse])[0] is None
 
 
 def test_the_committed_records_can_be_read() -> None:

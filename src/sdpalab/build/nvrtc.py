@@ -63,7 +63,8 @@ def _bindings() -> ModuleType:
         raise MachineError(f"no CUDA compiler: pip install nvidia-cuda-nvrtc ({reason})") from None
     if int(status):
         raise MachineError(f"NVRTC does not start: {status.name}")
-    return nvrtc  # type: ignore[no-any-return]
+    module: ModuleType = nvrtc
+    return module
 
 
 @cache

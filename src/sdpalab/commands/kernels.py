@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from sdpalab.commands.common import JsonOption, console_for, table, write_json
-from sdpalab.kernels.kernel import Kernel
+from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import DTYPES, Problem
 
 __all__ = ["describe", "kernels"]
@@ -50,6 +51,7 @@ def describe(kernel: Kernel) -> dict[str, Any]:
         for dim in _HEAD_DIMS
         if kernel.reject_reason(Problem(1, 1, 64, dim, dtype=dtype)) is None
     ]
+    declared = [kernel.numerics_of(Config(knobs)) for knobs in kernel.configs]
     return {
         "name": kernel.name,
         "idea": kernel.idea,
@@ -59,7 +61,14 @@ def describe(kernel: Kernel) -> dict[str, Any]:
         "configurations": len(kernel.configs),
         "min_arch": f"sm_{kernel.min_arch}",
         "numerics": {
-            "accumulate": kernel.numerics.accumulate,
-            "probabilities": kernel.numerics.probabilities.replace("problem", "the problem's"),
+            "accumulate": _either(numerics.accumulate for numerics in declared),
+            "probabilities": _either(numerics.probabilities for numerics in declared).replace(
+                "problem", "the problem's"
+            ),
         },
     }
+
+
+def _either(types: Iterable[str]) -> str:
+    """What the configurations declare, in their order: ``float8_e4m3fn or float16``."""
+    return " or ".join(dict.fromkeys(types))

@@ -89,7 +89,10 @@ def sanitize(
     modes = _modes(schedule, async_mode, strict, seed, max_steps)
     start = time.monotonic()
     with progress_console().status("compiling") as status:
-        told: Progress = lambda label: status.update(f"running {label}")  # noqa: E731
+
+        def told(label: str) -> None:
+            status.update(f"running {label}")
+
         if kernel.endswith(".ptx"):
             if shape or dtype or causal or settings or arch:
                 raise UserError("--shape, --dtype, --causal, --set and --arch are for kernels; PTX has its --launch")

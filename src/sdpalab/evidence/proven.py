@@ -16,6 +16,7 @@ from pathlib import Path
 from sdpalab.build import Build, build
 from sdpalab.errors import MachineError
 from sdpalab.evidence.records import AttemptRecord
+from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.kernels.registry import CUDA_KERNELS, KERNELS, needs
 from sdpalab.problem import Problem
@@ -140,17 +141,25 @@ def proof_for(problem: Problem, gpu: str, proofs: Sequence[Proof]) -> tuple[Proo
     if not here:
         return None, f"no kernel is proven on {gpu}: no committed verdict from it is PASSED"
     rungs = list(KERNELS)
-    fit = [proof for proof in here if proof.covers(problem) and _as_exact_as_torch(proof.kernel)]
+    fit = [proof for proof in here if proof.covers(problem) and _as_exact_as_torch(proof)]
     if not fit:
         return None, f"no kernel that is proven on {gpu} covers {problem.label}"
     best = max(fit, key=lambda proof: (proof.kernel in CUDA_KERNELS, rungs.index(proof.kernel)))
     return best, f"{best.kernel} is proven for {problem.label} on {gpu} by {best.record}"
 
 
-def _as_exact_as_torch(kernel: str) -> bool:
-    if kernel not in KERNELS or needs(kernel) is not None:
+def _config(proof: Proof) -> Config:
+    """The configuration that was judged; raises UnsupportedProblem if the kernel has such knobs no longer."""
+    return KERNELS[proof.kernel].config_with(dict(knob.split("=", 1) for knob in proof.config.split()))
+
+
+def _as_exact_as_torch(proof: Proof) -> bool:
+    if proof.kernel not in KERNELS or needs(proof.kernel) is not None:
         return False
-    numerics = KERNELS[kernel].numerics
+    try:
+        numerics = KERNELS[proof.kernel].numerics_of(_config(proof))
+    except UnsupportedProblem:
+        return False
     exact = numerics.probabilities in ("problem", "float32")
     return exact and numerics.accumulate == "float32" and numerics.quantised is None
 
@@ -172,8 +181,7 @@ def proven_kernel(
     proof, why = proof_for(problem, gpu, read_proofs(folder))
     if proof is None:
         return None, why
-    kernel = KERNELS[proof.kernel]
-    config = kernel.config_with(dict(knob.split("=", 1) for knob in proof.config.split()))
+    kernel, config = KERNELS[proof.kernel], _config(proof)
     refused = kernel.reject_reason(problem, config)
     if refused is not None:
         return None, refused

@@ -105,7 +105,7 @@ class _Worker:
             "arch": self._arch,
             "refuses": kernel.arch_reason(self._arch),
             "lse": kernel.lse,
-            "numerics": asdict(kernel.numerics),
+            "numerics": asdict(kernel.numerics_of(self._config)),
             "rejects": [kernel.reject_reason(problem, self._config) for problem in problems],
         }
 

@@ -11,8 +11,13 @@
 // operand: not in the order of their keys, but V may have its rows in any order, and quantise_blocks wrote them in this
 // one. It wrote V^T, too: the right operand runs along the keys, and ldmatrix transposes nothing smaller than 16 bits.
 //
+// Three bits of fraction in P add to the error of the quantised inputs. P_DTYPE=fp16 does without that part of it: P V
+// is two m16n8k16 in place of each m16n8k32, and V, still e4m3 in memory, is widened on its way to them. No weight
+// moves here either, and V has the same order (TileWeights).
+//
 // Static bars (sm_89, D=64, default knobs): 0 spills, 0 stack, <= 120 registers, 16 KiB shared memory, 4 blocks an SM.
-// Knobs: BLOCK_M (rows of Q; 16 a warp), NUM_STAGES (tiles of K, V in memory). A tile is the 64 keys of a scale.
+// Knobs: BLOCK_M (rows of Q; 16 a warp), NUM_STAGES (tiles of K, V in memory), P_DTYPE (e4m3, fp16). A tile is the 64
+// keys of a scale.
 
 #include "fp8.cuh"
 #include "head.cuh"
@@ -36,6 +41,46 @@ static_assert(BLOCK_M == 32 || BLOCK_M == 64 || BLOCK_M == 128, "BLOCK_M is 32, 
 static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
 static_assert(O_BYTES <= SMEM_BYTES, "the output passes through the stages");
 static_assert(SMEM_BYTES <= 48 * 1024, "two blocks of 48 KiB share an SM of any architecture");
+
+// The weights of a tile, packed as left operands of O += P V.
+enum class WeightType { e4m3, fp16 };
+
+template <WeightType>
+struct TileWeights;
+
+template <>
+struct TileWeights<WeightType::e4m3> {
+    unsigned frag[TILE_N / 32][4];
+
+    // Register i of keys 32n .. 32n + 31: a row's weights of two keys in one block of eight, and of two in the next.
+    __device__ __forceinline__ void set(int n, int i, float p0, float p1, float p2, float p3) {
+        frag[n][i] = pack_e4m3(p0, p1, p2, p3);
+    }
+
+    // v0, v1: the right operand of m16n8k32 for these keys.
+    __device__ __forceinline__ void multiply(float (&product)[4], int n, unsigned v0, unsigned v1) const {
+        ptx::mma_m16n8k32_e4m3(product, frag[n], v0, v1);
+    }
+};
+
+// Half as many keys fill an operand. Of the right one, V has both registers in one: the four numbers of sixteen keys
+// that a lane holds, in the order of quantise_blocks, are the two of the first register and then those of the second.
+template <>
+struct TileWeights<WeightType::fp16> {
+    unsigned frag[TILE_N / 16][4];
+
+    __device__ __forceinline__ void set(int n, int i, float p0, float p1, float p2, float p3) {
+        frag[2 * n + i / 2][i % 2] = ptx::cvt_rn_f16x2_f32(p0, p1);
+        frag[2 * n + i / 2][i % 2 + 2] = ptx::cvt_rn_f16x2_f32(p2, p3);
+    }
+
+    __device__ __forceinline__ void multiply(float (&product)[4], int n, unsigned v0, unsigned v1) const {
+        const uint2 first = widen_e4m3(v0);
+        const uint2 second = widen_e4m3(v1);
+        ptx::mma_m16n8k16_f16(product, frag[2 * n], first.x, first.y);
+        ptx::mma_m16n8k16_f16(product, frag[2 * n + 1], second.x, second.y);
+    }
+};
 
 __device__ __forceinline__ const Element* pairs(const unsigned char* bytes) {
     return reinterpret_cast<const Element*>(bytes);
@@ -81,7 +126,7 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
     const TileRow rows[2] = {TileRow(softmax[0], quad_max(raw_max[0]), tile_scale, scale_log2),
                              TileRow(softmax[1], quad_max(raw_max[1]), tile_scale, scale_log2)};
 
-    unsigned p_frag[TILE_N / 32][4];
+    TileWeights<WeightType::P_DTYPE> weights;
 #pragma unroll
     for (int n = 0; n < TILE_N / 32; ++n) {
 #pragma unroll
@@ -94,7 +139,7 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
             const float p2 = rows[half].weight(next[2 * half], tile_scale);
             const float p3 = rows[half].weight(next[2 * half + 1], tile_scale);
             softmax[half].sum += (p0 + p1) + (p2 + p3);
-            p_frag[n][i] = pack_e4m3(p0, p1, p2, p3);
+            weights.set(n, i, p0, p1, p2, p3);
         }
     }
 
@@ -105,8 +150,8 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
         for (int n = 0; n < TILE_N / 32; ++n) {
             unsigned v_frag[4];
             ptx::ldmatrix_x4(v_frag, block_address<COLUMN_PAIRS>(v_smem, d, n));
-            ptx::mma_m16n8k32_e4m3(product[0], p_frag[n], v_frag[0], v_frag[1]);
-            ptx::mma_m16n8k32_e4m3(product[1], p_frag[n], v_frag[2], v_frag[3]);
+            weights.multiply(product[0], n, v_frag[0], v_frag[1]);
+            weights.multiply(product[1], n, v_frag[2], v_frag[3]);
         }
 #pragma unroll
         for (int i = 0; i < 8; ++i) {

@@ -16,7 +16,7 @@ __all__ = ["FP8", "SCALE_ROWS", "smem_bytes"]
 SCALE_ROWS = 64
 """Rows of Q, K or V that share a scale, and keys of a tile."""
 WARP_M = 16
-KNOBS = {"BLOCK_M": (32, 64, 128), "NUM_STAGES": (2, 3, 4)}
+KNOBS = {"BLOCK_M": (32, 64, 128), "NUM_STAGES": (2, 3, 4), "P_DTYPE": ("e4m3", "fp16")}
 MAX_SHARED_BYTES = 48 * 1024
 
 
@@ -44,10 +44,17 @@ def _reject(problem: Problem, config: Config) -> str | None:
     return reject_oversized(smem_bytes(problem, config), MAX_SHARED_BYTES, config)
 
 
+def _numerics(config: Config) -> Numerics:
+    quantised = Quantisation(rows=SCALE_ROWS)
+    if config.get("P_DTYPE") == "fp16":  # its factor 2^8 rounds nothing, and is none of what is declared
+        return Numerics(probabilities="float16", quantised=quantised)
+    return Numerics(probabilities="float8_e4m3fn", probability_scale=256.0, quantised=quantised)
+
+
 def _limits(problem: Problem) -> StaticLimits:
     if problem.head_dim > 64:
         return StaticLimits(208, MAX_SHARED_BYTES, reason="the fragments of Q, O, S and P alone are 120 registers")
-    reason = "sm_90 and sm_100 convert e4m3 to float16 and take up to 147; sm_89, which multiplies it, takes 107"
+    reason = "sm_90 and sm_100 convert e4m3 to float16 and take up to 147; sm_89, which multiplies it, takes 119"
     return StaticLimits(152, MAX_SHARED_BYTES, reason=reason)
 
 
@@ -58,17 +65,23 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
     return LaunchPlan(workspaces, (quantise_rows(problem, SCALE_ROWS, v_in_blocks=True), replace(attention, args=args)))
 
 
-_DEFAULT = Config(BLOCK_M=64, NUM_STAGES=2)
+_DEFAULT = Config(BLOCK_M=64, NUM_STAGES=2, P_DTYPE="e4m3")
 
 FP8 = CudaKernel(
     name="fp8",
     source=Path("fp8.cu"),
     entry="fp8_attention",
     plan=_plan,
-    configs=(_DEFAULT, _DEFAULT.but(NUM_STAGES=3), _DEFAULT.but(BLOCK_M=32), _DEFAULT.but(BLOCK_M=128)),
+    configs=(
+        _DEFAULT,
+        _DEFAULT.but(NUM_STAGES=3),
+        _DEFAULT.but(BLOCK_M=32),
+        _DEFAULT.but(BLOCK_M=128),
+        _DEFAULT.but(P_DTYPE="fp16"),
+    ),
     supports=_supports,
     reject=_reject,
-    numerics=Numerics(probabilities="float8_e4m3fn", probability_scale=256.0, quantised=Quantisation(rows=SCALE_ROWS)),
+    numerics=_numerics,
     limits=_limits,
     min_arch=89,
     knobs=KNOBS,

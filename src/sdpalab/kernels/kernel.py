@@ -151,7 +151,7 @@ class Kernel(ABC):
     configs: Sequence[Mapping[str, Knob]]
     supports: Supports
     reject: Callable[[Problem, Config], str | None]
-    numerics: Numerics
+    numerics: Numerics | Callable[[Config], Numerics]
     limits: StaticLimits | Callable[[Problem], StaticLimits]
     min_arch: int
     only_arch: str
@@ -230,6 +230,21 @@ class Kernel(ABC):
                 changes[name] = text
         return default.but(**changes)
 
+    def numerics_of(self, config: Config | None = None) -> Numerics:
+        """The arithmetic this kernel declares for ``config`` (default: the default configuration).
+
+        Raises
+        ------
+        UserError
+            If what it declares is no Numerics.
+        """
+        config = self.default_config if config is None else config
+        declared = self.numerics(config) if callable(self.numerics) else self.numerics
+        if not isinstance(declared, Numerics):
+            what = f"numerics of configuration {config}" if config else "numerics"
+            raise UserError(f"kernel {self.name}: {what} must be a Numerics, not {type(declared).__name__}")
+        return declared
+
     def static_limits(self, problem: Problem) -> StaticLimits:
         """The bars this kernel declares for ``problem``."""
         return self.limits(problem) if callable(self.limits) else self.limits
@@ -277,7 +292,8 @@ class CudaKernel(Kernel):
     reject : callable, optional
         ``reject(problem, config)`` returns None, or the reason why this configuration cannot run this problem, before
         anything is compiled.
-    numerics, limits : what the kernel declares; by problem where ``limits`` is a callable.
+    numerics, limits : what the kernel declares. ``numerics`` may be a callable, ``numerics(config)``, and is then asked
+        before ``reject``; so may ``limits``, which is asked by problem.
     min_arch : int
         Least compute capability times ten, such as 80.
     only_arch : str, optional
@@ -305,7 +321,7 @@ class CudaKernel(Kernel):
     configs: Sequence[Mapping[str, Knob]] = ({},)
     supports: Supports = lambda problem: None
     reject: Callable[[Problem, Config], str | None] = lambda problem, config: None
-    numerics: Numerics = Numerics()
+    numerics: Numerics | Callable[[Config], Numerics] = Numerics()
     limits: StaticLimits | Callable[[Problem], StaticLimits] = StaticLimits()
     min_arch: int = 80
     only_arch: str = ""

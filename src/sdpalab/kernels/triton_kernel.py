@@ -64,7 +64,7 @@ class TritonKernel(Kernel):
     configs: Sequence[Mapping[str, Knob]] = ({},)
     supports: Supports = lambda problem: None
     reject: Callable[[Problem, Config], str | None] = lambda problem, config: None
-    numerics: Numerics = field(default_factory=Numerics)
+    numerics: Numerics | Callable[[Config], Numerics] = field(default_factory=Numerics)
     limits: StaticLimits | Callable[[Problem], StaticLimits] = field(default_factory=StaticLimits)
     min_arch: int = 80
     only_arch: str = ""
@@ -146,10 +146,11 @@ class TritonKernel(Kernel):
         values = {**traits, **config}
         if name in values:
             return values[name]
-        default = self.fn.signature.parameters[name].default
-        if default is inspect.Parameter.empty:
+        parameter = self.fn.signature.parameters[name]
+        if parameter.default is inspect.Parameter.empty:
             raise UnsupportedProblem(f"kernel {self.name}: constexpr {name} of {self.fn.__name__} is given by no knob")
-        return default  # type: ignore[no-any-return]
+        default: int | str | bool = parameter.default
+        return default
 
     def _type(self, name: str, value: Argument, problem: Problem) -> str:
         if isinstance(value, str):

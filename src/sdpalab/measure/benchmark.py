@@ -117,7 +117,7 @@ def benchmark(
     ]
     if executor is not None:
         for kernel, config in kernels:
-            held = partial(floor, precision=precision_of(kernel.numerics))
+            held = partial(floor, precision=precision_of(kernel.numerics_of(config)))
             subjects.append(kernel_subject(kernel, config, problem, inputs, executor, copies=copies, floor=held))
         subjects.append(empty_subject(executor))
     return measure(subjects, _clock(clock, l2, device, copies), rule, watch=watch, seed=seed)

@@ -140,7 +140,7 @@ def kernel_subject(
     for tensors in _copies(inputs, device, copies):
         prepared = executor.prepare(plan, {**shared, **dict(zip("qkv", tensors, strict=True))})
         launches.append(partial(_launched, prepared, shared["o"]))
-    return _Rotation(launches, OutputCheck(problem, inputs, kernel.numerics)).subject(kernel.name, floor)
+    return _Rotation(launches, OutputCheck(problem, inputs, kernel.numerics_of(config))).subject(kernel.name, floor)
 
 
 def empty_subject(executor: GpuExecutor) -> Subject:

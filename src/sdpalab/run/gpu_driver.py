@@ -75,7 +75,8 @@ def _driver() -> ModuleType:
         raise MachineError("no GPU: the NVIDIA driver sees none (CUDA_ERROR_NO_DEVICE)")
     if status.name != "CUDA_SUCCESS":
         raise MachineError(f"no GPU: the NVIDIA driver does not start ({status.name})")
-    return driver  # type: ignore[no-any-return]
+    module: ModuleType = driver
+    return module
 
 
 def gpu_problem() -> str:

@@ -55,7 +55,8 @@ def _binding() -> ModuleType:
         raise MachineError(
             f"a matrix product needs cuBLAS through nvmath-python: pip install 'sdpalab[cublas]' ({error})"
         ) from None
-    return cublas  # type: ignore[no-any-return]
+    module: ModuleType = cublas
+    return module
 
 
 def workspace_size(capability: tuple[int, int]) -> int:

@@ -22,7 +22,7 @@ from sdpalab.judge.selftest.edit import (
     SEVERAL_TILES,
     Edit,
 )
-from sdpalab.judge.selftest.fp8 import FP8_BUGS, FP8_KERNELS
+from sdpalab.judge.selftest.fp8 import FP8_BUGS, FP8_KERNELS, WIDENED, WIDENING_BUGS
 from sdpalab.judge.selftest.lse import LSE_BUGS
 from sdpalab.judge.selftest.merge import MERGE_BUGS, MERGING
 from sdpalab.judge.selftest.mutant import Bug, Mutant
@@ -267,6 +267,8 @@ def mutants() -> list[Mutant]:
         if name == "flash":
             planted = [(bug, _with_knobs(kernel, MERGING)) for bug in MERGE_BUGS]
             kernel = _with_knobs(kernel, {"SCHEDULE": "tiles"})
+        elif name == "fp8":
+            planted = [(bug, _with_knobs(kernel, WIDENED)) for bug in WIDENING_BUGS]
         bugs = FP8_BUGS if name in FP8_KERNELS else (*_BUGS, *LSE_BUGS)
         planted += [(bug, kernel) for bug in bugs if bug.where in headers or name in bug.where]
         for bug, configured in planted:

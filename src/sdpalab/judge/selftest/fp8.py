@@ -5,15 +5,19 @@ The kernels that have them declare their quantisation, so that what they are hel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sdpalab.judge.selftest.edit import EVEN, RAGGED, SEVERAL_TILES, Edit
 from sdpalab.judge.selftest.mutant import WRONG, Bug
 from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Knob
 
-__all__ = ["FP8_BUGS", "FP8_KERNELS"]
+__all__ = ["FP8_BUGS", "FP8_KERNELS", "WIDENED", "WIDENING_BUGS"]
 
 FP8_KERNELS = ("fp8_simulated", "fp8")
+
+WIDENED: Mapping[str, Knob] = {"P_DTYPE": "fp16"}
+"""Knobs with which the weights of ``fp8`` are float16, and V is widened for them."""
 
 _HEADS = EVEN.with_(heads=2, kv_heads=2)
 _ONE_BLOCK = RAGGED.with_(seq_q=60, seq_kv=60)
@@ -98,5 +102,22 @@ FP8_BUGS: Sequence[Edit] = (
         [("row_sum * WEIGHT_UNIT", "row_sum")],
         EVEN,
         bug=Bug.LSE,
+    ),
+)
+
+WIDENING_BUGS: Sequence[Edit] = (
+    Edit(
+        "keys widened in the wrong order",
+        "fp8.cuh",
+        [("(halves.x), ptx::cvt_rn_f16x2_e4m3x2(halves.y)", "(halves.y), ptx::cvt_rn_f16x2_e4m3x2(halves.x)")],
+        EVEN,
+        EVEN.with_(scale=0.0),
+    ),
+    Edit(
+        "the weights of sixteen keys for the next sixteen, too",
+        ("fp8",),
+        [("(product, frag[2 * n + 1], second.x", "(product, frag[2 * n], second.x")],
+        EVEN,
+        EVEN.with_(scale=0.0),
     ),
 )

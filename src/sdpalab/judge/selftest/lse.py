@@ -8,6 +8,7 @@ from functools import partial
 from sdpalab.judge.selftest.edit import CAUSAL, EVEN, FLAT, GROUPED, HAZARD, RAGGED, Edit
 from sdpalab.judge.selftest.mutant import Bug
 from sdpalab.judge.verdict import Status
+from sdpalab.problem import Problem
 
 __all__ = ["LSE_BUGS"]
 
@@ -21,9 +22,9 @@ _WRITTEN = "log_sum_exp(softmax[i].max, row_sum[i], score_scale.log2)"
 _Edit = partial(Edit, bug=Bug.LSE)
 
 
-def _formula(name: str, new: str, **more: object) -> Edit:
+def _formula(name: str, new: str, harmless: Problem | None = None) -> Edit:
     """Another formula in the header that all kernels share."""
-    return _Edit(name, "softmax.cuh", [(_FORMULA, new)], EVEN, **more)  # type: ignore[arg-type]
+    return _Edit(name, "softmax.cuh", [(_FORMULA, new)], EVEN, harmless)
 
 
 LSE_BUGS: Sequence[Edit] = (

@@ -127,7 +127,7 @@ class _Truncated(TiledAttention):
 @_historical("float8 e4m3 with one scale a head, in bfloat16", LONG.with_(dtype="bfloat16"))
 class _HeadScale(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return tuple(self._quantised(tensor) for tensor in (q, k, v))  # type: ignore[return-value]
+        return self._quantised(q), self._quantised(k), self._quantised(v)
 
     @staticmethod
     def _quantised(tensor: Tensor) -> Tensor:

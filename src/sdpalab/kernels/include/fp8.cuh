@@ -6,7 +6,8 @@
 // Weights are 2^8 exp(scale * (q k - max)). e4m3 has three bits of fraction between 2^-6 and 448 and nothing below
 // 2^-10, so a weight that came out of exp would lose its bits from 0.016 down; times 256, the largest power of two that
 // e4m3 has, eight binades more are whole. The factor is an addition to the exponent that an FMA makes anyway, and it
-// divides out with the row's sum, which has it too.
+// divides out with the row's sum, which has it too. Weights in float16 need it less, but have it for nothing: between
+// 2^-14 and 65504 all their bits are whole, so it moves the end of that from 2^-14 to 2^-22 of the largest weight.
 //
 // NOTES: the maximum of a tile is subtracted from raw scores, which is exact where it matters, before anything is
 // multiplied; so the row's largest weight is exactly 2^8. fma(score, unit, -max) would be off by the rounding of max.
@@ -51,4 +52,11 @@ struct TileRow {
 // The sign applied to four e4m3 numbers in one register.
 __device__ __forceinline__ unsigned apply_sign_e4m3(const ScoreScale& scale, unsigned numbers) {
     return scale.sign == 0.0f ? 0u : numbers ^ (scale.sign < 0.0f ? 0x80808080u : 0u);
+}
+
+// Four e4m3 numbers in one register as float16, which has all of them: the first two, and the others. The conversion
+// reads either half of a register, so that taking them apart costs nothing; a shift would be an instruction.
+__device__ __forceinline__ uint2 widen_e4m3(unsigned numbers) {
+    const ushort2 halves = __builtin_bit_cast(ushort2, numbers);
+    return make_uint2(ptx::cvt_rn_f16x2_e4m3x2(halves.x), ptx::cvt_rn_f16x2_e4m3x2(halves.y));
 }
