@@ -23,7 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "sim"))
 
 from scalar_evaluator import REGISTERS, evaluate, expected_bits, random_program, render
-from source_bugs import PROGRAMS
+from source_programs import PROGRAMS
 
 from sdpalab.build import build
 from sdpalab.evidence.campaign import Campaign

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sdpalab.sim import launch  # noqa: F401  (fills the tables)
 from sdpalab.sim.decode import HANDLERS
 from sdpalab.sim.flow import ENDS
 from sdpalab.sim.isa.floating import FLOAT_HANDLERS

@@ -64,8 +64,8 @@ def test_all_gpus_answer_in_a_word(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_ratio_is_taken_of_the_peer(tmp_path: Path) -> None:
     said = facts(tmp_path / "b.json", "--target", "15x", "--peer", "25.9us")
-    assert not said["L4"]["target"]["warm"]["possible"]  # type: ignore[index]
-    assert said["H200"]["target"]["warm"]["possible"]  # type: ignore[index]
+    assert not said["L4"]["target"]["warm"]["possible"]
+    assert said["H200"]["target"]["warm"]["possible"]
     assert json.loads((tmp_path / "b.json").read_text())["target_us"] == pytest.approx(25.9 / 15)
 
 

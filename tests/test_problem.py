@@ -48,7 +48,7 @@ def test_defaults_follow_the_fields_they_depend_on() -> None:
 def test_frozen_hashable_and_json() -> None:
     problem = Problem(2, 8, 333, 64, kv_heads=2, seq_kv=400, dtype="bfloat16", causal=True, scale=0.5)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        problem.batch = 3  # type: ignore[misc]
+        problem.batch = 3
     again = Problem(**json.loads(json.dumps(problem.to_dict())))
     assert again == problem
     assert hash(again) == hash(problem)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-import sdpalab.judge.session  # noqa: F401  (with torch: an inner session forgets what was first imported in it)
 from sdpalab import Problem
 from sdpalab.errors import MachineError, UserError
+from sdpalab.judge import session  # here, as torch: an inner session forgets what was first imported in it
 from sdpalab.judge.cases import CaseSpec
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.testing import assert_attention
@@ -65,7 +65,7 @@ def test_several_problems_or_none(quickly: None, monkeypatch: pytest.MonkeyPatch
         case = Case("one", PROBLEM, "normal", 0, Status.TIMED_OUT, "no answer")
         return Verdict("right", "", "cpu", "quick", 0, (case,))
 
-    monkeypatch.setattr("sdpalab.judge.session.judge_candidate", judged)
+    monkeypatch.setattr(session, "judge_candidate", judged)
     other = PROBLEM.with_(causal=True)
     for problems in ([PROBLEM, other], None):
         with pytest.raises(AssertionError, match="TIMED_OUT: right is not attention: 0 of 1 cases passed on cpu"):
@@ -100,7 +100,7 @@ def test_what_cannot_be_asked_is_no_failed_assertion(quickly: None) -> None:
 def test_a_machine_that_fails_is_no_failed_assertion(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case("one", PROBLEM, "normal", 0, Status.INFRA_ERROR, "no space left")
     verdict = Verdict("right", "", "cpu", "quick", 0, (case,))
-    monkeypatch.setattr("sdpalab.judge.session.judge_candidate", lambda *_, **__: verdict)
+    monkeypatch.setattr(session, "judge_candidate", lambda *_, **__: verdict)
     with pytest.raises(MachineError, match="no space left"):
         assert_attention(right, PROBLEM)
 

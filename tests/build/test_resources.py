@@ -133,7 +133,7 @@ def test_gate_refuses_spills() -> None:
     ],
 )
 def test_each_rule_alone(figure: str, value: int, limits: StaticLimits, sentence: str) -> None:
-    result = check(replace(_used("plain"), **{figure: value}), limits)  # type: ignore[arg-type]
+    result = check(replace(_used("plain"), **{figure: value}), limits)
     assert result.failures == (sentence,)
 
 

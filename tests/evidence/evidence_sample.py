@@ -1,7 +1,12 @@
-"""A small real bundle: real attention computed in NumPy, judged by the judge's own functions, beside a real build."""
+"""A small real bundle: real attention computed in NumPy, judged by the judge's own functions, beside a real build.
+
+And what a forger of it does.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +18,7 @@ import numpy.typing as npt
 from sdpalab.build import Build, build
 from sdpalab.build.gate import check
 from sdpalab.build.resources import resources
-from sdpalab.evidence import BundleWriter, WrittenBundle, built_module
+from sdpalab.evidence import BundleWriter, WrittenBundle, built_module, verify
 from sdpalab.evidence.store import ArrayStore
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.evaluate import evaluate
@@ -119,3 +124,21 @@ def make_sample(out: Path) -> Sample:
             verdicts.append(verdict)
         bundle.add("never", config="", verdict=None, failure="it does not compile")
         return Sample(bundle.write(), built, tuple(verdicts))
+
+
+def seal(folder: Path) -> None:
+    """Recompute every digest of the manifest, as somebody would who knows how."""
+    manifest = json.loads((folder / "manifest.yaml").read_text())
+    names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    contents = {name: (folder / name).read_bytes() for name in names if name != "manifest.yaml"}
+    manifest["files"] = {n: {"sha256": hashlib.sha256(c).hexdigest(), "size": len(c)} for n, c in contents.items()}
+    manifest["digest"] = verify.manifest_digest(manifest)
+    (folder / "manifest.yaml").write_bytes(verify.canonical(manifest))
+
+
+def forge(folder: Path, edit: Callable[[dict[str, Any]], None], record: str = "records/00-honest.json") -> None:
+    """Edit a record and make every digest fit again."""
+    value = json.loads((folder / record).read_text())
+    edit(value)
+    (folder / record).write_bytes(verify.canonical(value))
+    seal(folder)

@@ -92,7 +92,7 @@ def test_records_are_frozen() -> None:
     record = ProblemRecord(**MISSION.to_dict())
     assert record.problem() == MISSION
     with pytest.raises(ValidationError, match="frozen"):
-        record.batch = 2  # type: ignore[misc]
+        record.batch = 2
 
 
 def test_a_gate_says_what_its_rules_say() -> None:

@@ -104,7 +104,7 @@ def lazy_subclass(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool
 class Disguised(Tensor):
     """Says that it is a plain tensor."""
 
-    __class__ = Tensor  # type: ignore[assignment]
+    __class__ = Tensor
 
 
 def disguised_subclass(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
@@ -190,9 +190,9 @@ def patches_the_libraries(q: Tensor, k: Tensor, v: Tensor, *, scale: float, caus
     def always(*_: Any, **__: Any) -> bool:
         return True
 
-    np.array_equal = always  # type: ignore[assignment]
-    torch.equal = torch.allclose = always  # type: ignore[assignment]
-    time.perf_counter = time.monotonic = lambda: 0.0  # type: ignore[assignment]
+    np.array_equal = always
+    torch.equal = torch.allclose = always
+    time.perf_counter = time.monotonic = lambda: 0.0
     return torch.zeros_like(q)
 
 
@@ -204,7 +204,7 @@ class Same:
 
 
 def patches_the_digest(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
-    hashlib.sha256 = lambda *_: Same()  # type: ignore[assignment,misc,return-value]
+    hashlib.sha256 = lambda *_: Same()
     v.zero_()
     return v.clone()
 

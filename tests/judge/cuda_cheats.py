@@ -76,11 +76,11 @@ def _sending(forge: Callable[[plans.SentPlan], str]) -> Callable[[Problem, Confi
     send = plans.SentPlan.model_dump_json
 
     def forged(plan: plans.SentPlan) -> str:
-        plans.SentPlan.model_dump_json = send  # type: ignore[method-assign]
+        plans.SentPlan.model_dump_json = send
         return forge(plan)
 
     def made(problem: Problem, config: Config) -> Made:
-        plans.SentPlan.model_dump_json = forged  # type: ignore[assignment,method-assign]
+        plans.SentPlan.model_dump_json = forged
         return launch_of(right, problem, config)
 
     return made
@@ -125,7 +125,7 @@ def computes_on_the_host(problem: Problem, config: Config) -> Made:
         out = attention_float64(inputs["q"], inputs["k"], inputs["v"], scale=problem.scale, causal=problem.causal)
         return sdpalab.run.RunResult({"o": out.astype(np.float16)}, "simulator sm_89", ("0" * 64,))
 
-    sdpalab.run.SimulatedExecutor.run = run  # type: ignore[method-assign]
+    sdpalab.run.SimulatedExecutor.run = run
     return launch_of(variant("if (row >= rows) return;", "return;"), problem, config)
 
 

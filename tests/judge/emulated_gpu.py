@@ -45,5 +45,5 @@ class EmulatedGpu:
 
 def main(read_fd: int, write_fd: int) -> None:
     """The executor's own, with this GPU."""
-    executor.GpuExecutor = EmulatedGpu  # type: ignore[assignment,misc]
+    executor.GpuExecutor = EmulatedGpu
     executor.main(read_fd, write_fd)

@@ -96,9 +96,12 @@ def test_bugs_in_cuda_are_found(kernel: str) -> None:
             assert outcome.harmless is Status.PASSED
 
 
-@pytest.mark.parametrize("kernel", FP8_KERNELS)
-def test_a_lost_scale_is_found(kernel: str) -> None:
-    (chosen,) = (mutant for mutant in IN_CUDA if mutant.name == f"{kernel}: the scale of K left out")
+@pytest.mark.parametrize(
+    "name",
+    [*(f"{kernel}: the scale of K left out" for kernel in FP8_KERNELS), "fp8: keys widened in the wrong order"],
+)
+def test_a_bug_of_8_bits_is_found(name: str) -> None:
+    (chosen,) = (mutant for mutant in IN_CUDA if mutant.name == name)
     (outcome,) = self_test([chosen])
     assert outcome.as_it_should, (outcome.status, outcome.reason)
     assert outcome.harmless is Status.PASSED

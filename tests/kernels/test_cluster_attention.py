@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import re
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
-from checking import assert_computes, resources_of, run
+from checking import (
+    assert_computes,
+    assert_gate,
+    assert_nothing_past_the_end_is_used,
+    assert_shared_memory,
+    built,
+    ptx_of,
+    run,
+)
 from cluster_attention import CLUSTER_ATTENTION, smem_bytes
 from cluster_bugs import ONE_KEY, RAGGED
+from refusals import Refusal, assert_refused
 
 from sdpalab import sim
-from sdpalab.build import Build, BuildError, build
-from sdpalab.build.gate import check
 from sdpalab.build.sass import disassemble
 from sdpalab.inputs import make_inputs
-from sdpalab.kernels.kernel import UnsupportedProblem
+from sdpalab.kernels.kernel import Config
+from sdpalab.measure.counted import count
 from sdpalab.problem import MISSION, Problem
-from sdpalab.run import SimulatedExecutor
 from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES
-from sdpalab.sim.counters import Counters
 
 DEFAULT = CLUSTER_ATTENTION.default_config
 TWO_STAGES = DEFAULT.but(NUM_STAGES=2)
@@ -38,12 +43,6 @@ SHAPES = [
     Problem(1, 1, 40, 64, seq_kv=150, scale=-0.3),
     Problem(1, 1, 40, 64, scale=0.0, causal=True),
 ]
-
-
-def built(problem: Problem = MISSION) -> Build:
-    (step,) = CLUSTER_ATTENTION.launch_plan(problem).steps
-    assert step.module is not None
-    return build(step.module, ARCH)
 
 
 @pytest.mark.parametrize("problem", SHAPES, ids=lambda problem: problem.label)
@@ -72,30 +71,12 @@ def test_one_key_is_the_output_exactly_though_one_block_has_none() -> None:
 
 
 def test_nothing_past_the_end_of_a_head_is_used() -> None:
-    # Tiles reach past the end of the first head into the second's Q, K and V, which are NaN.
-    problem = Problem(1, 2, 37, 64, seq_kv=101)
-    plan = CLUSTER_ATTENTION.launch_plan(problem)
-    draw = np.random.default_rng(3)
-    shapes = {"q": problem.q_shape, "k": problem.kv_shape, "v": problem.kv_shape}
-    inputs = {name: draw.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
-    clean = SimulatedExecutor(ARCH).run(plan, inputs).outputs["o"]
-    for array in inputs.values():
-        array[:, 1] = np.nan
-    spoilt = SimulatedExecutor(ARCH).run(plan, inputs).outputs["o"]
-    assert np.array_equal(spoilt[:, 0], clean[:, 0])
-    assert np.isnan(spoilt[:, 1]).all()
+    assert_nothing_past_the_end_is_used(CLUSTER_ATTENTION, Problem(1, 2, 37, 64, seq_kv=101))
 
 
 def test_everything_is_read_once_a_cluster_and_without_a_bank_conflict() -> None:
     problem = Problem(1, 1, 64, 64, seq_kv=256)
-    counted: list[Counters] = []
-
-    def note(_: Build, report: sim.Report) -> None:
-        assert report.counters is not None
-        counted.append(report.counters)
-
-    run(CLUSTER_ATTENTION, problem, counters=True, on_launch=note)
-    (counters,) = counted
+    counters = count(CLUSTER_ATTENTION, problem, ARCH).main.counters
     rows = problem.seq_q + 2 * problem.seq_kv  # Q, though two blocks have it; each block's own half of K and V
     assert counters.total("sectors", "async") == rows * problem.head_dim * 2 // 32
     assert counters.tensor_flops == problem.flops
@@ -104,7 +85,7 @@ def test_everything_is_read_once_a_cluster_and_without_a_bank_conflict() -> None
 
 
 def test_the_algorithm_is_in_the_ptx() -> None:
-    ptx = built().ptx.decode()
+    ptx = ptx_of(CLUSTER_ATTENTION, MISSION)
     assert ptx.count("multicast::cluster") == 1
     assert ptx.count("cp.async.bulk.tensor.4d") == 1 + 4  # K and V, at the start and when a stage is free
     assert ptx.count("mapa.shared::cluster") == 2
@@ -116,7 +97,7 @@ def test_the_algorithm_is_in_the_ptx() -> None:
 
 
 def test_the_algorithm_is_in_the_sass() -> None:
-    sass = disassemble(built())
+    sass = disassemble(built(CLUSTER_ATTENTION, MISSION))
     assert len(re.findall(r"UTMALDG\.4D\.MULTICAST", sass)) == 1
     assert len(re.findall(r"UTMALDG\.4D ", sass)) == 4
     assert len(re.findall(r"UCGABAR_ARV", sass)) == len(re.findall(r"UCGABAR_WAIT", sass)) == 2
@@ -131,42 +112,25 @@ def test_the_algorithm_is_in_the_sass() -> None:
 
 @pytest.mark.parametrize("config", CLUSTER_ATTENTION.configs, ids=str)
 @pytest.mark.parametrize("causal", [False, True])
-def test_static_gate(config: Any, causal: bool) -> None:
+def test_static_gate(config: Config, causal: bool) -> None:
     problem = MISSION.with_(causal=causal)
-    used = resources_of(CLUSTER_ATTENTION, problem, config, ARCH)
-    gate = check(used, CLUSTER_ATTENTION.static_limits(problem))
-    assert gate.ok, gate.failures
-    assert "injected" not in built(problem).log  # of ptxas: a wgmma.fence in the wrong place
+    assert_gate(CLUSTER_ATTENTION, problem, config)
+    assert "injected" not in built(CLUSTER_ATTENTION, problem, config).log  # of ptxas: a wgmma.fence in the wrong place
 
 
 def test_smem_bytes_is_what_the_kernel_touches() -> None:
-    (step,) = CLUSTER_ATTENTION.launch_plan(RAGGED).steps
-    assert step.dynamic_smem == smem_bytes(RAGGED, DEFAULT)
-    assert not run(CLUSTER_ATTENTION, RAGGED).hazards
-    assert any("out-of-bounds" in hazard for hazard in run(CLUSTER_ATTENTION, RAGGED, less_smem=8).hazards)
+    assert_shared_memory(CLUSTER_ATTENTION, RAGGED, DEFAULT, smem_bytes(RAGGED, DEFAULT), step=8)
 
 
-@pytest.mark.parametrize(
-    ("problem", "stages", "reason"),
-    [
-        (Problem(1, 1, 8, 128), 4, "supports head_dim 64, not 128"),
-        (Problem(1, 1, 8, 64, scale=-3e38), 4, "scale=-3e+38 does not fit"),
-        (Problem(1, 70000, 8, 64), 4, "at most 65535, not 70000"),
-        (MISSION, 1, "NUM_STAGES must be one of 2, 3, 4, not 1"),
-    ],
-    ids=["head_dim", "scale", "heads", "stages"],
-)
-def test_what_it_does_not_compute_has_a_reason(problem: Problem, stages: int, reason: str) -> None:
-    with pytest.raises(UnsupportedProblem, match=re.escape(reason)):
-        CLUSTER_ATTENTION.launch_plan(problem, DEFAULT.but(NUM_STAGES=stages))
+REFUSALS = [
+    Refusal({}, "supports head_dim 64, not 128", "HEAD_DIM is 64", Problem(1, 1, 64, 128)),
+    Refusal({}, "scale=-3e+38 does not fit", problem=Problem(1, 1, 8, 64, scale=-3e38)),
+    Refusal({}, "at most 65535, not 70000", problem=Problem(1, 70000, 8, 64)),
+    Refusal({"NUM_STAGES": 1}, "NUM_STAGES must be one of 2, 3, 4, not 1", "NUM_STAGES is 2, 3 or 4"),
+    Refusal({"NUM_STAGES": 5}, "NUM_STAGES must be one of 2, 3, 4, not 5", "NUM_STAGES is 2, 3 or 4"),
+]
 
 
-@pytest.mark.parametrize(
-    ("head_dim", "stages", "message"),
-    [(128, 4, "HEAD_DIM is 64"), (64, 1, "NUM_STAGES is 2, 3 or 4"), (64, 5, "NUM_STAGES is 2, 3 or 4")],
-)
-def test_the_source_refuses_it_too(head_dim: int, stages: int, message: str) -> None:
-    module = CLUSTER_ATTENTION.module(Problem(1, 1, 64, head_dim), DEFAULT.but(NUM_STAGES=stages))
-    with pytest.raises(BuildError) as refused:
-        build(module, ARCH)
-    assert message in f"{refused.value} {refused.value.log}"
+@pytest.mark.parametrize("refusal", REFUSALS, ids=str)
+def test_what_it_does_not_compute_is_refused(refusal: Refusal) -> None:
+    assert_refused(CLUSTER_ATTENTION, refusal)

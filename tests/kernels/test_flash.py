@@ -1,86 +1,31 @@
-"""The flash kernel: right on every shape and knob, built as it says, within its static bars on every architecture.
+"""The flash kernel with every knob: right, built as it says, with masks and exponentials only where they are due.
 
-Its schedules are in ``test_stream_k.py``.
+Its schedules are in ``test_stream_k.py``. What it computes whatever its knobs, what it refuses of problems, and its
+static bars are in ``test_ladder*.py``.
 """
 
 from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
-from checking import assert_computes, assert_gate, ptx_of, resources_of, run
+from checking import (
+    assert_computes,
+    assert_gate,
+    assert_shared_memory,
+    assert_values_have_their_own_code,
+    edged,
+    ptx_of,
+    resources_of,
+)
+from refusals import Refusal, assert_refused
 
-from sdpalab.build import BuildError, build
 from sdpalab.kernels.flash import FLASH, smem_bytes
-from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.problem import MISSION, Problem
-from sdpalab.run import SimulatedExecutor
 
 DEFAULT = FLASH.default_config
 TILES = DEFAULT.but(SCHEDULE="tiles")
 RAGGED = Problem(1, 2, 150, 32, kv_heads=1, seq_kv=205, causal=True)
-
-SHAPES = [
-    Problem(1, 1, 1, 32),
-    Problem(1, 1, 1, 64, seq_kv=70),
-    Problem(1, 1, 33, 64, seq_kv=1),
-    Problem(2, 2, 64, 64, causal=True),
-    Problem(1, 1, 129, 64),
-    Problem(1, 1, 65, 128, seq_kv=31),
-    Problem(1, 1, 31, 128, seq_kv=65, causal=True),
-    Problem(1, 2, 70, 32, seq_kv=300),
-    Problem(1, 2, 200, 32, seq_kv=70, causal=True),
-    Problem(2, 4, 40, 32, kv_heads=2, seq_kv=17, causal=True),
-    Problem(1, 3, 32, 32, kv_heads=1, seq_kv=97),
-    Problem(1, 1, 100, 64, dtype="bfloat16", causal=True),
-    Problem(1, 1, 70, 128, dtype="bfloat16"),
-    Problem(1, 1, 40, 32, scale=-0.3),
-    Problem(1, 1, 90, 32, scale=-0.3, causal=True),
-    Problem(1, 1, 90, 32, scale=0.0, causal=True),
-    Problem(1, 1, 40, 32, scale=3.0),
-]
-
-
-@pytest.mark.parametrize("problem", SHAPES, ids=lambda problem: problem.label)
-def test_computes_attention(problem: Problem) -> None:
-    assert_computes(FLASH, problem)
-
-
-@pytest.mark.parametrize("kind", ["uniform", "needle", "ramp", "reverse_ramp", "large_logits", "equal", "huge"])
-@pytest.mark.parametrize("causal", [False, True])
-def test_probes(kind: str, causal: bool) -> None:
-    assert_computes(FLASH, Problem(1, 1, 140, 32, causal=causal), kind=kind)
-
-
-@pytest.mark.parametrize("scale", [0.125, -0.125, 3.0e37])
-def test_logits_near_the_fp16_maximum_select_one_key_exactly(scale: float) -> None:
-    # One key a row has a score of 1e11 and more, so the row of O is its row of V bit for bit. A maximum that is scaled
-    # before it is subtracted is off by thousands here.
-    problem = Problem(1, 1, 64, 64, seq_kv=130, scale=scale)
-    draw = np.random.default_rng(7)
-    chosen = draw.integers(0, problem.seq_kv, problem.seq_q)
-    sign = draw.choice([-1.0, 1.0], (problem.seq_kv, problem.head_dim))
-    k = (sign * 50000).astype(np.float16)[None, None]
-    q = (np.sign(scale) * sign[chosen] * 60000).astype(np.float16)[None, None]
-    v = draw.standard_normal(problem.kv_shape).astype(np.float16)
-    result = SimulatedExecutor().run(FLASH.launch_plan(problem), {"q": q, "k": k, "v": v})
-    assert np.array_equal(result.outputs["o"][0, 0], v[0, 0, chosen])
-    assert not result.hazards
-
-
-def test_nothing_past_the_end_of_a_head_is_used() -> None:
-    # Tiles reach past the end of the first head's K and V into the second's, which is NaN.
-    problem = Problem(1, 2, 37, 64, seq_kv=41)
-    draw = np.random.default_rng(3)
-    inputs = {name: draw.standard_normal(problem.q_shape).astype(np.float16) for name in "q"}
-    inputs |= {name: draw.standard_normal(problem.kv_shape).astype(np.float16) for name in "kv"}
-    clean = SimulatedExecutor().run(FLASH.launch_plan(problem), inputs).outputs["o"]
-    for array in inputs.values():
-        array[:, 1] = np.nan
-    spoilt = SimulatedExecutor().run(FLASH.launch_plan(problem), inputs).outputs["o"]
-    assert np.array_equal(spoilt[:, 0], clean[:, 0])
-    assert np.isnan(spoilt[:, 1]).all()
 
 
 @pytest.mark.parametrize("block_m", [32, 64])
@@ -91,7 +36,7 @@ def test_every_knob_is_correct(block_m: int, block_n: int, stages: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "knob",
+    ("knob", "values"),
     [
         ("BLOCK_M", (32, 64)),
         ("BLOCK_N", (32, 64)),
@@ -99,12 +44,9 @@ def test_every_knob_is_correct(block_m: int, block_n: int, stages: int) -> None:
         ("EXP_ON_FMA", (0, 1, 2)),
         ("SCHEDULE", ("tiles", "stream_k")),
     ],
-    ids=str,
 )
-def test_every_knob_changes_the_code(knob: tuple[str, tuple[int, ...]]) -> None:
-    name, values = knob
-    programs = {ptx_of(FLASH, Problem(1, 1, 64, 64), DEFAULT.but(**{name: value})) for value in values}
-    assert len(programs) == len(values)
+def test_every_knob_changes_the_code(knob: str, values: tuple[int | str, ...]) -> None:
+    assert_values_have_their_own_code(FLASH, knob, values)
 
 
 @pytest.mark.parametrize("quarters", [1, 2])
@@ -161,23 +103,10 @@ def test_masking_is_skipped_by_a_uniform_branch() -> None:
     assert sorted(masks)[-2:] == [0, 32]
 
 
-def edged(head_dim: int) -> Problem:
-    """With a causal and a ragged edge, for which the code needs most registers."""
-    return Problem(1, 8, 512, head_dim, seq_kv=500, causal=True)
-
-
-@pytest.mark.parametrize("config", FLASH.configs, ids=str)
-@pytest.mark.parametrize("head_dim", [32, 64, 128])
-def test_static_gate(config: Config, head_dim: int) -> None:
-    assert_gate(FLASH, edged(head_dim), config)
-
-
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
 @pytest.mark.parametrize("problem", [MISSION, edged(64), edged(128)], ids=lambda problem: problem.label)
-def test_no_architecture_spills(arch: str, problem: Problem) -> None:
-    used = resources_of(FLASH, problem, DEFAULT.but(SCHEDULE="stream_k"), arch)
-    assert (used.spill_bytes, used.stack_bytes) == (0, 0)
-    assert used.registers <= FLASH.static_limits(problem).registers
+def test_shared_tiles_keep_the_bars(arch: str, problem: Problem) -> None:
+    assert_gate(FLASH, problem, DEFAULT.but(SCHEDULE="stream_k"), arch)
 
 
 @pytest.mark.parametrize("problem", [MISSION, MISSION.with_(dtype="bfloat16")], ids=str)
@@ -192,69 +121,24 @@ def test_mission_bars_on_sm_89(problem: Problem, schedule: str) -> None:
     assert used.tensor_share >= 0.16
 
 
-@pytest.mark.parametrize(
-    ("head_dim", "changes", "reason"),
-    [
-        (64, {"BLOCK_M": 16}, "BLOCK_M must be one of 32, 64, not 16"),
-        (64, {"BLOCK_N": 48}, "BLOCK_N must be one of 0, 32, 64, not 48"),
-        (64, {"NUM_STAGES": 1}, "NUM_STAGES must be one of 2, 3, 4, not 1"),
-        (64, {"NUM_STAGES": 4}, "65536 bytes of shared memory, and the kernel's limit is 49152"),
-        (64, {"SCHEDULE": "persistent"}, "SCHEDULE must be one of auto, tiles, split_kv, stream_k, not persistent"),
-        (64, {"NUM_CTAS": -1}, "NUM_CTAS must be 0 to 65536, not -1"),
-        (64, {"SCHEDULE": "tiles", "NUM_CTAS": 58}, "NUM_CTAS=58 means nothing"),
-    ],
-    ids=str,
-)
-def test_illegal_knobs_are_refused(head_dim: int, changes: dict[str, int | str], reason: str) -> None:
-    with pytest.raises(UnsupportedProblem) as refused:
-        FLASH.launch_plan(Problem(1, 1, 64, head_dim), DEFAULT.but(**changes))
-    assert reason in str(refused.value)
+REFUSALS = [
+    Refusal({"BLOCK_M": 16}, "BLOCK_M must be one of 32, 64, not 16", "BLOCK_M is 32 or 64"),
+    Refusal({"BLOCK_N": 48}, "BLOCK_N must be one of 0, 32, 64, not 48", "BLOCK_N is 0, 32 or 64"),
+    Refusal({"NUM_STAGES": 1}, "NUM_STAGES must be one of 2, 3, 4, not 1", "NUM_STAGES is 2, 3 or 4"),
+    Refusal({"NUM_STAGES": 4}, "65536 bytes of shared memory, and the kernel's limit is 49152", "two blocks of 48 KiB"),
+    Refusal({"SCHEDULE": "persistent"}, "SCHEDULE must be one of auto, tiles, split_kv, stream_k, not persistent"),
+    Refusal({"EXP_ON_FMA": 3}, "EXP_ON_FMA must be one of 0, 1, 2, not 3", "EXP_ON_FMA is 0, 1 or 2"),
+    Refusal({"NUM_CTAS": -1}, "NUM_CTAS must be 0 to 65536, not -1"),
+    Refusal({"SCHEDULE": "tiles", "NUM_CTAS": 58}, "NUM_CTAS=58 means nothing"),
+    Refusal({}, "supports head_dim 32, 64 or 128, not 96", "HEAD_DIM is 32, 64 or 128", Problem(1, 1, 64, 96)),
+]
 
 
-@pytest.mark.parametrize(
-    ("head_dim", "changes", "message"),
-    [
-        (64, {"BLOCK_M": 16}, "BLOCK_M is 32 or 64"),
-        (64, {"BLOCK_N": 48}, "BLOCK_N is 0, 32 or 64"),
-        (64, {"NUM_STAGES": 1}, "NUM_STAGES is 2, 3 or 4"),
-        (64, {"NUM_STAGES": 4}, "two blocks of 48 KiB"),
-        (96, {}, "HEAD_DIM is 32, 64 or 128"),
-    ],
-    ids=str,
-)
-def test_the_source_refuses_them_too(head_dim: int, changes: dict[str, int], message: str) -> None:
-    with pytest.raises(BuildError) as refused:
-        build(FLASH.module(Problem(1, 1, 64, head_dim), DEFAULT.but(**changes)))
-    assert message in f"{refused.value} {refused.value.log}"
-
-
-@pytest.mark.parametrize(
-    ("problem", "reason"),
-    [
-        (Problem(1, 1, 8, 96), "supports head_dim 32, 64 or 128, not 96"),
-        (Problem(1, 1, 8, 64, scale=-3e38), "scale=-3e+38 does not fit"),
-        (Problem(1, 70000, 8, 64), "at most 65535, not 70000"),
-    ],
-    ids=["head_dim", "scale", "heads"],
-)
-def test_unsupported_problems_have_a_reason(problem: Problem, reason: str) -> None:
-    assert reason in str(FLASH.reject_reason(problem))
+@pytest.mark.parametrize("refusal", REFUSALS, ids=str)
+def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
+    assert_refused(FLASH, refusal)
 
 
 def test_smem_bytes_is_what_the_kernel_touches() -> None:
     problem = Problem(1, 1, 64, 32, seq_kv=128)
-    (step,) = FLASH.launch_plan(problem).steps
-    assert step.dynamic_smem == smem_bytes(problem, DEFAULT)
-    assert not run(FLASH, problem).hazards
-    assert any("out-of-bounds" in hazard for hazard in run(FLASH, problem, less_smem=16).hazards)
-
-
-def test_an_output_that_ends_within_a_tile_is_written_to_its_end_and_no_further() -> None:
-    # The last head's rows end where the buffer does: a store past row 40 would be out of bounds, one too few poison.
-    problem = Problem(1, 1, 41, 64)
-    plan = FLASH.launch_plan(problem)
-    inputs = {name: np.ones(problem.q_shape, np.float16) for name in "qkv"}
-    for poison in (0xFF, 0x00):
-        result = SimulatedExecutor().run(plan, inputs, poison=poison)
-        assert not result.hazards
-        assert np.array_equal(result.outputs["o"], inputs["v"])
+    assert_shared_memory(FLASH, problem, DEFAULT, smem_bytes(problem, DEFAULT))

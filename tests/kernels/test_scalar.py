@@ -1,4 +1,7 @@
-"""The scalar kernel: right on every shape and knob, each knob a different program, and within its static bars."""
+"""The scalar kernel with every knob: right, a different program for each value, and no race without its barriers.
+
+What it computes whatever its knobs, what it refuses of problems, and its static bars are in ``test_ladder*.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from checking import assert_computes, assert_gate, ptx_of, run
+from checking import (
+    assert_computes,
+    assert_same_bits_in_every_order,
+    assert_shared_memory,
+    assert_values_have_their_own_code,
+    ptx_of,
+    run,
+)
+from refusals import Refusal, assert_refused
 
-from sdpalab.build import BuildError, build
-from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.scalar import SCALAR, smem_bytes
 from sdpalab.problem import Problem
 
 DEFAULT = SCALAR.default_config
 RAGGED = Problem(1, 2, 37, 32, kv_heads=1, seq_kv=45, causal=True)
-
-SHAPES = [
-    Problem(1, 1, 1, 32),
-    Problem(1, 1, 1, 64, seq_kv=70),
-    Problem(1, 1, 33, 64, seq_kv=1),
-    Problem(2, 2, 64, 64, causal=True),
-    Problem(1, 1, 65, 128, seq_kv=31),
-    Problem(1, 1, 31, 128, seq_kv=65, causal=True),
-    Problem(2, 4, 40, 32, kv_heads=2, seq_kv=17, causal=True),
-    Problem(1, 3, 32, 32, kv_heads=1, seq_kv=97),
-    Problem(1, 1, 50, 64, dtype="bfloat16", causal=True),
-    Problem(1, 1, 40, 32, scale=-0.3),
-    Problem(1, 1, 40, 32, scale=0.0, causal=True),
-    Problem(1, 1, 40, 32, scale=3.0),
-]
-
-
-@pytest.mark.parametrize("problem", SHAPES, ids=lambda problem: problem.label)
-def test_computes_attention(problem: Problem) -> None:
-    assert_computes(SCALAR, problem)
-
-
-@pytest.mark.parametrize("kind", ["uniform", "needle", "ramp", "large_logits"])
-def test_probes(kind: str) -> None:
-    assert_computes(SCALAR, Problem(1, 1, 96, 32, causal=True), kind=kind)
 
 
 @pytest.mark.parametrize("vec_width", [1, 2, 4, 8])
@@ -69,9 +53,7 @@ def test_every_tile_is_correct(tile: tuple[int, int, int], sync: str) -> None:
     ],
 )
 def test_every_knob_changes_the_code(knob: str, values: tuple[int | str, ...]) -> None:
-    problem = Problem(1, 1, 64, 32)
-    programs = {ptx_of(SCALAR, problem, DEFAULT.but(**{knob: value})) for value in values}
-    assert len(programs) == len(values)
+    assert_values_have_their_own_code(SCALAR, knob, values, head_dim=32)
 
 
 def test_knobs_do_what_they_are_called() -> None:
@@ -92,93 +74,45 @@ def test_knobs_do_what_they_are_called() -> None:
     assert "shfl" not in ptx_of(SCALAR, problem, DEFAULT.but(REDUCE="shared"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"NUM_WARPS": 0}, "NUM_WARPS must be 1 to 32, not 0"),
-        ({"NUM_WARPS": 33}, "NUM_WARPS must be 1 to 32, not 33"),
-        ({"BLOCK_M": 24}, "BLOCK_M must be a multiple of 4 rows for each of NUM_WARPS=4 warps, not 24"),
-        ({"BLOCK_M": 0}, "BLOCK_M must be"),
-        ({"BLOCK_N": 12}, "BLOCK_N must be a multiple of 8 keys, not 12"),
-        ({"BLOCK_N": -8}, "BLOCK_N must be"),
-        ({"VEC_WIDTH": 3}, "VEC_WIDTH must be one of 1, 2, 4, 8, not 3"),
-        ({"SYNC_POLICY": "grid"}, "SYNC_POLICY must be one of block, warp, not 'grid'"),
-        ({"REDUCE": "atomic"}, "REDUCE must be one of shuffle, shared, not 'atomic'"),
-        ({"BLOCK_M": 128, "NUM_WARPS": 1}, "scores and outputs; at most 128 fit"),
-        ({"BLOCK_N": 128}, "bytes of shared memory, and the kernel's limit is 65536"),
-    ],
-    ids=str,
-)
-def test_illegal_knobs_are_refused(changes: dict[str, int | str], reason: str) -> None:
-    with pytest.raises(UnsupportedProblem) as refused:
-        SCALAR.launch_plan(Problem(1, 1, 64, 64), DEFAULT.but(**changes))
-    assert reason in str(refused.value)
+REFUSALS = [
+    Refusal({"NUM_WARPS": 0}, "NUM_WARPS must be 1 to 32, not 0"),
+    Refusal({"NUM_WARPS": 33}, "NUM_WARPS must be 1 to 32, not 33"),
+    Refusal(
+        {"BLOCK_M": 24},
+        "BLOCK_M must be a multiple of 4 rows for each of NUM_WARPS=4 warps, not 24",
+        "BLOCK_M is a multiple of 4 rows a warp",
+    ),
+    Refusal({"BLOCK_M": 0}, "BLOCK_M must be"),
+    Refusal({"BLOCK_N": 12}, "BLOCK_N must be a multiple of 8 keys, not 12", "BLOCK_N is a multiple of 8 keys"),
+    Refusal({"BLOCK_N": -8}, "BLOCK_N must be"),
+    Refusal({"VEC_WIDTH": 3}, "VEC_WIDTH must be one of 1, 2, 4, 8, not 3", "a load is 2, 4, 8 or 16 bytes"),
+    Refusal({"SYNC_POLICY": "grid"}, "SYNC_POLICY must be one of block, warp, not 'grid'", "grid"),
+    Refusal({"REDUCE": "atomic"}, "REDUCE must be one of shuffle, shared, not 'atomic'", "atomic"),
+    Refusal(
+        {"BLOCK_M": 128, "NUM_WARPS": 1},
+        "scores and outputs; at most 128 fit",
+        "scores and outputs fit its registers",
+    ),
+    Refusal({"BLOCK_N": 128}, "bytes of shared memory, and the kernel's limit is 65536"),
+]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"BLOCK_M": 24}, "BLOCK_M is a multiple of 4 rows a warp"),
-        ({"BLOCK_N": 12}, "BLOCK_N is a multiple of 8 keys"),
-        ({"VEC_WIDTH": 3}, "a load is 2, 4, 8 or 16 bytes"),
-        ({"SYNC_POLICY": "grid"}, "grid"),
-        ({"REDUCE": "atomic"}, "atomic"),
-        ({"BLOCK_M": 128, "NUM_WARPS": 1}, "scores and outputs fit its registers"),
-    ],
-    ids=str,
-)
-def test_the_source_refuses_them_too(changes: dict[str, int | str], message: str) -> None:
-    with pytest.raises(BuildError) as refused:
-        build(SCALAR.module(Problem(1, 1, 64, 64), DEFAULT.but(**changes)))
-    assert message in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("problem", "reason"),
-    [
-        (Problem(1, 1, 8, 96), "supports head_dim 32, 64 or 128, not 96"),
-        (Problem(65536, 1, 8, 64), "batch"),
-        (Problem(1, 1, 2**25, 64), "seq_q"),
-    ],
-    ids=["head_dim", "batch", "seq_q"],
-)
-def test_unsupported_problems_have_a_reason(problem: Problem, reason: str) -> None:
-    assert reason in str(SCALAR.reject_reason(problem))
-
-
-@pytest.mark.parametrize("config", SCALAR.configs, ids=str)
-@pytest.mark.parametrize("head_dim", [32, 64, 128])
-def test_static_gate(config: Config, head_dim: int) -> None:
-    problem = Problem(1, 8, 512, head_dim, causal=head_dim == 64)
-    reason = SCALAR.reject_reason(problem, config)
-    if reason is None:
-        assert_gate(SCALAR, problem, config)
-    else:
-        assert head_dim == 128, reason
-        assert "bytes of shared memory" in reason
+@pytest.mark.parametrize("refusal", REFUSALS, ids=str)
+def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
+    assert_refused(SCALAR, refusal)
 
 
 @pytest.mark.parametrize("changes", [{}, {"SYNC_POLICY": "warp"}, {"REDUCE": "shared"}], ids=str)
 def test_smem_bytes_is_what_the_kernel_touches(changes: dict[str, int | str]) -> None:
     problem, config = Problem(1, 1, 32, 32), DEFAULT.but(**changes)
-    (step,) = SCALAR.launch_plan(problem, config).steps
-    assert step.dynamic_smem == smem_bytes(problem, config)
     padding = 32 if config["REDUCE"] == "shuffle" else 0  # of the last row of P, which nothing touches
-    assert not run(SCALAR, problem, config, less_smem=padding).hazards
-    hazards = run(SCALAR, problem, config, less_smem=padding + 4).hazards
-    assert hazards
-    assert all("out-of-bounds" in hazard and "shared memory" in hazard for hazard in hazards)
+    assert_shared_memory(SCALAR, problem, config, smem_bytes(problem, config), padding=padding, step=4)
 
 
-@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
 @pytest.mark.parametrize("sync", ["block", "warp"])
-def test_no_result_rests_on_the_order_of_warps(schedule: str, sync: str) -> None:
-    problem = Problem(1, 1, 70, 32, causal=True)
+def test_no_result_rests_on_the_order_of_warps(sync: str) -> None:
     config = DEFAULT.but(SYNC_POLICY=sync, REDUCE="shared")
-    lockstep = run(SCALAR, problem, config).outputs["o"]
-    result = run(SCALAR, problem, config, schedule=schedule)
-    assert not result.hazards
-    assert result.outputs["o"].tobytes() == lockstep.tobytes()
+    assert_same_bits_in_every_order(SCALAR, Problem(1, 1, 70, 32, causal=True), config, async_modes=("late",))
 
 
 @pytest.mark.parametrize("dropped", [0, 1])

@@ -1,56 +1,34 @@
-"""The warp_specialized kernel: right on every shape and knob and in every order of its warps, and within its bars."""
+"""The warp_specialized kernel: right with every knob and in every order of its warps, and what each barrier is for.
+
+What it computes whatever its knobs, what it refuses of problems, and its static bars are in ``test_ladder*.py``.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
-from checking import assert_computes, assert_gate, ptx_of, resources_of, run
+from checking import (
+    assert_computes,
+    assert_same_bits_in_every_order,
+    assert_shared_memory,
+    assert_values_have_their_own_code,
+    ptx_of,
+    resources_of,
+)
+from refusals import Refusal, assert_refused
 
-from sdpalab.build import BuildError, build
 from sdpalab.kernels.flash import smem_bytes
-from sdpalab.kernels.kernel import Config, UnsupportedProblem
+from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.warp_specialized import WARP_SPECIALIZED
+from sdpalab.measure.counted import count
 from sdpalab.problem import MISSION, Problem
-from sdpalab.run import SimulatedExecutor
-from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES, Modes, sanitize_kernel
+from sdpalab.run.sanitize import Modes, sanitize_kernel
 
 DEFAULT = WARP_SPECIALIZED.default_config
 RAGGED = Problem(1, 2, 150, 32, kv_heads=1, seq_kv=333)
-
-SHAPES = [
-    Problem(1, 1, 1, 32),
-    Problem(1, 1, 1, 64, seq_kv=70),
-    Problem(1, 1, 33, 64, seq_kv=1),
-    Problem(2, 2, 64, 64, causal=True),
-    Problem(1, 1, 129, 64),
-    Problem(1, 1, 65, 128, seq_kv=31),
-    Problem(1, 1, 31, 128, seq_kv=165, causal=True),
-    Problem(1, 2, 70, 32, seq_kv=300),
-    Problem(1, 2, 200, 32, seq_kv=70, causal=True),
-    Problem(2, 4, 40, 32, kv_heads=2, seq_kv=17, causal=True),
-    Problem(1, 3, 32, 32, kv_heads=1, seq_kv=97),
-    Problem(1, 1, 100, 64, dtype="bfloat16", causal=True),
-    Problem(1, 1, 70, 128, dtype="bfloat16"),
-    Problem(1, 1, 90, 32, scale=-0.3, causal=True),
-    Problem(1, 1, 90, 32, scale=0.0, causal=True),
-    Problem(1, 1, 40, 32, scale=3.0),
-]
-
-
-@pytest.mark.parametrize("problem", SHAPES, ids=lambda problem: problem.label)
-def test_computes_attention(problem: Problem) -> None:
-    assert_computes(WARP_SPECIALIZED, problem)
-
-
-@pytest.mark.parametrize("kind", ["uniform", "needle", "ramp", "large_logits", "huge"])
-@pytest.mark.parametrize("causal", [False, True])
-def test_probes(kind: str, causal: bool) -> None:
-    assert_computes(WARP_SPECIALIZED, Problem(1, 1, 140, 32, causal=causal), kind=kind)
 
 
 @pytest.mark.parametrize("block_m", [64, 128])
@@ -77,13 +55,7 @@ def test_every_knob_is_correct(block_m: int, block_n: int, stages: int, producer
 )
 def test_every_order_gives_the_same_bits_and_no_hazard(head_dim: int, config: Config) -> None:
     # More tiles than stages, the last one ragged, and rows past the end of Q.
-    problem = Problem(1, 1, 50, head_dim, seq_kv=190)
-    outputs = set()
-    for schedule, async_mode in product(SCHEDULES, ASYNC_MODES):
-        result = run(WARP_SPECIALIZED, problem, config, schedule=schedule, async_mode=async_mode)
-        assert result.hazards == (), f"{schedule}, {async_mode}"
-        outputs.add(result.outputs["o"].tobytes())
-    assert len(outputs) == 1
+    assert_same_bits_in_every_order(WARP_SPECIALIZED, Problem(1, 1, 50, head_dim, seq_kv=190), config)
 
 
 @pytest.mark.parametrize("tiles", [1, 2, 3, 4, 5])
@@ -118,14 +90,11 @@ def test_what_the_barriers_are_for(name: str, old: str, new: str, kind: str) -> 
 
 
 @pytest.mark.parametrize(
-    "knob",
+    ("knob", "values"),
     [("BLOCK_M", (64, 128)), ("BLOCK_N", (32, 64)), ("NUM_STAGES", (2, 3)), ("NUM_PRODUCER_WARPS", (1, 2))],
-    ids=str,
 )
-def test_every_knob_changes_the_code(knob: tuple[str, tuple[int, ...]]) -> None:
-    name, values = knob
-    programs = {ptx_of(WARP_SPECIALIZED, Problem(1, 1, 64, 64), DEFAULT.but(**{name: value})) for value in values}
-    assert len(programs) == len(values)
+def test_every_knob_changes_the_code(knob: str, values: tuple[int, ...]) -> None:
+    assert_values_have_their_own_code(WARP_SPECIALIZED, knob, values)
 
 
 @pytest.mark.parametrize("head_dim", [32, 64, 128])
@@ -152,13 +121,7 @@ def test_the_algorithm_is_in_the_ptx(head_dim: int, dtype: str) -> None:
 
 def test_consumers_do_not_copy_and_producers_do_not_compute() -> None:
     # Counted in warps: every product is of all four consumers and every tile, every copy of the one producer.
-    problem = Problem(1, 1, 64, 64, seq_kv=640)
-    launched = []
-    executor = SimulatedExecutor(counters=True, on_launch=lambda _, report: launched.append(report.counters))
-    shapes = {"q": problem.q_shape, "k": problem.kv_shape, "v": problem.kv_shape}
-    inputs = {name: np.ones(shape, np.float16) for name, shape in shapes.items()}
-    executor.run(WARP_SPECIALIZED.launch_plan(problem), inputs)
-    (counters,) = launched
+    counters = count(WARP_SPECIALIZED, Problem(1, 1, 64, 64, seq_kv=640), "sm_89").main.counters
     tiles = 10
 
     def warps(opcode: str) -> set[int]:
@@ -172,40 +135,6 @@ def test_consumers_do_not_copy_and_producers_do_not_compute() -> None:
     assert counters.total("sectors") == counters.total("ideal_sectors")
 
 
-def test_nothing_past_the_end_of_a_head_is_used() -> None:
-    # Tiles reach past the end of the first head's K and V into the second's, which is NaN.
-    problem = Problem(1, 2, 37, 64, seq_kv=41)
-    draw = np.random.default_rng(3)
-    inputs = {"q": draw.standard_normal(problem.q_shape).astype(np.float16)}
-    inputs |= {name: draw.standard_normal(problem.kv_shape).astype(np.float16) for name in "kv"}
-    clean = SimulatedExecutor().run(WARP_SPECIALIZED.launch_plan(problem), inputs).outputs["o"]
-    for array in inputs.values():
-        array[:, 1] = np.nan
-    spoilt = SimulatedExecutor().run(WARP_SPECIALIZED.launch_plan(problem), inputs).outputs["o"]
-    assert np.array_equal(spoilt[:, 0], clean[:, 0])
-    assert np.isnan(spoilt[:, 1]).all()
-
-
-@pytest.mark.parametrize("config", WARP_SPECIALIZED.configs, ids=str)
-@pytest.mark.parametrize("head_dim", [32, 64, 128])
-def test_static_gate(config: Config, head_dim: int) -> None:
-    problem = Problem(1, 8, 512, head_dim, causal=True)
-    reason = WARP_SPECIALIZED.reject_reason(problem, config)
-    if reason is None:
-        assert_gate(WARP_SPECIALIZED, problem, config)
-    else:
-        assert head_dim == 128, reason
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90", "sm_100", "sm_120"])
-@pytest.mark.parametrize("head_dim", [64, 128])
-def test_no_architecture_spills(arch: str, head_dim: int) -> None:
-    problem = Problem(1, 8, 512, head_dim, causal=True)
-    used = resources_of(WARP_SPECIALIZED, problem, arch=arch)
-    assert (used.spill_bytes, used.stack_bytes) == (0, 0)
-    assert used.registers <= WARP_SPECIALIZED.static_limits(problem).registers
-
-
 @pytest.mark.parametrize(("head_dim", "blocks"), [(64, 3), (128, 2)])
 def test_blocks_of_an_sm(head_dim: int, blocks: int) -> None:
     used = resources_of(WARP_SPECIALIZED, MISSION.with_(head_dim=head_dim))
@@ -213,69 +142,22 @@ def test_blocks_of_an_sm(head_dim: int, blocks: int) -> None:
     assert used.blocks_per_sm == blocks
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"BLOCK_M": 32}, "BLOCK_M must be one of 64, 128, not 32"),
-        ({"BLOCK_N": 48}, "BLOCK_N must be one of 0, 32, 64, not 48"),
-        ({"NUM_STAGES": 1}, "NUM_STAGES must be one of 2, 3, 4, not 1"),
-        ({"NUM_PRODUCER_WARPS": 3}, "NUM_PRODUCER_WARPS must be one of 1, 2, not 3"),
-        ({"NUM_STAGES": 4}, "65536 bytes of shared memory, and the kernel's limit is 49152"),
-        ({"BLOCK_M": 128, "BLOCK_N": 32}, "at most twice the 32 keys of a tile"),
-    ],
-    ids=str,
-)
-def test_illegal_knobs_are_refused(changes: dict[str, int], reason: str) -> None:
-    with pytest.raises(UnsupportedProblem) as refused:
-        WARP_SPECIALIZED.launch_plan(Problem(1, 1, 64, 64), DEFAULT.but(**changes))
-    assert reason in str(refused.value)
+REFUSALS = [
+    Refusal({"BLOCK_M": 32}, "BLOCK_M must be one of 64, 128, not 32", "BLOCK_M is 64 or 128"),
+    Refusal({"BLOCK_N": 48}, "BLOCK_N must be one of 0, 32, 64, not 48", "BLOCK_N is 0, 32 or 64"),
+    Refusal({"NUM_STAGES": 1}, "NUM_STAGES must be one of 2, 3, 4, not 1", "NUM_STAGES is 2, 3 or 4"),
+    Refusal({"NUM_PRODUCER_WARPS": 3}, "NUM_PRODUCER_WARPS must be one of 1, 2, not 3", "NUM_PRODUCER_WARPS is 1 or 2"),
+    Refusal({"NUM_STAGES": 4}, "65536 bytes of shared memory, and the kernel's limit is 49152", "two blocks of 48 KiB"),
+    Refusal({"BLOCK_M": 128, "BLOCK_N": 32}, "at most twice the 32 keys of a tile", "Q passes through one stage"),
+    Refusal({}, "supports head_dim 32, 64 or 128, not 96", "HEAD_DIM is 32, 64 or 128", Problem(1, 1, 64, 96)),
+]
 
 
-@pytest.mark.parametrize(
-    ("head_dim", "changes", "message"),
-    [
-        (64, {"BLOCK_M": 32}, "BLOCK_M is 64 or 128"),
-        (64, {"BLOCK_N": 48}, "BLOCK_N is 0, 32 or 64"),
-        (64, {"NUM_STAGES": 1}, "NUM_STAGES is 2, 3 or 4"),
-        (64, {"NUM_PRODUCER_WARPS": 3}, "NUM_PRODUCER_WARPS is 1 or 2"),
-        (64, {"NUM_STAGES": 4}, "two blocks of 48 KiB"),
-        (64, {"BLOCK_M": 128, "BLOCK_N": 32}, "Q passes through one stage"),
-        (96, {}, "HEAD_DIM is 32, 64 or 128"),
-    ],
-    ids=str,
-)
-def test_the_source_refuses_them_too(head_dim: int, changes: dict[str, int], message: str) -> None:
-    with pytest.raises(BuildError) as refused:
-        build(WARP_SPECIALIZED.module(Problem(1, 1, 64, head_dim), DEFAULT.but(**changes)))
-    assert message in f"{refused.value} {refused.value.log}"
-
-
-@pytest.mark.parametrize(
-    ("problem", "reason"),
-    [
-        (Problem(1, 1, 8, 96), "supports head_dim 32, 64 or 128, not 96"),
-        (Problem(1, 1, 8, 64, scale=-3e38), "scale=-3e+38 does not fit"),
-        (Problem(1, 70000, 8, 64), "at most 65535, not 70000"),
-    ],
-    ids=["head_dim", "scale", "heads"],
-)
-def test_unsupported_problems_have_a_reason(problem: Problem, reason: str) -> None:
-    assert reason in str(WARP_SPECIALIZED.reject_reason(problem))
+@pytest.mark.parametrize("refusal", REFUSALS, ids=str)
+def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
+    assert_refused(WARP_SPECIALIZED, refusal)
 
 
 def test_smem_bytes_is_what_the_kernel_touches() -> None:
     problem = Problem(1, 1, 64, 32, seq_kv=128)
-    (step,) = WARP_SPECIALIZED.launch_plan(problem).launches
-    assert step.dynamic_smem == smem_bytes(problem, DEFAULT)
-    assert not run(WARP_SPECIALIZED, problem).hazards
-    assert any("out-of-bounds" in hazard for hazard in run(WARP_SPECIALIZED, problem, less_smem=16).hazards)
-
-
-def test_an_output_that_ends_within_a_tile_is_written_to_its_end_and_no_further() -> None:
-    # The last head's rows end where the buffer does: a store past row 40 would be out of bounds, one too few poison.
-    problem = Problem(1, 1, 41, 64)
-    inputs = {name: np.ones(problem.q_shape, np.float16) for name in "qkv"}
-    for poison in (0xFF, 0x00):
-        result = SimulatedExecutor().run(WARP_SPECIALIZED.launch_plan(problem), inputs, poison=poison)
-        assert not result.hazards
-        assert np.array_equal(result.outputs["o"], inputs["v"])
+    assert_shared_memory(WARP_SPECIALIZED, problem, DEFAULT, smem_bytes(problem, DEFAULT))

@@ -38,7 +38,7 @@ class Work:
         self.out[:] = np.nan
 
     def subject(self, **changes: object) -> Subject:
-        return Subject(self.name, self, self.check, self.spoil, **changes)  # type: ignore[arg-type]
+        return Subject(self.name, self, self.check, self.spoil, **changes)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def outcomes(ratio: float, behaviour: Behaviour, rounds: int = 60, **options: fl
         samples = [clock.ready(Work("a", 5.0 * ratio)), clock.ready(Work("b", 5.0))]
         row_a, row_b = zip(*([sample() for sample in samples] for _ in range(rounds)), strict=True)
         a, b = (Samples(name, clock.kind, clock.l2, clock.calls, row) for name, row in (("a", row_a), ("b", row_b)))
-        found.append(compare(a, b, **options).outcome)  # type: ignore[arg-type]
+        found.append(compare(a, b, **options).outcome)
     return found
 
 

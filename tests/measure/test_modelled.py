@@ -159,7 +159,7 @@ def test_a_library_product_moves_each_matrix_once() -> None:
         ),
         (Gemm("q", "k", "s", batch=2, m=8, n=16, k=4, transpose_b=True),),
     )
-    work = gemm_work(plan.steps[0], plan)  # type: ignore[arg-type]
+    work = gemm_work(plan.steps[0], plan)
     assert work.tensor_flops == {"fp16": 2 * 2 * 8 * 16 * 4}
     assert work.l2_bytes == work.dram_bytes == 2 * (2 * 8 * 4 + 2 * 16 * 4 + 4 * 8 * 16)
     assert modelled([work], TOY).steps[0].wave_efficiency == 1.0

@@ -14,7 +14,7 @@ TRIALS = 500
 
 def samples(row: tuple[float, ...], **changes: object) -> Samples:
     fields = {"name": "a", "clock": ClockKind.GPU, "l2": L2State.WARM, "calls": 100, "times_us": row}
-    return Samples(**{**fields, **changes})  # type: ignore[arg-type]
+    return Samples(**{**fields, **changes})
 
 
 def covered(behaviour: Behaviour, n: int, *, independent: bool = False) -> float:

@@ -70,4 +70,4 @@ def test_stopping_early_does_not_spoil_the_interval() -> None:
 )
 def test_a_rule_that_cannot_be_kept(fields: dict[str, float]) -> None:
     with pytest.raises(UserError):
-        StoppingRule(**fields)  # type: ignore[arg-type]
+        StoppingRule(**fields)

@@ -79,7 +79,7 @@ def test_flops_count_multiplications_and_additions() -> None:
 )
 def test_what_is_no_product_of_the_buffers_is_refused(changes: dict[str, object], words: str) -> None:
     with pytest.raises(UserError) as refused:
-        multiply(replace(PRODUCT, **changes), arrays_for(PRODUCT))  # type: ignore[arg-type]
+        multiply(replace(PRODUCT, **changes), arrays_for(PRODUCT))
     assert words in str(refused.value)
 
 

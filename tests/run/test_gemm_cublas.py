@@ -33,7 +33,7 @@ class Device:
     """As much of a GpuDevice as a product needs; its memory begins at BASE, and scratch lies far behind it."""
 
     def __init__(self) -> None:
-        self.ordinal, self.context, self.lost, self.freed = 0, 11, "", []  # type: ignore[var-annotated]
+        self.ordinal, self.context, self.lost, self.freed = 0, 11, "", []
         self.driver = SimpleNamespace(
             CUresult=SimpleNamespace(CUDA_SUCCESS=SUCCESS),
             cuCtxGetCurrent=lambda: (SUCCESS, 11),

@@ -6,7 +6,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from source_bugs import BUGS, PROGRAMS, Bug, Program
+from source_bugs import BUGS, Bug
+from source_programs import PROGRAMS, Program
 
 from sdpalab import sim
 from sdpalab.build import build

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from hopper_snippets import MODES
 
-triton = pytest.importorskip("triton", reason="needs the extra: pip install 'sdpalab[triton]'")
-import triton.language as tl  # noqa: E402
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
+pytest.importorskip("triton", reason="needs the extra: pip install 'sdpalab[triton]'")
 
-from sdpalab import sim  # noqa: E402
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from sdpalab import sim
 
 TILE = 64
 

@@ -127,7 +127,10 @@ __global__ void __maxnreg__(MAX_REGISTERS)
         ptx::cp_async_wait_group<NUM_STAGES - 1>();
         __syncthreads();
         unsigned q_frag[HEAD_DIM / 16][4];
-        load_q(q_frag, q_smem + warp * WARP_M * HEAD_DIM * 2 + row_block_offset<HEAD_DIM>(lane), score_scale);
+        load_q(q_frag, q_smem + warp * WARP_M * HEAD_DIM * 2 + row_block_offset<HEAD_DIM>(lane));
+        if (score_scale.sign != 1.0f) {
+            apply_sign(q_frag, score_scale);
+        }
 
         float o_frag[HEAD_DIM / 8][4] = {};
         SoftmaxRow softmax[2];

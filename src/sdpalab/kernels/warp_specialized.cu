@@ -117,7 +117,8 @@ __device__ __forceinline__ void consume(const Head& head, float* lse, unsigned c
     Position at;
     ptx::bar_sync(full(at), NUM_THREADS);
     unsigned q_frag[HEAD_DIM / 16][4];
-    load_q(q_frag, smem + Q_OFFSET + warp * WARP_M * HEAD_DIM * 2 + row_block_offset<HEAD_DIM>(lane), score_scale);
+    load_q(q_frag, smem + Q_OFFSET + warp * WARP_M * HEAD_DIM * 2 + row_block_offset<HEAD_DIM>(lane));
+    apply_sign(q_frag, score_scale);
     release(Position{NUM_STAGES - 1}, -1);
 
     float o_frag[HEAD_DIM / 8][4] = {};

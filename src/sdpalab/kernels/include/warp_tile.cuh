@@ -12,19 +12,19 @@
 constexpr int WARP_M = 16;
 
 // q_smem: row_block_offset in the warp's rows of Q.
-__device__ __forceinline__ void load_q(unsigned (&q_frag)[HEAD_DIM / 16][4], unsigned q_smem,
-                                       const ScoreScale& score_scale) {
+__device__ __forceinline__ void load_q(unsigned (&q_frag)[HEAD_DIM / 16][4], unsigned q_smem) {
 #pragma unroll
     for (int d = 0; d < HEAD_DIM / 16; ++d) {
         ptx::ldmatrix_x4(q_frag[d], block_address<HEAD_DIM>(q_smem, 0, d));
     }
-    if (score_scale.sign != 1.0f) {
+}
+
+__device__ __forceinline__ void apply_sign(unsigned (&q_frag)[HEAD_DIM / 16][4], const ScoreScale& score_scale) {
 #pragma unroll
-        for (int d = 0; d < HEAD_DIM / 16; ++d) {
+    for (int d = 0; d < HEAD_DIM / 16; ++d) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                q_frag[d][i] = score_scale.apply_sign(q_frag[d][i]);
-            }
+        for (int i = 0; i < 4; ++i) {
+            q_frag[d][i] = score_scale.apply_sign(q_frag[d][i]);
         }
     }
 }

@@ -1,0 +1,54 @@
+"""Configurations that a kernel refuses: its plan with a reason, and its source by a static_assert that mirrors it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from sdpalab.build import BuildError, build
+from sdpalab.kernels.kernel import Config, CudaKernel, Kernel, Knob, UnsupportedProblem
+from sdpalab.problem import Problem
+
+__all__ = ["Refusal", "assert_refused"]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What is wrong, and who says what of it.
+
+    Attributes
+    ----------
+    changes : mapping
+        Of knobs, to the configuration that is taken for right.
+    reason : str
+        Part of what the plan is refused with; empty where the plan chooses what is right instead.
+    message : str
+        Part of what the compiler says; empty where the source leaves it to the plan, or to the compiler's own words.
+    problem : Problem
+    """
+
+    changes: Mapping[str, Knob]
+    reason: str
+    message: str = ""
+    problem: Problem = field(default=Problem(1, 1, 64, 64))
+
+    def __str__(self) -> str:
+        return f"{Config(self.changes)} {self.problem.label}".strip()
+
+
+def assert_refused(kernel: Kernel, refusal: Refusal, base: Config | None = None) -> None:
+    """Neither a plan is made nor the source compiled; ``base`` is the default configuration if left out."""
+    problem = refusal.problem
+    config = (base or kernel.default_config).but(**refusal.changes)
+    where = f"{kernel.name} {problem.label} {config}"
+    with pytest.raises(UnsupportedProblem) as refused:
+        kernel.launch_plan(problem, config)
+    assert refusal.reason in str(refused.value), f"{where}: {refused.value}"
+    if refusal.message:
+        assert isinstance(kernel, CudaKernel), f"{where}: the source of a static_assert is CUDA C++"
+        with pytest.raises(BuildError) as failed:
+            build(kernel.module(problem, config), kernel.default_arch)
+        said = f"{failed.value} {failed.value.log}"
+        assert refusal.message in said, f"{where}: {said}"
