@@ -20,8 +20,9 @@ from sdpalab.build.gate import check
 from sdpalab.build.loops import reached
 from sdpalab.build.sass import Instruction, disassemble, main_loop, parse, successors
 from sdpalab.inputs import make_inputs
-from sdpalab.kernels.hopper import HOPPER, SMS, VALUES, chosen, modelled_clocks, smem_bytes
+from sdpalab.kernels.hopper import HOPPER, VALUES, chosen, modelled_clocks, smem_bytes
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
+from sdpalab.kernels.warpgroups import SMS
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run import SimulatedExecutor
 from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES, small_problems

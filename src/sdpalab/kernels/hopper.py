@@ -5,24 +5,27 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
-from sdpalab.kernels.kernel import Config, CudaKernel, StaticLimits
+from sdpalab.kernels.kernel import Config, CudaKernel
 from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted
-from sdpalab.kernels.plan import Launch, TiledMap
+from sdpalab.kernels.plan import Launch
+from sdpalab.kernels.warpgroups import (
+    LIMITS,
+    MAX_SHARED_BYTES,
+    SMS,
+    WARP_M,
+    WARPGROUP_M,
+    barrier_bytes,
+    block_threads,
+    reject_crowded,
+    tiled_map,
+)
 from sdpalab.problem import DTYPES, Problem
 
 __all__ = ["HOPPER", "chosen", "modelled_clocks", "smem_bytes"]
 
 HEAD_DIMS = (64, 128, 256)
-WARPGROUP_M = 64
-WARP_M = 16
-PANEL_COLUMNS = 64
 VALUES = {"BLOCK_M": (64, 128, 192), "BLOCK_N": (64, 80, 128, 176), "NUM_STAGES": (2, 3, 4), "SPLIT": (1, 2, 4)}
-MAX_SHARED_BYTES = 227 * 1024
-CONSUMER_REGISTERS = {64: 232, 128: 240, 192: 160}
-"""Of a thread, by BLOCK_M; 32 of them are for what is neither an accumulator nor a weight."""
 
-SMS = 132
-"""Of an H100 SXM or an H200."""
 FLOPS_PER_CLOCK = 4096
 """Of one SM's tensor cores, float16: 989 TFLOPS on 132 SMs at 1.83 GHz."""
 EXPONENTIALS_PER_CLOCK = 16
@@ -59,7 +62,7 @@ def chosen(problem: Problem, config: Config) -> Config:
     fitting = [
         (modelled_clocks(problem, block_m, split), block_m, split)
         for block_m, split in product(rows, splits)
-        if _too_many_registers(problem, block_m, config.int("BLOCK_N") or widest) is None
+        if _reject_crowded(problem, block_m, config.int("BLOCK_N") or widest) is None
     ]
     _, block_m, split = min(fitting, default=(0, rows[0], splits[0]))
     keys = -(-problem.seq_kv // split)
@@ -81,18 +84,13 @@ def smem_bytes(problem: Problem, config: Config) -> int:
     block_m, stages, split = (config.int(name) for name in ("BLOCK_M", "NUM_STAGES", "SPLIT"))
     rows = block_m + stages * 2 * config.int("BLOCK_N")
     partials = (split - 1) * (block_m // WARP_M // split)
-    return rows * problem.head_dim * 2 + partials * 32 * 16 * (problem.head_dim // 8 + 1) + 8 * (2 + 4 * stages)
+    return rows * problem.head_dim * 2 + partials * 32 * 16 * (problem.head_dim // 8 + 1) + barrier_bytes(stages) + 8
 
 
-def _too_many_registers(problem: Problem, block_m: int, block_n: int) -> str | None:
+def _reject_crowded(problem: Problem, block_m: int, block_n: int) -> str | None:
     """Why a consumer cannot hold its accumulators of O and S and its weights, or None if it can."""
-    need, have = problem.head_dim // 2 + block_n // 2 + block_n // 4, CONSUMER_REGISTERS[block_m] - 32
-    if need <= have:
-        return None
-    return (
-        f"head_dim {problem.head_dim} and BLOCK_N={block_n} take {need} registers for accumulators and weights, and "
-        f"with BLOCK_M={block_m} a thread has {have} for them"
-    )
+    needed = problem.head_dim // 2 + block_n // 2 + block_n // 4
+    return reject_crowded(needed, problem.head_dim, block_m, block_n)
 
 
 def _supports(problem: Problem) -> str | None:
@@ -104,20 +102,8 @@ def _reject(problem: Problem, config: Config) -> str | None:
     if unlisted is not None:
         return unlisted
     made = chosen(problem, config)
-    crowded = _too_many_registers(problem, made.int("BLOCK_M"), made.int("BLOCK_N"))
+    crowded = _reject_crowded(problem, made.int("BLOCK_M"), made.int("BLOCK_N"))
     return crowded or reject_oversized(smem_bytes(problem, made), MAX_SHARED_BYTES, made)
-
-
-def _tiled_map(buffer: str, heads: int, rows: int, head_dim: int, box_rows: int) -> TiledMap:
-    """[heads, rows, head_dim] as [heads, panels, rows, 64]: boxes of all panels of some rows, one behind the other."""
-    panels = head_dim // PANEL_COLUMNS
-    return TiledMap(
-        buffer,
-        box=(1, panels, box_rows, PANEL_COLUMNS),
-        swizzle="128B",
-        shape=(heads, panels, rows, PANEL_COLUMNS),
-        strides=(rows * head_dim * 2, PANEL_COLUMNS * 2, head_dim * 2, 2),
-    )
 
 
 def _plan(problem: Problem, config: Config) -> Launch:
@@ -127,14 +113,14 @@ def _plan(problem: Problem, config: Config) -> Launch:
     of_queries = (q_heads, problem.seq_q, problem.head_dim)
     of_keys = (kv_heads, problem.seq_kv, problem.head_dim, made.int("BLOCK_N"))
     maps = (
-        _tiled_map("q", *of_queries, WARPGROUP_M),
-        _tiled_map("k", *of_keys),
-        _tiled_map("v", *of_keys),
-        _tiled_map("o", *of_queries, WARP_M),
+        tiled_map("q", *of_queries, WARPGROUP_M),
+        tiled_map("k", *of_keys),
+        tiled_map("v", *of_keys),
+        tiled_map("o", *of_queries, WARP_M),
     )
     return Launch(
         grid=(split * -(-problem.seq_q // block_m), problem.heads, problem.batch),
-        block=(128 * (1 + block_m // WARPGROUP_M), 1, 1),
+        block=(block_threads(block_m), 1, 1),
         args=(*maps, problem.seq_q, problem.seq_kv, problem.group, problem.scale, "lse"),
         dynamic_smem=smem_bytes(problem, made),
         cluster=(split, 1, 1),
@@ -155,9 +141,7 @@ HOPPER = CudaKernel(
     ),
     supports=_supports,
     reject=_reject,
-    limits=StaticLimits(
-        registers=168, shared_bytes=MAX_SHARED_BYTES, reason="at launch; consumers then take up to 240 registers"
-    ),
+    limits=LIMITS,
     min_arch=90,
     only_arch="sm_90a",
     knobs=VALUES,
