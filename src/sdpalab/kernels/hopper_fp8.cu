@@ -198,4 +198,5 @@ __global__ void __maxnreg__(Budget::AT_LAUNCH)
     store_warp_rows(o, o_frag, softmax, lse, score_scale.log2, WEIGHT_UNIT,
                     smem + consumer * O_BYTES + warp * WARP_O_BYTES, work.q_head, first_row + warp * WARP_M, seq_q,
                     lane);
+    wait_stored_rows_read(lane);  // the block's shared memory lasts until then
 }

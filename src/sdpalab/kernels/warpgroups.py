@@ -16,6 +16,7 @@ __all__ = [
     "WARP_M",
     "barrier_bytes",
     "block_threads",
+    "blocks_per_sm",
     "reject_crowded",
     "tiled_map",
 ]
@@ -24,6 +25,8 @@ SMS = 132
 """Of an H100 SXM or an H200."""
 MAX_SHARED_BYTES = 227 * 1024
 """That a block of sm_90 may have (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
+_SM_REGISTERS, _SM_SHARED_BYTES, _RESERVED_BYTES = 64 * 1024, 228 * 1024, 1024
+"""Of an SM; and what of its shared memory the system keeps for each block."""
 WARPGROUP_M = 64
 """Query rows of a consumer."""
 WARP_M = 16
@@ -42,6 +45,13 @@ _OTHER_REGISTERS = 32
 def block_threads(block_m: int) -> int:
     """Threads of a block: the producer's warpgroup, and one for each 64 of its ``block_m`` query rows."""
     return 128 * (1 + block_m // WARPGROUP_M)
+
+
+def blocks_per_sm(head_dim: int, block_m: int, shared_bytes: int) -> int:
+    """Blocks of ``shared_bytes`` dynamic shared memory that an SM holds at once, with the registers at launch."""
+    registers = 168 if block_m == 2 * WARPGROUP_M or head_dim == 256 else 128
+    by_registers = _SM_REGISTERS // (registers * block_threads(block_m))
+    return min(by_registers, _SM_SHARED_BYTES // (shared_bytes + _RESERVED_BYTES))
 
 
 def barrier_bytes(stages: int) -> int:

@@ -70,6 +70,11 @@ struct TileRing {
         mbarrier_wait(barriers.empty[at.stage][operand], at.parity ^ 1);
     }
 
+    // Returns when all consumers have read the tile that the producer has had loaded there.
+    __device__ __forceinline__ void wait_read(const Position& at, Operand operand) const {
+        mbarrier_wait(barriers.empty[at.stage][operand], at.parity);
+    }
+
     // Announces a tile. Returns the mbarrier, which TMA is to tell of its bytes.
     __device__ __forceinline__ unsigned expect(const Position& at, Operand operand) const {
         const unsigned full = ptx::smem_address(&barriers.full[at.stage][operand]);
@@ -92,7 +97,8 @@ struct TileRing {
 
 // Consumers issue their products in turn, so that one's softmax falls on the other's products: from a block's second
 // tile of keys on, in every turn of the main loop. Above D = 128 a consumer's products take so long that the other's
-// softmax falls on them without being told to.
+// softmax falls on them without being told to. The turns at one tile of queries are over before those at the next begin:
+// its Q is not loaded before all consumers have read the last K of this one.
 template <int CONSUMERS>
 constexpr bool IN_TURN = CONSUMERS > 1 && HEAD_DIM <= 128;
 constexpr int FIRST_TURN = 1;  // named barrier of consumer 0; barrier 0 is that of __syncthreads
