@@ -20,8 +20,9 @@ from sdpalab.build.gate import check
 from sdpalab.build.loops import reached
 from sdpalab.build.sass import Instruction, disassemble, main_loop, parse, successors
 from sdpalab.inputs import make_inputs
-from sdpalab.kernels.hopper import HOPPER, SMS, VALUES, chosen, modelled_clocks, smem_bytes
+from sdpalab.kernels.hopper import HOPPER, VALUES, chosen, modelled_clocks, smem_bytes
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
+from sdpalab.kernels.warpgroups import SMS
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run import SimulatedExecutor
 from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES, small_problems
@@ -29,11 +30,12 @@ from sdpalab.sim.counters import Counters
 
 ARCH = HOPPER.default_arch
 AUTO = HOPPER.default_config
-ONE = Config(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1)
+ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, SCHEDULE="tiles")
 TWO = ONE.but(BLOCK_M=128)
 THREE = ONE.but(BLOCK_M=192)
 CLUSTER_2 = ONE.but(SPLIT=2)
 CLUSTER_4 = ONE.but(SPLIT=4)
+PERSISTENT = TWO.but(SCHEDULE="persistent", NUM_CTAS=2)
 
 WIDE = TWO.but(BLOCK_N=128)
 D256 = TWO.but(BLOCK_N=80)
@@ -67,6 +69,12 @@ CODES = [
     (Problem(1, 8, 512, 128), CLUSTER_2.but(BLOCK_N=80)),
     (Problem(1, 8, 512, 256, causal=True), D256),
     (Problem(1, 8, 512, 256), CLUSTER_2.but(BLOCK_N=80)),
+    (Problem(1, 8, 512, 64), PERSISTENT.but(BLOCK_M=64, BLOCK_N=128)),
+    (Problem(1, 8, 512, 64, causal=True, dtype="bfloat16"), PERSISTENT.but(BLOCK_N=128)),
+    (Problem(1, 8, 512, 64, causal=True), PERSISTENT.but(BLOCK_M=192, BLOCK_N=128)),
+    (Problem(1, 8, 512, 128), PERSISTENT.but(BLOCK_N=128)),
+    (Problem(1, 8, 512, 128, causal=True), PERSISTENT.but(BLOCK_N=128)),
+    (Problem(1, 8, 512, 256, causal=True), PERSISTENT.but(BLOCK_M=64, BLOCK_N=80)),
 ]
 
 
@@ -194,7 +202,10 @@ def test_the_softmax_is_computed_beside_the_product(problem: Problem, config: Co
     code = parse(disassemble(made))[made.entry]
     knobs = chosen(problem, config)
     keys, head_dim = knobs.int("BLOCK_N"), problem.head_dim
-    order = [event for event in map(_event, main_loop(code)) if event]
+    loop = main_loop(code)
+    if knobs["SCHEDULE"] == "persistent":  # that was the one over tiles of queries; without its end it is none
+        loop = main_loop(loop[:-1])
+    order = [event for event in map(_event, loop) if event]
     turn = ["issue"] * (head_dim // 16 + keys // 16) + ["wait 1"] + ["exp"] * (keys // 2 + 2) + ["wait 0"]
     if knobs.int("BLOCK_M") > 64 and head_dim <= 128:
         turn = ["turn", *turn[: turn.index("wait 1")], "pass", *turn[turn.index("wait 1") :]]
@@ -215,8 +226,9 @@ def test_hoppers_own_instructions_are_in_the_sass(problem: Problem, config: Conf
     knobs = chosen(problem, config)
     # The first scores, and in the loop; the output in the loop, and behind it.
     assert count["HGMMA"] == 2 * problem.head_dim // 16 + 2 * knobs.int("BLOCK_N") // 16
-    # Q, the tiles that are under way before all else, and those as a place is free.
-    assert count["UTMALDG"] == knobs.int("BLOCK_M") // 64 + 2 + 2
+    # Q, the tiles that are under way before all else, and those as a place is free; the next Q and its first tiles.
+    of_q = knobs.int("BLOCK_M") // 64
+    assert count["UTMALDG"] == of_q + 2 + 2 + (of_q + 2 if knobs["SCHEDULE"] == "persistent" else 0)
     assert count["UTMASTG"] == 1
     assert count["STSM"] == problem.head_dim // 16
     assert count["USETMAXREG"] == 2
@@ -274,14 +286,14 @@ def test_the_mission_shape_fills_the_gpu_and_has_all_its_keys_under_way_at_once(
     ("problem", "knobs"),
     [
         (Problem(1, 8, 64, 64, seq_kv=8192), (64, 128, 4, 4)),  # few rows: the keys go to four SMs
-        (Problem(4, 32, 4096, 128), (128, 128, 3, 1)),
+        (Problem(4, 32, 4096, 128), (128, 128, 2, 1)),  # persistent: a place for O instead of a stage
         (Problem(4, 32, 4096, 256), (128, 80, 2, 1)),
         (Problem(1, 1, 64, 64), (64, 64, 2, 1)),  # one tile: nothing to split
     ],
     ids=label,
 )
 def test_knobs_are_chosen_by_problem(problem: Problem, knobs: tuple[int, ...]) -> None:
-    assert chosen(problem, AUTO) == Config(dict(zip(VALUES, knobs, strict=True)))
+    assert tuple(chosen(problem, AUTO)[name] for name in VALUES) == knobs
 
 
 def test_what_is_given_is_not_chosen() -> None:
@@ -311,7 +323,7 @@ def test_the_deletion_campaign_leaves_out_the_knobs_that_depend_on_the_problem(
     load_script: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
 ) -> None:
     subjects = list(load_script("deletion_campaign").subjects(["hopper"]))
-    assert [subject.configs for subject in subjects] == [(TWO,), (CLUSTER_2,)]
+    assert [subject.configs for subject in subjects] == [(TWO,), (CLUSTER_2,), (PERSISTENT.but(NUM_CTAS=1),)]
     assert f"hopper {AUTO}: left out" in capsys.readouterr().out
 
 
@@ -322,6 +334,11 @@ def test_the_deletion_campaign_leaves_out_the_knobs_that_depend_on_the_problem(
         (64, {"BLOCK_N": 96}, "BLOCK_N must be one of 0, 64, 80, 128, 176, not 96"),
         (64, {"NUM_STAGES": 1}, "NUM_STAGES must be one of 0, 2, 3, 4, not 1"),
         (64, {"SPLIT": 3}, "SPLIT must be one of 0, 1, 2, 4, not 3"),
+        (64, {"SCHEDULE": "stream_k"}, "SCHEDULE must be one of auto, tiles, persistent, not stream_k"),
+        (64, {"NUM_CTAS": 8}, "with SCHEDULE=auto it must be 0, not 8"),
+        (64, {"SCHEDULE": "persistent", "NUM_CTAS": -1}, "NUM_CTAS must be 0 to 65536, not -1"),
+        (64, {"SCHEDULE": "persistent", "SPLIT": 2}, "has blocks that split no keys: SPLIT must be 0 or 1, not 2"),
+        (256, {"SCHEDULE": "persistent", "BLOCK_M": 128}, "shared memory, and the kernel's limit is 232448"),
         (128, {"BLOCK_M": 128, "BLOCK_N": 128, "NUM_STAGES": 4}, "shared memory, and the kernel's limit is 232448"),
         (128, {"BLOCK_M": 192}, "take 160 registers for accumulators and weights, and with BLOCK_M=192"),
         (256, {"BLOCK_N": 128}, "take 224 registers for accumulators and weights"),
@@ -341,13 +358,14 @@ def test_illegal_knobs_are_refused(head_dim: int, changes: dict[str, int], reaso
         (64, {"BLOCK_N": 96}, "BLOCK_N is 64, 80, 128 or 176"),
         (64, {"NUM_STAGES": 1}, "NUM_STAGES is 2, 3 or 4"),
         (64, {"SPLIT": 3}, "SPLIT is 1, 2 or 4"),
+        (64, {"SPLIT": 2, "PERSISTENT": 1}, "persistent CTAs split no keys"),
         (128, {"BLOCK_M": 192, "BLOCK_N": 128}, "leave a consumer registers for the rest"),
         (96, {}, "HEAD_DIM is 64, 128 or 256"),
     ],
     ids=str,
 )
 def test_the_source_refuses_them_too(head_dim: int, changes: dict[str, int], message: str) -> None:
-    as_given = replace(HOPPER, macros=lambda problem, config: config)
+    as_given = replace(HOPPER, macros=lambda problem, config: {"PERSISTENT": 0, **config})
     with pytest.raises(BuildError) as refused:
         build(as_given.module(Problem(1, 1, 64, head_dim), ONE.but(**changes)), ARCH)
     assert message in f"{refused.value} {refused.value.log}"
@@ -366,7 +384,7 @@ def test_unsupported_problems_have_a_reason(problem: Problem, reason: str) -> No
     assert reason in str(HOPPER.reject_reason(problem))
 
 
-@pytest.mark.parametrize("config", [TWO, CLUSTER_2], ids=str)
+@pytest.mark.parametrize("config", [TWO, CLUSTER_2, PERSISTENT], ids=str)
 def test_smem_bytes_is_what_the_kernel_touches(config: Config) -> None:
     problem = Problem(1, 1, 64, 64, seq_kv=128)
     assert run(HOPPER, problem, config).hazards == ()

@@ -7,70 +7,62 @@
 // consumers issue in turn, so that one's softmax falls on the other's products. Q, K and V stay in shared memory, where
 // wgmma reads them; the weights never leave the registers.
 //
-// Full and empty mbarriers for K and V of each stage take the place of the block's barrier. The first tiles are under
-// way before anybody else knows the mbarriers: their places are free. TMA fills what is past the end of a head with
-// zeros and stores nothing there: heads are an axis of the maps, so no tile reaches into the next. The zeros matter for
-// V, whose rows meet weights of 0.
+// How a tile gets from TMA to the consumers is told in tile_pipeline.cuh. The first tiles are under way before anybody
+// else knows the mbarriers: their places are free.
 //
 // SPLIT CTAs of a cluster take the same rows and a part of the keys each. In the end each keeps the rows of some warps,
 // and sends what it has of the others to their keepers: one kernel, no workspace.
 //
+// PERSISTENT CTAs stay on their SM and take one tile of queries after the other (query_tiles.cuh). The ring does not
+// stop between two of them: the producer loads the next tile's Q and first K and V while the consumers are still busy
+// with the last keys of this one. Their output has a place beside Q's, from which TMA stores it during the next tile.
+//
 // Static bars: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
-// Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory), SPLIT.
+// Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory), SPLIT; of the
+// plan SCHEDULE (PERSISTENT or not) and NUM_CTAS.
 
 #include "cluster_merge.cuh"
-#include "head.cuh"
-#include "mask.cuh"
-#include "ring.cuh"
-#include "warpgroup.cuh"
+#include "query_tiles.cuh"
+#include "tile_pipeline.cuh"
 #include "warpgroup_store.cuh"
 
-constexpr int WARPGROUP = 128;
 constexpr int CONSUMERS = BLOCK_M / WARPGROUP_M;
-constexpr int WARP_M = 16;
 constexpr int KEPT_WARPS = BLOCK_M / WARP_M / SPLIT;  // whose rows a CTA stores
 constexpr int Q_BYTES = WARPGROUP_M * HEAD_DIM * 2;   // of one consumer
 constexpr int WARP_O_BYTES = WARP_M * HEAD_DIM * 2;
 constexpr int TILE_BYTES = BLOCK_N * HEAD_DIM * 2;
-constexpr int STAGE_BYTES = 2 * TILE_BYTES;  // K, then V
-constexpr int RING_OFFSET = CONSUMERS * Q_BYTES;
-constexpr int PARTIAL_OFFSET = RING_OFFSET + NUM_STAGES * STAGE_BYTES;
+constexpr int O_OFFSET = PERSISTENT ? CONSUMERS * Q_BYTES : 0;  // otherwise O takes the place of Q in the end
+constexpr int RING_OFFSET = O_OFFSET + CONSUMERS * Q_BYTES;
+constexpr int PARTIAL_OFFSET = RING_OFFSET + NUM_STAGES * 2 * TILE_BYTES;
 constexpr int PARTIAL_BYTES = (SPLIT - 1) * KEPT_WARPS * static_cast<int>(sizeof(Partial));
 constexpr int BARRIERS_OFFSET = PARTIAL_OFFSET + PARTIAL_BYTES;
-
-// What a block has at launch is what its warpgroups keep and take later, all together. With one consumer two blocks
-// share an SM, unless a product with an accumulator of O for D = 256 would not fit into what a thread has at launch,
-// which ptxas refuses.
-constexpr int REGISTERS = CONSUMERS == 2 || HEAD_DIM == 256 ? 168 : 128;
-constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 24;
-constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : REGISTERS == 128 ? 232 : 240;
-
-// Above D = 128 a consumer's products take so long that the other's softmax falls on them without being told to.
-constexpr bool IN_TURN = CONSUMERS > 1 && HEAD_DIM <= 128;
-constexpr int FIRST_TURN = 1;  // named barrier of consumer 0; barrier 0 is that of __syncthreads
+using Budget = Registers<CONSUMERS>;
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "HEAD_DIM is 64, 128 or 256");
 static_assert(BLOCK_M == 64 || BLOCK_M == 128 || BLOCK_M == 192, "BLOCK_M is 64, 128 or 192");
 static_assert(BLOCK_N == 64 || BLOCK_N == 80 || BLOCK_N == 128 || BLOCK_N == 176, "BLOCK_N is 64, 80, 128 or 176");
 static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
 static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4, "SPLIT is 1, 2 or 4");
-static_assert(HEAD_DIM / 2 + BLOCK_N / 2 + BLOCK_N / 4 <= CONSUMER_REGISTERS - 32,
+static_assert(!PERSISTENT || SPLIT == 1, "persistent CTAs split no keys");
+static_assert(HEAD_DIM / 2 + BLOCK_N / 2 + BLOCK_N / 4 <= Budget::CONSUMER - 32,
               "accumulators of O and S and the weights leave a consumer registers for the rest");
-static_assert(PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <= (1 + CONSUMERS) * REGISTERS,
-              "setmaxnreg.inc waits for ever for registers that the block does not have");
 
-// Behind the tiles in shared memory. Of each pair, [0] is K's and [1] V's.
+using Ring = TileRing<CONSUMERS, NUM_STAGES, TILE_BYTES>;
+using Position = Ring::Position;
+
+// Behind the tiles in shared memory.
 struct Barriers {
-    unsigned long long q_full;
     unsigned long long partials_full;
-    unsigned long long full[NUM_STAGES][2];
-    unsigned long long empty[NUM_STAGES][2];
+    Ring::Barriers tiles;
 };
-enum Operand { K, V };
 
-using Position = RingPosition<NUM_STAGES>;
+#if PERSISTENT
+using QueryTiles = DealtTiles;
+#else
+using QueryTiles = GridTile<SPLIT>;
+#endif
 
-// What a CTA works on: its rows, counted in one head, and its tiles of keys.
+// What a CTA works on at a time: its rows, counted in one head, and its tiles of keys.
 struct Work {
     unsigned rank;  // in the cluster
     int q_head;     // of all batches
@@ -80,44 +72,41 @@ struct Work {
     int tiles;
 };
 
-__device__ __forceinline__ Work work_of_block(int seq_q, int seq_kv, int group) {
+__device__ __forceinline__ Work work_on(const QueryTile& tile, int seq_q, int seq_kv, int group) {
     const unsigned rank = SPLIT > 1 ? ptx::cluster_ctarank() : 0;
-    const int q_head = blockIdx.z * gridDim.y + blockIdx.y;
-    const int q_tiles = gridDim.x / SPLIT;
-    const int q_tile = blockIdx.x / SPLIT;
-    const int first_row = (CAUSAL ? q_tiles - 1 - q_tile : q_tile) * BLOCK_M;  // the tiles with most keys go first
+    const int first_row = tile.number * BLOCK_M;
     const int all_tiles = tiles_visible(min(first_row + BLOCK_M, seq_q) - 1, seq_kv, BLOCK_N);
     const int share = ceil_div(all_tiles, SPLIT);  // the last CTAs have less, or none
-    const int first_tile = min(static_cast<int>(rank) * share, all_tiles);
-    return Work{rank, q_head, q_head / group, first_row, first_tile, min(share, all_tiles - first_tile)};
-}
-
-__device__ __forceinline__ unsigned tile_offset(const Position& at, Operand operand) {
-    return RING_OFFSET + at.stage * STAGE_BYTES + operand * TILE_BYTES;
+    const int first_tile = SPLIT > 1 ? min(static_cast<int>(rank) * share, all_tiles) : 0;
+    return Work{rank, tile.q_head, tile.q_head / group, first_row, first_tile, min(share, all_tiles - first_tile)};
 }
 
 // Has TMA load this CTA's next tile of K or V. Coordinates are column, row, panel, head.
 __device__ __forceinline__ void load(const TensorMap& map, Operand operand, const Work& work, int tile,
-                                     const Position& at, unsigned smem, Barriers& barriers) {
-    const unsigned full = ptx::smem_address(&barriers.full[at.stage][operand]);
-    ptx::mbarrier_arrive_expect_tx(full, TILE_BYTES);
-    ptx::cp_async_bulk_tensor_4d_load(smem + tile_offset(at, operand), map, 0, (work.first_tile + tile) * BLOCK_N, 0,
+                                     const Position& at, const Ring& ring) {
+    const unsigned full = ring.expect(at, operand);
+    ptx::cp_async_bulk_tensor_4d_load(ring.tile(at, operand), map, 0, (work.first_tile + tile) * BLOCK_N, 0,
                                       work.kv_head, full);
+}
+
+__device__ __forceinline__ void load_q(const TensorMap& q, const Work& work, unsigned q_smem,
+                                       const unsigned long long& q_full) {
+    const unsigned full = ptx::smem_address(&q_full);
+    ptx::mbarrier_arrive_expect_tx(full, CONSUMERS * Q_BYTES);
+#pragma unroll
+    for (int i = 0; i < CONSUMERS; ++i) {
+        ptx::cp_async_bulk_tensor_4d_load(q_smem + i * Q_BYTES, q, 0, work.first_row + i * WARPGROUP_M, 0, work.q_head,
+                                          full);
+    }
 }
 
 // One thread makes the mbarriers, and has TMA load Q and as many tiles as there are stages.
 __device__ __forceinline__ void start(const TensorMap& q, const TensorMap& k, const TensorMap& v, const Work& work,
-                                      unsigned smem, Barriers& barriers) {
+                                      unsigned q_smem, const Ring& ring, Barriers& barriers) {
     ptx::prefetch_tensormap(q);
     ptx::prefetch_tensormap(k);
     ptx::prefetch_tensormap(v);
-    const unsigned q_full = ptx::smem_address(&barriers.q_full);
-    ptx::mbarrier_init(q_full, 1);
-#pragma unroll
-    for (int i = 0; i < 2 * NUM_STAGES; ++i) {
-        ptx::mbarrier_init(ptx::smem_address(&barriers.full[i / 2][i % 2]), 1);
-        ptx::mbarrier_init(ptx::smem_address(&barriers.empty[i / 2][i % 2]), CONSUMERS);
-    }
+    barriers.tiles.init();
     if (SPLIT > 1) {
         ptx::mbarrier_init(ptx::smem_address(&barriers.partials_full), 1);
     }
@@ -126,101 +115,103 @@ __device__ __forceinline__ void start(const TensorMap& q, const TensorMap& k, co
         ptx::mbarrier_arrive_expect_tx(ptx::smem_address(&barriers.partials_full), PARTIAL_BYTES);
     }
     if (work.tiles > 0) {  // otherwise nobody would wait for Q
-        ptx::mbarrier_arrive_expect_tx(q_full, CONSUMERS * Q_BYTES);
-#pragma unroll
-        for (int i = 0; i < CONSUMERS; ++i) {
-            ptx::cp_async_bulk_tensor_4d_load(smem + i * Q_BYTES, q, 0, work.first_row + i * WARPGROUP_M, 0,
-                                              work.q_head, q_full);
-        }
+        load_q(q, work, q_smem, barriers.tiles.q_full);
     }
     Position at;
 #pragma unroll 1
     for (int tile = 0; tile < min(NUM_STAGES, work.tiles); ++tile) {
-        load(k, K, work, tile, at, smem, barriers);
-        load(v, V, work, tile, at, smem, barriers);
+        load(k, K, work, tile, at, ring);
+        load(v, V, work, tile, at, ring);
         at.advance();
     }
 }
 
-// The same thread has TMA load the other tiles as their places become free.
-__device__ __forceinline__ void produce(const TensorMap& k, const TensorMap& v, const Work& work, unsigned smem,
-                                        Barriers& barriers) {
-    Position at;
+// The same thread has TMA load all other tiles as their places become free, those of the CTA's next rows too. The place
+// of Q is free when all consumers have read the last K that it was multiplied with.
+__device__ __forceinline__ void produce(const TensorMap& q, const TensorMap& k, const TensorMap& v, QueryTiles& queries,
+                                        Work work, unsigned q_smem, const Ring& ring, int seq_q, int seq_kv,
+                                        int group) {
+    int tile = NUM_STAGES;
+    Position at{0, 1};  // the second pass
+    if (PERSISTENT && work.tiles < NUM_STAGES) {
+        at = Position{work.tiles, 0};  // still the first
+    }
+    for (;;) {
 #pragma unroll 1
-    for (int tile = NUM_STAGES; tile < work.tiles; ++tile) {
-        mbarrier_wait(barriers.empty[at.stage][K], at.parity);
-        load(k, K, work, tile, at, smem, barriers);
-        mbarrier_wait(barriers.empty[at.stage][V], at.parity);
-        load(v, V, work, tile, at, smem, barriers);
+        for (; tile < work.tiles; ++tile) {
+            ring.wait_empty(at, K);
+            load(k, K, work, tile, at, ring);
+            ring.wait_empty(at, V);
+            load(v, V, work, tile, at, ring);
+            at.advance();
+        }
+        if (!queries.next()) {
+            return;
+        }
+        work = work_on(queries.tile(), seq_q, seq_kv, group);
+        ring.wait_empty(at, K);
+        load(k, K, work, 0, at, ring);
+        ring.wait_read(at.before(), K);
+        load_q(q, work, q_smem, ring.barriers.q_full);
+        ring.wait_empty(at, V);
+        load(v, V, work, 0, at, ring);
         at.advance();
+        tile = 1;
     }
 }
 
-// One warpgroup's 64 rows, from row first_row on: the output, not yet divided by the sums, and the softmax.
+// One warpgroup's 64 rows, from row first_row on: the output, not yet divided by the sums, and the softmax. at: of the
+// first tile of keys; afterwards of the one behind the last.
 __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow (&softmax)[2],
-                                       const ScoreScale& score_scale, const Work& work, unsigned smem,
-                                       Barriers& barriers, int consumer, int first_row, int seq_kv) {
-    const int thread = threadIdx.x % WARPGROUP;
+                                       const ScoreScale& score_scale, const Work& work, unsigned q_smem,
+                                       unsigned q_parity, const Ring& ring, Position& at, int consumer, int first_row,
+                                       int seq_kv) {
     const int unmasked = tiles_unmasked(first_row, seq_kv, BLOCK_N) - work.first_tile;
-    const int row = first_row + thread / 32 * WARP_M + thread % 32 / 4;
-    const int column = work.first_tile * BLOCK_N + 2 * (thread % 4);
-    int keys_left[2] = {visible_keys(row, seq_kv) - column, visible_keys(row + 8, seq_kv) - column};
-    const unsigned long long q = tile_descriptor<WARPGROUP_M>(smem + consumer * Q_BYTES);
+    KeysLeft<BLOCK_N> keys_left(first_row, work.first_tile, seq_kv);
+    const unsigned long long q = tile_descriptor<WARPGROUP_M>(q_smem + consumer * Q_BYTES);
     const auto descriptor = [&](const Position& at, Operand operand) {
-        return tile_descriptor<BLOCK_N>(smem + tile_offset(at, operand));
-    };
-    // Once a product has been waited for, its warpgroup has read the tile: one thread says so for all.
-    const auto release = [&](const Position& at, Operand operand) {
-        if (thread == 0) {
-            ptx::mbarrier_arrive(ptx::smem_address(&barriers.empty[at.stage][operand]));
-        }
+        return tile_descriptor<BLOCK_N>(ring.tile(at, operand));
     };
 
     float s_frag[BLOCK_N / 2];
     unsigned p_frag[BLOCK_N / 4];
-    Position at;
 
-    mbarrier_wait(barriers.q_full, 0);
-    mbarrier_wait(barriers.full[at.stage][K], at.parity);
+    mbarrier_wait(ring.barriers.q_full, q_parity);
+    ring.wait_full(at, K);
     ptx::wgmma_fence();
     issue_scores(s_frag, q, descriptor(at, K));
     ptx::wgmma_wait_group<0>();
     hold(s_frag);
-    release(at, K);
-    weigh(s_frag, softmax, score_scale, 0 >= unmasked, keys_left);
+    ring.release(at, K);
+    weigh(s_frag, softmax, score_scale, 0 >= unmasked, keys_left.of_row);
     pack_weights(p_frag, s_frag);
-    mbarrier_wait(barriers.full[at.stage][V], at.parity);
+    ring.wait_full(at, V);
 
 #pragma unroll 1
     for (int tile = 1; tile < work.tiles; ++tile) {
         const Position before = at;
         at.advance();
-        keys_left[0] -= BLOCK_N;
-        keys_left[1] -= BLOCK_N;
-        mbarrier_wait(barriers.full[at.stage][K], at.parity);
-        if (IN_TURN && (tile > 1 || consumer > 0)) {
-            ptx::bar_sync(FIRST_TURN + consumer, 2 * WARPGROUP);
-        }
+        keys_left.advance();
+        ring.wait_full(at, K);
+        wait_for_turn<CONSUMERS>(consumer, tile);
         ptx::wgmma_fence();
         issue_scores(s_frag, q, descriptor(at, K));
         issue_output(o_frag, p_frag, descriptor(before, V));
-        if (IN_TURN && (tile + 1 < work.tiles || consumer + 1 < CONSUMERS)) {
-            ptx::bar_arrive(FIRST_TURN + (consumer + 1) % CONSUMERS, 2 * WARPGROUP);
-        }
+        pass_turn<CONSUMERS>(consumer, tile, work.tiles);
 
         ptx::wgmma_wait_group<1>();
         hold(s_frag);
-        release(at, K);
-        const float2 rescale = weigh(s_frag, softmax, score_scale, tile >= unmasked, keys_left);
+        ring.release(at, K);
+        const float2 rescale = weigh(s_frag, softmax, score_scale, tile >= unmasked, keys_left.of_row);
         hold(s_frag);
         // V is not needed yet. But without a branch here ptxas moves the next wait up to the last one, and the weights
         // are computed after the product instead of beside it.
-        mbarrier_wait(barriers.full[at.stage][V], at.parity);
+        ring.wait_full(at, V);
 
         ptx::wgmma_wait_group<0>();
         hold(o_frag);
         hold(p_frag);
-        release(before, V);
+        ring.release(before, V);
         pack_weights(p_frag, s_frag);
         rescale_output(o_frag, rescale);
     }
@@ -228,6 +219,10 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow
     issue_output(o_frag, p_frag, descriptor(at, V));
     ptx::wgmma_wait_group<0>();
     hold(o_frag);
+    if (PERSISTENT) {  // otherwise nobody waits for that
+        ring.release(at, V);
+    }
+    at.advance();
 }
 
 // Gathers the partial results of a warp's rows in the CTA of the cluster that keeps them; false in the others, whose
@@ -250,19 +245,24 @@ __device__ __forceinline__ bool gather(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow
 }
 
 // Maps of q, o [heads, panels, seq_q, 64] with boxes [1, panels, 64, 64] and [1, panels, 16, 64], and of k, v
-// [K/V heads, panels, seq_kv, 64] with boxes [1, panels, BLOCK_N, 64]; panels of 64 columns, heads of all batches.
-// grid = (SPLIT times tiles of query rows, query heads, batch); lse as in head.cuh.
-__global__ void __maxnreg__(REGISTERS)
+// [K/V heads, panels, seq_kv, 64] with boxes [1, panels, BLOCK_N, 64]; panels of 64 columns, heads of all batches: of
+// queries there are q_heads. lse as in head.cuh; grid, heads_at_once and rounds_at_once as in query_tiles.cuh.
+__global__ void __maxnreg__(Budget::AT_LAUNCH)
     hopper_attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                      const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o, int seq_q, int seq_kv,
-                     int group, float scale, float* __restrict__ lse) {
-    extern __shared__ __align__(SWIZZLE_BYTES) unsigned char smem_bytes[];  // Q, [NUM_STAGES][K, V], partials, barriers
+                     int group, float scale, float* __restrict__ lse, unsigned q_heads, unsigned heads_at_once,
+                     unsigned rounds_at_once) {
+    // Q, O if persistent, [NUM_STAGES][K, V], partials, barriers
+    extern __shared__ __align__(SWIZZLE_BYTES) unsigned char smem_bytes[];
     Barriers& barriers = *reinterpret_cast<Barriers*>(smem_bytes + BARRIERS_OFFSET);
     const unsigned smem = ptx::smem_address(smem_bytes);
-    const Work work = work_of_block(seq_q, seq_kv, group);
+    const Ring ring{smem + RING_OFFSET, barriers.tiles};
+    const unsigned tiles_per_head = ceil_div(seq_q, BLOCK_M);
+    QueryTiles queries(TileOrder{tiles_per_head, q_heads, heads_at_once, rounds_at_once});
+    Work work = work_on(queries.tile(), seq_q, seq_kv, group);
 
     if (threadIdx.x == 0) {
-        start(q, k, v, work, smem, barriers);
+        start(q, k, v, work, smem, ring, barriers);
     }
     if (SPLIT > 1) {
         // From here on each CTA runs, and its mbarriers count, for the others too.
@@ -273,27 +273,41 @@ __global__ void __maxnreg__(REGISTERS)
     }
 
     if (threadIdx.x < WARPGROUP) {
-        ptx::setmaxnreg_dec<PRODUCER_REGISTERS>();
+        ptx::setmaxnreg_dec<Budget::PRODUCER>();
         if (threadIdx.x == 0) {
-            produce(k, v, work, smem, barriers);
+            produce(q, k, v, queries, work, smem, ring, seq_q, seq_kv, group);
         }
         return;
     }
-    ptx::setmaxnreg_inc<CONSUMER_REGISTERS>();
+    ptx::setmaxnreg_inc<Budget::CONSUMER>();
     const int consumer = threadIdx.x / WARPGROUP - 1;
     const int warp = threadIdx.x / 32 - WARPGROUP / 32;  // of the consumers'
     const int lane = threadIdx.x % 32;
     const ScoreScale score_scale(scale);
-    float o_frag[HEAD_DIM / 2] = {};
-    SoftmaxRow softmax[2];
-    if (SPLIT == 1 || work.tiles > 0) {
-        attend(o_frag, softmax, score_scale, work, smem, barriers, consumer, work.first_row + consumer * WARPGROUP_M,
-               seq_kv);
-    }
     Partial* partials = reinterpret_cast<Partial*>(smem_bytes + PARTIAL_OFFSET);
-    if (SPLIT > 1 && !gather(o_frag, softmax, partials, barriers, work.rank, warp, lane, score_scale.log2)) {
-        return;
+    Position at;
+    unsigned q_parity = 0;
+    for (;;) {
+        float o_frag[HEAD_DIM / 2] = {};
+        SoftmaxRow softmax[2];
+        if (SPLIT == 1 || work.tiles > 0) {
+            attend(o_frag, softmax, score_scale, work, smem, q_parity, ring, at, consumer,
+                   work.first_row + consumer * WARPGROUP_M, seq_kv);
+        }
+        if (SPLIT > 1 && !gather(o_frag, softmax, partials, barriers, work.rank, warp, lane, score_scale.log2)) {
+            return;
+        }
+        if (PERSISTENT) {  // the rows of the tile before were stored from the same place
+            wait_stored_rows_read(lane);
+            __syncwarp();
+        }
+        store_warp_rows(o, o_frag, softmax, lse, score_scale.log2, 1.0f, smem + O_OFFSET + warp * WARP_O_BYTES,
+                        work.q_head, work.first_row + warp * WARP_M, seq_q, lane);
+        if (!queries.next()) {
+            break;
+        }
+        work = work_on(queries.tile(), seq_q, seq_kv, group);
+        q_parity ^= 1;
     }
-    store_warp_rows(o, o_frag, softmax, lse, score_scale.log2, 1.0f, smem + warp * WARP_O_BYTES, work.q_head,
-                    work.first_row + warp * WARP_M, seq_q, lane);
+    wait_stored_rows_read(lane);  // the block's shared memory lasts until then
 }

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 
-from sdpalab.kernels.kernel import Config, CudaKernel, StaticLimits
+from sdpalab.kernels.kernel import Config, CudaKernel, Knob
 from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted
-from sdpalab.kernels.plan import Launch, TiledMap
+from sdpalab.kernels.plan import Launch
+from sdpalab.kernels.warpgroups import (
+    LIMITS,
+    MAX_SHARED_BYTES,
+    SMS,
+    WARP_M,
+    WARPGROUP_M,
+    barrier_bytes,
+    block_threads,
+    blocks_per_sm,
+    reject_crowded,
+    tiled_map,
+)
 from sdpalab.problem import DTYPES, Problem
 
 __all__ = ["HOPPER", "chosen", "modelled_clocks", "smem_bytes"]
 
 HEAD_DIMS = (64, 128, 256)
-WARPGROUP_M = 64
-WARP_M = 16
-PANEL_COLUMNS = 64
 VALUES = {"BLOCK_M": (64, 128, 192), "BLOCK_N": (64, 80, 128, 176), "NUM_STAGES": (2, 3, 4), "SPLIT": (1, 2, 4)}
-MAX_SHARED_BYTES = 227 * 1024
-CONSUMER_REGISTERS = {64: 232, 128: 240, 192: 160}
-"""Of a thread, by BLOCK_M; 32 of them are for what is neither an accumulator nor a weight."""
+SCHEDULES = ("tiles", "persistent")
+MAX_CTAS = 2**16
+MAX_TILES = 2**30
+"""Of queries that persistent blocks can number with 32 bits, a round more than there are included."""
 
-SMS = 132
-"""Of an H100 SXM or an H200."""
 FLOPS_PER_CLOCK = 4096
 """Of one SM's tensor cores, float16: 989 TFLOPS on 132 SMs at 1.83 GHz."""
 EXPONENTIALS_PER_CLOCK = 16
@@ -30,41 +40,66 @@ CLUSTER_BYTES_PER_CLOCK = 14
 """What an SM sends to another at most; an estimate, not yet run on hardware."""
 BLOCK_CLOCKS = 1500
 """Of a block beside its tiles: launch, the first tile's way from memory, the store; an estimate as well."""
+L2_BYTES = 50 * 2**20
+"""Of an H100 or an H200, half of it for K and V that persistent blocks read."""
+SHARERS = 4
+"""Blocks that read the same K and V at a time, where those of all heads do not fit: then K and V cross from DRAM at 1.9
+TB/s at most, 64 KiB for each 2048 clocks of products of 128 rows."""
 
 
-def modelled_clocks(problem: Problem, block_m: int, split: int) -> float:
+def modelled_clocks(problem: Problem, block_m: int, split: int, *, persistent: bool = False) -> float:
     """Clocks that an H200 would take: waves of blocks times what a block costs. To compare choices, not to predict.
 
     A lone consumer waits for its exponentials and its products in turn; several of them hide the one behind the other.
-    Blocks of a cluster then exchange partial results.
+    Blocks of a cluster then exchange partial results. Persistent blocks begin and end once.
     """
-    blocks = -(-problem.seq_q // block_m) * problem.heads * problem.batch * split
     scores = block_m * -(-problem.seq_kv // split)
     products = 4 * scores * problem.head_dim / FLOPS_PER_CLOCK
     exponentials = scores / EXPONENTIALS_PER_CLOCK
     work = products + exponentials if block_m == WARPGROUP_M else max(products, exponentials)
     sent = block_m * (split - 1) / split * problem.head_dim * 4
-    return -(-blocks // SMS) * (BLOCK_CLOCKS + work + sent / CLUSTER_BYTES_PER_CLOCK)
+    waves = -(-_tiles(problem, block_m) * split // SMS)
+    return (1 if persistent else waves) * BLOCK_CLOCKS + waves * (work + sent / CLUSTER_BYTES_PER_CLOCK)
 
 
+def _tiles(problem: Problem, block_m: int) -> int:
+    """Tiles of queries of all heads."""
+    return -(-problem.seq_q // block_m) * problem.heads * problem.batch
+
+
+@lru_cache(maxsize=256)
 def chosen(problem: Problem, config: Config) -> Config:
-    """``config`` with a value for each knob that is 0.
+    """``config`` with a value for each knob that is 0 or ``auto``; NUM_CTAS, which is the plan's alone, stays.
 
-    BLOCK_M and SPLIT are those of the least :func:`modelled_clocks`. BLOCK_N is what the registers allow, as each tile
-    has a cost of its own, but no more than a block has keys; NUM_STAGES what shared memory allows, but no more than a
-    block has tiles.
+    BLOCK_M, SPLIT and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only where an H200
+    does not hold one for each tile of queries at once. BLOCK_N is what the registers allow, as each tile has a cost of
+    its own, but no more than a block has keys; NUM_STAGES what shared memory allows, but no more than a block has
+    tiles.
     """
     rows, splits = ((config.int(name),) if config.int(name) else VALUES[name] for name in ("BLOCK_M", "SPLIT"))
-    widest = 80 if problem.head_dim == 256 else 128
-    fitting = [
-        (modelled_clocks(problem, block_m, split), block_m, split)
-        for block_m, split in product(rows, splits)
-        if _too_many_registers(problem, block_m, config.int("BLOCK_N") or widest) is None
+    automatic = config["SCHEDULE"] == "auto"
+    ways = [
+        _sized(problem, config.but(BLOCK_M=block_m, SPLIT=split, SCHEDULE=schedule))
+        for block_m, split, schedule in product(rows, splits, SCHEDULES if automatic else (config["SCHEDULE"],))
     ]
-    _, block_m, split = min(fitting, default=(0, rows[0], splits[0]))
-    keys = -(-problem.seq_kv // split)
-    block_n = config.int("BLOCK_N") or (64 if keys <= 64 else widest)
-    made = config.but(BLOCK_M=block_m, BLOCK_N=block_n, SPLIT=split)
+    suitable = [
+        way
+        for way in ways
+        if _unsuitable(problem, way) is None
+        and not (automatic and _is_persistent(way) and _tiles(problem, way.int("BLOCK_M")) <= _held(problem, way))
+    ]
+    return min(suitable or ways[:1], key=lambda way: _clocks(problem, way))
+
+
+def _clocks(problem: Problem, made: Config) -> float:
+    return modelled_clocks(problem, made.int("BLOCK_M"), made.int("SPLIT"), persistent=_is_persistent(made))
+
+
+def _sized(problem: Problem, config: Config) -> Config:
+    """``config`` with a value for BLOCK_N and NUM_STAGES; the other knobs have one."""
+    keys = -(-problem.seq_kv // config.int("SPLIT"))
+    block_n = config.int("BLOCK_N") or (64 if keys <= 64 else 80 if problem.head_dim == 256 else 128)
+    made = config.but(BLOCK_N=block_n)
     most = min(4, max(2, -(-keys // block_n)))
     stages = config.int("NUM_STAGES") or next(
         (many for many in range(most, 2, -1) if smem_bytes(problem, made.but(NUM_STAGES=many)) <= MAX_SHARED_BYTES), 2
@@ -72,27 +107,37 @@ def chosen(problem: Problem, config: Config) -> Config:
     return made.but(NUM_STAGES=stages)
 
 
+def _is_persistent(config: Config) -> bool:
+    return config["SCHEDULE"] == "persistent"
+
+
+def _held(problem: Problem, made: Config) -> int:
+    """Blocks that an H200 holds at once."""
+    return SMS * blocks_per_sm(problem.head_dim, made.int("BLOCK_M"), smem_bytes(problem, made))
+
+
 def smem_bytes(problem: Problem, config: Config) -> int:
-    """Dynamic shared memory of a block in bytes: Q, the ring of K and V, partial results, and 8 bytes a barrier.
+    """Dynamic shared memory of a block in bytes: Q, O if persistent, K and V, partial results, and 8 a barrier.
 
     ``config`` has a value for each knob. A warp's partial results are 16 bytes a lane for each eight columns of O, and
     for the softmax.
     """
     block_m, stages, split = (config.int(name) for name in ("BLOCK_M", "NUM_STAGES", "SPLIT"))
-    rows = block_m + stages * 2 * config.int("BLOCK_N")
+    rows = (2 if _is_persistent(config) else 1) * block_m + stages * 2 * config.int("BLOCK_N")
     partials = (split - 1) * (block_m // WARP_M // split)
-    return rows * problem.head_dim * 2 + partials * 32 * 16 * (problem.head_dim // 8 + 1) + 8 * (2 + 4 * stages)
+    return rows * problem.head_dim * 2 + partials * 32 * 16 * (problem.head_dim // 8 + 1) + barrier_bytes(stages) + 8
 
 
-def _too_many_registers(problem: Problem, block_m: int, block_n: int) -> str | None:
-    """Why a consumer cannot hold its accumulators of O and S and its weights, or None if it can."""
-    need, have = problem.head_dim // 2 + block_n // 2 + block_n // 4, CONSUMER_REGISTERS[block_m] - 32
-    if need <= have:
-        return None
-    return (
-        f"head_dim {problem.head_dim} and BLOCK_N={block_n} take {need} registers for accumulators and weights, and "
-        f"with BLOCK_M={block_m} a thread has {have} for them"
-    )
+def _unsuitable(problem: Problem, made: Config) -> str | None:
+    """Why blocks of these knobs, which all have a value, cannot compute ``problem``, or None if they can."""
+    block_m, block_n, split = (made.int(name) for name in ("BLOCK_M", "BLOCK_N", "SPLIT"))
+    if _is_persistent(made) and split > 1:
+        return f"SCHEDULE=persistent has blocks that split no keys: SPLIT must be 0 or 1, not {split}"
+    if _is_persistent(made) and _tiles(problem, block_m) > MAX_TILES:
+        return f"SCHEDULE=persistent numbers tiles of queries with 32 bits, and {problem.label} has more"
+    accumulators = problem.head_dim // 2 + block_n // 2  # of O and of S
+    crowded = reject_crowded(accumulators + block_n // 4, problem.head_dim, block_m, block_n)
+    return crowded or reject_oversized(smem_bytes(problem, made), MAX_SHARED_BYTES, made)
 
 
 def _supports(problem: Problem) -> str | None:
@@ -100,24 +145,32 @@ def _supports(problem: Problem) -> str | None:
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
-    unlisted = reject_unlisted(config, {name: (0, *values) for name, values in VALUES.items()})
+    listed = {name: (0, *values) for name, values in VALUES.items()} | {"SCHEDULE": ("auto", *SCHEDULES)}
+    unlisted = reject_unlisted(config, listed)
     if unlisted is not None:
         return unlisted
+    ctas, schedule = config.int("NUM_CTAS"), config["SCHEDULE"]
+    if not 0 <= ctas <= MAX_CTAS:
+        return f"NUM_CTAS must be 0 to {MAX_CTAS}, not {ctas}"
+    if ctas and schedule != "persistent":
+        return f"NUM_CTAS is the number of persistent blocks: with SCHEDULE={schedule} it must be 0, not {ctas}"
+    return _unsuitable(problem, chosen(problem, config))
+
+
+def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
     made = chosen(problem, config)
-    crowded = _too_many_registers(problem, made.int("BLOCK_M"), made.int("BLOCK_N"))
-    return crowded or reject_oversized(smem_bytes(problem, made), MAX_SHARED_BYTES, made)
+    return {**{name: made[name] for name in VALUES}, "PERSISTENT": int(_is_persistent(made))}
 
 
-def _tiled_map(buffer: str, heads: int, rows: int, head_dim: int, box_rows: int) -> TiledMap:
-    """[heads, rows, head_dim] as [heads, panels, rows, 64]: boxes of all panels of some rows, one behind the other."""
-    panels = head_dim // PANEL_COLUMNS
-    return TiledMap(
-        buffer,
-        box=(1, panels, box_rows, PANEL_COLUMNS),
-        swizzle="128B",
-        shape=(heads, panels, rows, PANEL_COLUMNS),
-        strides=(rows * head_dim * 2, PANEL_COLUMNS * 2, head_dim * 2, 2),
-    )
+def _heads_at_once(problem: Problem, tiles: int, ctas: int) -> int:
+    """Query heads whose ``tiles`` each persistent blocks mix: all heads, in as equal numbers as can be.
+
+    So many that K and V of all fit half of L2, or else that SHARERS blocks read each; and enough for two rounds.
+    """
+    fitting = L2_BYTES // 2 // (2 * problem.seq_kv * problem.head_dim * 2) * problem.group
+    most = max(fitting, ctas // SHARERS, -(-2 * ctas // tiles))
+    heads = problem.batch * problem.heads
+    return -(-heads // -(-heads // most))
 
 
 def _plan(problem: Problem, config: Config) -> Launch:
@@ -127,21 +180,28 @@ def _plan(problem: Problem, config: Config) -> Launch:
     of_queries = (q_heads, problem.seq_q, problem.head_dim)
     of_keys = (kv_heads, problem.seq_kv, problem.head_dim, made.int("BLOCK_N"))
     maps = (
-        _tiled_map("q", *of_queries, WARPGROUP_M),
-        _tiled_map("k", *of_keys),
-        _tiled_map("v", *of_keys),
-        _tiled_map("o", *of_queries, WARP_M),
+        tiled_map("q", *of_queries, WARPGROUP_M),
+        tiled_map("k", *of_keys),
+        tiled_map("v", *of_keys),
+        tiled_map("o", *of_queries, WARP_M),
     )
+    tiles = -(-problem.seq_q // block_m)
+    grid, order = (split * tiles, problem.heads, problem.batch), (q_heads, 0, 0)
+    if _is_persistent(made):
+        ctas = min(made.int("NUM_CTAS") or _held(problem, made), tiles * q_heads)
+        at_once = _heads_at_once(problem, tiles, ctas)
+        grid, order = (ctas, 1, 1), (q_heads, at_once, -(-at_once * tiles // ctas))
     return Launch(
-        grid=(split * -(-problem.seq_q // block_m), problem.heads, problem.batch),
-        block=(128 * (1 + block_m // WARPGROUP_M), 1, 1),
-        args=(*maps, problem.seq_q, problem.seq_kv, problem.group, problem.scale, "lse"),
+        grid=grid,
+        block=(block_threads(block_m), 1, 1),
+        args=(*maps, problem.seq_q, problem.seq_kv, problem.group, problem.scale, "lse", *order),
         dynamic_smem=smem_bytes(problem, made),
         cluster=(split, 1, 1),
     )
 
 
-_AUTO = Config(BLOCK_M=0, BLOCK_N=0, NUM_STAGES=0, SPLIT=0)
+_AUTO = Config(BLOCK_M=0, BLOCK_N=0, NUM_STAGES=0, SPLIT=0, SCHEDULE="auto", NUM_CTAS=0)
+_TILES = _AUTO.but(BLOCK_N=64, NUM_STAGES=2, SCHEDULE="tiles")
 
 HOPPER = CudaKernel(
     name="hopper",
@@ -150,18 +210,17 @@ HOPPER = CudaKernel(
     plan=_plan,
     configs=(
         _AUTO,
-        Config(BLOCK_M=128, BLOCK_N=64, NUM_STAGES=2, SPLIT=1),
-        Config(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=2),
+        _TILES.but(BLOCK_M=128, SPLIT=1),
+        _TILES.but(BLOCK_M=64, SPLIT=2),
+        _TILES.but(BLOCK_M=128, SPLIT=1, SCHEDULE="persistent", NUM_CTAS=1),
     ),
     supports=_supports,
     reject=_reject,
-    limits=StaticLimits(
-        registers=168, shared_bytes=MAX_SHARED_BYTES, reason="at launch; consumers then take up to 240 registers"
-    ),
+    limits=LIMITS,
     min_arch=90,
     only_arch="sm_90a",
-    knobs=VALUES,
+    knobs={**VALUES, "SCHEDULE": SCHEDULES},
     lse=True,
-    macros=chosen,
+    macros=_macros,
     idea="FlashAttention-3: TMA feeds warpgroups that overlap softmax and products; clusters split keys of few rows",
 )

@@ -10,57 +10,36 @@
 // for each block of V, and sums of at most 128 terms in the tensor cores: Hopper's e4m3 units keep fewer bits of a sum
 // than float32 has (wgmma_fp8.cuh).
 //
-// Full and empty mbarriers for K and V of each stage take the place of the block's barrier, and TMA fills what is past
-// the end of a head with zeros, as in hopper.cu.
+// How a tile gets from TMA to the consumers is told in tile_pipeline.cuh.
 //
 // Static bars: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
 // Knobs: BLOCK_M (rows of Q; 64 a consumer; 0: by problem), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory).
 
 #include "head.cuh"
-#include "ring.cuh"
+#include "tile_pipeline.cuh"
 #include "warpgroup_fp8.cuh"
 #include "warpgroup_store.cuh"
 
-constexpr int SCALE_ROWS = 128;
-constexpr int WARPGROUP = 128;
 constexpr int CONSUMERS = BLOCK_M / WARPGROUP_M;
-constexpr int WARP_M = 16;
+constexpr int SCALE_ROWS = 128;
 constexpr int Q_BYTES = WARPGROUP_M * HEAD_DIM;  // of one consumer
 constexpr int O_BYTES = 2 * Q_BYTES;             // which take the place of its Q in the end
 constexpr int WARP_O_BYTES = WARP_M * HEAD_DIM * 2;
 constexpr int TILE_BYTES = BLOCK_N * HEAD_DIM;
-constexpr int STAGE_BYTES = 2 * TILE_BYTES;  // K, then V^T
 constexpr int RING_OFFSET = CONSUMERS * O_BYTES;
-constexpr int BARRIERS_OFFSET = RING_OFFSET + NUM_STAGES * STAGE_BYTES;
-
-// What a block has at launch is what its warpgroups keep and take later, all together. With one consumer two blocks
-// share an SM.
-constexpr int REGISTERS = CONSUMERS == 1 ? 128 : 168;
-constexpr int PRODUCER_REGISTERS = 24;
-constexpr int CONSUMER_REGISTERS = CONSUMERS == 1 ? 232 : 240;
-
-constexpr bool IN_TURN = CONSUMERS > 1;
-constexpr int FIRST_TURN = 1;  // named barrier of consumer 0; barrier 0 is that of __syncthreads
+constexpr int BARRIERS_OFFSET = RING_OFFSET + NUM_STAGES * 2 * TILE_BYTES;
+using Budget = Registers<CONSUMERS>;
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM is 64 or 128");
 static_assert(BLOCK_M == 64 || BLOCK_M == 128, "BLOCK_M is 64 or 128");
 static_assert(BLOCK_N == 64 || BLOCK_N == 128, "BLOCK_N is 64 or 128");
 static_assert(NUM_STAGES >= 2 && NUM_STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
 static_assert(SCALE_ROWS % BLOCK_M == 0 && SCALE_ROWS % BLOCK_N == 0, "a tile has one scale of Q, of K and of V");
-static_assert(HEAD_DIM + BLOCK_N / 2 + BLOCK_N / 8 <= CONSUMER_REGISTERS - 32,
+static_assert(HEAD_DIM + BLOCK_N / 2 + BLOCK_N / 8 <= Budget::CONSUMER - 32,
               "accumulators of O, of a product and of S and the weights leave a consumer registers for the rest");
-static_assert(PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <= (1 + CONSUMERS) * REGISTERS,
-              "setmaxnreg.inc waits for ever for registers that the block does not have");
 
-// Behind the tiles in shared memory. Of each pair, [0] is K's and [1] V's.
-struct Barriers {
-    unsigned long long q_full;
-    unsigned long long full[NUM_STAGES][2];
-    unsigned long long empty[NUM_STAGES][2];
-};
-enum Operand { K, V };
-
-using Position = RingPosition<NUM_STAGES>;
+using Ring = TileRing<CONSUMERS, NUM_STAGES, TILE_BYTES>;
+using Position = Ring::Position;
 
 // What a block works on: its rows, counted in one head, and its tiles of keys.
 struct Work {
@@ -79,10 +58,6 @@ __device__ __forceinline__ Work work_of_block(int seq_q, int seq_kv, int group) 
     return Work{q_head, kv_head, first_row, tiles, kv_head * ceil_div(seq_kv, SCALE_ROWS)};
 }
 
-__device__ __forceinline__ unsigned tile_offset(const Position& at, Operand operand) {
-    return RING_OFFSET + at.stage * STAGE_BYTES + operand * TILE_BYTES;
-}
-
 // Block of SCALE_ROWS keys that a tile lies in.
 __device__ __forceinline__ int scale_block(int tile) {
     return tile / (SCALE_ROWS / BLOCK_N);
@@ -90,26 +65,24 @@ __device__ __forceinline__ int scale_block(int tile) {
 
 // One thread has TMA load the block's tile of Q, then its tiles of K and V as their places become free.
 __device__ __forceinline__ void produce(const TensorMap& q, const TensorMap& k, const TensorMap& v, const Work& work,
-                                        unsigned smem, Barriers& barriers) {
-    const unsigned q_full = ptx::smem_address(&barriers.q_full);
+                                        unsigned q_smem, const Ring& ring) {
+    const unsigned q_full = ptx::smem_address(&ring.barriers.q_full);
     ptx::mbarrier_arrive_expect_tx(q_full, CONSUMERS * Q_BYTES);
 #pragma unroll
     for (int i = 0; i < CONSUMERS; ++i) {
-        ptx::cp_async_bulk_tensor_3d_load(smem + i * O_BYTES, q, 0, work.first_row + i * WARPGROUP_M, work.q_head,
+        ptx::cp_async_bulk_tensor_3d_load(q_smem + i * O_BYTES, q, 0, work.first_row + i * WARPGROUP_M, work.q_head,
                                           q_full);
     }
     Position at;
 #pragma unroll 1
     for (int tile = 0; tile < work.tiles; ++tile) {
-        const unsigned k_full = ptx::smem_address(&barriers.full[at.stage][K]);
-        mbarrier_wait(barriers.empty[at.stage][K], at.parity ^ 1);  // over at once in the first pass
-        ptx::mbarrier_arrive_expect_tx(k_full, TILE_BYTES);
-        ptx::cp_async_bulk_tensor_3d_load(smem + tile_offset(at, K), k, 0, tile * BLOCK_N, work.kv_head, k_full);
+        ring.wait_empty(at, K);
+        const unsigned k_full = ring.expect(at, K);
+        ptx::cp_async_bulk_tensor_3d_load(ring.tile(at, K), k, 0, tile * BLOCK_N, work.kv_head, k_full);
 
-        const unsigned v_full = ptx::smem_address(&barriers.full[at.stage][V]);
-        mbarrier_wait(barriers.empty[at.stage][V], at.parity ^ 1);
-        ptx::mbarrier_arrive_expect_tx(v_full, TILE_BYTES);
-        ptx::cp_async_bulk_tensor_3d_load(smem + tile_offset(at, V), v, tile * BLOCK_N % SCALE_ROWS, 0,
+        ring.wait_empty(at, V);
+        const unsigned v_full = ring.expect(at, V);
+        ptx::cp_async_bulk_tensor_3d_load(ring.tile(at, V), v, tile * BLOCK_N % SCALE_ROWS, 0,
                                           work.v_block + scale_block(tile), v_full);
         at.advance();
     }
@@ -119,22 +92,13 @@ __device__ __forceinline__ void produce(const TensorMap& q, const TensorMap& k, 
 // scales: of K and V, for each block of the head.
 __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow (&softmax)[2],
                                        const ScoreScale& score_scale, float q_scale, const float2* __restrict__ scales,
-                                       const Work& work, unsigned smem, Barriers& barriers, int consumer,
+                                       const Work& work, unsigned q_smem, const Ring& ring, int consumer,
                                        int first_row, int seq_kv) {
-    const int thread = threadIdx.x % WARPGROUP;
     const int unmasked = tiles_unmasked(first_row, seq_kv, BLOCK_N);
-    const int row = first_row + thread / 32 * WARP_M + thread % 32 / 4;
-    const int column = 2 * (thread % 4);
-    int keys_left[2] = {visible_keys(row, seq_kv) - column, visible_keys(row + 8, seq_kv) - column};
-    const unsigned long long q = byte_tile_descriptor<HEAD_DIM>(smem + consumer * O_BYTES);
-    const auto k = [&](const Position& at) { return byte_tile_descriptor<HEAD_DIM>(smem + tile_offset(at, K)); };
-    const auto v = [&](const Position& at) { return byte_tile_descriptor<BLOCK_N>(smem + tile_offset(at, V)); };
-    // Once a product has been waited for, its warpgroup has read the tile: one thread says so for all.
-    const auto release = [&](const Position& at, Operand operand) {
-        if (thread == 0) {
-            ptx::mbarrier_arrive(ptx::smem_address(&barriers.empty[at.stage][operand]));
-        }
-    };
+    KeysLeft<BLOCK_N> keys_left(first_row, 0, seq_kv);
+    const unsigned long long q = byte_tile_descriptor<HEAD_DIM>(q_smem + consumer * O_BYTES);
+    const auto k = [&](const Position& at) { return byte_tile_descriptor<HEAD_DIM>(ring.tile(at, K)); };
+    const auto v = [&](const Position& at) { return byte_tile_descriptor<BLOCK_N>(ring.tile(at, V)); };
 
     float s_frag[BLOCK_N / 2];
     float product[HEAD_DIM / 2];
@@ -142,16 +106,16 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow
     Position at;
     float2 scale = scales[0];
 
-    mbarrier_wait(barriers.q_full, 0);
-    mbarrier_wait(barriers.full[at.stage][K], at.parity);
+    mbarrier_wait(ring.barriers.q_full, 0);
+    ring.wait_full(at, K);
     ptx::wgmma_fence();
     issue_raw_scores(s_frag, q, k(at));
     ptx::wgmma_wait_group<0>();
     hold(s_frag);
-    release(at, K);
-    weigh_raw(s_frag, softmax, score_scale, TileScale(q_scale, scale.x, score_scale.log2), 0 >= unmasked, keys_left);
+    ring.release(at, K);
+    weigh_raw(s_frag, softmax, score_scale, TileScale(q_scale, scale.x, score_scale.log2), 0 >= unmasked, keys_left.of_row);
     pack_raw_weights(p_frag, s_frag);
-    mbarrier_wait(barriers.full[at.stage][V], at.parity);
+    ring.wait_full(at, V);
 
 #pragma unroll 1
     for (int tile = 1; tile < work.tiles; ++tile) {
@@ -159,33 +123,28 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow
         const float v_scale = scale.y;
         scale = scales[scale_block(tile)];
         at.advance();
-        keys_left[0] -= BLOCK_N;
-        keys_left[1] -= BLOCK_N;
-        mbarrier_wait(barriers.full[at.stage][K], at.parity);
-        if (IN_TURN && (tile > 1 || consumer > 0)) {
-            ptx::bar_sync(FIRST_TURN + consumer, 2 * WARPGROUP);
-        }
+        keys_left.advance();
+        ring.wait_full(at, K);
+        wait_for_turn<CONSUMERS>(consumer, tile);
         ptx::wgmma_fence();
         issue_raw_scores(s_frag, q, k(at));
         issue_tile_product(product, p_frag, v(before));
-        if (IN_TURN && (tile + 1 < work.tiles || consumer + 1 < CONSUMERS)) {
-            ptx::bar_arrive(FIRST_TURN + (consumer + 1) % CONSUMERS, 2 * WARPGROUP);
-        }
+        pass_turn<CONSUMERS>(consumer, tile, work.tiles);
 
         ptx::wgmma_wait_group<1>();
         hold(s_frag);
-        release(at, K);
+        ring.release(at, K);
         const TileScale tile_scale(q_scale, scale.x, score_scale.log2);
-        const float2 rescale = weigh_raw(s_frag, softmax, score_scale, tile_scale, tile >= unmasked, keys_left);
+        const float2 rescale = weigh_raw(s_frag, softmax, score_scale, tile_scale, tile >= unmasked, keys_left.of_row);
         hold(s_frag);
         // V is not needed yet. But without a branch here ptxas moves the next wait up to the last one, and the weights
         // are computed after the product instead of beside it.
-        mbarrier_wait(barriers.full[at.stage][V], at.parity);
+        ring.wait_full(at, V);
 
         ptx::wgmma_wait_group<0>();
         hold(product);
         hold(p_frag);
-        release(before, V);
+        ring.release(before, V);
         pack_raw_weights(p_frag, s_frag);
         accumulate_tile(o_frag, product, v_scale, rescale);
     }
@@ -200,35 +159,31 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow
 // [1, BLOCK_N, HEAD_DIM], v [blocks of the K/V heads, HEAD_DIM, SCALE_ROWS] with boxes [1, HEAD_DIM, BLOCK_N]; and of o
 // [heads, panels, seq_q, 64] with boxes [1, panels, 16, 64], panels of 64 columns. Heads are those of all batches, and
 // scales those of quantise_blocks<SCALE_ROWS>. grid = (tiles of query rows, query heads, batch); lse as in head.cuh.
-__global__ void __maxnreg__(REGISTERS)
+__global__ void __maxnreg__(Budget::AT_LAUNCH)
     hopper_fp8_attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                          const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o,
                          const float* __restrict__ q_scales, const float2* __restrict__ kv_scales, int seq_q,
                          int seq_kv, int group, float scale, float* __restrict__ lse) {
     extern __shared__ __align__(1024) unsigned char smem_bytes[];  // Q or O, [NUM_STAGES][K, V^T], barriers
-    Barriers& barriers = *reinterpret_cast<Barriers*>(smem_bytes + BARRIERS_OFFSET);
+    Ring::Barriers& barriers = *reinterpret_cast<Ring::Barriers*>(smem_bytes + BARRIERS_OFFSET);
     const unsigned smem = ptx::smem_address(smem_bytes);
+    const Ring ring{smem + RING_OFFSET, barriers};
     const Work work = work_of_block(seq_q, seq_kv, group);
 
     if (threadIdx.x == 0) {
-        ptx::mbarrier_init(ptx::smem_address(&barriers.q_full), 1);
-#pragma unroll
-        for (int i = 0; i < 2 * NUM_STAGES; ++i) {
-            ptx::mbarrier_init(ptx::smem_address(&barriers.full[i / 2][i % 2]), 1);
-            ptx::mbarrier_init(ptx::smem_address(&barriers.empty[i / 2][i % 2]), CONSUMERS);
-        }
+        barriers.init();
         ptx::fence_mbarrier_init_release_cluster();
     }
     __syncthreads();
 
     if (threadIdx.x < WARPGROUP) {
-        ptx::setmaxnreg_dec<PRODUCER_REGISTERS>();
+        ptx::setmaxnreg_dec<Budget::PRODUCER>();
         if (threadIdx.x == 0) {
-            produce(q, k, v, work, smem, barriers);
+            produce(q, k, v, work, smem, ring);
         }
         return;
     }
-    ptx::setmaxnreg_inc<CONSUMER_REGISTERS>();
+    ptx::setmaxnreg_inc<Budget::CONSUMER>();
     const int consumer = threadIdx.x / WARPGROUP - 1;
     const int warp = threadIdx.x / 32 % (WARPGROUP / 32);
     const int lane = threadIdx.x % 32;
@@ -238,9 +193,10 @@ __global__ void __maxnreg__(REGISTERS)
                                    work.first_row / SCALE_ROWS];
     float o_frag[HEAD_DIM / 2] = {};
     SoftmaxRow softmax[2];
-    attend(o_frag, softmax, score_scale, q_scale, kv_scales + work.v_block, work, smem, barriers, consumer,
-           first_row, seq_kv);
+    attend(o_frag, softmax, score_scale, q_scale, kv_scales + work.v_block, work, smem, ring, consumer, first_row,
+           seq_kv);
     store_warp_rows(o, o_frag, softmax, lse, score_scale.log2, WEIGHT_UNIT,
                     smem + consumer * O_BYTES + warp * WARP_O_BYTES, work.q_head, first_row + warp * WARP_M, seq_q,
                     lane);
+    wait_stored_rows_read(lane);  // the block's shared memory lasts until then
 }

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sdpalab.kernels.kernel import Config, CudaKernel, Numerics, Quantisation, StaticLimits
+from sdpalab.kernels.kernel import Config, CudaKernel, Numerics, Quantisation
 from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted
 from sdpalab.kernels.plan import Launch, LaunchPlan, TiledMap
 from sdpalab.kernels.quantisation import quantisation_buffers, quantise_rows, quantised_supports, row_blocks
+from sdpalab.kernels.warpgroups import (
+    LIMITS,
+    MAX_SHARED_BYTES,
+    SMS,
+    WARP_M,
+    WARPGROUP_M,
+    barrier_bytes,
+    block_threads,
+    reject_crowded,
+    tiled_map,
+)
 from sdpalab.problem import DTYPES, Problem
 
 __all__ = ["HOPPER_FP8", "SCALE_ROWS", "block_rows", "smem_bytes"]
@@ -16,15 +27,7 @@ NAME = "hopper_fp8"
 SCALE_ROWS = 128
 """Rows of Q, K or V that share a scale."""
 HEAD_DIMS = (64, 128)
-WARPGROUP_M = 64
-WARP_M = 16
-PANEL_COLUMNS = 64
 KNOBS = {"BLOCK_M": (0, 64, 128), "BLOCK_N": (64, 128), "NUM_STAGES": (2, 3, 4)}
-MAX_SHARED_BYTES = 227 * 1024
-SMS = 132
-"""Of an H100 SXM or an H200."""
-CONSUMER_REGISTERS = {64: 232, 128: 240}
-"""Of a thread, by BLOCK_M; 32 of them are for what is neither an accumulator nor a weight."""
 
 
 def block_rows(problem: Problem, config: Config) -> int:
@@ -35,7 +38,7 @@ def block_rows(problem: Problem, config: Config) -> int:
     if config.int("BLOCK_M"):
         return config.int("BLOCK_M")
     blocks = -(-problem.seq_q // 128) * problem.heads * problem.batch
-    return 64 if blocks < SMS and _too_many_registers(problem, config.but(BLOCK_M=64)) is None else 128
+    return 64 if blocks < SMS and _reject_crowded(problem, config.but(BLOCK_M=64)) is None else 128
 
 
 def _macros(problem: Problem, config: Config) -> Config:
@@ -46,19 +49,14 @@ def smem_bytes(problem: Problem, config: Config) -> int:
     """Dynamic shared memory of a block in bytes: O, which is larger than Q, the ring of K and V, and 8 a barrier."""
     stages = config.int("NUM_STAGES")
     rows = 2 * block_rows(problem, config) + stages * 2 * config.int("BLOCK_N")
-    return rows * problem.head_dim + 8 * (1 + 4 * stages)
+    return rows * problem.head_dim + barrier_bytes(stages)
 
 
-def _too_many_registers(problem: Problem, config: Config) -> str | None:
+def _reject_crowded(problem: Problem, config: Config) -> str | None:
     """Why a consumer cannot hold its three accumulators and its weights, or None if it can."""
-    block_m, block_n = block_rows(problem, config), config.int("BLOCK_N")
-    need, have = problem.head_dim + block_n // 2 + block_n // 8, CONSUMER_REGISTERS[block_m] - 32
-    if need <= have:
-        return None
-    return (
-        f"head_dim {problem.head_dim} and BLOCK_N={block_n} take {need} registers for accumulators and weights, and "
-        f"with BLOCK_M={block_m} a thread has {have} for them"
-    )
+    block_n = config.int("BLOCK_N")
+    needed = problem.head_dim + block_n // 2 + block_n // 8
+    return reject_crowded(needed, problem.head_dim, block_rows(problem, config), block_n)
 
 
 def _supports(problem: Problem) -> str | None:
@@ -68,7 +66,7 @@ def _supports(problem: Problem) -> str | None:
 def _reject(problem: Problem, config: Config) -> str | None:
     return (
         reject_unlisted(config, KNOBS)
-        or _too_many_registers(problem, config)
+        or _reject_crowded(problem, config)
         or reject_oversized(smem_bytes(problem, config), MAX_SHARED_BYTES, config)
     )
 
@@ -78,18 +76,6 @@ def _byte_map(buffer: str, matrices: int, rows: int, columns: int, box: tuple[in
     return TiledMap(buffer, box=(1, *box), swizzle=f"{box[1]}B", shape=(matrices, rows, columns))
 
 
-def _output_map(problem: Problem) -> TiledMap:
-    """O as [heads, panels, seq_q, 64]: boxes of all panels of a warp's rows, one behind the other."""
-    panels = problem.head_dim // PANEL_COLUMNS
-    return TiledMap(
-        "o",
-        box=(1, panels, WARP_M, PANEL_COLUMNS),
-        swizzle="128B",
-        shape=(problem.batch * problem.heads, panels, problem.seq_q, PANEL_COLUMNS),
-        strides=(problem.seq_q * problem.head_dim * 2, PANEL_COLUMNS * 2, problem.head_dim * 2, 2),
-    )
-
-
 def _plan(problem: Problem, config: Config) -> LaunchPlan:
     block_m, block_n, dim = block_rows(problem, config), config.int("BLOCK_N"), problem.head_dim
     q_heads, kv_heads = problem.batch * problem.heads, problem.batch * problem.kv_heads
@@ -97,11 +83,11 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
         _byte_map("q_bytes", q_heads, problem.seq_q, dim, (WARPGROUP_M, dim)),
         _byte_map("k_bytes", kv_heads, problem.seq_kv, dim, (block_n, dim)),
         _byte_map("v_bytes", kv_heads * row_blocks(problem, SCALE_ROWS)[1], dim, SCALE_ROWS, (dim, block_n)),
-        _output_map(problem),
+        tiled_map("o", q_heads, problem.seq_q, dim, WARP_M),
     )
     attention = Launch(
         grid=(-(-problem.seq_q // block_m), problem.heads, problem.batch),
-        block=(128 * (1 + block_m // WARPGROUP_M), 1, 1),
+        block=(block_threads(block_m), 1, 1),
         args=(*maps, "q_scales", "kv_scales", problem.seq_q, problem.seq_kv, problem.group, problem.scale, "lse"),
         dynamic_smem=smem_bytes(problem, config),
     )
@@ -125,9 +111,7 @@ HOPPER_FP8 = CudaKernel(
     supports=_supports,
     reject=_reject,
     numerics=Numerics(probabilities="float8_e4m3fn", probability_scale=256.0, quantised=Quantisation(rows=SCALE_ROWS)),
-    limits=StaticLimits(
-        registers=168, shared_bytes=MAX_SHARED_BYTES, reason="at launch; consumers then take up to 240 registers"
-    ),
+    limits=LIMITS,
     min_arch=90,
     only_arch="sm_90a",
     knobs=KNOBS,

@@ -20,4 +20,8 @@ struct RingPosition {
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         parity ^= stage == 0;
     }
+
+    __device__ __forceinline__ RingPosition before() const {
+        return stage == 0 ? RingPosition{STAGES - 1, parity ^ 1} : RingPosition{stage - 1, parity};
+    }
 };

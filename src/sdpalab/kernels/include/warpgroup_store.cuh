@@ -23,7 +23,7 @@ __device__ __forceinline__ void store_warp_rows(const TensorMap& o, const float 
         factors[half] = softmax_normaliser(row_sum);
         const int lse_row = row + lane / 4 + 8 * half;
         if (lse != nullptr && lane % 4 == 0 && lse_row < seq_q) {
-            lse_of_block(lse, seq_q)[lse_row] = log_sum_exp(softmax[half].max, row_sum * weight_unit, scale_log2);
+            lse_at(lse, q_head, seq_q)[lse_row] = log_sum_exp(softmax[half].max, row_sum * weight_unit, scale_log2);
         }
     }
     const unsigned lane_smem = o_smem + row_block_offset<PANEL_COLUMNS>(lane);
@@ -43,6 +43,12 @@ __device__ __forceinline__ void store_warp_rows(const TensorMap& o, const float 
     if (lane == 0) {
         ptx::cp_async_bulk_tensor_4d_store(o, 0, row, 0, q_head, o_smem);
         ptx::cp_async_bulk_commit_group();
-        ptx::cp_async_bulk_wait_group_read<0>();  // the block's shared memory lasts until then
+    }
+}
+
+// Returns, in the lane that has TMA store a warp's rows, when TMA has read all of them so far.
+__device__ __forceinline__ void wait_stored_rows_read(int lane) {
+    if (lane == 0) {
+        ptx::cp_async_bulk_wait_group_read<0>();
     }
 }

@@ -1,0 +1,87 @@
+// Which tiles of queries a block works on: one of its own in the grid, or (persistent) one after the other until all
+// are done.
+#pragma once
+
+#include "head.cuh"
+
+struct QueryTile {
+    int q_head;  // of all batches
+    int number;  // in the head
+};
+
+// How persistent blocks go through the tiles.
+struct TileOrder {
+    unsigned tiles_per_head;
+    unsigned q_heads;         // of all batches
+    unsigned heads_at_once;   // under a causal mask, whose tiles are mixed: no fewer tiles than there are blocks
+    unsigned rounds_at_once;  // in which those are dealt out
+};
+
+// grid = (SHARERS times tiles of queries, query heads, batch): so many neighbours share a tile.
+template <int SHARERS>
+class GridTile {
+public:
+    __device__ __forceinline__ explicit GridTile(const TileOrder&) {}
+
+    // Causal tiles further down have more keys: they go first, so that the last to finish are the short ones.
+    __device__ __forceinline__ QueryTile tile() const {
+        const int tiles = gridDim.x / SHARERS;
+        const int number = blockIdx.x / SHARERS;
+        return QueryTile{static_cast<int>(q_head_of_block()), CAUSAL ? tiles - 1 - number : number};
+    }
+
+    __device__ __forceinline__ bool next() { return false; }
+};
+
+// grid = (blocks), no more than there are tiles, which are dealt out to them in rounds, head by head. A block needs to
+// ask nobody which ones are its own.
+//
+// Under a causal mask tiles are long and short. Those of heads_at_once heads are dealt out from the longest to the
+// shortest, and every second round backwards: who had the longest of one round has the shortest of the next, so that
+// all blocks end together. The next heads begin with a round of their own. Not all heads are mixed, so that several
+// blocks still read the same K and V at about the same time.
+class DealtTiles {
+public:
+    __device__ __forceinline__ explicit DealtTiles(const TileOrder& order) : order(order) {}
+
+    __device__ __forceinline__ QueryTile tile() const {
+        const unsigned heads = CAUSAL ? mixed_heads() : 1;
+        const unsigned left = CAUSAL ? place() : place() % order.tiles_per_head;
+        const unsigned head = CAUSAL ? first_head() + left % heads : place() / order.tiles_per_head;
+        return QueryTile{static_cast<int>(head), static_cast<int>(order.tiles_per_head - 1 - left / heads)};
+    }
+
+    // Goes to the next tile; false if there is none.
+    __device__ __forceinline__ bool next() {
+        do {
+            ++round;
+            if (CAUSAL ? first_head() >= order.q_heads : place() >= order.q_heads * order.tiles_per_head) {
+                return false;
+            }
+        } while (CAUSAL && place() >= mixed_heads() * order.tiles_per_head);
+        return true;
+    }
+
+private:
+    TileOrder order;
+    unsigned round = 0;
+
+    __device__ __forceinline__ unsigned first_head() const {
+        return round / order.rounds_at_once * order.heads_at_once;
+    }
+
+    __device__ __forceinline__ unsigned mixed_heads() const {
+        return min(order.heads_at_once, order.q_heads - first_head());
+    }
+
+    // Of the block's tile in this round, among those that are mixed. What it takes is read again each time: a producer
+    // has no registers to keep it in.
+    __device__ __forceinline__ unsigned place() const {
+        const unsigned blocks = opaque(static_cast<int>(gridDim.x));
+        const unsigned block = ptx::ctaid_x();
+        if (CAUSAL) {
+            return round % order.rounds_at_once * blocks + (round % 2 ? blocks - 1 - block : block);
+        }
+        return round * blocks + block;
+    }
+};

@@ -1,0 +1,141 @@
+// How tiles get from TMA to warpgroups on sm_90a: what the Hopper kernels share, whatever the type of the elements.
+//
+// One thread, the producer, has TMA fill a ring of stages, a tile of K and one of V in each. Every tile is read by all
+// consumers, warpgroups with 64 query rows each. Its way, with mbarriers in the place of the block's barrier:
+//
+//   producer   waits until all consumers have read what was there before (empty); in the first pass it need not;
+//              has the tile's mbarrier (full) expect its bytes, and TMA load them;
+//   consumers  wait for the bytes (full), issue a product, wait for that, and say that they have read (empty).
+//
+// Q has a place of its own, and q_full. TMA fills what is past the end of a head with zeros and stores nothing there:
+// heads are an axis of the maps, so no tile reaches into the next. The zeros matter for V, whose rows meet weights of 0.
+//
+// The block's threads: the producer's warpgroup, then the consumers. What registers a block has at launch is what its
+// warpgroups keep and take later, all together.
+#pragma once
+
+#include "mask.cuh"
+#include "ring.cuh"
+#include "warpgroup.cuh"
+
+constexpr int WARPGROUP = 128;
+constexpr int WARP_M = 16;
+
+// With one consumer two blocks share an SM, unless a product with an accumulator of O for D = 256 would not fit into
+// what a thread has at launch, which ptxas refuses.
+template <int CONSUMERS>
+struct Registers {
+    static constexpr int AT_LAUNCH = CONSUMERS == 2 || HEAD_DIM == 256 ? 168 : 128;
+    static constexpr int PRODUCER = CONSUMERS == 3 ? 32 : 24;
+    static constexpr int CONSUMER = CONSUMERS == 3 ? 160 : AT_LAUNCH == 128 ? 232 : 240;
+    static_assert(PRODUCER + CONSUMERS * CONSUMER <= (1 + CONSUMERS) * AT_LAUNCH,
+                  "setmaxnreg.inc waits for ever for registers that the block does not have");
+};
+
+enum Operand { K, V };
+
+// In shared memory. Of each pair, [0] is K's and [1] V's.
+template <int CONSUMERS, int STAGES>
+struct TileBarriers {
+    unsigned long long q_full;
+    unsigned long long full[STAGES][2];
+    unsigned long long empty[STAGES][2];
+
+    // By one thread; it then has fence_mbarrier_init_release_cluster to execute, and the others a barrier to meet it at.
+    __device__ __forceinline__ void init() {
+        ptx::mbarrier_init(ptx::smem_address(&q_full), 1);
+#pragma unroll
+        for (int i = 0; i < 2 * STAGES; ++i) {
+            ptx::mbarrier_init(ptx::smem_address(&full[i / 2][i % 2]), 1);
+            ptx::mbarrier_init(ptx::smem_address(&empty[i / 2][i % 2]), CONSUMERS);
+        }
+    }
+};
+
+// The ring, [STAGES][K, V], from smem on.
+template <int CONSUMERS, int STAGES, int TILE_BYTES>
+struct TileRing {
+    using Position = RingPosition<STAGES>;
+    using Barriers = TileBarriers<CONSUMERS, STAGES>;
+
+    unsigned smem;
+    Barriers& barriers;
+
+    __device__ __forceinline__ unsigned tile(const Position& at, Operand operand) const {
+        return smem + (2 * at.stage + operand) * TILE_BYTES;
+    }
+
+    // Returns when the producer may load a tile there.
+    __device__ __forceinline__ void wait_empty(const Position& at, Operand operand) const {
+        mbarrier_wait(barriers.empty[at.stage][operand], at.parity ^ 1);
+    }
+
+    // Returns when all consumers have read the tile that the producer has had loaded there.
+    __device__ __forceinline__ void wait_read(const Position& at, Operand operand) const {
+        mbarrier_wait(barriers.empty[at.stage][operand], at.parity);
+    }
+
+    // Announces a tile. Returns the mbarrier, which TMA is to tell of its bytes.
+    __device__ __forceinline__ unsigned expect(const Position& at, Operand operand) const {
+        const unsigned full = ptx::smem_address(&barriers.full[at.stage][operand]);
+        ptx::mbarrier_arrive_expect_tx(full, TILE_BYTES);
+        return full;
+    }
+
+    // Returns when a consumer may read the tile.
+    __device__ __forceinline__ void wait_full(const Position& at, Operand operand) const {
+        mbarrier_wait(barriers.full[at.stage][operand], at.parity);
+    }
+
+    // Once a product has been waited for, its warpgroup has read the tile: one thread says so for all.
+    __device__ __forceinline__ void release(const Position& at, Operand operand) const {
+        if (threadIdx.x % WARPGROUP == 0) {
+            ptx::mbarrier_arrive(ptx::smem_address(&barriers.empty[at.stage][operand]));
+        }
+    }
+};
+
+// Consumers issue their products in turn, so that one's softmax falls on the other's products: from a block's second
+// tile of keys on, in every turn of the main loop. Above D = 128 a consumer's products take so long that the other's
+// softmax falls on them without being told to. The turns at one tile of queries are over before those at the next begin:
+// its Q is not loaded before all consumers have read the last K of this one.
+template <int CONSUMERS>
+constexpr bool IN_TURN = CONSUMERS > 1 && HEAD_DIM <= 128;
+constexpr int FIRST_TURN = 1;  // named barrier of consumer 0; barrier 0 is that of __syncthreads
+
+// Nobody is before consumer 0 at the first such tile.
+template <int CONSUMERS>
+__device__ __forceinline__ void wait_for_turn(int consumer, int tile) {
+    if (IN_TURN<CONSUMERS> && (tile > 1 || consumer > 0)) {
+        ptx::bar_sync(FIRST_TURN + consumer, 2 * WARPGROUP);
+    }
+}
+
+// Nobody is behind the last consumer at the last tile.
+template <int CONSUMERS>
+__device__ __forceinline__ void pass_turn(int consumer, int tile, int tiles) {
+    if (IN_TURN<CONSUMERS> && (tile + 1 < tiles || consumer + 1 < CONSUMERS)) {
+        ptx::bar_arrive(FIRST_TURN + (consumer + 1) % CONSUMERS, 2 * WARPGROUP);
+    }
+}
+
+// How many keys either row of this thread sees, from its first column of a tile of KEYS on.
+template <int KEYS>
+struct KeysLeft {
+    int of_row[2];
+
+    // first_row: of the consumer, in a head; first_tile: of keys.
+    __device__ __forceinline__ KeysLeft(int first_row, int first_tile, int seq_kv) {
+        const int thread = threadIdx.x % WARPGROUP;
+        const int row = first_row + thread / 32 * WARP_M + thread % 32 / 4;
+        const int column = first_tile * KEYS + 2 * (thread % 4);
+        of_row[0] = visible_keys(row, seq_kv) - column;
+        of_row[1] = visible_keys(row + 8, seq_kv) - column;
+    }
+
+    // Goes to the next tile.
+    __device__ __forceinline__ void advance() {
+        of_row[0] -= KEYS;
+        of_row[1] -= KEYS;
+    }
+};

@@ -1,0 +1,91 @@
+"""What kernels of warpgroups for sm_90a have in common: their sizes, their registers and the maps of 16-bit tensors.
+
+The device side is ``include/tile_pipeline.cuh``.
+"""
+
+from __future__ import annotations
+
+from sdpalab.kernels.kernel import StaticLimits
+from sdpalab.kernels.plan import TiledMap
+
+__all__ = [
+    "LIMITS",
+    "MAX_SHARED_BYTES",
+    "SMS",
+    "WARPGROUP_M",
+    "WARP_M",
+    "barrier_bytes",
+    "block_threads",
+    "blocks_per_sm",
+    "reject_crowded",
+    "tiled_map",
+]
+
+SMS = 132
+"""Of an H100 SXM or an H200."""
+MAX_SHARED_BYTES = 227 * 1024
+"""That a block of sm_90 may have (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
+_SM_REGISTERS, _SM_SHARED_BYTES, _RESERVED_BYTES = 64 * 1024, 228 * 1024, 1024
+"""Of an SM; and what of its shared memory the system keeps for each block."""
+WARPGROUP_M = 64
+"""Query rows of a consumer."""
+WARP_M = 16
+PANEL_COLUMNS = 64
+
+LIMITS = StaticLimits(
+    registers=168, shared_bytes=MAX_SHARED_BYTES, reason="at launch; consumers then take up to 240 registers"
+)
+
+_CONSUMER_REGISTERS = {64: 232, 128: 240, 192: 160}
+"""Of a thread, by BLOCK_M, for any head dimension."""
+_OTHER_REGISTERS = 32
+"""Of these, for what is neither an accumulator nor a weight."""
+
+
+def block_threads(block_m: int) -> int:
+    """Threads of a block: the producer's warpgroup, and one for each 64 of its ``block_m`` query rows."""
+    return 128 * (1 + block_m // WARPGROUP_M)
+
+
+def blocks_per_sm(head_dim: int, block_m: int, shared_bytes: int) -> int:
+    """Blocks of ``shared_bytes`` dynamic shared memory that an SM holds at once, with the registers at launch."""
+    registers = 168 if block_m == 2 * WARPGROUP_M or head_dim == 256 else 128
+    by_registers = _SM_REGISTERS // (registers * block_threads(block_m))
+    return min(by_registers, _SM_SHARED_BYTES // (shared_bytes + _RESERVED_BYTES))
+
+
+def barrier_bytes(stages: int) -> int:
+    """Bytes of the mbarriers of Q, and of K and V in each stage: full and empty."""
+    return 8 * (1 + 4 * stages)
+
+
+def reject_crowded(needed: int, head_dim: int, block_m: int, block_n: int) -> str | None:
+    """None if a consumer's thread has the registers that accumulators and weights need, otherwise the reason.
+
+    Parameters
+    ----------
+    needed : int
+        Registers that they take at ``head_dim`` and ``block_n`` keys a tile.
+    """
+    have = _CONSUMER_REGISTERS[block_m] - _OTHER_REGISTERS
+    if needed <= have:
+        return None
+    return (
+        f"head_dim {head_dim} and BLOCK_N={block_n} take {needed} registers for accumulators and weights, and "
+        f"with BLOCK_M={block_m} a thread has {have} for them"
+    )
+
+
+def tiled_map(buffer: str, heads: int, rows: int, head_dim: int, box_rows: int) -> TiledMap:
+    """[heads, rows, head_dim] as [heads, panels, rows, 64]: boxes of all panels of some rows, one behind the other.
+
+    Elements have 16 bits, and ``heads`` are those of all batches.
+    """
+    panels = head_dim // PANEL_COLUMNS
+    return TiledMap(
+        buffer,
+        box=(1, panels, box_rows, PANEL_COLUMNS),
+        swizzle="128B",
+        shape=(heads, panels, rows, PANEL_COLUMNS),
+        strides=(rows * head_dim * 2, PANEL_COLUMNS * 2, head_dim * 2, 2),
+    )

@@ -1,0 +1,226 @@
+"""Persistent blocks of the hopper kernel: the grid's bits in every order, no hazard between tiles, an even deal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checking import assert_computes, resources_of, run
+
+from sdpalab import sim
+from sdpalab.build import Build
+from sdpalab.inputs import make_inputs
+from sdpalab.judge.log_sum_exp import log_sum_exp_float64, measure_lse
+from sdpalab.kernels.hopper import HOPPER, chosen, modelled_clocks, smem_bytes
+from sdpalab.kernels.kernel import Config
+from sdpalab.kernels.plan import INCLUDE_DIR, Launch
+from sdpalab.kernels.warpgroups import SMS, blocks_per_sm
+from sdpalab.problem import MISSION, Problem
+from sdpalab.run import SimulatedExecutor
+from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES
+from sdpalab.sim import Deadlock
+from sdpalab.sim.counters import Counters
+
+ARCH = HOPPER.default_arch
+AUTO = HOPPER.default_config
+TWO = AUTO.but(BLOCK_M=128, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, SCHEDULE="persistent", NUM_CTAS=2)
+ONE = TWO.but(BLOCK_M=64, NUM_CTAS=3)
+THREE = TWO.but(BLOCK_M=192)
+LONG = Problem(1, 1, 300, 64, seq_kv=64 * 3 - 7)
+"""Three tiles of queries, the last one ragged: more tiles of keys than stages, an odd number, the last one ragged."""
+
+
+def label(value: object) -> str:
+    return str(getattr(value, "label", value))
+
+
+def launch(problem: Problem, config: Config) -> Launch:
+    (step,) = HOPPER.launch_plan(problem, config).launches
+    return step
+
+
+@pytest.mark.parametrize(
+    ("problem", "config"),
+    [
+        (Problem(1, 3, 200, 64, seq_kv=1), ONE),  # one tile of keys: every stage is another's
+        (Problem(1, 2, 70, 64, seq_kv=130), ONE.but(NUM_STAGES=4)),  # fewer tiles of keys than stages
+        (Problem(1, 2, 300, 64, kv_heads=1, seq_kv=200), TWO),
+        (Problem(2, 2, 140, 64, kv_heads=1, seq_kv=150, causal=True), TWO.but(NUM_STAGES=3)),
+        (Problem(1, 1, 260, 64, causal=True, dtype="bfloat16"), ONE.but(NUM_CTAS=2)),
+        (Problem(1, 1, 400, 64, seq_kv=300, causal=True), THREE.but(NUM_CTAS=1)),
+        (Problem(1, 1, 300, 128, seq_kv=140, causal=True), TWO.but(NUM_CTAS=1)),
+        (Problem(1, 2, 130, 128, seq_kv=170, dtype="bfloat16"), ONE.but(BLOCK_N=80)),
+        (Problem(1, 1, 130, 256, seq_kv=90, causal=True), ONE.but(NUM_CTAS=1)),
+        (Problem(1, 1, 140, 64, scale=-0.3, causal=True), ONE.but(NUM_CTAS=1)),
+        (Problem(1, 1, 40, 64), AUTO.but(SCHEDULE="persistent")),  # a tile for one block of all that there could be
+    ],
+    ids=label,
+)
+def test_computes_attention(problem: Problem, config: Config) -> None:
+    assert_computes(HOPPER, problem, config)
+
+
+@pytest.mark.parametrize(
+    ("problem", "config"),
+    [(LONG, TWO.but(NUM_CTAS=1)), (Problem(1, 2, 130, 64, seq_kv=150, causal=True), ONE.but(NUM_CTAS=2))],
+    ids=label,
+)
+def test_every_order_gives_the_grids_bits_and_no_hazard(problem: Problem, config: Config) -> None:
+    outputs = {run(HOPPER, problem, config.but(SCHEDULE="tiles", NUM_CTAS=0)).outputs["o"].tobytes()}
+    for schedule, async_mode in product(SCHEDULES, ASYNC_MODES):
+        checks = (*sim.CHECKS, "strict")
+        result = run(HOPPER, problem, config, schedule=schedule, async_mode=async_mode, checks=checks)
+        assert result.hazards == (), f"{schedule}, {async_mode}"
+        outputs.add(result.outputs["o"].tobytes())
+    assert len(outputs) == 1
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_log_sum_exp(causal: bool) -> None:
+    problem = Problem(1, 4, 140, 64, kv_heads=2, seq_kv=100, causal=causal, scale=-0.2)
+    inputs = vars(make_inputs(problem))
+    result = SimulatedExecutor(ARCH).run(HOPPER.launch_plan(problem, ONE, lse=True), inputs)
+    limits = log_sum_exp_float64(**inputs, scale=problem.scale, causal=causal, numerics=HOPPER.numerics)
+    errors = measure_lse(result.outputs["lse"], *limits)
+    assert errors.not_finite == 0
+    assert errors.error < min(errors.limit, 1e-5)
+
+
+@pytest.mark.parametrize("heads_at_once", [1, 2, 3, 5])
+def test_heads_may_be_mixed_in_any_number(heads_at_once: int) -> None:
+    problem = Problem(1, 5, 130, 64, causal=True)
+    plan = HOPPER.launch_plan(problem, ONE)
+    (step,) = plan.launches
+    assert step.args[-3:] == (problem.heads, problem.heads, 5)  # so short, K and V of all fit: 15 tiles for 3 blocks
+    mixed = replace(plan, steps=(replace(step, args=(*step.args[:-2], heads_at_once, heads_at_once)),))
+    inputs = vars(make_inputs(problem))
+    expected = SimulatedExecutor(ARCH).run(plan, inputs).outputs["o"]
+    result = SimulatedExecutor(ARCH).run(mixed, inputs)
+    assert result.hazards == ()
+    assert np.array_equal(result.outputs["o"], expected)
+
+
+@pytest.mark.parametrize(
+    ("problem", "heads"),
+    [
+        (Problem(4, 16, 1024, 64, causal=True), 64),  # 256 KiB each: 100 would fit 25 MiB
+        (Problem(4, 16, 4096, 128, causal=True), 32),  # 2 MiB: 12 fit, but 33 keep four blocks each; twice 32 is even
+        (Problem(4, 20, 2048, 128, kv_heads=5, causal=True), 80),  # 25 of 1 MiB fit, for four heads each
+        (Problem(1, 200, 100, 256, seq_kv=131072, causal=True), 100),  # two rounds of two tiles of 132 heads; twice 100
+    ],
+    ids=label,
+)
+def test_heads_are_mixed_as_far_as_their_keys_are_read_together(problem: Problem, heads: int) -> None:
+    config = AUTO.but(SCHEDULE="persistent", BLOCK_M=64 if problem.head_dim == 256 else 128)
+    assert launch(problem, config).args[-2] == heads
+
+
+def test_causal_blocks_end_together() -> None:
+    problem = Problem(1, 4, 384, 64, causal=True)
+    counted = counters_of(problem, ONE.but(NUM_CTAS=4))
+    # 24 tiles of 1 to 6 tiles of keys. Dealt out in the same order in each round, one block would have 24 of the 84
+    # tiles of keys and one 18.
+    assert len(counted.by_cta) == 4
+    assert max(counted.by_cta) < 1.01 * min(counted.by_cta)
+
+
+def test_a_tile_of_queries_moves_what_it_moves_in_the_grid() -> None:
+    problem = Problem(1, 2, 256, 64)
+    here, there = counters_of(problem, ONE), counters_of(problem, ONE.but(SCHEDULE="tiles", NUM_CTAS=0))
+    assert here.total("sectors", "async") == there.total("sectors", "async")
+    assert here.tensor_flops == there.tensor_flops == problem.flops
+    assert here.exponentials == there.exponentials
+    assert here.total("wavefronts") == here.total("ideal_wavefronts")
+
+
+def counters_of(problem: Problem, config: Config) -> Counters:
+    counted: list[Counters] = []
+
+    def note(_: Build, report: sim.Report) -> None:
+        assert report.counters is not None
+        counted.append(report.counters)
+
+    run(HOPPER, problem, config, counters=True, on_launch=note)
+    return counted[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("hopper.cu", "    if (PERSISTENT) {  // otherwise nobody waits for that\n", "    if (false) {\n"),
+        ("hopper.cu", "        ring.wait_read(at.before(), K);\n", ""),
+        ("hopper.cu", "            wait_stored_rows_read(lane);\n", ""),
+        ("hopper.cu", "        q_parity ^= 1;\n", ""),
+        ("hopper.cu", "    if (PERSISTENT && work.tiles < NUM_STAGES) {\n", "    if (false) {\n"),
+        ("hopper.cu", "constexpr int O_OFFSET = PERSISTENT ? CONSUMERS * Q_BYTES : 0;", "constexpr int O_OFFSET = 0;"),
+        ("ring.cuh", "RingPosition{STAGES - 1, parity ^ 1}", "RingPosition{STAGES - 1, parity}"),
+    ],
+    ids=[
+        "the last V is not released",
+        "Q is overwritten",
+        "the output is overwritten",
+        "the first Q is waited for again",
+        "the ring begins anew",
+        "the output takes the place of Q",
+        "the wrong phase of the last K",
+    ],
+)
+def test_what_the_next_tile_rests_on(file: str, old: str, new: str, tmp_path: Path) -> None:
+    assert isinstance(HOPPER.source, Path)
+    for path in (HOPPER.source, *INCLUDE_DIR.glob("*.cuh")):
+        text = path.read_text()
+        if path.name == file:
+            assert text.count(old) == 1
+            text = text.replace(old, new)
+        (tmp_path / path.name).write_text(text)
+    planted = replace(HOPPER, source=tmp_path / "hopper.cu")
+
+    def findings(problem: Problem, config: Config, **options: str) -> bool:
+        try:
+            return bool(run(planted, problem, config, max_steps=100_000, **options).hazards)
+        except Deadlock:
+            return True
+
+    one_tile = (Problem(1, 1, 300, 64, seq_kv=50), TWO.but(NUM_CTAS=1, NUM_STAGES=3))
+    assert any(findings(*each) for each in ((LONG, TWO.but(NUM_CTAS=1)), one_tile))
+
+
+@pytest.mark.parametrize(
+    ("problem", "schedule"),
+    [
+        (MISSION, "tiles"),
+        (Problem(2, 16, 4096, 128), "persistent"),
+        (Problem(2, 16, 4096, 64, causal=True), "persistent"),
+        (Problem(1, SMS, 128, 128), "tiles"),  # the GPU holds all tiles at once
+        (Problem(2, SMS, 128, 128), "persistent"),
+        (Problem(4, 32, 4096, 256), "tiles"),  # two consumers, and O has no place of its own
+    ],
+    ids=label,
+)
+def test_the_schedule_follows_the_problem(problem: Problem, schedule: str) -> None:
+    made = chosen(problem, AUTO)
+    assert made["SCHEDULE"] == schedule
+    step = launch(problem, AUTO)
+    assert step == launch(problem, made)
+    assert step.dynamic_smem == smem_bytes(problem, made) <= 227 * 1024
+    if schedule == "persistent":
+        assert step.cluster == (1, 1, 1)
+        assert step.grid == (SMS * resources_of(HOPPER, problem, AUTO, ARCH).blocks_per_sm, 1, 1)
+
+
+def test_a_persistent_block_begins_once() -> None:
+    problem = Problem(1, 2 * SMS, 128, 64)
+    one, many = (modelled_clocks(each, 128, 1, persistent=True) for each in (problem.with_(heads=SMS), problem))
+    assert one < many < modelled_clocks(problem, 128, 1) == 2 * one
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("config", [ONE, TWO.but(SCHEDULE="tiles", NUM_CTAS=0), THREE], ids=str)
+def test_what_an_sm_holds_is_what_the_build_says(head_dim: int, config: Config) -> None:
+    problem = Problem(1, 1, 64, head_dim)
+    if HOPPER.reject_reason(problem, config) is None:
+        used = resources_of(HOPPER, problem, config, ARCH)
+        assert used.blocks_per_sm == blocks_per_sm(head_dim, config.int("BLOCK_M"), smem_bytes(problem, config))
