@@ -83,6 +83,32 @@ def test_the_first_configuration_is_the_one_that_is_judged_by_default(tmp_path: 
     assert Numerics.from_dict(case.run["numerics"]) == COARSE
 
 
+def test_what_is_declared_is_declared_in_every_process(tmp_path: Path) -> None:
+    # Its second process would be judged by what it says there, if anybody believed it.
+    file = tmp_path / "mine.py"
+    file.write_text(
+        f"""\
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from dataclasses import replace
+from test_config_numerics import kernel
+
+def plan(problem, config):
+    if problem.seq_kv == 1:
+        os._exit(1)
+    return kernel.plan(problem, config)
+
+mine = replace(kernel, plan=plan, name="number " + os.urandom(8).hex())
+"""
+    )
+    cases = [CaseSpec("one", PROBLEM), CaseSpec("ends the process", PROBLEM.with_(seq_kv=1)), CaseSpec("two", PROBLEM)]
+    verdict = judge_candidate(f"{file}:mine", cases, workers=1)
+    assert [case.status for case in verdict.cases] == [Status.PASSED, Status.CRASHED, Status.CRASHED]
+    reason = verdict.cases[2].reason
+    assert reason.startswith("the candidate says of itself {'name': 'number ")
+    assert reason.count("'numerics': {") == 2
+
+
 def test_numerics_that_are_none_are_bad_input() -> None:
     wrong = replace(kernel, numerics=lambda config: "float16")
     with pytest.raises(

@@ -138,6 +138,11 @@ def judge_candidate(
     return session.run(device, level, seed, workers or min(2, os.cpu_count() or 1))
 
 
+def _declared(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What a candidate says of itself that its cases are judged by, and so has to say in every process."""
+    return {name: about.get(name) for name in ("name", "kind", "config", "lse", "numerics")}
+
+
 class _Session:
     """The state that the threads of one judgement share."""
 
@@ -163,12 +168,14 @@ class _Session:
         self._lock = threading.Lock()
         self._queue: Iterator[int] = iter(())
         self._witnessed: int | None = None
+        self._declared: dict[str, Any] | None = None
 
     def run(self, device: str, level: str, seed: int, workers: int) -> Verdict:
         """Judge all cases and put the verdict together."""
         first = self._worker()
         try:
             about = first.about
+            self._declared = _declared(about)
             self._check(about, device)
             if not self._specs:
                 raise UserError(
@@ -206,6 +213,9 @@ class _Session:
             self._live.append(worker)
             if self._abandoned:
                 worker.kill()
+        if self._declared not in (None, told := _declared(worker.about)):
+            worker.close()
+            raise UserError(f"the candidate says of itself {told} in this process, and {self._declared} in the first")
         return worker
 
     def _abandon(self) -> None:
