@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import product
 
 import ml_dtypes
 import numpy as np
 import pytest
-from checking import assert_computes, resources_of, run
-from hopper_attention import KERNEL, KNOBS, smem_bytes
+from checking import (
+    assert_computes,
+    assert_gate,
+    assert_nothing_past_the_end_is_used,
+    assert_same_bits_in_every_order,
+    assert_shared_memory,
+    assert_written_to_the_end_and_no_further,
+    built,
+    resources_of,
+    run,
+)
+from hopper_attention import KERNEL, smem_bytes
+from refusals import Refusal, assert_refused
 
 from sdpalab import Config, Problem
-from sdpalab.build import BuildError, build
 from sdpalab.build.sass import disassemble, parse
-from sdpalab.kernels.kernel import UnsupportedProblem
-from sdpalab.run import SimulatedExecutor
-from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES
+from sdpalab.inputs import Inputs
 
 DEFAULT = KERNEL.default_config
 SMALL = Config(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2)
-ARCH = "sm_90a"
 
 SHAPES = [
     (Problem(1, 1, 1, 64), DEFAULT),
@@ -52,49 +58,29 @@ def test_every_order_gives_the_same_bits_and_no_hazard(head_dim: int, causal: bo
     # Three tiles in two stages, the last one ragged; for head_dim 64 a consumer with all of its rows and one with some.
     config = SMALL.but(BLOCK_M=128 if head_dim == 64 else 64)
     problem = Problem(1, 1, config.int("BLOCK_M") - 28, head_dim, seq_kv=64 * 3 - 7, causal=causal)
-    outputs = set()
-    for schedule, async_mode in product(SCHEDULES, ASYNC_MODES):
-        result = run(KERNEL, problem, config, schedule=schedule, async_mode=async_mode)
-        assert result.hazards == (), f"{schedule}, {async_mode}"
-        outputs.add(result.outputs["o"].tobytes())
-    assert len(outputs) == 1
+    assert_same_bits_in_every_order(KERNEL, problem, config)
     assert_computes(KERNEL, problem, config)
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_nothing_past_the_end_of_a_head_is_used_or_written(head_dim: int) -> None:
-    # Every tile reaches past the end of the first head, into the second's, which is NaN.
-    problem = Problem(1, 2, 37, head_dim, seq_kv=41)
-    draw = np.random.default_rng(3)
-    inputs = {"q": draw.standard_normal(problem.q_shape).astype(np.float16)}
-    inputs |= {name: draw.standard_normal(problem.kv_shape).astype(np.float16) for name in "kv"}
-    executor, plan = SimulatedExecutor(ARCH), KERNEL.launch_plan(problem, SMALL)
-    clean = executor.run(plan, inputs).outputs["o"]
-    for array in inputs.values():
-        array[:, 1] = np.nan
-    spoilt = executor.run(plan, inputs).outputs["o"]
-    assert np.array_equal(spoilt[:, 0], clean[:, 0])
-    assert np.isnan(spoilt[:, 1]).all()
+def test_nothing_past_the_end_of_a_head_is_used(head_dim: int) -> None:
+    assert_nothing_past_the_end_is_used(KERNEL, Problem(1, 2, 37, head_dim, seq_kv=41), SMALL)
 
 
 @pytest.mark.parametrize("config", KERNEL.configs, ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_static_gate_and_hoppers_own_instructions(head_dim: int, config: Config) -> None:
     problem = Problem(1, 8, 512, head_dim, causal=True)
-    used, limits = resources_of(KERNEL, problem, config, arch=ARCH), KERNEL.static_limits(problem)
-    assert (used.spill_bytes, used.stack_bytes) == (0, 0)
-    assert used.registers <= limits.registers
-    assert used.shared_bytes == smem_bytes(problem, config) <= limits.shared_bytes
+    assert_gate(KERNEL, problem, config)
+    used = resources_of(KERNEL, problem, config)
+    assert used.shared_bytes == smem_bytes(problem, config)
     assert used.blocks_per_sm == 128 // config.int("BLOCK_M")
 
-    (step,) = KERNEL.launch_plan(problem, config).steps
-    assert step.module is not None
-    built = build(step.module, ARCH)
+    made = built(KERNEL, problem, config)
     # C7510 and the like: ptxas found registers of a product in use, and let products wait for each other.
-    assert "serialized" not in built.log
-    assert "injected" not in built.log
-    code = parse(disassemble(built))[built.entry]
-    count = Counter(instruction.opcode.partition(".")[0] for instruction in code)
+    assert "serialized" not in made.log
+    assert "injected" not in made.log
+    count = Counter(instruction.base for instruction in parse(disassemble(made))[made.entry])
     # The first scores, and in the loop; the output in the loop, and behind it.
     assert count["HGMMA"] == 2 * head_dim // 16 + 2 * config.int("BLOCK_N") // 16
     assert count["UTMALDG"] == config.int("BLOCK_M") // 64 + 2
@@ -106,9 +92,7 @@ def test_static_gate_and_hoppers_own_instructions(head_dim: int, config: Config)
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_algorithm_is_in_the_ptx(dtype: str) -> None:
-    (step,) = KERNEL.launch_plan(Problem(1, 1, 64, 128, dtype=dtype), SMALL).steps
-    assert step.module is not None
-    ptx = build(step.module, ARCH).ptx.decode()
+    ptx = built(KERNEL, Problem(1, 1, 64, 128, dtype=dtype), SMALL).ptx.decode()
     short = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     assert ptx.count(f"wgmma.mma_async.sync.aligned.m64n64k16.f32.{short}.{short}") == 2 * 128 // 16
     assert ptx.count(f"wgmma.mma_async.sync.aligned.m64n128k16.f32.{short}.{short}") == 2 * 64 // 16
@@ -118,20 +102,21 @@ def test_the_algorithm_is_in_the_ptx(dtype: str) -> None:
     assert ptx.count("setmaxnreg.dec") == ptx.count("setmaxnreg.inc") == 1
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"BLOCK_M": 32}, "BLOCK_M must be one of 64, 128, not 32"),
-        ({"BLOCK_N": 96}, "BLOCK_N must be one of 64, 128, not 96"),
-        ({"NUM_STAGES": 1}, "NUM_STAGES must be one of 2, 3, 4, not 1"),
-        ({"NUM_STAGES": 4}, "needs 295048 bytes of shared memory, and the kernel's limit is 232448"),
-    ],
-    ids=str,
-)
-def test_illegal_knobs_are_refused(changes: dict[str, int], reason: str) -> None:
-    with pytest.raises(UnsupportedProblem) as refused:
-        KERNEL.launch_plan(Problem(1, 1, 64, 128), DEFAULT.but(**changes))
-    assert reason in str(refused.value)
+REFUSALS = [
+    Refusal({"BLOCK_M": 32}, "BLOCK_M must be one of 64, 128, not 32", "BLOCK_M is 64 or 128"),
+    Refusal({"BLOCK_N": 96}, "BLOCK_N must be one of 64, 128, not 96", "BLOCK_N is 64 or 128"),
+    Refusal({"NUM_STAGES": 1}, "NUM_STAGES must be one of 2, 3, 4, not 1", "NUM_STAGES is 2, 3 or 4"),
+    Refusal(
+        {"NUM_STAGES": 4},
+        "needs 295048 bytes of shared memory, and the kernel's limit is 232448",
+        problem=Problem(1, 1, 64, 128),
+    ),
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=str)
+def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
+    assert_refused(KERNEL, refusal)
 
 
 @pytest.mark.parametrize(
@@ -147,31 +132,17 @@ def test_unsupported_problems_have_a_reason(problem: Problem, reason: str) -> No
     assert reason in str(KERNEL.reject_reason(problem))
 
 
-@pytest.mark.parametrize("name", KNOBS)
-def test_the_source_refuses_them_too(name: str) -> None:
-    with pytest.raises(BuildError) as refused:
-        build(KERNEL.module(Problem(1, 1, 64, 64), DEFAULT.but(**{name: 1})), ARCH)
-    assert f"{name} is {KNOBS[name][0]}" in f"{refused.value} {refused.value.log}"
-
-
 def test_smem_bytes_is_what_the_kernel_touches() -> None:
     problem = Problem(1, 1, 64, 64, seq_kv=128)
-    assert run(KERNEL, problem, SMALL).hazards == ()
-    assert any("out-of-bounds" in hazard for hazard in run(KERNEL, problem, SMALL, less_smem=8).hazards)
+    assert_shared_memory(KERNEL, problem, SMALL, smem_bytes(problem, SMALL), step=8)
 
 
 def test_an_output_that_ends_within_a_tile_is_written_to_its_end_and_no_further() -> None:
-    problem = Problem(1, 1, 41, 64)
-    inputs = {name: np.ones(problem.q_shape, np.float16) for name in "qkv"}
-    for poison in (0xFF, 0x00):
-        result = SimulatedExecutor(ARCH).run(KERNEL.launch_plan(problem, SMALL), inputs, poison=poison)
-        assert result.hazards == ()
-        assert np.array_equal(result.outputs["o"], inputs["v"])
+    assert_written_to_the_end_and_no_further(KERNEL, SMALL)
 
 
 def test_bfloat16_is_not_float16() -> None:
     # A value that float16 does not have, in and out.
     problem = Problem(1, 1, 8, 64, dtype="bfloat16")
-    inputs = {name: np.full(problem.q_shape, 2.0**20, ml_dtypes.bfloat16) for name in "qkv"}
-    result = SimulatedExecutor(ARCH).run(KERNEL.launch_plan(problem, SMALL), inputs)
-    assert np.array_equal(result.outputs["o"], inputs["v"])
+    inputs = Inputs(*(np.full(problem.q_shape, 2.0**20, ml_dtypes.bfloat16) for _ in "qkv"))
+    assert np.array_equal(run(KERNEL, problem, SMALL, inputs=inputs).outputs["o"], inputs.v)

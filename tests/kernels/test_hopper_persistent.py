@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
-from checking import assert_computes, resources_of, run
+from checking import assert_computes, assert_log_sum_exp, assert_same_bits_in_every_order, edited, resources_of, run
 
 from sdpalab import sim
-from sdpalab.build import Build
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.log_sum_exp import log_sum_exp_float64, measure_lse
 from sdpalab.kernels.hopper import HOPPER, chosen, modelled_clocks, smem_bytes
 from sdpalab.kernels.kernel import Config
-from sdpalab.kernels.plan import INCLUDE_DIR, Launch
+from sdpalab.kernels.plan import Launch
 from sdpalab.kernels.warpgroups import SMS, blocks_per_sm
+from sdpalab.measure.counted import count
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run import SimulatedExecutor
-from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES
 from sdpalab.sim import Deadlock
 from sdpalab.sim.counters import Counters
 
@@ -35,6 +32,10 @@ LONG = Problem(1, 1, 300, 64, seq_kv=64 * 3 - 7)
 
 def label(value: object) -> str:
     return str(getattr(value, "label", value))
+
+
+def in_the_grid(config: Config) -> Config:
+    return config.but(SCHEDULE="tiles", NUM_CTAS=0)
 
 
 def launch(problem: Problem, config: Config) -> Launch:
@@ -69,24 +70,16 @@ def test_computes_attention(problem: Problem, config: Config) -> None:
     ids=label,
 )
 def test_every_order_gives_the_grids_bits_and_no_hazard(problem: Problem, config: Config) -> None:
-    outputs = {run(HOPPER, problem, config.but(SCHEDULE="tiles", NUM_CTAS=0)).outputs["o"].tobytes()}
-    for schedule, async_mode in product(SCHEDULES, ASYNC_MODES):
-        checks = (*sim.CHECKS, "strict")
-        result = run(HOPPER, problem, config, schedule=schedule, async_mode=async_mode, checks=checks)
-        assert result.hazards == (), f"{schedule}, {async_mode}"
-        outputs.add(result.outputs["o"].tobytes())
-    assert len(outputs) == 1
+    assert_same_bits_in_every_order(HOPPER, problem, config, checks=(*sim.CHECKS, "strict"))
+    persistent, tiles = (run(HOPPER, problem, each) for each in (config, in_the_grid(config)))
+    for name, array in tiles.outputs.items():
+        assert persistent.outputs[name].tobytes() == array.tobytes(), name
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_log_sum_exp(causal: bool) -> None:
     problem = Problem(1, 4, 140, 64, kv_heads=2, seq_kv=100, causal=causal, scale=-0.2)
-    inputs = vars(make_inputs(problem))
-    result = SimulatedExecutor(ARCH).run(HOPPER.launch_plan(problem, ONE, lse=True), inputs)
-    limits = log_sum_exp_float64(**inputs, scale=problem.scale, causal=causal, numerics=HOPPER.numerics)
-    errors = measure_lse(result.outputs["lse"], *limits)
-    assert errors.not_finite == 0
-    assert errors.error < min(errors.limit, 1e-5)
+    assert_log_sum_exp(HOPPER, problem, ONE)
 
 
 @pytest.mark.parametrize("heads_at_once", [1, 2, 3, 5])
@@ -129,7 +122,7 @@ def test_causal_blocks_end_together() -> None:
 
 def test_a_tile_of_queries_moves_what_it_moves_in_the_grid() -> None:
     problem = Problem(1, 2, 256, 64)
-    here, there = counters_of(problem, ONE), counters_of(problem, ONE.but(SCHEDULE="tiles", NUM_CTAS=0))
+    here, there = counters_of(problem, ONE), counters_of(problem, in_the_grid(ONE))
     assert here.total("sectors", "async") == there.total("sectors", "async")
     assert here.tensor_flops == there.tensor_flops == problem.flops
     assert here.exponentials == there.exponentials
@@ -137,14 +130,8 @@ def test_a_tile_of_queries_moves_what_it_moves_in_the_grid() -> None:
 
 
 def counters_of(problem: Problem, config: Config) -> Counters:
-    counted: list[Counters] = []
-
-    def note(_: Build, report: sim.Report) -> None:
-        assert report.counters is not None
-        counted.append(report.counters)
-
-    run(HOPPER, problem, config, counters=True, on_launch=note)
-    return counted[0]
+    (counted,) = count(HOPPER, problem, ARCH, config).launches
+    return counted.counters
 
 
 @pytest.mark.parametrize(
@@ -169,18 +156,11 @@ def counters_of(problem: Problem, config: Config) -> Counters:
     ],
 )
 def test_what_the_next_tile_rests_on(file: str, old: str, new: str, tmp_path: Path) -> None:
-    assert isinstance(HOPPER.source, Path)
-    for path in (HOPPER.source, *INCLUDE_DIR.glob("*.cuh")):
-        text = path.read_text()
-        if path.name == file:
-            assert text.count(old) == 1
-            text = text.replace(old, new)
-        (tmp_path / path.name).write_text(text)
-    planted = replace(HOPPER, source=tmp_path / "hopper.cu")
+    planted = edited(HOPPER, file, old, new, tmp_path)
 
-    def findings(problem: Problem, config: Config, **options: str) -> bool:
+    def findings(problem: Problem, config: Config) -> bool:
         try:
-            return bool(run(planted, problem, config, max_steps=100_000, **options).hazards)
+            return bool(run(planted, problem, config, max_steps=100_000).hazards)
         except Deadlock:
             return True
 
@@ -208,7 +188,7 @@ def test_the_schedule_follows_the_problem(problem: Problem, schedule: str) -> No
     assert step.dynamic_smem == smem_bytes(problem, made) <= 227 * 1024
     if schedule == "persistent":
         assert step.cluster == (1, 1, 1)
-        assert step.grid == (SMS * resources_of(HOPPER, problem, AUTO, ARCH).blocks_per_sm, 1, 1)
+        assert step.grid == (SMS * resources_of(HOPPER, problem, AUTO).blocks_per_sm, 1, 1)
 
 
 def test_a_persistent_block_begins_once() -> None:
@@ -218,9 +198,9 @@ def test_a_persistent_block_begins_once() -> None:
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-@pytest.mark.parametrize("config", [ONE, TWO.but(SCHEDULE="tiles", NUM_CTAS=0), THREE], ids=str)
+@pytest.mark.parametrize("config", [ONE, in_the_grid(TWO), THREE], ids=str)
 def test_what_an_sm_holds_is_what_the_build_says(head_dim: int, config: Config) -> None:
     problem = Problem(1, 1, 64, head_dim)
     if HOPPER.reject_reason(problem, config) is None:
-        used = resources_of(HOPPER, problem, config, ARCH)
+        used = resources_of(HOPPER, problem, config)
         assert used.blocks_per_sm == blocks_per_sm(head_dim, config.int("BLOCK_M"), smem_bytes(problem, config))

@@ -1,0 +1,203 @@
+"""What the rungs for Hopper are compiled to: softmax beside products, registers as shared out, Hopper's instructions.
+
+Their static bars are here too, as these builds are for sm_90a alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from checking import assert_gate, built, resources_of
+
+from sdpalab.build.loops import reached
+from sdpalab.build.sass import Instruction, disassemble, main_loop, parse, successors
+from sdpalab.kernels.hopper import HOPPER
+from sdpalab.kernels.hopper_fp8 import HOPPER_FP8, SCALE_ROWS
+from sdpalab.kernels.kernel import Config, CudaKernel
+from sdpalab.problem import Problem
+
+AUTO = HOPPER.default_config
+ONE = AUTO.but(BLOCK_M=64, BLOCK_N=64, NUM_STAGES=2, SPLIT=1, SCHEDULE="tiles")
+TWO = ONE.but(BLOCK_M=128)
+WIDE = TWO.but(BLOCK_N=128)
+CLUSTER_2 = ONE.but(SPLIT=2)
+PERSISTENT = WIDE.but(SCHEDULE="persistent", NUM_CTAS=2)
+FP8_WIDE = HOPPER_FP8.default_config.but(BLOCK_M=128)
+FP8_SMALL = FP8_WIDE.but(BLOCK_M=64, BLOCK_N=64)
+
+HOPPER_CODES = [
+    (Problem(1, 8, 512, 64), AUTO),
+    (Problem(1, 8, 512, 64, causal=True), WIDE),
+    (Problem(1, 8, 512, 64), WIDE.but(BLOCK_M=192)),
+    (Problem(1, 8, 512, 64, causal=True), ONE.but(SPLIT=4)),
+    (Problem(1, 8, 512, 64, dtype="bfloat16"), AUTO),
+    (Problem(1, 8, 512, 128, causal=True), WIDE),
+    (Problem(1, 8, 512, 128), TWO.but(BLOCK_N=176)),
+    (Problem(1, 8, 512, 128), CLUSTER_2.but(BLOCK_N=80)),
+    (Problem(1, 8, 512, 256, causal=True), TWO.but(BLOCK_N=80)),
+    (Problem(1, 8, 512, 256), CLUSTER_2.but(BLOCK_N=80)),
+    (Problem(1, 8, 512, 64), PERSISTENT.but(BLOCK_M=64)),
+    (Problem(1, 8, 512, 64, causal=True, dtype="bfloat16"), PERSISTENT),
+    (Problem(1, 8, 512, 64, causal=True), PERSISTENT.but(BLOCK_M=192)),
+    (Problem(1, 8, 512, 128), PERSISTENT),
+    (Problem(1, 8, 512, 128, causal=True), PERSISTENT),
+    (Problem(1, 8, 512, 256, causal=True), PERSISTENT.but(BLOCK_M=64, BLOCK_N=80)),
+]
+FP8_CODES = [
+    (Problem(1, 8, 512, 64), FP8_WIDE),
+    (Problem(1, 8, 512, 64, causal=True), FP8_SMALL),
+    (Problem(1, 8, 512, 64, causal=True, dtype="bfloat16"), FP8_WIDE.but(BLOCK_N=64)),
+    (Problem(1, 8, 512, 128), FP8_SMALL),
+    (Problem(1, 8, 512, 128, causal=True), FP8_WIDE),
+]
+EACH_CODE = pytest.mark.parametrize(
+    ("kernel", "problem", "config"),
+    [
+        pytest.param(kernel, problem, config, id=f"{kernel.name}-{problem.label}-{config}")
+        for kernel, codes in ((HOPPER, HOPPER_CODES), (HOPPER_FP8, FP8_CODES))
+        for problem, config in codes
+    ],
+)
+PRODUCTS = {"hopper": ("HGMMA", 16), "hopper_fp8": ("QGMMA", 32)}
+"""Each of 64 rows, and of so many columns of Q and K or rows of V."""
+
+
+def label(value: object) -> str:
+    return str(getattr(value, "label", value))
+
+
+def sass_of(kernel: CudaKernel, problem: Problem, config: Config) -> tuple[Instruction, ...]:
+    made = built(kernel, problem, config)
+    return parse(disassemble(made))[made.entry]
+
+
+def count_of(kernel: CudaKernel, problem: Problem, config: Config) -> Counter[str]:
+    return Counter(instruction.base for instruction in sass_of(kernel, problem, config))
+
+
+def macros_of(kernel: CudaKernel, problem: Problem, config: Config) -> dict[str, int]:
+    """Knobs as the source has them: none is left to be chosen."""
+    return {name: int(value) for name, value in kernel.module(problem, config).defines.items()}
+
+
+@EACH_CODE
+def test_static_gate(kernel: CudaKernel, problem: Problem, config: Config) -> None:
+    assert_gate(kernel, problem, config)
+    # C7510 and the like: ptxas found registers of a product in use, and lets products wait for each other.
+    log = built(kernel, problem, config).log
+    assert "serialized" not in log
+    assert "injected" not in log
+
+
+@EACH_CODE
+def test_warpgroups_use_the_registers_that_they_keep_or_take(
+    kernel: CudaKernel, problem: Problem, config: Config
+) -> None:
+    # What ptxas reports is what a thread has at launch. Behind setmaxnreg there are others.
+    code = sass_of(kernel, problem, config)
+    following = successors(code)
+    sizes = []
+    for place, instruction in enumerate(code):
+        if instruction.base == "USETMAXREG":
+            of_warpgroup = [code[each] for each in reached(following, place)]
+            names = (name for each in of_warpgroup for name in re.findall(r"\bR(\d+)\b", each.operands))
+            size = int(instruction.operands.rpartition(" ")[2], 16)
+            assert max(map(int, names)) < size
+            sizes.append(size)
+    consumers = macros_of(kernel, problem, config)["BLOCK_M"] // 64
+    launched = resources_of(kernel, problem, config).registers
+    assert min(sizes) + consumers * max(sizes) <= (1 + consumers) * launched
+
+
+@EACH_CODE
+def test_the_softmax_is_computed_beside_the_product(kernel: CudaKernel, problem: Problem, config: Config) -> None:
+    # What hides the one behind the other: a turn issues all products, waits for the scores, computes the weights, and
+    # only then waits for the product with V. ptxas moves the last wait up if nothing stops it.
+    macros = macros_of(kernel, problem, config)
+    keys, head_dim, depth = macros["BLOCK_N"], problem.head_dim, PRODUCTS[kernel.name][1]
+    loop = main_loop(sass_of(kernel, problem, config))
+    if macros.get("PERSISTENT"):  # that was the one over tiles of queries; without its end it is none
+        loop = main_loop(loop[:-1])
+    issued = ["issue"] * (head_dim // depth + keys // depth)
+    if macros["BLOCK_M"] > 64 and head_dim <= 128:
+        issued = ["turn", *issued, "pass"]
+    order = [event for event in map(_event, loop) if event]
+    assert order == [*issued, "wait 1", *["exp"] * (keys // 2 + 2), "wait 0"]
+
+
+def _event(instruction: Instruction) -> str:
+    if instruction.opcode == "WARPGROUP.DEPBAR.LE":
+        return f"wait {int(instruction.operands.rpartition(',')[2], 16)}"
+    names = {"HGMMA": "issue", "QGMMA": "issue", "BAR.SYNC": "turn", "BAR.ARV": "pass", "MUFU.EX2": "exp"}
+    return next((name for opcode, name in names.items() if instruction.opcode.startswith(opcode)), "")
+
+
+@EACH_CODE
+def test_hoppers_own_instructions_are_in_the_sass(kernel: CudaKernel, problem: Problem, config: Config) -> None:
+    count = count_of(kernel, problem, config)
+    opcode, depth = PRODUCTS[kernel.name]
+    # The first scores, and in the loop; the output in the loop, and behind it.
+    keys = macros_of(kernel, problem, config)["BLOCK_N"]
+    assert count[opcode] == 2 * problem.head_dim // depth + 2 * keys // depth
+    assert sum(many for name, many in count.items() if name.endswith("MMA")) == count[opcode]
+    assert count["UTMASTG"] == 1
+    assert count["STSM"] == problem.head_dim // 16
+    assert count["USETMAXREG"] == 2
+    assert count["STG"] >= 2  # the log-sum-exp of two rows; more where lanes that diverge have code of their own
+    assert not {"STS", "LDSM", "LDL", "STL"} & set(count)
+
+
+@pytest.mark.parametrize(("problem", "config"), HOPPER_CODES, ids=label)
+def test_what_hopper_loads_and_what_a_cluster_sends(problem: Problem, config: Config) -> None:
+    count, macros = count_of(HOPPER, problem, config), macros_of(HOPPER, problem, config)
+    # Q, the tiles that are under way before all else, and those as a place is free; the next Q and its first tiles.
+    of_q = macros["BLOCK_M"] // 64
+    assert count["UTMALDG"] == of_q + 2 + 2 + (of_q + 2 if macros["PERSISTENT"] else 0)
+    assert count["LDG"] == 0
+    partial, split = problem.head_dim // 8 + 1, macros["SPLIT"]
+    assert count["LDS"] == (split - 1) * partial
+    assert count["STAS"] == (partial if split > 1 else 0)
+
+
+@pytest.mark.parametrize(("problem", "config"), FP8_CODES, ids=label)
+def test_what_hopper_fp8_loads(problem: Problem, config: Config) -> None:
+    count = count_of(HOPPER_FP8, problem, config)
+    assert count["UTMALDG"] == config.int("BLOCK_M") // 64 + 2
+    assert count["LDG"] == 3  # the scale of Q, and the first scales of K and V; those of a tile
+    assert count["LDS"] == 0
+
+
+def assert_pipelined(ptx: str) -> None:
+    assert ptx.count("wgmma.fence") == 3
+    assert ptx.count("wgmma.commit_group") == 4
+    assert ptx.count("fence.proxy.async.shared::cta") == 1
+    assert ptx.count("setmaxnreg.dec") == ptx.count("setmaxnreg.inc") == 1
+    assert not re.search(r"\b(ld|st)\.local|\bcall\b", ptx)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_algorithm_of_hopper_is_in_the_ptx(dtype: str) -> None:
+    ptx = built(HOPPER, Problem(1, 1, 64, 256, dtype=dtype), CLUSTER_2).ptx.decode()
+    short = {"float16": "f16", "bfloat16": "bf16"}[dtype]
+    assert_pipelined(ptx)
+    assert ptx.count(f"wgmma.mma_async.sync.aligned.m64n64k16.f32.{short}.{short}") == 2 * 256 // 16
+    assert ptx.count(f"wgmma.mma_async.sync.aligned.m64n256k16.f32.{short}.{short}") == 2 * 64 // 16
+    assert ptx.count("st.async.weak.shared::cluster") == 256 // 8 + 1
+    assert ptx.count("barrier.cluster.arrive") == ptx.count("barrier.cluster.wait") == 1
+    assert "bar.sync" not in ptx
+    assert "ld.global" not in ptx
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_the_algorithm_of_hopper_fp8_is_in_the_ptx(head_dim: int) -> None:
+    ptx = built(HOPPER_FP8, Problem(1, 1, 64, head_dim), FP8_WIDE).ptx.decode()
+    assert_pipelined(ptx)
+    shapes = Counter(re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m64n\d+k32)\.f32\.e4m3\.e4m3", ptx))
+    scores, output = 2 * head_dim // 32, 2 * SCALE_ROWS // 32
+    assert shapes == (
+        {"m64n128k32": scores, "m64n64k32": output} if head_dim == 64 else {"m64n128k32": scores + output}
+    )
+    assert ptx.count("cvt.rn.satfinite.e4m3x2.f32") == 2 * SCALE_ROWS // 4  # the first tile's weights, and in the loop
+    assert not re.search(r"\bdiv\.\w+\.f|shfl\.sync\.idx", ptx)
