@@ -1,4 +1,4 @@
-"""The rules of the house, as tests: lint, format, types, imports, paths named in the docs, no raw asm."""
+"""The rules of the house, as tests: lint, format, types, imports, names of files, paths named in the docs, no raw asm."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,13 @@ def test_imports_flow_one_way() -> None:
             if not allowed:
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_two_files_of_the_tests_have_one_name() -> None:
+    # They are modules without a package, of which Python keeps one for each name.
+    counts = Counter(path.name for path in (ROOT / "tests").rglob("*.py"))
+    counts.pop("conftest.py")  # pytest tells those apart
+    assert [name for name, count in counts.items() if count > 1] == []
 
 
 def test_no_raw_asm_in_kernel_files() -> None:
