@@ -165,7 +165,7 @@ def judged_table(judged: Mapping[str, Mapping[str, Any]], kernels: Sequence[str]
                 *(f"{each['nearest'][limit]['share']:.0%}" if limit in each["nearest"] else "-" for limit in limits),
                 f"{each['exact'] - each['exact_wrong']:,} of {each['exact']:,}" if each["exact"] else "none",
                 f"{each['original_contract']} of {each['cases']}",
-                f"`{each['record']}`",
+                f"`evidence/campaigns/{each['record']}`",
             )
         )
     return table(heads, rows)

@@ -1,4 +1,4 @@
-"""The rules of the house, as tests: lint, format, types, imports, names of files, paths named in the docs, no raw asm."""
+"""The rules of the house, as tests: lint, format, types, imports, file names, paths named in the docs, no raw asm."""
 
 from __future__ import annotations
 
