@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from sdpalab.judge import judge_candidate
-from sdpalab.judge.cases import cases_for, quick_cases
+from sdpalab import cli
+from sdpalab.errors import UserError
+from sdpalab.judge import CaseSpec, judge_candidate
+from sdpalab.judge.cases import quick_cases
 from sdpalab.judge.selftest.cuda import mutants
 from sdpalab.problem import Problem
 
@@ -66,6 +68,14 @@ def test_a_kernel_that_there_is_not_is_named_before_anything_is_judged(
     assert not out.exists()
 
 
-def test_the_cases_are_those_of_the_command(script: ModuleType) -> None:
-    assert script.full_cases() == tuple(cases_for("full", dtype="float16", causal=False))
-    assert len(script.full_cases()) > 200
+def test_the_cases_are_those_of_the_command(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[CaseSpec, ...]] = []
+
+    def refuse(kernel: str, specs: Sequence[CaseSpec], **_: object) -> None:
+        asked.append(tuple(specs))
+        raise UserError("only the cases are wanted")
+
+    monkeypatch.setattr("sdpalab.judge.session.judge_candidate", refuse)
+    assert cli.main(["judge", "wmma", "--level", "full"]) == 2
+    assert asked == [script.full_cases()]
+    assert len(asked[0]) > 200

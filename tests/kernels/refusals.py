@@ -11,7 +11,7 @@ from sdpalab.build import BuildError, build
 from sdpalab.kernels.kernel import Config, CudaKernel, Kernel, Knob, UnsupportedProblem
 from sdpalab.problem import Problem
 
-__all__ = ["Refusal", "assert_refused"]
+__all__ = ["WMMA_TILES", "Refusal", "assert_refused"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,21 @@ class Refusal:
 
     def __str__(self) -> str:
         return f"{Config(self.changes)} {self.problem.label}".strip()
+
+
+WMMA_TILES = (
+    Refusal(
+        {"BLOCK_M": 24},
+        "BLOCK_M must be 16 rows for each of 1 to 32 warps, not 24",
+        "BLOCK_M is 16 rows for each of 32 warps at most",
+    ),
+    Refusal(
+        {"BLOCK_N": 48},
+        "BLOCK_N must be a multiple of 16 that divides head_dim or exceeds it, not 48",
+        "BLOCK_N is a multiple of 16 that divides HEAD_DIM or exceeds it",
+    ),
+)
+"""Tiles that no rung on ``include/wmma_tile.cuh`` takes."""
 
 
 def assert_refused(kernel: Kernel, refusal: Refusal, base: Config | None = None) -> None:

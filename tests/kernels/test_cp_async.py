@@ -17,7 +17,7 @@ from checking import (
     resources_of,
     run,
 )
-from refusals import Refusal, assert_refused
+from refusals import WMMA_TILES, Refusal, assert_refused
 
 from sdpalab.kernels.cp_async import CP_ASYNC, smem_bytes
 from sdpalab.kernels.wmma import WMMA
@@ -68,16 +68,7 @@ def test_each_stage_costs_a_block_of_the_sm(stages: int, blocks: int) -> None:
 
 
 REFUSALS = [
-    Refusal(
-        {"BLOCK_M": 24},
-        "BLOCK_M must be 16 rows for each of 1 to 32 warps, not 24",
-        "BLOCK_M is 16 rows for each of 32 warps at most",
-    ),
-    Refusal(
-        {"BLOCK_N": 48},
-        "BLOCK_N must be a multiple of 16 that divides head_dim or exceeds it, not 48",
-        "BLOCK_N is a multiple of 16 that divides HEAD_DIM or exceeds it",
-    ),
+    *WMMA_TILES,
     Refusal({"NUM_STAGES": 0}, "NUM_STAGES must be one of 1, 2, 3, not 0"),
     Refusal({"NUM_STAGES": 4}, "NUM_STAGES must be one of 1, 2, 3, not 4", "NUM_STAGES is 1, 2 or 3"),
     Refusal({"BLOCK_N": 64}, "needs 72704 bytes of shared memory, and the kernel's limit is 65536"),

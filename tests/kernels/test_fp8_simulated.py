@@ -16,7 +16,7 @@ from checking import (
     ptx_of,
     run,
 )
-from refusals import Refusal, assert_refused
+from refusals import WMMA_TILES, Refusal, assert_refused
 
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.numerics import dequantised
@@ -97,21 +97,7 @@ def test_bytes_cross_the_memory_once_a_block() -> None:
     assert narrow.tensor_flops == wide.tensor_flops == problem.flops
 
 
-REFUSALS = [
-    Refusal(
-        {"BLOCK_M": 24},
-        "BLOCK_M must be 16 rows for each of 1 to 32 warps, not 24",
-        "BLOCK_M is 16 rows for each of 32 warps at most",
-    ),
-    Refusal(
-        {"BLOCK_N": 48},
-        "BLOCK_N must be a multiple of 16 that divides head_dim or exceeds it, not 48",
-        "BLOCK_N is a multiple of 16 that divides HEAD_DIM or exceeds it",
-    ),
-]
-
-
-@pytest.mark.parametrize("refusal", REFUSALS, ids=str)
+@pytest.mark.parametrize("refusal", WMMA_TILES, ids=str)
 def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
     assert_refused(FP8_SIMULATED, refusal)
 

@@ -18,7 +18,7 @@ from checking import (
     resources_of,
     run,
 )
-from refusals import Refusal, assert_refused
+from refusals import WMMA_TILES, Refusal, assert_refused
 
 from sdpalab.kernels.wmma import WMMA, smem_bytes
 from sdpalab.problem import Problem
@@ -53,15 +53,10 @@ def test_both_products_are_on_tensor_cores() -> None:
 
 
 REFUSALS = [
-    Refusal(
-        {"BLOCK_M": 24},
-        "BLOCK_M must be 16 rows for each of 1 to 32 warps, not 24",
-        "BLOCK_M is 16 rows for each of 32 warps at most",
-    ),
+    *WMMA_TILES,
     Refusal({"BLOCK_M": 0}, "BLOCK_M must be"),
     Refusal({"BLOCK_M": 528}, "BLOCK_M must be"),
     Refusal({"BLOCK_N": 24}, "BLOCK_N must be a multiple of 16 that divides head_dim or exceeds it, not 24"),
-    Refusal({"BLOCK_N": 48}, "BLOCK_N must be", "BLOCK_N is a multiple of 16 that divides HEAD_DIM or exceeds it"),
     Refusal({"BLOCK_N": 128}, "bytes of shared memory, and the kernel's limit is 65536"),
 ]
 

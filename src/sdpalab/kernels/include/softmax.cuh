@@ -37,7 +37,7 @@ struct ScoreScale {
 // x = n + f with n the nearest integer, a polynomial for 2^f, and n added to its exponent.
 //
 // The relative error is at most 1.7e-7 = 2^-22.5 (ex2.approx: 2^-22), above 2^-126, below which both are next to 0. As
-// the polynomial is exactly 1 at 0, so is 2^0; minus infinity gives 0. It has the least relative error of its degree.
+// the polynomial is exactly 1 at 0, so is 2^0; minus infinity gives 0. Its coefficients were fitted with that fixed.
 __device__ __forceinline__ float exp2_on_fma(float x) {
     constexpr float TO_INTEGER = 1.5f * (1 << 23);  // a sum with it is rounded to an integer, in the lowest bits
     const float clamped = fmaxf(x, -127.0f);        // of which the exponent becomes that of 0
@@ -68,8 +68,8 @@ __device__ __forceinline__ float log_sum_exp(float row_max, float row_sum, float
 }
 
 // By how much, as a power of 2, a row's scores may outgrow the maximum that its weights are taken from
-// (FlashAttention-4), so that most tiles need no rescaling. A weight of up to 2^8 has the relative rounding of one up to
-// 1; but the largest is then no power of two, and is rounded itself.
+// (FlashAttention-4), so that most tiles need no rescaling. A weight of up to 2^8 has the relative rounding of one up
+// to 1; but the largest is then no power of two, and is rounded itself.
 constexpr float LAG_LOG2 = 8.0f;
 
 // Statistics of one row over the tiles so far; where lanes share a row, each may keep a sum over its own columns.
