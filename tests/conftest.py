@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import platformdirs
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
-
-_cache_directory = ""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,10 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the whole session one build cache of its own, before anything of the lab is imported."""
-    global _cache_directory
-    _cache_directory = tempfile.mkdtemp(prefix="sdpalab-test-cache-")
-    os.environ["SDPALAB_CACHE_DIR"] = _cache_directory
+    """Give all workers and runs one build cache, before anything of the lab is imported: its entries are found by their
+    content, so an entry of another run is the same build. ``fresh_cache`` is for tests of the cache itself."""
+    os.environ["SDPALAB_CACHE_DIR"] = os.environ.get("SDPALAB_TEST_CACHE_DIR") or str(
+        platformdirs.user_cache_path("sdpalab-tests")
+    )
     # readline exports the size of a terminal that there is not, and tables would be made for it.
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
@@ -60,11 +58,6 @@ def _replay_on_gpu(config: pytest.Config) -> None:
     plugin = Replay(config.getoption("--replay-on-gpu"), gpu.run, gpu.about)
     sim.launch = plugin.launch
     config.pluginmanager.register(plugin)
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove the session's build cache."""
-    shutil.rmtree(_cache_directory, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
