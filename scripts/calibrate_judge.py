@@ -34,7 +34,7 @@ from implementations import CORRECT, DECLARED_LESS, WORSE, Implementation
 from sdpalab.errors import UserError
 from sdpalab.evidence.campaign import Campaign
 from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
-from sdpalab.judge.evaluate import Judged, judge_output
+from sdpalab.judge.rule.evaluate import Judged, judge_output
 from sdpalab.judge.verdict import LIMITED, Status
 from sdpalab.kernels.kernel import Kernel, Numerics
 from sdpalab.kernels.registry import KERNELS, needs, resolve

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from sdpalab.build import Build, build
+from sdpalab.compile import Build, build
 from sdpalab.errors import UserError
 from sdpalab.evidence.campaign import Campaign
 from sdpalab.inputs import make_inputs

@@ -12,13 +12,14 @@ from collections import Counter
 
 import torch
 
+from sdpalab.bugs import Bug, Mutant
+from sdpalab.bugs.catalogue import mutants
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.cases import quick_cases
 from sdpalab.judge.diagnosis import Diagnosis, Failure, diagnose
-from sdpalab.judge.evaluate import judge_output
 from sdpalab.judge.hypotheses import Cause
-from sdpalab.judge.numerics import UNDECLARED
-from sdpalab.judge.selftest import Bug, Mutant, mutants
+from sdpalab.judge.rule.evaluate import judge_output
+from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import CudaKernel

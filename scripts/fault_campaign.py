@@ -34,7 +34,7 @@ from typing import Any
 from sdpalab.errors import MachineError
 from sdpalab.evidence.campaign import Campaign
 from sdpalab.judge import CaseSpec, Status, Verdict, judge_candidate
-from sdpalab.judge.guard import descendants
+from sdpalab.judge.sandbox.guard import descendants
 from sdpalab.problem import Problem
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,7 +43,11 @@ SECONDS = 60.0
 
 CANDIDATES = ("scalar", str(ROOT / "examples" / "my_callable.py"))
 SPECS = tuple(CaseSpec(f"seed {seed}", Problem(1, 1, 32, 64), seed=seed) for seed in range(3))
-_ROLES = {"guard.py": "guard", "sdpalab.judge.worker": "candidate", "sdpalab.judge.executor": "executor"}
+_ROLES = {
+    "guard.py": "guard",
+    "sdpalab.judge.sandbox.worker": "candidate",
+    "sdpalab.judge.sandbox.executor": "executor",
+}
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sdpalab.build import build
 from sdpalab.commands.common import one_thread_each, progress_console
 from sdpalab.commands.progress import CaseProgress
+from sdpalab.compile import build
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.campaign import Campaign
 from sdpalab.judge import Verdict, judge_candidate

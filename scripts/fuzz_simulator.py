@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "sim")
 from scalar_evaluator import REGISTERS, evaluate, expected_bits, random_program, render
 from source_programs import PROGRAMS
 
-from sdpalab.build import build
+from sdpalab.compile import build
 from sdpalab.evidence.campaign import Campaign
 from sdpalab.kernels.plan import Module
 from sdpalab.sim import SimError, launch

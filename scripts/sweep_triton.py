@@ -23,10 +23,10 @@ from pathlib import Path
 
 import numpy as np
 
-from sdpalab.build import Build, build
+from sdpalab.compile import Build, build
 from sdpalab.evidence.campaign import Campaign
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.reference import attention_float64
+from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.kernels.triton_kernel import TritonKernel
 from sdpalab.kernels.userfile import load_user_kernel

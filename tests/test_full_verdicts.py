@@ -10,10 +10,10 @@ from types import ModuleType
 import pytest
 
 from sdpalab import cli
+from sdpalab.bugs.cuda import mutants
 from sdpalab.errors import UserError
 from sdpalab.judge import CaseSpec, judge_candidate
 from sdpalab.judge.cases import quick_cases
-from sdpalab.judge.selftest.cuda import mutants
 from sdpalab.problem import Problem
 
 

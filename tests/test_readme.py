@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sdpalab.build import build, resources
+from sdpalab.compile import build, resources
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.measure import gpu_named
 from sdpalab.measure.counted import arch_on

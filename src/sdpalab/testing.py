@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from sdpalab.inputs import Inputs
-    from sdpalab.judge.candidate import Candidate
+    from sdpalab.judge.sandbox.candidate import Candidate
 
 __all__ = ["assert_attention", "attention_judge", "pytest_addoption"]
 
@@ -125,7 +125,7 @@ def _told(verdict: Verdict, kept: _FailedArrays) -> str:
     """The message of a failed assertion."""
     from sdpalab.judge.diagnosis import Failure, diagnose
     from sdpalab.judge.error_map import error_map
-    from sdpalab.judge.rule import broken_rules
+    from sdpalab.judge.rule.limits import broken_rules
 
     failed = [case for case in verdict.cases if not case.passed]
     passed = len(verdict.cases) - len(failed)

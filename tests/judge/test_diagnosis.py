@@ -7,14 +7,15 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from sdpalab.bugs import Mutant
+from sdpalab.bugs.catalogue import mutants
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.diagnosis import Diagnosis, Failure, diagnose, explanations
 from sdpalab.judge.error_map import MOST_COLUMNS, MOST_ROWS, error_map
-from sdpalab.judge.evaluate import Judged, judge_output
 from sdpalab.judge.hypotheses import Cause
-from sdpalab.judge.numerics import UNDECLARED
-from sdpalab.judge.reference import attention_float64
-from sdpalab.judge.selftest import Mutant, mutants
+from sdpalab.judge.rule.evaluate import Judged, judge_output
+from sdpalab.judge.rule.numerics import UNDECLARED
+from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem

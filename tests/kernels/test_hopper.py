@@ -25,7 +25,7 @@ from checking import (
 from refusals import Refusal, assert_refused
 
 from sdpalab import sim
-from sdpalab.build import Build
+from sdpalab.compile import Build
 from sdpalab.inputs import Inputs
 from sdpalab.kernels.hopper import HOPPER, VALUES, chosen, modelled_clocks, smem_bytes
 from sdpalab.kernels.kernel import Config, Knob

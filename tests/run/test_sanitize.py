@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdpalab.build import build
+from sdpalab.compile import build
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.kernels.plan import INCLUDE_DIR, Launch, Module

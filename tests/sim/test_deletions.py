@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sdpalab.build import build
+from sdpalab.compile import build
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import Problem

@@ -20,9 +20,9 @@ pytest.importorskip("triton", reason="needs the extra: pip install 'sdpalab[trit
 from triton_attention import KERNEL
 
 from sdpalab import Problem
-from sdpalab.build import Build, build
+from sdpalab.compile import Build, build
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.reference import attention_float64
+from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.run import SimulatedExecutor
 from sdpalab.sim import Report, launch

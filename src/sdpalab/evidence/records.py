@@ -296,7 +296,7 @@ class VerdictRecord(Record):
 
 
 class ResourceRecord(Record):
-    """As :class:`sdpalab.build.resources.Resources`: what one launch of a compiled kernel uses of an SM."""
+    """As :class:`sdpalab.compile.resources.Resources`: what one launch of a compiled kernel uses of an SM."""
 
     arch: str
     registers: int = Field(ge=0)

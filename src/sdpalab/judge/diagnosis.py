@@ -20,8 +20,8 @@ import numpy.typing as npt
 from sdpalab.inputs import Inputs
 from sdpalab.judge.fitted import fitted
 from sdpalab.judge.hypotheses import TILES, Cause, Hypothesis, Workings, hypotheses
-from sdpalab.judge.reference import judged_rows
-from sdpalab.judge.rule import LEAST_SUBNORMAL, row_errors
+from sdpalab.judge.rule.limits import LEAST_SUBNORMAL, row_errors
+from sdpalab.judge.rule.reference import judged_rows
 from sdpalab.judge.verdict import Errors, Limits
 from sdpalab.problem import Problem
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.reference import attention_float64
+from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.verdict import Errors, Limits
 from sdpalab.problem import Problem
 

@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.judge.exact import ExactElements
-from sdpalab.judge.rule import INTENDED_FACTOR, RMS_ROW_FACTOR, ROW_FACTOR, YARDSTICK_FACTOR, row_errors
+from sdpalab.judge.rule.exact import ExactElements
+from sdpalab.judge.rule.limits import INTENDED_FACTOR, RMS_ROW_FACTOR, ROW_FACTOR, YARDSTICK_FACTOR, row_errors
 from sdpalab.judge.verdict import Errors, Limits, LseErrors
 from sdpalab.problem import Problem
 

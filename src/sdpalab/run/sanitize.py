@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
-from sdpalab.build import Build, Cache, build
+from sdpalab.compile import Build, Cache, build
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
