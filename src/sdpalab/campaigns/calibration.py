@@ -1,38 +1,23 @@
 """Hold correct implementations of attention, and deliberately worse arithmetic, against the judge's rule.
 
-    python scripts/calibrate_judge.py [--out FILE]
-
 Every implementation of ``tests/judge/implementations.py``, and every shipped kernel and the tests' Triton kernel on the
 simulator, computes problems of many shapes with every kind of inputs, in both dtypes, with and without the causal mask.
-No correct one may be rejected: exit 1 if one is, or if there are fewer than 20 of them or 1,000 runs. The record says
+No correct one may be rejected, and there must be at least 20 of them and 1,000 runs. The record says
 how near each came to each limit (error / limit, 1 is the limit), and how far beyond it the worse arithmetic is. Kernels
 that write the log-sum-exp of their rows are asked for it, and held to its limits, too.
-
-By default it goes to ``evidence/campaigns/calibration-<commit>.json``.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-
-# Many small products: threads would only wait for each other.
-os.environ["OMP_NUM_THREADS"] = "1"
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "judge"))
-
-from implementations import CORRECT, DECLARED_LESS, WORSE, Implementation
-
+from sdpalab.campaigns.campaign import CampaignResult, Say, checkout, tests_module
 from sdpalab.errors import UserError
-from sdpalab.evidence.campaign import Campaign
 from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
 from sdpalab.judge.rule.evaluate import Judged, judge_output
 from sdpalab.judge.verdict import LIMITED, Status
@@ -41,9 +26,14 @@ from sdpalab.kernels.registry import KERNELS, needs, resolve
 from sdpalab.problem import MISSION, TWELVE_CASES, Problem
 from sdpalab.run.simulated import SimulatedExecutor
 
-ROOT = Path(__file__).resolve().parent.parent
+__all__ = ["PACKAGES", "SOURCES", "run"]
+
 LEAST_IMPLEMENTATIONS, LEAST_RUNS = 20, 1000
 TRITON_KERNEL = "tests/sim/triton_attention.py"
+PACKAGES = ("numpy", "torch")
+SOURCES = ("src", "tests/judge", TRITON_KERNEL)
+"""What of the repository makes the result."""
+
 SHAPES = (
     Problem(1, 2, 64, 64),
     Problem(1, 2, 99, 64, kv_heads=1),
@@ -103,15 +93,27 @@ class Simulated:
     def outputs(self, problem: Problem, inputs: Inputs) -> tuple[Any, Any]:
         """The output, and the log-sum-exp if it writes one."""
         plan = self.kernel.launch_plan(problem, lse=self.kernel.lse)
-        made = SimulatedExecutor(self.kernel.default_arch, checks=()).run(plan, vars(inputs)).outputs
-        return made["o"], made.get("lse")
+        outputs = SimulatedExecutor(self.kernel.default_arch, checks=()).run(plan, vars(inputs)).outputs
+        return outputs["o"], outputs.get("lse")
 
 
-Subject = Implementation | Simulated
+class Implementation(Protocol):
+    """An implementation of attention on arrays (``tests/judge/implementations.py``)."""
+
+    name: str
+    numerics: Numerics
+    overflows: tuple[str, ...]
+
+    def compute(self, problem: Problem, inputs: Inputs) -> Any:
+        """The output, [B, H, Sq, D]."""
+        ...
+
+
+_Judgeable = Implementation | Simulated
 
 
 @dataclass
-class Tally:
+class RunCount:
     """What came of the runs of one implementation, or of one kind of inputs."""
 
     runs: int = 0
@@ -142,12 +144,12 @@ class Tally:
 class Calibration:
     """All runs: by implementation and by kind of inputs, and what was rejected."""
 
-    correct: dict[str, Tally] = field(default_factory=dict)
-    kinds: dict[str, Tally] = field(default_factory=dict)
-    worse: dict[str, Tally] = field(default_factory=dict)
+    correct: dict[str, RunCount] = field(default_factory=dict)
+    kinds: dict[str, RunCount] = field(default_factory=dict)
+    worse: dict[str, RunCount] = field(default_factory=dict)
     alarms: list[dict[str, str]] = field(default_factory=list)
 
-    def hold(self, subjects: Sequence[Subject], cases: Iterator[tuple[Problem, str, int]]) -> None:
+    def hold(self, implementations: Sequence[_Judgeable], cases: Iterator[tuple[Problem, str, int]]) -> None:
         """Every correct implementation on every case."""
         for problem, kind, seed in cases:
             where = f"{problem.label} {kind} seed {seed}"
@@ -155,99 +157,92 @@ class Calibration:
                 inputs = make_inputs(problem, kind, seed)
             except UserError:
                 continue  # this kind cannot be made for this problem
-            for subject in subjects:
-                if kind in subject.overflows:
+            for implementation in implementations:
+                if kind in implementation.overflows:
                     continue
-                judged = _judged(subject, problem, inputs)
-                for tallies, name in ((self.correct, subject.name), (self.kinds, kind)):
-                    tallies.setdefault(name, Tally()).add(judged, where)
+                judged = _judged(implementation, problem, inputs)
+                for counts, name in ((self.correct, implementation.name), (self.kinds, kind)):
+                    counts.setdefault(name, RunCount()).add(judged, where)
                 if judged.status is not Status.PASSED:
-                    self.alarms.append({"implementation": subject.name, "where": where, "reason": judged.reason})
+                    self.alarms.append({"implementation": implementation.name, "where": where, "reason": judged.reason})
 
-    def hold_worse(self, cases: Iterator[tuple[Problem, str, int]]) -> None:
+    def hold_worse(self, worse: Sequence[Implementation], cases: Iterator[tuple[Problem, str, int]]) -> None:
         """Every worse arithmetic on every case; what is no worse in a dtype is left out."""
         for problem, kind, seed in cases:
             inputs = make_inputs(problem, kind, seed)
-            for subject in WORSE:
-                if problem.dtype == "float16" or "bfloat16" not in subject.name:
-                    judged = _judged(subject, problem, inputs, Numerics())
+            for implementation in worse:
+                if problem.dtype == "float16" or "bfloat16" not in implementation.name:
+                    judged = _judged(implementation, problem, inputs, Numerics())
                     where = f"{problem.label} {kind} seed {seed}"
-                    self.worse.setdefault(subject.name, Tally()).add(judged, where)
+                    self.worse.setdefault(implementation.name, RunCount()).add(judged, where)
 
 
-def _judged(subject: Subject, problem: Problem, inputs: Inputs, numerics: Numerics | None = None) -> Judged:
-    if isinstance(subject, Simulated):
-        out, lse = subject.outputs(problem, inputs)
+def _judged(implementation: _Judgeable, problem: Problem, inputs: Inputs, numerics: Numerics | None = None) -> Judged:
+    if isinstance(implementation, Simulated):
+        out, lse = implementation.outputs(problem, inputs)
     else:
-        out, lse = subject.compute(problem, inputs), None
-    return judge_output(problem, inputs, out, numerics or subject.numerics, lse)
+        out, lse = implementation.compute(problem, inputs), None
+    return judge_output(problem, inputs, out, numerics or implementation.numerics, lse)
 
 
-def _rows(tallies: dict[str, Tally]) -> list[dict[str, Any]]:
+def _rows(counts: dict[str, RunCount]) -> list[dict[str, Any]]:
     return [
         {"name": name, "runs": t.runs, "passed": t.passed, "exact_elements": t.exact, "largest": t.largest}
-        for name, t in tallies.items()
+        for name, t in counts.items()
     ]
 
 
-def _print(title: str, tallies: dict[str, Tally]) -> None:
+def _say_table(say: Say, title: str, counts: dict[str, RunCount]) -> None:
     rules = (*LIMITED, "lse")
-    print(f"{title:38} {'runs':>5} {'passed':>6} " + " ".join(f"{name:>16}" for name in rules))
-    for name, tally in tallies.items():
-        ratios = " ".join(f"{tally.largest[rule]['ratio']:16.3f}" if rule in tally.largest else "" for rule in rules)
-        print(f"{name:38} {tally.runs:5} {tally.passed:6} {ratios}")
+    say(f"{title:38} {'runs':>5} {'passed':>6} " + " ".join(f"{name:>16}" for name in rules))
+    for name, count in counts.items():
+        ratios = " ".join(f"{count.largest[rule]['ratio']:16.3f}" if rule in count.largest else "" for rule in rules)
+        say(f"{name:38} {count.runs:5} {count.passed:6} {ratios}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run everything, print tables, write the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args(arguments)
+def run(say: Say) -> CampaignResult:
+    """Run everything, with tables at the end.
+
+    Raises
+    ------
+    UserError
+        Without a checkout of the repository.
+    """
     torch.set_num_threads(1)
-    ran = Campaign(
-        "calibration",
-        "python scripts/calibrate_judge.py",
-        sources=("src", "tests/judge", str(TRITON_KERNEL)),
-        packages=("numpy", "torch"),
-    )
-    found = Calibration()
-    found.hold((*CORRECT, *DECLARED_LESS), correct_inputs())
-    built = [*(KERNELS[name] for name in KERNELS if needs(name) is None), resolve(str(ROOT / TRITON_KERNEL))]
+    calibration = Calibration()
+    implementations = tests_module("judge", "implementations")
+    calibration.hold((*implementations.CORRECT, *implementations.DECLARED_LESS), correct_inputs())
+    built = [*(KERNELS[name] for name in KERNELS if needs(name) is None), resolve(str(checkout() / TRITON_KERNEL))]
     for kernel in built:
         assert isinstance(kernel, Kernel)
         dtypes = [
             dtype for dtype in ("float16", "bfloat16") if not kernel.reject_reason(SIMULATED[0].with_(dtype=dtype))
         ]
         cases = ((p.with_(dtype=dtype), kind, 0) for p in SIMULATED for dtype in dtypes for kind in INPUT_KINDS)
-        found.hold([Simulated(kernel)], cases)
-    found.hold_worse(worse_inputs())
-    runs = sum(tally.runs for tally in found.correct.values())
-    record = ran.record(
-        totals={
-            "implementations": len(found.correct),
+        calibration.hold([Simulated(kernel)], cases)
+        say(f"{kernel.name}: {len(calibration.alarms)} false alarms so far")
+    calibration.hold_worse(implementations.WORSE, worse_inputs())
+    runs = sum(count.runs for count in calibration.correct.values())
+    _say_table(say, "correct: largest error / limit", calibration.correct)
+    _say_table(say, "by kind of inputs", calibration.kinds)
+    _say_table(say, "worse arithmetic", calibration.worse)
+    for alarm in calibration.alarms:
+        say(f"FALSE ALARM: {alarm['implementation']} on {alarm['where']}: {alarm['reason']}")
+    content = {
+        "totals": {
+            "implementations": len(calibration.correct),
             "runs": runs,
-            "false_alarms": len(found.alarms),
-            "exact_elements": sum(tally.exact for tally in found.correct.values()),
+            "false_alarms": len(calibration.alarms),
+            "exact_elements": sum(count.exact for count in calibration.correct.values()),
         },
-        false_alarms=found.alarms,
-        correct=_rows(found.correct),
-        kinds=_rows(found.kinds),
-        worse=[
-            {**row, "nearest_to_passing": tally.least}
-            for row, tally in zip(_rows(found.worse), found.worse.values(), strict=True)
+        "false_alarms": calibration.alarms,
+        "correct": _rows(calibration.correct),
+        "kinds": _rows(calibration.kinds),
+        "worse": [
+            {**row, "nearest_to_passing": count.least}
+            for row, count in zip(_rows(calibration.worse), calibration.worse.values(), strict=True)
         ],
-    )
-    ran.write(record, given.out)
-    _print("correct: largest error / limit", found.correct)
-    _print("by kind of inputs", found.kinds)
-    _print("worse arithmetic", found.worse)
-    for alarm in found.alarms:
-        print(f"FALSE ALARM: {alarm['implementation']} on {alarm['where']}: {alarm['reason']}")
-    outcome = f"{len(found.alarms)} false alarms in {runs} runs of {len(found.correct)} implementations"
-    print(f"{outcome}, in {record['seconds']} s")
-    enough = len(found.correct) >= LEAST_IMPLEMENTATIONS and runs >= LEAST_RUNS
-    return 0 if enough and not found.alarms else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    }
+    enough = len(calibration.correct) >= LEAST_IMPLEMENTATIONS and runs >= LEAST_RUNS
+    summary = f"{len(calibration.alarms)} false alarms in {runs} runs of {len(calibration.correct)} implementations"
+    return CampaignResult(content, enough and not calibration.alarms, summary)

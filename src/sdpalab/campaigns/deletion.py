@@ -1,24 +1,17 @@
 """Delete each synchronisation instruction of a kernel's PTX in turn, and see whether the simulator notices.
 
-    python scripts/deletion_campaign.py [KERNEL | FILE.py[:NAME]]... [--out FILE]
-
 Without kernels, all that are shipped, in all their configurations, and those of the tests. A mutant is run on
 small problems (one tile of keys, an even and an odd number, a ragged one), first in lockstep, then in every schedule
 and both async modes, with the strict check; it is killed by the first hazard, deadlock, endless loop or output that
 differs from the original's by a bit. A survivor needs a reason why it is redundant, in
-``scripts/deletion_reasons.json``: there, kernel, opcode and CUDA source text name it, and ``most`` says how many
-survivors of one configuration a reason may explain. Exit 1 if fewer than 95% of the others are killed, or a survivor
-has no reason.
-
-By default the record goes to ``evidence/campaigns/deletion-<commit>.json``.
+``deletion_reasons.json``: there, kernel, opcode and CUDA source text name it, and ``most`` says how many
+survivors of one configuration a reason may explain. At least 95% of the others must be killed.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from sdpalab.campaigns.campaign import CampaignResult, Say, checkout
 from sdpalab.compile import Build, build
 from sdpalab.errors import UserError
-from sdpalab.evidence.campaign import Campaign
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
 from sdpalab.kernels.plan import INCLUDE_DIR, LaunchPlan, Source
@@ -43,8 +36,9 @@ from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import source_of
 from sdpalab.sim.parser import parse
 
-ROOT = Path(__file__).resolve().parent.parent
-REASONS = ROOT / "scripts" / "deletion_reasons.json"
+__all__ = ["REASONS", "TEST_KERNELS", "chooses", "deletions", "run", "sites", "target", "targets", "totals", "without"]
+
+REASONS = Path(__file__).with_name("deletion_reasons.json")
 TEST_KERNELS = (
     "tests/sim/triton_attention.py",
     "tests/kernels/hopper_attention.py",
@@ -73,7 +67,7 @@ Case = tuple[Problem, LaunchPlan, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Subject:
+class Target:
     """Code of a kernel, the configurations that launch it, and runs of it."""
 
     kernel: Kernel
@@ -92,21 +86,21 @@ class Subject:
         return [f"{self.kernel.name} {config}".strip() for config in self.configs]
 
 
-def subjects(names: Sequence[str]) -> Iterator[Subject]:
+def targets(names: Sequence[str], say: Say) -> Iterator[Target]:
     """The named kernels (default: all shipped, and those of the tests), once for each code that they launch.
 
     A configuration may launch one code or another, depending on the problem, and several may launch the same: that runs
     on the problems of all of them.
     """
-    for name in names or (*KERNELS, *(str(ROOT / file) for file in TEST_KERNELS)):
+    for name in names or (*KERNELS, *(str(checkout() / file) for file in TEST_KERNELS)):
         kernel = resolve(name)
         if not isinstance(kernel, Kernel):
             raise UserError(f"{name} is a Python callable: it has no PTX")
-        found: list[tuple[list[Source | None], Subject]] = []
+        found: list[tuple[list[Source | None], Target]] = []
         for knobs in kernel.configs:
-            of = subject(kernel, Config(knobs))
+            of = target(kernel, Config(knobs))
             if chooses(kernel, Config(knobs), of.cases[0][0]):
-                print(f"{of.name}: left out, for the kernel chooses these knobs by problem; others fix them")
+                say(f"{of.name}: skipped, because the kernel chooses these knobs by problem; others fix them")
                 continue
             for case in of.cases:
                 code = [launch.module for launch in case[1].launches]
@@ -128,7 +122,7 @@ def chooses(kernel: Kernel, config: Config, problem: Problem) -> bool:
     return any(macros[name] != config[name] for name in macros.keys() & config.keys())
 
 
-def subject(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> Subject:
+def target(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> Target:
     """A kernel in one configuration, on its small problems; the causal one is left out, as it has PTX of its own."""
     cases = []
     for problem in problems or [each for each in small_problems(kernel, config) if not each.causal]:
@@ -136,7 +130,7 @@ def subject(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) ->
         cases.append(
             (problem, kernel.launch_plan(problem, config, lse=kernel.lse), {"q": made.q, "k": made.k, "v": made.v})
         )
-    return Subject(kernel, (config,), kernel.default_arch, tuple(cases))
+    return Target(kernel, (config,), kernel.default_arch, tuple(cases))
 
 
 def sites(ptx: str, entry: str, folders: Sequence[Path] = ()) -> list[Site]:
@@ -174,10 +168,10 @@ def without(ptx: str, site: Site) -> str:
 
 
 class Runner:
-    """Runs a subject with the PTX of one of its modules replaced, and compares with what the original does."""
+    """Runs a target with the PTX of one of its modules replaced, and compares with what the original does."""
 
-    def __init__(self, of: Subject) -> None:
-        self.subject = of
+    def __init__(self, of: Target) -> None:
+        self.target = of
         self.expected: list[dict[str, np.ndarray]] = []
         digests: set[tuple[str, ...]] = set()
         for problem, plan, inputs in of.cases:
@@ -194,7 +188,7 @@ class Runner:
         lockstep = replace(modes, schedules=("lockstep",), async_modes=("late",))
         for wave in (lockstep, modes):
             for options in wave.options(asynchronous=True):
-                for (problem, plan, inputs), expected in zip(self.subject.cases, self.expected, strict=True):
+                for (problem, plan, inputs), expected in zip(self.target.cases, self.expected, strict=True):
                     kind = self._run(plan, inputs, builds, options, expected)
                     if kind:
                         return kind, f"{problem.label}, {options['schedule']}, {options['async_mode']}"
@@ -213,7 +207,7 @@ class Runner:
         def launched(_: Build, report: Report) -> None:
             kinds.extend(hazard.kind for hazard in report.hazards)
 
-        executor = SimulatedExecutor(self.subject.arch, on_launch=launched, **options)
+        executor = SimulatedExecutor(self.target.arch, on_launch=launched, **options)
         try:
             outputs = executor.run(plan, inputs, builds=builds).outputs
         except (Deadlock, StepLimit) as error:
@@ -224,8 +218,8 @@ class Runner:
         return "" if same else "wrong output"
 
 
-def campaign(of: Subject, modes: Modes, reasons: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """All mutants of a subject, as a record."""
+def deletions(of: Target, modes: Modes, reasons: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """All mutants of a target, as a record."""
     runner = Runner(of)
     folders = [*filter(None, [of.kernel.folder]), INCLUDE_DIR]
     mutants: list[dict[str, Any]] = []
@@ -251,7 +245,7 @@ def campaign(of: Subject, modes: Modes, reasons: Sequence[dict[str, Any]]) -> di
     }
 
 
-def _reason(of: Subject, site: Site, excuses: list[dict[str, Any]]) -> str:
+def _reason(of: Target, site: Site, excuses: list[dict[str, Any]]) -> str:
     """Why a survivor is redundant, if the committed file says so and it has not said so too often; otherwise empty."""
     for entry in excuses:
         named = (entry["kernel"], entry["opcode"]) == (of.kernel.name, site.opcode)
@@ -262,7 +256,7 @@ def _reason(of: Subject, site: Site, excuses: list[dict[str, Any]]) -> str:
 
 
 def totals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Counts over all subjects; ``share`` is of those that are not redundant."""
+    """Counts over all targets; ``share`` is of those that are not redundant."""
     mutants = [mutant for record in records for mutant in record["mutants"]]
     killed = [mutant for mutant in mutants if mutant["killed_by"]]
     redundant = sum(1 for mutant in mutants if not mutant["killed_by"] and mutant["reason"])
@@ -276,39 +270,33 @@ def totals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the campaign, print a table, write the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kernel", nargs="*")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args(arguments)
-    ran = Campaign("deletion", " ".join(["python scripts/deletion_campaign.py", *given.kernel]))
+def run(names: Sequence[str], say: Say) -> CampaignResult:
+    """Delete from the named kernels, or from all.
+
+    Raises
+    ------
+    UserError
+        If there is no such kernel, or one is not clean itself.
+    """
     reasons = json.loads(REASONS.read_text())
     modes = Modes(strict=True, max_steps=200_000)
     records = []
-    print(f"{'subject':92} {'mutants':>7} {'killed':>6} {'redundant':>9}", flush=True)
-    try:
-        for each in subjects(given.kernel):
-            record = campaign(each, modes, reasons)
-            records.append(record)
-            count = totals([record])
-            print(f"{each.name:92} {count['mutants']:7} {count['killed']:6} {count['redundant']:9}", flush=True)
-            for mutant in record["mutants"]:
-                if not mutant["killed_by"]:
-                    why = mutant["reason"] or "NO REASON GIVEN"
-                    print(f"    survives: {mutant['opcode']} at {mutant['source']} ({mutant['text']}): {why}")
-    except (UserError, SimError) as error:
-        print(f"deletion_campaign: {error}", file=sys.stderr)
-        return 2
+    say(f"{'kernel':92} {'mutants':>7} {'killed':>6} {'redundant':>9}")
+    for target in targets(names, say):
+        try:
+            records.append(deletions(target, modes, reasons))
+        except SimError as error:
+            raise UserError(f"{target.name} does not run on the simulator: {error}") from None
+        count = totals(records[-1:])
+        say(f"{target.name:92} {count['mutants']:7} {count['killed']:6} {count['redundant']:9}")
+        for mutant in records[-1]["mutants"]:
+            if not mutant["killed_by"]:
+                why = mutant["reason"] or "NO REASON GIVEN"
+                say(f"    survives: {mutant['opcode']} at {mutant['source']} ({mutant['text']}): {why}")
     total = totals(records)
-    record = ran.record(totals=total, reasons_sha256=sha256(REASONS.read_bytes()).hexdigest(), subjects=records)
-    ran.write(record, given.out)
-    print(
+    content = {"totals": total, "reasons_sha256": sha256(REASONS.read_bytes()).hexdigest(), "subjects": records}
+    summary = (
         f"{total['killed']} of {total['mutants']} killed, {total['redundant']} redundant, {total['unexplained']} "
-        f"unexplained: {total['share']:.1%} of those that matter, in {record['seconds']} s; by {total['killed_by']}"
+        f"unexplained: {total['share']:.1%} of those that matter; by {total['killed_by']}"
     )
-    return 0 if total["share"] >= LEAST_SHARE and not total["unexplained"] else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return CampaignResult(content, total["share"] >= LEAST_SHARE and not total["unexplained"], summary)

@@ -1,19 +1,17 @@
 """How often the judge's diagnosis names the right class of a planted bug: the table in docs/judge.md.
 
-    python scripts/diagnosis_rate.py [--only WORDS] [--verbose]
-
-runs the self-test's bugs that are written in Python on the quick cases, in this process, and prints the table.
+The self-test's bugs that are written in Python run on the quick cases, in this process.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 
 import torch
 
 from sdpalab.bugs import Bug, Mutant
 from sdpalab.bugs.catalogue import mutants
+from sdpalab.campaigns.campaign import CampaignResult, Say
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.cases import quick_cases
 from sdpalab.judge.diagnosis import Diagnosis, Failure, diagnose
@@ -23,6 +21,10 @@ from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import CudaKernel
+
+__all__ = ["PACKAGES", "run"]
+
+PACKAGES = ("numpy", "torch")
 
 EXPECTED: dict[Cause, tuple[str, ...]] = {
     Cause.NO_ATTENTION: (
@@ -138,6 +140,7 @@ def failures(mutant: Mutant) -> list[Failure]:
     for spec in quick_cases([mutant.problem]):
         problem, inputs = spec.problem, make_inputs(spec.problem, spec.inputs, 1 if spec.seed is None else spec.seed)
         tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
+        assert callable(mutant.candidate)
         out = from_torch(mutant.candidate(*tensors, scale=problem.scale, causal=problem.causal))
         judged = judge_output(problem, inputs, out, UNDECLARED)
         if judged.status is not Status.PASSED:
@@ -145,27 +148,21 @@ def failures(mutant: Mutant) -> list[Failure]:
     return found
 
 
-def main() -> None:
-    """Print what is said of each bug that is not diagnosed rightly (or of all), and the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", metavar="WORDS", help="only bugs whose name has these words in it")
-    parser.add_argument("--verbose", action="store_true", help="tell what is said of every bug")
-    asked = parser.parse_args()
+def run(words: str, verbose: bool, say: Say) -> CampaignResult:
+    """Diagnose the bugs whose name has ``words`` in it; ``verbose`` prints every diagnosis, not only the wrong ones."""
     torch.set_num_threads(1)
     counts: dict[Bug, Counter[str]] = {}
     for mutant in mutants():
-        if isinstance(mutant.candidate, CudaKernel) or mutant.equivalent or asked.only not in mutant.name:
+        if isinstance(mutant.candidate, CudaKernel) or mutant.equivalent or words not in mutant.name:
             continue
-        said: Diagnosis | None = diagnose(failures(mutant))
-        outcome = "none" if said is None else "right" if said.cause is right_cause(mutant) else "wrong"
+        diagnosis: Diagnosis | None = diagnose(failures(mutant))
+        outcome = "none" if diagnosis is None else "right" if diagnosis.cause is right_cause(mutant) else "wrong"
         counts.setdefault(mutant.bug, Counter())[outcome] += 1
-        if asked.verbose or outcome != "right":
-            print(f"{outcome:5} {mutant.bug.value}: {mutant.name} [{mutant.problem.label}]: {said}", flush=True)
-    print("| class | bugs | right | another class | no diagnosis |\n|---|---|---|---|---|")
+        if verbose or outcome != "right":
+            say(f"{outcome:5} {mutant.bug.value}: {mutant.name} [{mutant.problem.label}]: {diagnosis}")
+    say("| class | bugs | right | another class | no diagnosis |\n|---|---|---|---|---|")
     total: Counter[str] = sum(counts.values(), Counter())
-    for called, count in [*((bug.value, count) for bug, count in counts.items()), ("all", total)]:
-        print(f"| {called} | {count.total()} | {count['right']} | {count['wrong']} | {count['none']} |")
-
-
-if __name__ == "__main__":
-    main()
+    for name, count in [*((bug.value, count) for bug, count in counts.items()), ("all", total)]:
+        say(f"| {name} | {count.total()} | {count['right']} | {count['wrong']} | {count['none']} |")
+    content = {"totals": dict(total), "classes": {bug.value: dict(count) for bug, count in counts.items()}}
+    return CampaignResult(content, True, f"{total['right']} of {total.total()} bugs are diagnosed rightly")

@@ -1,6 +1,4 @@
-"""Fail the machine under the judge, on purpose, and see what it says.
-
-    python scripts/fault_campaign.py [--kills N] [--repeats N] [--seed N] [--out FILE]
+"""Make the machine fail while the judge works, on purpose, and compare what the judge reports with what it should.
 
 - ``kills``: SIGKILL for one of the judge's processes (a guard, a candidate's process, an executor), drawn at random, at
   a random moment of a judgement. A case is then PASSED, with the very record it has when nobody disturbs, or
@@ -9,13 +7,11 @@
 - ``no_compiler``: an environment in which NVRTC cannot be imported.
 - ``repeats``: the same candidate, judged again and again: the same verdict each time.
 
-Each must end within a minute. By default the record goes to ``evidence/campaigns/faults-<commit>.json``. Exit 1 if
-anything was not as it should be.
+Each must end within a minute.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -26,22 +22,22 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sdpalab.campaigns.campaign import CampaignResult, Say, checkout
 from sdpalab.errors import MachineError
-from sdpalab.evidence.campaign import Campaign
 from sdpalab.judge import CaseSpec, Status, Verdict, judge_candidate
 from sdpalab.judge.sandbox.guard import descendants
 from sdpalab.problem import Problem
 
-ROOT = Path(__file__).resolve().parent.parent
+__all__ = ["baseline", "kill_one", "no_compiler", "no_space", "repeat", "run"]
+
 SECONDS = 60.0
 """What every fault may take until there is a verdict."""
 
-CANDIDATES = ("scalar", str(ROOT / "examples" / "my_callable.py"))
 SPECS = tuple(CaseSpec(f"seed {seed}", Problem(1, 1, 32, 64), seed=seed) for seed in range(3))
 _ROLES = {
     "guard.py": "guard",
@@ -141,7 +137,7 @@ def no_compiler() -> dict[str, Any]:
         package = Path(folder, "cuda")
         package.mkdir()
         package.joinpath("__init__.py").write_text("raise ImportError('there is no compiler here')\n")
-        path = os.pathsep.join([folder, str(ROOT / "src")])
+        path = os.pathsep.join([folder, str(checkout() / "src")])
         return _judged([], {"SDPALAB_CACHE_DIR": f"{folder}/cache", "PYTHONPATH": path}, 3, "INFRA_ERROR")
 
 
@@ -150,9 +146,9 @@ def _judged(before: list[str], environment: Mapping[str, str], code: int, status
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "verdict.json")
         command = [sys.executable, "-m", "sdpalab", "judge", "scalar", "--shape", "1,1,8,32", "--json", str(report)]
-        given = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment}
+        given = {**os.environ, "PYTHONPATH": str(checkout() / "src"), **environment}
         start = time.monotonic()
-        done = subprocess.run([*before, *command], env=given, capture_output=True, text=True, cwd=ROOT)
+        done = subprocess.run([*before, *command], env=given, capture_output=True, text=True, cwd=checkout())
         seconds = time.monotonic() - start
         verdict = json.loads(report.read_text()) if report.exists() else {"cases": []}
     statuses = sorted({case["status"] for case in verdict["cases"]})
@@ -172,44 +168,42 @@ def repeat(calm: Baseline, times: int) -> dict[str, Any]:
     return {"candidate": Path(calm.candidate).name, "times": times, "same": same, "ok": same == times}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the campaign, print what happens, write the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--repeats", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args(arguments)
-    ran = Campaign("faults", " ".join(["python scripts/fault_campaign.py", *(arguments or sys.argv[1:])]), packages=())
-    draw = random.Random(given.seed)
-    calm = [baseline(candidate) for candidate in CANDIDATES]
-    kills: list[dict[str, Any]] = []
-    while len(kills) < given.kills:
-        kill = kill_one(calm[len(kills) % len(calm)], draw)
-        if kill is not None:
-            kills.append(kill)
-            print(f"kill {len(kills):3} {kill}", flush=True)
-    faults = {"no_space": no_space(), "no_compiler": no_compiler(), "repeats": repeat(calm[0], given.repeats)}
+def run(kills: int, repeats: int, seed: int, say: Say) -> CampaignResult:
+    """Kill ``kills`` processes of the judge one by one, take away space and compiler, judge ``repeats`` times.
+
+    Raises
+    ------
+    UserError
+        Without a checkout of the repository.
+    MachineError
+        If a candidate does not pass undisturbed.
+    """
+    draw = random.Random(seed)
+    candidates = ("scalar", str(checkout() / "examples" / "my_callable.py"))
+    calm = [baseline(candidate) for candidate in candidates]
+    outcomes: list[dict[str, Any]] = []
+    while len(outcomes) < kills:
+        outcome = kill_one(calm[len(outcomes) % len(calm)], draw)
+        if outcome is not None:
+            outcomes.append(outcome)
+            say(f"kill {len(outcomes):3} {outcome}")
+    faults = {"no_space": no_space(), "no_compiler": no_compiler(), "repeats": repeat(calm[0], repeats)}
     for name, fault in faults.items():
-        print(f"{name} {fault}", flush=True)
-    ok = all(each["ok"] for each in (*kills, *faults.values()))
-    record = ran.record(
-        confinement=calm[0].verdict.cases[0].run["confinement"],
-        totals={
-            "ok": ok,
-            "kills": len(kills),
-            "longest_seconds": max((kill["seconds"] for kill in kills), default=0.0),
-            "left_running": sum(kill["left_running"] for kill in kills),
-            "victims": dict(sorted(Counter(kill["victim"] for kill in kills).items())),
-            "statuses": dict(sorted(Counter(status for kill in kills for status in kill["statuses"]).items())),
-        },
-        kills=kills,
+        say(f"{name} {fault}")
+    good = all(each["ok"] for each in (*outcomes, *faults.values()))
+    totals = {
+        "ok": good,
+        "kills": len(outcomes),
+        "longest_seconds": max((kill["seconds"] for kill in outcomes), default=0.0),
+        "left_running": sum(kill["left_running"] for kill in outcomes),
+        "victims": dict(sorted(Counter(kill["victim"] for kill in outcomes).items())),
+        "statuses": dict(sorted(Counter(status for kill in outcomes for status in kill["statuses"]).items())),
+    }
+    content = {
+        "confinement": calm[0].verdict.cases[0].run["confinement"],
+        "totals": totals,
+        "kills": outcomes,
         **faults,
-    )
-    ran.write(record, given.out)
-    print(f"{'all as it should be' if ok else 'NOT as it should be'}: {record['totals']}, in {record['seconds']} s")
-    return 0 if ok else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    }
+    summary = f"{'every fault' if good else 'NOT every fault'} is handled as it should be: {totals}"
+    return CampaignResult(content, good, summary)

@@ -1,37 +1,28 @@
 """Fuzz the simulator: damaged PTX must raise its typed errors and nothing else; random programs must compute rightly.
 
-    python scripts/fuzz_simulator.py [--seconds 600] [--seed N] [--only programs|parser] [--out FILE]
-
 Each round is made from one seed, which is printed where a round fails, so that ``--seed`` runs it again. Random
 programs are compared with the scalar evaluator of the tests, register by register and bit by bit. Exit 1 if any fails.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "sim"))
-
-from scalar_evaluator import REGISTERS, evaluate, expected_bits, random_program, render
-from source_programs import PROGRAMS
-
+from sdpalab.campaigns.campaign import CampaignResult, Say, tests_module
 from sdpalab.compile import build
-from sdpalab.evidence.campaign import Campaign
 from sdpalab.kernels.plan import Module
 from sdpalab.sim import SimError, launch
 
+__all__ = ["fuzz", "program_round", "run"]
+
 THREADS = 64
-_NAMES = [f"{kind}{k}" for kind, (_, many) in REGISTERS.items() for k in range(many)]
 _CORNERS = {
     16: (0, 1, 0x3C00, 0x7BFF, 0x7C00, 0x8000, 0xFFFF),
     32: (0, 1, 31, 0x3F800000, 0x7F7FFFFF, 0x7F800000, 0x80000000, 0xFFFFFFFF, 0x00000001, 0x4B000000),
@@ -41,27 +32,38 @@ _CORNERS = {
 
 def program_round(seed: int) -> str:
     """One random program on 64 threads; an empty string, or what differs."""
-    draw = random.Random(f"inputs {seed}")
-    program = random_program(seed, size=draw.choice([5, 20, 40, 60]))
-    text = render(program)
-    first = [{name: _value(draw, name) for name in _NAMES} for _ in range(THREADS)]
-    given = np.array([[state[name] for name in _NAMES] for state in first], dtype=np.uint64)
+    oracle, draw = _oracle(), random.Random(f"inputs {seed}")
+    names = [f"{kind}{k}" for kind, (_, many) in oracle.REGISTERS.items() for k in range(many)]
+    program = oracle.random_program(seed, size=draw.choice([5, 20, 40, 60]))
+    text = oracle.render(program)
+    first = [{name: _value(draw, name, oracle.REGISTERS[name[0]][0]) for name in names} for _ in range(THREADS)]
+    given = np.array([[state[name] for name in names] for state in first], dtype=np.uint64)
     found = np.zeros_like(given)
     schedule = draw.choice(["lockstep", "forward", "reverse", "random"])
     report = launch(text, "fuzz", 1, THREADS, [given, found], schedule=schedule, max_steps=100_000)
     if report.hazards:
         return f"hazard: {report.hazards[0].message}"
     for thread, state in enumerate(first):
-        last = evaluate(program, state)
-        for place, name in enumerate(_NAMES):
-            bits = int(found[thread, place]) & (1 << REGISTERS[name[0]][0]) - 1
-            if not expected_bits(last, name, bits):
+        last = oracle.evaluate(program, state)
+        for place, name in enumerate(names):
+            bits = int(found[thread, place]) & (1 << oracle.REGISTERS[name[0]][0]) - 1
+            if not oracle.expected_bits(last, name, bits):
                 return f"%{name} of thread {thread} is {bits:#x}, and should be {last[name]:#x} ({schedule})\n{text}"
     return ""
 
 
-def _value(draw: random.Random, name: str) -> int:
-    bits = REGISTERS[name[0]][0]
+def _oracle() -> Any:
+    """The scalar evaluator of the tests: an interpreter of single threads that shares nothing with the simulator."""
+    return tests_module("sim", "scalar_evaluator")
+
+
+def _programs() -> dict[str, Any]:
+    """CUDA programs of the tests, small and of every kind."""
+    programs: dict[str, Any] = tests_module("sim", "source_programs").PROGRAMS
+    return programs
+
+
+def _value(draw: random.Random, name: str, bits: int) -> int:
     shape = draw.random()
     if shape < 0.3:
         return draw.choice(_CORNERS[bits])
@@ -72,14 +74,14 @@ def _value(draw: random.Random, name: str) -> int:
 
 def texts() -> list[str]:
     """PTX that a compiler made, small and of every kind."""
-    return [build(Module("program.cu", each.source, "entry")).ptx.decode() for each in PROGRAMS.values()]
+    return [build(Module("program.cu", each.source, "entry")).ptx.decode() for each in _programs().values()]
 
 
 def parser_round(seed: int, sources: Sequence[str]) -> tuple[str, str]:
     """Damage a text and launch it: (outcome, what escaped and should not have)."""
     draw = random.Random(f"parser {seed}")
     which = draw.randrange(len(sources))
-    program = list(PROGRAMS.values())[which]
+    program = list(_programs().values())[which]
     text = sources[which]
     for _ in range(draw.choice([1, 1, 2, 5])):
         text = _damaged(draw, text, sources)
@@ -130,7 +132,7 @@ def _damaged(draw: random.Random, text: str, sources: Sequence[str]) -> str:
     return text[:begin] + text[start:stop] + text[end:]
 
 
-def run(seconds: float, seed: int, only: str = "", *, rounds: int | None = None) -> dict[str, Any]:
+def fuzz(seconds: float, seed: int, only: str = "", *, rounds: int | None = None) -> dict[str, Any]:
     """Rounds from ``seed`` on until the time or ``rounds`` are over: counts, and the failures with their seeds."""
     begin, done = time.monotonic(), Counter[str]()
     failures: list[dict[str, Any]] = []
@@ -145,7 +147,7 @@ def run(seconds: float, seed: int, only: str = "", *, rounds: int | None = None)
                 try:
                     wrong = program_round(this)
                 except Exception as error:
-                    wrong = f"{type(error).__name__}: {error}\n{render(random_program(this))}"
+                    wrong = f"{type(error).__name__}: {error}\n{_oracle().render(_oracle().random_program(this))}"
                 done["programs"] += 1
                 if wrong:
                     failures.append({"kind": "program", "seed": this, "what": wrong})
@@ -157,24 +159,16 @@ def run(seconds: float, seed: int, only: str = "", *, rounds: int | None = None)
     return {"rounds": number, "counts": dict(sorted(done.items())), "failures": failures}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Fuzz for a while, print what failed, write the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=["programs", "parser"], default="")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args(arguments)
-    ran = Campaign("fuzz", f"python scripts/fuzz_simulator.py --seconds {given.seconds:g} --seed {given.seed}")
-    result = run(given.seconds, given.seed, given.only)
-    for failure in result["failures"][:5]:
-        print(f"{failure['kind']}, seed {failure['seed']}: {failure['what'][:3000]}\n")
-    print(f"seeds {given.seed} to {given.seed + result['rounds'] - 1}: {result['counts']}")
-    print(f"{len(result['failures'])} failures")
-    if given.out is not None:
-        ran.write(ran.record(**result), given.out)
-    return 1 if result["failures"] else 0
+def run(seconds: float, seed: int, only: str, say: Say) -> CampaignResult:
+    """Fuzz for a while; ``only`` is ``programs``, ``parser`` or empty for both.
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+    Raises
+    ------
+    UserError
+        Without a checkout of the repository.
+    """
+    content = fuzz(seconds, seed, only)
+    for failure in content["failures"][:5]:
+        say(f"{failure['kind']}, seed {failure['seed']}: {failure['what'][:3000]}\n")
+    say(f"seeds {seed} to {seed + content['rounds'] - 1}: {content['counts']}")
+    return CampaignResult(content, not content["failures"], f"{len(content['failures'])} failures")

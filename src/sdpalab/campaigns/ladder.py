@@ -1,25 +1,17 @@
-"""Record what every rung of the ladder uses, counts and could cost on the mission shape, on each GPU of the aims.
-
-    python scripts/ladder_record.py [KERNEL]... [--out FILE]
+"""What every kernel of the ladder uses, counts and could cost on the mission shape, on each GPU of the aims.
 
 Each kernel in its default configuration is built for an L4 and for an H200, where it runs there, and counted on the
 simulator; from the counts comes the modelled time (:mod:`sdpalab.measure.modelled` says what it leaves out). Nothing is
 run on a GPU. ``scripts/readme_tables.py --write`` brings the figures into the README.
-
-By default the record goes to ``evidence/ladder/ladder-<commit>.json``, with all kernels; one of some needs ``--out``.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from sdpalab.errors import MachineError, UserError
-from sdpalab.evidence.campaign import Campaign
+from sdpalab.campaigns.campaign import CampaignResult, Say
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.plan import Gemm
 from sdpalab.kernels.registry import KERNELS, get
@@ -28,13 +20,13 @@ from sdpalab.measure.counted import CountedLaunch, arch_on, count
 from sdpalab.problem import MISSION
 from sdpalab.sim.counters import Counters
 
-ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "evidence" / "ladder"
+__all__ = ["GPUS", "PACKAGES", "run"]
+
 GPUS = ("L4", "H200")
 PACKAGES = ("numpy", "nvidia-cuda-nvdisasm")
 
 
-def rung(kernel: Kernel) -> dict[str, Any]:
+def kernel_entry(kernel: Kernel) -> dict[str, Any]:
     """A kernel's entry: what it is, and what it is on each GPU that it runs on."""
     on = {gpu.name: _on(kernel, gpu, arch) for gpu in map(gpu_named, GPUS) if (arch := arch_on(kernel, gpu))}
     return {"kernel": kernel.name, "idea": kernel.idea, "config": str(kernel.default_config), "on": on}
@@ -87,34 +79,22 @@ def _totals(counters: Counters) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Record, and print a line a kernel and GPU."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kernel", nargs="*")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args(arguments)
-    try:
-        if given.kernel and given.out is None:
-            raise UserError("a record of some kernels is not the ladder's: say where it goes with --out FILE")
-        kernels = [get(name) for name in given.kernel or KERNELS]
-        ran = Campaign("ladder", "python scripts/ladder_record.py", packages=PACKAGES)
-        rungs = []
-        for kernel in kernels:
-            rungs.append(rung(kernel))
-            for name, on in rungs[-1]["on"].items():
-                time = on["modelled"]
-                print(
-                    f"{kernel.name:16} {name:5} modelled {time['microseconds']:8.2f} us, {time['binds']} binds",
-                    flush=True,
-                )
-        record = ran.record(kind="compiled, simulated and modelled", problem=MISSION.to_dict(), gpus=GPUS, rungs=rungs)
-        written = ran.write(record, given.out or FOLDER / f"ladder-{record['commit']}.json")
-    except (UserError, MachineError) as error:
-        print(f"ladder_record: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UserError) else 3
-    print(f"{len(rungs)} kernels in {record['seconds']} s; wrote {written.name}")
-    return 0
+def run(names: Sequence[str], say: Say) -> CampaignResult:
+    """Record the named kernels (default: the whole ladder), with a line for each kernel and GPU.
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+    Raises
+    ------
+    UserError
+        If there is no such kernel.
+    MachineError
+        If there is no compiler or disassembler.
+    """
+    kernels = [get(name) for name in names or KERNELS]
+    entries = []
+    for kernel in kernels:
+        entries.append(kernel_entry(kernel))
+        for name, on in entries[-1]["on"].items():
+            time = on["modelled"]
+            say(f"{kernel.name:16} {name:5} modelled {time['microseconds']:8.2f} us, {time['binds']} binds")
+    content = {"kind": "compiled, simulated and modelled", "problem": MISSION.to_dict(), "gpus": GPUS, "rungs": entries}
+    return CampaignResult(content, True, f"{len(entries)} kernels recorded")

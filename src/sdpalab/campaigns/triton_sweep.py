@@ -1,40 +1,37 @@
 """Triton's attention for three architectures, in every combination of its knobs, on the simulator against float64.
 
-    python scripts/sweep_triton.py [--arch sm_90]... [--every N] [--out FILE]
-
 The kernel is ``tests/sim/triton_attention.py``; a row of the table is one compilation, run once with all default checks
 on a ragged shape. On sm_90 a row whose PTX has no fence.proxy.async between a cp.async and the wgmma that reads what it
 wrote (Triton 3.6) is run a second time with the fence put in: `proxy` hazards must be all that the first run shows, and
-the second must show none. Exit 1 if a row is not as it should be.
-
-By default the record goes to ``evidence/campaigns/triton-<commit>.json``.
+the second must show none.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
+from sdpalab.campaigns.campaign import CampaignResult, Say, checkout
 from sdpalab.compile import Build, build
-from sdpalab.evidence.campaign import Campaign
+from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.plan import LaunchPlan
+from sdpalab.kernels.registry import needs
 from sdpalab.kernels.triton_kernel import TritonKernel
 from sdpalab.kernels.userfile import load_user_kernel
 from sdpalab.problem import DTYPES, Problem
 from sdpalab.sim import Report, launch
 
-ROOT = Path(__file__).resolve().parent.parent
-KERNEL = ROOT / "tests" / "sim" / "triton_attention.py"
+__all__ = ["ARCHS", "PACKAGES", "rows", "run"]
+
+KERNEL = "tests/sim/triton_attention.py"
+PACKAGES = ("numpy", "triton")
 ARCHS = ("sm_80", "sm_89", "sm_90")
 HEAD_DIMS = (16, 32, 64, 128)
 LIMIT = {"float16": 5e-4, "bfloat16": 4e-3}
@@ -73,7 +70,7 @@ class Row:
 
 def rows(archs: list[str], every: int) -> Iterator[Row]:
     """All combinations, or one in ``every`` of them."""
-    kernel = load_user_kernel(f"{KERNEL}:KERNEL")
+    kernel = load_user_kernel(f"{checkout() / KERNEL}:KERNEL")
     assert isinstance(kernel, TritonKernel)
     combinations = product(archs, DTYPES, HEAD_DIMS, (False, True), TILES)
     for number, (arch, dtype, dim, causal, knobs) in enumerate(combinations):
@@ -85,7 +82,7 @@ def rows(archs: list[str], every: int) -> Iterator[Row]:
 def _row(kernel: TritonKernel, arch: str, problem: Problem, knobs: dict[str, int]) -> Row:
     config = kernel.default_config.but(**knobs)
     plan = kernel.launch_plan(problem, config)
-    module = plan.steps[0].module
+    module = plan.launches[0].module
     assert module is not None
     built = build(module, arch)
     start = time.perf_counter()
@@ -115,7 +112,7 @@ def _launched(problem: Problem, plan: LaunchPlan, built: Build, ptx: str) -> tup
     """The report of one launch, and the relative L2 error of its output."""
     inputs = make_inputs(problem)
     buffers = {"q": inputs.q.copy(), "k": inputs.k.copy(), "v": inputs.v.copy(), "o": np.full_like(inputs.q, np.nan)}
-    step = built.completed(plan.steps[0])
+    step = built.completed(plan.launches[0])
     args = [buffers[value] if isinstance(value, str) else value for value in step.args]
     report = launch(ptx, built.entry, step.grid, step.block, args, dynamic_smem=step.dynamic_smem)
     reference = attention_float64(inputs.q, inputs.k, inputs.v, scale=problem.scale, causal=problem.causal)
@@ -132,44 +129,40 @@ def _kinds(report: Report) -> tuple[str, ...]:
     return tuple(hazard.kind for hazard in report.hazards)
 
 
-def main() -> int:
-    """Run the sweep, print a table, write the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arch", action="append", choices=ARCHS)
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="run one combination in N")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+def run(archs: Sequence[str], every: int, say: Say) -> CampaignResult:
+    """Run the sweep, or one combination in ``every`` of it, with a line for each.
+
+    Raises
+    ------
+    UserError
+        For an architecture that is not in :data:`ARCHS`, without Triton, or without a checkout of the repository.
+    """
+    unknown = [arch for arch in archs if arch not in ARCHS]
+    if unknown:
+        raise UserError(f"--arch takes {', '.join(ARCHS)}, not {unknown[0]}")
+    missing = needs("triton_flash")
+    if missing:
+        raise UserError(missing)
     import triton
 
-    ran = Campaign("triton", " ".join(["python scripts/sweep_triton.py", *sys.argv[1:]]), packages=("numpy", "triton"))
     done: list[Row] = []
-    for row in rows(given.arch or list(ARCHS), given.every):
+    for row in rows(list(archs or ARCHS), every):
         done.append(row)
         note = "" if row.hazards_with_fence is None else f" (with a proxy fence {len(row.hazards_with_fence)})"
-        print(
+        say(
             f"{'ok  ' if row.good else 'BAD '} {row.arch} {row.dtype:8} D={row.head_dim:<3} "
             f"{'causal' if row.causal else 'full  '} {row.knobs:52} error {row.error:.2e} "
-            f"hazards {len(row.hazards)}{note} in {row.seconds:.2f} s",
-            flush=True,
+            f"hazards {len(row.hazards)}{note} in {row.seconds:.2f} s"
         )
-    record = ran.record(
-        lengths=list(LENGTHS),
-        totals={
-            "configurations": len(done),
-            "clean": sum(not row.hazards for row in done),
-            "without_proxy_fence": sum(row.hazards_with_fence is not None for row in done),
-            "bad": sum(not row.good for row in done),
-        },
-        rows=[asdict(row) for row in done],
-    )
-    total = record["totals"]
-    ran.write(record, given.out)
-    print(
+    total = {
+        "configurations": len(done),
+        "clean": sum(not row.hazards for row in done),
+        "without_proxy_fence": sum(row.hazards_with_fence is not None for row in done),
+        "bad": sum(not row.good for row in done),
+    }
+    summary = (
         f"{total['configurations']} configurations: {total['clean']} clean, {total['without_proxy_fence']} without the "
-        f"proxy fence that Triton {triton.__version__} left out, {total['bad']} bad; {record['seconds']} s"
+        f"proxy fence that Triton {triton.__version__} left out, {total['bad']} bad"
     )
-    return 1 if total["bad"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    content = {"lengths": list(LENGTHS), "totals": total, "rows": [asdict(row) for row in done]}
+    return CampaignResult(content, not total["bad"], summary)

@@ -1,32 +1,21 @@
-"""Judge kernels at level full, as ``sdpalab judge KERNEL --level full`` does, and keep what each verdict says.
+"""Verdicts of kernels at level full, as ``sdpalab judge KERNEL --level full`` gives them, without what each case has.
 
-    python scripts/full_verdicts.py [KERNEL]... [--out FILE]
-
-Without kernels, all of the ladder, each in its default configuration on the simulator: minutes a kernel. The record has
-a kernel's cases by status, the case that came nearest to each limit, and a digest of the code that the mission shape
-runs, by which a test sees whether the kernel has changed since. It is written after every kernel, so that what is done
-is kept. Exit 1 if a kernel is not PASSED.
-
-By default it goes to ``evidence/campaigns/verdicts-<commit>.json``; of several records the newest that names a kernel
-counts. ``scripts/readme_tables.py --write`` brings the figures into ``docs/ladder.md``.
+Each kernel runs in its default configuration on the simulator: minutes a kernel. The record has a kernel's cases by
+status, the case that came nearest to each limit, and a digest of the code that the mission shape runs, by which a test
+sees whether the kernel has changed since. Of several records the newest that names a kernel counts.
+``scripts/readme_tables.py --write`` brings the figures into ``docs/ladder.md``.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from sdpalab.commands.common import one_thread_each, progress_console
-from sdpalab.commands.progress import CaseProgress
+from sdpalab.campaigns.campaign import CampaignResult, Content, Say
 from sdpalab.compile import build
-from sdpalab.errors import MachineError, UserError
-from sdpalab.evidence.campaign import Campaign
 from sdpalab.judge import Verdict, judge_candidate
 from sdpalab.judge.cases import CaseSpec, cases_for
 from sdpalab.judge.trials import fast_p
@@ -35,6 +24,8 @@ from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.registry import KERNELS, get
 from sdpalab.problem import MISSION
 from sdpalab.sim.parser import parse
+
+__all__ = ["LEVEL", "PACKAGES", "code_of", "full_cases", "run"]
 
 LEVEL = "full"
 PACKAGES = ("numpy", "torch")
@@ -48,8 +39,7 @@ def full_cases() -> tuple[CaseSpec, ...]:
 def judged(name: str, specs: Sequence[CaseSpec]) -> dict[str, Any]:
     """A kernel's entry: its verdict on ``specs``, without what the cases have one by one."""
     start = time.monotonic()
-    with CaseProgress(progress_console(), f"judging {name}", len(specs)) as progress:
-        verdict = judge_candidate(name, specs, device="sim", level=LEVEL, progress=progress.finished)
+    verdict = judge_candidate(name, specs, device="sim", level=LEVEL)
     errors = [case.errors for case in verdict.cases if case.errors]
     return {
         "kernel": verdict.kernel,
@@ -97,37 +87,34 @@ def nearest(verdict: Verdict) -> dict[str, dict[str, Any]]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Judge, print and write the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="default: all of the ladder")
-    parser.add_argument("--out", type=Path, metavar="FILE")
-    given = parser.parse_args(arguments)
-    names = given.kernels or list(KERNELS)
-    one_thread_each()
-    command = " ".join(("python scripts/full_verdicts.py", *given.kernels))
-    campaign = Campaign("verdicts", command, packages=PACKAGES)
+def run(names: Sequence[str], say: Say, keep: Callable[[Content], None]) -> CampaignResult:
+    """Judge the named kernels (default: the whole ladder); ``keep`` gets the content after every kernel.
+
+    Raises
+    ------
+    UserError
+        If there is no such kernel, before anything is judged.
+    MachineError
+        If the judge cannot work here.
+    """
+    names = list(names or KERNELS)
+    for name in names:
+        get(name)
+    specs = full_cases()
     verdicts: list[dict[str, Any]] = []
-    try:
-        for name in names:
-            get(name)
-        specs = full_cases()
-        for name in names:
-            verdicts.append(judged(name, specs))
-            out = campaign.write(campaign.record(level=LEVEL, verdicts=verdicts), given.out)
-            print(said(verdicts[-1]), flush=True)
-    except (UserError, MachineError) as error:
-        print(f"full_verdicts: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UserError) else 3
-    print(f"record: {out}")
-    return 0 if all(each["status"] == "PASSED" for each in verdicts) else 1
+    for name in names:
+        verdicts.append(judged(name, specs))
+        keep(_content(verdicts))
+        say(line_of(verdicts[-1]))
+    passed = sum(entry["status"] == "PASSED" for entry in verdicts)
+    return CampaignResult(_content(verdicts), passed == len(verdicts), f"{passed} of {len(verdicts)} kernels PASSED")
 
 
-def said(entry: dict[str, Any]) -> str:
+def _content(verdicts: Sequence[dict[str, Any]]) -> Content:
+    return {"level": LEVEL, "verdicts": list(verdicts)}
+
+
+def line_of(entry: dict[str, Any]) -> str:
     """An entry in one line."""
     passed = f"{entry['statuses'].get('PASSED', 0)} of {entry['cases']} cases in {entry['seconds']:.0f} s"
     return f"{entry['kernel']}: {entry['status']}, {passed} {entry['reason']}".rstrip()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from sdpalab import cli
 from sdpalab.bugs.cuda import mutants
+from sdpalab.campaigns import verdicts
 from sdpalab.errors import UserError
 from sdpalab.judge import CaseSpec, judge_candidate
 from sdpalab.judge.cases import quick_cases
 from sdpalab.problem import Problem
 
 
-@pytest.fixture
-def script(load_script: Callable[[str], ModuleType]) -> ModuleType:
-    return load_script("full_verdicts")
-
-
 def test_a_record_has_the_verdict_and_how_near_it_came_to_each_limit(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     specs = quick_cases([Problem(1, 1, 33, 64)])[:3]
-    monkeypatch.setattr(script, "full_cases", lambda: specs)
+    monkeypatch.setattr(verdicts, "full_cases", lambda: specs)
     out = tmp_path / "verdicts.json"
-    assert script.main(["wmma", "flash", "--out", str(out)]) == 0
+    assert cli.main(["campaign", "verdicts", "wmma", "flash", "--out", str(out)]) == 0
     record = json.loads(out.read_text())
     assert (record["campaign"], record["level"]) == ("verdicts", "full")
     assert [each["kernel"] for each in record["verdicts"]] == ["wmma", "flash"]
@@ -43,16 +38,14 @@ def test_a_record_has_the_verdict_and_how_near_it_came_to_each_limit(
     assert "flash: PASSED, 3 of 3 cases" in capsys.readouterr().out
 
 
-def test_what_fails_is_recorded_and_is_exit_1(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_is_recorded_and_is_exit_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = next(mutant for mutant in mutants() if mutant.name == "wmma: rescale of O lost")
-    monkeypatch.setattr(script, "full_cases", lambda: quick_cases([broken.problem])[:1])
+    monkeypatch.setattr(verdicts, "full_cases", lambda: quick_cases([broken.problem])[:1])
     monkeypatch.setattr(
-        script, "judge_candidate", lambda _, *given, **more: judge_candidate(broken.candidate, *given, **more)
+        verdicts, "judge_candidate", lambda _, *given, **more: judge_candidate(broken.candidate, *given, **more)
     )
     out = tmp_path / "verdicts.json"
-    assert script.main(["wmma", "--out", str(out)]) == 1
+    assert cli.main(["campaign", "verdicts", "wmma", "--out", str(out)]) == 1
     (each,) = json.loads(out.read_text())["verdicts"]
     assert (each["status"], each["statuses"]) == ("INCORRECT", {"INCORRECT": 1})
     assert "limit" in each["reason"]
@@ -60,15 +53,15 @@ def test_what_fails_is_recorded_and_is_exit_1(
 
 
 def test_a_kernel_that_there_is_not_is_named_before_anything_is_judged(
-    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "verdicts.json"
-    assert script.main(["wnma", "--out", str(out)]) == 2
+    assert cli.main(["campaign", "verdicts", "wnma", "--out", str(out)]) == 2
     assert "did you mean 'wmma'" in capsys.readouterr().err
     assert not out.exists()
 
 
-def test_the_cases_are_those_of_the_command(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cases_are_those_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[CaseSpec, ...]] = []
 
     def refuse(kernel: str, specs: Sequence[CaseSpec], **_: object) -> None:
@@ -77,5 +70,5 @@ def test_the_cases_are_those_of_the_command(script: ModuleType, monkeypatch: pyt
 
     monkeypatch.setattr("sdpalab.judge.session.judge_candidate", refuse)
     assert cli.main(["judge", "wmma", "--level", "full"]) == 2
-    assert asked == [script.full_cases()]
+    assert asked == [verdicts.full_cases()]
     assert len(asked[0]) > 200
