@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
 from sdpalab.judge.fitted import fitted
-from sdpalab.judge.hypotheses import TILES, Cause, Hypothesis, Workings, hypotheses
+from sdpalab.judge.hypotheses import TILES, Cause, Float64Attention, Hypothesis, hypotheses
 from sdpalab.judge.rule.limits import LEAST_SUBNORMAL, row_errors
 from sdpalab.judge.rule.reference import judged_rows
 from sdpalab.judge.verdict import Errors, Limits
@@ -106,7 +106,7 @@ def explanations(failure: Failure) -> tuple[Diagnosis, ...]:
     problem, inputs, out = failure.problem, failure.inputs, failure.out.astype(np.float64)
     asked = judged_rows(inputs.q, inputs.k, inputs.v)
     judged = asked & np.isfinite(out).all(axis=-1)
-    workings = Workings(problem, inputs)
+    workings = Float64Attention(problem, inputs)
     if 2 * np.count_nonzero(judged) <= np.count_nonzero(asked):
         return tuple(_not_finite(workings, failure, asked & ~judged))
     right = workings.right
@@ -143,7 +143,7 @@ def _rows(bad: npt.NDArray[np.bool_]) -> str:
     return f"; in {int(bad.sum())} of {bad.size} rows, with i from {first} to {last}"
 
 
-def _not_finite(w: Workings, failure: Failure, bad: npt.NDArray[np.bool_]) -> Iterator[Diagnosis]:
+def _not_finite(w: Float64Attention, failure: Failure, bad: npt.NDArray[np.bool_]) -> Iterator[Diagnosis]:
     """Whether large scores alone can have made the rows that are not finite: they were written, and all have some."""
     written = (failure.out.view(np.uint16) != 0xFFFF).all(axis=-1)
     if not (bad & written).any():

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.judge.hypotheses import Cause, Hypothesis, Workings
+from sdpalab.judge.hypotheses import Cause, Float64Attention, Hypothesis
 from sdpalab.problem import Problem
 
 __all__ = ["fitted"]
@@ -20,12 +20,12 @@ Family: TypeAlias = Callable[[F64, float], tuple[F64, F64]]
 """Masked scores [..., Skv] and a positive number give the weights [..., Skv] and their sum [..., 1]."""
 
 
-def fitted(w: Workings, out: F64, judged: Rows, bad: Rows) -> Iterator[Hypothesis]:
+def fitted(w: Float64Attention, out: F64, judged: Rows, bad: Rows) -> Iterator[Hypothesis]:
     """All of them.
 
     Parameters
     ----------
-    w : Workings
+    w : Float64Attention
     out : ndarray of float64, [B, H, Sq, D]
         The wrong output.
     judged, bad : ndarray of bool, [B, H, Sq]
@@ -103,7 +103,7 @@ _FAMILIES: tuple[tuple[Cause, str, Family], ...] = (
 """Bugs with a number in them."""
 
 
-def _number(family: Family, w: Workings, out: F64, bad: Rows) -> float:
+def _number(family: Family, w: Float64Attention, out: F64, bad: Rows) -> float:
     """The number that brings a family of bugs nearest to the output, from 32 rows spread over those that are bad."""
     where = np.argwhere(bad)
     b, h, i = where[:: max(1, len(where) // 32)].T

@@ -79,7 +79,7 @@ class LseErrors:
     not_finite: int
 
     @property
-    def kept(self) -> bool:
+    def within_limit(self) -> bool:
         """True if every row is finite and within its limit."""
         return not self.not_finite and self.error <= self.limit
 
@@ -176,7 +176,7 @@ class Case:
             raise ValueError(f"case {self.name}: PASSED needs its errors and limits")
         over = [name for name in LIMITED if not getattr(self.errors, name) <= getattr(self.limits, name)]
         over += [name for name in ("not_finite", "exact_wrong") if getattr(self.errors, name)]
-        over += ["lse"] if self.errors.lse is not None and not self.errors.lse.kept else []
+        over += ["lse"] if self.errors.lse is not None and not self.errors.lse.within_limit else []
         if over:
             raise ValueError(f"case {self.name}: PASSED with {', '.join(over)} over the limit")
 
