@@ -31,6 +31,7 @@ ROOMS = (
     "torch_kernels",
     "torch_ops",
     "torch_lse",
+    "integrations",
     "doctor",
     "commands",
     "cli",

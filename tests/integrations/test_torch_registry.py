@@ -128,7 +128,7 @@ def test_an_older_torch_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_activating_without_cuda_is_one_sentence() -> None:
-    with pytest.raises(sdpalab.UserError, match="no flash attention for CUDA, .*; a torch built for CUDA has$"):
+    with pytest.raises(sdpalab.UserError, match=r"no flash attention for CUDA, .*; a torch built for CUDA has$"):
         activated()
     assert registry.current_flash_attention_impl() is None
 

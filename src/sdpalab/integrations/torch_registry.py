@@ -86,8 +86,8 @@ def _activate() -> _Active:
 
         return forward(otherwise, *arguments, **named)
 
-    library = torch.library.Library("aten", "IMPL")
-    library.impl(_OPERATOR, implementation, "CUDA", with_keyset=True)
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    library.impl(_OPERATOR, implementation, "CUDA", with_keyset=True)  # type: ignore[no-untyped-call]
     return _Active(library)
 
 

@@ -85,7 +85,8 @@ def _interfaces(name: str) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
         import transformers
     except ImportError as error:
         raise UserError(f"this needs transformers {_NEEDED} or newer: {_INSTALL} ({error})") from None
-    found = tuple(getattr(transformers, kind, None) for kind in ("AttentionInterface", "AttentionMaskInterface"))
+    kinds = ("AttentionInterface", "AttentionMaskInterface")
+    found: tuple[Any, ...] = tuple(getattr(transformers, kind, None) for kind in kinds)
     if None in found:
         raise UserError(
             f"transformers {transformers.__version__} does not let others make its masks; this needs {_NEEDED} or "
@@ -239,13 +240,14 @@ def _ungrouped(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None) -
 def _laid_out(
     q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool, scale: float | None, grouped: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K and V, made contiguous where a kernel then runs: models hand over transposed views, which no kernel takes."""
+    """Q, K and V, contiguous where a kernel then runs: models hand over transposed views, which no kernel takes."""
     if torch.compiler.is_compiling() or (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         return q, k, v
-    alike = [
-        torch.empty_like(given, memory_format=torch.contiguous_format).requires_grad_(given.requires_grad)
-        for given in (q, k, v)
-    ]
-    if explain(*alike, None, dropout, causal, scale, grouped).kernel is None:
-        return q, k, v
-    return q.contiguous(), k.contiguous(), v.contiguous()
+    why = explain(_blank(q), _blank(k), _blank(v), None, dropout, causal, scale, grouped)
+    return (q, k, v) if why.kernel is None else (q.contiguous(), k.contiguous(), v.contiguous())
+
+
+def _blank(given: Tensor) -> Tensor:
+    """A contiguous tensor that ``explain`` cannot tell from a contiguous copy of ``given``; nothing is copied."""
+    blank = torch.empty_like(given, memory_format=torch.contiguous_format)
+    return blank.requires_grad_() if given.requires_grad else blank
