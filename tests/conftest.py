@@ -1,4 +1,4 @@
-"""Fixtures of all tests: an isolated build cache, GPU tests that skip themselves, and the command line as a process."""
+"""What all tests share: one build cache, which tests run here, hypothesis's settings, the command line as a process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import platformdirs
 import pytest
@@ -18,8 +19,13 @@ ROOT = Path(__file__).resolve().parent.parent
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+LEFT_OUT = pytest.StashKey[dict[str, int]]()
+"""How many tests are deselected here, by reason."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option that makes the simulator's tests a GPU's."""
+    """The options that select the slow tests, too, and that make the simulator's tests a GPU's."""
+    parser.addoption("--full", action="store_true", help="also the tests that are marked slow")
     text = "repeat the simulator's clean launches on a GPU, and record the results in FOLDER/golden.jsonl"
     parser.addoption("--replay-on-gpu", metavar="FOLDER", type=Path, help=text)
 
@@ -35,8 +41,21 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
     # Inductor's own compile processes would outlive the test that compiles, and be taken for somebody's leftovers.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    _configure_hypothesis(_is_full(config))
+    config.stash[LEFT_OUT] = {}
     if config.getoption("--replay-on-gpu"):
         _replay_on_gpu(config)
+
+
+def _configure_hypothesis(full: bool) -> None:
+    """The fast suite repeats the same few examples; the full one draws new ones each time."""
+    try:
+        from hypothesis import settings
+    except ImportError:  # scripts/gpu_suite.sh runs some of the tests where it is not installed
+        return
+    settings.register_profile("fast", max_examples=20, derandomize=True, database=None, deadline=None)
+    settings.register_profile("full", max_examples=100, database=None, deadline=None)
+    settings.load_profile("full" if full else "fast")
 
 
 def _replay_on_gpu(config: pytest.Config) -> None:
@@ -60,13 +79,42 @@ def _replay_on_gpu(config: pytest.Config) -> None:
     config.pluginmanager.register(plugin)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked ``gpu``, with the reason in the summary, where there is no GPU."""
+def _is_full(config: pytest.Config) -> bool:
+    return bool(config.getoption("--full") or config.getoption("--replay-on-gpu"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what is marked ``slow`` in the fast suite, and what is marked ``gpu`` where there is no GPU."""
     from sdpalab.run import gpu_problem
 
+    reasons = {"gpu": gpu_problem(), "slow": "" if _is_full(config) else "slow: --full runs them"}
+    kept: list[pytest.Item] = []
+    left_out: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("gpu") and gpu_problem():
-            item.add_marker(pytest.mark.skip(reason=gpu_problem()))
+        reason = next((reason for mark, reason in reasons.items() if reason and item.get_closest_marker(mark)), None)
+        (left_out.setdefault(reason, []) if reason else kept).append(item)
+    items[:] = kept
+    for reason, tests in left_out.items():
+        config.stash[LEFT_OUT][reason] = len(tests)
+        config.hook.pytest_deselected(items=tests)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist reports its counts to the process that prints the summary."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash[LEFT_OUT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over a worker's counts; each worker collects all tests, and so all have the same."""
+    node.config.stash[LEFT_OUT].update(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """One line for each reason why tests are deselected."""
+    for reason, count in config.stash[LEFT_OUT].items():
+        terminalreporter.write_line(f"DESELECTED [{count}] {reason}")
 
 
 @pytest.fixture(scope="session")
