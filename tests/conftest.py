@@ -14,6 +14,8 @@ from typing import Any
 import platformdirs
 import pytest
 
+from sampling import beyond_the_sample
+
 ROOT = Path(__file__).resolve().parent.parent
 
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -84,15 +86,20 @@ def _is_full(config: pytest.Config) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what is marked ``slow`` in the fast suite, and what is marked ``gpu`` where there is no GPU."""
+    """Deselect ``gpu`` where there is no GPU; in the fast suite ``slow``, and what is not in a test's ``sample``."""
     from sdpalab.run import gpu_problem
 
-    reasons = {"gpu": gpu_problem(), "slow": "" if _is_full(config) else "slow: --full runs them"}
+    no_gpu, slow = gpu_problem(), "slow: --full runs them"
+    beyond = set() if _is_full(config) else beyond_the_sample(items)
     kept: list[pytest.Item] = []
     left_out: dict[str, list[pytest.Item]] = {}
     for item in items:
-        reason = next((reason for mark, reason in reasons.items() if reason and item.get_closest_marker(mark)), None)
-        (left_out.setdefault(reason, []) if reason else kept).append(item)
+        if no_gpu and item.get_closest_marker("gpu"):
+            left_out.setdefault(no_gpu, []).append(item)
+        elif item in beyond or (item.get_closest_marker("slow") and not _is_full(config)):
+            left_out.setdefault(slow, []).append(item)
+        else:
+            kept.append(item)
     items[:] = kept
     for reason, tests in left_out.items():
         config.stash[LEFT_OUT][reason] = len(tests)
