@@ -31,8 +31,9 @@ def beyond_the_sample(items: Iterable[pytest.Item]) -> set[pytest.Item]:
 def _sample(cases: list[Any]) -> set[pytest.Item]:
     marker = cases[0].get_closest_marker("sample")
     most = marker.args[0] if marker.args else len(cases)
-    # Among cases that add as many values, a digest of the name chooses: not always the first value of a parameter.
-    left = sorted(cases, key=lambda case: sha256(case.nodeid.encode()).digest())
+    # Among cases that add as many values, a digest of the parameters chooses: the same in each test that has them, so
+    # that tests share their builds.
+    left = sorted(cases, key=lambda case: sha256(case.callspec.id.encode()).digest())
     values = {case: {(name, id(value)) for name, value in case.callspec.params.items()} for case in cases}
     uncovered = set[tuple[str, int]]().union(*values.values())
     chosen: set[pytest.Item] = set()

@@ -41,6 +41,7 @@ def findings(ptx: str, program: Program, *, dynamic_smem: int | None = None, **o
     return found
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_unbroken_program_is_right_and_clean_in_every_mode(name: str) -> None:
     program = PROGRAMS[name]
@@ -50,6 +51,7 @@ def test_the_unbroken_program_is_right_and_clean_in_every_mode(name: str) -> Non
         assert found == {}, f"{schedule}, {async_mode}"
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.program}: {bug.name}")
 def test_the_bug_is_flagged(bug: Bug) -> None:
     program = PROGRAMS[bug.program]
