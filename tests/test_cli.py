@@ -316,7 +316,6 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.slow
 def test_repro_leaves_a_bundle_that_verifies_until_a_byte_is_flipped(cli: Runner, tmp_path: Path) -> None:
     done = cli("repro", "--kernel", "flash", "--out", tmp_path / "out", "--json", tmp_path / "repro.json")
     assert done.returncode == 0, done.stdout + done.stderr
