@@ -152,6 +152,21 @@ def cli() -> Runner:
 
 
 @pytest.fixture
+def cli_here(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Runner:
+    """``cli`` within this process, which costs no start of Python: for the many ways to be refused."""
+    from sdpalab.cli import main
+
+    def run(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(cwd)
+        monkeypatch.setenv("NO_COLOR", "1")
+        capfd.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
 def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty build cache for one test."""
     directory = tmp_path / "cache"

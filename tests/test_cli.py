@@ -141,11 +141,18 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], str]] = [
 
 @pytest.mark.parametrize(("arguments", "says"), [row[1:] for row in BAD_INPUT], ids=[row[0] for row in BAD_INPUT])
 def test_bad_input_is_one_sentence_and_exit_2(
-    cli: Runner, files: Path, tmp_path: Path, arguments: tuple[str, ...], says: str
+    cli_here: Runner, files: Path, tmp_path: Path, arguments: tuple[str, ...], says: str
 ) -> None:
-    done = cli(*(argument.format(files=files) for argument in arguments), cwd=tmp_path)
+    done = cli_here(*(argument.format(files=files) for argument in arguments), cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert says in one_line(done)
+
+
+def test_a_process_ends_as_main_returns(cli: Runner, cli_here: Runner) -> None:
+    done, here = cli("judge", "flahs"), cli_here("judge", "flahs")
+    assert done.returncode == here.returncode == 2
+    assert done.stderr == here.stderr
+    assert done.stdout == here.stdout == ""
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
