@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+MOST_CACHE_BYTES = 1 << 30
+"""What builds of earlier runs may take; all tests' own take about 100 MB."""
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
 """How many tests are deselected here, by reason."""
 
@@ -47,6 +49,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEFT_OUT] = {}
     if config.getoption("--replay-on-gpu"):
         _replay_on_gpu(config)
+    if not hasattr(config, "workerinput"):
+        from sdpalab.build import Cache
+
+        Cache().prune(MOST_CACHE_BYTES)
 
 
 def _configure_hypothesis(full: bool) -> None:
