@@ -323,12 +323,13 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert done.stderr == ""
 
 
-def test_repro_leaves_a_bundle_that_verifies_until_a_byte_is_flipped(cli: Runner, tmp_path: Path) -> None:
-    done = cli("repro", "--kernel", "flash", "--out", tmp_path / "out", "--json", tmp_path / "repro.json")
+@pytest.mark.parametrize("kernel", ["cublas", pytest.param("flash", marks=pytest.mark.slow)])
+def test_repro_leaves_a_bundle_that_verifies_until_a_byte_is_flipped(cli: Runner, tmp_path: Path, kernel: str) -> None:
+    done = cli("repro", "--kernel", kernel, "--out", tmp_path / "out", "--json", tmp_path / "repro.json")
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "repro.json").read_text())
     assert result["passed"] is True
-    assert [attempt["kernel"] for attempt in result["attempts"]] == ["flash"]
+    assert [attempt["kernel"] for attempt in result["attempts"]] == [kernel]
     bundle = tmp_path / "out" / Path(result["bundle"]).name
     report = tmp_path / "out" / Path(result["report"]).name
     assert "<html" in report.read_text()[:200].lower()

@@ -221,7 +221,7 @@ def candidate(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "more", "conclusion", "code"),
     [("float32", DRIFTED, Conclusion.REFERENCE_CHANGED, 0), ("zeros", "", Conclusion.NEITHER_CHANGED, 1)],
