@@ -1,7 +1,20 @@
 #!/usr/bin/env bash
-# The tests: set up .venv with the development tools, then pytest on every core. Options are pytest's: ./test.sh -k judge
+# The tests: set up .venv with the development tools, then pytest on every core; lint, format and types beside it.
+# ./test.sh is the fast suite, ./test.sh --full everything. Other options are pytest's: ./test.sh -k judge
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source scripts/setup_env.sh
 setup_env dev || exit 3
-exec "$VENV_PYTHON" -m pytest -n auto "$@"
+
+log="$(mktemp)"
+trap 'rm -f "$log"' EXIT
+PYTHON="$VENV_PYTHON" scripts/lint.sh >"$log" 2>&1 &
+lint=$!
+code=0
+# A file's tests stay on one worker, so that the fixtures of its module run once.
+"$VENV_PYTHON" -m pytest -n auto --dist loadfile "$@" || code=$?
+if ! wait "$lint"; then
+    [ "$code" -ne 0 ] || code=1
+fi
+cat "$log"
+exit "$code"

@@ -1,4 +1,4 @@
-"""Fixtures of all tests: an isolated build cache, GPU tests that skip themselves, and the command line as a process."""
+"""What all tests share: one build cache, which tests run here, hypothesis's settings, the command line as a process."""
 
 from __future__ import annotations
 
@@ -9,17 +9,27 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import platformdirs
 import pytest
+
+from sampling import beyond_the_sample
 
 ROOT = Path(__file__).resolve().parent.parent
 
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+MOST_CACHE_BYTES = 1 << 30
+"""What builds of earlier runs may take; all tests' own take about 100 MB."""
+LEFT_OUT = pytest.StashKey[dict[str, int]]()
+"""How many tests are deselected here, by reason."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option that makes the simulator's tests a GPU's."""
+    """The options that select the slow tests, too, and that make the simulator's tests a GPU's."""
+    parser.addoption("--full", action="store_true", help="also the tests that are marked slow")
     text = "repeat the simulator's clean launches on a GPU, and record the results in FOLDER/golden.jsonl"
     parser.addoption("--replay-on-gpu", metavar="FOLDER", type=Path, help=text)
 
@@ -35,8 +45,25 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
     # Inductor's own compile processes would outlive the test that compiles, and be taken for somebody's leftovers.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    _configure_hypothesis(_is_full(config))
+    config.stash[LEFT_OUT] = {}
     if config.getoption("--replay-on-gpu"):
         _replay_on_gpu(config)
+    if not hasattr(config, "workerinput"):
+        from sdpalab.compile import Cache
+
+        Cache().prune(MOST_CACHE_BYTES)
+
+
+def _configure_hypothesis(full: bool) -> None:
+    """The fast suite repeats the same few examples; the full one draws new ones each time."""
+    try:
+        from hypothesis import settings
+    except ImportError:  # scripts/gpu_suite.sh runs some of the tests where it is not installed
+        return
+    settings.register_profile("fast", max_examples=20, derandomize=True, database=None, deadline=None)
+    settings.register_profile("full", max_examples=100, database=None, deadline=None)
+    settings.load_profile("full" if full else "fast")
 
 
 def _replay_on_gpu(config: pytest.Config) -> None:
@@ -60,13 +87,47 @@ def _replay_on_gpu(config: pytest.Config) -> None:
     config.pluginmanager.register(plugin)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked ``gpu``, with the reason in the summary, where there is no GPU."""
+def _is_full(config: pytest.Config) -> bool:
+    return bool(config.getoption("--full") or config.getoption("--replay-on-gpu"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect ``gpu`` where there is no GPU; in the fast suite ``slow``, and what is not in a test's ``sample``."""
     from sdpalab.run import gpu_problem
 
+    no_gpu, slow = gpu_problem(), "slow: --full runs them"
+    beyond = set() if _is_full(config) else beyond_the_sample(items)
+    kept: list[pytest.Item] = []
+    left_out: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("gpu") and gpu_problem():
-            item.add_marker(pytest.mark.skip(reason=gpu_problem()))
+        if no_gpu and item.get_closest_marker("gpu"):
+            left_out.setdefault(no_gpu, []).append(item)
+        elif item in beyond or (item.get_closest_marker("slow") and not _is_full(config)):
+            left_out.setdefault(slow, []).append(item)
+        else:
+            kept.append(item)
+    items[:] = kept
+    for reason, tests in left_out.items():
+        config.stash[LEFT_OUT][reason] = len(tests)
+        config.hook.pytest_deselected(items=tests)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist reports its counts to the process that prints the summary."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash[LEFT_OUT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over a worker's counts; each worker collects all tests, and so all have the same."""
+    node.config.stash[LEFT_OUT].update(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """One line for each reason why tests are deselected."""
+    for reason, count in config.stash[LEFT_OUT].items():
+        terminalreporter.write_line(f"DESELECTED [{count}] {reason}")
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +153,21 @@ def cli() -> Runner:
             timeout=timeout,
             stdin=subprocess.DEVNULL,
         )
+
+    return run
+
+
+@pytest.fixture
+def cli_here(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Runner:
+    """``cli`` within this process, which costs no start of Python: for the many ways to be refused."""
+    from sdpalab.cli import main
+
+    def run(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(cwd)
+        monkeypatch.setenv("NO_COLOR", "1")
+        capfd.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
 
     return run
 

@@ -141,11 +141,18 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], str]] = [
 
 @pytest.mark.parametrize(("arguments", "says"), [row[1:] for row in BAD_INPUT], ids=[row[0] for row in BAD_INPUT])
 def test_bad_input_is_one_sentence_and_exit_2(
-    cli: Runner, files: Path, tmp_path: Path, arguments: tuple[str, ...], says: str
+    cli_here: Runner, files: Path, tmp_path: Path, arguments: tuple[str, ...], says: str
 ) -> None:
-    done = cli(*(argument.format(files=files) for argument in arguments), cwd=tmp_path)
+    done = cli_here(*(argument.format(files=files) for argument in arguments), cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert says in one_line(done)
+
+
+def test_a_process_ends_as_main_returns(cli: Runner, cli_here: Runner) -> None:
+    done, here = cli("judge", "flahs"), cli_here("judge", "flahs")
+    assert done.returncode == here.returncode == 2
+    assert done.stderr == here.stderr
+    assert done.stdout == here.stdout == ""
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -316,13 +323,13 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.slow
-def test_repro_leaves_a_bundle_that_verifies_until_a_byte_is_flipped(cli: Runner, tmp_path: Path) -> None:
-    done = cli("repro", "--kernel", "flash", "--out", tmp_path / "out", "--json", tmp_path / "repro.json")
+@pytest.mark.parametrize("kernel", ["cublas", pytest.param("flash", marks=pytest.mark.slow)])
+def test_repro_leaves_a_bundle_that_verifies_until_a_byte_is_flipped(cli: Runner, tmp_path: Path, kernel: str) -> None:
+    done = cli("repro", "--kernel", kernel, "--out", tmp_path / "out", "--json", tmp_path / "repro.json")
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "repro.json").read_text())
     assert result["passed"] is True
-    assert [attempt["kernel"] for attempt in result["attempts"]] == ["flash"]
+    assert [attempt["kernel"] for attempt in result["attempts"]] == [kernel]
     bundle = tmp_path / "out" / Path(result["bundle"]).name
     report = tmp_path / "out" / Path(result["report"]).name
     assert "<html" in report.read_text()[:200].lower()

@@ -12,14 +12,15 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 STAND_IN = """#!/usr/bin/env bash
-# `-m venv DIR` copies this script to DIR/bin/python; `-m pip` fails if the file "no-network" is there.
+# `-m venv DIR` copies this script to DIR/bin/python; `-m TOOL` fails if the file "TOOL-fails" is there.
 here="$(dirname "$PROJECT/x")"
 case "$1 $2" in
     "-m venv") echo "venv" >>"$here/calls"; mkdir -p "$3/bin"; cp "$0" "$3/bin/python" ;;
-    "-m pip") echo "pip ${*: -1}" >>"$here/calls"; [ ! -e "$here/no-network" ] ;;
-    "-c "*) [ -z "${OLD_PYTHON:-}" ] ;;
+    "-m pip") echo "pip ${*: -1}" >>"$here/calls" ;;
+    "-c "*) [ -z "${OLD_PYTHON:-}" ]; exit ;;
     *) echo "ran $*" ;;
 esac
+[ "$1" != -m ] || [ ! -e "$here/$2-fails" ]
 """
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -29,7 +30,16 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def project(tmp_path: Path) -> Path:
     """A copy of the scripts and of what decides about a new set-up, and the stand-in as ``python``."""
     (tmp_path / "scripts").mkdir()
-    for name in ("repro.sh", "test.sh", "scripts/setup_env.sh", "pyproject.toml", "constraints.txt"):
+    (tmp_path / ".ci").mkdir()
+    for name in (
+        ".ci/run",
+        "repro.sh",
+        "test.sh",
+        "scripts/setup_env.sh",
+        "scripts/lint.sh",
+        "pyproject.toml",
+        "constraints.txt",
+    ):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "python").write_text(STAND_IN)
     (tmp_path / "python").chmod(0o755)
@@ -74,7 +84,8 @@ def test_first_run_installs_and_the_second_does_not(project: Path, run: Run) -> 
 def test_tests_add_their_tools_and_serve_repro_too(project: Path, run: Run) -> None:
     run("repro.sh")
     calls(project)
-    assert run("test.sh", "-k", "judge").stdout == "ran -m pytest -n auto -k judge\n"
+    done = run("test.sh", "-k", "judge")
+    assert done.stdout == "ran -m pytest -n auto --dist loadfile -k judge\nlint: ok\nformat: ok\ntypes: ok\n"
     assert calls(project) == ["pip setuptools", f"pip {project}[dev]"]
     run("repro.sh")
     run("test.sh")
@@ -111,11 +122,11 @@ def test_a_venv_whose_python_is_gone_is_made_anew(project: Path, run: Run) -> No
 
 
 def test_a_failed_install_is_exit_3_and_tried_again(project: Path, run: Run) -> None:
-    (project / "no-network").touch()
+    (project / "pip-fails").touch()
     done = run("test.sh")
     assert done.returncode == 3
     assert "pip could not install" in done.stderr
-    (project / "no-network").unlink()
+    (project / "pip-fails").unlink()
     assert run("test.sh").returncode == 0
 
 
@@ -125,3 +136,27 @@ def test_an_old_python_is_one_clear_sentence(project: Path, run: Run) -> None:
     assert "needs Python 3.10 or newer" in done.stderr.splitlines()[-1]
     assert calls(project) == []
     assert not (project / ".venv").exists()
+
+
+@pytest.mark.parametrize(("tool", "line"), [("ruff", "lint: FAILED"), ("mypy", "types: FAILED"), ("pytest", "")])
+def test_what_fails_beside_the_tests_fails_them(project: Path, run: Run, tool: str, line: str) -> None:
+    assert run("test.sh").returncode == 0
+    (project / f"{tool}-fails").touch()
+    done = run("test.sh")
+    assert done.returncode == 1
+    assert "ran -m pytest" in done.stdout
+    assert line in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("suite", "code", "printed"),
+    [({}, 0, "the fast suite"), ({"SDPALAB_TESTS": "full"}, 0, "everything"), ({"SDPALAB_TESTS": "all"}, 2, "")],
+)
+def test_ci_runs_the_suite_that_it_names(
+    project: Path, run: Run, suite: dict[str, str], code: int, printed: str
+) -> None:
+    done = run(".ci/run", **suite)
+    assert done.returncode == code
+    assert printed in done.stdout
+    assert ("-n auto --dist loadfile --full\n" in done.stdout) == (suite.get("SDPALAB_TESTS") == "full")
+    assert (done.stderr == "SDPALAB_TESTS must be fast or full, not 'all'\n") == (code == 2)

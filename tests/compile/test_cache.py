@@ -40,6 +40,24 @@ def test_directory_from_the_environment(tmp_path: Path, monkeypatch: pytest.Monk
     assert Cache().root == tmp_path / "xdg" / "sdpalab"
 
 
+def test_pruning_removes_what_was_stored_longest_ago_and_no_more(cache: Cache) -> None:
+    names = ("c", "a", "b")
+    for age, name in enumerate(names):
+        cache.get_or_make(name, "k", lambda: FILES)
+        os.utime(cache.root / name / "SHA256SUMS", ns=(age, age))
+    (cache.root / "torch").mkdir()  # no entry: environments of torch-matrix
+    (cache.root / "torch" / "wheel").write_bytes(bytes(5000))
+    size = sum(path.stat().st_size for path in (cache.root / "a").iterdir())
+    assert cache.prune(3 * size) == 0
+    assert cache.prune(2 * size) == size
+    assert [cache.load(name, "k") for name in names] == [None, FILES, FILES]
+    assert cache.prune(0) == 2 * size
+    assert (cache.root / "torch" / "wheel").exists()
+    assert list((cache.root / "tmp").iterdir()) == []
+    assert not cache.get_or_make("a", "k", lambda: FILES).hit
+    assert Cache(cache.root / "nowhere").prune(0) == 0
+
+
 def test_nothing_is_stored_when_making_fails(cache: Cache) -> None:
     def fail() -> dict[str, bytes]:
         raise OSError(errno.ENOENT, "the maker's own trouble")

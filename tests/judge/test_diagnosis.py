@@ -45,6 +45,7 @@ def diagnosed(name: str, problem: Problem, *kinds: str) -> Diagnosis | None:
     return diagnose(failed)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     ("name", "problem", "cause", "words"),
     [

@@ -54,6 +54,7 @@ def softmax_then_round(problem: Problem, inputs: Inputs) -> Array:
     return from_torch((torch.softmax(s, -1).to(q.dtype).float() @ v.float()).to(q.dtype))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("dtype", "causal"), [("float16", False), ("bfloat16", True)])
 @pytest.mark.parametrize("kind", list(INPUT_KINDS))
 def test_right_outputs_pass(kind: str, causal: bool, dtype: str) -> None:
@@ -73,6 +74,7 @@ def test_right_outputs_pass(kind: str, causal: bool, dtype: str) -> None:
         assert found.status is Status.PASSED, found.reason
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", range(12))
 def test_zeros_mean_v_and_v_fail_each_of_the_twelve_cases(case: int) -> None:
     problem, seed = TWELVE_CASES[case]
@@ -88,6 +90,7 @@ def test_zeros_mean_v_and_v_fail_each_of_the_twelve_cases(case: int) -> None:
         assert hint in found.reason
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
     ("bug", "problem", "kind"),

@@ -167,6 +167,7 @@ def test_a_scale_a_head_is_no_scale_for_64_rows() -> None:
     assert judge_output(LONG, inputs, whole.compute(LONG, inputs), blocks.numerics).status is Status.INCORRECT
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("kind", ["normal", "needle", "uniform", "ramp", "nan_heads"])
 def test_a_sample_of_the_calibration_no_correct_implementation_is_rejected(kind: str, dtype: str) -> None:

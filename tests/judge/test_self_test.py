@@ -71,6 +71,7 @@ def right_everywhere(problem: Problem) -> bool:
     return first_failure(TiledAttention(), problem) is None
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("mutant", IN_PYTHON, ids=lambda mutant: mutant.name)
 def test_a_bug_in_python_is_found(mutant: Mutant) -> None:
     torch.set_num_threads(1)
@@ -88,6 +89,7 @@ def test_a_bug_in_python_is_found(mutant: Mutant) -> None:
 SAMPLE = ("no barrier after a tile's copy", "rows past the end of K and V are loaded", "query i sees key i + 1")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kernel", ["scalar", "wmma", "flash"])
 def test_bugs_in_cuda_are_found(kernel: str) -> None:
     chosen = [mutant for mutant in IN_CUDA if mutant.name.startswith(kernel) and mutant.name.endswith(SAMPLE)]
@@ -98,6 +100,7 @@ def test_bugs_in_cuda_are_found(kernel: str) -> None:
             assert outcome.harmless is Status.PASSED
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name",
     [*(f"{kernel}: the scale of K left out" for kernel in FP8_KERNELS), "fp8: keys widened in the wrong order"],

@@ -66,13 +66,23 @@ EXPECTED = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_every_vandal_has_its_status(cases: dict[str, Case], name: str) -> None:
-    case, (status, words) = cases[name], EXPECTED[name]
+def assert_status(name: str, case: Case) -> None:
+    status, words = EXPECTED[name]
     assert case.status is status, case.reason
     assert re.search(words, case.reason)
     assert "\x1b" not in case.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_vandal_has_its_status(cases: dict[str, Case], name: str) -> None:
+    assert_status(name, cases[name])
+
+
+def test_some_vandals_have_their_status_and_leave_nothing_running(namespaces: None) -> None:
+    for name, case in judged(["leaves_daemons", "changes_files", "aborts", "closes_its_pipes", "good"]).items():
+        assert_status(name, case)
+    assert nothing_left(), left_behind()
 
 
 @pytest.mark.slow

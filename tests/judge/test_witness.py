@@ -39,6 +39,7 @@ def error_of(problem: Problem, backend: Backend | None, device: str) -> float:
     return measure(out, attention_float64(**asked), problem.dtype).rel_l2
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.label)
 @pytest.mark.parametrize("backend", [*BACKENDS["cpu"], None], ids=str)
 def test_a_witness_on_the_cpu_computes_attention(problem: Problem, backend: Backend | None) -> None:

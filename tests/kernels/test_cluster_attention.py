@@ -45,16 +45,19 @@ SHAPES = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("problem", SHAPES, ids=lambda problem: problem.label)
 def test_computes_attention(problem: Problem) -> None:
     assert_computes(CLUSTER_ATTENTION, problem)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["ramp", "reverse_ramp", "large_logits"])
 def test_halves_of_different_size_are_merged(kind: str) -> None:
     assert_computes(CLUSTER_ATTENTION, Problem(1, 1, 64, 64, seq_kv=140), TWO_STAGES, kind=kind)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "problem", [RAGGED, ONE_KEY, Problem(1, 1, 70, 64, causal=True)], ids=lambda problem: problem.label
 )
@@ -110,6 +113,7 @@ def test_the_algorithm_is_in_the_sass() -> None:
     assert order[second : second + 2] == ["DEPBAR.LE gsb0, 0x0", "HGMMA"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("config", CLUSTER_ATTENTION.configs, ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 def test_static_gate(config: Config, causal: bool) -> None:
@@ -131,6 +135,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("refusal", REFUSALS, ids=str)
 def test_what_it_does_not_compute_is_refused(refusal: Refusal) -> None:
     assert_refused(CLUSTER_ATTENTION, refusal)

@@ -35,6 +35,7 @@ def found(kernel: CudaKernel, problem: Problem, **options: Any) -> set[str]:
     return kinds
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_the_bug_is_found(bug: Bug) -> None:
     kernel = planted(bug)

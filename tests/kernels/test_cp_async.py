@@ -28,12 +28,14 @@ STAGES = (1, 2, 3)
 RAGGED = Problem(1, 2, 37, 32, kv_heads=1, seq_kv=109, causal=False)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("stages", STAGES)
 @pytest.mark.parametrize(("block_m", "block_n"), [(16, 16), (32, 32), (48, 16), (128, 32), (16, 64)])
 def test_every_tile_and_number_of_stages_is_correct(block_m: int, block_n: int, stages: int) -> None:
     assert_computes(CP_ASYNC, RAGGED, DEFAULT.but(BLOCK_M=block_m, BLOCK_N=block_n, NUM_STAGES=stages))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("stages", STAGES)
 def test_the_bits_are_those_of_the_wmma_kernel(stages: int) -> None:
     problem = Problem(1, 2, 70, 64, seq_kv=150, causal=True)
@@ -42,6 +44,7 @@ def test_the_bits_are_those_of_the_wmma_kernel(stages: int) -> None:
         assert run(CP_ASYNC, problem, config).outputs["o"].tobytes() == expected.tobytes()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("knob", "values"), [("BLOCK_M", (16, 32)), ("BLOCK_N", (16, 32)), ("NUM_STAGES", STAGES)])
 def test_every_knob_changes_the_code(knob: str, values: tuple[int, ...]) -> None:
     assert_values_have_their_own_code(CP_ASYNC, knob, values)
@@ -80,11 +83,13 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("refusal", REFUSALS, ids=str)
 def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
     assert_refused(CP_ASYNC, refusal)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("stages", STAGES)
 def test_smem_bytes_is_what_the_kernel_touches(stages: int) -> None:
     problem, config = Problem(1, 1, 64, 32, seq_kv=100), DEFAULT.but(NUM_STAGES=stages)
@@ -92,6 +97,7 @@ def test_smem_bytes_is_what_the_kernel_touches(stages: int) -> None:
     assert_shared_memory(CP_ASYNC, problem, config, smem_bytes(problem, config), padding=16)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("stages", STAGES)
 def test_no_result_rests_on_the_order_of_warps_or_copies(stages: int) -> None:
     config = DEFAULT.but(NUM_STAGES=stages)

@@ -38,11 +38,13 @@ ITS_OWN_SHAPES = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("problem", ITS_OWN_SHAPES, ids=lambda problem: problem.label)
 def test_rows_of_many_keys_and_any_head_dim(problem: Problem) -> None:
     assert_computes(CUBLAS, problem)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("config", list(CUBLAS.space(MISSION)), ids=str)
 def test_every_configuration_is_correct(config: Config) -> None:
     # Rows of several times BLOCK_N keys, which are read twice, and rows that see less than one.
@@ -51,6 +53,7 @@ def test_every_configuration_is_correct(config: Config) -> None:
     assert_computes(CUBLAS, Problem(1, 2, 70, 32, kv_heads=1, causal=True), config)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("config", CUBLAS.configs, ids=str)
 @pytest.mark.parametrize(
     "problem",
@@ -133,6 +136,7 @@ def test_warps_that_share_a_row_meet_once() -> None:
     assert ptx.count("st.shared") == 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("knob", "values"), [("BLOCK_M", (2, 4, 8)), ("BLOCK_N", (256, 512, 1024)), ("NUM_WARPS", (4, 8))]
 )
@@ -140,6 +144,7 @@ def test_every_knob_changes_the_code(knob: str, values: tuple[int, ...]) -> None
     assert_values_have_their_own_code(CUBLAS, knob, values, DEFAULT.but(BLOCK_M=4))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("config", CUBLAS.configs, ids=str)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_static_gate(config: Config, dtype: str) -> None:
@@ -147,6 +152,7 @@ def test_static_gate(config: Config, dtype: str) -> None:
         assert_gate(CUBLAS, MISSION.with_(causal=causal, dtype=dtype), config)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90", "sm_100", "sm_103", "sm_120"])
 def test_every_architecture_keeps_the_bars(arch: str) -> None:
     for block_n in (512, 1024):  # the default, and the most scores that a thread holds
@@ -180,6 +186,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("refusal", REFUSALS, ids=str)
 def test_illegal_knobs_and_too_many_scores_are_refused(refusal: Refusal) -> None:
     assert_refused(CUBLAS, refusal)

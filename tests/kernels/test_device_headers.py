@@ -19,6 +19,8 @@ ARCHS = ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
 HEADERS = sorted(path.name for path in INCLUDE_DIR.glob("*.cuh"))
 WRAPPERS = ["cluster.cuh", "ptx.cuh", "ptx_sm89.cuh", "ptx_sm90.cuh", "wgmma.cuh", "wgmma_fp8.cuh"]
 """Those that hold instructions."""
+ALTERNATIVES = ["cluster_merge.cuh", "warp_tile.cuh"]
+"""Each defines a name that another header defines, too (``Partial``, ``WARP_M``); no kernel includes both."""
 DEFINES = {"HEAD_DIM": "64", "CAUSAL": "0", "DTYPE_BF16": "0"}
 
 
@@ -63,6 +65,14 @@ def test_one_wrapper_an_instruction_and_memory_is_clobbered(header: str) -> None
         assert ('"memory"' in body) == (instruction not in (*PURE, "setmaxnreg")), body
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+def test_headers_compile_together(arch: str) -> None:
+    for headers in ([name for name in HEADERS if name not in ALTERNATIVES], ALTERNATIVES):
+        includes = "".join(f'#include "{header}"\n' for header in headers)
+        assert b".entry" in build(_module(f"{includes}__global__ void probe() {{}}\n"), arch).ptx
+
+
+@pytest.mark.sample
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("header", HEADERS)
 def test_each_header_stands_alone(header: str, arch: str) -> None:

@@ -28,6 +28,7 @@ TILES = DEFAULT.but(SCHEDULE="tiles")
 RAGGED = Problem(1, 2, 150, 32, kv_heads=1, seq_kv=205, causal=True)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("block_m", [32, 64])
 @pytest.mark.parametrize("block_n", [32, 64])
 @pytest.mark.parametrize("stages", [2, 4])
@@ -35,6 +36,7 @@ def test_every_knob_is_correct(block_m: int, block_n: int, stages: int) -> None:
     assert_computes(FLASH, RAGGED, DEFAULT.but(BLOCK_M=block_m, BLOCK_N=block_n, NUM_STAGES=stages))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("knob", "values"),
     [
@@ -49,6 +51,7 @@ def test_every_knob_changes_the_code(knob: str, values: tuple[int | str, ...]) -
     assert_values_have_their_own_code(FLASH, knob, values)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("quarters", [1, 2])
 def test_a_part_of_the_exponentials_on_fma_units(quarters: int) -> None:
     problem, config = Problem(1, 1, 129, 64, seq_kv=100, causal=True), TILES.but(EXP_ON_FMA=quarters)
@@ -71,6 +74,7 @@ def test_the_tile_of_keys_follows_head_dim() -> None:
         assert ptx_of(FLASH, problem) == ptx_of(FLASH, problem, DEFAULT.but(BLOCK_N=keys))
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("head_dim", [32, 64, 128])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_algorithm_is_in_the_ptx(head_dim: int, dtype: str) -> None:
@@ -103,12 +107,14 @@ def test_masking_is_skipped_by_a_uniform_branch() -> None:
     assert sorted(masks)[-2:] == [0, 32]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
 @pytest.mark.parametrize("problem", [MISSION, edged(64), edged(128)], ids=lambda problem: problem.label)
 def test_shared_tiles_keep_the_bars(arch: str, problem: Problem) -> None:
     assert_gate(FLASH, problem, DEFAULT.but(SCHEDULE="stream_k"), arch)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("problem", [MISSION, MISSION.with_(dtype="bfloat16")], ids=str)
 @pytest.mark.parametrize("schedule", ["tiles", "stream_k"])
 def test_mission_bars_on_sm_89(problem: Problem, schedule: str) -> None:
@@ -134,6 +140,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("refusal", REFUSALS, ids=str)
 def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
     assert_refused(FLASH, refusal)

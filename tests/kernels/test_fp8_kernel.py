@@ -51,11 +51,13 @@ WITH_FLOAT16 = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("problem", WITH_FLOAT16, ids=lambda problem: problem.label)
 def test_computes_attention_with_weights_in_float16(problem: Problem) -> None:
     assert_computes(FP8, problem, FP16)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "kind",
     ["uniform", "needle", "ramp", "reverse_ramp", "large_logits", "outlier", "negative", "equal", "huge", "tiny"],
@@ -64,6 +66,7 @@ def test_probes_with_weights_in_float16(kind: str) -> None:
     assert_computes(FP8, Problem(1, 1, 140, 32, causal=True), FP16, kind=kind)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("kind", ["outlier", "negative", "tiny"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_probes_of_its_scales(kind: str, causal: bool) -> None:
@@ -78,6 +81,7 @@ def _relative_l2(problem: Problem, kind: str, seed: int, config: Config) -> floa
     return errors.rel_l2
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["normal", "outlier", "large_logits"])
 def test_the_length_that_gave_nan(kind: str, seed: int) -> None:
@@ -85,6 +89,7 @@ def test_the_length_that_gave_nan(kind: str, seed: int) -> None:
     assert with_fp16 < error < {"normal": 0.07, "outlier": 0.11, "large_logits": 0.15}[kind]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seq_kv", [64, 1024, 8192])
 @pytest.mark.parametrize("kind", ["normal", "outlier", "large_logits"])
 def test_weights_in_float16_at_every_length(kind: str, seq_kv: int) -> None:
@@ -135,6 +140,7 @@ def test_one_large_row_costs_its_own_block_and_not_the_head() -> None:
     assert blocks.rel_l2 < 0.75 * head.rel_l2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("problem", "config"),
     [(RAGGED, DEFAULT), (Problem(1, 1, 70, 32, scale=-2.0, dtype="bfloat16"), DEFAULT), (RAGGED, FP16)],
@@ -144,6 +150,7 @@ def test_log_sum_exp(problem: Problem, config: Config) -> None:
     assert_log_sum_exp(FP8, problem, config)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("block_m", "stages", "p_dtype"),
     [
@@ -160,16 +167,19 @@ def test_every_knob_is_correct(block_m: int, stages: int, p_dtype: str) -> None:
     assert_computes(FP8, RAGGED, DEFAULT.but(BLOCK_M=block_m, NUM_STAGES=stages, P_DTYPE=p_dtype))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("knob", FP8.knobs)
 def test_every_knob_changes_the_code(knob: str) -> None:
     assert_values_have_their_own_code(FP8, knob, FP8.knobs[knob])
 
 
+@pytest.mark.sample(1)
 @P_DTYPES
 def test_no_result_rests_on_the_order_of_warps(config: Config) -> None:
     assert_same_bits_in_every_order(FP8, RAGGED, config, async_modes=("late",))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "header", "old", "new"),
     [
@@ -208,6 +218,7 @@ def test_what_the_numbers_rest_on(kind: str, header: str, old: str, new: str, tm
     assert bad.not_finite or bad.rel_l2 > 1.5 * good.rel_l2
 
 
+@pytest.mark.sample
 @P_DTYPES
 @pytest.mark.parametrize("head_dim", [32, 64, 128])
 def test_the_algorithm_is_in_the_ptx(head_dim: int, config: Config) -> None:
@@ -261,6 +272,7 @@ def test_no_architecture_spills_with_weights_in_float16(head_dim: int, arch: str
     assert_gate(FP8, Problem(1, 8, 512, head_dim, causal=True), FP16, arch=arch)
 
 
+@pytest.mark.sample(2)
 @P_DTYPES
 @pytest.mark.parametrize("problem", [MISSION, MISSION.with_(causal=True), MISSION.with_(dtype="bfloat16")], ids=str)
 def test_mission_bars_on_sm_89(problem: Problem, config: Config) -> None:
@@ -290,6 +302,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("refusal", REFUSALS, ids=str)
 def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
     assert_refused(FP8, refusal)

@@ -38,6 +38,7 @@ def test_probes_of_its_scales(kind: str) -> None:
     assert_computes(FP8_SIMULATED, Problem(1, 1, 96, 32, causal=True), kind=kind)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["normal", "outlier", "large_logits", "equal"])
 def test_the_length_that_gave_nan(kind: str) -> None:
     # 512 equal weights of 1 sum to more than e4m3 has.
@@ -63,11 +64,13 @@ def test_the_declared_numbers_bit_for_bit_over_several_blocks() -> None:
         assert np.array_equal(numbers * scales, dequantised(array, Quantisation())), name
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("problem", [RAGGED, Problem(1, 1, 70, 32, scale=-2.0, dtype="bfloat16")], ids=str)
 def test_log_sum_exp(problem: Problem) -> None:
     assert_log_sum_exp(FP8_SIMULATED, problem)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("block_m", "block_n"), [(16, 16), (32, 64), (64, 32), (128, 16)])
 def test_every_tile_is_correct(block_m: int, block_n: int) -> None:
     assert_computes(FP8_SIMULATED, RAGGED, DEFAULT.but(BLOCK_M=block_m, BLOCK_N=block_n))
@@ -97,6 +100,7 @@ def test_bytes_cross_the_memory_once_a_block() -> None:
     assert narrow.tensor_flops == wide.tensor_flops == problem.flops
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("refusal", WMMA_TILES, ids=str)
 def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
     assert_refused(FP8_SIMULATED, refusal)

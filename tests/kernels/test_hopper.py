@@ -70,17 +70,20 @@ def label(value: object) -> str:
     return str(getattr(value, "label", value))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("problem", "config"), SHAPES, ids=label)
 def test_computes_attention(problem: Problem, config: Config) -> None:
     assert_computes(HOPPER, problem, config)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("config", [ONE, CLUSTER_2], ids=str)
 @pytest.mark.parametrize("kind", ["uniform", "needle", "ramp", "reverse_ramp", "large_logits", "huge"])
 def test_probes(kind: str, config: Config) -> None:
     assert_computes(HOPPER, Problem(1, 1, 60, 64, seq_kv=140), config, kind=kind)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("problem", "config"),
     [
@@ -94,17 +97,20 @@ def test_every_order_gives_the_same_bits_and_no_hazard(problem: Problem, config:
     assert_same_bits_in_every_order(HOPPER, problem, config, checks=(*sim.CHECKS, "strict"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("config", [TWO, CLUSTER_4], ids=str)
 def test_log_sum_exp(config: Config) -> None:
     problem = Problem(1, 4, 70, 64, kv_heads=2, seq_kv=150, causal=True, scale=-0.2)
     assert_log_sum_exp(HOPPER, problem, config)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("head_dim", "config"), [(64, TWO), (128, CLUSTER_2)], ids=str)
 def test_nothing_past_the_end_of_a_head_is_used(head_dim: int, config: Config) -> None:
     assert_nothing_past_the_end_is_used(HOPPER, Problem(1, 2, 37, head_dim, seq_kv=41), config)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("config", [ONE, CLUSTER_2], ids=str)
 def test_an_output_that_ends_within_a_tile_is_written_to_its_end_and_no_further(config: Config) -> None:
     assert_written_to_the_end_and_no_further(HOPPER, config)
@@ -211,6 +217,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("refusal", REFUSALS, ids=str)
 def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
     assert_refused(AS_GIVEN, refusal, ONE)
@@ -233,6 +240,7 @@ def test_knobs_are_refused_beside_which_nothing_can_be_chosen(
     assert_refused(HOPPER, Refusal(changes, reason, problem=Problem(16, 16, 4096, head_dim)))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("config", [TWO, CLUSTER_2, PERSISTENT], ids=str)
 def test_smem_bytes_is_what_the_kernel_touches(config: Config) -> None:
     problem = Problem(1, 1, 64, 64, seq_kv=128)

@@ -42,16 +42,19 @@ SHAPES = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("problem", "config"), SHAPES, ids=lambda value: getattr(value, "label", str(value)))
 def test_computes_attention(problem: Problem, config: Config) -> None:
     assert_computes(KERNEL, problem, config)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["needle", "ramp", "large_logits", "huge"])
 def test_probes(kind: str) -> None:
     assert_computes(KERNEL, Problem(1, 1, 140, 64, causal=True), SMALL, kind=kind)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_every_order_gives_the_same_bits_and_no_hazard(head_dim: int, causal: bool) -> None:
@@ -62,11 +65,13 @@ def test_every_order_gives_the_same_bits_and_no_hazard(head_dim: int, causal: bo
     assert_computes(KERNEL, problem, config)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_nothing_past_the_end_of_a_head_is_used(head_dim: int) -> None:
     assert_nothing_past_the_end_is_used(KERNEL, Problem(1, 2, 37, head_dim, seq_kv=41), SMALL)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("config", KERNEL.configs, ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_static_gate_and_hoppers_own_instructions(head_dim: int, config: Config) -> None:
@@ -114,6 +119,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("refusal", REFUSALS, ids=str)
 def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
     assert_refused(KERNEL, refusal)

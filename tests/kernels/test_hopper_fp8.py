@@ -55,11 +55,13 @@ def label(value: object) -> str:
     return str(getattr(value, "label", value))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("problem", SHAPES, ids=label)
 def test_computes_attention(problem: Problem) -> None:
     assert_computes(HOPPER_FP8, problem)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "kind",
     ["uniform", "needle", "ramp", "reverse_ramp", "large_logits", "outlier", "negative", "equal", "huge", "tiny"],
@@ -86,16 +88,19 @@ def test_the_rows_of_a_block_follow_the_problem(problem: Problem, rows: int) -> 
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("block_m", "block_n"), list(product(KNOBS["BLOCK_M"], KNOBS["BLOCK_N"])))
 def test_every_tile_is_correct(block_m: int, block_n: int) -> None:
     assert_computes(HOPPER_FP8, RAGGED, WIDE.but(BLOCK_M=block_m, BLOCK_N=block_n))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("problem", "config"), [(RAGGED, SMALL), (Problem(1, 1, 70, 64, seq_kv=300), WIDE)], ids=label)
 def test_every_order_gives_the_same_bits_and_no_hazard(problem: Problem, config: Config) -> None:
     assert_same_bits_in_every_order(HOPPER_FP8, problem, config, checks=(*sim.CHECKS, "strict"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("problem", [RAGGED, Problem(1, 1, 70, 128, scale=-2.0)], ids=label)
 def test_log_sum_exp(problem: Problem) -> None:
     assert_log_sum_exp(HOPPER_FP8, problem)
@@ -194,6 +199,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("refusal", REFUSALS, ids=str)
 def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
     assert_refused(HOPPER_FP8, refusal, WIDE)

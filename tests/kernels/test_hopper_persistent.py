@@ -43,6 +43,7 @@ def launch(problem: Problem, config: Config) -> Launch:
     return step
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("problem", "config"),
     [
@@ -134,6 +135,7 @@ def counters_of(problem: Problem, config: Config) -> Counters:
     return counted.counters
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
@@ -168,6 +170,7 @@ def test_what_the_next_tile_rests_on(file: str, old: str, new: str, tmp_path: Pa
     assert any(findings(*each) for each in ((LONG, TWO.but(NUM_CTAS=1)), one_tile))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("problem", "schedule"),
     [
@@ -197,6 +200,7 @@ def test_a_persistent_block_begins_once() -> None:
     assert one < many < modelled_clocks(problem, 128, 1) == 2 * one
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize("config", [ONE, in_the_grid(TWO), THREE], ids=str)
 def test_what_an_sm_holds_is_what_the_build_says(head_dim: int, config: Config) -> None:

@@ -82,6 +82,7 @@ def macros_of(kernel: CudaKernel, problem: Problem, config: Config) -> dict[str,
     return {name: int(value) for name, value in kernel.module(problem, config).defines.items()}
 
 
+@pytest.mark.sample(5)
 @EACH_CODE
 def test_static_gate(kernel: CudaKernel, problem: Problem, config: Config) -> None:
     assert_gate(kernel, problem, config)
@@ -91,6 +92,7 @@ def test_static_gate(kernel: CudaKernel, problem: Problem, config: Config) -> No
     assert "injected" not in log
 
 
+@pytest.mark.sample(5)
 @EACH_CODE
 def test_warpgroups_use_the_registers_that_they_keep_or_take(
     kernel: CudaKernel, problem: Problem, config: Config
@@ -111,6 +113,7 @@ def test_warpgroups_use_the_registers_that_they_keep_or_take(
     assert min(sizes) + consumers * max(sizes) <= (1 + consumers) * launched
 
 
+@pytest.mark.sample(5)
 @EACH_CODE
 def test_the_softmax_is_computed_beside_the_product(kernel: CudaKernel, problem: Problem, config: Config) -> None:
     # What hides the one behind the other: a turn issues all products, waits for the scores, computes the weights, and
@@ -134,6 +137,7 @@ def _event(instruction: Instruction) -> str:
     return next((name for opcode, name in names.items() if instruction.opcode.startswith(opcode)), "")
 
 
+@pytest.mark.sample(5)
 @EACH_CODE
 def test_hoppers_own_instructions_are_in_the_sass(kernel: CudaKernel, problem: Problem, config: Config) -> None:
     count = count_of(kernel, problem, config)
@@ -149,6 +153,7 @@ def test_hoppers_own_instructions_are_in_the_sass(kernel: CudaKernel, problem: P
     assert not {"STS", "LDSM", "LDL", "STL"} & set(count)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("problem", "config"), HOPPER_CODES, ids=label)
 def test_what_hopper_loads_and_what_a_cluster_sends(problem: Problem, config: Config) -> None:
     count, macros = count_of(HOPPER, problem, config), macros_of(HOPPER, problem, config)
@@ -161,6 +166,7 @@ def test_what_hopper_loads_and_what_a_cluster_sends(problem: Problem, config: Co
     assert count["STAS"] == (partial if split > 1 else 0)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("problem", "config"), FP8_CODES, ids=label)
 def test_what_hopper_fp8_loads(problem: Problem, config: Config) -> None:
     count = count_of(HOPPER_FP8, problem, config)

@@ -45,12 +45,14 @@ SHAPES = [
 ]
 
 
+@pytest.mark.sample
 @SMALL_TILES
 @pytest.mark.parametrize("problem", SHAPES, ids=lambda problem: problem.label)
 def test_computes_attention(kernel: Kernel, problem: Problem) -> None:
     assert_computes(kernel, problem)
 
 
+@pytest.mark.sample
 @SMALL_TILES
 @pytest.mark.parametrize("kind", ["uniform", "needle", "ramp", "reverse_ramp", "large_logits", "equal", "huge"])
 @pytest.mark.parametrize("causal", [False, True])
@@ -58,6 +60,7 @@ def test_probes(kernel: Kernel, kind: str, causal: bool) -> None:
     assert_computes(kernel, Problem(1, 1, 140, 32, causal=causal), kind=kind)
 
 
+@pytest.mark.sample
 @EACH_KERNEL
 @pytest.mark.parametrize(
     "problem",
@@ -81,6 +84,7 @@ def test_an_output_that_ends_within_a_tile_is_written_to_its_end_and_no_further(
     assert_written_to_the_end_and_no_further(kernel)
 
 
+@pytest.mark.sample
 @UNQUANTISED
 @pytest.mark.parametrize("scale", [0.125, -0.125, 3.0e37])
 def test_logits_near_the_fp16_maximum_select_one_key_exactly(kernel: Kernel, scale: float) -> None:

@@ -19,6 +19,7 @@ NAMES = ("fp8_simulated", "fp8", "hopper_fp8")
 QUANTISED = pytest.mark.parametrize("kernel", ladder_kernels(*(name for name in KERNELS if name not in NAMES)))
 
 
+@pytest.mark.sample
 @QUANTISED
 @pytest.mark.parametrize("scale", [0.125, -0.125, 3.0e37, 1e-44])
 def test_no_scale_is_too_large_or_too_small(kernel: Kernel, scale: float) -> None:

@@ -80,6 +80,7 @@ def assert_declared(problem: Problem, inputs: Inputs, rows: int, *, v_in_blocks:
         assert not made[:, :, length:].any(), "the padding of V is zeros"
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("v_in_blocks", [False, True])
 @pytest.mark.parametrize(
     ("problem", "rows"),
@@ -96,6 +97,7 @@ def test_the_declared_numbers_bit_for_bit(problem: Problem, rows: int, v_in_bloc
     assert_declared(problem, make_inputs(problem, "normal"), rows, v_in_blocks=v_in_blocks)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("kind", ["outlier", "tiny", "huge", "uniform"])
 def test_large_small_and_equal_numbers(kind: str, dtype: str) -> None:
@@ -141,6 +143,7 @@ def test_a_head_of_nothing_has_scale_one_and_nan_stays_in_its_place() -> None:
     assert np.argwhere(np.isnan(q)).tolist() == [[0, 0, 3, 5]]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
 def test_no_result_rests_on_the_order_of_warps(schedule: str) -> None:
     inputs = make_inputs(SMALL, "normal")
@@ -148,6 +151,7 @@ def test_no_result_rests_on_the_order_of_warps(schedule: str) -> None:
     assert all(np.array_equal(array, other[name]) for name, array in lockstep.items())
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("v_in_blocks", [False, True])
 @pytest.mark.parametrize("head_dim", [32, 64, 128])
 def test_every_sector_is_used_whole_and_every_byte_moved_once(head_dim: int, v_in_blocks: bool) -> None:
@@ -169,6 +173,7 @@ def test_every_sector_is_used_whole_and_every_byte_moved_once(head_dim: int, v_i
     assert counters.compulsory_write_bytes == elements + scales
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("arch", ["sm_89", "sm_90", "sm_100", "sm_120"])
 @pytest.mark.parametrize("head_dim", [32, 128])
 def test_no_architecture_spills(arch: str, head_dim: int) -> None:

@@ -26,6 +26,7 @@ DEFAULT = SCALAR.default_config
 RAGGED = Problem(1, 2, 37, 32, kv_heads=1, seq_kv=45, causal=True)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("vec_width", [1, 2, 4, 8])
 @pytest.mark.parametrize("sync", ["block", "warp"])
 @pytest.mark.parametrize("reduce", ["shuffle", "shared"])
@@ -33,6 +34,7 @@ def test_every_policy_is_correct(vec_width: int, sync: str, reduce: str) -> None
     assert_computes(SCALAR, RAGGED, DEFAULT.but(VEC_WIDTH=vec_width, SYNC_POLICY=sync, REDUCE=reduce))
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("tile", [(4, 8, 1), (16, 24, 2), (64, 16, 8), (32, 40, 4)], ids=str)
 @pytest.mark.parametrize("sync", ["block", "warp"])
 def test_every_tile_is_correct(tile: tuple[int, int, int], sync: str) -> None:
@@ -41,6 +43,7 @@ def test_every_tile_is_correct(tile: tuple[int, int, int], sync: str) -> None:
     assert_computes(SCALAR, RAGGED, config)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("knob", "values"),
     [
@@ -97,11 +100,13 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("refusal", REFUSALS, ids=str)
 def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
     assert_refused(SCALAR, refusal)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("changes", [{}, {"SYNC_POLICY": "warp"}, {"REDUCE": "shared"}], ids=str)
 def test_smem_bytes_is_what_the_kernel_touches(changes: dict[str, int | str]) -> None:
     problem, config = Problem(1, 1, 32, 32), DEFAULT.but(**changes)
@@ -109,12 +114,14 @@ def test_smem_bytes_is_what_the_kernel_touches(changes: dict[str, int | str]) ->
     assert_shared_memory(SCALAR, problem, config, smem_bytes(problem, config), padding=padding, step=4)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("sync", ["block", "warp"])
 def test_no_result_rests_on_the_order_of_warps(sync: str) -> None:
     config = DEFAULT.but(SYNC_POLICY=sync, REDUCE="shared")
     assert_same_bits_in_every_order(SCALAR, Problem(1, 1, 70, 32, causal=True), config, async_modes=("late",))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dropped", [0, 1])
 def test_every_barrier_is_needed(dropped: int) -> None:
     assert isinstance(SCALAR.source, Path)

@@ -156,6 +156,7 @@ def cases() -> Iterator[tuple[Problem, int]]:
     yield Problem(1, 1, 130, 32, seq_kv=40, causal=True), 2
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("problem", "ctas"), list(cases()), ids=str)
 def test_shares_are_merged(problem: Problem, ctas: int) -> None:
     # The log-sum-exp too, without a hazard, and with semaphores that are left as zeros.
@@ -166,6 +167,7 @@ def test_split_kv_is_merged() -> None:
     assert_computes(FLASH, RAGGED, DEFAULT.but(SCHEDULE="split_kv", NUM_CTAS=40))
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("kind", ["needle", "ramp", "large_logits", "huge"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_probes_of_merged_tiles(kind: str, causal: bool) -> None:

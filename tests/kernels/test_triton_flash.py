@@ -25,6 +25,7 @@ def test_computes_the_smallest_head_dim() -> None:
     assert_computes(TRITON_FLASH, Problem(1, 1, 40, 16, seq_kv=100))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("config", [Config(knobs) for knobs in TRITON_FLASH.configs], ids=str)
 def test_every_configuration_is_correct(config: Config) -> None:
     assert_computes(TRITON_FLASH, RAGGED, config)
@@ -36,6 +37,7 @@ def test_on_sm_90_the_compiler_takes_wgmma() -> None:
     assert_computes(TRITON_FLASH, Problem(1, 1, 70, 64, seq_kv=90, causal=True), arch="sm_90")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("causal", [False, True])
 def test_log_sum_exp(causal: bool) -> None:
     problem = Problem(2, 2, 70, 32, kv_heads=1, seq_kv=90, causal=causal, scale=-0.7)
@@ -50,6 +52,7 @@ def test_hazards_none_in_any_schedule() -> None:
     assert sanitize_kernel(TRITON_FLASH, [problem], modes=Modes(strict=True)).clean
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("knob", KNOBS)
 def test_every_knob_changes_the_code(knob: str) -> None:
     assert_values_have_their_own_code(TRITON_FLASH, knob, KNOBS[knob][:2])

@@ -31,6 +31,7 @@ DEFAULT = WARP_SPECIALIZED.default_config
 RAGGED = Problem(1, 2, 150, 32, kv_heads=1, seq_kv=333)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("block_m", [64, 128])
 @pytest.mark.parametrize("block_n", [32, 64])
 @pytest.mark.parametrize("stages", [2, 3, 4])
@@ -43,6 +44,7 @@ def test_every_knob_is_correct(block_m: int, block_n: int, stages: int, producer
         assert_computes(WARP_SPECIALIZED, RAGGED, config)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("head_dim", "config"),
     [
@@ -58,6 +60,7 @@ def test_every_order_gives_the_same_bits_and_no_hazard(head_dim: int, config: Co
     assert_same_bits_in_every_order(WARP_SPECIALIZED, Problem(1, 1, 50, head_dim, seq_kv=190), config)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("tiles", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("stages", [2, 4])
 def test_the_ring_comes_to_its_end_at_every_place(tiles: int, stages: int) -> None:
@@ -78,6 +81,7 @@ BUGS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "old", "new", "kind"), BUGS, ids=[bug[0] for bug in BUGS])
 def test_what_the_barriers_are_for(name: str, old: str, new: str, kind: str) -> None:
     assert isinstance(WARP_SPECIALIZED.source, Path)
@@ -89,6 +93,7 @@ def test_what_the_barriers_are_for(name: str, old: str, new: str, kind: str) -> 
     assert kind in {finding.kind for finding in outcome.findings}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("knob", "values"),
     [("BLOCK_M", (64, 128)), ("BLOCK_N", (32, 64)), ("NUM_STAGES", (2, 3)), ("NUM_PRODUCER_WARPS", (1, 2))],
@@ -97,6 +102,7 @@ def test_every_knob_changes_the_code(knob: str, values: tuple[int, ...]) -> None
     assert_values_have_their_own_code(WARP_SPECIALIZED, knob, values)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("head_dim", [32, 64, 128])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_algorithm_is_in_the_ptx(head_dim: int, dtype: str) -> None:
@@ -153,6 +159,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("refusal", REFUSALS, ids=str)
 def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
     assert_refused(WARP_SPECIALIZED, refusal)

@@ -27,6 +27,7 @@ DEFAULT = WMMA.default_config
 RAGGED = Problem(1, 2, 37, 32, kv_heads=1, seq_kv=45, causal=True)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("block_m", "block_n"), [(16, 16), (16, 64), (32, 32), (48, 16), (64, 64), (128, 16), (128, 32), (16, 128)]
 )
@@ -34,6 +35,7 @@ def test_every_tile_is_correct(block_m: int, block_n: int) -> None:
     assert_computes(WMMA, RAGGED, DEFAULT.but(BLOCK_M=block_m, BLOCK_N=block_n))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("knob", ["BLOCK_M", "BLOCK_N"])
 def test_every_knob_changes_the_code(knob: str) -> None:
     assert_values_have_their_own_code(WMMA, knob, (16, 32, 64))
@@ -61,6 +63,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("refusal", REFUSALS, ids=str)
 def test_illegal_knobs_are_refused(refusal: Refusal) -> None:
     assert_refused(WMMA, refusal)
@@ -76,6 +79,7 @@ def test_no_result_rests_on_the_order_of_warps() -> None:
     assert_same_bits_in_every_order(WMMA, Problem(1, 1, 70, 32, causal=True), async_modes=("late",))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dropped", [0, 1])
 def test_every_barrier_is_needed(dropped: int) -> None:
     assert isinstance(WMMA.source, Path)

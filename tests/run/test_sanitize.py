@@ -59,6 +59,7 @@ def kinds(outcome: Sanitized) -> set[str]:
     return {hazard.kind for hazard in outcome.hazards}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "header", "old", "new", "kind"), PLANTED, ids=lambda value: str(value)[:24].strip())
 def test_bugs_planted_in_shipped_kernels_are_found(
     tmp_path: Path, name: str, header: str, old: str, new: str, kind: str
@@ -68,6 +69,7 @@ def test_bugs_planted_in_shipped_kernels_are_found(
     assert all(hazard.source and hazard.ptx_line for hazard in outcome.hazards if hazard.kind == kind)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", KERNELS)
 def test_shipped_kernels_are_clean(name: str) -> None:
     if (why := needs(name)) is not None:

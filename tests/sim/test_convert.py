@@ -30,15 +30,28 @@ def limits(name):
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if name[0] == "s" else (0, (1 << bits) - 1)
 
 
-def convert(form, target, source, patterns, wide=False):
-    """Results of ``cvt.FORM.target.source``; 8-bit types live in 16-bit registers, or 32-bit ones if ``wide``."""
-    registers = {8: "b32" if wide else "b16", 16: "b32" if wide and target[0] in "su" else "b16", 32: "b32", 64: "b64"}
-    held_source = registers[bits_of(source)] if source[0] in "su" else source
-    held_target = registers[bits_of(target)] if target[0] in "su" else target
-    dots = ".".join(part for part in ("cvt", form, target, source) if part)
+def convert_all(forms, source, patterns, wide=False):
+    """Results of ``cvt.FORM.TARGET.source`` for each (form, target), in one kernel; and the instructions by name.
+
+    8-bit types live in 16-bit registers, or 32-bit ones if ``wide``.
+    """
+    registers = {8: "b32" if wide else "b16", 16: "b32" if wide else "b16", 32: "b32", 64: "b64"}
+    held_source = registers[bits_of(source)] if source in INTEGERS else source
+    names = [f"d{n}" for n in range(len(forms))]
+    held = {
+        name: registers[bits_of(target)] if target in INTEGERS else target
+        for name, (_, target) in zip(names, forms, strict=True)
+    }
+    instructions = [".".join(part for part in ("cvt", form, target, source) if part) for form, target in forms]
+    body = " ".join(f"{text} %{name}, %a;" for name, text in zip(names, instructions, strict=True))
     # What lies above the type in a wider source register must not matter.
-    held = [pattern | 0xA5A5A5A5A5A5A5A5 << bits_of(source) for pattern in patterns]
-    (d,) = run(f"{dots} %d, %a;", {"d": held_target}, a=(held_source, held))
+    values = [pattern | 0xA5A5A5A5A5A5A5A5 << bits_of(source) for pattern in patterns]
+    return zip(instructions, run(body, held, a=(held_source, values)), strict=True)
+
+
+def convert(form, target, source, patterns, wide=False):
+    """Results of ``cvt.FORM.target.source``."""
+    ((_, d),) = convert_all([(form, target)], source, patterns, wide)
     return d
 
 
@@ -47,42 +60,46 @@ def extended(value, target, held):
     return value_of(value, target) & (1 << held) - 1
 
 
+def assert_integers(d, target, values, instruction):
+    """The registers hold the integers, extended to their width."""
+    held = 8 * d.dtype.itemsize
+    got = [int(x) for x in d.view(f"u{d.dtype.itemsize}")]
+    assert got == [extended(value, target, held) for value in values], instruction
+
+
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize(("target", "source"), list(itertools.product(INTEGERS, INTEGERS)))
-def test_integer_to_integer(target, source, wide):
+@pytest.mark.parametrize("source", INTEGERS)
+def test_integer_to_integer(source, wide):
     patterns = integer_corners(bits_of(source))
-    for form in ("", "sat"):
-        d = convert(form, target, source, patterns, wide)
+    forms = list(itertools.product(("", "sat"), INTEGERS))
+    for (form, target), (instruction, d) in zip(forms, convert_all(forms, source, patterns, wide), strict=True):
         values = [value_of(pattern, source) for pattern in patterns]
         if form == "sat":
             low, high = limits(target)
             values = [min(max(value, low), high) for value in values]
-        held = 8 * d.dtype.itemsize
-        assert [int(x) for x in d.view(f"u{d.dtype.itemsize}")] == [extended(value, target, held) for value in values]
+        assert_integers(d, target, values, instruction)
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize(("target", "source"), list(itertools.product(INTEGERS, ("f16", "f32", "f64"))))
-def test_float_to_integer(target, source, rounding):
+@pytest.mark.parametrize("source", ["f16", "f32", "f64"])
+def test_float_to_integer(source):
     patterns = (
         corners(source) + draws(source, 60, 1, spread=6) + [p for k in (7, 15, 31, 63) for p in near_power(k, source)]
     )
-    low, high = limits(target)
-    expected = []
-    for pattern in patterns:
-        number = decode(pattern, source)
-        if number is None:
-            value = 1 << bits_of(target) - 1 if 64 in (bits_of(target), bits_of(source)) else 0
-        elif number[1] == math.inf:
-            value = low if number[0] else high
-        else:
-            whole = round_integer(*number, rounding)
-            value = min(max(-whole if number[0] else whole, low), high)
-        expected.append(value)
-    d = convert(rounding + "i", target, source, patterns)
-    held = 8 * d.dtype.itemsize
-    got = [int(x) for x in d.view(f"u{d.dtype.itemsize}")]
-    assert got == [extended(value, target, held) for value in expected]
+    numbers = [decode(pattern, source) for pattern in patterns]
+    forms = [(f"{rounding}i", target) for rounding in ROUNDINGS for target in INTEGERS]
+    for (form, target), (instruction, d) in zip(forms, convert_all(forms, source, patterns), strict=True):
+        low, high = limits(target)
+        values = []
+        for number in numbers:
+            if number is None:
+                value = 1 << bits_of(target) - 1 if 64 in (bits_of(target), bits_of(source)) else 0
+            elif number[1] == math.inf:
+                value = low if number[0] else high
+            else:
+                whole = round_integer(*number, form.removesuffix("i"))
+                value = min(max(-whole if number[0] else whole, low), high)
+            values.append(value)
+        assert_integers(d, target, values, instruction)
 
 
 def near_power(exponent, name):
@@ -91,21 +108,33 @@ def near_power(exponent, name):
     return [neighbour | sign << exact.width(name) - 1 for neighbour in (pattern - 1, pattern) for sign in (0, 1)]
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize(("target", "source"), list(itertools.product(FLOATS, INTEGERS)))
-def test_integer_to_float(target, source, rounding):
+@pytest.mark.parametrize("source", INTEGERS)
+def test_integer_to_float(source):
     bits = bits_of(source)
     patterns = integer_corners(bits)
     if bits == 64:  # close to halfway between float32, bfloat16 and float64 numbers, from either side
         patterns += [(1 << 63) + (1 << k) + nudge for k in (10, 39, 55) for nudge in (-1, 0, 1)]
         patterns += [(1 << 40) + (1 << k) + nudge for k in (16, 32) for nudge in (-1, 0, 1)]
-    if target == "f64" and bits == 64 and rounding != "rn":
-        with pytest.raises(UnsupportedInstruction, match="not modelled"):
-            convert(rounding, target, source, patterns)
-        return
     values = [value_of(pattern, source) for pattern in patterns]
-    expected = [encode((value < 0, exact.Fraction(abs(value))), target, rounding) for value in values]
-    assert_bits(convert(rounding, target, source, patterns), expected, target, [patterns])
+    forms = [form for form in itertools.product(ROUNDINGS, FLOATS) if not _is_not_modelled(*form, source)]
+    for (rounding, target), (instruction, d) in zip(forms, convert_all(forms, source, patterns), strict=True):
+        expected = [encode((value < 0, exact.Fraction(abs(value))), target, rounding) for value in values]
+        try:
+            assert_bits(d, expected, target, [patterns])
+        except AssertionError as error:
+            raise AssertionError(f"{instruction}: {error}") from None
+
+
+def _is_not_modelled(rounding, target, source):
+    return target == "f64" and bits_of(source) == 64 and rounding != "rn"
+
+
+@pytest.mark.parametrize("rounding", ["rz", "rm", "rp"])
+@pytest.mark.parametrize("source", ["s64", "u64"])
+def test_directed_roundings_of_64_bits_to_f64_are_refused(source, rounding):
+    assert _is_not_modelled(rounding, "f64", source)
+    with pytest.raises(UnsupportedInstruction, match="not modelled"):
+        convert(rounding, "f64", source, [1])
 
 
 NARROWING = [

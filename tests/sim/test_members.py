@@ -27,6 +27,7 @@ def run(body, schedule, block=64):
     return out, {hazard.kind for hazard in report.hazards}
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
     ("vote", "ballot"),

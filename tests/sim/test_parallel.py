@@ -111,6 +111,7 @@ CLEAN = {
 }
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", CLEAN)
 @pytest.mark.parametrize("options", [{}, {"schedule": "random", "seed": 5}, {"checks": (), "counters": True}])
 def test_any_number_of_workers_gives_the_same(name, options, outcomes):
@@ -134,6 +135,7 @@ RACES = {
 }
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", RACES)
 @pytest.mark.parametrize("checks", [sim.CHECKS, ()])
 def test_chunks_that_notice_each_other_get_the_report_and_the_memory_of_one_process(name, checks, outcomes):

@@ -15,6 +15,8 @@ from sdpalab.kernels.plan import Module
 
 MODES = list(product(("lockstep", "forward", "reverse", "random"), ("late", "early")))
 STRICT = (*sim.CHECKS, "strict")
+MAX_STEPS = 2_000
+"""The longest of the programs takes 163."""
 
 
 def compiled(source: str) -> str:
@@ -29,7 +31,7 @@ def findings(ptx: str, program: Program, *, dynamic_smem: int | None = None, **o
     arguments = [given.copy(), out, program.n]
     try:
         report = sim.launch(
-            ptx, "entry", program.grid, program.block, arguments, dynamic_smem=smem, max_steps=20_000, **options
+            ptx, "entry", program.grid, program.block, arguments, dynamic_smem=smem, max_steps=MAX_STEPS, **options
         )
     except sim.Deadlock as error:
         return {"deadlock": str(error)}
@@ -41,6 +43,7 @@ def findings(ptx: str, program: Program, *, dynamic_smem: int | None = None, **o
     return found
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_unbroken_program_is_right_and_clean_in_every_mode(name: str) -> None:
     program = PROGRAMS[name]
@@ -50,6 +53,7 @@ def test_the_unbroken_program_is_right_and_clean_in_every_mode(name: str) -> Non
         assert found == {}, f"{schedule}, {async_mode}"
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.program}: {bug.name}")
 def test_the_bug_is_flagged(bug: Bug) -> None:
     program = PROGRAMS[bug.program]

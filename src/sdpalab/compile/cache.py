@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,6 +120,31 @@ class Cache:
         if problem:
             _log.warning("the cache in %s cannot be used: %s", self.root, problem)
         return Stored(made, hit=False, problem=problem)
+
+    def prune(self, most_bytes: int) -> int:
+        """Remove the entries that were stored longest ago, until the others have at most ``most_bytes``.
+
+        Returns
+        -------
+        int
+            Bytes that were removed. An entry that cannot be removed stays.
+        """
+        entries = []
+        for sums in self.root.glob(f"*/{_SUMS}"):
+            with suppress(OSError):  # another process removed it
+                size = sum(path.stat().st_size for path in sums.parent.iterdir())
+                entries.append((sums.stat().st_mtime_ns, sums.parent.name, size))
+        excess = sum(size for *_, size in entries) - most_bytes
+        removed = 0
+        for _, name, size in sorted(entries):
+            if removed >= excess:
+                break
+            with suppress(OSError), self._lock(name):
+                aside = tempfile.mkdtemp(prefix=f"{name}.", dir=self._folder("tmp"))
+                os.rename(self.root / name, os.path.join(aside, name))  # at once, whoever reads it
+                shutil.rmtree(aside)
+                removed += size
+        return removed
 
     def _read(self, name: str, key: str) -> Files | None:
         """The files of an entry; None if there is no such folder.

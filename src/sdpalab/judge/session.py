@@ -35,6 +35,8 @@ __all__ = ["CASE_SECONDS", "DEVICES", "Store", "judge", "judge_candidate"]
 DEVICES = ("auto", "sim", "cpu", "gpu")
 CASE_SECONDS = 120.0
 """Wall clock that one case may take, both runs together."""
+CASES_OF_A_WORKER = 8
+"""Cases for which it does not pay to start another worker: it takes 2.5 s to import torch, and a case 0.1 to 0.5 s."""
 
 
 class Store(Protocol):
@@ -121,7 +123,7 @@ def judge_candidate(
     progress : callable, optional
         Called with each finished Case, one at a time, in the order in which they finish.
     workers : int, optional
-        Worker processes at a time. Default: 2, or 1 on a single CPU.
+        Worker processes at a time. Default: 2, or 1 on a single CPU or for few cases (CASES_OF_A_WORKER).
     timeout : float
         Seconds that one case may take.
     until_failure : bool
@@ -135,7 +137,8 @@ def judge_candidate(
         raise UserError(f"{reason}; device sim runs the PTX on the simulator")
     candidate_spec, gpu = prepare(candidate), device == "gpu"
     session = _JudgeRun(candidate_spec, specs, arch, config, store, progress, timeout, until_failure, gpu)
-    return session.run(device, level, seed, workers or min(2, os.cpu_count() or 1))
+    most = min(2, os.cpu_count() or 1, -(-len(specs) // CASES_OF_A_WORKER))
+    return session.run(device, level, seed, workers or most)
 
 
 def _declared(about: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.errors import MachineError
 from sdpalab.inputs import Inputs, dtype_of
 from sdpalab.judge.explain import incorrect_reason, lse_reason, not_finite_reason
-from sdpalab.judge.rule.exact import exact_elements, has_exact_elements
-from sdpalab.judge.rule.limits import broken_rules, limits_for, measure
-from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64, measure_lse
-from sdpalab.judge.rule.numerics import UNDECLARED, intended_output, orders_of
-from sdpalab.judge.rule.reference import attention_float64, judged_rows
-from sdpalab.judge.rule.yardstick import torch_output
+from sdpalab.judge.rule.expected import expected_log_sum_exp, expected_output
+from sdpalab.judge.rule.limits import broken_rules, measure
+from sdpalab.judge.rule.log_sum_exp import measure_lse
+from sdpalab.judge.rule.numerics import UNDECLARED
+from sdpalab.judge.rule.reference import judged_rows
 from sdpalab.judge.verdict import Errors, Limits, Status
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
@@ -74,23 +72,13 @@ def judge_output(problem: Problem, inputs: Inputs, out: Array, numerics: Numeric
     MachineError
         If there is nothing to measure by: torch's output is not finite, no row is judged, the scores exceed float64.
     """
-    arguments: dict[str, Any] = {"scale": problem.scale, "causal": problem.causal}
-    qkv = (inputs.q, inputs.k, inputs.v)
-    yardstick = torch_output(*qkv, **arguments)
-    intended = [intended_output(*qkv, **arguments, numerics=order) for order in orders_of(numerics)]
-    exact = None
-    if has_exact_elements(numerics):
-        exact = exact_elements(*qkv, **arguments, any_count=numerics.normalise == "after")
-    try:
-        reference = attention_float64(*qkv, **arguments)
-        limits = limits_for(reference, yardstick, intended, problem.dtype)
-        errors = measure(out, reference, problem.dtype, exact)
-    except ValueError as error:
-        raise MachineError(f"{problem.label}: {error}") from None
+    expected = expected_output(problem, inputs, numerics)
+    reference, limits, exact = expected.reference, expected.limits, expected.exact
+    errors = measure(out, reference, problem.dtype, exact)
     broken = broken_rules(errors, limits)
     wrong_lse = ""
     if lse is not None:
-        rows = log_sum_exp_float64(*qkv, **arguments, numerics=numerics)
+        rows = expected_log_sum_exp(problem, inputs, numerics)
         found = measure_lse(lse, *rows)
         errors, wrong_lse = replace(errors, lse=found), lse_reason(lse, *rows, found)
     if errors.not_finite:
@@ -101,8 +89,8 @@ def judge_output(problem: Problem, inputs: Inputs, out: Array, numerics: Numeric
     elif errors.lse is not None and wrong_lse:
         status, reason = Status.NOT_FINITE if errors.lse.not_finite else Status.INCORRECT, "the output is right"
     else:
-        return Judged(Status.PASSED, "", errors, limits, yardstick)
-    return Judged(status, "; ".join(filter(None, (reason, wrong_lse))), errors, limits, yardstick)
+        return Judged(Status.PASSED, "", errors, limits, expected.yardstick)
+    return Judged(status, "; ".join(filter(None, (reason, wrong_lse))), errors, limits, expected.yardstick)
 
 
 def evaluate(

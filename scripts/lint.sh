@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Lint, format and types: one line for each, after the tool's own words where it fails. Exit code 1 if one does.
+# PYTHON=... is the interpreter that has the development tools.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+python="${PYTHON:-python3}"
+code=0
+
+check() {
+    local name="$1" output
+    shift
+    if output="$("$python" -m "$@" 2>&1)"; then
+        echo "$name: ok"
+    else
+        printf '%s\n%s: FAILED: python -m %s\n' "$output" "$name" "$*"
+        code=1
+    fi
+}
+
+check lint ruff check .
+check format ruff format --check .
+check types mypy --strict src/sdpalab
+exit "$code"

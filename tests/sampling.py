@@ -1,0 +1,45 @@
+"""Which cases of a parametrised test the fast suite runs: ``@pytest.mark.sample`` and ``@pytest.mark.sample(MOST)``.
+
+A test over several parameters has a case for each combination. Its sample has each value of each parameter at least
+once (the each-choice criterion of Ammann and Offutt, "Introduction to Software Testing", 4.2), taken greedily: 10
+kernels and 17 shapes are 17 cases, and not 170. ``MOST`` is a limit on their number, for a long list of one parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+__all__ = ["beyond_the_sample"]
+
+
+def beyond_the_sample(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """The cases of tests that are marked ``sample`` which are not in the sample."""
+    tests: dict[str, list[Any]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") and hasattr(item, "callspec"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    beyond: set[pytest.Item] = set()
+    for cases in tests.values():
+        beyond |= set(cases) - _sample(cases)
+    return beyond
+
+
+def _sample(cases: list[Any]) -> set[pytest.Item]:
+    marker = cases[0].get_closest_marker("sample")
+    most = marker.args[0] if marker.args else len(cases)
+    # Among cases that add as many values, a digest of the parameters chooses: the same in each test that has them, so
+    # that tests share their builds.
+    left = sorted(cases, key=lambda case: sha256(case.callspec.id.encode()).digest())
+    values = {case: {(name, id(value)) for name, value in case.callspec.params.items()} for case in cases}
+    uncovered = set[tuple[str, int]]().union(*values.values())
+    chosen: set[pytest.Item] = set()
+    while uncovered and len(chosen) < most:
+        best = max(left, key=lambda case: len(values[case] & uncovered))
+        left.remove(best)
+        chosen.add(best)
+        uncovered -= values[best]
+    return chosen
