@@ -72,9 +72,9 @@ class TorchLaunch:
             Contiguous, of the plan's shapes and dtype, on the GPU, each at a multiple of 16 bytes. Nobody checks it.
         """
         made = self._allocated()
-        addresses = {"q": q.data_ptr(), "k": k.data_ptr(), "v": v.data_ptr()}
+        addresses = {name: torch_gpu.address(tensor) for name, tensor in (("q", q), ("k", k), ("v", v))}
         for name, tensor in made.items():
-            addresses[name] = tensor.data_ptr()
+            addresses[name] = torch_gpu.address(tensor)
         self._prepared.place(addresses)
         self._prepared.launch(torch_gpu.stream(self._ordinal))
         return {name: made[name] for name in self._outputs}
