@@ -298,7 +298,7 @@ def measure(
 
 
 def _leave_out(rows: Sequence[_Row], seconds: float) -> None:
-    """Leave out the slowest while there is no time for enough rounds of all, and it takes over twice the others' mean."""
+    """Leave out the slowest, while there is no time for enough rounds and it takes over twice the mean of others."""
     while (alive := [row for row in rows if row.alive]) and LEAST_ROUNDS * sum(row.seconds for row in alive) > seconds:
         slowest = max(alive, key=lambda row: row.seconds)
         others = [row.seconds for row in alive if row is not slowest]
