@@ -35,7 +35,7 @@ def test_a_kernel_that_is_not_green_is_dropped_and_the_others_are_timed(standin:
     code = (
         "import sys; from sdpalab.cli import main\n"
         f"sys.exit(main(['bench', {str(tmp_path / 'wrong.py')!r}, 'flash', '--shape', '1,1,64,64', '--peer', 'torch', "
-        f"'--clock', 'gpu', '--clock', 'eager', '--seconds', '1', '--json', {str(out)!r}]))"
+        f"'--clock', 'gpu', '--clock', 'eager', '--seconds', '15', '--json', {str(out)!r}]))"
     )
     done = standin.run(code, timeout=600)
     said = " ".join((done.stdout + done.stderr).split())
