@@ -33,17 +33,21 @@ def kernel_entry(kernel: Kernel) -> dict[str, Any]:
 
 
 def _on(kernel: Kernel, gpu: Gpu, arch: str) -> dict[str, Any]:
-    counted = count(kernel, MISSION, arch)
-    warm, cold = counted.modelled(gpu), counted.modelled(gpu, cold=True)
+    counted = count(kernel, MISSION, arch, sms=gpu.sms)
+    reason = counted.not_modelled
+    times: dict[str, Any] = {"modelled": None, "modelled_cold_us": None, "not_modelled": reason}
+    if not reason:
+        times["modelled"] = counted.modelled(gpu).to_dict()
+        times["modelled_cold_us"] = counted.modelled(gpu, cold=True).microseconds
     return {
         "arch": arch,
+        "sms": gpu.sms,
         "steps": [
             {"product": {**asdict(step), "flops": step.flops}} if isinstance(step, Gemm) else _launch(step, gpu)
             for step in counted.steps
         ],
         "main": counted.steps.index(counted.main),
-        "modelled": warm.to_dict(),
-        "modelled_cold_us": cold.microseconds,
+        **times,
     }
 
 
@@ -95,6 +99,7 @@ def run(names: Sequence[str], say: Say) -> CampaignResult:
         entries.append(kernel_entry(kernel))
         for name, on in entries[-1]["on"].items():
             time = on["modelled"]
-            say(f"{kernel.name:16} {name:5} modelled {time['microseconds']:8.2f} us, {time['binds']} binds")
+            line = f"modelled {time['microseconds']:8.2f} us, {time['binds']} binds" if time else on["not_modelled"]
+            say(f"{kernel.name:16} {name:5} {line}")
     content = {"kind": "compiled, simulated and modelled", "problem": MISSION.to_dict(), "gpus": GPUS, "rungs": entries}
     return CampaignResult(content, True, f"{len(entries)} kernels recorded")

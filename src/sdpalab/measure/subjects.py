@@ -12,60 +12,28 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.rule.evaluate import judge_output
-from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.tensors import from_torch, to_torch
-from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, Kernel, Numerics
 from sdpalab.kernels.plan import Launch, LaunchPlan, Module
 from sdpalab.measure.floor import FloorCheck
+from sdpalab.measure.outputs import OutputCheck, Outputs
 from sdpalab.measure.peers import Peer
 from sdpalab.measure.session import Subject
-from sdpalab.problem import Problem
+from sdpalab.run import torch_gpu
+from sdpalab.run.torch_launch import TorchLaunch
 
 if TYPE_CHECKING:
     import torch
 
     from sdpalab.run.gpu import GpuExecutor
 
-__all__ = ["EMPTY", "OutputCheck", "empty_subject", "kernel_subject", "peer_subject", "precision_of"]
+__all__ = ["EMPTY", "empty_subject", "failing_subject", "kernel_subject", "peer_subject", "precision_of"]
 
 Array = npt.NDArray[Any]
 Floor = Callable[[float], FloorCheck]
 
 EMPTY = "empty kernel"
 """Name of the subject that computes nothing: what is left of a time when a kernel has nothing to do."""
-
-
-class OutputCheck:
-    """The judge's rule for one problem and its inputs, remembering what has passed.
-
-    Parameters
-    ----------
-    problem, inputs
-        What is computed, over and over.
-    numerics : Numerics, optional
-        What the subject declares; None for a peer, which may divide by the sum before or after it rounds.
-    """
-
-    def __init__(self, problem: Problem, inputs: Inputs, numerics: Numerics | None = None) -> None:
-        self._problem, self._inputs = problem, inputs
-        self._numerics = numerics or UNDECLARED
-        self._passed: bytes | None = None
-
-    def __call__(self, out: Array) -> str:
-        """What is wrong with ``out``; empty if nothing. The float64 reference is computed only for an output with other
-        bits than the last that passed."""
-        if out.shape != self._problem.q_shape or out.dtype != self._inputs.q.dtype:
-            return f"it is {out.dtype} {out.shape}, not {self._problem.dtype} {self._problem.q_shape}"
-        content = out.tobytes()
-        if content == self._passed:
-            return ""
-        judged = judge_output(self._problem, self._inputs, out, self._numerics)
-        if judged.status is not Status.PASSED:
-            return f"{judged.status.value}: {judged.reason}"
-        self._passed = content
-        return ""
 
 
 class _Rotation:
@@ -94,33 +62,39 @@ class _Rotation:
 
 
 def peer_subject(
-    peer: Peer, problem: Problem, inputs: Inputs, device: torch.device, *, copies: int = 1, floor: Floor | None = None
+    peer: Peer, outputs: Outputs, device: torch.device, *, copies: int = 1, floor: Floor | None = None
 ) -> Subject:
-    """A peer on ``copies`` copies of the inputs, which it takes in turn.
+    """A peer on ``copies`` copies of the inputs of ``outputs``, which it takes in turn.
 
     Raises
     ------
     RuntimeError
         Of torch, if the device has no memory for them.
     """
+    problem = outputs.problem
     launches = [
         partial(peer.run, *tensors, scale=problem.scale, causal=problem.causal)
-        for tensors in _copies(inputs, device, copies)
+        for tensors in _copies(outputs.inputs, device, copies)
     ]
-    return _Rotation(launches, OutputCheck(problem, inputs)).subject(peer.name, floor, peer.scope)
+    return _Rotation(launches, OutputCheck(outputs)).subject(peer.name, floor, peer.scope)
 
 
 def kernel_subject(
     kernel: Kernel,
     config: Config,
-    problem: Problem,
-    inputs: Inputs,
+    outputs: Outputs,
     executor: GpuExecutor,
     *,
     copies: int = 1,
     floor: Floor | None = None,
+    eager: bool = False,
 ) -> Subject:
-    """A kernel of the lab, built and prepared once for each copy of the inputs; output and workspace are shared.
+    """A kernel of the lab, built and prepared before it is timed.
+
+    Launched as it is, it is prepared once for each copy of the inputs, and output and workspace are shared. With
+    ``eager`` it is called as ``sdpalab.scaled_dot_product_attention`` calls a kernel: each call looks at the tensors,
+    allocates output and workspace, and then launches, since a peer's call does so too. (What the function does beside:
+    it looks up which kernel is proven, once for each shape in a dictionary.)
 
     Raises
     ------
@@ -129,18 +103,25 @@ def kernel_subject(
     """
     import torch
 
-    device = torch.device("cuda", executor.gpu.ordinal)
-    plan = kernel.launch_plan(problem, config)
+    device = torch_gpu.device(executor.gpu.ordinal)
+    plan = kernel.launch_plan(outputs.problem, config, sms=executor.sms)
+    check = OutputCheck(outputs, kernel.numerics_of(config))
+    if eager:
+        rotated = _copies(outputs.inputs, device, copies)
+        q, k, v = rotated[0]
+        call = _as_the_op(TorchLaunch(executor, plan, q, k, v))
+        calls = [partial(call, *tensors) for tensors in rotated]
+        return _Rotation(calls, check).subject(kernel.name, floor)
     shared = {
         buffer.name: torch.empty(buffer.shape, dtype=getattr(torch, buffer.dtype), device=device)
         for buffer in plan.buffers
         if buffer.role != "in"
     }
     launches = []
-    for tensors in _copies(inputs, device, copies):
+    for tensors in _copies(outputs.inputs, device, copies):
         prepared = executor.prepare(plan, {**shared, **dict(zip("qkv", tensors, strict=True))})
         launches.append(partial(_launched, prepared, shared["o"]))
-    return _Rotation(launches, OutputCheck(problem, inputs, kernel.numerics_of(config))).subject(kernel.name, floor)
+    return _Rotation(launches, check).subject(kernel.name, floor)
 
 
 def empty_subject(executor: GpuExecutor) -> Subject:
@@ -151,6 +132,15 @@ def empty_subject(executor: GpuExecutor) -> Subject:
     return Subject(EMPTY, partial(_launched, prepared, None), check=str, overwrite_output=_nothing)
 
 
+def failing_subject(name: str, error: Exception) -> Subject:
+    """One that could not be made: its first call raises ``error``."""
+
+    def call() -> None:
+        raise error
+
+    return Subject(name, call, check=str, overwrite_output=_nothing)
+
+
 def precision_of(numerics: Numerics) -> str:
     """The fastest arithmetic that a kernel declares, ``fp16`` or ``fp8``: which floor it cannot be below."""
     narrow = numerics.quantised is not None or numerics.probabilities.startswith("float8")
@@ -159,10 +149,26 @@ def precision_of(numerics: Numerics) -> str:
 
 def _launched(prepared: Any, out: torch.Tensor | None) -> Any:
     """Launch on the stream that is current now: a graph captures on one of its own."""
-    import torch
-
-    prepared.launch(torch.cuda.current_stream().cuda_stream)
+    prepared.launch(torch_gpu.stream())
     return out
+
+
+def _as_the_op(launch: TorchLaunch) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
+    """A call as the function of torch's signature makes it, from its checks to its launch.
+
+    It raises RuntimeError where that function falls back to torch.
+    """
+    from sdpalab.run.torch_inputs import check_together, unfit_reason
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        grouped = q.shape[1] != k.shape[1]
+        check_together(q, k, v, grouped)
+        reason = unfit_reason(q, k, v, None, 0.0, grouped)
+        if reason is not None:
+            raise RuntimeError(f"sdpalab.scaled_dot_product_attention falls back to torch: {reason}")
+        return launch(q, k, v)["o"]
+
+    return call
 
 
 def _copies(inputs: Inputs, device: torch.device, copies: int) -> list[tuple[torch.Tensor, ...]]:

@@ -7,6 +7,7 @@
 It is a library of its own: it imports nothing of the lab and knows nothing of attention.
 """
 
+from sdpalab.sim.arguments import Pointer
 from sdpalab.sim.errors import (
     Deadlock,
     DeviceAssertion,
@@ -31,6 +32,7 @@ __all__ = [
     "IllegalAccess",
     "KernelTrap",
     "LaunchError",
+    "Pointer",
     "PtxSyntaxError",
     "Report",
     "SimError",

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from sdpalab.problem import Problem, ProblemError
+from sdpalab.run import torch_gpu
+from sdpalab.run.torch_launch import TorchLaunch
 
 if TYPE_CHECKING:
     from sdpalab.evidence.proven import ProvenKernel
@@ -38,7 +40,7 @@ def proven(
     """
     if any(given.data_ptr() % _ALIGNMENT for given in (q, k, v)):
         return None, f"a tensor does not begin at a multiple of {_ALIGNMENT} bytes"
-    return _proven_for(q.shape, k.shape, q.dtype, q.device, is_causal, scale, lse)
+    return _proven_for(q.shape, k.shape, q.dtype, _ordinal(q), is_causal, scale, lse)
 
 
 @lru_cache(maxsize=4096)
@@ -46,7 +48,7 @@ def _proven_for(
     q: torch.Size,
     k: torch.Size,
     dtype: torch.dtype,
-    device: torch.device,
+    ordinal: int,
     is_causal: bool,
     scale: float | None,
     lse: bool,
@@ -60,61 +62,38 @@ def _proven_for(
         problem = Problem(*q, **sizes, dtype=name, causal=is_causal, scale=scale)
     except ProblemError as error:
         return None, str(error)
-    return proven_kernel(problem, torch.cuda.get_device_name(device), lse=lse)
+    gpu = torch_gpu.properties(ordinal)
+    return proven_kernel(problem, gpu.name, lse=lse, sms=gpu.sm_count)
 
 
 def launch(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     """Launch the kernel on torch's current stream of the tensors' GPU, and return its outputs; does not wait for it.
 
-    What can be known before is found out once for each thread: a call then allocates, writes addresses, and launches.
+    It is prepared once for each thread (:class:`~sdpalab.run.torch_launch.TorchLaunch`).
     """
-    key = q.device.index, id(found)
+    ordinal = _ordinal(q)
+    key = ordinal, id(found)
     ready = _ready.plans.get(key)
     if ready is None:
-        ready = _ready.plans[key] = _Ready(found, q, k, v)
-    return ready.run(q, k, v)
-
-
-class _Ready:
-    """A plan that is prepared on one GPU, by and for one thread."""
-
-    def __init__(self, found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> None:
-        self._found = found  # kept, so that its id stays its own
-        self._device = q.device
-        self._made = [
-            (buffer.name, buffer.shape, getattr(torch, buffer.dtype), buffer.role)
-            for buffer in found.plan.buffers
-            if buffer.role != "in"
-        ]
-        tensors = {"q": q, "k": k, "v": v, **self._allocated()}
-        executor = _executor(q.device.index, found.proof.arch)
-        self._prepared = executor.prepare(found.plan, tensors, builds=found.builds)
-
-    def run(self, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
-        made = self._allocated()
-        addresses = {"q": q.data_ptr(), "k": k.data_ptr(), "v": v.data_ptr()}
-        for name, tensor in made.items():
-            addresses[name] = tensor.data_ptr()
-        self._prepared.place(addresses)
-        self._prepared.launch(torch.cuda.current_stream(self._device).cuda_stream)
-        return {name: made[name] for name, _, _, role in self._made if role == "out"}
-
-    def _allocated(self) -> dict[str, Tensor]:
-        """Outputs and what else the plan needs, of this call alone: its calls may overlap on several streams."""
-        return {
-            name: (torch.zeros if role == "semaphore" else torch.empty)(shape, dtype=dtype, device=self._device)
-            for name, shape, dtype, role in self._made
-        }
+        made = TorchLaunch(_executor(ordinal, found.proof.arch), found.plan, q, k, v, found.builds)
+        ready = _ready.plans[key] = found, made  # the first is kept so that its id stays its own
+    return ready[1](q, k, v)
 
 
 class _Local(threading.local):
     """What this thread has ready: a plan that is launched takes its addresses from one place in memory."""
 
     def __init__(self) -> None:
-        self.plans: dict[tuple[int, int], _Ready] = {}
+        self.plans: dict[tuple[int, int], tuple[ProvenKernel, TorchLaunch]] = {}
 
 
 _ready = _Local()
+
+
+def _ordinal(tensor: Tensor) -> int:
+    ordinal = torch_gpu.ordinal_of(tensor)
+    assert ordinal is not None, "the caller checked that the tensors are on a GPU"
+    return ordinal
 
 
 @cache

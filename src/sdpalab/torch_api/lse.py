@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as functional
 
 from sdpalab.errors import UserError
-from sdpalab.torch_api.inputs import check_together, shape_reason, unfit_reason
+from sdpalab.run.torch_inputs import check_together, shape_reason, unfit_reason
 from sdpalab.torch_api.kernels import launch, proven
 from sdpalab.torch_api.ops import fall_back
 

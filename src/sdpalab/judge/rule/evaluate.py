@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from sdpalab.inputs import Inputs, dtype_of
 from sdpalab.judge.explain import incorrect_reason, lse_reason, not_finite_reason
-from sdpalab.judge.rule.expected import expected_log_sum_exp, expected_output
 from sdpalab.judge.rule.limits import broken_rules, measure
 from sdpalab.judge.rule.log_sum_exp import measure_lse
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.rule.reference import judged_rows
+from sdpalab.judge.rule.references import References, references_of
 from sdpalab.judge.verdict import Errors, Limits, Status
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
@@ -54,7 +54,14 @@ def declared_numerics(about: Mapping[str, Any]) -> Numerics:
     return Numerics.from_dict(declared) if declared else UNDECLARED
 
 
-def judge_output(problem: Problem, inputs: Inputs, out: Array, numerics: Numerics, lse: Array | None = None) -> Judged:
+def judge_output(
+    problem: Problem,
+    inputs: Inputs,
+    out: Array,
+    numerics: Numerics,
+    lse: Array | None = None,
+    references: References | None = None,
+) -> Judged:
     """Hold one output against the whole rule: a pure function of its arguments, and of torch as the yardstick.
 
     Parameters
@@ -66,19 +73,21 @@ def judge_output(problem: Problem, inputs: Inputs, out: Array, numerics: Numeric
         See :func:`declared_numerics`.
     lse : ndarray of float32, [B, H, Sq], optional
         The log-sum-exp of each row, from a candidate that writes it.
+    references : References, optional
+        Of this problem and these inputs, for all rows, where several outputs are judged. Default: computed here.
 
     Raises
     ------
     MachineError
         If there is nothing to measure by: torch's output is not finite, no row is judged, the scores exceed float64.
     """
-    expected = expected_output(problem, inputs, numerics)
-    reference, limits, exact = expected.reference, expected.limits, expected.exact
+    references = references or references_of(problem, inputs)
+    limits, exact, reference = references.limits(numerics), references.exact(numerics), references.reference
     errors = measure(out, reference, problem.dtype, exact)
     broken = broken_rules(errors, limits)
     wrong_lse = ""
     if lse is not None:
-        rows = expected_log_sum_exp(problem, inputs, numerics)
+        rows = references.log_sum_exp(numerics)
         found = measure_lse(lse, *rows)
         errors, wrong_lse = replace(errors, lse=found), lse_reason(lse, *rows, found)
     if errors.not_finite:
@@ -89,8 +98,8 @@ def judge_output(problem: Problem, inputs: Inputs, out: Array, numerics: Numeric
     elif errors.lse is not None and wrong_lse:
         status, reason = Status.NOT_FINITE if errors.lse.not_finite else Status.INCORRECT, "the output is right"
     else:
-        return Judged(Status.PASSED, "", errors, limits, expected.yardstick)
-    return Judged(status, "; ".join(filter(None, (reason, wrong_lse))), errors, limits, expected.yardstick)
+        return Judged(Status.PASSED, "", errors, limits, references.yardstick)
+    return Judged(status, "; ".join(filter(None, (reason, wrong_lse))), errors, limits, references.yardstick)
 
 
 def evaluate(
@@ -146,6 +155,7 @@ def evaluate(
     run = {
         "device": about["device"],
         "config": about["config"],
+        **({"sms": about["sms"]} if "sms" in about else {}),
         "numerics": asdict(numerics),
         **{key: reply[key] for key in noted if key in reply},
     }

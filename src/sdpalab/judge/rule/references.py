@@ -1,0 +1,148 @@
+"""What outputs of one problem on its inputs are compared with: oracle, yardstick, limits; each computed once.
+
+None of it depends on what is judged, and it is most of the judge's own work, so :func:`references_of` keeps what it
+computed last, found by the content of the inputs. Nothing of it is on disk or shared with another process: a candidate
+cannot change it. Several outputs of the same inputs share all of it but the limits, which follow from the arithmetic
+that a kernel declares. At the sizes that are timed each of these takes from seconds to minutes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.errors import MachineError
+from sdpalab.inputs import Inputs
+from sdpalab.judge.rule.exact import ExactElements, exact_elements, has_exact_elements
+from sdpalab.judge.rule.limits import limits_for
+from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
+from sdpalab.judge.rule.numerics import intended_output, orders_of
+from sdpalab.judge.rule.reference import Rows, attention_float64
+from sdpalab.judge.rule.yardstick import torch_output
+from sdpalab.judge.verdict import Limits
+from sdpalab.kernels.kernel import Numerics
+from sdpalab.problem import Problem
+
+__all__ = ["MOST_BYTES", "References", "references_of"]
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+
+MOST_BYTES = 256 << 20
+"""Bytes of arrays that :func:`references_of` keeps at most; what was used longest ago goes first. The mission shape
+(1x8x512x64) takes about 5 MiB."""
+
+
+class References:
+    """The references of one problem and its inputs, for all query rows or for some of every head; arrays are read-only.
+
+    Parameters
+    ----------
+    problem, inputs
+        What is computed. Rows with an input that is not finite are not judged.
+    rows : ndarray of int, optional
+        Query rows that are judged. Default: all.
+
+    Notes
+    -----
+    What is read first raises MachineError if there is nothing to measure by: torch's output is not finite, no row is
+    judged, or the scores exceed float64.
+    """
+
+    def __init__(self, problem: Problem, inputs: Inputs, rows: Rows = None) -> None:
+        self.problem, self.inputs, self.rows = problem, inputs, rows
+        self._qkv = inputs.q, inputs.k, inputs.v
+        self._arguments: dict[str, Any] = {"scale": problem.scale, "causal": problem.causal}
+        self._limits: dict[Numerics, Limits] = {}
+        self._exact: dict[bool, ExactElements] = {}
+        self._lse: dict[Numerics, tuple[F64, F64]] = {}
+        self.nbytes = 0
+        """Bytes of the arrays computed so far."""
+
+    def of(self, out: Array) -> Array:
+        """The rows of an output [B, H, Sq, D] that are judged."""
+        return out if self.rows is None else out[:, :, self.rows]
+
+    @cached_property
+    def reference(self) -> F64:
+        """Attention in float64."""
+        try:
+            reference = attention_float64(*self._qkv, **self._arguments, rows=self.rows)
+        except ValueError as error:
+            raise MachineError(f"{self.problem.label}: {error}") from None
+        self._freeze(reference)
+        return reference
+
+    @cached_property
+    def yardstick(self) -> Array:
+        """torch's own output in the same precision."""
+        yardstick = torch_output(*self._qkv, **self._arguments, rows=self.rows)
+        self._freeze(yardstick)
+        return yardstick
+
+    def limits(self, numerics: Numerics) -> Limits:
+        """The limits of a kernel that declares this arithmetic."""
+        if numerics not in self._limits:
+            orders = orders_of(numerics)
+            intended = [
+                intended_output(*self._qkv, **self._arguments, numerics=order, rows=self.rows) for order in orders
+            ]
+            try:
+                self._limits[numerics] = limits_for(self.reference, self.yardstick, intended, self.problem.dtype)
+            except ValueError as error:
+                raise MachineError(f"{self.problem.label}: {error}") from None
+        return self._limits[numerics]
+
+    def exact(self, numerics: Numerics) -> ExactElements | None:
+        """The elements that the inputs fix bit for bit; None if the arithmetic has none, or not all rows are judged."""
+        if self.rows is not None or not has_exact_elements(numerics):
+            return None
+        any_count = numerics.normalise == "after"
+        if any_count not in self._exact:
+            elements = exact_elements(*self._qkv, **self._arguments, any_count=any_count)
+            self._freeze(elements.expected, elements.mask, elements.key)
+            self._exact[any_count] = elements
+        return self._exact[any_count]
+
+    def log_sum_exp(self, numerics: Numerics) -> tuple[F64, F64]:
+        """The log-sum-exp of each row, and how far from it a kernel's may be (:func:`log_sum_exp_float64`)."""
+        if numerics not in self._lse:
+            rows = log_sum_exp_float64(*self._qkv, **self._arguments, numerics=numerics)
+            self._freeze(*rows)
+            self._lse[numerics] = rows
+        return self._lse[numerics]
+
+    def _freeze(self, *arrays: Array) -> None:
+        for array in arrays:
+            array.setflags(write=False)
+            self.nbytes += array.nbytes
+
+
+_kept: OrderedDict[str, References] = OrderedDict()
+_lock = threading.Lock()
+
+
+def references_of(problem: Problem, inputs: Inputs) -> References:
+    """The references of all rows, the same object for the same problem and the same bytes of the inputs."""
+    key = _key(problem, inputs)
+    with _lock:
+        references = _kept.setdefault(key, References(problem, inputs))
+        _kept.move_to_end(key)
+        while len(_kept) > 1 and sum(each.nbytes for each in _kept.values()) > MOST_BYTES:
+            _kept.popitem(last=False)
+    return references
+
+
+def _key(problem: Problem, inputs: Inputs) -> str:
+    """Digest of all that the references depend on: the inputs' own bytes, and not how they were made."""
+    digest = sha256(repr(problem).encode())
+    for array in vars(inputs).values():
+        digest.update(repr((array.dtype.name, array.shape)).encode())
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return digest.hexdigest()
