@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from sdpalab.errors import MachineError
 from sdpalab.evidence.environment import current_environment, harness_diff
-from sdpalab.evidence.proven import EVIDENCE
+from sdpalab.evidence.folders import EVIDENCE
 from sdpalab.evidence.records import Environment, Record
 from sdpalab.measure.statistics import Summary, summarise
 from sdpalab.problem import Problem

@@ -1,0 +1,140 @@
+"""Whether a kernel is slower than torch: comparisons by the eager clock, from the records of ``bench`` and ``prove``.
+
+The op replaces a call of torch's function in a program that calls one operation after another. What such a call costs
+is the eager clock's time, the larger of dispatch and computing: on a short problem the host decides, on a long one the
+GPU, and the program pays whichever is larger. The GPU's own clock would call a kernel faster that the program gets
+later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sdpalab.evidence.kept import AnyRecord, KeptRecord
+from sdpalab.evidence.measured import BenchRecord
+from sdpalab.measure.comparison import Comparison, compare
+from sdpalab.measure.samples import ClockKind, L2State, Samples
+from sdpalab.problem import Problem
+
+__all__ = ["LEAST_ROUNDS", "SLOWER_BY", "TORCH", "Timing", "timings_of"]
+
+TORCH = "torch"
+"""The peer that decides: torch's function with the backend that torch itself chooses."""
+
+SLOWER_BY = 0.02
+"""A kernel is not slower if the whole 99% interval of its time over torch's lies below 1 plus this.
+
+So an AMBIGUOUS comparison counts if its interval ends below 1.02: it then says "faster or the same, or at most 2%
+slower". One whose interval reaches beyond does not, wherever its median lies.
+"""
+
+LEAST_ROUNDS = 10
+"""An interval from fewer rounds is none."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A kernel and torch's function, timed in the same rounds.
+
+    Attributes
+    ----------
+    kernel, config : str
+    problem : Problem
+    code : frozenset of str
+        :attr:`~sdpalab.build.Build.code_sha256` of what was timed.
+    gpu, driver, torch : str
+        The GPU's name, and the versions of the driver and of torch.
+    lab : str or None
+        The version of the lab; None for a record that is shipped with this one.
+    when : datetime
+    rounds : int
+    comparison : Comparison
+        The kernel's time over torch's.
+    record : str
+        As :attr:`sdpalab.evidence.proven.Proof.record`.
+    """
+
+    kernel: str
+    config: str
+    problem: Problem
+    code: frozenset[str]
+    gpu: str
+    driver: str
+    torch: str
+    lab: str | None
+    when: datetime
+    rounds: int
+    comparison: Comparison
+    record: str
+
+    @property
+    def not_slower(self) -> bool:
+        """Whether the comparison allows at most :data:`SLOWER_BY`."""
+        interval = self.comparison.interval
+        return interval is not None and self.rounds >= LEAST_ROUNDS and interval.high <= 1 + SLOWER_BY
+
+    @property
+    def says(self) -> str:
+        """The ratio in words."""
+        if self.comparison.ratio is None or self.comparison.interval is None:
+            return f"no ratio: {self.comparison.reason}"
+        low, high = self.comparison.interval.low, self.comparison.interval.high
+        return f"{self.comparison.ratio:.2f}x torch's eager time ({low:.2f} to {high:.2f}, {self.rounds} rounds)"
+
+
+def timings_of(record: AnyRecord, name: str, *, own: bool = False) -> Iterator[Timing]:
+    """Every comparison of a kernel with torch by the eager clock, inputs in L2, that the record holds.
+
+    Samples are compared again here: what a record says beside them is not asked.
+
+    Parameters
+    ----------
+    record, name, own
+        As :func:`sdpalab.evidence.proven.proof_of`.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError
+        If the record has the form of none.
+    """
+    kept = record if isinstance(record, KeptRecord) else None
+    bench = kept.bench if kept else record
+    if not isinstance(bench, BenchRecord):
+        return
+    driver = kept.driver if kept else bench.environment.driver
+    for result in bench.results:
+        found = {each["name"]: each["samples"] for each in result["measurements"] if each["summary"] is not None}
+        if result["clock"] != ClockKind.EAGER.value or TORCH not in found or driver is None:
+            continue
+        base = _samples(found[TORCH])
+        for kernel, timed in result.get("code", {}).items():
+            if kernel in found and base.l2 is L2State.WARM:
+                own_samples = _samples(found[kernel])
+                yield Timing(
+                    kernel=kernel,
+                    config=str(timed["config"]),
+                    problem=Problem(**result["problem"]),
+                    code=frozenset(timed["code_sha256"]),
+                    gpu=bench.gpu,
+                    driver=driver,
+                    torch=bench.environment.packages.get("torch", ""),
+                    lab=kept.lab if kept and own else None,
+                    when=bench.when,
+                    rounds=len(own_samples.times_us),
+                    comparison=compare(own_samples, base),
+                    record=name,
+                )
+
+
+def _samples(data: Mapping[str, Any]) -> Samples:
+    return Samples(
+        name=data["name"],
+        clock=ClockKind(data["clock"]),
+        l2=L2State(data["l2"]),
+        calls=data["calls"],
+        times_us=tuple(data["times_us"]),
+        warm_up_us=tuple(data["warm_up_us"]),
+    )
