@@ -15,7 +15,7 @@ from sdpalab.measure.modelled import (
     modelled,
     wave_efficiency,
 )
-from sdpalab.measure.speed_of_light import Gpu, gpu_named
+from sdpalab.gpus import Gpu, gpu_named
 from sdpalab.sim.counters import Counters, InstructionCount
 
 # 10 SMs at 1 GHz: a microsecond is 1000 clocks of each, and the tensor peak is 100 FLOP a clock and SM.

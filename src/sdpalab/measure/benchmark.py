@@ -11,7 +11,8 @@ from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.measure.clocks import LEAST_GRAPH_CALLS, Clock, EagerClock, GraphClock, StreamClock
-from sdpalab.measure.floor import check_floor, gpu_of_device
+from sdpalab.gpus import gpu_of_device
+from sdpalab.measure.floor import check_floor
 from sdpalab.measure.l2 import copies_beyond_l2
 from sdpalab.measure.peers import Peer
 from sdpalab.measure.samples import ClockKind, L2State

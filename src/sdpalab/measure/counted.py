@@ -12,7 +12,7 @@ from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan, Step, TiledMap
 from sdpalab.measure.modelled import ModelledTime, StepWork, gemm_work, launch_work, loop_issue_share, modelled
-from sdpalab.measure.speed_of_light import Gpu
+from sdpalab.gpus import Gpu
 from sdpalab.problem import Problem
 from sdpalab.run.buffers import dtype_of
 from sdpalab.run.simulated import SimulatedExecutor
