@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from sdpalab.build import build
 from sdpalab.evidence.kept import AnyRecord, KeptRecord
 from sdpalab.evidence.measured import BenchRecord
+from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.measure.comparison import Comparison, compare
 from sdpalab.measure.samples import ClockKind, L2State, Samples
 from sdpalab.problem import Problem
 
-__all__ = ["LEAST_ROUNDS", "SLOWER_BY", "TORCH", "Timing", "timings_of"]
+__all__ = ["LEAST_ROUNDS", "SLOWER_BY", "TORCH", "Timing", "code_of", "timings_of"]
 
 TORCH = "torch"
 """The peer that decides: torch's function with the backend that torch itself chooses."""
@@ -83,6 +85,13 @@ class Timing:
             return f"no ratio: {self.comparison.reason}"
         low, high = self.comparison.interval.low, self.comparison.interval.high
         return f"{self.comparison.ratio:.2f}x torch's eager time ({low:.2f} to {high:.2f}, {self.rounds} rounds)"
+
+
+def code_of(kernel: Kernel, config: Config, problem: Problem, arch: str, sms: int) -> dict[str, Any]:
+    """What ties a time to code, as JSON values: the configuration, and the digest of each module that was built."""
+    steps = kernel.launch_plan(problem, config, sms=sms).launches
+    builds = [build(step.module, arch) for step in steps if step.module is not None]
+    return {"config": str(config), "code_sha256": sorted({each.code_sha256 for each in builds})}
 
 
 def timings_of(record: AnyRecord, name: str, *, own: bool = False) -> Iterator[Timing]:

@@ -19,7 +19,8 @@ def driver_version() -> str:
     Where the kernel module does not give it (WSL, a container without ``/proc/driver``) it is ``CUDA 13.0``, the newest
     CUDA that the driver supports: coarser, and still different for another driver in most cases.
 
-    Source: CUDA Driver API, "Version Management" (cuDriverGetVersion); the NVIDIA driver's README, "The /proc Interface".
+    Source: CUDA Driver API, "Version Management" (cuDriverGetVersion); NVIDIA Accelerated Linux Graphics Driver README,
+    "The /proc Filesystem Interface".
 
     Raises
     ------
