@@ -21,7 +21,8 @@ def evidence_folder() -> Path:
     setuptools finds them there; the folder itself is read, since a copy of a tree may have lost its links.
     """
     tree = _HERE.parents[2]
-    return tree / "evidence" if (tree / "pyproject.toml").is_file() else _HERE / "shipped"
+    in_tree = (tree / "pyproject.toml").is_file() and (tree / "evidence").is_dir()
+    return tree / "evidence" if in_tree else _HERE / "shipped"
 
 
 EVIDENCE = evidence_folder()

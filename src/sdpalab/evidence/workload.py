@@ -64,7 +64,7 @@ def _object(line: str) -> Problem:
     missing = [name for name in _FIELDS[:4] if name not in fields]
     if missing:
         raise ProblemError(f"the problem has no {missing[0]}; it needs {', '.join(_FIELDS[:4])}")
-    return Problem(*(fields.pop(name) for name in _FIELDS[:4]), **fields)
+    return Problem(**fields)
 
 
 def _words(line: str) -> Problem:
