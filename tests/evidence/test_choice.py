@@ -125,7 +125,7 @@ def test_two_percent_is_the_limit(case: Case, ratio: float, runs: bool) -> None:
 
 
 def test_an_ambiguous_comparison_counts_if_its_interval_ends_below_the_limit(case: Case) -> None:
-    times = kept_times([0.97, 1.0, 1.015] * 10)
+    times = kept_times([0.985, 0.985, 1.0, 1.0] * 8)
     forget()
     found = chosen(kept_verdict(case), times)
     (timing,) = choice.records_on(GPU).timings
@@ -199,7 +199,9 @@ def test_what_is_larger_is_not_covered(case: Case) -> None:
 
 def test_a_kernel_whose_source_changed_is_torch_again(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     records = kept_verdict(case), kept_times(FASTER)
-    changed = replace(FLASH, numerics=FLASH.numerics, source=FLASH.source.read_text().replace("-INFINITY", "-1e30f"))
+    changed = replace(
+        FLASH, numerics=FLASH.numerics, source=FLASH.source.read_text().replace("*= rescale[i / 2]", "*= 1.0f")
+    )
     monkeypatch.setattr(choice, "KERNELS", {"flash": changed})
     assert flash_build().code_sha256 != code_with(changed)
     found = chosen(*records)
@@ -217,7 +219,7 @@ def code_with(kernel: object) -> str:
 
 def test_another_text_of_the_same_source_is_said_to_be_that(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     made = flash_build()
-    other = replace(made, ptx=made.ptx.replace(b"%f1,", b"%f0,"))
+    other = replace(made, ptx=made.ptx.replace(b".reg .f32", b".reg .b32", 1))
     monkeypatch.setattr(choice, "build", lambda *_: other)
     found = chosen(kept_verdict(case), kept_times(FASTER))
     assert "the compiler has made another text of the same source" in found.reason
