@@ -48,8 +48,8 @@ def equivalent_small(kernel: Kernel, config: Config | None, problem: Problem, *,
 
     It has the same head_dim, dtype, mask, scale, and query heads for each head of K and V; lengths that are no longer,
     and as ragged; at least :data:`LEAST_LENGTH` queries and keys where the large problem has so many; and at most
-    :data:`MOST_FLOPS`. It may have more heads: what fills a GPU with short sequences, long ones do with few heads. Where
-    the large problem has Sq = Skv, a small one with Sq < Skv is taken only if no other is found.
+    :data:`MOST_FLOPS`. It may have more heads: what long sequences fill with few heads, short ones fill with many.
+    Where the large problem has Sq = Skv, a small one with Sq < Skv is taken only if no other is found.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def equivalent_small(kernel: Kernel, config: Config | None, problem: Problem, *,
 
 
 def _smaller(problem: Problem) -> list[Problem]:
-    """What is tried in place of ``problem``, itself among it if it is small: what is as square first, the cheapest first."""
+    """What is tried in place of ``problem``, itself too if it is small: as square as it, then the cheapest, first."""
     found = {problem} if problem.flops <= MOST_FLOPS else set()
     for kv_heads, seq_q, seq_kv in product(_HEADS, _lengths(problem.seq_q), _lengths(problem.seq_kv)):
         if problem.seq_q == problem.seq_kv and seq_q > seq_kv:

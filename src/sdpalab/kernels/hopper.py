@@ -47,9 +47,7 @@ SHARERS = 4
 TB/s at most, 64 KiB for each 2048 clocks of products of 128 rows."""
 
 
-def modelled_clocks(
-    problem: Problem, block_m: int, split: int, *, persistent: bool = False, sms: int = SMS
-) -> float:
+def modelled_clocks(problem: Problem, block_m: int, split: int, *, persistent: bool = False, sms: int = SMS) -> float:
     """Clocks that ``sms`` SMs would take: waves of blocks times what a block costs. To compare choices, not to predict.
 
     A lone consumer waits for its exponentials and its products in turn; several of them hide the one behind the other.
@@ -74,9 +72,9 @@ def chosen(problem: Problem, config: Config, sms: int = SMS) -> Config:
     """``config`` with a value for each knob that is 0 or ``auto``, for a GPU of ``sms`` SMs.
 
     BLOCK_M, SPLIT and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only where the GPU
-    does not hold one for each tile of queries at once, and NUM_CTAS then is how many it holds. BLOCK_N is what the registers allow, as each tile has a cost of
-    its own, but no more than a block has keys; NUM_STAGES what shared memory allows, but no more than a block has
-    tiles.
+    does not hold one for each tile of queries at once, and NUM_CTAS then is how many it holds. BLOCK_N is what the
+    registers allow, as each tile has a cost of its own, but no more than a block has keys; NUM_STAGES what shared
+    memory allows, but no more than a block has tiles.
     """
     rows, splits = ((config.int(name),) if config.int(name) else VALUES[name] for name in ("BLOCK_M", "SPLIT"))
     automatic = config["SCHEDULE"] == "auto"

@@ -16,6 +16,7 @@ from sdpalab.problem import DTYPES, Problem
 
 __all__ = ["FloorCheck", "check_floor"]
 
+
 @dataclass(frozen=True)
 class FloorCheck:
     """Whether a time is possible, and why not. ``share`` is the floor over the time, None if no floor is known."""
