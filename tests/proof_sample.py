@@ -1,4 +1,4 @@
-"""Records as ``sdpalab prove`` keeps them: a real build of ``flash``, a case that the judge judged, and made-up times."""
+"""Records as ``sdpalab prove`` keeps them: a real build of ``flash``, a case that was judged, and made-up times."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from evidence_sample import honest, judged
-from proof_sample import DRIVER, FLASH, GPU, JUDGED, SMS, TORCH, attempt, bench, flash_build, kept_times, kept_verdict
 
+from proof_sample import DRIVER, FLASH, GPU, JUDGED, SMS, TORCH, attempt, bench, flash_build, kept_times, kept_verdict
 from sdpalab.errors import MachineError
 from sdpalab.evidence import choice
 from sdpalab.evidence.choice import Choice, Machine, choose, forget

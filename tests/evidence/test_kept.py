@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from proof_sample import DRIVER, GPU, bench, kept_times
 
+from proof_sample import DRIVER, GPU, bench, kept_times
 from sdpalab import __version__
 from sdpalab.errors import MachineError
 from sdpalab.evidence import kept

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from evidence_sample import honest, judged
-from proof_sample import DRIVER, GPU, JUDGED, attempt, flash_build, kept_verdict
 
+from proof_sample import DRIVER, GPU, JUDGED, attempt, flash_build, kept_verdict
 from sdpalab.evidence.kept import KeptRecord, RecordWarning, SampledRecord, sealed
 from sdpalab.evidence.proven import Proof, exactness_reason, proof_of, read_proofs
 from sdpalab.evidence.records import AttemptRecord, ProblemRecord

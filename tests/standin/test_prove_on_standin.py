@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from proof_sample import kept_times
 from standin_gpu import HERE, ROOT, StandIn, prepended
 
+from proof_sample import kept_times
 from sdpalab.evidence.kept import keep
 from sdpalab.problem import Problem
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,7 +45,6 @@ class _Attempt:
     verdict: Verdict | None = None
     failure: str = ""
     record: Path | None = None
-    proven: list[Problem] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -53,7 +52,6 @@ class _Attempt:
             "status": self.verdict.status.value if self.verdict else "NOT JUDGED",
             "reason": self.verdict.reason if self.verdict else self.failure,
             "record": str(self.record) if self.record else None,
-            "proven": [problem.to_dict() for problem in self.proven],
         }
 
 
@@ -175,7 +173,9 @@ def _open() -> tuple[GpuExecutor, Machine]:
     from sdpalab.run.driver_version import driver_version
 
     if problem := gpu_problem():
-        raise UserError(f"prove judges kernels on a GPU, and here is none to use: {problem}; sdpalab judge runs them on the simulator")
+        raise UserError(
+            f"prove judges kernels on a GPU, and there is none here: {problem}; sdpalab judge runs them on the simulator"
+        )
     if not torch_gpu.available():
         raise UserError(
             "torch sees no GPU here, so scaled_dot_product_attention can run no kernel: install torch's CUDA build"
