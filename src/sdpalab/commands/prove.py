@@ -174,7 +174,7 @@ def _open() -> tuple[GpuExecutor, Machine]:
 
     if problem := gpu_problem():
         raise UserError(
-            f"prove judges kernels on a GPU, and there is none here: {problem}; sdpalab judge runs them on the simulator"
+            f"prove judges kernels on a GPU, and there is none here: {problem}; sdpalab judge has a simulator"
         )
     if not torch_gpu.available():
         raise UserError(
