@@ -10,9 +10,9 @@ from typing import Any
 from sdpalab.build import Build, build
 from sdpalab.evidence.built import built_module
 from sdpalab.evidence.kept import KeptRecord, sealed
-from sdpalab.evidence.measured import BenchRecord
+from sdpalab.evidence.measured import FORMAT, BenchRecord
 from sdpalab.evidence.records import AttemptRecord, Environment, Harness, VerdictRecord
-from sdpalab.evidence.timings import code_of
+from sdpalab.evidence.timings import codes_of
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.kernels.registry import KERNELS
@@ -71,7 +71,8 @@ def bench(
     code: dict[str, Any] | None = None,
 ) -> BenchRecord:
     """Times of a kernel and of torch, 10 us in each round, by their ratio in each round."""
-    code = code_of(KERNELS[kernel], KERNELS[kernel].default_config, problem, "sm_89", SMS) if code is None else code
+    pair = KERNELS[kernel], KERNELS[kernel].default_config
+    codes = {kernel: code} if code else codes_of([pair], problem, "sm_89", SMS)
     rows = {"torch": [10.0] * len(ratios), kernel: [10.0 * ratio for ratio in ratios]}
     measurements = [
         {
@@ -84,6 +85,7 @@ def bench(
     ]
     harness = Harness(commit=None, dirty=False, package_sha256="0" * 64, version="0")
     return BenchRecord(
+        format=FORMAT,
         gpu=GPU,
         when=when or datetime(2026, 1, 1, tzinfo=timezone.utc),
         environment=Environment(
@@ -97,7 +99,7 @@ def bench(
             harness=harness,
         ),
         judged=(),
-        results=({"problem": problem.to_dict(), "clock": clock, "measurements": measurements, "code": {kernel: code}},),
+        results=({"problem": problem.to_dict(), "clock": clock, "measurements": measurements, "code": codes},),
     )
 
 

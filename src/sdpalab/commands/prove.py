@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time as clock
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from sdpalab.commands.common import (
     CausalOption,
@@ -18,41 +15,19 @@ from sdpalab.commands.common import (
     console_for,
     one_thread_each,
     problem_of,
-    progress_console,
     verdict_text,
     write_json,
 )
-from sdpalab.commands.judge import print_outcome
-from sdpalab.commands.progress import CaseProgress
-from sdpalab.errors import MachineError, UserError
+from sdpalab.commands.proving import Attempt, judge_attempt, machine_failed, time_attempts
+from sdpalab.errors import UserError
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
     from sdpalab.evidence.choice import Machine
-    from sdpalab.judge.verdict import Verdict
     from sdpalab.kernels.kernel import Kernel
     from sdpalab.run import GpuExecutor
 
 __all__ = ["prove"]
-
-
-@dataclass
-class _Attempt:
-    """One kernel: the problems that it takes, its verdict and where that is kept."""
-
-    kernel: Kernel
-    problems: tuple[Problem, ...]
-    verdict: Verdict | None = None
-    failure: str = ""
-    record: Path | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "kernel": self.kernel.name,
-            "status": self.verdict.status.value if self.verdict else "NOT JUDGED",
-            "reason": self.verdict.reason if self.verdict else self.failure,
-            "record": str(self.record) if self.record else None,
-        }
 
 
 def prove(
@@ -99,8 +74,8 @@ def prove(
     check_writable()
     console.print(f"{machine.gpu}, driver {machine.driver}, torch {machine.torch}; records go to {proofs_folder()}")
     for attempt in attempts:
-        _judge(console, attempt, executor, machine, level, seed)
-    times = _time(console, attempts, problems, executor, machine, seconds) if time else []
+        judge_attempt(console, attempt, executor, machine, level, seed)
+    times = time_attempts(console, attempts, problems, executor, machine, seconds) if time else []
     for reason in skipped:
         console.print(f"skipped: {reason}", soft_wrap=True)
     forget()
@@ -186,7 +161,7 @@ def _open() -> tuple[GpuExecutor, Machine]:
 
 def _attempts(
     named: Sequence[Kernel], problems: Sequence[Problem], executor: GpuExecutor
-) -> tuple[list[_Attempt], list[str]]:
+) -> tuple[list[Attempt], list[str]]:
     """Each kernel with the problems that it takes, and why others are skipped.
 
     Raises
@@ -216,144 +191,15 @@ def _attempts(
         skipped += wrong
         taken = tuple(problem for problem in problems if reasons[problem] is None)
         if taken:
-            attempts.append(_Attempt(kernel, taken))
+            attempts.append(Attempt(kernel, taken))
     if not attempts:
         raise UserError(f"no kernel can be proven for these shapes on {executor.device}: {'; '.join(skipped)}")
     return attempts, skipped
 
 
-def _judge(console: Console, attempt: _Attempt, executor: GpuExecutor, machine: Machine, level: str, seed: int) -> None:
-    """Judge a kernel on all its problems, and keep what came of it, good or bad."""
-    from sdpalab.evidence.kept import keep
-    from sdpalab.judge import judge_candidate
-    from sdpalab.judge.cases import cases_for
-
-    start = clock.monotonic()
-    kernel = attempt.kernel
-    specs = cases_for(level, attempt.problems, seed=seed)
-    try:
-        with CaseProgress(progress_console(), f"judging {kernel.name}", len(specs)) as progress:
-            verdict = judge_candidate(
-                kernel.name,
-                specs,
-                device="gpu",
-                arch=executor.arch,
-                level=level,
-                seed=seed,
-                progress=progress.finished,
-            )
-    except UserError as error:
-        attempt.failure = str(error)
-        console.print(verdict_text(False, f"{kernel.name}: no verdict: {error}"), soft_wrap=True)
-        return
-    attempt.verdict = verdict
-    print_outcome(console, verdict, clock.monotonic() - start)
-    if not verdict.passed:
-        console.print(verdict.reason, soft_wrap=True)
-    if _machine_failed(attempt):
-        return
-    attempt.record = keep(_record(attempt, executor, machine), kernel.name)
-    console.print(f"kept in {attempt.record}", soft_wrap=True)
-
-
-def _record(attempt: _Attempt, executor: GpuExecutor, machine: Machine) -> Any:
-    """The verdict as it is kept, with a record of every build that it ran.
-
-    Raises
-    ------
-    MachineError
-        If a build of this process is not the one that ran: nothing was kept of the latter.
-    """
-    from sdpalab.build import build
-    from sdpalab.evidence import built_module
-    from sdpalab.evidence.kept import sealed
-    from sdpalab.evidence.records import AttemptRecord, VerdictRecord
-
-    verdict, kernel = attempt.verdict, attempt.kernel
-    assert verdict is not None
-    made: Mapping[str, Any] = {}
-    for case in verdict.cases:
-        for step in kernel.launch_plan(case.problem, sms=machine.sms).launches:
-            assert step.module is not None, "a launch plan names the module of every step"
-            built = build(step.module, executor.arch)
-            made = {**made, built.ptx_sha256: (step.module, built)}
-    ran = {digest for case in verdict.cases for digest in case.run.get("ptx_sha256", ())}
-    if not ran <= made.keys():
-        raise MachineError(
-            f"what was judged of {kernel.name} is not what it builds to in this process: the build cache kept nothing"
-        )
-    return sealed(
-        gpu=machine.gpu,
-        driver=machine.driver,
-        code={digest: built.code_sha256 for digest, (_, built) in made.items()},
-        attempt=AttemptRecord(
-            kernel=kernel.name,
-            config=verdict.config,
-            idea=kernel.idea,
-            builds=tuple(
-                built_module(module, built).record(f"build/{number:02d}-{kernel.name}")
-                for number, (module, built) in enumerate(made.values())
-            ),
-            verdict=VerdictRecord.of(verdict),
-        ),
-    )
-
-
-def _time(
-    console: Console,
-    attempts: Sequence[_Attempt],
-    problems: Sequence[Problem],
-    executor: GpuExecutor,
-    machine: Machine,
-    seconds: float,
-) -> list[Path]:
-    """Time what passed beside torch by the eager clock, a record for each problem; returns where they are."""
-    from sdpalab.commands.bench import show_session
-    from sdpalab.evidence.kept import keep, sealed
-    from sdpalab.evidence.measured import bench_record
-    from sdpalab.evidence.timings import TORCH, code_of
-    from sdpalab.measure.benchmark import benchmark, cuda_device
-    from sdpalab.measure.peers import peers_named
-    from sdpalab.measure.samples import ClockKind
-    from sdpalab.measure.stopping import StoppingRule
-
-    device, rule, peers = cuda_device(), StoppingRule(seconds=seconds), peers_named([TORCH])
-    kept = []
-    for problem in problems:
-        passed = [each for each in attempts if each.verdict and each.verdict.passed and problem in each.problems]
-        if not passed:
-            console.print(f"not timed: no kernel passed that takes {problem.label}", soft_wrap=True)
-            continue
-        kernels = [(each.kernel, each.kernel.default_config) for each in passed]
-        with progress_console().status(f"timing {problem.label}"):
-            session = benchmark(problem, peers, kernels, device, clock=ClockKind.EAGER, rule=rule, executor=executor)
-        result = show_session(console, device.name, problem, ClockKind.EAGER, session)
-        result["code"] = {
-            kernel.name: code_of(kernel, config, problem, executor.arch, machine.sms) for kernel, config in kernels
-        }
-        times = bench_record(machine.gpu, [_judged(each) for each in passed], [result])
-        path = keep(sealed(gpu=machine.gpu, driver=machine.driver, bench=times), "times")
-        console.print(f"kept in {path}", soft_wrap=True)
-        kept.append(path)
-    return kept
-
-
-def _judged(attempt: _Attempt) -> dict[str, Any]:
-    """What a record of times says of a kernel's verdict, as ``bench`` does where a record proves it."""
-    config, record = str(attempt.kernel.default_config), attempt.record
-    proven_by = [f"{record.parent.name}/{record.name}"] if record else []
-    return {"kernel": attempt.kernel.name, "config": config, "passed": True, "proven_by": proven_by}
-
-
-def _machine_failed(attempt: _Attempt) -> bool:
-    from sdpalab.judge.verdict import Status
-
-    return attempt.verdict is not None and attempt.verdict.status is Status.INFRA_ERROR
-
-
-def _exit_code(attempts: Sequence[_Attempt]) -> int:
+def _exit_code(attempts: Sequence[Attempt]) -> int:
     """0 if all passed; 3 if the machine failed for all that did not; otherwise 1."""
-    bad = [attempt for attempt in attempts if attempt.verdict is None or not attempt.verdict.passed]
+    bad = [attempt for attempt in attempts if not attempt.passed]
     if not bad:
         return 0
-    return 3 if all(_machine_failed(attempt) for attempt in bad) else 1
+    return 3 if all(machine_failed(attempt) for attempt in bad) else 1

@@ -42,7 +42,7 @@ class RecordWarning(UserWarning):
 
 
 class SampledRecord(Record):
-    """A large problem that was launched once and checked on some of its rows.
+    """A large problem that was launched once, its output held against float64 in some rows of each head.
 
     Attributes
     ----------
@@ -51,15 +51,19 @@ class SampledRecord(Record):
     small : ProblemRecord
         A problem that compiles to the same code and was judged in full.
     rows : int
-        Rows of the output that were held against float64, each within the judge's limits.
+        Query rows of each head that were compared (:mod:`sdpalab.measure.outputs`); of the others only that they are
+        finite.
     seed : int
-        Of the inputs.
+        Of the inputs and of the sample.
+    wrong : str
+        What was found wrong; empty if nothing.
     """
 
     problem: ProblemRecord
     small: ProblemRecord
     rows: int
     seed: int
+    wrong: str = ""
 
 
 class KeptRecord(Record):

@@ -150,20 +150,22 @@ def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None
     if len(archs) != 1 or verdict.status in _UNDECIDED or verdict.device.startswith(("simulator", "cpu")):
         return None
     problems = {case.problem.problem() for case in verdict.cases}
-    sampled = {each.problem.problem() for each in kept.sampled if each.small.problem() in problems} if kept else set()
+    sampled = kept.sampled if kept else ()
+    large = {each.problem.problem() for each in sampled if each.small.problem() in problems and not each.wrong}
+    wrong = [f"{each.problem.problem().label}: {each.wrong}" for each in sampled if each.wrong]
     return Proof(
         kernel=attempt.kernel,
         config=attempt.config,
         gpu=verdict.device,
         arch=archs.pop(),
         ptx_sha256=frozenset(build.ptx_sha256 for build in attempt.builds),
-        problems=frozenset(problems | sampled),
+        problems=frozenset(problems | large),
         record=name,
         code=frozenset(kept.code.values() if kept else ()),
         keys=frozenset(build.key for build in attempt.builds),
         driver=kept.driver if kept else None,
         lab=kept.lab if kept and own else None,
-        failure="" if verdict.passed else f"{verdict.status.value}: {verdict.reason}",
+        failure="; ".join(wrong) if verdict.passed else f"{verdict.status.value}: {verdict.reason}",
     )
 
 

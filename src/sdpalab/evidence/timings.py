@@ -8,7 +8,7 @@ later.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,12 +16,13 @@ from typing import Any
 from sdpalab.build import build
 from sdpalab.evidence.kept import AnyRecord, KeptRecord
 from sdpalab.evidence.measured import BenchRecord
+from sdpalab.kernels.equivalent import modules_of
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.measure.comparison import Comparison, compare
 from sdpalab.measure.samples import ClockKind, L2State, Samples
 from sdpalab.problem import Problem
 
-__all__ = ["LEAST_ROUNDS", "SLOWER_BY", "TORCH", "Timing", "code_of", "timings_of"]
+__all__ = ["LEAST_ROUNDS", "SLOWER_BY", "TORCH", "Timing", "codes_of", "timings_of"]
 
 TORCH = "torch"
 """The peer that decides: torch's function with the backend that torch itself chooses."""
@@ -87,11 +88,16 @@ class Timing:
         return f"{self.comparison.ratio:.2f}x torch's eager time ({low:.2f} to {high:.2f}, {self.rounds} rounds)"
 
 
-def code_of(kernel: Kernel, config: Config, problem: Problem, arch: str, sms: int) -> dict[str, Any]:
-    """What ties a time to code, as JSON values: the configuration, and the digest of each module that was built."""
-    steps = kernel.launch_plan(problem, config, sms=sms).launches
-    builds = [build(step.module, arch) for step in steps if step.module is not None]
-    return {"config": str(config), "code_sha256": sorted({each.code_sha256 for each in builds})}
+def codes_of(
+    kernels: Iterable[tuple[Kernel, Config]], problem: Problem, arch: str, sms: int
+) -> dict[str, dict[str, Any]]:
+    """What ties times to code, as JSON values: each kernel's configuration, and the digests of its modules' builds."""
+    found = {}
+    for kernel, config in kernels:
+        builds = [build(module, arch) for module in modules_of(kernel.launch_plan(problem, config, sms=sms))]
+        codes = sorted({each.code_sha256 for each in builds})
+        found[kernel.name] = {"config": str(config), "code_sha256": codes}
+    return found
 
 
 def timings_of(record: AnyRecord, name: str, *, own: bool = False) -> Iterator[Timing]:
