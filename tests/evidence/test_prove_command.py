@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 from collections.abc import Callable
@@ -13,15 +14,22 @@ from typing import Any
 
 import pytest
 from evidence_sample import honest, judged
+from rich.console import Console
 
 from proof_sample import DRIVER, FLASH, GPU, JUDGED, SMS, TORCH, flash_build
 from sdpalab.cli import main
-from sdpalab.commands import prove
-from sdpalab.errors import UserError
+from sdpalab.commands import prove, proving
+from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence import choice, kept
 from sdpalab.evidence.choice import Machine
+from sdpalab.evidence.kept import SampledRecord
 from sdpalab.evidence.store import ArrayStore
 from sdpalab.judge.verdict import Case, Status, Verdict
+from sdpalab.kernels import equivalent
+from sdpalab.kernels.kernel import Kernel
+from sdpalab.kernels.plan import LaunchPlan
+from sdpalab.problem import Problem
+from sdpalab.run import RunResult, SimulatedExecutor
 
 SHAPE = ("--shape", "1,4,60,32")
 
@@ -165,3 +173,62 @@ def test_without_a_name_every_kernel_that_the_gpu_runs_as_exactly_as_torch(
     out = capsys.readouterr().out
     assert "skipped: fp8 quantises its inputs" in out
     assert "skipped: kernel hopper " in out
+
+
+class Simulated:
+    """What a sample asks of a GPU's executor: the simulator."""
+
+    arch, sms = "sm_89", SMS
+
+    def run(self, plan: LaunchPlan, inputs: Any) -> RunResult:
+        return SimulatedExecutor(self.arch, checks=()).run(plan, inputs)
+
+
+LARGE = Problem(1, 2, 384, 64)
+
+
+def sample(kernel: Kernel, executor: Any) -> tuple[SampledRecord | None, str]:
+    out = io.StringIO()
+    small = proving.small_ones((LARGE,), kernel, SMS)[LARGE]
+    return proving.sample(Console(file=out, width=500), kernel, LARGE, small, executor), out.getvalue()
+
+
+@pytest.fixture
+def less_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three tiles of 128 queries are a large problem."""
+    monkeypatch.setattr(equivalent, "MOST_FLOPS", LARGE.flops // 4)
+
+
+@pytest.mark.usefixtures("less_is_large")
+def test_a_large_problem_is_judged_on_a_small_one_with_its_code_and_sampled() -> None:
+    small = proving.small_ones((JUDGED, LARGE), FLASH, SMS)
+    assert small[JUDGED] == JUDGED
+    assert small[LARGE].flops <= LARGE.flops // 4
+    plans = [FLASH.launch_plan(problem, sms=SMS) for problem in (LARGE, small[LARGE])]
+    assert equivalent.modules_of(plans[0]) == equivalent.modules_of(plans[1])
+    record, says = sample(FLASH, Simulated())
+    assert record is not None
+    assert (record.problem.problem(), record.small.problem()) == (LARGE, small[LARGE])
+    assert (record.rows, record.wrong) == (384, "")
+    assert f"flash: 1x2x384x64 has the code of {small[LARGE].label}; 384 rows of each head: right" in says
+
+
+@pytest.mark.usefixtures("less_is_large")
+def test_a_large_problem_that_is_wrong_is_no_proof_of_anything() -> None:
+    assert isinstance(FLASH.source, Path)
+    broken = replace(FLASH, source=FLASH.source.read_text().replace("opaque(scale)", "opaque(1.1f * scale)"))
+    record, _ = sample(broken, Simulated())
+    assert record is not None
+    assert record.wrong.startswith("INCORRECT")
+    assert not proving.Attempt(broken, (LARGE,), sampled=[record]).passed
+
+
+@pytest.mark.usefixtures("less_is_large")
+def test_a_large_problem_that_does_not_fit_is_said_and_not_proven() -> None:
+    class Small(Simulated):
+        def run(self, plan: LaunchPlan, inputs: Any) -> RunResult:
+            raise MachineError("GPU 0 cannot allocate 3.0 MiB: CUDA_ERROR_OUT_OF_MEMORY")
+
+    record, says = sample(FLASH, Small())
+    assert record is None
+    assert "1x2x384x64 is not proven for flash: GPU 0 cannot allocate 3.0 MiB: CUDA_ERROR_OUT_OF_MEMORY" in says

@@ -67,7 +67,7 @@ def bench(
 ) -> int:
     """Time kernels and peers on the GPU: interleaved, outputs checked, with intervals and verdicts."""
     from sdpalab.evidence.environment import current_environment, harness_diff
-    from sdpalab.evidence.measured import BenchRecord, bench_record
+    from sdpalab.evidence.measured import bench_record
     from sdpalab.evidence.timings import codes_of
     from sdpalab.inputs import make_inputs
     from sdpalab.measure.benchmark import benchmark, cuda_device

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sdpalab.kernels.plan import Source
     from sdpalab.run import GpuExecutor
 
-__all__ = ["Attempt", "judge_attempt", "machine_failed", "time_attempts"]
+__all__ = ["Attempt", "judge_attempt", "machine_failed", "sample", "small_ones", "time_attempts"]
 
 
 @dataclass
@@ -66,7 +66,7 @@ def judge_attempt(
 
     start = time.monotonic()
     kernel = attempt.kernel
-    small = _small_ones(attempt, machine.sms)
+    small = small_ones(attempt.problems, attempt.kernel, machine.sms)
     large = [problem for problem, judged in small.items() if judged != problem]
     specs = [
         *cases_for(level, small.values(), seed=seed),
@@ -96,25 +96,25 @@ def judge_attempt(
         return
     if verdict.passed:
         attempt.sampled = [
-            sample for problem in large if (sample := _sample(console, kernel, problem, small[problem], executor))
+            found for problem in large if (found := sample(console, kernel, problem, small[problem], executor))
         ]
     attempt.record = keep(_record(attempt, executor, machine), kernel.name)
     console.print(f"kept in {attempt.record}", soft_wrap=True)
 
 
-def _small_ones(attempt: Attempt, sms: int) -> dict[Problem, Problem]:
+def small_ones(problems: Sequence[Problem], kernel: Kernel, sms: int) -> dict[Problem, Problem]:
     """What each problem is judged on: itself, or if it is large a small one with the same code, if there is one."""
     from sdpalab.kernels.equivalent import MOST_FLOPS, equivalent_small
 
     found = {}
-    for problem in attempt.problems:
+    for problem in problems:
         large = problem.flops > MOST_FLOPS
-        other = equivalent_small(attempt.kernel, None, problem, sms=sms).problem if large else None
+        other = equivalent_small(kernel, None, problem, sms=sms).problem if large else None
         found[problem] = other or problem
     return found
 
 
-def _sample(
+def sample(
     console: Console, kernel: Kernel, problem: Problem, small: Problem, executor: GpuExecutor
 ) -> SampledRecord | None:
     """Launch a large problem once and check rows of it; None, with a line that says why, where that cannot be done."""
