@@ -16,7 +16,7 @@ from sdpalab.errors import MachineError
 from sdpalab.evidence import choice
 from sdpalab.evidence.choice import Choice, Machine, choose, forget
 from sdpalab.evidence.folders import data_folder, folder_of, proofs_folder
-from sdpalab.evidence.kept import AnyRecord, KeptRecord, RecordWarning, keep
+from sdpalab.evidence.kept import AnyRecord, KeptRecord, RecordWarning, keep, sealed
 from sdpalab.evidence.store import ArrayStore
 from sdpalab.evidence.timings import LEAST_ROUNDS
 from sdpalab.judge.verdict import Case, Status
@@ -131,6 +131,16 @@ def test_an_ambiguous_comparison_counts_if_its_interval_ends_below_the_limit(cas
     (timing,) = choice.records_on(GPU).timings
     assert timing.comparison.outcome.value == "AMBIGUOUS"
     assert found.kernel is not None
+
+
+def test_a_kernel_without_a_time_is_said_to_have_none(case: Case) -> None:
+    times = bench(FASTER)
+    (result,) = times.results
+    left_out = {"name": "flash", "status": "LEFT OUT", "reason": "too slow", "summary": None, "samples": None}
+    record = times.model_copy(update={"results": ({**result, "measurements": [result["measurements"][0], left_out]},)})
+    found = chosen(kept_verdict(case), sealed(gpu=GPU, driver=DRIVER, bench=record))
+    assert found.kernel is None
+    assert "has no time of flash: LEFT OUT: too slow; run: " in found.reason
 
 
 def test_the_newest_comparison_of_a_code_decides(case: Case) -> None:

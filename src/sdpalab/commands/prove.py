@@ -75,7 +75,7 @@ def prove(
     console.print(f"{machine.gpu}, driver {machine.driver}, torch {machine.torch}; records go to {proofs_folder()}")
     for attempt in attempts:
         judge_attempt(console, attempt, executor, machine, level, seed)
-    times = time_attempts(console, attempts, problems, executor, machine, seconds) if time else []
+    times, timed = time_attempts(console, attempts, problems, executor, machine, seconds) if time else ([], True)
     for reason in skipped:
         console.print(f"skipped: {reason}", soft_wrap=True)
     forget()
@@ -102,7 +102,7 @@ def prove(
             ],
         },
     )
-    return _exit_code(attempts)
+    return _exit_code(attempts) or (0 if timed else 1)
 
 
 def _problems(

@@ -200,8 +200,11 @@ def time_attempts(
     executor: GpuExecutor,
     machine: Machine,
     seconds: float,
-) -> list[Path]:
-    """Time what passed beside torch by the eager clock, a record for each problem; returns where they are."""
+) -> tuple[list[Path], bool]:
+    """Time what passed beside torch by the eager clock, a record for each problem.
+
+    Returns where they are, and whether every kernel has a time or was left out as too slow.
+    """
     from sdpalab.commands.bench import show_session
     from sdpalab.evidence.kept import keep, sealed
     from sdpalab.evidence.measured import bench_record
@@ -209,10 +212,11 @@ def time_attempts(
     from sdpalab.measure.benchmark import benchmark, cuda_device
     from sdpalab.measure.peers import peers_named
     from sdpalab.measure.samples import ClockKind
+    from sdpalab.measure.session import MeasureStatus
     from sdpalab.measure.stopping import StoppingRule
 
     device, rule, peers = cuda_device(), StoppingRule(seconds=seconds), peers_named([TORCH])
-    kept = []
+    kept, good = [], True
     for problem in problems:
         passed = [each for each in attempts if each.passed and problem in each.problems]
         if not passed:
@@ -227,7 +231,9 @@ def time_attempts(
         path = keep(sealed(gpu=machine.gpu, driver=machine.driver, bench=times), "times")
         console.print(f"kept in {path}", soft_wrap=True)
         kept.append(path)
-    return kept
+        statuses = {session.of(kernel.name).status for kernel, _ in kernels}
+        good &= statuses <= {MeasureStatus.MEASURED, MeasureStatus.LEFT_OUT}
+    return kept, good
 
 
 def _judged(attempt: Attempt) -> dict[str, Any]:

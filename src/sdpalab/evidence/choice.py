@@ -13,6 +13,7 @@ Records are read once in a process, until :func:`forget`.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -188,11 +189,11 @@ def _untimed(problem: Problem, machine: Machine, proofs: Sequence[Proof], timed:
     proven = f"{proof.kernel} is proven for {problem.label} on {machine.gpu} by {proof.record}"
     if not timed:
         return f"{proven}, but no measured comparison with torch {machine.torch} on driver {machine.driver} is kept"
-    best = min(timed, key=lambda timing: timing.comparison.ratio or 0.0)
-    if best.comparison.interval is not None and best.rounds < LEAST_ROUNDS:
-        verdict = f"is from fewer than {LEAST_ROUNDS} rounds"
-    else:
-        verdict = "does not show that it is not slower"
+    best = min(timed, key=lambda timing: timing.comparison.ratio or math.inf)
+    if best.comparison.ratio is None:
+        return f"{proven}, but {best.record} has no time of {best.kernel}: {best.comparison.reason}"
+    few = best.rounds < LEAST_ROUNDS
+    verdict = f"is from fewer than {LEAST_ROUNDS} rounds" if few else "does not show that it is not slower"
     return f"{proven}, but its comparison {verdict}: {best.kernel} takes {best.says}, says {best.record}"
 
 

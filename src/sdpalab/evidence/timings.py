@@ -18,7 +18,7 @@ from sdpalab.evidence.kept import AnyRecord, KeptRecord
 from sdpalab.evidence.measured import BenchRecord
 from sdpalab.kernels.equivalent import modules_of
 from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.measure.comparison import Comparison, compare
+from sdpalab.measure.comparison import Comparison, Outcome, compare
 from sdpalab.measure.samples import ClockKind, L2State, Samples
 from sdpalab.problem import Problem
 
@@ -55,7 +55,7 @@ class Timing:
     when : datetime
     rounds : int
     comparison : Comparison
-        The kernel's time over torch's.
+        The kernel's time over torch's; INVALID if the kernel has none, with the reason.
     record : str
         As :attr:`sdpalab.evidence.proven.Proof.record`.
     """
@@ -83,7 +83,7 @@ class Timing:
     def says(self) -> str:
         """The ratio in words."""
         if self.comparison.ratio is None or self.comparison.interval is None:
-            return f"no ratio: {self.comparison.reason}"
+            return f"no time that is known: {self.comparison.reason}"
         low, high = self.comparison.interval.low, self.comparison.interval.high
         return f"{self.comparison.ratio:.2f}x torch's eager time ({low:.2f} to {high:.2f}, {self.rounds} rounds)"
 
@@ -121,30 +121,45 @@ def timings_of(record: AnyRecord, name: str, *, own: bool = False) -> Iterator[T
         return
     driver = kept.driver if kept else bench.environment.driver
     for result in bench.results:
-        found = {each["name"]: each["samples"] for each in result["measurements"] if each["summary"] is not None}
-        if result["clock"] != ClockKind.EAGER.value or TORCH not in found or driver is None:
+        found = {each["name"]: each for each in result["measurements"]}
+        if result["clock"] != ClockKind.EAGER.value or driver is None or not _has_time(found.get(TORCH)):
             continue
         base = _samples(found[TORCH])
+        if base.l2 is not L2State.WARM:
+            continue
         for kernel, timed in result.get("code", {}).items():
-            if kernel in found and base.l2 is L2State.WARM:
-                own_samples = _samples(found[kernel])
-                yield Timing(
-                    kernel=kernel,
-                    config=str(timed["config"]),
-                    problem=Problem(**result["problem"]),
-                    code=frozenset(timed["code_sha256"]),
-                    gpu=bench.gpu,
-                    driver=driver,
-                    torch=bench.environment.packages.get("torch", ""),
-                    lab=kept.lab if kept and own else None,
-                    when=bench.when,
-                    rounds=len(own_samples.times_us),
-                    comparison=compare(own_samples, base),
-                    record=name,
-                )
+            comparison, rounds = _compared(found[kernel], base)
+            yield Timing(
+                kernel=kernel,
+                config=str(timed["config"]),
+                problem=Problem(**result["problem"]),
+                code=frozenset(timed["code_sha256"]),
+                gpu=bench.gpu,
+                driver=driver,
+                torch=bench.environment.packages.get("torch", ""),
+                lab=kept.lab if kept and own else None,
+                when=bench.when,
+                rounds=rounds,
+                comparison=comparison,
+                record=name,
+            )
 
 
-def _samples(data: Mapping[str, Any]) -> Samples:
+def _has_time(measurement: Mapping[str, Any] | None) -> bool:
+    return measurement is not None and measurement["summary"] is not None
+
+
+def _compared(measurement: Mapping[str, Any], base: Samples) -> tuple[Comparison, int]:
+    """A kernel's measurement beside torch's samples, and over how many rounds."""
+    if not _has_time(measurement):
+        reason = f"{measurement['status']}: {measurement['reason']}"
+        return Comparison(measurement["name"], TORCH, Outcome.INVALID, reason=reason), 0
+    samples = _samples(measurement)
+    return compare(samples, base), len(samples.times_us)
+
+
+def _samples(measurement: Mapping[str, Any]) -> Samples:
+    data = measurement["samples"]
     return Samples(
         name=data["name"],
         clock=ClockKind(data["clock"]),
