@@ -98,13 +98,15 @@ def bench(
     try:
         for name, (made, config) in zip(kernel or (), kernels, strict=True):
             assert executor is not None, "kernels need one, and it was asked for"
-            judged.append(green(console, name, made, config, problems, settings, executor, verdicts))
+            taken = [problem for problem in problems if made.reject_reason(problem, config) is None]
+            judged.append(green(console, name, made, config, taken, settings, executor, verdicts))
             write(complete=False)
         for problem in problems:
+            refused = {made.name: made.reject_reason(problem, config) for made, config in kernels}
             timed = [
-                pair
-                for pair, found in zip(kernels, judged, strict=True)
-                if found["passed"] and problem.label not in found["left_out"]
+                (made, config)
+                for (made, config), found in zip(kernels, judged, strict=True)
+                if found["passed"] and problem.label not in found["left_out"] and refused[made.name] is None
             ]
             chosen = select(problem, device.arch, peers)
             outputs = Outputs(problem, make_inputs(problem))
@@ -124,7 +126,7 @@ def bench(
                 codes = codes_of(timed, problem, executor.arch, executor.sms) if executor else {}
                 results.append({**show_session(console, device.name, problem, kind, session), "code": codes})
                 write(complete=False)
-            for reason in chosen.refused:
+            for reason in (*filter(None, refused.values()), *chosen.refused):
                 console.print(f"not measured: {reason}", soft_wrap=True)
     except KeyboardInterrupt:
         write(complete=False)

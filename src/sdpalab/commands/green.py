@@ -27,17 +27,16 @@ VerdictsOption = Annotated[
 
 
 def kernel_for(name: str, problems: Sequence[Problem], settings: Mapping[str, str]) -> tuple[Kernel, Config]:
-    """A kernel with its configuration, refused here if it does not take the problems."""
+    """A kernel with its configuration, refused here if it takes none of the problems."""
     from sdpalab.kernels.registry import resolve
 
     made = resolve(name)
     if not isinstance(made, Kernel):
         raise UserError(f"{name} is a Python callable, and only what the lab builds can be timed; it can be judged")
     config = made.config_with(settings)
-    for problem in problems:
-        reason = made.reject_reason(problem, config)
-        if reason is not None:
-            raise UserError(reason)
+    reasons = [made.reject_reason(problem, config) for problem in problems]
+    if reasons and reasons[0] is not None and None not in reasons:
+        raise UserError(reasons[0])
     return made, config
 
 

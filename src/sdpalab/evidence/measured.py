@@ -26,8 +26,8 @@ __all__ = ["BenchRecord", "MeasuredTime", "bench_record", "read_times"]
 
 
 FORMAT = 2
-"""Of the records that are written. 1, which is read as well, has neither ``format`` nor ``sms`` and ``complete``, and its
-comparisons do not say how many rounds they rest on."""
+"""Of the records that are written. 1, which is read as well, has neither ``format`` nor ``sms`` nor ``complete``, and
+its comparisons do not say how many rounds they rest on."""
 
 
 class BenchRecord(Record):

@@ -41,7 +41,7 @@ __all__ = ["CudaDevice", "benchmark", "cuda_device"]
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """The GPU that is measured: its handle in torch, its name, compute capability (90), L2 in bytes, UUID and number."""
+    """The GPU that is measured: handle in torch, name, compute capability (as 90), L2 in bytes, UUID and number."""
 
     torch: torch.device
     name: str

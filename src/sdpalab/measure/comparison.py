@@ -24,9 +24,9 @@ MARGIN = 0.01
 """Differences below one percent are none: clocks differ by that from one minute to the next."""
 
 LEAST_ROUNDS = 10
-"""Rounds below which nothing is decided. The median lies outside all of n independent samples in 2 of 2^n cases, so that
-even the widest interval, from the least to the largest of them, is one of 99% only from n = 8 on; resampling from fewer
-makes intervals that are too short, with one round a point. Neighbouring rounds are alike, hence two more."""
+"""Rounds below which nothing is decided. The median lies outside all of n independent samples in 2 of 2^n cases, so
+that even the widest interval, from the least to the largest, is one of 99% only from n = 8 on. Resampling from fewer
+makes intervals that are too short, and from one a point. Neighbouring rounds are alike, hence two more."""
 
 LEVEL = 0.99
 """Of the interval of a ratio: higher than that of a figure, since a verdict is what people act on."""
