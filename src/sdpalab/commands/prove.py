@@ -72,7 +72,8 @@ def prove(
     executor, machine = _open()
     attempts, skipped = _attempts(named, problems, executor)
     check_writable()
-    console.print(f"{machine.gpu}, driver {machine.driver}, torch {machine.torch}; records go to {proofs_folder()}")
+    about = f"{machine.gpu}, driver {machine.driver}, torch {machine.torch}; records go to {proofs_folder()}"
+    console.print(about, soft_wrap=True)
     for attempt in attempts:
         judge_attempt(console, attempt, executor, machine, level, seed)
     times, timed = time_attempts(console, attempts, problems, executor, machine, seconds) if time else ([], True)
