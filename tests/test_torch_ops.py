@@ -190,7 +190,7 @@ def on_gpu(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
 GPU, GROUPED = (2, 4, 9, 64), (2, 2, 40, 64)
 REASONS = {
     "the tensors are not on a CUDA GPU": (qkv(), {}),
-    "the kernels take no attn_mask": (qkv(), {"attn_mask": MASK}),
+    "key padding masks and additive bias stay with torch": (qkv(), {"attn_mask": MASK}),
     "the kernels have no dropout": (qkv(), {"dropout_p": 0.1}),
     "gradients are asked for": (tuple(tensor.clone().requires_grad_() for tensor in qkv()), {}),
     "tensors of rank 4, not 3, 3 and 3": ([on_gpu(4, 9, 64)] * 3, {}),
@@ -209,6 +209,20 @@ def test_explain_says_why_no_kernel_runs(reason: str) -> None:
     assert found.kernel is None
     assert reason in found.reason
     assert str(found) == f"This call runs torch's scaled_dot_product_attention: {found.reason}."
+
+
+def test_what_torch_computes_needs_no_preparation() -> None:
+    tensors, options = REASONS["the tensors are not on a CUDA GPU"]
+    assert sdpalab.prepare(*tensors, **options) == explain(*tensors, **options)
+    with pytest.raises(UserError, match="on one device"):
+        sdpalab.prepare(tensors[0], tensors[1].to("meta"), tensors[2])
+
+
+def test_records_are_read_again_when_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten = []
+    monkeypatch.setattr("sdpalab.evidence.choice.forget", lambda: forgotten.append(True))
+    sdpalab.reload_proofs()
+    assert forgotten == [True]
 
 
 def test_a_compiled_call_on_a_gpu_is_the_op_which_asks_for_the_proof_when_it_runs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,6 +27,7 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
+    from sdpalab.evidence.measured import BenchRecord
     from sdpalab.kernels.kernel import Config, Kernel
     from sdpalab.measure.benchmark import CudaDevice
     from sdpalab.measure.samples import ClockKind
@@ -58,11 +60,15 @@ def bench(
     knobs: SetOption = None,
     seconds: Annotated[float, typer.Option(metavar="S", help="Most seconds for one shape and clock.")] = 10.0,
     verdicts: VerdictsOption = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the record for the op, as prove --time does: eager times of kernels.")
+    ] = False,
     json: JsonOption = None,
 ) -> int:
     """Time kernels and peers on the GPU: interleaved, outputs checked, with intervals and verdicts."""
     from sdpalab.evidence.environment import current_environment, harness_diff
     from sdpalab.evidence.measured import bench_record
+    from sdpalab.evidence.timings import codes_of
     from sdpalab.inputs import make_inputs
     from sdpalab.measure.benchmark import benchmark, cuda_device
     from sdpalab.measure.outputs import Outputs
@@ -81,12 +87,13 @@ def bench(
     results: list[dict[str, Any]] = []
     environment = current_environment(harness_diff())
 
-    def write(*, complete: bool) -> None:
+    def write(*, complete: bool) -> BenchRecord:
         """What there is so far: whoever ends the command early keeps it."""
+        sms = executor.sms if executor else None
+        record = bench_record(device.name, judged, results, sms=sms, complete=complete, environment=environment)
         if complete or json != "-":
-            sms = executor.sms if executor else None
-            record = bench_record(device.name, judged, results, sms=sms, complete=complete, environment=environment)
             write_json(json, record.model_dump(mode="json"))
+        return record
 
     try:
         for name, (made, config) in zip(kernel or (), kernels, strict=True):
@@ -116,17 +123,28 @@ def bench(
                         executor=executor,
                         outputs=outputs,
                     )
-                results.append(show_session(console, device.name, problem, kind, session))
+                codes = codes_of(timed, problem, executor.arch, executor.sms) if executor else {}
+                results.append({**show_session(console, device.name, problem, kind, session), "code": codes})
                 write(complete=False)
             for reason in (*filter(None, refused.values()), *chosen.refused):
                 console.print(f"not measured: {reason}", soft_wrap=True)
     except KeyboardInterrupt:
         write(complete=False)
         raise
-    write(complete=True)
+    record = write(complete=True)
+    if keep:
+        console.print(f"kept in {_keep(record)}", soft_wrap=True)
     if not any(found["summary"] for result in results for found in result["measurements"]):
         raise MachineError("nothing could be measured: the reasons are above")
     return 0 if all(found["passed"] and not found["left_out"] for found in judged) and _timed(kernels, results) else 1
+
+
+def _keep(record: BenchRecord) -> Path:
+    """Keep the record in the user's data folder, and return where it is."""
+    from sdpalab.evidence.kept import keep, sealed
+    from sdpalab.run.driver_version import driver_version
+
+    return keep(sealed(gpu=record.gpu, driver=driver_version(), bench=record), "times")
 
 
 def _timed(kernels: Sequence[tuple[Kernel, Config]], results: Sequence[Mapping[str, Any]]) -> bool:

@@ -30,6 +30,8 @@ _BASE_OPTIONS = (
     "--frandom-seed=sdpalab",  # otherwise names of internal symbols hold the process id
     "--ptxas-options=-v",
 )
+_LINE_NUMBERS = (b".loc", b".file")
+"""How the lines of PTX begin that only name lines of the source."""
 _FORBIDDEN = re.compile(
     r"--?(I|include-path|isystem|include|pre-?include|arch|gpu-architecture|pch.*|.*-pch)(=.*)?|-I.+"
 )
@@ -97,6 +99,18 @@ class Build:
         return sha256(self.ptx).hexdigest()
 
     @property
+    def code_sha256(self) -> str:
+        """Digest of the PTX without its line numbers: what decides whether a rebuild is the same code.
+
+        A comment in the source moves the lines (``.loc``, ``.file``) and changes nothing that runs. Everything else
+        counts: the compiler's build, which the PTX names and the cubin depends on, and even the names of registers.
+        NVRTC compiles some sources (``scalar``) to one of a few texts, and a verdict on one says nothing of the others.
+        Source: PTX ISA, "Debugging Directives".
+        """
+        lines = (line.strip() for line in self.ptx.splitlines())
+        return sha256(b"\n".join(line for line in lines if not line.startswith(_LINE_NUMBERS))).hexdigest()
+
+    @property
     def cubin_sha256(self) -> str:
         """Digest of the cubin."""
         return sha256(self.cubin).hexdigest()
@@ -121,6 +135,7 @@ class Build:
             "entry": self.entry,
             "arch": self.arch,
             "ptx_sha256": self.ptx_sha256,
+            "code_sha256": self.code_sha256,
             "cubin_sha256": self.cubin_sha256,
             "log": self.log,
             "command": list(self.command),

@@ -31,6 +31,8 @@ PACKAGES = (
 """Whose versions matter to a result or to its presentation."""
 
 _PACKAGE_DIR = Path(__file__).resolve().parent.parent
+_SHIPPED = _PACKAGE_DIR / "evidence" / "shipped"
+"""Records that a wheel carries: they are what was made, not what makes it."""
 _SOURCES = {".py", ".cu", ".cuh", ".json", ".j2"}
 _TRACKED = ("src", "pyproject.toml", "constraints.txt", "repro.sh")
 """What of the repository makes a result; its diff goes into the bundle."""
@@ -78,7 +80,7 @@ def _harness(*, dirty: bool) -> Harness:
     commit = git(root, "rev-parse", "HEAD") if root else None
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE_DIR.rglob("*")):
-        if path.suffix in _SOURCES and path.is_file():
+        if path.suffix in _SOURCES and path.is_file() and _SHIPPED not in path.parents:
             name, content = path.relative_to(_PACKAGE_DIR).as_posix().encode(), path.read_bytes()
             digest.update(b"%d:%b%d:%b" % (len(name), name, len(content), content))
     return Harness(

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from sdpalab.errors import MachineError
 from sdpalab.evidence.environment import current_environment, harness_diff
-from sdpalab.evidence.proven import EVIDENCE
+from sdpalab.evidence.folders import EVIDENCE
 from sdpalab.evidence.records import Environment, Record
 from sdpalab.measure.statistics import Summary, summarise
 from sdpalab.problem import Problem
@@ -113,6 +113,8 @@ def read_times(folder: Path = EVIDENCE) -> tuple[MeasuredTime, ...]:
         name = f"{path.parent.name}/{path.name}"
         try:
             data = json.loads(path.read_bytes())
+            if isinstance(data, dict) and data.get("record") == "kept":
+                data = data.get("bench")  # of sdpalab prove --time
             if isinstance(data, dict) and data.get("record") == "bench":
                 found += _times(BenchRecord.model_validate(data), name)
         except (OSError, ValueError, KeyError, TypeError) as error:

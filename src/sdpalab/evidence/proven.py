@@ -1,39 +1,40 @@
-"""What is proven on which GPU: read from committed records of verdicts, so that no list in the code says it.
+"""What is proven on which GPU: read from records of verdicts, so that no list in the code says it.
 
-``evidence/<gpu>/*.json`` holds attempts (:class:`~sdpalab.evidence.records.AttemptRecord`), as bundles do. One proves
-its kernel where its verdict is PASSED and names a GPU as what ran it: what was simulated, or computed by a callable,
-proves nothing about a GPU. And it proves the PTX that was judged, by its digest, not what the kernel has become since.
+The records are those that are shipped (``evidence/<gpu>/*.json``) and those that ``sdpalab prove`` keeps
+(:mod:`sdpalab.evidence.kept`). One proves its kernel where its verdict is PASSED and names a GPU as what ran it: what
+was simulated, or computed by a callable, proves nothing about a GPU. And it proves the code that was judged, by its
+digest, not what the kernel has become since.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
-from sdpalab.compile import Build, build
-from sdpalab.errors import MachineError
+from sdpalab.compile import Build
+from sdpalab.evidence.folders import EVIDENCE
+from sdpalab.evidence.kept import AnyRecord, KeptRecord, read_records
 from sdpalab.evidence.records import AttemptRecord
-from sdpalab.gpus import default_sms
+from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.plan import LaunchPlan
-from sdpalab.kernels.registry import CUDA_KERNELS, KERNELS, needs
+from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import Problem
 
-__all__ = ["EVIDENCE", "Proof", "ProvenKernel", "proof_for", "proven_kernel", "read_proofs"]
-
-EVIDENCE = Path(__file__).resolve().parents[3] / "evidence"
-"""The committed records of a source tree; an installed copy has none, and so nothing that is proven."""
+__all__ = ["EVIDENCE", "Proof", "ProvenKernel", "exactness_reason", "proof_of", "read_proofs"]
 
 _LARGEST_TILE = 128
 """Rows or keys that a block takes at most: a length that is no multiple of it may end in a part of a tile."""
 
+_UNDECIDED = (Status.INFRA_ERROR, Status.UNSUPPORTED, Status.BUILD_FAILED)
+"""Verdicts that say nothing of the code: it did not run."""
+
 
 @dataclass(frozen=True)
 class Proof:
-    """A kernel that was judged PASSED on a GPU.
+    """A verdict on a kernel from a GPU.
 
     Attributes
     ----------
@@ -46,9 +47,19 @@ class Proof:
     ptx_sha256 : frozenset of str
         Of what was run.
     problems : frozenset of Problem
-        What it was judged on.
+        What it was judged on, or checked by sampled rows.
     record : str
-        The record, as ``<gpu>/<file>``.
+        The record, as ``<gpu>/<file>``, or its path if it is the user's.
+    code : frozenset of str
+        :attr:`~sdpalab.compile.Build.code_sha256` of what was run; empty in a record that has only ``ptx_sha256``.
+    keys : frozenset of str
+        :attr:`~sdpalab.compile.Build.key` of what was run.
+    driver : str or None
+        Version of the driver; None where the record does not name it.
+    lab : str or None
+        The version of the lab that judged; None for a record that is shipped with this one.
+    failure : str
+        Why the kernel did not pass; empty if it did.
     """
 
     kernel: str
@@ -58,6 +69,11 @@ class Proof:
     ptx_sha256: frozenset[str]
     problems: frozenset[Problem]
     record: str
+    code: frozenset[str] = frozenset()
+    keys: frozenset[str] = frozenset()
+    driver: str | None = None
+    lab: str | None = None
+    failure: str = ""
 
     def covers(self, problem: Problem) -> bool:
         """Whether problems with the same traits were judged, and some that were as large in each dimension."""
@@ -67,10 +83,14 @@ class Proof:
             for size in ("batch", "heads", "seq_q", "seq_kv")
         )
 
+    def is_of(self, build: Build) -> bool:
+        """Whether the code of ``build`` is among what was judged."""
+        return build.ptx_sha256 in self.ptx_sha256 or build.code_sha256 in self.code
+
 
 @dataclass(frozen=True)
 class ProvenKernel:
-    """A proven kernel, planned and built for one problem: its PTX is what was judged."""
+    """A proven kernel, planned and built for one problem: its code is what was judged."""
 
     proof: Proof
     plan: LaunchPlan
@@ -92,109 +112,90 @@ def _traits(problem: Problem) -> tuple[object, ...]:
 
 @cache
 def read_proofs(folder: Path = EVIDENCE) -> tuple[Proof, ...]:
-    """Every proof among the records in the folders of ``folder``; other files there are skipped.
+    """Every proof among the records in the folders of ``folder``, those that PASSED.
 
-    Raises
-    ------
-    MachineError
-        If a record of an attempt is not a legal one: the installation is damaged.
+    Warns
+    -----
+    RecordWarning
+        For each record that is damaged; it proves nothing.
     """
-    proofs = []
-    for path in sorted(folder.glob("*/*.json")):
-        name = f"{path.parent.name}/{path.name}"
-        try:
-            data = json.loads(path.read_bytes())
-            if not (isinstance(data, dict) and {"kernel", "builds", "verdict"} <= data.keys()):
-                continue
-            proof = _proof(AttemptRecord.model_validate(data), name)
-        except (OSError, ValueError) as error:
-            raise MachineError(f"{name} in the evidence is no legal record: {' '.join(str(error).split())}") from None
+    folders = sorted(path for path in folder.glob("*") if path.is_dir())
+    return tuple(proof for each in folders for proof in _proofs(each) if not proof.failure)
+
+
+def _proofs(folder: Path) -> Iterator[Proof]:
+    for path, record in read_records(folder):
+        proof = proof_of(record, f"{path.parent.name}/{path.name}")
         if proof is not None:
-            proofs.append(proof)
-    return tuple(proofs)
+            yield proof
 
 
-def _proof(attempt: AttemptRecord, record: str) -> Proof | None:
+def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None:
+    """What the record says of a kernel on a GPU, good or bad; None if that is nothing.
+
+    Parameters
+    ----------
+    record : KeptRecord, AttemptRecord or BenchRecord
+    name : str
+        What :attr:`Proof.record` is to be.
+    own : bool
+        It is the user's, not shipped with the lab: then it holds for the lab's version that made it.
+    """
+    kept = record if isinstance(record, KeptRecord) else None
+    attempt = kept.attempt if kept else record
+    if not isinstance(attempt, AttemptRecord) or attempt.verdict is None:
+        return None
     verdict = attempt.verdict
     archs = {build.arch for build in attempt.builds}
-    if verdict is None or not verdict.passed or len(archs) != 1:
+    if len(archs) != 1 or verdict.status in _UNDECIDED or verdict.device.startswith(("simulator", "cpu")):
         return None
-    if verdict.device.startswith(("simulator", "cpu")):
-        return None
+    problems = {case.problem.problem() for case in verdict.cases}
+    sampled = kept.sampled if kept else ()
+    large = {each.problem.problem() for each in sampled if each.small.problem() in problems and not each.wrong}
+    wrong = [f"{each.problem.problem().label}: {each.wrong}" for each in sampled if each.wrong]
     return Proof(
         kernel=attempt.kernel,
         config=attempt.config,
         gpu=verdict.device,
         arch=archs.pop(),
         ptx_sha256=frozenset(build.ptx_sha256 for build in attempt.builds),
-        problems=frozenset(case.problem.problem() for case in verdict.cases),
-        record=record,
+        problems=frozenset(problems | large),
+        record=name,
+        code=frozenset(kept.code.values() if kept else ()),
+        keys=frozenset(build.key for build in attempt.builds),
+        driver=kept.driver if kept else None,
+        lab=kept.lab if kept and own else None,
+        failure="; ".join(wrong) if verdict.passed else f"{verdict.status.value}: {verdict.reason}",
     )
 
 
-def proof_for(problem: Problem, gpu: str, proofs: Sequence[Proof]) -> tuple[Proof | None, str]:
-    """The best kernel that is proven for ``problem`` on ``gpu``, and why it is or why there is none.
+def exactness_reason(kernel: str, config: str) -> str | None:
+    """Why a kernel cannot stand in for torch's own function, whatever is proven; None if it can.
 
-    The best is the highest rung of the ladder; one in Triton only where there is no other. A kernel that quantises its
-    inputs, or accumulates in less than float32, stands in for none that does not.
+    One that quantises its inputs, or accumulates in less than float32, stands in for none that does not. So does one
+    that there is no longer, or not here, or not with these knobs.
     """
-    here = [proof for proof in proofs if proof.gpu == gpu]
-    if not here:
-        return None, f"no kernel is proven on {gpu}: no committed verdict from it is PASSED"
-    rungs = list(KERNELS)
-    fit = [proof for proof in here if proof.covers(problem) and _as_exact_as_torch(proof)]
-    if not fit:
-        return None, f"no kernel that is proven on {gpu} covers {problem.label}"
-    best = max(fit, key=lambda proof: (proof.kernel in CUDA_KERNELS, rungs.index(proof.kernel)))
-    return best, f"{best.kernel} is proven for {problem.label} on {gpu} by {best.record}"
-
-
-def _config(proof: Proof) -> Config:
-    """The configuration that was judged; raises UnsupportedProblem if the kernel has such knobs no longer."""
-    return KERNELS[proof.kernel].config_with(dict(knob.split("=", 1) for knob in proof.config.split()))
-
-
-def _as_exact_as_torch(proof: Proof) -> bool:
-    if proof.kernel not in KERNELS or needs(proof.kernel) is not None:
-        return False
+    if kernel not in KERNELS:
+        return f"there is no kernel {kernel} any more"
+    missing = needs(kernel)
+    if missing is not None:
+        return missing
     try:
-        numerics = KERNELS[proof.kernel].numerics_of(_config(proof))
-    except UnsupportedProblem:
-        return False
-    exact = numerics.probabilities in ("problem", "float32")
-    return exact and numerics.accumulate == "float32" and numerics.quantised is None
+        numerics = KERNELS[kernel].numerics_of(config_of(kernel, config))
+    except UnsupportedProblem as error:
+        return str(error)
+    if numerics.quantised is not None:
+        return f"{kernel} quantises its inputs, which torch's own function does not"
+    if numerics.probabilities not in ("problem", "float32") or numerics.accumulate != "float32":
+        return f"{kernel} computes less precisely than torch's own function"
+    return None
 
 
-@lru_cache(maxsize=4096)
-def proven_kernel(
-    problem: Problem, gpu: str, folder: Path = EVIDENCE, *, lse: bool = False, sms: int | None = None
-) -> tuple[ProvenKernel | None, str]:
-    """The best kernel that is proven for ``problem`` on ``gpu``, built, and why it is or why there is none.
+def config_of(kernel: str, config: str) -> Config:
+    """The configuration that was judged; raises UnsupportedProblem if the kernel has such knobs no longer."""
+    return KERNELS[kernel].config_with(dict(knob.split("=", 1) for knob in config.split()))
 
-    Its plan is for a GPU of ``sms`` multiprocessors, by default the one that stands for its architecture.
 
-    What :func:`proof_for` finds, unless the kernel's PTX is no longer what was judged, or it writes no log-sum-exp and
-    is asked for one. The judge asks for it wherever a kernel writes it, so that its verdict covers that, too.
-
-    Raises
-    ------
-    MachineError
-        As :func:`read_proofs`, or if there is no compiler.
-    """
-    proof, why = proof_for(problem, gpu, read_proofs(folder))
-    if proof is None:
-        return None, why
-    kernel, config = KERNELS[proof.kernel], _config(proof)
-    refused = kernel.reject_reason(problem, config)
-    if refused is not None:
-        return None, refused
-    if lse and not kernel.lse:
-        return None, f"{proof.kernel} writes no log-sum-exp"
-    plan = kernel.launch_plan(problem, config, lse=lse, sms=sms or default_sms(proof.arch))
-    builds = tuple(build(step.module, proof.arch) for step in plan.launches if step.module is not None)
-    if not {built.ptx_sha256 for built in builds} <= proof.ptx_sha256:
-        return (
-            None,
-            f"the PTX of {proof.kernel} is not what {proof.record} proves: it or its compiler was changed since",
-        )
-    return ProvenKernel(proof, plan, builds), why
+def failures(builds: Sequence[Build], proofs: Sequence[Proof]) -> Iterator[Proof]:
+    """The verdicts that did not pass on any of this very code."""
+    return (proof for proof in proofs if proof.failure and any(proof.is_of(build) for build in builds))

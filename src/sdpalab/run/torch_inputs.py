@@ -55,7 +55,7 @@ def unfit_reason(
 ) -> str | None:
     """Why no kernel takes this call, whatever is proven; None if one may. Asks for nothing that cannot be traced."""
     if attn_mask is not None:
-        return "the kernels take no attn_mask"
+        return "the kernels take no attn_mask: key padding masks and additive bias stay with torch"
     if dropout_p:
         return "the kernels have no dropout"
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from sdpalab.errors import MachineError, UserError
 from sdpalab.problem import Problem, ProblemError
 from sdpalab.run import torch_gpu
 from sdpalab.run.torch_launch import TorchLaunch
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from sdpalab.evidence.proven import ProvenKernel
     from sdpalab.run import GpuExecutor
 
-__all__ = ["launch", "proven"]
+__all__ = ["launch", "make_ready", "proven", "reload_proofs"]
 
 Tensor = torch.Tensor
 
@@ -53,31 +54,66 @@ def _proven_for(
     scale: float | None,
     lse: bool,
 ) -> tuple[ProvenKernel | None, str]:
-    """The same by shapes: every call asks, and what is committed does not change while a process runs."""
-    from sdpalab.evidence.proven import proven_kernel
+    """The same by shapes: every call asks, so an answer is kept until :func:`reload_proofs`."""
+    from sdpalab.evidence.choice import Machine, choose
+    from sdpalab.run.driver_version import driver_version
 
     name = str(dtype).removeprefix("torch.")
     sizes = {"kv_heads": k[1], "seq_kv": k[2]}
     try:
         problem = Problem(*q, **sizes, dtype=name, causal=is_causal, scale=scale)
-    except ProblemError as error:
+        driver = driver_version()
+    except (ProblemError, MachineError) as error:
         return None, str(error)
     gpu = torch_gpu.properties(ordinal)
-    return proven_kernel(problem, gpu.name, lse=lse, sms=gpu.sm_count)
+    choice = choose(problem, Machine(gpu.name, driver, torch.__version__, gpu.sm_count), lse=lse)
+    return choice.kernel, choice.reason
+
+
+def reload_proofs() -> None:
+    """Have the functions of the lab read the records of verdicts and times again, such as after ``sdpalab prove``.
+
+    A process reads them once, when it is first asked for a shape on a GPU, and keeps its answer for each shape. Whoever
+    launches on other threads while this is called may still get an answer from before.
+    """
+    from sdpalab.evidence.choice import forget
+
+    forget()
+    _proven_for.cache_clear()
+    _ready.plans.clear()
 
 
 def launch(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     """Launch the kernel on torch's current stream of the tensors' GPU, and return its outputs; does not wait for it.
 
-    It is prepared once for each thread (:class:`~sdpalab.run.torch_launch.TorchLaunch`).
+    Raises
+    ------
+    UserError
+        As :func:`make_ready`.
+    """
+    return make_ready(found, q, k, v)(q, k, v)
+
+
+def make_ready(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLaunch:
+    """The kernel, prepared once for each thread: its module is loaded, and the GPU waited for.
+
+    Raises
+    ------
+    UserError
+        If torch's current stream is being captured into a CUDA graph, which allows neither.
     """
     ordinal = _ordinal(q)
     key = ordinal, id(found)
     ready = _ready.plans.get(key)
     if ready is None:
+        if torch_gpu.capturing():
+            raise UserError(
+                f"the first call with these shapes prepares {found.proof.kernel}, which cannot be done while a CUDA "
+                "graph is captured: call it once before, on this thread, or sdpalab.prepare(q, k, v, ...)"
+            )
         made = TorchLaunch(_executor(ordinal, found.proof.arch), found.plan, q, k, v, found.builds)
         ready = _ready.plans[key] = found, made  # the first is kept so that its id stays its own
-    return ready[1](q, k, v)
+    return ready[1]
 
 
 class _Local(threading.local):

@@ -2,10 +2,10 @@
 
 Importing this module registers ``torch.ops.sdpalab.attention(q, k, v, is_causal=False, scale=None)``, the part of the
 function that a kernel can compute; it has a fake implementation, works under ``torch.compile``, and has gradients, by
-torch's own function. What is proven is read from committed verdicts (:mod:`sdpalab.evidence.proven`); :func:`explain`
-says what a call would run and why, :func:`no_fallback` makes a call fail rather than fall back.
-
-The way to a kernel on a GPU is here, and no committed verdict comes from one yet: so far every call falls back.
+torch's own function. A kernel runs where a verdict proves it and a comparison shows that it is not slower
+(:mod:`sdpalab.evidence.choice`): records that are shipped, of which there are none yet, and those of ``sdpalab prove``
+on this machine. :func:`explain` says what a call would run and which record decides, :func:`no_fallback` makes a call
+fail rather than fall back, :func:`prepare` readies a call for a CUDA graph.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import torch.nn.functional as functional
 from sdpalab.errors import UserError
 from sdpalab.run import torch_gpu
 from sdpalab.run.torch_inputs import check_together, shape_reason, unfit_reason
-from sdpalab.torch_api.kernels import launch, proven
+from sdpalab.torch_api.kernels import launch, make_ready, proven
 
-__all__ = ["Explanation", "explain", "fall_back", "no_fallback", "scaled_dot_product_attention"]
+__all__ = ["Explanation", "explain", "fall_back", "no_fallback", "prepare", "scaled_dot_product_attention"]
 
 Tensor = torch.Tensor
 
@@ -38,7 +38,7 @@ class Explanation:
     kernel : str or None
         A kernel of the registry; None for torch's own function.
     reason : str
-        One sentence.
+        One sentence: the records that decide, or what is missing and the command that supplies it.
     """
 
     kernel: str | None
@@ -162,6 +162,39 @@ def explain(
         return Explanation(None, reason)
     found, why = proven(q, k, v, is_causal, scale, lse=lse)
     return Explanation(None if found is None else found.proof.kernel, why)
+
+
+def prepare(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    lse: bool = False,
+) -> Explanation:
+    """Do now what the first such call on this thread does: choose, build, load the kernel, and wait for the GPU once.
+
+    Later calls with tensors of these shapes, on this thread, wait for nothing, and a CUDA graph can capture them. What
+    torch computes needs no preparation. Arguments and exceptions are those of :func:`explain`; it launches nothing.
+
+    Returns
+    -------
+    Explanation
+        What such a call runs.
+    """
+    check_together(q, k, v, enable_gqa)
+    reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
+    if reason is not None:
+        return Explanation(None, reason)
+    found, why = proven(q, k, v, is_causal, scale, lse=lse)
+    if found is None:
+        return Explanation(None, why)
+    make_ready(found, q, k, v)
+    return Explanation(found.proof.kernel, why)
 
 
 def fall_back(reason: str) -> None:

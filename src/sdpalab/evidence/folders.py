@@ -1,0 +1,48 @@
+"""Where records lie: those that are shipped with the lab, and those that ``sdpalab prove`` keeps for a user.
+
+Both folders have one layout, ``<gpu>/*.json``, with a folder for each model of GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+__all__ = ["EVIDENCE", "data_folder", "evidence_folder", "folder_of", "proofs_folder"]
+
+_HERE = Path(__file__).resolve().parent
+
+
+def evidence_folder() -> Path:
+    """The shipped records: ``evidence/`` of a source tree; of an installed copy what the wheel has of it.
+
+    In the wheel they lie beside this module. In a source tree ``shipped`` is a link to the tree's folder, so that
+    setuptools finds them there; the folder itself is read, since a copy of a tree may have lost its links.
+    """
+    tree = _HERE.parents[2]
+    in_tree = (tree / "pyproject.toml").is_file() and (tree / "evidence").is_dir()
+    return tree / "evidence" if in_tree else _HERE / "shipped"
+
+
+EVIDENCE = evidence_folder()
+
+
+def data_folder() -> Path:
+    """The user's data folder: ``SDPALAB_DATA_DIR`` from the environment, else the platform's (platformdirs)."""
+    chosen = os.environ.get("SDPALAB_DATA_DIR")
+    if not chosen:
+        import platformdirs
+
+        return platformdirs.user_data_path("sdpalab")
+    return Path(chosen).expanduser().absolute()
+
+
+def proofs_folder() -> Path:
+    """Where ``sdpalab prove`` keeps its records."""
+    return data_folder() / "proofs"
+
+
+def folder_of(gpu: str) -> str:
+    """The name of a GPU's folder: ``h200`` of ``NVIDIA H200``, ``a100-sxm4-80gb`` of ``NVIDIA A100-SXM4-80GB``."""
+    return re.sub(r"[^a-z0-9]+", "-", gpu.lower().replace("nvidia", "")).strip("-") or "gpu"

@@ -1,0 +1,233 @@
+"""Records that ``sdpalab prove`` keeps: a verdict or a measurement, with the machine that it holds for and a digest.
+
+A file is written beside its place, synced and renamed (:func:`~sdpalab.evidence.store.write_atomically`), under a name
+of its own. So processes that prove at the same time need no lock, and nothing that was kept is ever changed. What is
+read back counts only if it is a legal record and its digest is right; what does not is skipped, with a warning.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import warnings
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from sdpalab.errors import MachineError
+from sdpalab.evidence.folders import folder_of, proofs_folder
+from sdpalab.evidence.measured import BenchRecord
+from sdpalab.evidence.records import AttemptRecord, ProblemRecord, Record, Sha256
+from sdpalab.evidence.store import write_atomically
+from sdpalab.evidence.verify import canonical
+
+__all__ = [
+    "AnyRecord",
+    "KeptRecord",
+    "RecordWarning",
+    "SampledRecord",
+    "check_writable",
+    "keep",
+    "read_records",
+    "sealed",
+]
+
+
+class RecordWarning(UserWarning):
+    """A file among the records is none, or not what was written; it counts for nothing."""
+
+
+class SampledRecord(Record):
+    """A large problem that was launched once, its output held against float64 in some rows of each head.
+
+    Attributes
+    ----------
+    problem : ProblemRecord
+        What was launched.
+    small : ProblemRecord
+        A problem that compiles to the same code and was judged in full.
+    rows : int
+        Query rows of each head that were compared (:mod:`sdpalab.measure.outputs`); of the others only that they are
+        finite.
+    seed : int
+        Of the inputs and of the sample.
+    wrong : str
+        What was found wrong; empty if nothing.
+    """
+
+    problem: ProblemRecord
+    small: ProblemRecord
+    rows: int
+    seed: int
+    wrong: str = ""
+
+
+class KeptRecord(Record):
+    """What was judged (``attempt``) or timed (``bench``) on one machine.
+
+    Attributes
+    ----------
+    gpu, driver, lab : str
+        The GPU's name, and the versions of the driver and of the lab.
+    when : datetime
+    code : mapping of str to str
+        For a verdict: the digest of each build's PTX, and its :attr:`~sdpalab.compile.Build.code_sha256`.
+    sampled : tuple of SampledRecord
+        For a verdict: large problems that were checked beside the judged ones.
+    attempt : AttemptRecord or None
+    bench : BenchRecord or None
+    sha256 : str
+        Digest of all the rest in its canonical form: finds damage, and stops nobody who wants to deceive himself.
+
+    Raises
+    ------
+    ValueError
+        If there is not exactly one of ``attempt`` and ``bench``, it is from another GPU, or the digest is another.
+    """
+
+    record: Literal["kept"] = "kept"
+    gpu: str
+    driver: str
+    lab: str
+    when: datetime
+    code: Mapping[Sha256, Sha256] = {}
+    sampled: tuple[SampledRecord, ...] = ()
+    attempt: AttemptRecord | None = None
+    bench: BenchRecord | None = None
+    sha256: Sha256
+
+    @model_validator(mode="after")
+    def _legal(self) -> KeptRecord:
+        if (self.attempt is None) == (self.bench is None):
+            raise ValueError("a kept record holds a verdict or a measurement, one of the two")
+        if self.attempt is not None:
+            verdict = self.attempt.verdict
+            if verdict is None or verdict.device != self.gpu:
+                raise ValueError(f"the verdict is not from {self.gpu}")
+            without = {build.ptx_sha256 for build in self.attempt.builds} - self.code.keys()
+            if without:
+                raise ValueError(f"there is no digest of the code of PTX {min(without)[:12]}")
+        if self.bench is not None and self.bench.gpu != self.gpu:
+            raise ValueError(f"the times are not from {self.gpu}")
+        if _digest(self.model_dump(mode="json")) != self.sha256:
+            raise ValueError("its content is not what was written: the digest is another")
+        return self
+
+
+AnyRecord = KeptRecord | AttemptRecord | BenchRecord
+"""What lies in a folder of records; the two others are what ``repro`` and ``bench --json`` write."""
+
+
+def sealed(**fields: Any) -> KeptRecord:
+    """A record made now, by this version of the lab, with its digest; ``fields`` as :class:`KeptRecord` has them."""
+    from sdpalab import __version__
+
+    about = {"lab": __version__, "when": datetime.now(timezone.utc).replace(microsecond=0)}
+    unsealed = KeptRecord.model_construct(**{**about, **fields, "sha256": ""})
+    # The digest is of the record as it is read back.
+    data: dict[str, Any] = json.loads(unsealed.model_dump_json())
+    return KeptRecord.model_validate({**data, "sha256": _digest(data)})
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    return sha256(canonical({name: value for name, value in data.items() if name != "sha256"})).hexdigest()
+
+
+def check_writable(folder: Path | None = None) -> Path:
+    """The folder of records, made if it is not there; better found out before a long job than after it.
+
+    Raises
+    ------
+    MachineError
+        If nothing can be written there.
+    """
+    folder = folder or proofs_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{secrets.token_hex(4)}"
+        write_atomically(probe, b"\n")
+        probe.unlink()
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    return folder
+
+
+def keep(record: KeptRecord, name: str, folder: Path | None = None) -> Path:
+    """Write the record to ``<folder>/<gpu>/<name>-<time>-<random>.json`` and return where it is.
+
+    Parameters
+    ----------
+    record : KeptRecord
+    name : str
+        What it is about, such as the kernel's name.
+    folder : Path, optional
+        Default: the user's, :func:`~sdpalab.evidence.folders.proofs_folder`.
+
+    Raises
+    ------
+    MachineError
+        If it cannot be written: no space, no permission.
+    """
+    folder = (folder or proofs_folder()) / folder_of(record.gpu)
+    path = folder / f"{name}-{record.when:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, canonical(record.model_dump(mode="json")))
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    return path
+
+
+def _unwritable(folder: Path, error: OSError) -> MachineError:
+    return MachineError(
+        f"records cannot be kept in {folder}: {error.strerror}; SDPALAB_DATA_DIR names another data folder"
+    )
+
+
+def read_records(folder: Path, *, own: bool = False) -> Iterator[tuple[Path, AnyRecord]]:
+    """Every record among the JSON files of one GPU's folder, in the order of their names.
+
+    Parameters
+    ----------
+    folder : Path
+        Such as ``evidence/h200``; it need not exist.
+    own : bool
+        The folder is the user's: only records with a digest count there, and any other file is foreign.
+
+    Warns
+    -----
+    RecordWarning
+        For each file that is damaged or foreign.
+    """
+    try:
+        paths = sorted(folder.glob("*.json"))
+    except OSError as error:
+        warnings.warn(f"{folder} cannot be read: {error.strerror}", RecordWarning, stacklevel=2)
+        return
+    for path in paths:
+        try:
+            record = _read(path, own)
+        except (OSError, ValueError) as error:
+            said = " ".join(str(error).split())[:300]
+            warnings.warn(f"{path} is no legal record and counts for nothing: {said}", RecordWarning, stacklevel=2)
+            continue
+        if record is not None:
+            yield path, record
+
+
+def _read(path: Path, own: bool) -> AnyRecord | None:
+    """The record of a file; None if it is something else that may lie beside records."""
+    data = json.loads(path.read_bytes())
+    if isinstance(data, dict) and data.get("record") == "kept":
+        return KeptRecord.model_validate(data)
+    if own:
+        raise ValueError("it is none of the records that sdpalab prove keeps")
+    if isinstance(data, dict) and {"kernel", "builds", "verdict"} <= data.keys():
+        return AttemptRecord.model_validate(data)
+    if isinstance(data, dict) and data.get("record") == "bench":
+        return BenchRecord.model_validate(data)
+    return None

@@ -1,0 +1,41 @@
+"""Which NVIDIA driver this machine runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sdpalab.errors import MachineError
+from sdpalab.run.gpu_driver import gpu_device
+
+__all__ = ["driver_version"]
+
+_KERNEL_MODULE = Path("/proc/driver/nvidia/version")
+
+
+def driver_version() -> str:
+    """The driver's version, such as ``580.65.06``, as ``nvidia-smi`` prints it.
+
+    Where the kernel module does not give it (WSL, a container without ``/proc/driver``) it is ``CUDA 13.0``, the newest
+    CUDA that the driver supports: coarser, and still different for another driver in most cases.
+
+    Source: CUDA Driver API, "Version Management" (cuDriverGetVersion); NVIDIA Accelerated Linux Graphics Driver README,
+    "The /proc Filesystem Interface".
+
+    Raises
+    ------
+    MachineError
+        If there is no driver.
+    """
+    try:
+        text = _KERNEL_MODULE.read_text()
+    except OSError:
+        text = ""
+    found = re.search(r"Kernel Module\b[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    if found is not None:
+        return found[1]
+    gpu = gpu_device()
+    number = int(gpu.check(gpu.driver.cuDriverGetVersion(), "give the driver's version"))
+    if number <= 0:
+        raise MachineError(f"the NVIDIA driver gives no version: {number}")
+    return f"CUDA {number // 1000}.{number % 1000 // 10}"
