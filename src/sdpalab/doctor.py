@@ -160,7 +160,7 @@ def _disassemblers() -> Check:
 
 def _gpu() -> Check:
     """A GPU is not needed; a GPU that one part of the machine sees and another does not is worth a word."""
-    from sdpalab.run import gpu_problem
+    from sdpalab.run import gpu_problem, torch_gpu
     from sdpalab.run.gpu_driver import gpu_device
 
     problem = gpu_problem()
@@ -175,9 +175,7 @@ def _gpu() -> Check:
         return Check("GPU", Health.WARN, str(error), "see the driver's own messages")
     found = "{}, sm_{}{}, through cuda.bindings {}".format(gpu.name, *gpu.capability, metadata.version("cuda-bindings"))
     with contextlib.suppress(ImportError, OSError):  # that torch is missing is said elsewhere
-        import torch
-
-        if not torch.cuda.is_available():
+        if not torch_gpu.available():
             return Check("GPU", Health.WARN, f"{found}, and torch does not see it", "install torch's CUDA build")
     return Check("GPU", Health.OK, found)
 

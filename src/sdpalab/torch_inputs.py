@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from sdpalab.errors import UserError
+from sdpalab.run import torch_gpu
 
 __all__ = ["check_together", "shape_reason", "unfit_reason"]
 
@@ -61,7 +62,7 @@ def unfit_reason(
         return "gradients are asked for, and the kernels compute forward only"
     if q.is_nested or k.is_nested or v.is_nested:
         return "the kernels take no nested tensors"
-    if q.device.type != "cuda":
+    if torch_gpu.ordinal_of(q) is None:
         return "the tensors are not on a CUDA GPU"
     if torch.is_autocast_enabled("cuda"):
         return "autocast may change the dtype"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from sdpalab.problem import Problem, ProblemError
+from sdpalab.run import torch_gpu
 
 if TYPE_CHECKING:
     from sdpalab.evidence.proven import ProvenKernel
@@ -38,7 +39,7 @@ def proven(
     """
     if any(given.data_ptr() % _ALIGNMENT for given in (q, k, v)):
         return None, f"a tensor does not begin at a multiple of {_ALIGNMENT} bytes"
-    return _proven_for(q.shape, k.shape, q.dtype, q.device, is_causal, scale, lse)
+    return _proven_for(q.shape, k.shape, q.dtype, _ordinal(q), is_causal, scale, lse)
 
 
 @lru_cache(maxsize=4096)
@@ -46,7 +47,7 @@ def _proven_for(
     q: torch.Size,
     k: torch.Size,
     dtype: torch.dtype,
-    device: torch.device,
+    ordinal: int,
     is_causal: bool,
     scale: float | None,
     lse: bool,
@@ -60,7 +61,7 @@ def _proven_for(
         problem = Problem(*q, **sizes, dtype=name, causal=is_causal, scale=scale)
     except ProblemError as error:
         return None, str(error)
-    return proven_kernel(problem, torch.cuda.get_device_name(device), lse=lse)
+    return proven_kernel(problem, torch_gpu.properties(ordinal).name, lse=lse)
 
 
 def launch(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
@@ -68,7 +69,7 @@ def launch(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Te
 
     What can be known before is found out once for each thread: a call then allocates, writes addresses, and launches.
     """
-    key = q.device.index, id(found)
+    key = _ordinal(q), id(found)
     ready = _ready.plans.get(key)
     if ready is None:
         ready = _ready.plans[key] = _Ready(found, q, k, v)
@@ -80,14 +81,14 @@ class _Ready:
 
     def __init__(self, found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> None:
         self._found = found  # kept, so that its id stays its own
-        self._device = q.device
+        self._device, self._ordinal = q.device, _ordinal(q)
         self._made = [
             (buffer.name, buffer.shape, getattr(torch, buffer.dtype), buffer.role)
             for buffer in found.plan.buffers
             if buffer.role != "in"
         ]
         tensors = {"q": q, "k": k, "v": v, **self._allocated()}
-        executor = _executor(q.device.index, found.proof.arch)
+        executor = _executor(self._ordinal, found.proof.arch)
         self._prepared = executor.prepare(found.plan, tensors, builds=found.builds)
 
     def run(self, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
@@ -96,7 +97,7 @@ class _Ready:
         for name, tensor in made.items():
             addresses[name] = tensor.data_ptr()
         self._prepared.place(addresses)
-        self._prepared.launch(torch.cuda.current_stream(self._device).cuda_stream)
+        self._prepared.launch(torch_gpu.stream(self._ordinal))
         return {name: made[name] for name, _, _, role in self._made if role == "out"}
 
     def _allocated(self) -> dict[str, Tensor]:
@@ -115,6 +116,12 @@ class _Local(threading.local):
 
 
 _ready = _Local()
+
+
+def _ordinal(tensor: Tensor) -> int:
+    ordinal = torch_gpu.ordinal_of(tensor)
+    assert ordinal is not None, "the caller checked that the tensors are on a GPU"
+    return ordinal
 
 
 @cache

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as functional
 
 from sdpalab.errors import UserError
+from sdpalab.run import torch_gpu
 from sdpalab.torch_inputs import check_together, shape_reason, unfit_reason
 from sdpalab.torch_kernels import launch, proven
 
@@ -187,19 +188,16 @@ def _torchs(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | Non
 @torch.library.custom_op(
     "sdpalab::attention",
     mutates_args=(),
-    device_types="cpu",
     schema="(Tensor q, Tensor k, Tensor v, bool is_causal=False, float? scale=None) -> Tensor",
 )
 def _attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None) -> Tensor:
-    """On a CPU: torch's own function."""
-    _insist(q, k, v)
-    return _torchs(q, k, v, is_causal, scale).contiguous()
+    """On a GPU the proven kernel; torch's own function, or UserError within :func:`no_fallback`, if there is none.
 
-
-@_attention.register_kernel("cuda")
-def _on_gpu(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None) -> Tensor:
-    """On a GPU: the proven kernel; torch's own function, or UserError within :func:`no_fallback`, if there is none."""
+    Elsewhere torch's own function.
+    """
     _insist(q, k, v)
+    if torch_gpu.ordinal_of(q) is None:
+        return _torchs(q, k, v, is_causal, scale).contiguous()
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     found, why = proven(q, k, v, is_causal, scale)
     if found is not None:

@@ -25,6 +25,7 @@ from sdpalab.measure.session import measure
 from sdpalab.measure.speed_of_light import gpu_named
 from sdpalab.measure.stopping import StoppingRule
 from sdpalab.problem import MISSION, Problem
+from sdpalab.run import torch_gpu
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -63,7 +64,7 @@ def a_cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The eager clock needs no GPU but to wait for it: with a CPU in its place the whole command runs."""
     device = CudaDevice(torch.device("cpu"), "a CPU", arch=90, l2_bytes=1 << 14, uuid="GPU-none")
     monkeypatch.setattr("sdpalab.measure.benchmark.cuda_device", lambda: device)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch_gpu, "synchronize", lambda: None)
 
 
 SMALL = ("--shape", "1,1,16,32", "--clock", "eager", "--seconds", "0.3")

@@ -20,6 +20,7 @@ from sdpalab.measure.stopping import StoppingRule
 from sdpalab.measure.subjects import empty_subject, kernel_subject, peer_subject, precision_of
 from sdpalab.measure.throttle import watch_for
 from sdpalab.problem import Problem
+from sdpalab.run import torch_gpu
 
 if TYPE_CHECKING:
     import torch
@@ -48,21 +49,19 @@ def cuda_device() -> CudaDevice:
     UserError
         If torch sees none.
     """
-    import torch
-
-    if not torch.cuda.is_available():
+    if not torch_gpu.available():
         raise UserError(
             "torch sees no GPU here, and only on one can anything be timed; without it 'sdpalab speed-of-light' gives "
             "the floors of a shape, and 'sdpalab judge' and 'sdpalab sanitize' run a kernel on the simulator"
         )
-    ordinal = torch.cuda.current_device()
-    about = torch.cuda.get_device_properties(ordinal)
+    about = torch_gpu.properties(torch_gpu.current_ordinal())
+    major, minor = about.capability
     return CudaDevice(
-        torch=torch.device("cuda", ordinal),
+        torch=torch_gpu.device(about.ordinal),
         name=about.name,
-        arch=10 * about.major + about.minor,
-        l2_bytes=int(about.L2_cache_size),
-        uuid=f"GPU-{about.uuid}",
+        arch=10 * major + minor,
+        l2_bytes=about.l2_bytes,
+        uuid=about.uuid,
     )
 
 
@@ -124,10 +123,8 @@ def benchmark(
 
 
 def _clock(kind: ClockKind, l2: L2State, device: CudaDevice, copies: int) -> Clock:
-    import torch
-
     if kind is ClockKind.GPU:
         return GraphClock(l2, graph_calls(copies))
     if kind is ClockKind.STREAM:
         return StreamClock(device.torch, l2)
-    return EagerClock(torch.cuda.synchronize, l2, graph_calls(copies))
+    return EagerClock(torch_gpu.synchronize, l2, graph_calls(copies))

@@ -22,6 +22,7 @@ from sdpalab.measure.floor import FloorCheck
 from sdpalab.measure.peers import Peer
 from sdpalab.measure.session import Subject
 from sdpalab.problem import Problem
+from sdpalab.run import torch_gpu
 
 if TYPE_CHECKING:
     import torch
@@ -129,7 +130,7 @@ def kernel_subject(
     """
     import torch
 
-    device = torch.device("cuda", executor.gpu.ordinal)
+    device = torch_gpu.device(executor.gpu.ordinal)
     plan = kernel.launch_plan(problem, config)
     shared = {
         buffer.name: torch.empty(buffer.shape, dtype=getattr(torch, buffer.dtype), device=device)
@@ -159,9 +160,7 @@ def precision_of(numerics: Numerics) -> str:
 
 def _launched(prepared: Any, out: torch.Tensor | None) -> Any:
     """Launch on the stream that is current now: a graph captures on one of its own."""
-    import torch
-
-    prepared.launch(torch.cuda.current_stream().cuda_stream)
+    prepared.launch(torch_gpu.stream())
     return out
 
 

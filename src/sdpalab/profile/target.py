@@ -24,26 +24,27 @@ def main(order: str) -> None:
     from cuda.bindings import driver
 
     from sdpalab.judge.tensors import to_torch
-    from sdpalab.run import GpuExecutor
+    from sdpalab.run import GpuExecutor, torch_gpu
 
     told = json.loads(order)
     kernel = resolve(told["kernel"])
     assert isinstance(kernel, Kernel), "the command line refuses callables"
     problem = Problem(**told["problem"])
     plan = kernel.launch_plan(problem, kernel.config_with(told["settings"]))
-    device = torch.device("cuda", torch.cuda.current_device())
+    ordinal = torch_gpu.current_ordinal()
+    device = torch_gpu.device(ordinal)
     inputs = make_inputs(problem)
     buffers = {name: to_torch(array).to(device) for name, array in vars(inputs).items()}
     for buffer in plan.buffers:
         if buffer.name not in buffers:
             buffers[buffer.name] = torch.zeros(buffer.shape, dtype=getattr(torch, buffer.dtype), device=device)
-    prepared = GpuExecutor(device.index).prepare(plan, buffers)
+    prepared = GpuExecutor(ordinal).prepare(plan, buffers)
     for _ in range(WARM_UP):
-        prepared.launch(torch.cuda.current_stream().cuda_stream)
-    torch.cuda.synchronize()
+        prepared.launch(torch_gpu.stream())
+    torch_gpu.synchronize()
     driver.cuProfilerStart()
-    prepared.launch(torch.cuda.current_stream().cuda_stream)
-    torch.cuda.synchronize()
+    prepared.launch(torch_gpu.stream())
+    torch_gpu.synchronize()
     driver.cuProfilerStop()
 
 

@@ -1,7 +1,7 @@
 """Runs a launch plan on a GPU: the same plan as the simulator, and the cubin that was made with the same PTX.
 
 >>> prepared = GpuExecutor().prepare(plan, {"q": q, "k": k, "v": v, "o": o})  # torch tensors
->>> prepared.launch(torch.cuda.current_stream().cuda_stream)
+>>> prepared.launch(torch_gpu.stream())
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from sdpalab.build import Build, Cache, build
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, TiledMap
+from sdpalab.run import torch_gpu
 from sdpalab.run.buffers import dtype_of, same_bytes, starting_array, tensor_map, unreleased
 from sdpalab.run.executor import Array, RunResult
 from sdpalab.run.gpu_arguments import encode, entry_of, parameter_bytes, tensor_map_fields
@@ -221,7 +222,7 @@ def device_address(buffer: Buffer, value: Any, ordinal: int) -> int:
     dtype = str(value.dtype).removeprefix("torch.")
     if dtype != buffer.dtype or tuple(value.shape) != tuple(buffer.shape):
         raise UserError(f"{name} must be {buffer.dtype} {tuple(buffer.shape)}, not {dtype} {tuple(value.shape)}")
-    if value.device.type != "cuda" or value.device.index != ordinal:
+    if torch_gpu.ordinal_of(value) != ordinal:
         raise UserError(f"{name} must be on cuda:{ordinal}, not on {value.device}")
     if not value.is_contiguous():
         raise UserError(f"{name} must be contiguous, and its strides are {tuple(value.stride())}: pass .contiguous()")
