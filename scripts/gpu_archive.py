@@ -1,8 +1,8 @@
 """A few files out of many: what ``gpu_suite.sh`` leaves for another machine, and how a later call takes it up again.
 
-At most eight files of at most 16 MiB: ``summary.txt``, ``summary.json``, ``records.tar.gz`` (what is to be committed, as
-``evidence/<gpu>/...``) and ``logs.tar.gz`` (logs, how each part ended, bundles, profiles). What does not fit into one
-archive goes into ``records.2.tar.gz`` and so on; what fits nowhere is left out, and the summary says so.
+At most eight files of at most 16 MiB: ``summary.txt``, ``summary.json``, ``records.tar.gz`` (what is to be committed,
+as ``evidence/<gpu>/...``) and ``logs.tar.gz`` (logs, how each part ended, bundles, profiles). What does not fit into
+one archive goes into ``records.2.tar.gz`` and so on; what fits nowhere is left out, and the summary says so.
 """
 
 from __future__ import annotations
@@ -137,4 +137,3 @@ def _write(work: Path, members: list[Path], path: Path) -> None:
     with draft.open("rb") as file:
         os.fsync(file.fileno())
     draft.replace(path)
-

@@ -121,12 +121,12 @@ def profile_parts(work: Workspace, green: Sequence[str]) -> list[Part]:
     """Nsight Compute on the two kernels of CUDA C++ that come last in the ladder."""
     skip = "" if shutil.which("ncu") else "ncu (Nsight Compute) is not on the path"
     chosen = [name for name in green if not name.startswith("triton")][-2:]
+    options = ("--verdicts", work.evidence.parent, "--out", work.path / "profile")
     return [
         Part(
             f"profile_{name}",
             70,
-            _lab("profile", name, "--verdicts", work.evidence.parent, "--out", work.path / "profile")
-            + ("--json", str(work.evidence / f"profile_{name}.json")),
+            _lab("profile", name, *options, "--json", work.evidence / f"profile_{name}.json"),
             skip=skip,
         )
         for name in chosen

@@ -79,7 +79,7 @@ def folder_of(gpu: str) -> str:
 
 
 def candidates(arch: str) -> tuple[list[str], list[str]]:
-    """The shipped kernels that are built for ``arch`` and run the mission shape, in order; and why the others are not."""
+    """The shipped kernels that are built for ``arch`` and run the mission shape, in order; why the others are not."""
     names, refused = [], []
     for name in KERNELS:
         why = needs(name)

@@ -1,6 +1,6 @@
 """Run one shipped kernel once on the GPU and hold the output against float64: python scripts/gpu_smoke.py KERNEL
 
-Exit code: 0 if the output is right; 1 if it is wrong, or the kernel faulted; 2 for wrong usage; 3 if the machine failed.
+Exit code: 0 if the output is right; 1 if it is wrong or the kernel faulted; 2 for wrong usage; 3 if the machine failed.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     prepare FOLDER [--arch sm_90a]     FOLDER/cache.tar.gz: all that smoke and measure would compile
     smoke OUT | measure OUT | OUT      the first half, the second, or both, one after the other
 
-OUT gets at most eight files (``gpu_archive.py``); the work is done in a folder beside it, OUT.work. What an earlier call
-has done is not done again: it is read from OUT.work, or from the archives in OUT. A part that was cut off is done again.
+OUT gets at most eight files (``gpu_archive.py``); the work is done in a folder beside it, OUT.work. What an earlier
+call has done is not done again: it is read from OUT.work, or from the archives in OUT. What was cut off is done again.
 
 Exit code: 0 if every part came to its end, whatever it found; 1 if one did not; 2 for wrong usage; 3 without a GPU;
 130 after an interrupt, with everything packed that was done by then.
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import gpu_parts
-from gpu_archive import MOST_BYTES, pack, unpack
+from gpu_archive import pack, unpack
 from gpu_parts import ROOT, Part
 from gpu_records import Workspace, collect, green, merge_golden, share_golden, why_not_green
 from gpu_run import Runner

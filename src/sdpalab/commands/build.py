@@ -35,9 +35,7 @@ def build(
     ] = None,
     every: Annotated[
         bool,
-        typer.Option(
-            "--all", help="Fill the cache for a GPU machine: all kernels that --arch suits."
-        ),
+        typer.Option("--all", help="Fill the cache for a GPU machine: all kernels that --arch suits."),
     ] = False,
     arch: Annotated[
         str | None, typer.Option(metavar="ARCH", help="sm_80 to sm_121. Default: sm_89, or the first that it runs on.")

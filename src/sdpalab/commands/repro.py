@@ -65,6 +65,9 @@ def repro(
     ] = None,
     device: Annotated[str, typer.Option(metavar="D", help="auto, sim or gpu.")] = "auto",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the bundle and the report go.")] = Path("out"),
+    case_seconds: Annotated[
+        float | None, typer.Option(metavar="S", help="Most seconds for one case of the judge. Default: 120.")
+    ] = None,
     json: JsonOption = None,
 ) -> int:
     """The main job: build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report."""
@@ -77,6 +80,8 @@ def repro(
     console = console_for(json)
     if device not in ("auto", "sim", "gpu"):
         raise UserError(f"--device takes auto, sim or gpu, not {device!r}")
+    if case_seconds is not None and not 0 < case_seconds < float("inf"):
+        raise UserError(f"--case-seconds takes a number of seconds above 0, not {case_seconds:g}")
     gpu = _open_gpu() if device == "gpu" else None
     for name in kernel or ():
         if is_user_file(name):
@@ -102,7 +107,8 @@ def repro(
         for made in kernels:
             _headline(console, f"Kernel {made.name}")
             console.print(made.idea, soft_wrap=True)
-            attempts.append(_attempt(console, bundle, made, device, gpu.arch if gpu else made.default_arch))
+            arch = gpu.arch if gpu else made.default_arch
+            attempts.append(_attempt(console, bundle, made, device, arch, case_seconds))
         _headline(console, "Evidence")
         written = bundle.write()
     outcome = verify_bundle(written.tarball)
@@ -141,12 +147,15 @@ def _open_gpu() -> GpuExecutor:
     return GpuExecutor()
 
 
-def _attempt(console: Console, bundle: BundleWriter, kernel: Kernel, device: str, arch: str) -> _Attempt:
+def _attempt(
+    console: Console, bundle: BundleWriter, kernel: Kernel, device: str, arch: str, case_seconds: float | None
+) -> _Attempt:
     """Build, gate and judge one kernel, and put what came of it into the bundle, good or bad."""
     from sdpalab.commands.building import build_kernel
     from sdpalab.evidence import built_module
     from sdpalab.judge import judge_candidate
     from sdpalab.judge.cases import cases_for
+    from sdpalab.judge.session import CASE_SECONDS
 
     start = time.monotonic()
     specs = cases_for("quick")
@@ -166,6 +175,7 @@ def _attempt(console: Console, bundle: BundleWriter, kernel: Kernel, device: str
                 arch=arch,
                 store=bundle.arrays,
                 progress=progress.finished,
+                timeout=case_seconds or CASE_SECONDS,
             )
         print_outcome(console, verdict, time.monotonic() - start)
     except UserError as error:
