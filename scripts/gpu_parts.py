@@ -17,6 +17,8 @@ from gpu_records import Workspace, has_times
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 
+PYTHON = os.environ.get("PYTHON") or sys.executable
+
 AGAIN = 4
 """Exit code of a part whose process had to end (a kernel hung or faulted), and which has more to do in a new one."""
 
@@ -54,7 +56,7 @@ class Part:
 
 
 def _python(*arguments: str | Path) -> tuple[str, ...]:
-    return (sys.executable, *map(str, arguments))
+    return (PYTHON, *map(str, arguments))
 
 
 def _lab(*arguments: str | Path) -> tuple[str, ...]:
@@ -179,5 +181,5 @@ def workers() -> int:
 
 def describe(part: Part) -> dict[str, Any]:
     """What a record says of the command, with the tree's paths made relative."""
-    words = [word.replace(f"{ROOT}/", "").replace(sys.executable, "python") for word in part.command]
+    words = [word.replace(f"{ROOT}/", "").replace(PYTHON, "python") for word in part.command]
     return {"name": part.name, "limit_seconds": part.seconds, "command": " ".join(words)}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -122,7 +123,7 @@ def prepare(folder: Path, arch: str) -> int:
 
 def probe() -> tuple[dict[str, Any], int]:
     """What ``gpu_records.py probe`` says, from a process of its own: this one never touches the GPU."""
-    command = [sys.executable, str(ROOT / "scripts" / "gpu_records.py"), "probe"]
+    command = [gpu_parts.PYTHON, str(ROOT / "scripts" / "gpu_records.py"), "probe"]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -146,18 +147,25 @@ def workspace(out: Path, gpu: str) -> Workspace:
 
 def arguments_of(words: Sequence[str]) -> argparse.Namespace:
     """The command line; argparse ends the process with exit code 2 where it is wrong."""
-    parser = argparse.ArgumentParser(prog="scripts/gpu_suite.sh", description="see docs/gpu.md")
-    parser.add_argument("half", nargs="?", choices=("prepare", *SECONDS, "both"), default="both")
-    parser.add_argument("out", type=Path, help="folder for the records")
+    usage = "scripts/gpu_suite.sh [prepare | smoke | measure] OUT [options]"
+    parser = argparse.ArgumentParser(prog="scripts/gpu_suite.sh", usage=usage, description="see docs/gpu.md")
+    parser.add_argument("words", nargs="+", metavar="OUT", help="folder for the records, behind the half if only one")
     parser.add_argument("--seconds", type=float, default=0.0, help="budget of each half (default: 240 and 570)")
     parser.add_argument("--commit", help="commit of this tree, where it came without .git (SDPALAB_COMMIT)")
     parser.add_argument("--cache", type=Path, help="cache.tar.gz of prepare, unpacked beside OUT")
     parser.add_argument("--resume", type=Path, help="folder with the archives of an earlier call, if not OUT")
     parser.add_argument("--arch", default="sm_90a", help="for prepare: what to build for")
-    words = list(words)
-    if len([word for word in words if not word.startswith("-")]) == 1 and words[0] not in ("prepare", *SECONDS):
-        words.insert(0, "both")
-    return parser.parse_args(words)
+    asked = parser.parse_intermixed_args(words)
+    named = asked.words[0] in ("prepare", *SECONDS)
+    if len(asked.words) != 1 + named:
+        parser.error("it takes one folder OUT, and before it prepare, smoke, measure or nothing")
+    asked.half, asked.out = asked.words[0] if named else "both", Path(asked.words[-1])
+    return asked
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Whoever ends the suite, and however: it ends its parts and packs."""
+    raise KeyboardInterrupt
 
 
 def main(words: Sequence[str]) -> int:
@@ -186,6 +194,8 @@ def main(words: Sequence[str]) -> int:
     if "SDPALAB_CACHE_DIR" in os.environ:
         os.environ.setdefault("SDPALAB_TEST_CACHE_DIR", os.environ["SDPALAB_CACHE_DIR"])
     halves = tuple(SECONDS) if asked.half == "both" else (asked.half,)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     return Suite(work, out, gpu, halves, asked.seconds).run()
 
 
