@@ -14,6 +14,9 @@ import platformdirs
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tests" / "standin"))
+
+from standin_gpu import StandIn, compile_library, prepended  # noqa: E402  (of the folder that was just named)
 
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -82,7 +85,12 @@ def cli() -> Runner:
     def run(
         *arguments: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None, timeout: float = 300
     ) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1", **(env or {})}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": prepended("PYTHONPATH", ROOT / "src"),
+            "NO_COLOR": "1",
+            **(env or {}),
+        }
         return subprocess.run(
             [sys.executable, "-m", "sdpalab", *map(str, arguments)],
             cwd=cwd,
@@ -94,6 +102,22 @@ def cli() -> Runner:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def standin_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in's ``libcuda.so.1``, compiled; skips, visibly, where that cannot be."""
+    folder = tmp_path_factory.mktemp("standin")
+    reason = compile_library(folder)
+    if reason:
+        pytest.skip(reason)
+    return folder / "libcuda.so.1"
+
+
+@pytest.fixture
+def standin(standin_library: Path, tmp_path_factory: pytest.TempPathFactory) -> StandIn:
+    """A GPU for the processes that a test starts: an H200 that is the simulator (``tests/standin``)."""
+    return StandIn(standin_library, tmp_path_factory.mktemp("gpu"))
 
 
 @pytest.fixture

@@ -93,9 +93,9 @@ class _Ready:
 
     def run(self, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
         made = self._allocated()
-        addresses = {"q": q.data_ptr(), "k": k.data_ptr(), "v": v.data_ptr()}
+        addresses = {name: torch_gpu.address(tensor) for name, tensor in (("q", q), ("k", k), ("v", v))}
         for name, tensor in made.items():
-            addresses[name] = tensor.data_ptr()
+            addresses[name] = torch_gpu.address(tensor)
         self._prepared.place(addresses)
         self._prepared.launch(torch_gpu.stream(self._ordinal))
         return {name: made[name] for name, _, _, role in self._made if role == "out"}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from standin_gpu import prepended
 
 from sdpalab.build import build
 from sdpalab.errors import UserError
@@ -240,7 +241,7 @@ for kind in (KernelFault, MachineError):
 
 
 def test_an_illegal_access_loses_the_context_and_says_so(root: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+    environment = {**os.environ, "PYTHONPATH": prepended("PYTHONPATH", root / "src")}
     done = subprocess.run([sys.executable, "-c", FAULT], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()

@@ -121,7 +121,7 @@ def _executor(device: CudaDevice, *, needed: bool) -> GpuExecutor | None:
     from sdpalab.run import GpuExecutor
 
     try:
-        return GpuExecutor(device.torch.index)
+        return GpuExecutor(device.ordinal)
     except MachineError:
         if needed:
             raise

@@ -32,13 +32,14 @@ __all__ = ["CudaDevice", "benchmark", "cuda_device", "graph_calls"]
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """The GPU that is measured: torch's handle, the driver's name, compute capability (90), L2 in bytes, UUID."""
+    """The GPU that is measured: torch's handle, the driver's name, compute capability (90), L2 in bytes, UUID, number."""
 
     torch: torch.device
     name: str
     arch: int
     l2_bytes: int
     uuid: str
+    ordinal: int = 0
 
 
 def cuda_device() -> CudaDevice:
@@ -62,6 +63,7 @@ def cuda_device() -> CudaDevice:
         arch=10 * major + minor,
         l2_bytes=about.l2_bytes,
         uuid=about.uuid,
+        ordinal=about.ordinal,
     )
 
 

@@ -226,7 +226,7 @@ def device_address(buffer: Buffer, value: Any, ordinal: int) -> int:
         raise UserError(f"{name} must be on cuda:{ordinal}, not on {value.device}")
     if not value.is_contiguous():
         raise UserError(f"{name} must be contiguous, and its strides are {tuple(value.stride())}: pass .contiguous()")
-    address = int(value.data_ptr())
+    address = torch_gpu.address(value)
     if address % 16:
         raise UserError(f"{name} must begin at a multiple of 16 bytes, not at {address:#x}")
     return address

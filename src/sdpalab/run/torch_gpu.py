@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GpuProperties",
+    "address",
     "available",
     "capturing",
     "current_ordinal",
@@ -94,6 +95,11 @@ def properties(ordinal: int) -> GpuProperties:
 def ordinal_of(tensor: torch.Tensor) -> int | None:
     """The number of the GPU whose memory holds the tensor; None if it lies elsewhere."""
     return tensor.device.index if tensor.device.type == "cuda" else None
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Where the tensor's first element lies in its GPU's memory."""
+    return int(tensor.data_ptr())
 
 
 def stream(ordinal: int | None = None) -> int:

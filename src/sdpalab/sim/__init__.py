@@ -7,6 +7,7 @@
 It is a library of its own: it imports nothing of the lab and knows nothing of attention.
 """
 
+from sdpalab.sim.arguments import Pointer
 from sdpalab.sim.errors import (
     Deadlock,
     DeviceAssertion,
@@ -32,6 +33,7 @@ __all__ = [
     "KernelTrap",
     "LaunchError",
     "Party",
+    "Pointer",
     "PtxSyntaxError",
     "Report",
     "SimError",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,21 @@ from sdpalab.sim.memory import GLOBAL_BASE, Extent, Space
 from sdpalab.sim.selection import Array
 from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES, PlacedMap, TensorMap
 
-__all__ = ["Arena", "parameter_block", "place_variables"]
+__all__ = ["Arena", "Pointer", "parameter_block", "place_variables"]
 
 _GUARD = 1 << 16
 _ALIGN = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Pointer:
+    """A launch argument that points into a device buffer: at byte ``offset`` of ``array``, all of which it may reach.
+
+    Several of one array, and tensor maps of it, share the buffer, as pointers into one allocation do.
+    """
+
+    array: Array
+    offset: int = 0
 
 
 class Arena:
@@ -52,7 +64,7 @@ class Arena:
 
     def add_map(self, name: str, tensor: TensorMap) -> bytes:
         """Place a tensor map's array; the descriptor."""
-        begin = self.add_array(name, _checked(name, tensor.array)) - GLOBAL_BASE
+        begin = self.add_array(name, _checked(name, tensor.array)) - GLOBAL_BASE + tensor.offset
         self.tensor_maps.append(PlacedMap(tensor, begin))
         return tensor.descriptor(len(self.tensor_maps) - 1)
 
@@ -91,10 +103,13 @@ def parameter_block(code: Entry, args: Sequence[Any], arena: Arena) -> bytes:
 
 def _parameter(param: Param, value: Any, name: str, arena: Arena) -> bytes:
     """One argument as the bytes of its parameter."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, (np.ndarray, Pointer)):
         if param.size != 8 or param.type.is_float:
             raise LaunchError(f"argument {name} is an array, and the parameter is a .{param.type.name}")
-        return arena.add_array(f"argument {name}", _checked(name, value)).to_bytes(8, "little")
+        array, offset = (value.array, value.offset) if isinstance(value, Pointer) else (value, 0)
+        if not 0 <= offset <= array.nbytes:
+            raise LaunchError(f"argument {name} points at byte {offset} of an array of {array.nbytes}")
+        return (arena.add_array(f"argument {name}", _checked(name, array)) + offset).to_bytes(8, "little")
     if isinstance(value, TensorMap):
         if param.size != DESCRIPTOR_BYTES:
             raise LaunchError(f"argument {name} is a tensor map, and the parameter has {param.size} bytes")

@@ -98,7 +98,7 @@ def launch(
     args : sequence
         One for each parameter: a NumPy array is a device buffer, changed in place (contiguous, writable); an int or
         float takes the parameter's declared type; bytes fill a parameter passed by value, and so does a
-        :class:`~sdpalab.sim.tensor_map.TensorMap`.
+        :class:`~sdpalab.sim.tensor_map.TensorMap`; a :class:`~sdpalab.sim.arguments.Pointer` points into an array.
     dynamic_smem : int
         Bytes of dynamic shared memory of each CTA.
     cluster : up to three ints

@@ -42,6 +42,8 @@ class TensorMap:
     interleave : {"none"}
     oob_fill : {"zero", "nan"}
         What elements of the box outside the tensor become.
+    offset : int
+        Bytes from the beginning of the array to that of the tensor, a multiple of 16.
 
     Raises
     ------
@@ -60,8 +62,9 @@ class TensorMap:
         element_strides: Sequence[int] | None = None,
         interleave: str = "none",
         oob_fill: str = "zero",
+        offset: int = 0,
     ) -> None:
-        self.array, self.swizzle, self.item = array, swizzle, array.dtype.itemsize
+        self.array, self.swizzle, self.item, self.offset = array, swizzle, array.dtype.itemsize, offset
         dims = tuple(int(size) for size in (array.shape if shape is None else shape))
         if strides is None:
             strides = [self.item * int(np.prod(dims[axis + 1 :])) for axis in range(len(dims))]
@@ -84,7 +87,8 @@ class TensorMap:
         """The driver's limits."""
         inner = self.box[0] * self.item if self.box else 0
         span = {"none": inner, "32B": 32, "64B": 64, "128B": 128}.get(self.swizzle, -1)
-        ends = sum((size - 1) * stride for size, stride in zip(self.dims, self.strides, strict=True)) + self.item
+        ends = self.offset + self.item
+        ends += sum((size - 1) * stride for size, stride in zip(self.dims, self.strides, strict=True))
         floating = self.array.dtype.kind not in "iub"
         far = any(stride % 16 or not 0 < stride < 1 << 40 for stride in self.strides[1:])
         for wrong, why in (
@@ -105,6 +109,7 @@ class TensorMap:
             (far, "needs strides that are multiples of 16"),
             (inner % 16 != 0, f"needs boxes whose innermost axis is a multiple of 16 bytes, not {inner}"),
             (inner > span, f"with a {self.swizzle} swizzle has boxes of at most {span} bytes inside, not {inner}"),
+            (self.offset < 0 or self.offset % 16 != 0, f"begins at a multiple of 16 bytes, not at {self.offset}"),
             (ends > self.array.nbytes, f"reaches {ends} bytes into its array, which has {self.array.nbytes}"),
         ):
             if wrong:

@@ -1,0 +1,129 @@
+"""torch on the stand-in: its CPU tensors count as those of GPU 0, and the clock of a benchmark is a simulated one.
+
+torch is a CPU build here, so what :mod:`sdpalab.run.torch_gpu` asks it is answered in its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """From now on, the modules that are replaced in part are replaced as they are imported."""
+    sys.meta_path.insert(0, _Finder({"sdpalab.run.torch_gpu": _torch_gpu, "sdpalab.measure.benchmark": _benchmark}))
+
+
+class _Finder(MetaPathFinder):
+    """Finds modules as Python does, and changes some after they have run."""
+
+    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._changes = changes
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        change = self._changes.get(name)
+        spec = PathFinder.find_spec(name, path) if change else None
+        if spec is not None and spec.loader is not None:
+            assert change is not None
+            _change_after(spec.loader, change)
+        return spec
+
+
+def _change_after(loader: Loader, change: Callable[[ModuleType], None]) -> None:
+    execute = loader.exec_module
+
+    def changed(module: ModuleType) -> None:
+        execute(module)
+        change(module)
+
+    loader.exec_module = changed  # type: ignore[method-assign]
+
+
+def _driver() -> Any:
+    """The stand-in driver of this process, opened if it is not yet."""
+    from sdpalab.run.gpu_driver import gpu_device
+
+    gpu_device()
+    return sys.modules["standin_driver"].DRIVER
+
+
+def _torch_gpu(module: ModuleType) -> None:
+    """What torch would say of a GPU."""
+    import torch
+
+    def properties(ordinal: int) -> Any:
+        gpu = _driver().gpu
+        digits = gpu.uuid.hex()
+        uuid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+        return module.GpuProperties(ordinal, gpu.name, gpu.capability, gpu.sm_count, gpu.l2_bytes, f"GPU-{uuid}")
+
+    def address(tensor: torch.Tensor) -> int:
+        storage = tensor.untyped_storage()
+        _driver().memory.lend(storage.data_ptr(), storage.nbytes())
+        return tensor.data_ptr()
+
+    def synchronize(ordinal: int | None = None) -> None:
+        from sdpalab.run.gpu_driver import gpu_device
+
+        device = gpu_device()
+        with device.current():
+            device.synchronize("finish what came before")
+
+    vars(module).update(
+        available=lambda: True,
+        current_ordinal=lambda: 0,
+        device=lambda ordinal: torch.device("cpu"),
+        properties=properties,
+        ordinal_of=lambda tensor: 0 if tensor.device.type == "cpu" else None,
+        address=address,
+        stream=lambda ordinal=None: 0,
+        capturing=lambda: False,
+        synchronize=synchronize,
+    )
+
+
+def _benchmark(module: ModuleType) -> None:
+    """Every clock but the eager one, which needs no GPU, is a :class:`StandInClock`."""
+    clock = module._clock
+
+    def simulated(kind: Any, l2: Any, device: Any, copies: int) -> Any:
+        return clock(kind, l2, device, copies) if kind.value == "eager" else StandInClock(kind, l2)
+
+    module._clock = simulated  # type: ignore[attr-defined]
+
+
+class StandInClock:
+    """Runs each call once for a sample, whose time is drawn: log-normal around a time of the call's own.
+
+    ``STANDIN_TIMES`` in the environment, a JSON object, says in which order calls come to the clock and how long, in
+    microseconds, they take (a list); without it times come from what the call does, by its name.
+    """
+
+    calls = 100
+
+    def __init__(self, kind: Any, l2: Any) -> None:
+        self.kind, self.l2 = kind, l2
+        self._times = json.loads(os.environ.get("STANDIN_TIMES", "[]"))
+        self._random = np.random.default_rng(0)
+        self._count = 0
+
+    def ready(self, call: Callable[[], Any]) -> Callable[[], float]:
+        number, self._count = self._count, self._count + 1
+        call()
+        us = self._times[number] if number < len(self._times) else 20.0 + number
+
+        def sample() -> float:
+            call()
+            return float(us * np.exp(0.01 * self._random.standard_normal()))
+
+        return sample
