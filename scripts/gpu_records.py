@@ -19,8 +19,10 @@ from typing import Any
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.proven import read_proofs
 from sdpalab.evidence.records import AttemptRecord
+from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import MISSION
+from sdpalab.run.gpu_gemm import gemm_problem
 
 USAGE = "usage: scripts/gpu_records.py probe | environment FOLDER"
 
@@ -84,12 +86,19 @@ def candidates(arch: str) -> tuple[list[str], list[str]]:
     for name in KERNELS:
         why = needs(name)
         if why is None:
-            why = KERNELS[name].arch_reason(arch) or KERNELS[name].reject_reason(MISSION)
+            why = KERNELS[name].arch_reason(arch) or KERNELS[name].reject_reason(MISSION) or _no_library(KERNELS[name])
         if why is None:
             names.append(name)
         else:
             refused.append(why)
     return names, refused
+
+
+def _no_library(kernel: Kernel) -> str | None:
+    """Why the matrix products of a kernel that leaves them to cuBLAS cannot be computed here; None if they can."""
+    plan = kernel.launch_plan(MISSION)
+    problem = gemm_problem() if plan.launches != plan.steps else ""
+    return f"kernel {kernel.name}: {problem}" if problem else None
 
 
 def probe() -> dict[str, Any]:

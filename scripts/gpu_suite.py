@@ -177,7 +177,7 @@ def main(words: Sequence[str]) -> int:
     out.mkdir(parents=True, exist_ok=True)
     # Carried packages may be named relative to where the caller is, and the parts run in the root of the tree.
     os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, os.environ["PYTHONPATH"].split(":"))))
-    os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "120"}
+    os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     if asked.commit:
         os.environ["SDPALAB_COMMIT"] = asked.commit
     gpu, code = probe()

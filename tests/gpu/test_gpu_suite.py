@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -83,10 +84,13 @@ def bundles(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Machine:
-    """A machine with a GPU on which no part takes time."""
+    """A machine with a GPU on which no part takes time. The suite runs in this process, what it starts does not."""
 
-    def __init__(self, root: Path, folder: Path, bundles: Path) -> None:
+    def __init__(
+        self, root: Path, folder: Path, bundles: Path, patch: pytest.MonkeyPatch, suite: ModuleType, printed: Any
+    ) -> None:
         self.root, self.folder, self.out = root, folder, folder / "out"
+        self._patch, self._suite, self._printed = patch, suite, printed
         self.python, self.asked = folder / "python", folder / "asked"
         self.python.write_text(f'#!/bin/sh\nexec {sys.executable} {root}/tests/gpu/suite_python.py "$@"\n')
         self.python.chmod(0o755)
@@ -97,10 +101,11 @@ class Machine:
             "ASKED": str(self.asked),
             "BUNDLES": str(bundles),
             "PATH": f"{folder}:{os.environ['PATH']}",
+            "PYTHONPATH": str(root / "src"),
         }
 
     def start(self, *words: str, **moods: str) -> subprocess.Popen[str]:
-        """Begin a call; ``moods`` as :mod:`suite_python` takes them."""
+        """Begin a call in a process of its own; ``moods`` as :mod:`suite_python` takes them."""
         self.asked.write_text("")
         command = ["bash", str(self.root / "scripts" / "gpu_suite.sh"), *words, str(self.out)]
         environment = {**self.environment, "MOODS": json.dumps(moods)}
@@ -110,9 +115,20 @@ class Machine:
 
     def __call__(self, *words: str, **moods: str) -> tuple[int, str, list[str]]:
         """One call: exit code, what it printed, and what was asked of Python."""
-        process = self.start(*words, **moods)
-        printed, _ = process.communicate(timeout=90)
-        return process.returncode, printed, self.asked.read_text().splitlines()
+        self.asked.write_text("")
+        self._printed.readouterr()
+        with self._patch.context() as patch:
+            for name, value in {**self.environment, "MOODS": json.dumps(moods)}.items():
+                patch.setenv(name, value)
+            patch.setattr(self._suite.gpu_parts, "PYTHON", str(self.python))
+            patch.chdir(self.folder)
+            handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+            try:
+                code = self._suite.main([*words, str(self.out)])
+            finally:
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+        return code, self._printed.readouterr().out, self.asked.read_text().splitlines()
 
     def summary(self) -> dict[str, Any]:
         """What the summary says."""
@@ -125,8 +141,25 @@ class Machine:
 
 
 @pytest.fixture
-def machine(root: Path, tmp_path: Path, bundles: Path) -> Machine:
-    return Machine(root, tmp_path, bundles)
+def scripts(load_script: Callable[[str], ModuleType], root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """``gpu_suite.py`` as a module, with those that it imports."""
+    monkeypatch.syspath_prepend(root / "scripts")
+    for name in ("gpu_archive", "gpu_parts", "gpu_records", "gpu_run", "gpu_summary", "gpu_suite"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return load_script("gpu_suite")
+
+
+@pytest.fixture
+def machine(
+    root: Path,
+    tmp_path: Path,
+    bundles: Path,
+    scripts: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Machine:
+    monkeypatch.delenv("SDPALAB_COMMIT", raising=False)
+    return Machine(root, tmp_path, bundles, monkeypatch, scripts, capsys)
 
 
 def members(archive: Path) -> set[str]:
@@ -141,11 +174,12 @@ def first(asked: list[str], words: str) -> int:
 def test_every_part_runs_once_the_most_valuable_first(machine: Machine) -> None:
     code, printed, asked = machine()
     assert code == 0, printed
-    order = ["probe", "doctor", "environment", "gpu_smoke.py scalar", "gpu_smoke.py hopper", "repro --kernel"]
-    order += ["--shape mission --seconds", "--shape prefill-4k", "--cold", "test_gpu_timing", "test_gpu_op.py"]
-    order += ["parity.py hopper", "--replay-on-gpu"]
+    order = ["probe", "doctor", "environment", "gpu_smoke.py", "repro --kernel", "--shape mission --seconds"]
+    order += ["--shape prefill-4k", "--cold", "test_gpu_timing"]
     places = [first(asked, words) for words in order]
     assert places == sorted(places)
+    beside = [first(asked, words) for words in ("test_gpu_op.py", "parity.py hopper", "--replay-on-gpu")]
+    assert min(beside) > places[-1]
     assert sum("repro --kernel" in each for each in asked) == 3
     assert all("bench scalar flash hopper --shape" in each for each in asked if " bench " in each)
     assert {"test_torch_ops.py", "test_gpu_judge.py", "test_gpu_gemm.py", "test_gpu_executor.py"} <= set(
@@ -296,10 +330,9 @@ def test_packages_that_travel_stay_on_the_path_and_the_commit_is_handed_on(machi
 
 
 def test_a_part_that_hangs_costs_its_limit_and_no_more(
-    load_script: Callable[[str], Any], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scripts: ModuleType, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(root / "scripts")
-    run, parts, records = (load_script(name) for name in ("gpu_run", "gpu_parts", "gpu_records"))
+    run, parts, records = (sys.modules[name] for name in ("gpu_run", "gpu_parts", "gpu_records"))
     work = records.Workspace(tmp_path, GPU)
     stubborn = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('here', flush=True); "
     hung = parts.Part("hung", 0.5, (sys.executable, "-c", stubborn + "time.sleep(60)"))
