@@ -93,14 +93,14 @@ def sanitizer_parts(kernels: Sequence[str]) -> list[Part]:
     return [Part(f"sanitizer_{name}", 45, (*options, *command, name), skip=skip) for name in kernels]
 
 
-def verdict_parts(work: Workspace, kernels: Sequence[str]) -> list[Part]:
+def verdict_parts(work: Workspace, kernels: Sequence[str], patience: float) -> list[Part]:
     """A verdict for each kernel, with a bundle; one that hung before is not asked again."""
     parts = []
     for name in kernels:
         smoke = work.state(f"smoke_{name}")
         skip = "it did not end in smoke" if smoke.get("state") == "timed out" else ""
         command = _lab("repro", "--kernel", name, "--device", "gpu", "--out", work.path / "verdicts" / name)
-        parts.append(Part(f"verdict_{name}", 60, (*command, "--case-seconds", str(CASE_SECONDS)), skip=skip))
+        parts.append(Part(f"verdict_{name}", 60, (*command, "--case-seconds", str(CASE_SECONDS * patience)), skip=skip))
     return parts
 
 
@@ -140,7 +140,7 @@ def timing_tests() -> Part:
     return _tests("timing_tests", 60, TESTS / "measure" / "test_gpu_timing.py")
 
 
-def comparison_parts(work: Workspace, parity: Sequence[str]) -> list[Part]:
+def comparison_parts(work: Workspace, parity: Sequence[str], patience: float) -> list[Part]:
     """What may run beside each other: the tests of the GPU path, each kernel against the simulator, and the replays."""
     files = [TESTS / "gpu" / name for name in GPU_TESTS]
     parts = [
@@ -149,7 +149,7 @@ def comparison_parts(work: Workspace, parity: Sequence[str]) -> list[Part]:
     ]
     for name in reversed(parity):
         records = work.evidence / f"parity_{Path(name).stem}.jsonl"
-        command = _python(TESTS / "gpu" / "parity.py", name, records, "--case-seconds", str(CASE_SECONDS))
+        command = _python(TESTS / "gpu" / "parity.py", name, records, "--case-seconds", str(CASE_SECONDS * patience))
         parts.append(Part(f"parity_{Path(name).stem}", 300, command))
     return parts + [replay_part(work, shard) for shard in range(REPLAY_SHARDS)]
 

@@ -40,10 +40,18 @@ class Runner:
     ----------
     deadline : float
         No part goes on beyond it.
+
+    Parameters
+    ----------
+    work : Workspace
+    root : Path
+        Where the parts run.
+    patience : float
+        Each part may take so many times its own limit.
     """
 
-    def __init__(self, work: Workspace, root: Path) -> None:
-        self._work, self._root = work, root
+    def __init__(self, work: Workspace, root: Path, patience: float = 1.0) -> None:
+        self._work, self._root, self._patience = work, root, patience
         self.deadline = 0.0
         self._states: dict[str, str] = {}
 
@@ -91,7 +99,7 @@ class Runner:
         if left <= 1:
             self._keep(part, "not begun", "the time was over")
             return None
-        limit = min(part.seconds, left)
+        limit = min(part.seconds * self._patience, left)
         print(f"{part.name}: at most {limit:.0f} s", flush=True)
         path = self._work.log(part.name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +128,7 @@ class Runner:
             return False
         if code is None:
             ended = self._kill(each)
-            cut = "its limit" if each.limit >= each.part.seconds else "the suite's time"
+            cut = "its limit" if each.limit >= each.part.seconds * self._patience else "the suite's time"
             reason = f"no end within {each.limit:.0f} s, {cut}" + ("" if ended else "; it does not die of SIGKILL")
             self._keep(each.part, "timed out", reason, seconds)
             return True

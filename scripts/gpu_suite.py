@@ -45,17 +45,20 @@ PROBE_SECONDS = 90.0
 class Suite:
     """One call of the suite on one GPU."""
 
-    def __init__(self, work: Workspace, out: Path, gpu: dict[str, Any], halves: Sequence[str], seconds: float) -> None:
+    def __init__(
+        self, work: Workspace, out: Path, gpu: dict[str, Any], halves: Sequence[str], seconds: float, patience: float
+    ) -> None:
         self.work, self.out, self.gpu, self.halves = work, out, gpu, halves
-        self.runner = Runner(work, ROOT)
-        self._seconds, self._packed_at = seconds, time.monotonic()
+        self.runner = Runner(work, ROOT, patience)
+        self._seconds, self._patience, self._packed_at = seconds, patience, time.monotonic()
 
     def run(self) -> int:
         """Both halves or one, and whatever happens the archives and the summary."""
         code = 130
         try:
             for half in self.halves:
-                self.runner.deadline = time.monotonic() + (self._seconds or SECONDS[half]) - PACKING_SECONDS
+                seconds = self._seconds or SECONDS[half] * self._patience
+                self.runner.deadline = time.monotonic() + seconds - PACKING_SECONDS
                 getattr(self, half)()
             code = 0 if self.runner.complete else 1
         except KeyboardInterrupt:
@@ -76,7 +79,8 @@ class Suite:
     def measure(self) -> None:
         """Verdicts first: only what is green is timed. Then times, alone on the GPU; then what may run beside."""
         self._go(gpu_parts.first_parts(self.work)[1:])
-        self._go(gpu_parts.verdict_parts(self.work, self.gpu["kernels"]), min(4, gpu_parts.workers()))
+        verdicts = gpu_parts.verdict_parts(self.work, self.gpu["kernels"], self._patience)
+        self._go(verdicts, min(4, gpu_parts.workers()))
         collect(self.work)
         fast = green(self.work)
         for part in [*gpu_parts.time_parts(self.work, fast), *gpu_parts.profile_parts(self.work, fast)]:
@@ -85,7 +89,7 @@ class Suite:
         for shard in range(gpu_parts.REPLAY_SHARDS):
             share_golden(self.work, shard)
         parity = gpu_parts.parity_kernels(self.gpu["kernels"], self.gpu["arch"])
-        self._go(gpu_parts.comparison_parts(self.work, parity), gpu_parts.workers())
+        self._go(gpu_parts.comparison_parts(self.work, parity, self._patience), gpu_parts.workers())
 
     def pack(self) -> None:
         """The archives and the summary, from what there is."""
@@ -151,6 +155,8 @@ def arguments_of(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/gpu_suite.sh", usage=usage, description="see docs/gpu.md")
     parser.add_argument("words", nargs="+", metavar="OUT", help="folder for the records, behind the half if only one")
     parser.add_argument("--seconds", type=float, default=0.0, help="budget of each half (default: 240 and 570)")
+    parser.add_argument("--patience", type=float, default=1.0, help="factor on every limit, for a slow machine")
+    parser.add_argument("--kernel", action="append", help="only this kernel; may be repeated (default: all)")
     parser.add_argument("--commit", help="commit of this tree, where it came without .git (SDPALAB_COMMIT)")
     parser.add_argument("--cache", type=Path, help="cache.tar.gz of prepare, unpacked beside OUT")
     parser.add_argument("--resume", type=Path, help="folder with the archives of an earlier call, if not OUT")
@@ -183,6 +189,12 @@ def main(words: Sequence[str]) -> int:
     gpu, code = probe()
     if code:
         return code
+    if asked.kernel:
+        unknown = [name for name in asked.kernel if name not in gpu["kernels"]]
+        if unknown:
+            print(f"--kernel {unknown[0]}: on {gpu['gpu']} there are {', '.join(gpu['kernels'])}", file=sys.stderr)
+            return 2
+        gpu["kernels"] = [name for name in gpu["kernels"] if name in asked.kernel]
     work = workspace(out, gpu["gpu"])
     for folder in filter(None, (out, asked.resume)):
         for name in unpack(folder, work.path):
@@ -196,7 +208,7 @@ def main(words: Sequence[str]) -> int:
     halves = tuple(SECONDS) if asked.half == "both" else (asked.half,)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    return Suite(work, out, gpu, halves, asked.seconds).run()
+    return Suite(work, out, gpu, halves, asked.seconds, asked.patience).run()
 
 
 if __name__ == "__main__":
