@@ -33,7 +33,8 @@ ARCH = "sm_89"
 def modules(names: list[str]) -> dict[str, Module]:
     """The kernels' modules for the mission shape, in their default configuration."""
     kernels = {name: KERNELS[name] for name in names or KERNELS}
-    return {name: kernel.module(MISSION, kernel.default_config) for name, kernel in kernels.items()}
+    plans = {name: kernel.launch_plan(MISSION) for name, kernel in kernels.items()}
+    return {name: module for name, plan in plans.items() if isinstance(module := plan.launches[-1].module, Module)}
 
 
 def seconds(action: Callable[[], object]) -> float:

@@ -31,6 +31,7 @@ import numpy as np
 from sdpalab.build import Build, build
 from sdpalab.errors import UserError
 from sdpalab.evidence.campaign import Campaign
+from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
 from sdpalab.kernels.plan import INCLUDE_DIR, LaunchPlan, Source
@@ -124,7 +125,7 @@ def chooses(kernel: Kernel, config: Config, problem: Problem) -> bool:
     """Whether the kernel puts values of its own in place of the configuration's, other ones for another problem."""
     if not isinstance(kernel, CudaKernel):
         return False
-    macros = kernel.macros(problem, config)
+    macros = kernel.macros(problem, kernel.resolved(problem, config, default_sms(kernel.default_arch)))
     return any(macros[name] != config[name] for name in macros.keys() & config.keys())
 
 

@@ -41,10 +41,11 @@ def rung(kernel: Kernel) -> dict[str, Any]:
 
 
 def _on(kernel: Kernel, gpu: Gpu, arch: str) -> dict[str, Any]:
-    counted = count(kernel, MISSION, arch)
+    counted = count(kernel, MISSION, arch, sms=gpu.sms)
     warm, cold = counted.modelled(gpu), counted.modelled(gpu, cold=True)
     return {
         "arch": arch,
+        "sms": gpu.sms,
         "steps": [
             {"product": {**asdict(step), "flops": step.flops}} if isinstance(step, Gemm) else _launch(step, gpu)
             for step in counted.steps

@@ -16,18 +16,19 @@ PACKAGE = ROOT / "src" / "sdpalab"
 
 # The path of the data; each room may import those before it. `sim` stands apart and imports nothing of the lab.
 ROOMS = (
+    "gpus",
     "problem",
     "inputs",
     "kernels",
     "build",
     "run",
+    "torch_inputs",
     "judge",
     "testing",
     "measure",
     "profile",
     "search",
     "evidence",
-    "torch_inputs",
     "torch_kernels",
     "torch_ops",
     "torch_lse",

@@ -10,6 +10,7 @@ import torch
 
 from sdpalab.problem import Problem, ProblemError
 from sdpalab.run import torch_gpu
+from sdpalab.run.torch_launch import TorchLaunch
 
 if TYPE_CHECKING:
     from sdpalab.evidence.proven import ProvenKernel
@@ -61,58 +62,29 @@ def _proven_for(
         problem = Problem(*q, **sizes, dtype=name, causal=is_causal, scale=scale)
     except ProblemError as error:
         return None, str(error)
-    return proven_kernel(problem, torch_gpu.properties(ordinal).name, lse=lse)
+    gpu = torch_gpu.properties(ordinal)
+    return proven_kernel(problem, gpu.name, lse=lse, sms=gpu.sm_count)
 
 
 def launch(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     """Launch the kernel on torch's current stream of the tensors' GPU, and return its outputs; does not wait for it.
 
-    What can be known before is found out once for each thread: a call then allocates, writes addresses, and launches.
+    It is prepared once for each thread (:class:`~sdpalab.run.torch_launch.TorchLaunch`).
     """
-    key = _ordinal(q), id(found)
+    ordinal = _ordinal(q)
+    key = ordinal, id(found)
     ready = _ready.plans.get(key)
     if ready is None:
-        ready = _ready.plans[key] = _Ready(found, q, k, v)
-    return ready.run(q, k, v)
-
-
-class _Ready:
-    """A plan that is prepared on one GPU, by and for one thread."""
-
-    def __init__(self, found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> None:
-        self._found = found  # kept, so that its id stays its own
-        self._device, self._ordinal = q.device, _ordinal(q)
-        self._made = [
-            (buffer.name, buffer.shape, getattr(torch, buffer.dtype), buffer.role)
-            for buffer in found.plan.buffers
-            if buffer.role != "in"
-        ]
-        tensors = {"q": q, "k": k, "v": v, **self._allocated()}
-        executor = _executor(self._ordinal, found.proof.arch)
-        self._prepared = executor.prepare(found.plan, tensors, builds=found.builds)
-
-    def run(self, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
-        made = self._allocated()
-        addresses = {name: torch_gpu.address(tensor) for name, tensor in (("q", q), ("k", k), ("v", v))}
-        for name, tensor in made.items():
-            addresses[name] = torch_gpu.address(tensor)
-        self._prepared.place(addresses)
-        self._prepared.launch(torch_gpu.stream(self._ordinal))
-        return {name: made[name] for name, _, _, role in self._made if role == "out"}
-
-    def _allocated(self) -> dict[str, Tensor]:
-        """Outputs and what else the plan needs, of this call alone: its calls may overlap on several streams."""
-        return {
-            name: (torch.zeros if role == "semaphore" else torch.empty)(shape, dtype=dtype, device=self._device)
-            for name, shape, dtype, role in self._made
-        }
+        made = TorchLaunch(_executor(ordinal, found.proof.arch), found.plan, q, k, v, found.builds)
+        ready = _ready.plans[key] = found, made  # the first is kept so that its id stays its own
+    return ready[1](q, k, v)
 
 
 class _Local(threading.local):
     """What this thread has ready: a plan that is launched takes its addresses from one place in memory."""
 
     def __init__(self) -> None:
-        self.plans: dict[tuple[int, int], _Ready] = {}
+        self.plans: dict[tuple[int, int], tuple[ProvenKernel, TorchLaunch]] = {}
 
 
 _ready = _Local()

@@ -20,7 +20,7 @@ DEVICE = "emulated L4"
 class EmulatedGpu:
     """What the executor asks of :class:`sdpalab.run.GpuExecutor`: an L4."""
 
-    device = DEVICE
+    device, sms = DEVICE, 58
 
     def __init__(self, *, arch: str | None) -> None:
         self.arch = arch or "sm_89"

@@ -173,7 +173,7 @@ def test_a_second_wave_costs_as_much_as_the_first() -> None:
 def test_every_combination_that_a_search_tries_has_code_of_its_own() -> None:
     space = list(HOPPER.space(MISSION))
     assert len(space) == len(set(space)) > 50
-    assert all(chosen(MISSION, config) == config for config in space)
+    assert all(chosen(MISSION, config).but(NUM_CTAS=0) == config for config in space)
 
 
 def test_small_problems_give_each_block_of_a_cluster_enough_tiles_to_fill_its_stages_again() -> None:

@@ -26,7 +26,7 @@ from sdpalab import sim
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.reference import attention_float64
 from sdpalab.judge.rule import measure
-from sdpalab.kernels.hopper_fp8 import HOPPER_FP8, KNOBS, SCALE_ROWS, block_rows, smem_bytes
+from sdpalab.kernels.hopper_fp8 import HOPPER_FP8, KNOBS, SCALE_ROWS, resolve, smem_bytes
 from sdpalab.kernels.kernel import Config
 from sdpalab.measure.counted import count
 from sdpalab.problem import MISSION, Problem
@@ -79,7 +79,7 @@ def test_probes(kind: str) -> None:
     ids=str,
 )
 def test_the_rows_of_a_block_follow_the_problem(problem: Problem, rows: int) -> None:
-    assert block_rows(problem, HOPPER_FP8.default_config) == rows
+    assert resolve(problem, HOPPER_FP8.default_config).int("BLOCK_M") == rows
     assert (
         HOPPER_FP8.launch_plan(problem).launches[1]
         == (HOPPER_FP8.launch_plan(problem, WIDE.but(BLOCK_M=rows)).launches[1])
@@ -177,7 +177,7 @@ def test_the_plan_quantises_first() -> None:
     assert quantise.entry == f"quantise_blocks<{SCALE_ROWS}>"
     assert attention.entry == ""
     assert attention.grid == (8, 8, 1)
-    assert attention.dynamic_smem == smem_bytes(MISSION, HOPPER_FP8.default_config)
+    assert attention.dynamic_smem == smem_bytes(MISSION, resolve(MISSION, HOPPER_FP8.default_config))
 
 
 REFUSALS = [

@@ -13,6 +13,7 @@ from checking import assert_gate, built, resources_of
 
 from sdpalab.build.loops import reached
 from sdpalab.build.sass import Instruction, disassemble, main_loop, parse, successors
+from sdpalab.gpus import default_sms
 from sdpalab.kernels.hopper import HOPPER
 from sdpalab.kernels.hopper_fp8 import HOPPER_FP8, SCALE_ROWS
 from sdpalab.kernels.kernel import Config, CudaKernel
@@ -79,7 +80,8 @@ def count_of(kernel: CudaKernel, problem: Problem, config: Config) -> Counter[st
 
 def macros_of(kernel: CudaKernel, problem: Problem, config: Config) -> dict[str, int]:
     """Knobs as the source has them: none is left to be chosen."""
-    return {name: int(value) for name, value in kernel.module(problem, config).defines.items()}
+    resolved = kernel.resolved(problem, config, default_sms("sm_90a"))
+    return {name: int(value) for name, value in kernel.module(problem, resolved).defines.items()}
 
 
 @EACH_CODE

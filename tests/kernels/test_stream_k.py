@@ -11,7 +11,7 @@ import pytest
 from checking import assert_computes, assert_same_bits_in_every_order, ptx_of, run
 
 from sdpalab.build import build
-from sdpalab.kernels.flash import FLASH, shares_of, units_of
+from sdpalab.kernels.flash import FLASH, resolve, shares_of, units_of
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import Launch, Module
 from sdpalab.kernels.stream_k import Shares, Units, reciprocal, time_of_shares, time_of_tiles
@@ -105,7 +105,7 @@ def test_auto_takes_whole_tiles_where_those_fill_the_gpu_or_have_few_keys() -> N
         Problem(8, 16, 2048, 64, causal=True),
         MISSION.with_(causal=True),
     ):
-        assert shares_of(problem, DEFAULT) is None
+        assert shares_of(problem, resolve(problem, DEFAULT, L4_SMS)) is None
         step = launch_of(problem)
         assert step.grid == (-(-problem.seq_q // 64), problem.heads, problem.batch)
         assert {buffer.name for buffer in FLASH.launch_plan(problem).buffers} == {"q", "k", "v", "o"}
@@ -118,7 +118,7 @@ def test_auto_splits_the_keys_of_few_queries() -> None:
 @pytest.mark.parametrize(("ctas", "blocks"), [(0, 128), (64, 64), (200, 128), (256, 256), (10, 64)])
 def test_split_kv_gives_each_tile_as_many_blocks_as_divide_its_keys(ctas: int, blocks: int) -> None:
     config = DEFAULT.but(SCHEDULE="split_kv", NUM_CTAS=ctas)
-    shares = shares_of(MISSION, config)
+    shares = shares_of(MISSION, resolve(MISSION, config, L4_SMS))
     assert shares is not None
     assert shares.blocks == blocks
     assert {len(sharers) for sharers in shares.sharers(units_of(MISSION, config))} == {blocks // 64}

@@ -16,13 +16,13 @@ from sdpalab.cli import main
 from sdpalab.commands.bench import show_session
 from sdpalab.commands.green import proven_by
 from sdpalab.evidence.proven import Proof
+from sdpalab.gpus import gpu_named
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.measure.benchmark import CudaDevice, graph_calls
 from sdpalab.measure.floor import FloorCheck, check_floor
 from sdpalab.measure.l2 import copies_beyond_l2
 from sdpalab.measure.samples import ClockKind, L2State
 from sdpalab.measure.session import measure
-from sdpalab.measure.speed_of_light import gpu_named
 from sdpalab.measure.stopping import StoppingRule
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run import torch_gpu

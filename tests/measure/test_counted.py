@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from sdpalab.gpus import Gpu
 from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.kernels.plan import Launch
 from sdpalab.kernels.registry import get
 from sdpalab.measure import gpu_named
 from sdpalab.measure.counted import arch_on, count
-from sdpalab.measure.speed_of_light import Gpu
 from sdpalab.problem import Problem
 
 PROBLEM = Problem(1, 2, 128, 64)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sdpalab.measure.floor import check_floor, gpu_of_device
+from sdpalab.gpus import GPUS, Gpu, gpu_named, gpu_of_device
+from sdpalab.measure.floor import check_floor
 from sdpalab.measure.samples import L2State
-from sdpalab.measure.speed_of_light import GPUS, Gpu, gpu_named
 from sdpalab.problem import MISSION, Problem
 
 L4, H200 = gpu_named("L4"), gpu_named("H200")
@@ -83,6 +83,6 @@ def test_their_siblings_have_other_rates(device: str) -> None:
 
 
 def test_every_gpu_of_the_data_file_has_a_drivers_name() -> None:
-    from sdpalab.measure import floor
+    from sdpalab import gpus
 
-    assert set(floor._DEVICES) == set(GPUS)
+    assert set(gpus._DEVICES) == set(GPUS)

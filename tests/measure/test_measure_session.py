@@ -10,11 +10,11 @@ import pytest
 from simulated_clock import Behaviour, SimulatedClock, Work
 
 from sdpalab.errors import UserError
+from sdpalab.gpus import gpu_named
 from sdpalab.measure.comparison import Outcome
 from sdpalab.measure.floor import FloorCheck, check_floor
 from sdpalab.measure.samples import L2State
 from sdpalab.measure.session import Measurement, MeasureStatus, Session, Subject, measure
-from sdpalab.measure.speed_of_light import gpu_named
 from sdpalab.measure.stopping import StoppingRule
 from sdpalab.measure.throttle import ClockState
 from sdpalab.problem import MISSION

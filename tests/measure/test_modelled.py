@@ -6,6 +6,7 @@ import pytest
 
 from sdpalab.build.sass import Instruction
 from sdpalab.errors import UserError
+from sdpalab.gpus import Gpu, gpu_named
 from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan
 from sdpalab.measure.modelled import (
     StepWork,
@@ -15,7 +16,6 @@ from sdpalab.measure.modelled import (
     modelled,
     wave_efficiency,
 )
-from sdpalab.measure.speed_of_light import Gpu, gpu_named
 from sdpalab.sim.counters import Counters, InstructionCount
 
 # 10 SMs at 1 GHz: a microsecond is 1000 clocks of each, and the tensor peak is 100 FLOP a clock and SM.

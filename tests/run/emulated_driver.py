@@ -82,6 +82,7 @@ class EmulatedDriver:
                 "COMPUTE_CAPABILITY_MAJOR": 8,
                 "COMPUTE_CAPABILITY_MINOR": 9,
                 "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 99 << 10,
+                "MULTIPROCESSOR_COUNT": 58,
             }[short],
         )
 

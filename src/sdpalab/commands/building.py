@@ -8,6 +8,7 @@ from typing import Any
 
 from sdpalab.build import Build, GateResult, Resources, build, check, check_arch, resources
 from sdpalab.errors import UserError
+from sdpalab.gpus import default_sms
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Source
 from sdpalab.problem import Problem
@@ -35,10 +36,13 @@ class BuiltStep:
         }
 
 
-def build_kernel(kernel: Kernel, config: Config, problems: Sequence[Problem], arch: str) -> tuple[BuiltStep, ...]:
+def build_kernel(
+    kernel: Kernel, config: Config, problems: Sequence[Problem], arch: str, *, sms: int | None = None
+) -> tuple[BuiltStep, ...]:
     """Build each distinct module of the plans for ``problems`` once, in order of appearance.
 
-    The resources are those of the first launch that uses a module, so the largest problem is best given first.
+    The plans are for a GPU of ``sms`` multiprocessors, by default the one that stands for ``arch``. The resources are
+    those of the first launch that uses a module, so the largest problem is best given first.
 
     Raises
     ------
@@ -53,7 +57,7 @@ def build_kernel(kernel: Kernel, config: Config, problems: Sequence[Problem], ar
         raise UserError(reason)
     found: dict[str, BuiltStep] = {}
     for problem in problems:
-        for step in kernel.launch_plan(problem, config).launches:
+        for step in kernel.launch_plan(problem, config, sms=sms or default_sms(arch)).launches:
             assert step.module is not None, "a launch plan names the module of every step"
             made = build(step.module, arch)
             if made.key not in found:

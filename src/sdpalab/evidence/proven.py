@@ -16,6 +16,7 @@ from pathlib import Path
 from sdpalab.build import Build, build
 from sdpalab.errors import MachineError
 from sdpalab.evidence.records import AttemptRecord
+from sdpalab.gpus import default_sms
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.kernels.registry import CUDA_KERNELS, KERNELS, needs
@@ -166,9 +167,11 @@ def _as_exact_as_torch(proof: Proof) -> bool:
 
 @lru_cache(maxsize=4096)
 def proven_kernel(
-    problem: Problem, gpu: str, folder: Path = EVIDENCE, *, lse: bool = False
+    problem: Problem, gpu: str, folder: Path = EVIDENCE, *, lse: bool = False, sms: int | None = None
 ) -> tuple[ProvenKernel | None, str]:
     """The best kernel that is proven for ``problem`` on ``gpu``, built, and why it is or why there is none.
+
+    Its plan is for a GPU of ``sms`` multiprocessors, by default the one that stands for its architecture.
 
     What :func:`proof_for` finds, unless the kernel's PTX is no longer what was judged, or it writes no log-sum-exp and
     is asked for one. The judge asks for it wherever a kernel writes it, so that its verdict covers that, too.
@@ -187,7 +190,7 @@ def proven_kernel(
         return None, refused
     if lse and not kernel.lse:
         return None, f"{proof.kernel} writes no log-sum-exp"
-    plan = kernel.launch_plan(problem, config, lse=lse)
+    plan = kernel.launch_plan(problem, config, lse=lse, sms=sms or default_sms(proof.arch))
     builds = tuple(build(step.module, proof.arch) for step in plan.launches if step.module is not None)
     if not {built.ptx_sha256 for built in builds} <= proof.ptx_sha256:
         return (

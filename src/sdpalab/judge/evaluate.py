@@ -158,6 +158,7 @@ def evaluate(
     run = {
         "device": about["device"],
         "config": about["config"],
+        **({"sms": about["sms"]} if "sms" in about else {}),
         "numerics": asdict(numerics),
         **{key: reply[key] for key in noted if key in reply},
     }

@@ -51,7 +51,7 @@ class _Executor:
         try:
             if order["do"] == "open":
                 self._gpu = GpuExecutor(arch=order["arch"])
-                return {"status": None, "device": self._gpu.device, "arch": self._gpu.arch}, {}
+                return {"status": None, "device": self._gpu.device, "arch": self._gpu.arch, "sms": self._gpu.sms}, {}
             result = self._run(order, arrays)
         except Exception as error:
             status, reason = _classify(error)

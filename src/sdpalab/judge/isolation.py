@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from sdpalab.build import Cache
 from sdpalab.errors import MachineError, UserError
+from sdpalab.gpus import default_sms
 from sdpalab.judge.candidate import Shipment
 from sdpalab.judge.guarded import START_SECONDS, GuardedProcess, Quota
 from sdpalab.judge.layouts import Layout
@@ -65,6 +66,9 @@ class Worker:
     arch : str, optional
         What to build for, and what the simulator is to be, for a kernel that the lab builds. Default: what the kernel
         says, or what the GPU is.
+    sms : int, optional
+        Multiprocessors that a kernel's plans are for. Default: the GPU's, or those of the GPU that stands for the
+        architecture.
     config : mapping of str to str, optional
         Knobs that differ from the kernel's default.
     timeout : float
@@ -91,6 +95,7 @@ class Worker:
         problems: tuple[Problem, ...],
         *,
         arch: str | None,
+        sms: int | None = None,
         config: Mapping[str, str] | None,
         timeout: float,
         gpu: bool = False,
@@ -105,12 +110,14 @@ class Worker:
             device = ""
             if gpu:
                 self._executor = self._start_executor(gpu=True)
-                device, arch = self._open_gpu(self._executor, arch)
+                device, arch, found = self._open_gpu(self._executor, arch)
+                sms = sms or found
             order = {
                 "do": "load",
                 "kind": shipment.kind,
                 "spec": shipment.spec,
                 "arch": arch,
+                "sms": sms,
                 "config": None if config is None else dict(config),
                 "problems": [problem.to_dict() for problem in problems],
             }
@@ -119,6 +126,8 @@ class Worker:
             # Where strangers are not shut in, one of them may have put a build of another kernel into the user's cache.
             shut_in = self._candidate.confinement == "namespaces"
             self._cache = str(Cache().root) if shut_in else self._own_cache()
+            if self.about["kind"] == "cuda":
+                self.about["sms"] = sms or default_sms(self._arch)
             if device:
                 self.about["device"] = device
             elif self.about["kind"] == "cuda":
@@ -240,8 +249,8 @@ class Worker:
             raise
         return process
 
-    def _open_gpu(self, process: GuardedProcess, arch: str | None) -> tuple[str, str]:
-        """Have the executor open the GPU; what that is called, and what to build for."""
+    def _open_gpu(self, process: GuardedProcess, arch: str | None) -> tuple[str, str, int]:
+        """Have the executor open the GPU; what that is called, what to build for, and its multiprocessors."""
         deadline = time.monotonic() + START_SECONDS
         try:
             header, _ = self._exchange(process, {"do": "open", "arch": arch}, {}, 0, deadline)
@@ -250,7 +259,7 @@ class Worker:
             raise MachineError(f"the GPU cannot be opened: {error}{process.quote()}") from None
         if reply.status is not None:
             raise (UserError if reply.status == Status.BUILD_FAILED else MachineError)(reply.reason)
-        return reply.device, reply.arch
+        return reply.device, reply.arch, reply.sms
 
     def _load(self, order: Mapping[str, Any], pickle: Array) -> dict[str, Any]:
         process = self._candidate

@@ -97,11 +97,13 @@ class Reply(Message):
 class ExecutorReply(Reply):
     """What only the executor can say, and a candidate's process has no word for.
 
-    ``arch`` is what its GPU runs, when that is opened; ``lost``: a kernel has made the GPU unusable for the process.
+    ``arch`` is what its GPU runs and ``sms`` how many multiprocessors it has, when that is opened; ``lost``: a kernel
+    has made the GPU unusable for the process.
     """
 
     device: Text = ""
     arch: Text = ""
+    sms: Annotated[int, Field(ge=0)] = 0
     lost: bool = False
     ptx_sha256: list[Text] = []
     hazards: list[Text] = []

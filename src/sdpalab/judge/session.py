@@ -94,6 +94,7 @@ def judge_candidate(
     *,
     device: str = "auto",
     arch: str | None = None,
+    sms: int | None = None,
     config: Mapping[str, str] | None = None,
     level: str = "quick",
     seed: int = 0,
@@ -114,6 +115,9 @@ def judge_candidate(
     arch : str, optional
         What to build for, and what the simulator is to be, such as ``sm_89``. Default: what the GPU is, or what the
         kernel is built for where nobody says (:attr:`sdpalab.kernels.kernel.Kernel.default_arch`).
+    sms : int, optional
+        Multiprocessors of the GPU that the kernel's plans are for. Default: those of the GPU, or on the simulator of
+        the one that stands for the architecture (:func:`sdpalab.gpus.default_gpu`).
     config : mapping of str to str, optional
         Knobs that differ from the kernel's default configuration.
     store : Store, optional
@@ -134,7 +138,7 @@ def judge_candidate(
     if device == "gpu" and (reason := gpu_problem()):
         raise UserError(f"{reason}; device sim runs the PTX on the simulator")
     shipment, gpu = prepare(candidate), device == "gpu"
-    session = _Session(shipment, specs, arch, config, store, progress, timeout, until_failure, gpu)
+    session = _Session(shipment, specs, arch, sms, config, store, progress, timeout, until_failure, gpu)
     return session.run(device, level, seed, workers or min(2, os.cpu_count() or 1))
 
 
@@ -151,6 +155,7 @@ class _Session:
         shipment: Shipment,
         specs: Sequence[CaseSpec],
         arch: str | None,
+        sms: int | None,
         config: Mapping[str, str] | None,
         store: Store | None,
         progress: Callable[[Case], None] | None,
@@ -158,7 +163,7 @@ class _Session:
         until_failure: bool,
         gpu: bool,
     ) -> None:
-        self._gpu = gpu
+        self._gpu, self._sms = gpu, sms
         self._shipment, self._arch, self._config, self._timeout = shipment, arch, config, timeout
         self._store, self._progress, self._until_failure = store, progress, until_failure
         self._specs = list(specs)
@@ -207,7 +212,13 @@ class _Session:
     def _worker(self) -> Worker:
         problems = tuple(spec.problem for spec in self._specs)
         worker = Worker(
-            self._shipment, problems, arch=self._arch, config=self._config, timeout=self._timeout, gpu=self._gpu
+            self._shipment,
+            problems,
+            arch=self._arch,
+            sms=self._sms,
+            config=self._config,
+            timeout=self._timeout,
+            gpu=self._gpu,
         )
         with self._lock:
             self._live.append(worker)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import MachineError, UserError
+from sdpalab.gpus import default_sms
 from sdpalab.judge.callables import BadOutput, CallableRunner
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.messages import plain
@@ -47,6 +48,7 @@ class _Worker:
         self._arch = ""
         self._callable: CallableRunner | None = None
         self._kernel: Kernel | None = None
+        self._sms = 0
         self._config = Config()
 
     def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
@@ -70,7 +72,8 @@ class _Worker:
     def _plan(self, problem: Problem) -> Answer:
         assert self._kernel is not None, "the candidate is no kernel"
         try:
-            plan = send_plan(self._kernel.launch_plan(problem, self._config, lse=self._kernel.lse), self._arch)
+            made = self._kernel.launch_plan(problem, self._config, lse=self._kernel.lse, sms=self._sms)
+            plan = send_plan(made, self._arch)
         except UnsupportedProblem as error:
             return {"status": Status.UNSUPPORTED.value, "reason": _text(error)}, {}
         except UserError as error:
@@ -87,6 +90,7 @@ class _Worker:
                 self._callable = CallableRunner(made)
                 return {"ok": True, **self._callable.describe()}
             self._kernel, self._arch = made, order["arch"] or made.default_arch
+            self._sms = order["sms"] or default_sms(self._arch)
             settings = order["config"]
             self._config = made.default_config if settings is None else made.config_with(settings)
             return {"ok": True, **self._describe(made, [Problem(**fields) for fields in order["problems"]])}

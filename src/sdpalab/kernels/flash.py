@@ -13,7 +13,7 @@ from sdpalab.kernels.plan import Buffer, LaunchPlan
 from sdpalab.kernels.stream_k import Shares, Units, time_of_shares, time_of_tiles
 from sdpalab.problem import DTYPES, Problem
 
-__all__ = ["FLASH", "shares_of", "smem_bytes", "tile_n", "units_of"]
+__all__ = ["FLASH", "resolve", "shares_of", "smem_bytes", "tile_n", "units_of"]
 
 WARP_M = 16
 KNOBS = {
@@ -28,13 +28,16 @@ MAX_CTAS = 2**16
 MAX_UNITS = 2**31 - 1
 NOT_SHARED = (0,) * 10
 """Arguments that a block with a whole tile of queries does not read."""
+SEARCHED_CTAS = (0, 58, 116, 232, 132, 264)
+"""One, two and four blocks an SM of an L4, one and two of an H200."""
 MANY_WAVES = 16
-"""Of so many tiles for each block that an L4 holds, the last ones to finish leave little of it idle."""
+"""Of so many tiles for each block that the GPU holds, the last ones to finish leave little of it idle."""
 LEAST_GAIN = 1.1
 """What the model has to promise before blocks share tiles of queries."""
 
-L4_SMS, L4_REGISTERS, L4_SHARED_BYTES, L4_RESERVED_BYTES = 58, 64 * 1024, 100 * 1024, 1024
-"""The mission's GPU: its SMs, what each has, and what of its shared memory the system keeps for each block."""
+SM_REGISTERS, SM_SHARED_BYTES, RESERVED_BYTES = 64 * 1024, 100 * 1024, 1024
+"""Of an SM: every one from sm_80 on has as many registers, and at least as much shared memory (sm_86 and sm_89); and
+what of that the system keeps for each block."""
 
 
 def tile_n(problem: Problem, config: Config) -> int:
@@ -59,45 +62,54 @@ def units_of(problem: Problem, config: Config) -> Units:
     return Units.of(problem, config.int("BLOCK_M"), tile_n(problem, config))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
+def resolve(problem: Problem, config: Config, sms: int) -> Config:
+    """``config`` with a schedule for ``auto``, and for NUM_CTAS=0 the blocks that a GPU of ``sms`` SMs holds.
+
+    ``auto`` is ``stream_k`` if that is modelled to be faster there than ``tiles``, but not where there are tiles enough
+    to fill the GPU many times over. With ``tiles`` NUM_CTAS means nothing, and is 0.
+    """
+    schedule, ctas = config["SCHEDULE"], config.int("NUM_CTAS") or sms * _blocks_per_sm(problem, config)
+    if schedule == "auto":
+        units = units_of(problem, config)
+        gains = (
+            units.tiles < MANY_WAVES * ctas
+            and time_of_tiles(units, sms) / time_of_shares(units, Shares.of(units, ctas), sms) > LEAST_GAIN
+        )
+        schedule = "stream_k" if gains else "tiles"
+    return config.but(SCHEDULE=schedule, NUM_CTAS=0 if schedule == "tiles" else ctas)
+
+
 def shares_of(problem: Problem, config: Config) -> Shares | None:
     """How the work is dealt out in equal shares, or None for a block for each tile of queries.
 
-    ``stream_k`` takes NUM_CTAS blocks. ``split_kv`` takes as many for each tile of queries as NUM_CTAS allows; where
-    all tiles see equally many keys, a number that divides those evenly. ``auto`` is ``stream_k`` if that is modelled to
-    be faster on an L4, but not where there are tiles enough to fill it many times over. NUM_CTAS = 0 stands for the
-    blocks that an L4 holds at once.
+    ``config`` leaves nothing open (:func:`resolve`). ``stream_k`` takes NUM_CTAS blocks. ``split_kv`` takes as many for
+    each tile of queries as NUM_CTAS allows; where all tiles see equally many keys, a number that divides those evenly.
     """
-    schedule, ctas = config["SCHEDULE"], config.int("NUM_CTAS") or L4_SMS * _blocks_per_sm(problem, config)
-    units = units_of(problem, config)
+    schedule, ctas = config["SCHEDULE"], config.int("NUM_CTAS")
     if schedule == "tiles":
         return None
+    units = units_of(problem, config)
     if schedule == "stream_k":
         return Shares.of(units, ctas)
-    if schedule == "split_kv":
-        splits = max(1, ctas // units.tiles)
-        if len(set(units.of_tile)) == 1:
-            splits = max(split for split in range(1, splits + 1) if units.of_tile[0] % split == 0)
-        return Shares.of(units, splits * units.tiles)
-    if units.tiles >= MANY_WAVES * ctas:
-        return None
-    shares = Shares.of(units, ctas)
-    gain = time_of_tiles(units, L4_SMS) / time_of_shares(units, shares, L4_SMS)
-    return shares if gain > LEAST_GAIN else None
+    splits = max(1, ctas // units.tiles)
+    if len(set(units.of_tile)) == 1:
+        splits = max(split for split in range(1, splits + 1) if units.of_tile[0] % split == 0)
+    return Shares.of(units, splits * units.tiles)
 
 
 def _blocks_per_sm(problem: Problem, config: Config) -> int:
-    """Blocks that an SM of an L4 holds, with the registers that the kernel declares."""
+    """Blocks that an SM holds, with the registers that the kernel declares."""
     registers = _limits(problem).registers * _threads(config)
-    shared = smem_bytes(problem, config) + L4_RESERVED_BYTES
-    return min(L4_REGISTERS // registers, L4_SHARED_BYTES // shared)
+    shared = smem_bytes(problem, config) + RESERVED_BYTES
+    return min(SM_REGISTERS // registers, SM_SHARED_BYTES // shared)
 
 
 def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
     """What the source is told: its own knobs, and what follows from the schedule and from the problem."""
     return {
         **{name: config[name] for name in ("BLOCK_M", "BLOCK_N", "NUM_STAGES", "EXP_ON_FMA")},
-        "STREAM_K": int(shares_of(problem, config) is not None),
+        "STREAM_K": int(config["SCHEDULE"] != "tiles"),
         "RAGGED_KV": int(problem.seq_kv % tile_n(problem, config) > 0),
     }
 
@@ -168,8 +180,9 @@ FLASH = CudaKernel(
     supports=_supports,
     reject=_reject,
     limits=_limits,
-    knobs={**KNOBS, "SCHEDULE": ("tiles", "split_kv", "stream_k"), "NUM_CTAS": (0, L4_SMS, 2 * L4_SMS, 4 * L4_SMS)},
+    knobs={**KNOBS, "SCHEDULE": ("tiles", "split_kv", "stream_k"), "NUM_CTAS": SEARCHED_CTAS},
     lse=True,
+    resolve=resolve,
     macros=_macros,
     idea="FlashAttention-2 on mma.sync: weights stay in registers; equal shares of key tiles for each CTA (stream-K)",
 )

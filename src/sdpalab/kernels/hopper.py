@@ -47,8 +47,8 @@ SHARERS = 4
 TB/s at most, 64 KiB for each 2048 clocks of products of 128 rows."""
 
 
-def modelled_clocks(problem: Problem, block_m: int, split: int, *, persistent: bool = False) -> float:
-    """Clocks that an H200 would take: waves of blocks times what a block costs. To compare choices, not to predict.
+def modelled_clocks(problem: Problem, block_m: int, split: int, *, persistent: bool = False, sms: int = SMS) -> float:
+    """Clocks that ``sms`` SMs would take: waves of blocks times what a block costs. To compare choices, not to predict.
 
     A lone consumer waits for its exponentials and its products in turn; several of them hide the one behind the other.
     Blocks of a cluster then exchange partial results. Persistent blocks begin and end once.
@@ -58,7 +58,7 @@ def modelled_clocks(problem: Problem, block_m: int, split: int, *, persistent: b
     exponentials = scores / EXPONENTIALS_PER_CLOCK
     work = products + exponentials if block_m == WARPGROUP_M else max(products, exponentials)
     sent = block_m * (split - 1) / split * problem.head_dim * 4
-    waves = -(-_tiles(problem, block_m) * split // SMS)
+    waves = -(-_tiles(problem, block_m) * split // sms)
     return (1 if persistent else waves) * BLOCK_CLOCKS + waves * (work + sent / CLUSTER_BYTES_PER_CLOCK)
 
 
@@ -67,14 +67,14 @@ def _tiles(problem: Problem, block_m: int) -> int:
     return -(-problem.seq_q // block_m) * problem.heads * problem.batch
 
 
-@lru_cache(maxsize=256)
-def chosen(problem: Problem, config: Config) -> Config:
-    """``config`` with a value for each knob that is 0 or ``auto``; NUM_CTAS, which is the plan's alone, stays.
+@lru_cache(maxsize=1024)
+def chosen(problem: Problem, config: Config, sms: int = SMS) -> Config:
+    """``config`` with a value for each knob that is 0 or ``auto``, for a GPU of ``sms`` SMs.
 
-    BLOCK_M, SPLIT and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only where an H200
-    does not hold one for each tile of queries at once. BLOCK_N is what the registers allow, as each tile has a cost of
-    its own, but no more than a block has keys; NUM_STAGES what shared memory allows, but no more than a block has
-    tiles.
+    BLOCK_M, SPLIT and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only where the GPU
+    does not hold one for each tile of queries at once, and NUM_CTAS then is how many it holds. BLOCK_N is what the
+    registers allow, as each tile has a cost of its own, but no more than a block has keys; NUM_STAGES what shared
+    memory allows, but no more than a block has tiles.
     """
     rows, splits = ((config.int(name),) if config.int(name) else VALUES[name] for name in ("BLOCK_M", "SPLIT"))
     automatic = config["SCHEDULE"] == "auto"
@@ -86,13 +86,15 @@ def chosen(problem: Problem, config: Config) -> Config:
         way
         for way in ways
         if _unsuitable(problem, way) is None
-        and not (automatic and _is_persistent(way) and _tiles(problem, way.int("BLOCK_M")) <= _held(problem, way))
+        and not (automatic and _is_persistent(way) and _tiles(problem, way.int("BLOCK_M")) <= _held(problem, way, sms))
     ]
-    return min(suitable or ways[:1], key=lambda way: _clocks(problem, way))
+    made = min(suitable or ways[:1], key=lambda way: _clocks(problem, way, sms))
+    return made if made.int("NUM_CTAS") or not _is_persistent(made) else made.but(NUM_CTAS=_held(problem, made, sms))
 
 
-def _clocks(problem: Problem, made: Config) -> float:
-    return modelled_clocks(problem, made.int("BLOCK_M"), made.int("SPLIT"), persistent=_is_persistent(made))
+def _clocks(problem: Problem, made: Config, sms: int) -> float:
+    block_m, split, persistent = made.int("BLOCK_M"), made.int("SPLIT"), _is_persistent(made)
+    return modelled_clocks(problem, block_m, split, persistent=persistent, sms=sms)
 
 
 def _sized(problem: Problem, config: Config) -> Config:
@@ -111,9 +113,9 @@ def _is_persistent(config: Config) -> bool:
     return config["SCHEDULE"] == "persistent"
 
 
-def _held(problem: Problem, made: Config) -> int:
-    """Blocks that an H200 holds at once."""
-    return SMS * blocks_per_sm(problem.head_dim, made.int("BLOCK_M"), smem_bytes(problem, made))
+def _held(problem: Problem, made: Config, sms: int) -> int:
+    """Blocks that a GPU of ``sms`` SMs holds at once."""
+    return sms * blocks_per_sm(problem.head_dim, made.int("BLOCK_M"), smem_bytes(problem, made))
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
@@ -157,8 +159,7 @@ def _reject(problem: Problem, config: Config) -> str | None:
     return _unsuitable(problem, chosen(problem, config))
 
 
-def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
-    made = chosen(problem, config)
+def _macros(problem: Problem, made: Config) -> Mapping[str, Knob]:
     return {**{name: made[name] for name in VALUES}, "PERSISTENT": int(_is_persistent(made))}
 
 
@@ -173,8 +174,7 @@ def _heads_at_once(problem: Problem, tiles: int, ctas: int) -> int:
     return -(-heads // -(-heads // most))
 
 
-def _plan(problem: Problem, config: Config) -> Launch:
-    made = chosen(problem, config)
+def _plan(problem: Problem, made: Config) -> Launch:
     block_m, split = made.int("BLOCK_M"), made.int("SPLIT")
     q_heads, kv_heads = problem.batch * problem.heads, problem.batch * problem.kv_heads
     of_queries = (q_heads, problem.seq_q, problem.head_dim)
@@ -188,7 +188,7 @@ def _plan(problem: Problem, config: Config) -> Launch:
     tiles = -(-problem.seq_q // block_m)
     grid, order = (split * tiles, problem.heads, problem.batch), (q_heads, 0, 0)
     if _is_persistent(made):
-        ctas = min(made.int("NUM_CTAS") or _held(problem, made), tiles * q_heads)
+        ctas = min(made.int("NUM_CTAS"), tiles * q_heads)
         at_once = _heads_at_once(problem, tiles, ctas)
         grid, order = (ctas, 1, 1), (q_heads, at_once, -(-at_once * tiles // ctas))
     return Launch(
@@ -221,6 +221,7 @@ HOPPER = CudaKernel(
     only_arch="sm_90a",
     knobs={**VALUES, "SCHEDULE": SCHEDULES},
     lse=True,
+    resolve=chosen,
     macros=_macros,
     idea="FlashAttention-3: TMA feeds warpgroups that overlap softmax and products; clusters split keys of few rows",
 )

@@ -21,7 +21,7 @@ from sdpalab.kernels.warpgroups import (
 )
 from sdpalab.problem import DTYPES, Problem
 
-__all__ = ["HOPPER_FP8", "SCALE_ROWS", "block_rows", "smem_bytes"]
+__all__ = ["HOPPER_FP8", "SCALE_ROWS", "resolve", "smem_bytes"]
 
 NAME = "hopper_fp8"
 SCALE_ROWS = 128
@@ -30,25 +30,22 @@ HEAD_DIMS = (64, 128)
 KNOBS = {"BLOCK_M": (0, 64, 128), "BLOCK_N": (64, 128), "NUM_STAGES": (2, 3, 4)}
 
 
-def block_rows(problem: Problem, config: Config) -> int:
-    """Query rows of a block: BLOCK_M, or where that is 0, 64 if blocks of 128 would leave SMs of an H200 without one.
+def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
+    """``config`` with a value for BLOCK_M=0: 64 query rows a block if blocks of 128 would leave SMs without one.
 
     It stays 128 where a lone consumer lacks the registers.
     """
     if config.int("BLOCK_M"):
-        return config.int("BLOCK_M")
+        return config
     blocks = -(-problem.seq_q // 128) * problem.heads * problem.batch
-    return 64 if blocks < SMS and _reject_crowded(problem, config.but(BLOCK_M=64)) is None else 128
-
-
-def _macros(problem: Problem, config: Config) -> Config:
-    return config.but(BLOCK_M=block_rows(problem, config))
+    few = blocks < sms and _reject_crowded(problem, config.but(BLOCK_M=64)) is None
+    return config.but(BLOCK_M=64 if few else 128)
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
     """Dynamic shared memory of a block in bytes: O, which is larger than Q, the ring of K and V, and 8 a barrier."""
     stages = config.int("NUM_STAGES")
-    rows = 2 * block_rows(problem, config) + stages * 2 * config.int("BLOCK_N")
+    rows = 2 * config.int("BLOCK_M") + stages * 2 * config.int("BLOCK_N")
     return rows * problem.head_dim + barrier_bytes(stages)
 
 
@@ -56,7 +53,7 @@ def _reject_crowded(problem: Problem, config: Config) -> str | None:
     """Why a consumer cannot hold its three accumulators and its weights, or None if it can."""
     block_n = config.int("BLOCK_N")
     needed = problem.head_dim + block_n // 2 + block_n // 8
-    return reject_crowded(needed, problem.head_dim, block_rows(problem, config), block_n)
+    return reject_crowded(needed, problem.head_dim, config.int("BLOCK_M"), block_n)
 
 
 def _supports(problem: Problem) -> str | None:
@@ -64,11 +61,11 @@ def _supports(problem: Problem) -> str | None:
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
-    return (
-        reject_unlisted(config, KNOBS)
-        or _reject_crowded(problem, config)
-        or reject_oversized(smem_bytes(problem, config), MAX_SHARED_BYTES, config)
-    )
+    unlisted = reject_unlisted(config, KNOBS)
+    if unlisted is not None:
+        return unlisted
+    made = resolve(problem, config)
+    return _reject_crowded(problem, made) or reject_oversized(smem_bytes(problem, made), MAX_SHARED_BYTES, config)
 
 
 def _byte_map(buffer: str, matrices: int, rows: int, columns: int, box: tuple[int, int]) -> TiledMap:
@@ -77,7 +74,7 @@ def _byte_map(buffer: str, matrices: int, rows: int, columns: int, box: tuple[in
 
 
 def _plan(problem: Problem, config: Config) -> LaunchPlan:
-    block_m, block_n, dim = block_rows(problem, config), config.int("BLOCK_N"), problem.head_dim
+    block_m, block_n, dim = config.int("BLOCK_M"), config.int("BLOCK_N"), problem.head_dim
     q_heads, kv_heads = problem.batch * problem.heads, problem.batch * problem.kv_heads
     maps = (
         _byte_map("q_bytes", q_heads, problem.seq_q, dim, (WARPGROUP_M, dim)),
@@ -116,6 +113,6 @@ HOPPER_FP8 = CudaKernel(
     only_arch="sm_90a",
     knobs=KNOBS,
     lse=True,
-    macros=_macros,
+    resolve=resolve,
     idea="FlashAttention-3 in e4m3: V^T quantised in the order of the weights, each tile's product joins O in float32",
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sdpalab.errors import UserError
+from sdpalab.gpus import default_sms
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, Step, problem_buffers
 from sdpalab.problem import Problem
 
@@ -249,11 +250,24 @@ class Kernel(ABC):
         """The bars this kernel declares for ``problem``."""
         return self.limits(problem) if callable(self.limits) else self.limits
 
-    def launch_plan(self, problem: Problem, config: Config | None = None, *, lse: bool = False) -> LaunchPlan:
+    def resolved(self, problem: Problem, config: Config, sms: int) -> Config:
+        """``config`` with a value for each knob that it leaves to the kernel, for a GPU of ``sms`` multiprocessors."""
+        return config
+
+    def launch_plan(
+        self, problem: Problem, config: Config | None = None, *, lse: bool = False, sms: int | None = None
+    ) -> LaunchPlan:
         """The complete plan: q, k, v, o and any extra buffers, and steps that each name their module.
 
         With ``lse`` it has the output of that name (:func:`~sdpalab.kernels.plan.problem_buffers`), too; the code is
         the same, which is given a null pointer otherwise.
+
+        Parameters
+        ----------
+        sms : int, optional
+            Streaming multiprocessors of the GPU that it is for: grids, and what follows from them in the code, may
+            depend on it. Default: those of the GPU that stands for :attr:`default_arch`
+            (:func:`sdpalab.gpus.default_gpu`).
 
         Raises
         ------
@@ -266,7 +280,8 @@ class Kernel(ABC):
             raise UnsupportedProblem(reason)
         if lse and not self.lse:
             raise UnsupportedProblem(f"kernel {self.name} does not write the log-sum-exp of its rows")
-        plan = self._plan(problem, config)
+        sms = default_sms(self.default_arch) if sms is None else sms
+        plan = self._plan(problem, self.resolved(problem, config, sms))
         return plan if lse or not self.lse else plan.without("lse")
 
 
@@ -303,6 +318,9 @@ class CudaKernel(Kernel):
     lse : bool
         Whether it also writes the log-sum-exp of each row where it gets a buffer for it: its plan then has the argument
         ``"lse"``, a pointer that may be null.
+    resolve : callable, optional
+        ``resolve(problem, config, sms)``: ``config`` with a value for each knob that stands at "choose for me" (0 or
+        ``auto``), for a GPU of that many multiprocessors. ``plan`` and ``macros`` get what it returns.
     macros : callable, optional
         ``macros(problem, config)``: the macros of the build, where those are not the knobs themselves: some knobs may
         be the plan's alone, and some macros follow from the problem.
@@ -327,6 +345,7 @@ class CudaKernel(Kernel):
     only_arch: str = ""
     knobs: Mapping[str, Sequence[Knob]] = field(default_factory=dict)
     lse: bool = False
+    resolve: Callable[[Problem, Config, int], Config] = lambda problem, config, sms: config
     macros: Callable[[Problem, Config], Mapping[str, Knob]] = lambda problem, config: config
     idea: str = ""
 
@@ -341,8 +360,11 @@ class CudaKernel(Kernel):
         """Where the ``.cu`` file lies; None for a text."""
         return self.source.parent if isinstance(self.source, Path) else None
 
+    def resolved(self, problem: Problem, config: Config, sms: int) -> Config:
+        return self.resolve(problem, config, sms)
+
     def module(self, problem: Problem, config: Config) -> Module:
-        """The translation unit for this problem and configuration."""
+        """The translation unit for this problem and a configuration that leaves no knob open (:meth:`resolved`)."""
         if isinstance(self.source, Path):
             try:
                 text = self.source.read_text()

@@ -5,6 +5,7 @@ The device side is ``include/tile_pipeline.cuh``.
 
 from __future__ import annotations
 
+from sdpalab.gpus import default_sms
 from sdpalab.kernels.kernel import StaticLimits
 from sdpalab.kernels.plan import TiledMap
 
@@ -21,8 +22,8 @@ __all__ = [
     "tiled_map",
 ]
 
-SMS = 132
-"""Of an H100 SXM or an H200."""
+SMS = default_sms("sm_90a")
+"""Of the GPU that stands for the architecture; a plan may be made for another."""
 MAX_SHARED_BYTES = 227 * 1024
 """That a block of sm_90 may have (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")."""
 _SM_REGISTERS, _SM_SHARED_BYTES, _RESERVED_BYTES = 64 * 1024, 228 * 1024, 1024

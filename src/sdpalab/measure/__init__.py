@@ -5,16 +5,14 @@ Floors are here and need nothing. Times are in :mod:`~sdpalab.measure.benchmark`
 was taken on a GPU yet: the statistics are tested on a simulated clock, the session on a CPU, the GPU's own clocks not.
 """
 
+from sdpalab.gpus import GPUS, Gpu, gpu_named
 from sdpalab.measure.speed_of_light import (
-    GPUS,
     PUBLISHED_MISSION_US,
     Feasibility,
     Floor,
-    Gpu,
     binding_floor,
     feasibility,
     floors,
-    gpu_named,
 )
 
 __all__ = [

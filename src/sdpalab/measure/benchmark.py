@@ -8,10 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sdpalab.errors import UserError
+from sdpalab.gpus import gpu_of_device
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.measure.clocks import LEAST_GRAPH_CALLS, Clock, EagerClock, GraphClock, StreamClock
-from sdpalab.measure.floor import check_floor, gpu_of_device
+from sdpalab.measure.floor import check_floor
 from sdpalab.measure.l2 import copies_beyond_l2
 from sdpalab.measure.peers import Peer
 from sdpalab.measure.samples import ClockKind, L2State
@@ -119,7 +120,10 @@ def benchmark(
     if executor is not None:
         for kernel, config in kernels:
             held = partial(floor, precision=precision_of(kernel.numerics_of(config)))
-            subjects.append(kernel_subject(kernel, config, problem, inputs, executor, copies=copies, floor=held))
+            eager = clock is ClockKind.EAGER
+            subjects.append(
+                kernel_subject(kernel, config, problem, inputs, executor, copies=copies, floor=held, eager=eager)
+            )
         subjects.append(empty_subject(executor))
     return measure(subjects, _clock(clock, l2, device, copies), rule, watch=watch, seed=seed)
 

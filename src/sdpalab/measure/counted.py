@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from sdpalab.build import Build, Resources, disassemble, resources
 from sdpalab.build.sass import TENSOR_CLASSES, main_loop, parse
+from sdpalab.gpus import Gpu, default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan, Step, TiledMap
 from sdpalab.measure.modelled import ModelledTime, StepWork, gemm_work, launch_work, loop_issue_share, modelled
-from sdpalab.measure.speed_of_light import Gpu
 from sdpalab.problem import Problem
 from sdpalab.run.buffers import dtype_of
 from sdpalab.run.simulated import SimulatedExecutor
@@ -90,10 +90,14 @@ def arch_on(kernel: Kernel, gpu: Gpu) -> str | None:
     return gpu.arch if kernel.arch_reason(gpu.arch) is None else None
 
 
-def count(kernel: Kernel, problem: Problem, arch: str, config: Config | None = None) -> CountedPlan:
+def count(
+    kernel: Kernel, problem: Problem, arch: str, config: Config | None = None, *, sms: int | None = None
+) -> CountedPlan:
     """Build a kernel's plan for ``arch``, run it on the simulator without checks, and count.
 
-    The inputs are normal numbers; what is counted depends on them only where a kernel branches on values.
+    The plan is for a GPU of ``sms`` multiprocessors, by default the one that stands for ``arch``
+    (:func:`sdpalab.gpus.default_gpu`). The inputs are normal numbers; what is counted depends on them only where a
+    kernel branches on values.
 
     Raises
     ------
@@ -102,7 +106,7 @@ def count(kernel: Kernel, problem: Problem, arch: str, config: Config | None = N
     MachineError
         If there is no compiler or disassembler.
     """
-    plan = kernel.launch_plan(problem, config)
+    plan = kernel.launch_plan(problem, config, sms=default_sms(arch) if sms is None else sms)
     made = make_inputs(problem)
     ran: list[tuple[Build, Report]] = []
     executor = SimulatedExecutor(

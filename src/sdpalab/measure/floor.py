@@ -7,24 +7,14 @@ on the FMA units) do not. Of the bytes only Q, K and V count, and only if they w
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from sdpalab.gpus import Gpu
 from sdpalab.measure.samples import L2State
-from sdpalab.measure.speed_of_light import GPUS, Gpu, floors
+from sdpalab.measure.speed_of_light import floors
 from sdpalab.problem import DTYPES, Problem
 
-__all__ = ["FloorCheck", "check_floor", "gpu_of_device"]
-
-_DEVICES = {
-    "L4": r"\bL4\b",
-    "A100 SXM": r"\bA100-SXM4-80GB\b",
-    "RTX 4090": r"\bRTX 4090$",
-    "H100 SXM": r"\bH100 80GB HBM3\b",
-    "H200": r"\bH200$",
-    "B200": r"\bB200\b",
-}
-"""What a driver calls each GPU of the data file. Its siblings (H100 PCIe, L40, 4090 D) have other rates."""
+__all__ = ["FloorCheck", "check_floor"]
 
 
 @dataclass(frozen=True)
@@ -34,11 +24,6 @@ class FloorCheck:
     possible: bool
     share: float | None
     reason: str
-
-
-def gpu_of_device(name: str) -> Gpu | None:
-    """The row of the data file for the GPU that a driver calls ``name``; None if there is none."""
-    return next((GPUS[gpu] for gpu, pattern in _DEVICES.items() if re.search(pattern, name)), None)
 
 
 def check_floor(

@@ -24,8 +24,8 @@ from typing import Any
 
 from sdpalab.build.sass import TENSOR_CLASSES, Instruction, classify
 from sdpalab.errors import UserError
+from sdpalab.gpus import Gpu
 from sdpalab.kernels.plan import Gemm, LaunchPlan
-from sdpalab.measure.speed_of_light import Gpu
 from sdpalab.run.buffers import dtype_of
 from sdpalab.sim.counters import Counters
 from sdpalab.sim.tally import SECTOR

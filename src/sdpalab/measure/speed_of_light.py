@@ -6,78 +6,14 @@ predictions: a kernel that overlaps everything perfectly takes the largest of th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 
 from sdpalab.errors import UserError
+from sdpalab.gpus import Gpu
 from sdpalab.problem import Problem
 
-__all__ = [
-    "GPUS",
-    "PUBLISHED_MISSION_US",
-    "Feasibility",
-    "Floor",
-    "Gpu",
-    "binding_floor",
-    "feasibility",
-    "floors",
-    "gpu_named",
-]
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """Peak rates of one GPU, from ``gpus.json``; None where no figure with a source is known.
-
-    Attributes
-    ----------
-    name, arch : str
-        Marketing name and the architecture to compile for.
-    sms : int
-        Streaming multiprocessors.
-    clock_mhz : float
-        Clock at which the tensor peak holds, MHz.
-    fp16_tflops, fp8_tflops : float
-        Dense tensor peak with FP32 accumulation, TFLOPS.
-    dram_gb_s : float
-        DRAM bandwidth, GB/s (1e9).
-    l2_mib : float
-        Size of L2, MiB.
-    exp_per_clk_sm : int
-        Results of ``ex2.approx.f32`` per clock and SM.
-    l2_bytes_per_clk_sm : int
-        Bytes that one SM can read from L2 per clock (an assumption, see the data file).
-    graph_node_us : float
-        Time of one kernel node in a replayed CUDA graph, microseconds.
-    unverified : tuple of str
-        Names of the figures above that no second source confirms.
-    source : str
-        Where the figures come from.
-    """
-
-    name: str
-    arch: str
-    sms: int
-    clock_mhz: float
-    fp16_tflops: float
-    fp8_tflops: float | None
-    dram_gb_s: float
-    l2_mib: float
-    exp_per_clk_sm: int
-    l2_bytes_per_clk_sm: int
-    graph_node_us: float | None
-    unverified: tuple[str, ...]
-    source: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "unverified", tuple(self.unverified))
-        if not self.source:
-            raise ValueError(f"GPU {self.name}: figures need a source")
-        unknown = set(self.unverified) - {field.name for field in fields(self)}
-        if unknown:
-            raise ValueError(f"GPU {self.name}: there are no figures {', '.join(sorted(unknown))}")
+__all__ = ["PUBLISHED_MISSION_US", "Feasibility", "Floor", "binding_floor", "feasibility", "floors"]
 
 
 @dataclass(frozen=True)
@@ -112,32 +48,10 @@ class Feasibility:
     sentence: str
 
 
-def _load() -> Mapping[str, Gpu]:
-    data = json.loads((Path(__file__).parent / "gpus.json").read_text(encoding="utf-8"))
-    return {entry["name"]: Gpu(**entry) for entry in data["gpus"]}
-
-
-GPUS: Mapping[str, Gpu] = _load()
-"""Every GPU of the data file by name."""
-
 PUBLISHED_MISSION_US: Mapping[str, Mapping[str, float]] = {
     "L4": {"torch SDPA": 40.9, "CUTLASS FMHA in torch": 24.5},
 }
 """Published times of peers on the mission shape, microseconds, by GPU. Not measured by this lab."""
-
-
-def gpu_named(name: str) -> Gpu:
-    """The GPU of that name, or of the one word of its name that no other has (``h100``, ``4090``), in any case.
-
-    Raises
-    ------
-    UserError
-        If the data file has no such GPU.
-    """
-    named = [gpu for known, gpu in GPUS.items() if name.lower() in (known.lower(), *known.lower().split())]
-    if len(named) == 1:
-        return named[0]
-    raise UserError(f"unknown GPU {name!r}; known are {', '.join(GPUS)}")
 
 
 def floors(problem: Problem, gpu: Gpu, *, precision: str = "fp16", cold: bool = True) -> tuple[Floor, ...]:

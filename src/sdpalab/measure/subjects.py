@@ -23,6 +23,7 @@ from sdpalab.measure.peers import Peer
 from sdpalab.measure.session import Subject
 from sdpalab.problem import Problem
 from sdpalab.run import torch_gpu
+from sdpalab.run.torch_launch import TorchLaunch
 
 if TYPE_CHECKING:
     import torch
@@ -120,8 +121,14 @@ def kernel_subject(
     *,
     copies: int = 1,
     floor: Floor | None = None,
+    eager: bool = False,
 ) -> Subject:
-    """A kernel of the lab, built and prepared once for each copy of the inputs; output and workspace are shared.
+    """A kernel of the lab, built and prepared before it is timed.
+
+    Launched as it is, it is prepared once for each copy of the inputs, and output and workspace are shared. With
+    ``eager`` it is called as ``sdpalab.scaled_dot_product_attention`` calls a kernel: each call looks at the tensors,
+    allocates output and workspace, and then launches, since a peer's call does so too. (What the function does beside:
+    it looks up which kernel is proven, once for each shape in a dictionary.)
 
     Raises
     ------
@@ -131,7 +138,14 @@ def kernel_subject(
     import torch
 
     device = torch_gpu.device(executor.gpu.ordinal)
-    plan = kernel.launch_plan(problem, config)
+    plan = kernel.launch_plan(problem, config, sms=executor.sms)
+    check = OutputCheck(problem, inputs, kernel.numerics_of(config))
+    if eager:
+        rotated = _copies(inputs, device, copies)
+        q, k, v = rotated[0]
+        call = _as_the_op(TorchLaunch(executor, plan, q, k, v))
+        calls = [partial(call, *tensors) for tensors in rotated]
+        return _Rotation(calls, check).subject(kernel.name, floor)
     shared = {
         buffer.name: torch.empty(buffer.shape, dtype=getattr(torch, buffer.dtype), device=device)
         for buffer in plan.buffers
@@ -141,7 +155,7 @@ def kernel_subject(
     for tensors in _copies(inputs, device, copies):
         prepared = executor.prepare(plan, {**shared, **dict(zip("qkv", tensors, strict=True))})
         launches.append(partial(_launched, prepared, shared["o"]))
-    return _Rotation(launches, OutputCheck(problem, inputs, kernel.numerics_of(config))).subject(kernel.name, floor)
+    return _Rotation(launches, check).subject(kernel.name, floor)
 
 
 def empty_subject(executor: GpuExecutor) -> Subject:
@@ -162,6 +176,24 @@ def _launched(prepared: Any, out: torch.Tensor | None) -> Any:
     """Launch on the stream that is current now: a graph captures on one of its own."""
     prepared.launch(torch_gpu.stream())
     return out
+
+
+def _as_the_op(launch: TorchLaunch) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
+    """A call as the function of torch's signature makes it, from its checks to its launch.
+
+    It raises RuntimeError where that function falls back to torch.
+    """
+    from sdpalab.torch_inputs import check_together, unfit_reason
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        grouped = q.shape[1] != k.shape[1]
+        check_together(q, k, v, grouped)
+        reason = unfit_reason(q, k, v, None, 0.0, grouped)
+        if reason is not None:
+            raise RuntimeError(f"sdpalab.scaled_dot_product_attention falls back to torch: {reason}")
+        return launch(q, k, v)["o"]
+
+    return call
 
 
 def _copies(inputs: Inputs, device: torch.device, copies: int) -> list[tuple[torch.Tensor, ...]]:

@@ -13,7 +13,7 @@ __all__ = ["simulated_counts"]
 
 
 def simulated_counts(
-    kernel: Kernel, problem: Problem, config: Config, arch: str
+    kernel: Kernel, problem: Problem, config: Config, arch: str, *, sms: int | None = None
 ) -> tuple[tuple[str, Mapping[str, float]], ...]:
     """For each launch of the plan its entry and its counts, by :attr:`sdpalab.profile.metrics.Figure.counter`.
 
@@ -24,7 +24,7 @@ def simulated_counts(
     UserError, MachineError
         As :func:`sdpalab.measure.counted.count`.
     """
-    launches = count(kernel, problem, arch, config).launches
+    launches = count(kernel, problem, arch, config, sms=sms).launches
     return tuple((launch.build.entry, _counts(launch.counters)) for launch in launches)
 
 

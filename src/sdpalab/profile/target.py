@@ -30,15 +30,16 @@ def main(order: str) -> None:
     kernel = resolve(told["kernel"])
     assert isinstance(kernel, Kernel), "the command line refuses callables"
     problem = Problem(**told["problem"])
-    plan = kernel.launch_plan(problem, kernel.config_with(told["settings"]))
     ordinal = torch_gpu.current_ordinal()
+    executor = GpuExecutor(ordinal)
+    plan = kernel.launch_plan(problem, kernel.config_with(told["settings"]), sms=executor.sms)
     device = torch_gpu.device(ordinal)
     inputs = make_inputs(problem)
     buffers = {name: to_torch(array).to(device) for name, array in vars(inputs).items()}
     for buffer in plan.buffers:
         if buffer.name not in buffers:
             buffers[buffer.name] = torch.zeros(buffer.shape, dtype=getattr(torch, buffer.dtype), device=device)
-    prepared = GpuExecutor(ordinal).prepare(plan, buffers)
+    prepared = executor.prepare(plan, buffers)
     for _ in range(WARM_UP):
         prepared.launch(torch_gpu.stream())
     torch_gpu.synchronize()

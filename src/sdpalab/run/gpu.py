@@ -59,6 +59,11 @@ class GpuExecutor:
             )
 
     @property
+    def sms(self) -> int:
+        """Streaming multiprocessors of the GPU: what plans are to be made for."""
+        return self.gpu.sms
+
+    @property
     def device(self) -> str:
         """What records call this executor: the GPU's name."""
         return self.gpu.name

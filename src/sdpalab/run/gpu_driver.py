@@ -102,6 +102,8 @@ class GpuDevice:
         Such as ``NVIDIA H200``.
     capability : (int, int)
         Compute capability, such as (9, 0).
+    sms : int
+        Streaming multiprocessors.
     shared_limit : int
         Most shared memory of a block, in bytes, with opt-in.
     context : int
@@ -125,6 +127,7 @@ class GpuDevice:
             self._attribute(device, "COMPUTE_CAPABILITY_MAJOR"),
             self._attribute(device, "COMPUTE_CAPABILITY_MINOR"),
         )
+        self.sms = self._attribute(device, "MULTIPROCESSOR_COUNT")
         self.shared_limit = self._attribute(device, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self._context = self.check(self.driver.cuDevicePrimaryCtxRetain(device), f"use GPU {ordinal}")
         self.context = int(self._context)

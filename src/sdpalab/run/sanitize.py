@@ -15,6 +15,7 @@ from typing import Any
 
 from sdpalab.build import Build, Cache, build
 from sdpalab.errors import UserError
+from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import DTYPES, Problem
@@ -224,7 +225,7 @@ def sanitize_kernel(
     config = kernel.default_config if config is None else config
     arch = arch or kernel.default_arch
     for problem in problems:
-        plan, inputs = kernel.launch_plan(problem, config, lse=kernel.lse), make_inputs(problem)
+        plan, inputs = kernel.launch_plan(problem, config, lse=kernel.lse, sms=default_sms(arch)), make_inputs(problem)
         arrays = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
         builds = [build(step.module, arch, cache=cache) for step in plan.launches if step.module is not None]
         names = [f"{made.name}.ptx" for made in builds]

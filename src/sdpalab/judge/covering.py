@@ -1,0 +1,62 @@
+"""Cases that judge the code of problems which are too large to be judged themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sdpalab.judge.cases import CaseSpec, possible, quick_cases
+from sdpalab.kernels.equivalent import equivalent_small
+from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.problem import NAMED_PROBLEMS, Problem
+
+__all__ = ["LARGE_PROBLEMS", "Covering", "covering_cases"]
+
+LARGE_PROBLEMS = (NAMED_PROBLEMS["prefill-4k"], Problem(2, 16, 4096, 128))
+"""What is timed beside the mission shape: a verdict from a GPU covers their code, too."""
+
+PROBES = ("needle", "forbidden", "ramp")
+"""Inputs on which the code of a large problem is judged, beside normal ones: every key is found, no other is read, and
+no rescale is lost."""
+
+
+@dataclass(frozen=True)
+class Covering:
+    """``specs`` judge the code of some problems; ``missing`` says of the others, by their labels, why none does."""
+
+    specs: tuple[CaseSpec, ...]
+    missing: Mapping[str, str]
+
+
+def covering_cases(
+    kernel: Kernel, config: Config | None, problems: Sequence[Problem], *, sms: int | None = None
+) -> Covering:
+    """Cases on small problems with the code of ``problems``: two with normal inputs, and the probes.
+
+    Parameters
+    ----------
+    kernel, config
+        As :meth:`~sdpalab.kernels.kernel.Kernel.launch_plan` takes them.
+    problems : sequence of Problem
+        Those that the kernel refuses are missing, with its reason.
+    sms : int, optional
+        Of the GPU that the plans are for.
+    """
+    specs: dict[str, CaseSpec] = {}
+    missing: dict[str, str] = {}
+    for problem in problems:
+        reason = kernel.reject_reason(problem, config)
+        if reason is None:
+            found = equivalent_small(kernel, config, problem, sms=sms)
+            reason = found.reason
+            if found.problem is not None:
+                specs |= {spec.name: spec for spec in _cases(found.problem)}
+        if reason:
+            missing[problem.label] = reason
+    return Covering(tuple(specs.values()), missing)
+
+
+def _cases(problem: Problem) -> list[CaseSpec]:
+    normal = [spec for spec in quick_cases([problem]) if spec.problem == problem and spec.inputs == "normal"][:2]
+    probes = [CaseSpec(f"{problem.label} {kind}", problem, kind) for kind in PROBES if possible(problem, kind)]
+    return [*normal, *probes]

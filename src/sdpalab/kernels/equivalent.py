@@ -1,0 +1,98 @@
+"""A small problem that runs the very code of a large one, so that the code can be judged where the problem cannot.
+
+A plan is data: its modules, with their macros, are all that the build sees. Two plans whose launches have equal modules
+therefore run the same PTX, and differ only in grids, arguments and the sizes of buffers. A kernel may well choose other
+code for a large problem (more stages, another schedule), so what is small has to be searched for, and the search costs
+a few hundred plans: nothing is compiled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.kernels.plan import LaunchPlan, Source
+from sdpalab.problem import MISSION, Problem
+
+__all__ = ["LEAST_LENGTH", "MOST_FLOPS", "Equivalent", "equivalent_small", "modules_of"]
+
+MOST_FLOPS = 8 * MISSION.flops
+"""Of a small problem: the simulator runs it in seconds."""
+
+LEAST_LENGTH = 128
+"""Queries and keys of a small problem at least, where the large one has so many: the largest tile that a kernel has."""
+
+_TILES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
+"""Lengths that are tried, in units of :data:`LEAST_LENGTH`; the remainder of the large problem's own comes on top."""
+
+_HEADS = (1, 2, 3, 4, 6, *range(8, 257, 8), 320, 384, 448, 512)
+"""Heads of K and V that are tried, of one batch; the group of the large problem is kept."""
+
+
+@dataclass(frozen=True)
+class Equivalent:
+    """The small problem with the code of a large one; or None, and in ``reason`` why not."""
+
+    problem: Problem | None
+    reason: str = ""
+
+
+def modules_of(plan: LaunchPlan) -> tuple[Source, ...]:
+    """What the build sees of a plan: the module of each launch, in order."""
+    return tuple(step.module for step in plan.launches if step.module is not None)
+
+
+def equivalent_small(kernel: Kernel, config: Config | None, problem: Problem, *, sms: int | None = None) -> Equivalent:
+    """The cheapest problem with the same code as ``problem``, which may be that itself.
+
+    It has the same head_dim, dtype, mask, scale, and query heads for each head of K and V; lengths that are no longer,
+    and as ragged; at least :data:`LEAST_LENGTH` queries and keys where the large problem has so many; and at most
+    :data:`MOST_FLOPS`. It may have more heads: what long sequences fill with few heads, short ones fill with many.
+    Where the large problem has Sq = Skv, a small one with Sq < Skv is taken only if no other is found.
+
+    Parameters
+    ----------
+    kernel, config, problem
+        As :meth:`~sdpalab.kernels.kernel.Kernel.launch_plan` takes them.
+    sms : int, optional
+        Of the GPU that the plans are for: schedules depend on it.
+
+    Raises
+    ------
+    UnsupportedProblem
+        If the kernel refuses ``problem``.
+    """
+    wanted = modules_of(kernel.launch_plan(problem, config, sms=sms))
+    for small in _smaller(problem):
+        if (
+            kernel.reject_reason(small, config) is None
+            and modules_of(kernel.launch_plan(small, config, sms=sms)) == wanted
+        ):
+            return Equivalent(small)
+    return Equivalent(
+        None,
+        f"no problem of at most {MOST_FLOPS / 1e9:.1f} GFLOP that was tried runs the code that {kernel.name} has for "
+        f"{problem.label}",
+    )
+
+
+def _smaller(problem: Problem) -> list[Problem]:
+    """What is tried in place of ``problem``, itself too if it is small: as square as it, then the cheapest, first."""
+    found = {problem} if problem.flops <= MOST_FLOPS else set()
+    for kv_heads, seq_q, seq_kv in product(_HEADS, _lengths(problem.seq_q), _lengths(problem.seq_kv)):
+        if problem.seq_q == problem.seq_kv and seq_q > seq_kv:
+            continue
+        small = problem.with_(batch=1, heads=kv_heads * problem.group, kv_heads=kv_heads, seq_q=seq_q, seq_kv=seq_kv)
+        if small.flops <= MOST_FLOPS:
+            found.add(small)
+    square = problem.seq_q == problem.seq_kv
+    return sorted(found, key=lambda each: (square and each.seq_q != each.seq_kv, each.flops, each.least_bytes))
+
+
+def _lengths(length: int) -> tuple[int, ...]:
+    """Lengths up to ``length`` with the same remainder by :data:`LEAST_LENGTH`, none below it if ``length`` is not."""
+    if length <= LEAST_LENGTH:
+        return (length,)
+    lengths = (tiles * LEAST_LENGTH + length % LEAST_LENGTH for tiles in _TILES)
+    return tuple(each for each in lengths if each <= length)

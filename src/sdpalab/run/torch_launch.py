@@ -1,0 +1,84 @@
+"""A launch plan called on torch tensors, as the torch functions of the lab call it: allocate, place, launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sdpalab.build import Build
+from sdpalab.kernels.plan import LaunchPlan
+from sdpalab.run import torch_gpu
+from sdpalab.run.gpu import GpuExecutor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["TorchLaunch"]
+
+
+class TorchLaunch:
+    """A plan that is prepared on one GPU, by and for one thread: a call takes its addresses from one place in memory.
+
+    What can be known before a call is found out here; a call allocates, writes addresses, and launches.
+
+    Parameters
+    ----------
+    executor : GpuExecutor
+        On the GPU of the tensors.
+    plan : LaunchPlan
+    q, k, v : Tensor
+        As :meth:`__call__` takes them. Their values are not read.
+    builds : sequence of Build, optional
+        One for each launch. Default: they are built.
+
+    Raises
+    ------
+    UserError, MachineError
+        As :meth:`sdpalab.run.gpu.GpuExecutor.prepare`.
+    """
+
+    def __init__(
+        self,
+        executor: GpuExecutor,
+        plan: LaunchPlan,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        builds: Sequence[Build] | None = None,
+    ) -> None:
+        import torch
+
+        self._device, self._ordinal = q.device, executor.gpu.ordinal
+        self._made = [
+            (
+                buffer.name,
+                torch.zeros if buffer.role == "semaphore" else torch.empty,
+                buffer.shape,
+                getattr(torch, buffer.dtype),
+            )
+            for buffer in plan.buffers
+            if buffer.role != "in"
+        ]
+        self._outputs = [buffer.name for buffer in plan.buffers if buffer.role == "out"]
+        tensors = {"q": q, "k": k, "v": v, **self._allocated()}
+        self._prepared = executor.prepare(plan, tensors, builds=builds)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
+        """Launch on torch's current stream of the GPU, and return the outputs by name; does not wait for them.
+
+        Parameters
+        ----------
+        q, k, v : Tensor
+            Contiguous, of the plan's shapes and dtype, on the GPU, each at a multiple of 16 bytes. Nobody checks it.
+        """
+        made = self._allocated()
+        addresses = {name: torch_gpu.address(tensor) for name, tensor in (("q", q), ("k", k), ("v", v))}
+        for name, tensor in made.items():
+            addresses[name] = torch_gpu.address(tensor)
+        self._prepared.place(addresses)
+        self._prepared.launch(torch_gpu.stream(self._ordinal))
+        return {name: made[name] for name in self._outputs}
+
+    def _allocated(self) -> dict[str, Tensor]:
+        """Outputs and what else the plan needs, of one call alone: calls may overlap on several streams."""
+        return {name: allocate(shape, dtype=dtype, device=self._device) for name, allocate, shape, dtype in self._made}

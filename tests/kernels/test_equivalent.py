@@ -1,0 +1,95 @@
+"""A small problem with the code of a large one: for each shipped kernel, on GPUs of several sizes; and for none."""
+
+from __future__ import annotations
+
+import pytest
+
+from sdpalab.build import build
+from sdpalab.kernels.equivalent import MOST_FLOPS, equivalent_small, modules_of
+from sdpalab.kernels.kernel import Config, CudaKernel
+from sdpalab.kernels.ladder import ladder_launch
+from sdpalab.kernels.plan import Launch
+from sdpalab.kernels.registry import KERNELS, needs
+from sdpalab.problem import MISSION, NAMED_PROBLEMS, Problem
+
+LARGE = (
+    NAMED_PROBLEMS["prefill-4k"],
+    Problem(2, 16, 4096, 128),
+    Problem(1, 16, 16384, 128),
+    Problem(1, 16, 16384, 128, causal=True),
+    Problem(4, 32, 8192, 128, kv_heads=8, causal=True, dtype="bfloat16"),
+    Problem(2, 16, 4099, 64),
+    Problem(1, 32, 1, 128, kv_heads=8, seq_kv=8192),
+    Problem(8, 16, 2048, 256),
+)
+
+
+@pytest.mark.parametrize("sms", [58, 114, 132])
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_shipped_kernel_has_a_small_problem_with_the_code_of_a_large_one(name: str, sms: int) -> None:
+    if (reason := needs(name)) is not None:
+        pytest.skip(reason)
+    kernel = KERNELS[name]
+    taken = [problem for problem in LARGE if kernel.reject_reason(problem) is None]
+    assert len(taken) >= 4
+    for problem in taken:
+        found = equivalent_small(kernel, None, problem, sms=sms)
+        small = found.problem
+        assert small is not None, found.reason
+        assert small.flops <= MOST_FLOPS
+        assert modules_of(kernel.launch_plan(small, sms=sms)) == modules_of(kernel.launch_plan(problem, sms=sms))
+        for trait in ("dtype", "head_dim", "causal", "group", "scale"):
+            assert getattr(small, trait) == getattr(problem, trait)
+        for length in ("seq_q", "seq_kv"):
+            assert min(getattr(problem, length), 128) <= getattr(small, length) <= getattr(problem, length)
+            assert (getattr(small, length) - getattr(problem, length)) % 128 == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "like"),
+    [
+        ("hopper", NAMED_PROBLEMS["prefill-4k"], Problem(1, 48, 512, 64)),
+        ("hopper", Problem(2, 16, 4096, 128), Problem(1, 136, 128, 128)),
+        ("hopper_fp8", NAMED_PROBLEMS["prefill-4k"], Problem(1, 136, 128, 64)),
+        ("hopper_fp8", Problem(2, 16, 4096, 128), Problem(1, 1, 128, 128)),
+    ],
+)
+def test_on_an_h200_they_are_as_cheap_as_what_was_found_by_hand(name: str, problem: Problem, like: Problem) -> None:
+    small = equivalent_small(KERNELS[name], None, problem, sms=132).problem
+    assert small is not None
+    assert small.flops <= like.flops
+    codes = [
+        [build(module, "sm_90a").ptx_sha256 for module in modules_of(KERNELS[name].launch_plan(each, sms=132))]
+        for each in (small, problem, like)
+    ]
+    assert codes[0] == codes[1] == codes[2]
+
+
+def test_a_small_problem_stands_for_itself_where_nothing_is_cheaper() -> None:
+    one = Problem(1, 1, 16, 64)
+    assert equivalent_small(KERNELS["flash"], None, one).problem == one
+
+
+def _by_length(macro: str) -> CudaKernel:
+    """A kernel whose code has the length of the keys in it."""
+
+    def plan(problem: Problem, config: Config) -> Launch:
+        return ladder_launch(problem, 16, 32, 0)
+
+    return CudaKernel("rigid", "", "rigid", plan, macros=lambda problem, config: {macro: problem.seq_kv})
+
+
+def test_where_there_is_none_it_says_so() -> None:
+    found = equivalent_small(_by_length("SEQ_KV"), None, Problem(1, 64, 16384, 64))
+    assert found.problem is None
+    assert found.reason == (
+        "no problem of at most 4.3 GFLOP that was tried runs the code that rigid has for 1x64x16384x64"
+    )
+    # One with as many keys, and fewer queries and heads, is small enough here.
+    small = equivalent_small(_by_length("SEQ_KV"), None, Problem(1, 64, 4096, 128)).problem
+    assert small == Problem(1, 1, 128, 128, seq_kv=4096)
+
+
+def test_what_the_kernel_refuses_is_refused() -> None:
+    with pytest.raises(Exception, match="supports head_dim 32, 64 or 128, not 96"):
+        equivalent_small(KERNELS["flash"], None, MISSION.with_(head_dim=96, scale=None))
