@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -26,11 +27,42 @@ _POLL_SECONDS = 0.05
 
 @dataclass
 class _Running:
+    """A part that runs; ``ending`` says why it has to end, once it has, and ``since`` from when on."""
+
     part: Part
     process: subprocess.Popen[bytes]
     log: IO[bytes]
     start: float
     limit: float
+    state: str = ""
+    ending: str = ""
+    since: float = 0.0
+    killed: bool = False
+
+    def signal(self, number: signal.Signals) -> None:
+        """To all of its session."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    def end(self, state: str, why: str) -> None:
+        """Have it end: an interrupt first, so that it can clean up."""
+        if not self.ending:
+            self.state, self.ending, self.since = state, why, time.monotonic()
+            self.signal(signal.SIGINT)
+
+    def gone(self) -> bool:
+        """Whether it has ended, or nothing more can be done about it; sends the next signal when that is due."""
+        if self.process.poll() is not None:
+            self.signal(signal.SIGKILL)  # what it left running
+            return True
+        waited = time.monotonic() - self.since
+        if self.ending and waited > _GRACE_SECONDS and not self.killed:
+            self.killed = True
+            self.signal(signal.SIGKILL)
+        if self.ending and waited > _GRACE_SECONDS + _DEATH_SECONDS:
+            self.ending += "; it does not die of SIGKILL"
+            return True
+        return False
 
 
 class Runner:
@@ -75,15 +107,25 @@ class Runner:
                 while waiting and len(running) < workers:
                     begun = self._begin(waiting.pop(0))
                     running += [begun] if begun else []
-                for each in list(running):
-                    if self._over(each, waiting):
-                        running.remove(each)
-                time.sleep(_POLL_SECONDS if running else 0)
-        except BaseException:
+                self._poll(running, waiting)
+        except KeyboardInterrupt:
             for each in running:
-                self._kill(each)
-                self._keep(each.part, "interrupted", "the suite was interrupted", time.monotonic() - each.start)
+                each.end("interrupted", "the suite was interrupted")
+            while running:
+                self._poll(running, [])
             raise
+
+    def _poll(self, running: list[_Running], waiting: list[Part]) -> None:
+        """Record what has ended, and have that end whose time is over."""
+        for each in list(running):
+            if each.gone():
+                running.remove(each)
+                each.log.close()
+                self._record(each, waiting)
+            elif time.monotonic() - each.start >= each.limit:
+                whose = "its limit" if each.limit >= each.part.seconds * self._patience else "the suite's time"
+                each.end("timed out", f"no end within {each.limit:.0f} s, {whose}")
+        time.sleep(_POLL_SECONDS if running else 0)
 
     def _settled(self, part: Part) -> bool:
         """Whether nothing is to be run: it is done, or cannot be done here. Skipped parts are asked about each time."""
@@ -121,44 +163,22 @@ class Runner:
             return None
         return _Running(part, process, log, start, limit)
 
-    def _over(self, each: _Running, waiting: list[Part]) -> bool:
-        """Whether a part has ended, or had to be ended; its record is then written."""
-        code, seconds = each.process.poll(), time.monotonic() - each.start
-        if code is None and seconds < each.limit:
-            return False
-        if code is None:
-            ended = self._kill(each)
-            cut = "its limit" if each.limit >= each.part.seconds * self._patience else "the suite's time"
-            reason = f"no end within {each.limit:.0f} s, {cut}" + ("" if ended else "; it does not die of SIGKILL")
-            self._keep(each.part, "timed out", reason, seconds)
-            return True
-        self._kill(each)  # what it left running
-        each.log.close()
-        last = self._last_line(each.part)
-        if code == AGAIN and self.deadline - time.monotonic() > 1:
-            waiting.insert(0, each.part)
-            self._keep(each.part, "again", last, seconds, code)
+    def _record(self, each: _Running, waiting: list[Part]) -> None:
+        """What came of a part; one whose process had to end, and that has more to do, is put first in line."""
+        part, code, seconds = each.part, each.process.returncode, time.monotonic() - each.start
+        last = self._last_line(part)
+        if each.ending:
+            self._keep(part, each.state, each.ending, seconds, code)
+        elif code == AGAIN and self.deadline - time.monotonic() > 1:
+            waiting.insert(0, part)
+            self._keep(part, "again", last, seconds, code)
         elif code == 0:
-            self._keep(each.part, "passed", "", seconds, code)
-        elif code == 1 and each.part.ended():
-            self._keep(each.part, "failed", last, seconds, code)
+            self._keep(part, "passed", "", seconds, code)
+        elif code == 1 and part.ended():
+            self._keep(part, "failed", last, seconds, code)
         else:
             how = f"signal {-code}" if code < 0 else f"exit {code}"
-            self._keep(each.part, "error", f"{how}: {last}", seconds, code)
-        return True
-
-    def _kill(self, each: _Running) -> bool:
-        """End the session: an interrupt first, so that it can clean up; whether it ended."""
-        for sign, seconds in ((signal.SIGINT, _GRACE_SECONDS), (signal.SIGKILL, _DEATH_SECONDS)):
-            try:
-                os.killpg(each.process.pid, sign)
-            except (ProcessLookupError, PermissionError):
-                return True
-            try:
-                each.process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                continue
-        return each.process.poll() is not None
+            self._keep(part, "error", f"{how}: {last}", seconds, code)
 
     def _last_line(self, part: Part) -> str:
         """The last thing that it printed, which says what came of it."""

@@ -25,7 +25,7 @@ def smoke(name: str) -> tuple[bool, str]:
     inputs = make_inputs(PROBLEM)
     executor = GpuExecutor()
     start = time.perf_counter()
-    result = executor.run(kernel.launch_plan(PROBLEM), {"q": inputs.q, "k": inputs.k, "v": inputs.v})
+    result = executor.run(kernel.launch_plan(PROBLEM, sms=executor.sms), {"q": inputs.q, "k": inputs.k, "v": inputs.v})
     seconds = time.perf_counter() - start
     if result.hazards or result.changed_inputs:
         return False, "; ".join((*result.hazards, *(f"input {each} was changed" for each in result.changed_inputs)))

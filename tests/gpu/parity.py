@@ -29,6 +29,7 @@ from sdpalab import Config, Kernel, Problem
 from sdpalab.build import build
 from sdpalab.commands.build_all import COMPARED
 from sdpalab.errors import MachineError, UserError
+from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.registry import KERNELS, needs, resolve
 from sdpalab.run import GpuExecutor, KernelFault, SimulatedExecutor
@@ -142,7 +143,7 @@ def compare(gpu: GpuExecutor, case: ParityCase, records: Records | None = None, 
     """
     problem, numerics = case.problem, case.kernel.numerics_of(case.config)
     made = make_inputs(problem, case.inputs)
-    inputs, plan = {"q": made.q, "k": made.k, "v": made.v}, case.kernel.launch_plan(problem, case.config)
+    inputs, plan = {"q": made.q, "k": made.k, "v": made.v}, case.kernel.launch_plan(problem, case.config, sms=gpu.sms)
     if plan.launches != plan.steps and gemm_problem():
         return {"agrees": True, "skipped": gemm_problem()}
     builds = [build(step.module, gpu.arch) for step in plan.launches if step.module is not None]
@@ -222,7 +223,7 @@ def prepare(arch: str) -> int:
             modules = [
                 step.module
                 for case in cases_of(kernel)
-                for step in case.kernel.launch_plan(case.problem, case.config).launches
+                for step in case.kernel.launch_plan(case.problem, case.config, sms=default_sms(arch)).launches
                 if step.module is not None
             ]
             made = {each.key: each.cache_hit for each in (build(module, arch) for module in modules)}

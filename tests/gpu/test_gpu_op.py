@@ -62,8 +62,8 @@ def error(found: Tensor, q: Tensor, k: Tensor, v: Tensor) -> float:
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """``flash`` is proven for :data:`PROBLEM` in this test; ``launches()`` says how often it was launched."""
-    arch = arch_of(torch_gpu.properties(0).capability)
-    plan = KERNELS["flash"].launch_plan(PROBLEM)
+    gpu = torch_gpu.properties(0)
+    arch, plan = arch_of(gpu.capability), KERNELS["flash"].launch_plan(PROBLEM, sms=gpu.sm_count)
     builds = tuple(build(step.module, arch) for step in plan.launches if step.module is not None)
     found = ProvenKernel(Proof("flash", "", "", arch, frozenset(), frozenset(), "a test"), plan, builds)
     count = 0

@@ -14,13 +14,15 @@ from rich.console import Console
 from sdpalab.build import Build, BuildError, Cache, build, check_arch
 from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.errors import UserError
+from sdpalab.gpus import default_sms
+from sdpalab.judge.covering import LARGE_PROBLEMS, covering_cases
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Module, Source
-from sdpalab.problem import MISSION, NAMED_PROBLEMS, Problem
+from sdpalab.problem import MISSION, Problem
 
 __all__ = ["COMPARED", "TIMED", "available", "build_all", "modules_for"]
 
-TIMED = (MISSION, NAMED_PROBLEMS["prefill-4k"], Problem(2, 16, 4096, 128))
+TIMED = (MISSION, *LARGE_PROBLEMS)
 """Problems that ``scripts/gpu_suite.sh`` times."""
 
 COMPARED = (
@@ -89,7 +91,7 @@ def build_all(console: Console, kernels: Mapping[str, Kernel], arch: str, timed:
             skipped.append(reason)
             console.print(f"skipped: {reason}", soft_wrap=True)
             continue
-        found = _build_kernel(name, modules_for(kernel, timed), arch, cache)
+        found = _build_kernel(name, modules_for(kernel, timed, default_sms(arch)), arch, cache)
         built.append(found)
         modules = len(found.builds) + len(found.failures)
         line = (
@@ -110,19 +112,20 @@ def build_all(console: Console, kernels: Mapping[str, Kernel], arch: str, timed:
     }
 
 
-def modules_for(kernel: Kernel, timed: Sequence[Problem]) -> tuple[Source, ...]:
-    """Each distinct module that judging, timing and comparing this kernel takes, once.
+def modules_for(kernel: Kernel, timed: Sequence[Problem], sms: int) -> tuple[Source, ...]:
+    """Each distinct module that judging, timing and comparing this kernel takes on a GPU of ``sms`` multiprocessors.
 
-    The default configuration for what is judged at the quick level and for ``timed``; every configuration for
-    :data:`COMPARED`.
+    The default configuration for what is judged at the quick level, for ``timed``, and for the small problems in whose
+    place large ones are judged; every configuration for :data:`COMPARED`.
     """
     default = kernel.default_config
-    wanted = [(default, problem) for problem in (*_judged(), *timed)]
+    covering = [spec.problem for spec in covering_cases(kernel, default, timed, sms=sms).specs]
+    wanted = [(default, problem) for problem in (*_judged(), *timed, *covering)]
     wanted += [(config, problem) for config in map(Config, kernel.configs) for problem in COMPARED]
     found: dict[Any, Source] = {}
     for config, problem in wanted:
         if kernel.reject_reason(problem, config) is None:
-            for step in kernel.launch_plan(problem, config).launches:
+            for step in kernel.launch_plan(problem, config, sms=sms).launches:
                 if step.module is not None:
                     found.setdefault(_identity(step.module), step.module)
     return tuple(found.values())
