@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sdpalab.measure.clocks import Stopwatch
 from sdpalab.measure.samples import ClockKind, L2State
 from sdpalab.measure.session import Subject
 
@@ -76,7 +77,7 @@ class SimulatedClock:
     def now(self) -> float:
         return self.seconds
 
-    def ready(self, call: Work) -> Callable[[], float]:
+    def ready(self, call: Work) -> Stopwatch:
         self.readied.append(call.name)
 
         def sample() -> float:
@@ -86,7 +87,7 @@ class SimulatedClock:
             self.seconds += time_us * self.calls / 1e6
             return time_us
 
-        return sample
+        return Stopwatch(sample, self.calls)
 
     def _factor(self) -> float:
         behaviour, random = self._behaviour, self._random

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from simulated_clock import Behaviour, SimulatedClock, Work
 
 from sdpalab.errors import UserError
-from sdpalab.measure.comparison import Comparison, Outcome, compare
+from sdpalab.measure.comparison import LEAST_ROUNDS, LEVEL, Comparison, Outcome, compare
 from sdpalab.measure.samples import ClockKind, L2State, Samples
 from sdpalab.measure.session import measure
 from sdpalab.measure.statistics import Interval
@@ -82,6 +83,25 @@ def test_recorded_samples_of_a_busy_machine() -> None:
     assert more.ratio < 0.8
     assert compare(rows["more keys"], rows["a"]).outcome is Outcome.SLOWER
     assert "FASTER" in more.sentence
+
+
+@pytest.mark.parametrize("rounds", [1, 2, LEAST_ROUNDS - 1])
+def test_few_rounds_decide_nothing(rounds: int) -> None:
+    """One sample is a point, not an interval: "0.971 to 0.971 at 99%" was once called FASTER."""
+    few = [Samples(name, ClockKind.GPU, L2State.WARM, 100, (us,) * rounds) for name, us in (("a", 4.0), ("b", 5.0))]
+    compared = compare(*few)
+    assert compared.outcome is Outcome.AMBIGUOUS
+    assert compared.rounds == compared.to_dict()["rounds"] == rounds
+    assert compared.sentence.endswith(f"AMBIGUOUS ({rounds} rounds, and a verdict needs 10)")
+    enough = [replace(each, times_us=each.times_us[:1] * LEAST_ROUNDS) for each in few]
+    assert compare(*enough).outcome is Outcome.FASTER
+
+
+def test_the_least_rounds_are_those_of_an_interval_of_the_median_and_two_more() -> None:
+    least = next(n for n in range(1, 99) if 2 * 0.5**n <= 1 - LEVEL)
+    assert least + 2 == LEAST_ROUNDS
+    with pytest.raises(ValueError, match="FASTER needs 10 rounds"):
+        Comparison("a", "b", Outcome.FASTER, 0.5, Interval(0.4, 0.6, 0.99), rounds=9)
 
 
 def row(name: str, n: int = 10, clock: ClockKind = ClockKind.GPU, l2: L2State = L2State.WARM) -> Samples:

@@ -57,6 +57,42 @@ def test_slow_calls_warm_up_for_a_quarter_of_the_time() -> None:
     assert 8 <= len(found.times_us) <= 10
 
 
+def slow_and_fast(slow_us: float, seconds: float, fast: int = 3) -> Session:
+    """A sample is 100 calls: 50 us are 5 ms."""
+    clock = SimulatedClock(Behaviour(noise=0.001), 0)
+    subjects = [Work("slow", slow_us).subject(), *(Work(f"fast {n}", 50.0).subject() for n in range(fast))]
+    return measure(subjects, clock, StoppingRule(least=10, most=50, seconds=seconds), now=clock.now)
+
+
+def test_a_subject_is_left_out_if_the_others_have_too_few_rounds_with_it() -> None:
+    session = slow_and_fast(20_000.0, 1.0)  # 2 s a sample
+    slow = session.of("slow")
+    assert slow.status is MeasureStatus.LEFT_OUT
+    assert slow.reason == (
+        "a sample of it takes 2 s, and 10 rounds of 4 subjects have 1 s: give it more with --seconds, or fewer subjects"
+    )
+    assert slow.samples is None
+    assert session.compare("slow", "fast 0").outcome is Outcome.INVALID
+
+
+def test_the_time_of_what_is_left_out_is_not_taken_from_the_others() -> None:
+    clock = SimulatedClock(Behaviour(noise=0.001), 0)
+    subjects = [Work("slow", 1500.0).subject(), Work("fast", 50.0).subject()]  # 0.15 s and 5 ms
+    session = measure(subjects, clock, StoppingRule(least=10, most=50, seconds=1.0), now=clock.now)
+    assert session.of("slow").status is MeasureStatus.LEFT_OUT
+    fast = session.of("fast").samples
+    assert fast is not None
+    assert len(fast.times_us) >= 10
+
+
+def test_nobody_is_left_out_if_there_is_time_or_all_are_as_slow() -> None:
+    assert slow_and_fast(20_000.0, 60.0).of("slow").status is MeasureStatus.MEASURED
+    clock = SimulatedClock(Behaviour(noise=0.001), 0)
+    subjects = [Work(name, 20_000.0).subject() for name in "abc"]
+    session = measure(subjects, clock, StoppingRule(least=10, most=50, seconds=9.0), now=clock.now)
+    assert {found.status for found in session.measurements} == {MeasureStatus.MEASURED}
+
+
 def test_the_same_seed_gives_the_same_session() -> None:
     one, same, other = (run(Work("a", 5.0).subject(), seed=seed).to_dict() for seed in (1, 1, 2))
     assert one == same

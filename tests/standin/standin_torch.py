@@ -113,7 +113,9 @@ class StandInClock:
         self._random = np.random.default_rng(0)
         self._count = 0
 
-    def ready(self, call: Callable[[], Any]) -> Callable[[], float]:
+    def ready(self, call: Callable[[], Any]) -> Any:
+        from sdpalab.measure.clocks import Stopwatch
+
         number, self._count = self._count, self._count + 1
         us = self._times[number] if number < len(self._times) else 20.0 + number
 
@@ -121,4 +123,4 @@ class StandInClock:
             call()
             return float(us * np.exp(0.01 * self._random.standard_normal()))
 
-        return sample
+        return Stopwatch(sample, self.calls)

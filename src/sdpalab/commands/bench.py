@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,6 +26,7 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
+    from sdpalab.kernels.kernel import Config, Kernel
     from sdpalab.measure.benchmark import CudaDevice
     from sdpalab.measure.samples import ClockKind
     from sdpalab.measure.session import Measurement, Session
@@ -60,8 +61,11 @@ def bench(
     json: JsonOption = None,
 ) -> int:
     """Time kernels and peers on the GPU: interleaved, outputs checked, with intervals and verdicts."""
+    from sdpalab.evidence.environment import current_environment, harness_diff
     from sdpalab.evidence.measured import bench_record
+    from sdpalab.inputs import make_inputs
     from sdpalab.measure.benchmark import benchmark, cuda_device
+    from sdpalab.measure.outputs import Outputs
     from sdpalab.measure.peers import peers_named, select
     from sdpalab.measure.samples import L2State
     from sdpalab.measure.stopping import StoppingRule
@@ -73,38 +77,66 @@ def bench(
     kernels = [kernel_for(name, problems, settings) for name in kernel or ()]
     device = cuda_device()
     executor = _executor(device, needed=bool(kernels))
-    arch = executor.arch if executor else ""
-    judged = [
-        green(console, name, made, config, problems, settings, arch, verdicts)
-        for name, (made, config) in zip(kernel or (), kernels, strict=True)
-    ]
-    if not all(found["passed"] for found in judged):
-        write_json(json, bench_record(device.name, judged, []).model_dump(mode="json"))
-        return 1
+    judged: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
-    good = True
-    for problem in problems:
-        chosen = select(problem, device.arch, peers)
-        for kind in clocks:
-            with progress_console().status(f"{problem.label}, {kind.value} clock"):
-                session = benchmark(
-                    problem,
-                    chosen.peers,
-                    kernels,
-                    device,
-                    clock=kind,
-                    l2=L2State.COLD if cold else L2State.WARM,
-                    rule=rule,
-                    executor=executor,
-                )
-            results.append(show_session(console, device.name, problem, kind, session))
-            good &= all(session.of(made.name).summary is not None for made, _ in kernels)
-        for reason in chosen.refused:
-            console.print(f"not measured: {reason}", soft_wrap=True)
-    write_json(json, bench_record(device.name, judged, results).model_dump(mode="json"))
+    environment = current_environment(harness_diff())
+
+    def write(*, complete: bool) -> None:
+        """What there is so far: whoever ends the command early keeps it."""
+        if complete or json != "-":
+            sms = executor.sms if executor else None
+            record = bench_record(device.name, judged, results, sms=sms, complete=complete, environment=environment)
+            write_json(json, record.model_dump(mode="json"))
+
+    try:
+        for name, (made, config) in zip(kernel or (), kernels, strict=True):
+            assert executor is not None, "kernels need one, and it was asked for"
+            taken = [problem for problem in problems if made.reject_reason(problem, config) is None]
+            judged.append(green(console, name, made, config, taken, settings, executor, verdicts))
+            write(complete=False)
+        for problem in problems:
+            refused = {made.name: made.reject_reason(problem, config) for made, config in kernels}
+            timed = [
+                (made, config)
+                for (made, config), found in zip(kernels, judged, strict=True)
+                if found["passed"] and problem.label not in found["left_out"] and refused[made.name] is None
+            ]
+            chosen = select(problem, device.arch, peers)
+            outputs = Outputs(problem, make_inputs(problem))
+            for kind in clocks:
+                with progress_console().status(f"{problem.label}, {kind.value} clock"):
+                    session = benchmark(
+                        problem,
+                        chosen.peers,
+                        timed,
+                        device,
+                        clock=kind,
+                        l2=L2State.COLD if cold else L2State.WARM,
+                        rule=rule,
+                        executor=executor,
+                        outputs=outputs,
+                    )
+                results.append(show_session(console, device.name, problem, kind, session))
+                write(complete=False)
+            for reason in (*filter(None, refused.values()), *chosen.refused):
+                console.print(f"not measured: {reason}", soft_wrap=True)
+    except KeyboardInterrupt:
+        write(complete=False)
+        raise
+    write(complete=True)
     if not any(found["summary"] for result in results for found in result["measurements"]):
         raise MachineError("nothing could be measured: the reasons are above")
-    return 0 if good else 1
+    return 0 if all(found["passed"] and not found["left_out"] for found in judged) and _timed(kernels, results) else 1
+
+
+def _timed(kernels: Sequence[tuple[Kernel, Config]], results: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether every kernel has a time in every session that it was in, or was left out of it as too slow."""
+    from sdpalab.measure.session import MeasureStatus
+
+    good = {MeasureStatus.MEASURED.value, MeasureStatus.LEFT_OUT.value}
+    names = {made.name for made, _ in kernels}
+    found = [each for result in results for each in result["measurements"] if each["name"] in names]
+    return all(each["status"] in good for each in found)
 
 
 def _clocks(names: Sequence[str] | None) -> list[ClockKind]:

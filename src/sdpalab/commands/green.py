@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.errors import UserError
+from sdpalab.kernels.equivalent import modules_of
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import Problem
+
+if TYPE_CHECKING:
+    from sdpalab.run import GpuExecutor
 
 __all__ = ["VerdictsOption", "green", "kernel_for", "proven_by"]
 
@@ -23,40 +27,32 @@ VerdictsOption = Annotated[
 
 
 def kernel_for(name: str, problems: Sequence[Problem], settings: Mapping[str, str]) -> tuple[Kernel, Config]:
-    """A kernel with its configuration, refused here if it does not take the problems."""
+    """A kernel with its configuration, refused here if it takes none of the problems."""
     from sdpalab.kernels.registry import resolve
 
     made = resolve(name)
     if not isinstance(made, Kernel):
         raise UserError(f"{name} is a Python callable, and only what the lab builds can be timed; it can be judged")
     config = made.config_with(settings)
-    for problem in problems:
-        reason = made.reject_reason(problem, config)
-        if reason is not None:
-            raise UserError(reason)
+    reasons = [made.reject_reason(problem, config) for problem in problems]
+    if reasons and reasons[0] is not None and None not in reasons:
+        raise UserError(reasons[0])
     return made, config
 
 
 def proven_by(
-    kernel: Kernel, config: Config, problems: Sequence[Problem], arch: str, more: Path | None = None
-) -> tuple[str, ...] | None:
-    """The records of a GPU's verdicts on the very PTX of each problem; None if there is none for one.
+    kernel: Kernel, config: Config, problem: Problem, arch: str, sms: int | None = None, more: Path | None = None
+) -> str | None:
+    """The record of a GPU's verdict on the very PTX of a problem; None if there is none.
 
-    Those that are committed, and what lies in the folders of ``more``.
+    One that is committed, or lies in a folder of ``more``. The plan is for a GPU of ``sms`` multiprocessors.
     """
     from sdpalab.build import build
     from sdpalab.evidence.proven import read_proofs
 
     proofs = (*read_proofs(), *(read_proofs(more) if more else ()))
-    records: list[str] = []
-    for problem in problems:
-        steps = kernel.launch_plan(problem, config).launches
-        digests = {build(step.module, arch).ptx_sha256 for step in steps if step.module is not None}
-        record = next((proof.record for proof in proofs if digests <= proof.ptx_sha256), None)
-        if record is None:
-            return None
-        records.append(record)
-    return tuple(records)
+    digests = {build(module, arch).ptx_sha256 for module in modules_of(kernel.launch_plan(problem, config, sms=sms))}
+    return next((proof.record for proof in proofs if digests <= proof.ptx_sha256), None)
 
 
 def green(
@@ -66,25 +62,60 @@ def green(
     config: Config,
     problems: Sequence[Problem],
     settings: Mapping[str, str],
-    arch: str,
+    gpu: GpuExecutor,
     verdicts: Path | None = None,
 ) -> dict[str, Any]:
-    """GREEN before FAST: a recorded verdict, or the simulator's now, as JSON values with ``passed``.
+    """GREEN before FAST: a recorded verdict on the PTX of each problem, or the simulator's now.
 
-    The simulator judges the twelve cases, with the dtypes and masks that are to be timed. The shapes themselves, often
-    too large for it, are judged by the outputs of the timed calls.
+    The simulator judges the twelve cases, with the dtypes and masks that are to be timed, and small problems with the
+    code of those that no verdict proves, which themselves are often too large for it: they are judged by the outputs
+    of the timed calls.
+
+    Returns
+    -------
+    dict
+        JSON values: ``passed``, if the kernel may be timed at all; ``proven_by``, records by problem; ``left_out``, the
+        problems on which it may not be timed, with the reasons; and the simulator's verdict if there was one.
     """
     from sdpalab.judge.cases import cases_for
+    from sdpalab.judge.covering import covering_cases
     from sdpalab.judge.session import judge_candidate
 
-    records = proven_by(made, config, problems, arch, verdicts)
-    if records is not None:
-        return {"kernel": made.name, "config": str(config), "passed": True, "proven_by": list(records)}
-    kinds = sorted({(problem.dtype, problem.causal) for problem in problems})
-    specs = [spec for dtype, causal in kinds for spec in cases_for("quick", dtype=dtype, causal=causal)]
-    with progress_console().status(f"judging {name} on the simulator"):
-        verdict = judge_candidate(name, specs, device="sim", arch=arch, config=settings, until_failure=True)
+    arch, sms = gpu.arch, gpu.sms
+    reason = made.arch_reason(arch)
+    if reason is not None:
+        return _refused(console, made, config, reason)
+    try:
+        found = {problem: proven_by(made, config, problem, arch, sms, verdicts) for problem in problems}
+        proven = {problem.label: record for problem, record in found.items() if record is not None}
+        unproven = [problem for problem, record in found.items() if record is None]
+        common = {"config": str(config), "arch": arch, "sms": sms, "proven_by": proven}
+        if not unproven:
+            return {"kernel": made.name, "passed": True, "left_out": {}, **common}
+        covering = covering_cases(made, config, unproven, sms=sms)
+        kinds = sorted({(problem.dtype, problem.causal) for problem in unproven})
+        specs = [spec for dtype, causal in kinds for spec in cases_for("quick", dtype=dtype, causal=causal)]
+        with progress_console().status(f"judging {name} on the simulator"):
+            verdict = judge_candidate(
+                name,
+                [*specs, *covering.specs],
+                device="sim",
+                arch=arch,
+                sms=sms,
+                config=settings,
+                until_failure=True,
+            )
+    except UserError as error:
+        return _refused(console, made, config, str(error))
+    left_out = dict(covering.missing)
+    for label, why in left_out.items():
+        console.print(verdict_text(False, f"{made.name} is not timed on {label}: {why}"), soft_wrap=True)
     if not verdict.passed:
-        line = f"{made.name} is {verdict.status.value} on the simulator, so nothing is timed: {verdict.reason}"
+        line = f"{made.name} is {verdict.status.value} on the simulator, so it is not timed: {verdict.reason}"
         console.print(verdict_text(False, line), soft_wrap=True)
-    return verdict.to_dict()
+    return {**verdict.to_dict(), "left_out": left_out, **common}
+
+
+def _refused(console: Console, made: Kernel, config: Config, reason: str) -> dict[str, Any]:
+    console.print(verdict_text(False, f"{made.name} is not timed: {reason}"), soft_wrap=True)
+    return {"kernel": made.name, "config": str(config), "passed": False, "left_out": {}, "reason": reason}

@@ -57,25 +57,26 @@ def profile(
     device = cuda_device()
     report = _folder(out) / f"{made.name}.ncu-rep"
     command = profile_command(kernel, problem, settings, report.resolve(), cold=cold)
-    arch = GpuExecutor(device.torch.index).arch
-    judged = green(console, kernel, made, config, [problem], settings, arch, verdicts)
+    gpu = GpuExecutor(device.ordinal)
+    judged = green(console, kernel, made, config, [problem], settings, gpu, verdicts)
     told: dict[str, Any] = {
         "kind": "measured",
         "gpu": device.name,
+        "sms": gpu.sms,
         "kernel": made.name,
         "config": str(config),
         "problem": problem.to_dict(),
         "l2": "cold" if cold else "warm",
         "judged": judged,
     }
-    if not judged["passed"]:
+    if not judged["passed"] or judged["left_out"]:
         write_json(json, {**told, "launches": []})
         return 1
     with progress_console().status(f"profiling {made.name} on {device.name}"):
         raw = run_ncu(command, report)
     report.with_suffix(".csv").write_text(clean_csv(raw))
     with progress_console().status(f"counting {made.name} on the simulator"):
-        counts = simulated_counts(made, problem, config, arch)
+        counts = simulated_counts(made, problem, config, gpu.arch, sms=gpu.sms)
     console.print(f"report  {report} (open it in Nsight Compute; it names this machine)", soft_wrap=True)
     console.print(f"table   {report.with_suffix('.csv')}", soft_wrap=True)
     launches = [show_launch(console, device.name, launch, counts) for launch in read_raw_csv(raw)]

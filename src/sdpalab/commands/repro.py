@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,13 +13,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import JsonOption, console_for, one_thread_each, table, verdict_text, write_json
+from sdpalab.commands.common import (
+    JsonOption,
+    console_for,
+    one_thread_each,
+    problem_of,
+    table,
+    verdict_text,
+    write_json,
+)
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.judge import print_outcome
 from sdpalab.commands.progress import CaseProgress
 from sdpalab.errors import MachineError, UserError
+from sdpalab.gpus import default_sms
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.userfile import is_user_file
+from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
     from sdpalab.commands.building import BuiltStep
@@ -64,6 +75,14 @@ def repro(
         typer.Option(metavar="K", help="A shipped kernel; may be repeated. Default: all."),
     ] = None,
     device: Annotated[str, typer.Option(metavar="D", help="auto, sim or gpu.")] = "auto",
+    also_for: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="B,H,S,D",
+            help="Judge the code that kernels have for this shape, too, on a small problem; may be repeated. Default: "
+            "with --device gpu large shapes that are timed.",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the bundle and the report go.")] = Path("out"),
     case_seconds: Annotated[
         float | None, typer.Option(metavar="S", help="Most seconds for one case of the judge. Default: 120.")
@@ -74,6 +93,7 @@ def repro(
     one_thread_each()
     from sdpalab.doctor import Health, examine
     from sdpalab.evidence import BundleWriter, verify_bundle
+    from sdpalab.judge.covering import LARGE_PROBLEMS
     from sdpalab.kernels import registry
 
     start = time.monotonic()
@@ -82,7 +102,10 @@ def repro(
         raise UserError(f"--device takes auto, sim or gpu, not {device!r}")
     if case_seconds is not None and not 0 < case_seconds < float("inf"):
         raise UserError(f"--case-seconds takes a number of seconds above 0, not {case_seconds:g}")
+    large = [problem_of(text) for text in also_for or ()]
     gpu = _open_gpu() if device == "gpu" else None
+    if gpu is not None and also_for is None:
+        large = list(LARGE_PROBLEMS)
     for name in kernel or ():
         if is_user_file(name):
             # A verdict in a bundle must not come from a process that has run the candidate's own Python.
@@ -96,6 +119,7 @@ def repro(
     kernels = [made for made in kernels if made.name not in refused]
 
     command = ["sdpalab", "repro", *(word for name in kernel or () for word in ("--kernel", name)), "--device", device]
+    command += [word for text in also_for or () for word in ("--also-for", text)]
     with BundleWriter(out, command=command) as bundle:
         _headline(console, "Pre-flight")
         checks = examine()
@@ -107,8 +131,7 @@ def repro(
         for made in kernels:
             _headline(console, f"Kernel {made.name}")
             console.print(made.idea, soft_wrap=True)
-            arch = gpu.arch if gpu else made.default_arch
-            attempts.append(_attempt(console, bundle, made, device, arch, case_seconds))
+            attempts.append(_attempt(console, bundle, made, device, gpu, large, case_seconds))
         _headline(console, "Evidence")
         written = bundle.write()
     outcome = verify_bundle(written.tarball)
@@ -148,23 +171,37 @@ def _open_gpu() -> GpuExecutor:
 
 
 def _attempt(
-    console: Console, bundle: BundleWriter, kernel: Kernel, device: str, arch: str, case_seconds: float | None
+    console: Console,
+    bundle: BundleWriter,
+    kernel: Kernel,
+    device: str,
+    gpu: GpuExecutor | None,
+    large: Sequence[Problem],
+    case_seconds: float | None,
 ) -> _Attempt:
-    """Build, gate and judge one kernel, and put what came of it into the bundle, good or bad."""
+    """Build, gate and judge one kernel, and put what came of it into the bundle, good or bad.
+
+    Beside the cases of level quick it is judged on small problems with its code for the ``large`` ones.
+    """
     from sdpalab.commands.building import build_kernel
     from sdpalab.evidence import built_module
     from sdpalab.judge import judge_candidate
     from sdpalab.judge.cases import cases_for
+    from sdpalab.judge.covering import covering_cases
     from sdpalab.judge.session import CASE_SECONDS
 
     start = time.monotonic()
-    specs = cases_for("quick")
+    arch, sms = (gpu.arch, gpu.sms) if gpu else (kernel.default_arch, default_sms(kernel.default_arch))
+    covering = covering_cases(kernel, None, large, sms=sms)
+    for reason in covering.missing.values():
+        console.print(f"not judged: {reason}", soft_wrap=True)
+    specs = (*cases_for("quick"), *covering.specs)
     steps: tuple[BuiltStep, ...] = ()
     verdict = None
     failure = ""
     try:
         problems = sorted({spec.problem for spec in specs}, key=lambda problem: -problem.scores)
-        steps = build_kernel(kernel, kernel.default_config, problems, arch)
+        steps = build_kernel(kernel, kernel.default_config, problems, arch, sms=sms)
         for step in steps:
             _print_build(console, step)
         with CaseProgress(console, f"judging {kernel.name}", len(specs), lines=True) as progress:

@@ -13,6 +13,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from sdpalab.errors import MachineError
 from sdpalab.evidence.environment import current_environment, harness_diff
 from sdpalab.evidence.proven import EVIDENCE
@@ -23,12 +25,24 @@ from sdpalab.problem import Problem
 __all__ = ["BenchRecord", "MeasuredTime", "bench_record", "read_times"]
 
 
+FORMAT = 2
+"""Of the records that are written. 1, which is read as well, has neither ``format`` nor ``sms`` nor ``complete``, and
+its comparisons do not say how many rounds they rest on."""
+
+
 class BenchRecord(Record):
-    """One call of ``sdpalab bench``: the GPU, what judged its kernels, and each session with all samples."""
+    """One call of ``sdpalab bench``: the GPU, what judged its kernels, and each session with all samples.
+
+    ``sms`` are the multiprocessors that the plans are for, None where no kernel of the lab could be launched;
+    ``complete`` is False while sessions are still to come, and stays so if the call was interrupted.
+    """
 
     record: Literal["bench"] = "bench"
+    format: int = Field(default=1, ge=1, le=FORMAT)
     kind: Literal["measured"] = "measured"
     gpu: str
+    sms: int | None = None
+    complete: bool = True
     when: datetime
     environment: Environment
     judged: tuple[dict[str, Any], ...]
@@ -64,12 +78,23 @@ class MeasuredTime:
     record: str
 
 
-def bench_record(gpu: str, judged: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> BenchRecord:
-    """The record of what was timed just now, by this source, on ``gpu``."""
+def bench_record(
+    gpu: str,
+    judged: Sequence[Mapping[str, Any]],
+    results: Sequence[Mapping[str, Any]],
+    *,
+    sms: int | None = None,
+    complete: bool = True,
+    environment: Environment | None = None,
+) -> BenchRecord:
+    """The record of what was timed just now, by this source, on ``gpu``; ``environment`` is found out if not given."""
     return BenchRecord(
+        format=FORMAT,
         gpu=gpu,
+        sms=sms,
+        complete=complete,
         when=datetime.now(timezone.utc).replace(microsecond=0),
-        environment=current_environment(harness_diff()),
+        environment=environment or current_environment(harness_diff()),
         judged=tuple(map(dict, judged)),
         results=tuple(map(dict, results)),
     )

@@ -10,7 +10,17 @@ from sdpalab.inputs import INPUT_KINDS
 from sdpalab.judge.layouts import Layout
 from sdpalab.problem import DTYPES, MISSION, TWELVE_CASES, Problem
 
-__all__ = ["LEVELS", "TILES", "TRIALS", "CaseSpec", "cases_for", "full_cases", "quick_cases", "twelve_cases"]
+__all__ = [
+    "LEVELS",
+    "TILES",
+    "TRIALS",
+    "CaseSpec",
+    "cases_for",
+    "full_cases",
+    "possible",
+    "quick_cases",
+    "twelve_cases",
+]
 
 LEVELS = ("quick", "full")
 
@@ -155,7 +165,7 @@ def _probes(small: Problem, asked: Problem, kinds: tuple[str, ...] = QUICK_PROBE
     from sdpalab.judge.relations import RELATIONS
 
     for kind in kinds:
-        if kind != "normal" and _possible(small, kind):
+        if kind != "normal" and possible(small, kind):
             yield CaseSpec(f"{small.label} {kind}", small, kind, derived=small != asked)
     even = small.with_(seq_kv=1 << (small.seq_kv.bit_length() - 1))  # a count of keys that divides exactly
     yield CaseSpec(f"{even.label} uniform", even, "uniform", derived=even != asked)
@@ -207,8 +217,10 @@ def _small(problem: Problem) -> Problem:
     )
 
 
-def _possible(problem: Problem, kind: str) -> bool:
-    """A needle needs room in head_dim to tell the keys apart, and a scale; heads beside each other need to be two."""
+def possible(problem: Problem, kind: str) -> bool:
+    """Whether there are such inputs for the problem.
+
+    A needle needs room in head_dim to tell the keys apart, and a scale; heads beside each other need to be two."""
     if kind == "nan_heads":
         return problem.batch * problem.kv_heads > 1
     keys = {"needle": problem.seq_kv, "forbidden": problem.batch * problem.kv_heads * problem.seq_kv + 1}

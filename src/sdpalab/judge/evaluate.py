@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.errors import MachineError
 from sdpalab.inputs import Inputs, dtype_of
-from sdpalab.judge.exact import exact_elements, has_exact_elements
 from sdpalab.judge.explain import incorrect_reason, lse_reason, not_finite_reason
 from sdpalab.judge.log_sum_exp import log_sum_exp_float64, measure_lse
-from sdpalab.judge.numerics import UNDECLARED, intended_output, orders_of
-from sdpalab.judge.reference import attention_float64, judged_rows
-from sdpalab.judge.rule import broken_rules, limits_for, measure
+from sdpalab.judge.numerics import UNDECLARED
+from sdpalab.judge.reference import judged_rows
+from sdpalab.judge.references import References
+from sdpalab.judge.rule import broken_rules, measure
 from sdpalab.judge.verdict import Errors, Limits, Status
-from sdpalab.judge.yardstick import torch_output
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
 
@@ -56,7 +54,14 @@ def declared_numerics(about: Mapping[str, Any]) -> Numerics:
     return Numerics.from_dict(declared) if declared else UNDECLARED
 
 
-def judge_output(problem: Problem, inputs: Inputs, out: Array, numerics: Numerics, lse: Array | None = None) -> Judged:
+def judge_output(
+    problem: Problem,
+    inputs: Inputs,
+    out: Array,
+    numerics: Numerics,
+    lse: Array | None = None,
+    references: References | None = None,
+) -> Judged:
     """Hold one output against the whole rule: a pure function of its arguments, and of torch as the yardstick.
 
     Parameters
@@ -68,29 +73,23 @@ def judge_output(problem: Problem, inputs: Inputs, out: Array, numerics: Numeric
         See :func:`declared_numerics`.
     lse : ndarray of float32, [B, H, Sq], optional
         The log-sum-exp of each row, from a candidate that writes it.
+    references : References, optional
+        Of this problem and these inputs, for all rows, where several outputs are judged. Default: computed here.
 
     Raises
     ------
     MachineError
         If there is nothing to measure by: torch's output is not finite, no row is judged, the scores exceed float64.
     """
-    arguments: dict[str, Any] = {"scale": problem.scale, "causal": problem.causal}
-    qkv = (inputs.q, inputs.k, inputs.v)
-    yardstick = torch_output(*qkv, **arguments)
-    intended = [intended_output(*qkv, **arguments, numerics=order) for order in orders_of(numerics)]
-    exact = None
-    if has_exact_elements(numerics):
-        exact = exact_elements(*qkv, **arguments, any_count=numerics.normalise == "after")
-    try:
-        reference = attention_float64(*qkv, **arguments)
-        limits = limits_for(reference, yardstick, intended, problem.dtype)
-        errors = measure(out, reference, problem.dtype, exact)
-    except ValueError as error:
-        raise MachineError(f"{problem.label}: {error}") from None
+    references = references or References(problem, inputs)
+    limits, exact, yardstick = references.limits(numerics), references.exact(numerics), references.yardstick
+    reference = references.reference
+    errors = measure(out, reference, problem.dtype, exact)
     broken = broken_rules(errors, limits)
     wrong_lse = ""
     if lse is not None:
-        rows = log_sum_exp_float64(*qkv, **arguments, numerics=numerics)
+        qkv = (inputs.q, inputs.k, inputs.v)
+        rows = log_sum_exp_float64(*qkv, scale=problem.scale, causal=problem.causal, numerics=numerics)
         found = measure_lse(lse, *rows)
         errors, wrong_lse = replace(errors, lse=found), lse_reason(lse, *rows, found)
     if errors.not_finite:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import UserError
-from sdpalab.judge.reference import finite, weight_blocks
+from sdpalab.judge.reference import Rows, finite, weight_blocks
 from sdpalab.kernels.kernel import Numerics, Quantisation
 
 __all__ = ["UNDECLARED", "check_numerics", "dequantised", "intended_output", "orders_of"]
@@ -96,7 +96,9 @@ def dequantised(array: Array, quantised: Quantisation) -> F64:
     return out
 
 
-def intended_output(q: Array, k: Array, v: Array, *, scale: float, causal: bool, numerics: Numerics) -> Array:
+def intended_output(
+    q: Array, k: Array, v: Array, *, scale: float, causal: bool, numerics: Numerics, rows: Rows = None
+) -> Array:
     """Attention with the roundings that ``numerics`` declares, and no others.
 
     Q, K and V are quantised, if that is declared. The weights exp(s - max(s)) are rounded to float32, their sum is
@@ -110,14 +112,14 @@ def intended_output(q: Array, k: Array, v: Array, *, scale: float, causal: bool,
 
     Parameters
     ----------
-    q, k, v, scale, causal
+    q, k, v, scale, causal, rows
         As in :func:`sdpalab.judge.reference.attention_float64`; the dtype of ``q`` is the problem's.
     numerics : Numerics
         What is declared, in one order (:func:`orders_of`).
 
     Returns
     -------
-    ndarray of the dtype of ``q``, [B, H, Sq, D]
+    ndarray of the dtype of ``q``, [B, H, Sq, D], or of the wanted rows only
         Rows that are not judged hold finite numbers of no meaning. A float16 accumulator may overflow to infinity.
 
     Raises
@@ -135,16 +137,17 @@ def intended_output(q: Array, k: Array, v: Array, *, scale: float, causal: bool,
         q, k, v = (dequantised(array, numerics.quantised) for array in (q, k, v))
     values = v.astype(np.float64)
     product = _half_product if half else np.matmul
-    out = np.empty(q.shape[:3] + v.shape[3:], dtype)
+    out = np.empty((*q.shape[:2], q.shape[2] if rows is None else len(rows), v.shape[3]), dtype)
     with np.errstate(over="ignore", invalid="ignore"):
-        for (b, h, rows), weights in weight_blocks(q, k, scale=scale, causal=causal, product=product):
+        blocks = weight_blocks(q, k, scale=scale, causal=causal, product=product, rows=rows)
+        for (b, h, block), weights in blocks:
             p = weights.astype(np.float32)
             total = p.sum(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
             if numerics.normalise == "before":
                 p, total = p / total, np.ones_like(total)
             rounded = (p * p_scale).astype(p_type).astype(np.float64)
             summed = product(rounded, values[b, h // group]).astype(np.float32)
-            out[b, h, rows] = (summed / (total * p_scale)).astype(dtype)
+            out[b, h, block] = (summed / (total * p_scale)).astype(dtype)
     return out
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["attention_float64", "finite", "judged_rows", "score_blocks", "weight_blocks"]
+__all__ = ["Rows", "attention_float64", "finite", "judged_rows", "score_blocks", "weight_blocks"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -39,8 +39,18 @@ Block: TypeAlias = "tuple[int, int, slice]"
 """Where a block of rows lies: b, h, rows."""
 
 
+Rows: TypeAlias = "npt.NDArray[np.intp] | None"
+"""Query rows, the same of every head, that alone are computed; None for all."""
+
+
 def score_blocks(
-    q: Array, k: Array, *, scale: float, causal: bool, product: Callable[[F64, F64], F64] = np.matmul
+    q: Array,
+    k: Array,
+    *,
+    scale: float,
+    causal: bool,
+    product: Callable[[F64, F64], F64] = np.matmul,
+    rows: Rows = None,
 ) -> Iterator[tuple[Block, F64]]:
     """Scores ``s = scale * Q K^T``, head by head and block by block.
 
@@ -55,53 +65,62 @@ def score_blocks(
         Row i sees keys 0..i (top-left aligned).
     product : callable
         What multiplies Q [rows, D] and K^T [D, Skv], both float64.
+    rows : ndarray of int, optional
+        The query rows that are wanted, the same of every head. Default: all.
 
     Yields
     ------
     (b, h, rows), scores
-        Where the block lies, and its scores [rows, Skv] in float64; -inf where the mask hides the key. Every row sees
-        at least key 0.
+        Where the block lies among the rows that are wanted, and its scores [rows, Skv] in float64; -inf where the mask
+        hides the key. Every row sees at least key 0.
     """
     batch, heads, seq_q, _ = q.shape
     seq_kv = k.shape[2]
     group = heads // k.shape[1]
+    wanted = np.arange(seq_q) if rows is None else rows
     q, k = finite(q), finite(k)
     for b in range(batch):
         for h in range(heads):
             k_head = k[b, h // group].astype(np.float64)
-            for start in range(0, seq_q, ROWS):
-                rows = slice(start, min(start + ROWS, seq_q))
-                scores = product(q[b, h, rows].astype(np.float64), k_head.T) * scale
+            for start in range(0, len(wanted), ROWS):
+                block = slice(start, min(start + ROWS, len(wanted)))
+                scores = product(q[b, h, wanted[block]].astype(np.float64), k_head.T) * scale
                 if causal:
-                    scores[np.arange(seq_kv) > np.arange(rows.start, rows.stop)[:, None]] = -np.inf
-                yield (b, h, rows), scores
+                    scores[np.arange(seq_kv) > wanted[block][:, None]] = -np.inf
+                yield (b, h, block), scores
 
 
 def weight_blocks(
-    q: Array, k: Array, *, scale: float, causal: bool, product: Callable[[F64, F64], F64] = np.matmul
+    q: Array,
+    k: Array,
+    *,
+    scale: float,
+    causal: bool,
+    product: Callable[[F64, F64], F64] = np.matmul,
+    rows: Rows = None,
 ) -> Iterator[tuple[Block, F64]]:
     """Softmax weights before normalisation, ``exp(s - max(s))``, as :func:`score_blocks` gives the scores.
 
     The largest weight of a row is 1; one of a key that the mask hides is 0.
     """
-    for place, scores in score_blocks(q, k, scale=scale, causal=causal, product=product):
+    for place, scores in score_blocks(q, k, scale=scale, causal=causal, product=product, rows=rows):
         scores -= scores.max(axis=1, keepdims=True)
         yield place, np.exp(scores, out=scores)
 
 
-def attention_float64(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> F64:
+def attention_float64(q: Array, k: Array, v: Array, *, scale: float, causal: bool, rows: Rows = None) -> F64:
     """softmax(scale * Q K^T + mask) V in float64: what a candidate's output is compared with.
 
     Parameters
     ----------
     q, k, v : ndarray, [B, H, Sq, D], [B, Hkv, Skv, D], [B, Hkv, Skv, D]
         Taken as they are: the rounding of the inputs to 16 bits is part of the problem, not an error.
-    scale, causal
-        As in :func:`weight_blocks`.
+    scale, causal, rows
+        As in :func:`score_blocks`.
 
     Returns
     -------
-    ndarray of float64, [B, H, Sq, D]
+    ndarray of float64, [B, H, Sq, D], or of the wanted rows only
         NaN in rows that are not judged (:func:`judged_rows`), finite everywhere else.
 
     Raises
@@ -111,10 +130,12 @@ def attention_float64(q: Array, k: Array, v: Array, *, scale: float, causal: boo
     """
     group = q.shape[1] // k.shape[1]
     values = finite(v).astype(np.float64)
-    out = np.empty(q.shape[:3] + v.shape[3:], np.float64)
-    for (b, h, rows), weights in weight_blocks(q, k, scale=scale, causal=causal):
-        out[b, h, rows] = (weights @ values[b, h // group]) / weights.sum(axis=1, keepdims=True)
+    count = q.shape[2] if rows is None else len(rows)
+    out = np.empty((*q.shape[:2], count, v.shape[3]), np.float64)
+    for (b, h, block), weights in weight_blocks(q, k, scale=scale, causal=causal, rows=rows):
+        out[b, h, block] = (weights @ values[b, h // group]) / weights.sum(axis=1, keepdims=True)
     if not np.isfinite(out).all():
         raise ValueError(f"with scale {scale:g} the scores are too large for float64")
-    out[~judged_rows(q, k, v)] = np.nan
+    judged = judged_rows(q, k, v)
+    out[~(judged if rows is None else judged[:, :, rows])] = np.nan
     return out

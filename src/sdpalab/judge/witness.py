@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import MachineError
+from sdpalab.judge.reference import Rows
 from sdpalab.judge.tensors import from_torch, to_torch
 
 __all__ = [
@@ -87,7 +88,15 @@ def available_backends(device: str = "cpu") -> tuple[Backend, ...]:
 
 
 def witness_output(
-    q: Array, k: Array, v: Array, *, scale: float, causal: bool, backend: Backend | None, device: str = "cpu"
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    scale: float,
+    causal: bool,
+    backend: Backend | None,
+    device: str = "cpu",
+    rows: Rows = None,
 ) -> Array:
     """torch's attention by one backend, in the inputs' own dtype.
 
@@ -103,10 +112,13 @@ def witness_output(
     backend : Backend, optional
         None: whichever torch chooses.
     device : {"cpu", "cuda"}
+    rows : ndarray of int, optional
+        The query rows that are wanted, the same of every head; under ``causal`` torch then gets their mask. Default:
+        all.
 
     Returns
     -------
-    ndarray of the dtype of ``q``, [B, H, Sq, D]
+    ndarray of the dtype of ``q``, [B, H, Sq, D], or of the wanted rows only
 
     Raises
     ------
@@ -116,6 +128,11 @@ def witness_output(
     import torch
 
     group = q.shape[1] // k.shape[1]
+    mask = None
+    if rows is not None:
+        q = np.ascontiguousarray(q[:, :, rows])
+        if causal:
+            mask, causal = torch.from_numpy(np.arange(k.shape[2]) <= rows[:, None]).to(device), False
     # torch scales after it masks, and -inf times a negative number or 0 is no mask: the same scores from another Q.
     if scale <= 0.0:
         q, scale = (-q, -scale) if scale else (0 * q, 1.0)
@@ -124,7 +141,9 @@ def witness_output(
         key, value = (to_torch(array).to(device).repeat_interleave(group, dim=1) for array in (k, v))
         with _CHOICE, warnings.catch_warnings(), torch.no_grad(), _only(backend):
             warnings.simplefilter("ignore")  # torch warns with its reasons and then raises
-            out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
+            out = torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=causal, scale=scale
+            )
         return from_torch(out.cpu())
     except (RuntimeError, AssertionError) as error:  # the latter from a build without CUDA
         named = "own choice of" if backend is None else backend.value

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from sdpalab.judge.reference import Rows
 from sdpalab.judge.witness import Backend, witness_output
 
 __all__ = ["torch_output"]
@@ -22,12 +23,14 @@ __all__ = ["torch_output"]
 Array = npt.NDArray[Any]
 
 
-def torch_output(q: Array, k: Array, v: Array, *, scale: float, causal: bool) -> Array:
+def torch_output(q: Array, k: Array, v: Array, *, scale: float, causal: bool, rows: Rows = None) -> Array:
     """torch's CPU flash attention on ``q`` [B, H, Sq, D] and ``k``, ``v`` [B, Hkv, Skv, D], in their own dtype.
+
+    With ``rows`` only those query rows of every head are computed.
 
     Raises
     ------
     MachineError
         If this torch has no such backend, or it fails: there is nothing to measure by.
     """
-    return witness_output(q, k, v, scale=scale, causal=causal, backend=Backend.FLASH)
+    return witness_output(q, k, v, scale=scale, causal=causal, backend=Backend.FLASH, rows=rows)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sdpalab.errors import UserError
+from sdpalab.errors import MachineError, UserError
 from sdpalab.gpus import gpu_of_device
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.measure.clocks import LEAST_GRAPH_CALLS, Clock, EagerClock, GraphClock, StreamClock
+from sdpalab.measure.clocks import Clock, EagerClock, GraphClock, StreamClock
 from sdpalab.measure.floor import check_floor
 from sdpalab.measure.l2 import copies_beyond_l2
+from sdpalab.measure.outputs import Outputs
 from sdpalab.measure.peers import Peer
 from sdpalab.measure.samples import ClockKind, L2State
-from sdpalab.measure.session import Session, measure
+from sdpalab.measure.session import Session, Subject, measure
 from sdpalab.measure.stopping import StoppingRule
-from sdpalab.measure.subjects import empty_subject, kernel_subject, peer_subject, precision_of
+from sdpalab.measure.subjects import (
+    EMPTY,
+    empty_subject,
+    failing_subject,
+    kernel_subject,
+    peer_subject,
+    precision_of,
+)
 from sdpalab.measure.throttle import watch_for
 from sdpalab.problem import Problem
 from sdpalab.run import torch_gpu
@@ -28,12 +36,12 @@ if TYPE_CHECKING:
 
     from sdpalab.run import GpuExecutor
 
-__all__ = ["CudaDevice", "benchmark", "cuda_device", "graph_calls"]
+__all__ = ["CudaDevice", "benchmark", "cuda_device"]
 
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """The GPU that is measured: torch's handle, the driver's name, compute capability (90), L2 in bytes, UUID, number."""
+    """The GPU that is measured: handle in torch, name, compute capability (as 90), L2 in bytes, UUID and number."""
 
     torch: torch.device
     name: str
@@ -68,11 +76,6 @@ def cuda_device() -> CudaDevice:
     )
 
 
-def graph_calls(copies: int) -> int:
-    """Calls of a graph: the least multiple of ``copies`` that is enough, so that a replay ends where it began."""
-    return copies * -(-LEAST_GRAPH_CALLS // copies)
-
-
 def benchmark(
     problem: Problem,
     peers: Sequence[Peer],
@@ -84,6 +87,7 @@ def benchmark(
     rule: StoppingRule | None = None,
     executor: GpuExecutor | None = None,
     seed: int = 0,
+    outputs: Outputs | None = None,
 ) -> Session:
     """Measure peers and kernels on one problem, interleaved, outputs checked against the judge's rule.
 
@@ -101,36 +105,52 @@ def benchmark(
     executor : GpuExecutor, optional
         On the same device. Without it there is no empty kernel.
     seed : int
-        Of the inputs and of the rounds that are checked.
+        Of the inputs, of the rounds that are checked, and of the rows that are judged of large outputs.
+    outputs : Outputs, optional
+        Of the problem and these inputs, where it is measured several times: what they are held against is then
+        computed once.
 
-    Raises
-    ------
-    UserError, MachineError
-        If a kernel does not build, or cannot be launched.
+    Returns
+    -------
+    Session
+        Whoever cannot be built, launched or given memory has FAILED in it, with the reason.
     """
-    inputs = make_inputs(problem, "normal", seed)
+    outputs = outputs or Outputs(problem, make_inputs(problem, "normal", seed), seed)
+    inputs = outputs.inputs
     rotated = l2 is L2State.COLD and clock is not ClockKind.STREAM
     copies = copies_beyond_l2(inputs.q.nbytes + inputs.k.nbytes + inputs.v.nbytes, device.l2_bytes) if rotated else 1
     watch, gpu = watch_for(device.uuid), gpu_of_device(device.name)
     floor = partial(check_floor, problem=problem, gpu=gpu, l2=l2, sm_clock_mhz=watch.most_mhz)
-    subjects = [
-        peer_subject(peer, problem, inputs, device.torch, copies=copies, floor=partial(floor, precision=peer.precision))
+    makers: list[tuple[str, Callable[[], Subject]]] = [
+        (
+            peer.name,
+            partial(
+                peer_subject, peer, outputs, device.torch, copies=copies, floor=partial(floor, precision=peer.precision)
+            ),
+        )
         for peer in peers
     ]
     if executor is not None:
         for kernel, config in kernels:
             held = partial(floor, precision=precision_of(kernel.numerics_of(config)))
-            eager = clock is ClockKind.EAGER
-            subjects.append(
-                kernel_subject(kernel, config, problem, inputs, executor, copies=copies, floor=held, eager=eager)
-            )
-        subjects.append(empty_subject(executor))
+            make = partial(kernel_subject, kernel, config, outputs, executor, copies=copies, floor=held)
+            makers.append((kernel.name, partial(make, eager=clock is ClockKind.EAGER)))
+        makers.append((EMPTY, partial(empty_subject, executor)))
+    subjects = [_made(name, make) for name, make in makers]
     return measure(subjects, _clock(clock, l2, device, copies), rule, watch=watch, seed=seed)
+
+
+def _made(name: str, make: Callable[[], Subject]) -> Subject:
+    """The subject; or one that fails with what made it impossible, so that the others are measured without it."""
+    try:
+        return make()
+    except (UserError, MachineError, RuntimeError) as error:
+        return failing_subject(name, error)
 
 
 def _clock(kind: ClockKind, l2: L2State, device: CudaDevice, copies: int) -> Clock:
     if kind is ClockKind.GPU:
-        return GraphClock(l2, graph_calls(copies))
+        return GraphClock(l2, copies)
     if kind is ClockKind.STREAM:
         return StreamClock(device.torch, l2)
-    return EagerClock(torch_gpu.synchronize, l2, graph_calls(copies))
+    return EagerClock(torch_gpu.synchronize, l2, copies)

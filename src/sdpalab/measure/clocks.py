@@ -10,8 +10,11 @@ CPU.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sdpalab.errors import UserError
@@ -21,13 +24,19 @@ from sdpalab.measure.samples import ClockKind, L2State
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LEAST_GRAPH_CALLS", "Clock", "EagerClock", "GraphClock", "StreamClock"]
+__all__ = ["MOST_CALLS", "SAMPLE_US", "Clock", "EagerClock", "GraphClock", "Stopwatch", "StreamClock", "sized"]
 
 Call = Callable[[], Any]
-Stopwatch = Callable[[], float]
 
-LEAST_GRAPH_CALLS = 100
-"""Calls of a graph: what starting the graph costs, some microseconds, is shared by all of them."""
+SAMPLE_US = 20_000.0
+"""Length of a sample, if calls are short enough: what starts a graph, or waits for the last call, takes some
+microseconds, which is then below a thousandth."""
+
+MOST_CALLS = 4096
+"""Calls of a sample: a graph is captured and instantiated call by call."""
+
+_ESTIMATED_CALLS = 5
+"""Calls from which the time of one is estimated first."""
 
 _SETTLING_CALLS = 3
 """Calls before a graph is captured: libraries choose algorithms and allocate in the first ones, which graphs forbid."""
@@ -36,15 +45,35 @@ _MOST_PASSES = 64
 """Passes of the flush with which the host gets time to launch; a call that takes it longer has no stream time."""
 
 
+@dataclass(frozen=True)
+class Stopwatch:
+    """Takes a sample each time it is called: microseconds a call, the mean of ``calls``; computed and waited for."""
+
+    sample: Callable[[], float]
+    calls: int
+
+    def __call__(self) -> float:
+        return self.sample()
+
+
+def sized(us: float, copies: int = 1) -> int:
+    """Calls of a sample, for calls of about ``us`` microseconds that take ``copies`` of the inputs in turn.
+
+    As many as take :data:`SAMPLE_US`, at most about :data:`MOST_CALLS`: a multiple of ``copies``, so that a sample ends
+    where it began, and at least that.
+    """
+    calls = min(float(MOST_CALLS), SAMPLE_US / us) if us > 0 else float(MOST_CALLS)
+    return copies * max(1, math.ceil(calls / copies))
+
+
 class Clock(Protocol):
-    """Times calls. ``calls`` is how many calls one sample is the mean of."""
+    """Times calls."""
 
     kind: ClockKind
     l2: L2State
-    calls: int
 
     def ready(self, call: Call) -> Stopwatch:
-        """What takes a sample of ``call`` each time it is called: microseconds a call, outputs computed and waited for.
+        """What takes samples of ``call``.
 
         Raises whatever ``call`` raises, or what the clock cannot do with it.
         """
@@ -55,28 +84,30 @@ class GraphClock:
     """GPU time: events around the replay of a CUDA graph of many calls, over their number.
 
     A graph's first replay may wait for the host, so each sample is taken of a second one, which is queued behind it.
-    With ``l2=COLD`` the caller's ``call`` must take other inputs each time: nothing is flushed within a graph
+    How many calls a graph has follows from what one takes (:func:`sized`): that is estimated on the stream, where a
+    short call takes as long as its launch, and then from a first graph, which is captured again if it turns out too
+    short. With ``l2=COLD`` the caller's ``call`` must take other inputs each time: nothing is flushed within a graph
     (:func:`~sdpalab.measure.l2.copies_beyond_l2`).
 
     Parameters
     ----------
     l2 : L2State
         What the caller's inputs make of it.
-    calls : int
-        Calls of a graph; for cold inputs a multiple of the number of copies.
+    copies : int
+        Copies of the inputs that calls take in turn.
 
     Raises
     ------
     UserError
-        If there are fewer than :data:`LEAST_GRAPH_CALLS`.
+        If there is not at least one copy.
     """
 
     kind = ClockKind.GPU
 
-    def __init__(self, l2: L2State = L2State.WARM, calls: int = LEAST_GRAPH_CALLS) -> None:
-        if calls < LEAST_GRAPH_CALLS:
-            raise UserError(f"a graph needs at least {LEAST_GRAPH_CALLS} calls to hide its own start, not {calls}")
-        self.l2, self.calls = l2, calls
+    def __init__(self, l2: L2State = L2State.WARM, copies: int = 1) -> None:
+        if copies < 1:
+            raise UserError(f"calls need at least 1 copy of the inputs, not {copies}")
+        self.l2, self.copies = l2, copies
 
     def ready(self, call: Call) -> Stopwatch:
         """Capture the graph; a RuntimeError of torch if ``call`` does what no graph can hold, such as waiting."""
@@ -86,10 +117,17 @@ class GraphClock:
         with cuda.stream(side):
             for _ in range(_SETTLING_CALLS):
                 call()
+            us = _between_events(call, _ESTIMATED_CALLS)
         cuda.synchronize()
+        stopwatch = self._captured(call, sized(us, self.copies))
+        calls = sized(stopwatch(), self.copies)
+        return self._captured(call, calls) if calls >= 2 * stopwatch.calls else stopwatch
+
+    def _captured(self, call: Call, calls: int) -> Stopwatch:
+        cuda = _cuda()
         graph = cuda.CUDAGraph()
         with cuda.graph(graph):
-            for _ in range(self.calls):
+            for _ in range(calls):
                 call()
         start, end = _events()
 
@@ -99,9 +137,9 @@ class GraphClock:
             graph.replay()
             end.record()
             end.synchronize()
-            return float(start.elapsed_time(end)) * 1e3 / self.calls
+            return float(start.elapsed_time(end)) * 1e3 / calls
 
-        return sample
+        return Stopwatch(sample, calls)
 
 
 class StreamClock:
@@ -118,7 +156,6 @@ class StreamClock:
     """
 
     kind = ClockKind.STREAM
-    calls = 1
 
     def __init__(self, device: torch.device, l2: L2State = L2State.WARM) -> None:
         self.l2 = l2
@@ -145,7 +182,7 @@ class StreamClock:
                 passes *= 2
             raise RuntimeError("the host launches the call more slowly than the GPU runs it: use the eager clock")
 
-        return sample
+        return Stopwatch(sample, 1)
 
 
 class EagerClock:
@@ -159,29 +196,46 @@ class EagerClock:
         Waits for the device: ``torch.cuda.synchronize``, or nothing on a CPU.
     l2 : L2State
         What the caller's inputs make of it.
-    calls : int
-        Calls of a sample, at least 1.
+    copies : int
+        Copies of the inputs that calls take in turn.
+    calls : int, optional
+        Calls of a sample, at least 1. Default: as many as :func:`sized` says.
     """
 
     kind = ClockKind.EAGER
 
-    def __init__(self, wait: Callable[[], None], l2: L2State = L2State.WARM, calls: int = 100) -> None:
-        if calls < 1:
+    def __init__(
+        self, wait: Callable[[], None], l2: L2State = L2State.WARM, copies: int = 1, calls: int | None = None
+    ) -> None:
+        if calls is not None and calls < 1:
             raise UserError(f"a sample needs at least 1 call, not {calls}")
-        self.l2, self.calls, self._wait = l2, calls, wait
+        self.l2, self._wait, self._copies, self._calls = l2, wait, copies, calls
 
     def ready(self, call: Call) -> Stopwatch:
-        """Nothing to prepare."""
+        """Estimate how long a call takes, unless the number of calls is given."""
+        if self._calls is None:
+            self._sample(call, _SETTLING_CALLS)
+        calls = self._calls or sized(self._sample(call, _ESTIMATED_CALLS), self._copies)
+        return Stopwatch(partial(self._sample, call, calls), calls)
 
-        def sample() -> float:
-            self._wait()
-            start = time.perf_counter_ns()
-            for _ in range(self.calls):
-                call()
-            self._wait()
-            return (time.perf_counter_ns() - start) / 1e3 / self.calls
+    def _sample(self, call: Call, calls: int) -> float:
+        self._wait()
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            call()
+        self._wait()
+        return (time.perf_counter_ns() - start) / 1e3 / calls
 
-        return sample
+
+def _between_events(call: Call, calls: int) -> float:
+    """Microseconds a call of some, one after the other on the current stream."""
+    start, end = _events()
+    start.record()
+    for _ in range(calls):
+        call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3 / calls
 
 
 def _events() -> tuple[Any, Any]:

@@ -18,10 +18,15 @@ from sdpalab.errors import UserError
 from sdpalab.measure.samples import Samples
 from sdpalab.measure.statistics import Interval, interval_of, resampled_rounds
 
-__all__ = ["LEVEL", "MARGIN", "Comparison", "Outcome", "compare"]
+__all__ = ["LEAST_ROUNDS", "LEVEL", "MARGIN", "Comparison", "Outcome", "compare"]
 
 MARGIN = 0.01
 """Differences below one percent are none: clocks differ by that from one minute to the next."""
+
+LEAST_ROUNDS = 10
+"""Rounds below which nothing is decided. The median lies outside all of n independent samples in 2 of 2^n cases, so
+that even the widest interval, from the least to the largest, is one of 99% only from n = 8 on. Resampling from fewer
+makes intervals that are too short, and from one a point. Neighbouring rounds are alike, hence two more."""
 
 LEVEL = 0.99
 """Of the interval of a ratio: higher than that of a figure, since a verdict is what people act on."""
@@ -37,7 +42,8 @@ class Outcome(str, Enum):
     SAME = "SAME"
     """Within the margin, with all of the interval."""
     AMBIGUOUS = "AMBIGUOUS"
-    """The interval reaches across an edge of the margin: more rounds, or a quieter machine, may tell."""
+    """The interval reaches across an edge of the margin, or there are too few rounds: more of them, or a quieter
+    machine, may tell."""
     INVALID = "INVALID"
     """One of the two is no time of the computation: see the reason."""
 
@@ -46,8 +52,8 @@ class Outcome(str, Enum):
 class Comparison:
     """The outcome of A against B.
 
-    ``ratio`` is A's time over B's (below 1: A is faster), the median of all rounds, with its interval. Both are None if
-    the outcome is INVALID, which alone has a ``reason``.
+    ``ratio`` is A's time over B's (below 1: A is faster), the median of all ``rounds``, with its interval. Both are
+    None if the outcome is INVALID, which alone has a ``reason``.
     """
 
     a: str
@@ -57,20 +63,24 @@ class Comparison:
     interval: Interval | None = None
     margin: float = MARGIN
     reason: str = ""
+    rounds: int = 0
 
     def __post_init__(self) -> None:
         invalid = self.outcome is Outcome.INVALID
         if invalid != (self.ratio is None) or invalid != (self.interval is None) or invalid != bool(self.reason):
             raise ValueError(f"{self.a} against {self.b}: a ratio and its interval, or INVALID and a reason")
+        if self.rounds < LEAST_ROUNDS and self.outcome not in (Outcome.AMBIGUOUS, Outcome.INVALID):
+            raise ValueError(f"{self.a} against {self.b}: {self.outcome.value} needs {LEAST_ROUNDS} rounds")
 
     @property
     def sentence(self) -> str:
         """The outcome in words."""
         if self.ratio is None or self.interval is None:
             return f"{self.a} against {self.b}: {self.outcome.value}: {self.reason}"
+        few = f" ({self.rounds} rounds, and a verdict needs {LEAST_ROUNDS})" if self.rounds < LEAST_ROUNDS else ""
         return (
-            f"{self.a} takes {self.ratio:.3f}x the time of {self.b} "
-            f"({self.interval.low:.3f} to {self.interval.high:.3f} at {self.interval.level:.0%}): {self.outcome.value}"
+            f"{self.a} takes {self.ratio:.3f}x the time of {self.b} ({self.interval.low:.3f} to "
+            f"{self.interval.high:.3f} at {self.interval.level:.0%}): {self.outcome.value}{few}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,7 +121,8 @@ def compare(a: Samples, b: Samples, *, margin: float = MARGIN, level: float = LE
     ratios = np.asarray(a.times_us) / np.asarray(b.times_us)
     interval = interval_of(np.median(ratios[resampled_rounds(ratios.size, seed)], axis=1), level)
     ratio = float(np.median(ratios))
-    return Comparison(a.name, b.name, _outcome(interval, margin), ratio, interval, margin)
+    outcome = _outcome(interval, margin) if ratios.size >= LEAST_ROUNDS else Outcome.AMBIGUOUS
+    return Comparison(a.name, b.name, outcome, ratio, interval, margin, rounds=ratios.size)
 
 
 def _outcome(interval: Interval, margin: float) -> Outcome:

@@ -19,7 +19,7 @@ from typing import Any
 
 from sdpalab.errors import UserError
 from sdpalab.measure.clocks import Clock, Stopwatch
-from sdpalab.measure.comparison import MARGIN, Comparison, Outcome, compare
+from sdpalab.measure.comparison import LEAST_ROUNDS, MARGIN, Comparison, Outcome, compare
 from sdpalab.measure.floor import FloorCheck
 from sdpalab.measure.samples import Samples
 from sdpalab.measure.statistics import Summary, summarise
@@ -41,6 +41,8 @@ class MeasureStatus(str, Enum):
     """It has no time: its output is wrong, or the time is below what is possible."""
     FAILED = "FAILED"
     """It could not be called or timed."""
+    LEFT_OUT = "LEFT OUT"
+    """It is so slow that the others would have too few rounds with it."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,8 @@ class _Row:
         self.warm_up: list[float] = []
         self.times: list[float] = []
         self.checks = 0
+        self.seconds = 0.0
+        """Of the last sample, on the wall clock."""
         self.status, self.reason = MeasureStatus.MEASURED, ""
 
     @property
@@ -195,9 +199,11 @@ class _Row:
         if self.alive:
             self.stopwatch = clock.ready(self.subject.call)
 
-    def sample(self, into: list[float]) -> None:
+    def sample(self, into: list[float], now: Callable[[], float]) -> None:
         assert self.stopwatch is not None
+        start = now()
         into.append(self.stopwatch())
+        self.seconds = now() - start
 
     def verify(self) -> None:
         wrong = self.subject.check()
@@ -210,7 +216,9 @@ class _Row:
         if not self.alive or not self.times:
             status = MeasureStatus.FAILED if self.alive else self.status
             return Measurement(name, status, self.reason or "no round was finished in time", checks=self.checks)
-        samples = Samples(name, clock.kind, clock.l2, clock.calls, tuple(self.times), tuple(self.warm_up))
+        assert self.stopwatch is not None
+        calls = self.stopwatch.calls
+        samples = Samples(name, clock.kind, clock.l2, calls, tuple(self.times), tuple(self.warm_up))
         summary = summarise(self.times)
         floor = self.subject.floor(summary.median_us) if self.subject.floor else None
         if floor and not floor.possible:
@@ -252,7 +260,9 @@ def measure(
     Returns
     -------
     Session
-        A subject that fails, or computes something else, has that as its result, and the others go on without it.
+        A subject that fails, or computes something else, has that as its result, and the others go on without it. So
+        has one that is so slow that the others would have too few rounds: after the first round the slowest are left
+        out as long as a verdict's rounds of all take longer than the rule allows, and theirs more than a fair share.
 
     Raises
     ------
@@ -274,21 +284,40 @@ def measure(
     while stopped is None and any(row.alive for row in rows):
         order = rows[:: -1 if number % 2 else 1]
         if number == 0 or (number < warm_up and now() - start < rule.seconds / 4):
-            _round([(row, row.warm_up) for row in order])
+            _round([(row, row.warm_up) for row in order], now)
+            if number == 0:
+                _leave_out(rows, rule.seconds)
         else:
-            _round([(row, row.times) for row in order], checked=draw.random() < checked_share)
+            _round([(row, row.times) for row in order], now, checked=draw.random() < checked_share)
             states.append(looker.look())
             stopped = rule.reason_to_stop([row.times for row in rows if row.alive], now() - start)
         number += 1
     seconds = now() - start
-    _round([(row, []) for row in rows], checked=True)
+    _round([(row, []) for row in rows], now, checked=True)
     return Session(tuple(row.result(clock) for row in rows), stopped, seconds, looker.about, tuple(states))
 
 
-def _round(rows: Sequence[tuple[_Row, list[float]]], *, checked: bool = False) -> None:
+def _leave_out(rows: Sequence[_Row], seconds: float) -> None:
+    """Leave out the slowest, while there is no time for enough rounds of all.
+
+    A fair share is what each would have of ``seconds`` if all were equally slow; whoever takes less than twice that is
+    not what makes the rounds few.
+    """
+    while (alive := [row for row in rows if row.alive]) and LEAST_ROUNDS * sum(row.seconds for row in alive) > seconds:
+        slowest = max(alive, key=lambda row: row.seconds)
+        if slowest.seconds * LEAST_ROUNDS * len(alive) <= 2 * seconds:
+            return
+        slowest.status = MeasureStatus.LEFT_OUT
+        slowest.reason = (
+            f"a sample of it takes {slowest.seconds:.2g} s, and {LEAST_ROUNDS} rounds of {len(alive)} subjects have "
+            f"{seconds:g} s: give it more with --seconds, or fewer subjects"
+        )
+
+
+def _round(rows: Sequence[tuple[_Row, list[float]]], now: Callable[[], float], *, checked: bool = False) -> None:
     """One sample of each. Checks come after all of them, so that what they do to caches and clocks falls on nobody."""
     steps = [[(row, row.subject.spoil) for row, _ in rows]] if checked else []
-    steps.append([(row, partial(row.sample, times)) for row, times in rows])
+    steps.append([(row, partial(row.sample, times, now)) for row, times in rows])
     if checked:
         steps.append([(row, row.verify) for row, _ in rows])
     for step in steps:

@@ -12,16 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.evaluate import judge_output
-from sdpalab.judge.numerics import UNDECLARED
 from sdpalab.judge.tensors import from_torch, to_torch
-from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, Kernel, Numerics
 from sdpalab.kernels.plan import Launch, LaunchPlan, Module
 from sdpalab.measure.floor import FloorCheck
+from sdpalab.measure.outputs import OutputCheck, Outputs
 from sdpalab.measure.peers import Peer
 from sdpalab.measure.session import Subject
-from sdpalab.problem import Problem
 from sdpalab.run import torch_gpu
 from sdpalab.run.torch_launch import TorchLaunch
 
@@ -30,44 +27,13 @@ if TYPE_CHECKING:
 
     from sdpalab.run.gpu import GpuExecutor
 
-__all__ = ["EMPTY", "OutputCheck", "empty_subject", "kernel_subject", "peer_subject", "precision_of"]
+__all__ = ["EMPTY", "empty_subject", "failing_subject", "kernel_subject", "peer_subject", "precision_of"]
 
 Array = npt.NDArray[Any]
 Floor = Callable[[float], FloorCheck]
 
 EMPTY = "empty kernel"
 """Name of the subject that computes nothing: what is left of a time when a kernel has nothing to do."""
-
-
-class OutputCheck:
-    """The judge's rule for one problem and its inputs, remembering what has passed.
-
-    Parameters
-    ----------
-    problem, inputs
-        What is computed, over and over.
-    numerics : Numerics, optional
-        What the subject declares; None for a peer, which may divide by the sum before or after it rounds.
-    """
-
-    def __init__(self, problem: Problem, inputs: Inputs, numerics: Numerics | None = None) -> None:
-        self._problem, self._inputs = problem, inputs
-        self._numerics = numerics or UNDECLARED
-        self._passed: bytes | None = None
-
-    def __call__(self, out: Array) -> str:
-        """What is wrong with ``out``; empty if nothing. The float64 reference is computed only for an output with other
-        bits than the last that passed."""
-        if out.shape != self._problem.q_shape or out.dtype != self._inputs.q.dtype:
-            return f"it is {out.dtype} {out.shape}, not {self._problem.dtype} {self._problem.q_shape}"
-        content = out.tobytes()
-        if content == self._passed:
-            return ""
-        judged = judge_output(self._problem, self._inputs, out, self._numerics)
-        if judged.status is not Status.PASSED:
-            return f"{judged.status.value}: {judged.reason}"
-        self._passed = content
-        return ""
 
 
 class _Rotation:
@@ -96,27 +62,27 @@ class _Rotation:
 
 
 def peer_subject(
-    peer: Peer, problem: Problem, inputs: Inputs, device: torch.device, *, copies: int = 1, floor: Floor | None = None
+    peer: Peer, outputs: Outputs, device: torch.device, *, copies: int = 1, floor: Floor | None = None
 ) -> Subject:
-    """A peer on ``copies`` copies of the inputs, which it takes in turn.
+    """A peer on ``copies`` copies of the inputs of ``outputs``, which it takes in turn.
 
     Raises
     ------
     RuntimeError
         Of torch, if the device has no memory for them.
     """
+    problem = outputs.problem
     launches = [
         partial(peer.run, *tensors, scale=problem.scale, causal=problem.causal)
-        for tensors in _copies(inputs, device, copies)
+        for tensors in _copies(outputs.inputs, device, copies)
     ]
-    return _Rotation(launches, OutputCheck(problem, inputs)).subject(peer.name, floor, peer.scope)
+    return _Rotation(launches, OutputCheck(outputs)).subject(peer.name, floor, peer.scope)
 
 
 def kernel_subject(
     kernel: Kernel,
     config: Config,
-    problem: Problem,
-    inputs: Inputs,
+    outputs: Outputs,
     executor: GpuExecutor,
     *,
     copies: int = 1,
@@ -138,10 +104,10 @@ def kernel_subject(
     import torch
 
     device = torch_gpu.device(executor.gpu.ordinal)
-    plan = kernel.launch_plan(problem, config, sms=executor.sms)
-    check = OutputCheck(problem, inputs, kernel.numerics_of(config))
+    plan = kernel.launch_plan(outputs.problem, config, sms=executor.sms)
+    check = OutputCheck(outputs, kernel.numerics_of(config))
     if eager:
-        rotated = _copies(inputs, device, copies)
+        rotated = _copies(outputs.inputs, device, copies)
         q, k, v = rotated[0]
         call = _as_the_op(TorchLaunch(executor, plan, q, k, v))
         calls = [partial(call, *tensors) for tensors in rotated]
@@ -152,7 +118,7 @@ def kernel_subject(
         if buffer.role != "in"
     }
     launches = []
-    for tensors in _copies(inputs, device, copies):
+    for tensors in _copies(outputs.inputs, device, copies):
         prepared = executor.prepare(plan, {**shared, **dict(zip("qkv", tensors, strict=True))})
         launches.append(partial(_launched, prepared, shared["o"]))
     return _Rotation(launches, check).subject(kernel.name, floor)
@@ -164,6 +130,15 @@ def empty_subject(executor: GpuExecutor) -> Subject:
     step = Launch(grid=(1, 1, 1), block=(32, 1, 1), args=(), module=module)
     prepared = executor.prepare(LaunchPlan((), (step,)), {})
     return Subject(EMPTY, partial(_launched, prepared, None), check=str, spoil=_nothing)
+
+
+def failing_subject(name: str, error: Exception) -> Subject:
+    """One that could not be made: its first call raises ``error``."""
+
+    def call() -> None:
+        raise error
+
+    return Subject(name, call, check=str, spoil=_nothing)
 
 
 def precision_of(numerics: Numerics) -> str:

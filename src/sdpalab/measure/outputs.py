@@ -1,0 +1,165 @@
+"""Whether what is timed computes attention: outputs of timed calls, held against the judge's tolerances.
+
+Up to :data:`SAMPLED_FROM` queries every row is held against float64. From there on that would take minutes, and so
+
+- every element of an output must be finite;
+- :data:`SAMPLED_ROWS` query rows of every head, the same of all outputs, are held against the whole rule: the first,
+  the last, the rows on both sides of borders between tiles of 64 (the first, the last, and some drawn by the seed), and
+  rows drawn by the seed;
+- all elements are compared with the first output of any subject that passed, and the rows that differ most from it, if
+  by more than the largest error that is allowed, are held against float64 as well.
+
+What is not checked: a row that is wrong in the same way in every subject, and lies in no sample; an error that is small
+beside the largest one allowed, in rows outside the sample. An output with the bits of the one before, which passed, is
+right: a call is compared bit for bit, in all elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.inputs import Inputs
+from sdpalab.judge.evaluate import judge_output
+from sdpalab.judge.numerics import UNDECLARED
+from sdpalab.judge.reference import attention_float64
+from sdpalab.judge.references import References
+from sdpalab.judge.rule import broken_rules, measure
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Numerics
+from sdpalab.problem import Problem
+
+__all__ = ["SAMPLED_FROM", "SAMPLED_ROWS", "OutputCheck", "Outputs", "sampled_rows"]
+
+Array = npt.NDArray[Any]
+
+SAMPLED_FROM = 2048
+"""Queries from which on a sample of the rows is judged."""
+SAMPLED_ROWS = 128
+"""Query rows of every head that are judged then."""
+_TILE = 64
+_BORDERS = 16
+_MOST_DIFFERING = 16
+"""Query rows that are held against float64 because they differ from another output."""
+
+
+def sampled_rows(seq_q: int, seed: int = 0) -> npt.NDArray[np.intp] | None:
+    """The query rows that are judged, ascending; None for all of them."""
+    if seq_q < SAMPLED_FROM:
+        return None
+    draw = np.random.Generator(np.random.Philox(key=seed))
+    borders = np.arange(_TILE, seq_q, _TILE)
+    chosen = np.union1d(borders[[0, -1]], draw.choice(borders, min(_BORDERS, len(borders)), replace=False))
+    fixed = np.union1d((0, seq_q - 1), np.union1d(chosen - 1, chosen))
+    others = draw.choice(np.setdiff1d(np.arange(seq_q), fixed), SAMPLED_ROWS - len(fixed), replace=False)
+    return np.union1d(fixed, others)
+
+
+class Outputs:
+    """What the outputs of all subjects of one problem are held against: computed once, whoever asks.
+
+    Parameters
+    ----------
+    problem, inputs
+        What is computed, over and over.
+    seed : int
+        Of the sample.
+    """
+
+    def __init__(self, problem: Problem, inputs: Inputs, seed: int = 0) -> None:
+        self.problem, self.inputs = problem, inputs
+        self.references = References(problem, inputs, sampled_rows(problem.seq_q, seed))
+        self._first: Array | None = None
+
+    def wrong(self, out: Array, numerics: Numerics) -> str:
+        """What is wrong with ``out``, of the problem's shape and dtype; empty if nothing was found."""
+        references = self.references
+        if references.rows is None:
+            judged = judge_output(self.problem, self.inputs, out, numerics, references=references)
+            return "" if judged.status is Status.PASSED else f"{judged.status.value}: {judged.reason}"
+        reason = _not_finite(out) or self._broken(out, numerics) or self._unlike_the_first(out, numerics)
+        if not reason and self._first is None:
+            self._first = out.copy()
+        return reason
+
+    def _broken(self, out: Array, numerics: Numerics) -> str:
+        """Which tolerances the sampled rows exceed."""
+        references = self.references
+        limits = references.limits(numerics)
+        errors = measure(references.of(out), references.reference, self.problem.dtype)
+        over = [name for name in broken_rules(errors, limits) if hasattr(limits, name)]
+        if not over:
+            return ""
+        assert references.rows is not None
+        b, h, i = errors.worst_row
+        told = ", ".join(f"{name} {getattr(errors, name):.3g} above {getattr(limits, name):.3g}" for name in over)
+        return (
+            f"INCORRECT in {len(references.rows)} sampled rows of each head: {told}; the worst row is "
+            f"(b={b}, h={h}, i={references.rows[i]})"
+        )
+
+    def _unlike_the_first(self, out: Array, numerics: Numerics) -> str:
+        """Whether rows that differ from another subject's output are wrong by float64."""
+        if self._first is None:
+            return ""
+        limit = self.references.limits(numerics).max_abs
+        problem, worst = self.problem, np.zeros(self.problem.seq_q)
+        for b in range(problem.batch):  # one batch at a time: the difference takes twice the memory of the outputs
+            differs = np.abs(out[b].astype(np.float32) - self._first[b].astype(np.float32)).max(axis=2)
+            worst = np.maximum(worst, differs.max(axis=0))
+        rows = np.sort(np.argsort(worst)[-_MOST_DIFFERING:])
+        rows = rows[worst[rows] > limit]
+        if not len(rows):
+            return ""
+        inputs = self.inputs
+        reference = attention_float64(
+            inputs.q, inputs.k, inputs.v, scale=problem.scale, causal=problem.causal, rows=rows
+        )
+        error = np.abs(out[:, :, rows].astype(np.float64) - reference)
+        b, h, i, d = (int(n) for n in np.unravel_index(int(np.argmax(error)), error.shape))
+        if error[b, h, i, d] <= limit:
+            return ""
+        return (
+            f"INCORRECT in a row that differs from another subject's: max_abs {error[b, h, i, d]:.3g} above "
+            f"{limit:.3g} at (b={b}, h={h}, i={rows[i]}, d={d})"
+        )
+
+
+class OutputCheck:
+    """Whether one subject's outputs are right; it keeps the bits of the last that was.
+
+    Parameters
+    ----------
+    outputs : Outputs
+        Shared with the other subjects of the problem.
+    numerics : Numerics, optional
+        What the subject declares; None for a peer, which may divide by the sum before or after it rounds.
+    """
+
+    def __init__(self, outputs: Outputs, numerics: Numerics | None = None) -> None:
+        self._outputs, self._numerics = outputs, numerics or UNDECLARED
+        self._passed: bytes | None = None
+
+    def __call__(self, out: Array) -> str:
+        """What is wrong with ``out``; empty if nothing. One with the bits of the last that was right is not judged."""
+        problem = self._outputs.problem
+        if out.shape != problem.q_shape or out.dtype != self._outputs.inputs.q.dtype:
+            return f"it is {out.dtype} {out.shape}, not {problem.dtype} {problem.q_shape}"
+        content = out.tobytes()
+        if content == self._passed:
+            return ""
+        reason = self._outputs.wrong(out, self._numerics)
+        if not reason:
+            self._passed = content
+        return reason
+
+
+def _not_finite(out: Array) -> str:
+    finite = np.isfinite(out)
+    if finite.all():
+        return ""
+    b, h, i, d = (int(n) for n in np.argwhere(~finite)[0])
+    count = int(out.size - np.count_nonzero(finite))
+    return f"NOT_FINITE: {count} of {out.size} elements, the first at (b={b}, h={h}, i={i}, d={d})"
