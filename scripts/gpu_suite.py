@@ -1,6 +1,6 @@
 """The GPU suite (``gpu_suite.sh``, which says what it needs): its parts in order, each with a limit, within a budget.
 
-    prepare FOLDER [--arch sm_90a]     FOLDER/cache.tar.gz: all that smoke and measure would compile
+    prepare FOLDER [--arch sm_90a]     FOLDER/cache.tar.gz: all that smoke and measure would compile; FOLDER/commit
     smoke OUT | measure OUT | OUT      the first half, the second, or both, one after the other
 
 OUT gets at most eight files (``gpu_archive.py``); the work is done in a folder beside it, OUT.work. What an earlier
@@ -31,6 +31,8 @@ from gpu_parts import ROOT, Part
 from gpu_records import Workspace, collect, green, merge_golden, share_golden, why_not_green
 from gpu_run import Runner
 from gpu_summary import write_summary
+
+from sdpalab.evidence.environment import current_environment, harness_diff
 
 SECONDS = {"smoke": 240.0, "measure": 570.0}
 """Budget of each half, packing included: 30 s of ten minutes are for starting and for copying."""
@@ -117,6 +119,9 @@ def prepare(folder: Path, arch: str) -> int:
         print(f"{part.name}: {gpu_parts.describe(part)['command']}", flush=True)
         good &= subprocess.run(part.command, cwd=ROOT, env=environment, check=False).returncode == 0
     target = folder / "cache.tar.gz"
+    harness = current_environment(harness_diff()).harness
+    if harness.commit:
+        (folder / "commit").write_text(f"{harness.commit}{'-dirty' if harness.dirty else ''}\n")
     with tarfile.open(target, "w:gz") as archive:
         for entry in sorted(cache.iterdir()):
             if (entry / "SHA256SUMS").exists():

@@ -41,6 +41,14 @@ __all__ = ["repro"]
 
 
 @dataclass(frozen=True)
+class _Limits:
+    """How long a kernel is judged: seconds for a case, None for the judge's own; and whether one failure is enough."""
+
+    case_seconds: float | None = None
+    until_failure: bool = False
+
+
+@dataclass(frozen=True)
 class _Attempt:
     """What came of one kernel."""
 
@@ -87,6 +95,9 @@ def repro(
     case_seconds: Annotated[
         float | None, typer.Option(metavar="S", help="Most seconds for one case of the judge. Default: 120.")
     ] = None,
+    until_failure: Annotated[
+        bool, typer.Option("--until-failure", help="Judge a kernel no further than its first case that fails.")
+    ] = False,
     json: JsonOption = None,
 ) -> int:
     """The main job: build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report."""
@@ -102,6 +113,7 @@ def repro(
         raise UserError(f"--device takes auto, sim or gpu, not {device!r}")
     if case_seconds is not None and not 0 < case_seconds < float("inf"):
         raise UserError(f"--case-seconds takes a number of seconds above 0, not {case_seconds:g}")
+    limits = _Limits(case_seconds, until_failure)
     large = [problem_of(text) for text in also_for or ()]
     gpu = _open_gpu() if device == "gpu" else None
     if gpu is not None and also_for is None:
@@ -131,7 +143,7 @@ def repro(
         for made in kernels:
             _headline(console, f"Kernel {made.name}")
             console.print(made.idea, soft_wrap=True)
-            attempts.append(_attempt(console, bundle, made, device, gpu, large, case_seconds))
+            attempts.append(_attempt(console, bundle, made, device, gpu, large, limits))
         _headline(console, "Evidence")
         written = bundle.write()
     outcome = verify_bundle(written.tarball)
@@ -177,7 +189,7 @@ def _attempt(
     device: str,
     gpu: GpuExecutor | None,
     large: Sequence[Problem],
-    case_seconds: float | None,
+    limits: _Limits,
 ) -> _Attempt:
     """Build, gate and judge one kernel, and put what came of it into the bundle, good or bad.
 
@@ -212,7 +224,8 @@ def _attempt(
                 arch=arch,
                 store=bundle.arrays,
                 progress=progress.finished,
-                timeout=case_seconds or CASE_SECONDS,
+                timeout=limits.case_seconds or CASE_SECONDS,
+                until_failure=limits.until_failure,
             )
         print_outcome(console, verdict, time.monotonic() - start)
     except UserError as error:
