@@ -183,9 +183,14 @@ class Runner:
     def _last_line(self, part: Part) -> str:
         """The last thing that it printed, which says what came of it."""
         lines = [line for line in self._work.log(part.name).read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1].strip()[:300] if lines else "it printed nothing"
+        return _shortened(lines[-1].strip()) if lines else "it printed nothing"
 
     def _keep(self, part: Part, state: str, reason: str, seconds: float = 0.0, code: int | None = None) -> None:
         record: dict[str, Any] = {"state": state, "reason": reason, "seconds": round(seconds, 1), "exit_code": code}
         self._work.keep(part.name, {**describe(part), **record, "when": round(time.time(), 3)})
         self._states[part.name] = state
+
+
+def _shortened(line: str) -> str:
+    """At most some 400 characters: what it is about is at the beginning, and what came of it at the end."""
+    return line if len(line) <= 400 else f"{line[:150]} [...] {line[-250:]}"
