@@ -33,7 +33,7 @@ __all__ = ["CudaDevice", "benchmark", "cuda_device", "graph_calls"]
 
 @dataclass(frozen=True)
 class CudaDevice:
-    """The GPU that is measured: torch's handle, the driver's name, compute capability (90), L2 in bytes, UUID, number."""
+    """The GPU that is measured: torch's handle, the driver's name, capability (90), L2 in bytes, UUID, number."""
 
     torch: torch.device
     name: str
