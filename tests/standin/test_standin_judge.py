@@ -75,6 +75,38 @@ def test_a_kernel_that_hangs_is_killed_and_the_next_one_goes_on(standin: StandIn
         assert not Path(f"/proc/{pid}").exists()
 
 
+REFUSALS = """
+import os
+from sdpalab.errors import UserError
+from sdpalab.judge import CaseSpec, judge_candidate
+from sdpalab.problem import Problem
+cases = [CaseSpec("one", Problem(1, 1, 9, 32))]
+right = os.environ["KERNELS"] + ":right"
+for candidate, options in ((right, {"arch": "sm_100"}), (lambda q, k, v, *, scale, causal: q, {})):
+    try:
+        judge_candidate(candidate, cases, device="gpu", **options)
+    except UserError as error:
+        print(error)
+try:
+    import triton
+except ImportError:
+    print("no Triton")
+else:
+    (case,) = judge_candidate(os.environ["TRITON"], [CaseSpec("one", Problem(1, 1, 64, 64))], device="gpu").cases
+    print(case.status.value, case.reason)
+"""
+
+
+def test_what_the_gpu_does_not_run_and_a_triton_kernel_whose_ptx_is_loaded(standin: StandIn) -> None:
+    triton = str(KERNELS.parents[1] / "sim" / "triton_attention.py")
+    done = standin.run(REFUSALS, KERNELS=str(KERNELS), TRITON=triton)
+    assert done.returncode == 0, done.stderr
+    arch, callable_, compiled = done.stdout.splitlines()
+    assert "does not run code for sm_100: build for sm_90a" in arch
+    assert "runs on torch CPU tensors: device must be cpu or auto" in callable_
+    assert compiled.strip() in ("PASSED", "no Triton")
+
+
 def test_a_case_has_ten_seconds_on_a_gpu() -> None:
     from sdpalab.judge import session
 
