@@ -96,8 +96,7 @@ def sanitizer_parts(kernels: Sequence[str]) -> list[Part]:
 def verdict_parts(work: Workspace, kernels: Sequence[str], patience: float) -> list[Part]:
     """A verdict for each kernel, with a bundle; one that hung before is not asked again."""
     parts = []
-    # A kernel that hangs would hang in every case: the first one is record enough.
-    limits = ("--case-seconds", str(CASE_SECONDS * patience), "--until-failure")
+    limits = ("--case-seconds", str(CASE_SECONDS * patience))
     for name in kernels:
         smoke = work.state(f"smoke_{name}")
         skip = "it did not end in smoke" if smoke.get("state") == "timed out" else ""

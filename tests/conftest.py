@@ -38,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
     # Inductor's own compile processes would outlive the test that compiles, and be taken for somebody's leftovers.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    if "standin_torch" in sys.modules:  # by sitecustomize: this process has the stand-in for a GPU
+        sys.modules["standin_torch"].apply()
     if config.getoption("--replay-on-gpu"):
         _replay_on_gpu(config)
 

@@ -106,11 +106,11 @@ def test_arrays_that_overlap_in_part_are_refused_and_the_same_one_twice_is_one_b
     ptx = (
         HEAD
         + ".entry k(.param .u64 a, .param .u64 b) { .reg .b64 %rd<3>; .reg .pred %p;\n"
-        + ("ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b]; st.global.u64 [%rd1], %rd2; ret; }")
+        + "ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b]; sub.u64 %rd2, %rd2, %rd1; st.global.u64 [%rd1], %rd2; ret; }"
     )
-    array = np.zeros(4, np.uint64)
+    array = np.ones(4, np.uint64)
     sim.launch(ptx, "k", 1, 1, [array, array])
-    assert array[0] != 0
+    assert array.tolist() == [0, 1, 1, 1]
     with pytest.raises(sim.LaunchError, match="overlaps"):
         sim.launch(ptx, "k", 1, 1, [array[:3], array[1:]])
 

@@ -1,10 +1,11 @@
-"""torch on the stand-in: its CPU tensors count as those of GPU 0, and the clock of a benchmark is a simulated one.
+"""The lab on the stand-in: torch's CPU tensors count as those of GPU 0, and a benchmark's clock is a simulated one.
 
 torch is a CPU build here, so what :mod:`sdpalab.run.torch_gpu` asks it is answered in its place.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -16,22 +17,30 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["install"]
+__all__ = ["apply", "install"]
+
+_CHANGED = "changed_for_the_stand_in"
 
 
 def install() -> None:
     """From now on, the modules that are replaced in part are replaced as they are imported."""
-    sys.meta_path.insert(0, _Finder({"sdpalab.run.torch_gpu": _torch_gpu, "sdpalab.measure.benchmark": _benchmark}))
+    sys.meta_path.insert(0, _Finder())
+
+
+def apply() -> None:
+    """Replace them now: pytest imports a package that has a plugin by a finder of its own."""
+    for name, change in CHANGES.items():
+        module = importlib.import_module(name)
+        if not hasattr(module, _CHANGED):
+            change(module)
+            setattr(module, _CHANGED, True)
 
 
 class _Finder(MetaPathFinder):
     """Finds modules as Python does, and changes some after they have run."""
 
-    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
-        self._changes = changes
-
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        change = self._changes.get(name)
+        change = CHANGES.get(name)
         spec = PathFinder.find_spec(name, path) if change else None
         if spec is not None and spec.loader is not None:
             assert change is not None
@@ -45,6 +54,7 @@ def _change_after(loader: Loader, change: Callable[[ModuleType], None]) -> None:
     def changed(module: ModuleType) -> None:
         execute(module)
         change(module)
+        setattr(module, _CHANGED, True)
 
     loader.exec_module = changed  # type: ignore[method-assign]
 
@@ -92,6 +102,11 @@ def _torch_gpu(module: ModuleType) -> None:
     )
 
 
+def _session(module: ModuleType) -> None:
+    """The simulator is no GPU: a case has a minute, or ``STANDIN_CASE_SECONDS`` of the environment."""
+    module.GPU_CASE_SECONDS = float(os.environ.get("STANDIN_CASE_SECONDS", "60"))  # type: ignore[attr-defined]
+
+
 def _benchmark(module: ModuleType) -> None:
     """Every clock is a :class:`StandInClock`, unless ``STANDIN_CLOCK=real`` is in the environment."""
     if os.environ.get("STANDIN_CLOCK") != "real":
@@ -124,3 +139,10 @@ class StandInClock:
             return float(us * np.exp(0.01 * self._random.standard_normal()))
 
         return Stopwatch(sample, self.calls)
+
+
+CHANGES: dict[str, Callable[[ModuleType], None]] = {
+    "sdpalab.run.torch_gpu": _torch_gpu,
+    "sdpalab.measure.benchmark": _benchmark,
+    "sdpalab.judge.session": _session,
+}

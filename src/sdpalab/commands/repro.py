@@ -41,14 +41,6 @@ __all__ = ["repro"]
 
 
 @dataclass(frozen=True)
-class _Limits:
-    """How long a kernel is judged: seconds for a case, None for the judge's own; and whether one failure is enough."""
-
-    case_seconds: float | None = None
-    until_failure: bool = False
-
-
-@dataclass(frozen=True)
 class _Attempt:
     """What came of one kernel."""
 
@@ -93,11 +85,9 @@ def repro(
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the bundle and the report go.")] = Path("out"),
     case_seconds: Annotated[
-        float | None, typer.Option(metavar="S", help="Most seconds for one case of the judge. Default: 120.")
+        float | None,
+        typer.Option(metavar="S", help="Most seconds for one case of the judge. Default: 120; on a GPU 10."),
     ] = None,
-    until_failure: Annotated[
-        bool, typer.Option("--until-failure", help="Judge a kernel no further than its first case that fails.")
-    ] = False,
     json: JsonOption = None,
 ) -> int:
     """The main job: build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report."""
@@ -113,7 +103,6 @@ def repro(
         raise UserError(f"--device takes auto, sim or gpu, not {device!r}")
     if case_seconds is not None and not 0 < case_seconds < float("inf"):
         raise UserError(f"--case-seconds takes a number of seconds above 0, not {case_seconds:g}")
-    limits = _Limits(case_seconds, until_failure)
     large = [problem_of(text) for text in also_for or ()]
     gpu = _open_gpu() if device == "gpu" else None
     if gpu is not None and also_for is None:
@@ -143,7 +132,7 @@ def repro(
         for made in kernels:
             _headline(console, f"Kernel {made.name}")
             console.print(made.idea, soft_wrap=True)
-            attempts.append(_attempt(console, bundle, made, device, gpu, large, limits))
+            attempts.append(_attempt(console, bundle, made, device, gpu, large, case_seconds))
         _headline(console, "Evidence")
         written = bundle.write()
     outcome = verify_bundle(written.tarball)
@@ -189,7 +178,7 @@ def _attempt(
     device: str,
     gpu: GpuExecutor | None,
     large: Sequence[Problem],
-    limits: _Limits,
+    case_seconds: float | None,
 ) -> _Attempt:
     """Build, gate and judge one kernel, and put what came of it into the bundle, good or bad.
 
@@ -200,7 +189,6 @@ def _attempt(
     from sdpalab.judge import judge_candidate
     from sdpalab.judge.cases import cases_for
     from sdpalab.judge.covering import covering_cases
-    from sdpalab.judge.session import CASE_SECONDS
 
     start = time.monotonic()
     arch, sms = (gpu.arch, gpu.sms) if gpu else (kernel.default_arch, default_sms(kernel.default_arch))
@@ -224,8 +212,7 @@ def _attempt(
                 arch=arch,
                 store=bundle.arrays,
                 progress=progress.finished,
-                timeout=limits.case_seconds or CASE_SECONDS,
-                until_failure=limits.until_failure,
+                timeout=case_seconds,
             )
         print_outcome(console, verdict, time.monotonic() - start)
     except UserError as error:
