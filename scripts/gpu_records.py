@@ -206,24 +206,20 @@ def environment(folder: Path) -> str:
     """Write ``environment.json``; returns the sentence on the confinement of the judge's processes."""
     from sdpalab.evidence.environment import current_environment, harness_diff
 
-    confinement = _confinement()
+    confinement, sentence = _confinement()
     record = {**current_environment(harness_diff()).model_dump(mode="json"), "confinement": confinement}
     write_text(folder / "environment.json", json.dumps(record, indent=1) + "\n")
-    says = {
-        "namespaces": "namespaces: the judge's processes share the build cache",
-        "processes": "processes: no user namespaces here, so every process of the judge builds anew",
-    }
-    return says.get(confinement, confinement)
+    return f"confinement: {sentence}"
 
 
-def _confinement() -> str:
-    """How a process with a candidate's code is held here: ``namespaces`` or ``processes``."""
-    from sdpalab.judge.guarded import GuardedProcess, Quota
+def _confinement() -> tuple[str, str]:
+    """How a process with a candidate's code is held here: ``namespaces`` or ``processes``, and a sentence on that."""
+    from sdpalab.judge.guarded import GuardedProcess, Quota, describe
 
     process = GuardedProcess("sdpalab.judge.worker", Quota(cpu_seconds=60), foreign=True)
     try:
         process.await_ready()
-        return process.confinement
+        return process.confinement, describe(process.confinement, process.confined_by)
     finally:
         process.close()
 

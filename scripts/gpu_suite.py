@@ -111,8 +111,8 @@ class Suite:
 
 def prepare(folder: Path, arch: str) -> int:
     """Build into a cache and pack that; needs no GPU."""
-    folder.mkdir(parents=True, exist_ok=True)
     cache = folder / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "SDPALAB_CACHE_DIR": str(cache), "SDPALAB_TEST_CACHE_DIR": str(cache)}
     good = True
     for part in gpu_parts.prepare_parts(arch):

@@ -45,7 +45,8 @@ def main(words: list[str]) -> int:
         shutil.copy(Path(os.environ["BUNDLES"]) / f"{bundle}.tar.gz", folder / "bundle.tar.gz")
     if "bench" in words and mood != "no times":
         Path(words[words.index("--json") + 1]).write_text(json.dumps(TIMES))
-    print(f"PYTHONPATH={os.environ['PYTHONPATH']} SDPALAB_COMMIT={os.environ.get('SDPALAB_COMMIT')}")
+    for name in ("PYTHONPATH", "SDPALAB_COMMIT", "SDPALAB_CACHE_DIR"):
+        print(f"{name}={os.environ.get(name)}")
     print("last line of it")
     return 1 if mood in ("wrong", "no times") else 0
 

@@ -143,7 +143,7 @@ def test_the_environment_says_how_processes_are_confined(records: ModuleType, tm
     said = records.environment(tmp_path)
     found = json.loads((tmp_path / "environment.json").read_text())
     assert found["confinement"] in ("namespaces", "processes")
-    assert said.startswith(found["confinement"])
+    assert said.startswith(f"confinement: {found['confinement']}")
     assert found["harness"]["package_sha256"]
 
 

@@ -20,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -117,9 +118,8 @@ class Machine:
         """One call: exit code, what it printed, and what was asked of Python."""
         self.asked.write_text("")
         self._printed.readouterr()
-        with self._patch.context() as patch:
-            for name, value in {**self.environment, "MOODS": json.dumps(moods)}.items():
-                patch.setenv(name, value)
+        environment = {**self.environment, "MOODS": json.dumps(moods)}
+        with self._patch.context() as patch, mock.patch.dict(os.environ, environment):  # all of it is put back
             patch.setattr(self._suite.gpu_parts, "PYTHON", str(self.python))
             patch.chdir(self.folder)
             handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -324,9 +324,31 @@ def test_packages_that_travel_stay_on_the_path_and_the_commit_is_handed_on(machi
     printed, _ = machine.start("smoke", "--commit", "0" * 40).communicate(timeout=90)  # the shell puts src before it
     log = machine.folder / "out.work" / "logs" / "smoke_flash.log"
     assert log.exists(), printed
-    (said,) = re.findall(r"PYTHONPATH=(\S+) SDPALAB_COMMIT=(\S+)", log.read_text())
+    (said,) = re.findall(r"PYTHONPATH=(\S+)\nSDPALAB_COMMIT=(\S+)", log.read_text())
     carried = machine.folder / "carried"
     assert said == (os.pathsep.join((str(machine.root / "src"), str(carried), "/elsewhere")), "0" * 40)
+
+
+def test_a_cache_is_prepared_without_a_gpu_and_taken_along(machine: Machine) -> None:
+    cache = machine.out / "cache"
+    for name in ("flash-sm_90a-01", "locks", "tmp"):
+        (cache / name).mkdir(parents=True)
+    (cache / "flash-sm_90a-01" / "SHA256SUMS").write_text("key 01\n")
+    code, _, asked = machine("prepare", "--arch", "sm_89")
+    assert code == 0
+    assert [" ".join(each.split()[-4:]) for each in asked[:1]] == ["build --all --arch sm_89"]
+    assert any("parity.py --build sm_89" in each for each in asked)
+    assert not any("probe" in each for each in asked)
+    assert members(machine.out / "cache.tar.gz") == {"flash-sm_90a-01", "flash-sm_90a-01/SHA256SUMS"}
+    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?\n", (machine.out / "commit").read_text())
+    archive = machine.folder / "cache.tar.gz"
+    shutil.move(machine.out / "cache.tar.gz", archive)
+    shutil.rmtree(machine.out)
+    machine.environment["SDPALAB_CACHE_DIR"] = "elsewhere"
+    assert machine("smoke", "--cache", str(archive))[0] == 0
+    work = machine.folder / "out.work"
+    assert f"SDPALAB_CACHE_DIR={work / 'cache'}\n" in (work / "logs" / "smoke_flash.log").read_text()
+    assert (work / "cache" / "flash-sm_90a-01" / "SHA256SUMS").read_text() == "key 01\n"
 
 
 def test_a_part_that_hangs_costs_its_limit_and_no_more(
