@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sdpalab.judge.cases import CaseSpec, possible, quick_cases
 from sdpalab.kernels.equivalent import equivalent_small
