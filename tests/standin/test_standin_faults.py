@@ -56,8 +56,8 @@ print(json.dumps(report))
 
 NO_MEMORY, UNKNOWN, ILLEGAL_ADDRESS = 2, 999, 700
 NAMES = {NO_MEMORY: "CUDA_ERROR_OUT_OF_MEMORY", UNKNOWN: "CUDA_ERROR_UNKNOWN", ILLEGAL_ADDRESS: "ILLEGAL_ADDRESS"}
-IGNORED = {"cuMemFree", "cuCtxPopCurrent", "cuCtxGetCurrent"}
-"""Calls behind which there is nothing that could still go wrong, or something else that notices."""
+IGNORED = {"cuMemFree", "cuCtxPopCurrent"}
+"""Calls behind which there is nothing that could still go wrong."""
 
 
 def swept(standin: StandIn, *results: int) -> list[list[Any]]:

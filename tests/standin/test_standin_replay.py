@@ -11,8 +11,9 @@ from typing import Any
 from standin_gpu import StandIn
 
 SAMPLE = (
-    *("tests/sim/test_video.py", "tests/sim/test_tensor_copy.py", "tests/sim/test_cluster.py"),
-    "tests/sim/test_launch.py",
+    "tests/sim/test_video.py",
+    "tests/sim/test_cluster.py",
+    "tests/sim/test_tensor_copy.py::test_boxes_of_one_to_five_axes_at_odd_places",
 )
 
 
@@ -30,7 +31,7 @@ def test_a_sample_of_the_simulators_launches_agrees(standin: StandIn, tmp_path: 
     assert done.returncode == 0, done.stdout[-3000:]
     header, *launches = records(tmp_path)
     assert header["gpu"] == "NVIDIA H200"
-    assert len(launches) > 50
+    assert len(launches) > 30
     assert [record for record in launches if record["error"] or not record["equal"]] == []
     assert any("box" in argument for record in launches for argument in record["args"]), "no tensor map was replayed"
     assert any(record["cluster"] != [1, 1, 1] for record in launches), "no cluster was replayed"
@@ -42,7 +43,7 @@ def test_an_error_fails_the_run_and_is_tried_again_by_the_next(standin: StandIn,
     standin.fail({"function": "cuLaunchKernelEx", "nth": 2, "result": 999})
     done = replay(standin, tmp_path, test)
     assert done.returncode == 1, done.stdout[-3000:]
-    assert "CUDA_ERROR_UNKNOWN" in done.stdout
+    assert "MachineError: GPU 0 cannot launch the launch" in done.stdout
     errors = [record["digest"] for record in records(tmp_path)[1:] if record["error"]]
     assert len(errors) == 1
     standin.configure()
