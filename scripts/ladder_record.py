@@ -42,7 +42,11 @@ def rung(kernel: Kernel) -> dict[str, Any]:
 
 def _on(kernel: Kernel, gpu: Gpu, arch: str) -> dict[str, Any]:
     counted = count(kernel, MISSION, arch, sms=gpu.sms)
-    warm, cold = counted.modelled(gpu), counted.modelled(gpu, cold=True)
+    reason = counted.not_modelled
+    times: dict[str, Any] = {"modelled": None, "modelled_cold_us": None, "not_modelled": reason}
+    if not reason:
+        times["modelled"] = counted.modelled(gpu).to_dict()
+        times["modelled_cold_us"] = counted.modelled(gpu, cold=True).microseconds
     return {
         "arch": arch,
         "sms": gpu.sms,
@@ -51,8 +55,7 @@ def _on(kernel: Kernel, gpu: Gpu, arch: str) -> dict[str, Any]:
             for step in counted.steps
         ],
         "main": counted.steps.index(counted.main),
-        "modelled": warm.to_dict(),
-        "modelled_cold_us": cold.microseconds,
+        **times,
     }
 
 
@@ -104,10 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rungs.append(rung(kernel))
             for name, on in rungs[-1]["on"].items():
                 time = on["modelled"]
-                print(
-                    f"{kernel.name:16} {name:5} modelled {time['microseconds']:8.2f} us, {time['binds']} binds",
-                    flush=True,
-                )
+                told = f"modelled {time['microseconds']:8.2f} us, {time['binds']} binds" if time else on["not_modelled"]
+                print(f"{kernel.name:16} {name:5} {told}", flush=True)
         record = ran.record(kind="compiled, simulated and modelled", problem=MISSION.to_dict(), gpus=GPUS, rungs=rungs)
         written = ran.write(record, given.out or FOLDER / f"ladder-{record['commit']}.json")
     except (UserError, MachineError) as error:

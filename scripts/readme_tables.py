@@ -98,7 +98,7 @@ def ladder_table(record: Mapping[str, Any], times: Times) -> str:
                 _measured(rung["kernel"], times),
             )
         )
-    return table(heads, rows)
+    return "\n\n".join((table(heads, rows), *not_modelled(record)))
 
 
 def compiled_table(record: Mapping[str, Any]) -> str:
@@ -130,19 +130,31 @@ def counted_table(record: Mapping[str, Any]) -> str:
     for rung in record["rungs"]:
         for gpu, on in rung["on"].items():
             total, main = _sum(on), on["steps"][on["main"]]
-            step = on["modelled"]["steps"][on["main"]]
+            time = on["modelled"]
+            step = time["steps"][on["main"]] if time else {"wave_efficiency": None, "issue_share": None}
+            times = (time["microseconds"], on["modelled_cold_us"]) if time else ()
             rows.append(
                 (
                     *(f"`{rung['kernel']}`", gpu, str(len(on["steps"])), f"{total['warps'] / 1e6:.2f} M"),
                     *(f"{total['tensor_flops'] / 1e6:.0f}", f"{total['exponentials'] / 1e6:.2f} M"),
                     *(_ratio(total, "wavefronts"), _ratio(total, "sectors"), str(main["counters"]["ctas"])),
-                    *(f"{step['wave_efficiency']:.0%}", _percent(step["issue_share"])),
+                    *(_percent(step["wave_efficiency"]), _percent(step["issue_share"])),
                     _percent(main["loop_issue_share"]),
-                    *(f"{on['modelled']['microseconds']:.2f}", f"{on['modelled_cold_us']:.2f}"),
-                    on["modelled"]["binds"],
+                    *([f"{us:.2f}" for us in times] or ("-", "-")),
+                    time["binds"] if time else "-",
                 )
             )
-    return table(heads, rows)
+    return "\n\n".join((table(heads, rows), *not_modelled(record)))
+
+
+def not_modelled(record: Mapping[str, Any]) -> list[str]:
+    """A sentence for each kernel and GPU without a modelled time."""
+    return [
+        f"No time is modelled for `{rung['kernel']}` on the {gpu}: {on['not_modelled']}."
+        for rung in record["rungs"]
+        for gpu, on in rung["on"].items()
+        if on.get("not_modelled")
+    ]
 
 
 def judged_table(judged: Mapping[str, Mapping[str, Any]], kernels: Sequence[str]) -> str:
@@ -213,7 +225,7 @@ def _ratio(total: Mapping[str, int], name: str) -> str:
 
 
 def _us(on: Mapping[str, Any] | None) -> str:
-    return f"{on['modelled']['microseconds']:.1f} us" if on else "-"
+    return f"{on['modelled']['microseconds']:.1f} us" if on and on["modelled"] else "-"
 
 
 def _measured(kernel: str, times: Times) -> str:

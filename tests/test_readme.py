@@ -64,8 +64,9 @@ def test_the_record_of_the_ladder_is_of_the_kernel_as_it_is(name: str, readme_ta
     assert {gpu: on["arch"] for gpu, on in rung["on"].items()} == {gpu: arch for gpu, arch in archs.items() if arch}, (
         stale
     )
-    launches = kernel.launch_plan(MISSION).launches
-    for on in rung["on"].values():
+    for gpu, on in rung["on"].items():
+        assert on["sms"] == gpu_named(gpu).sms, stale
+        launches = kernel.launch_plan(MISSION, sms=on["sms"]).launches
         recorded = [step["resources"] for step in on["steps"] if "resources" in step]
         used = [resources(build(launch.module, on["arch"]), launch).to_dict() for launch in launches if launch.module]
         assert len(used) == len(recorded), stale

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
 from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.kernels.plan import Launch
@@ -72,3 +75,15 @@ def test_where_the_machine_code_has_no_float8_products_they_are_float16_ones() -
     for arch, precision in (("sm_89", "fp8"), ("sm_90", "fp16")):
         assert count(kernel, Problem(1, 1, 1, 32), arch).main.work.tensor_flops == {precision: 2 * 16 * 8 * 32}
     assert arch_on(kernel, gpu_named("A100")) is None
+
+
+def test_what_the_compiler_makes_of_float8_products_for_sm_90_is_not_modelled() -> None:
+    launch = Launch((1, 1, 1), (32, 1, 1), ("q", "o"))
+    kernel = CudaKernel("product", FP8_PRODUCT, "product", lambda problem, config: launch, min_arch=89)
+    on_ada, on_hopper = (count(kernel, Problem(1, 1, 1, 32), arch) for arch in ("sm_89", "sm_90"))
+    assert on_ada.not_modelled == ""
+    assert on_ada.modelled(gpu_named("L4")).microseconds > 0
+    said = r"product has no float8 product in its machine code for sm_90: 2 HMMA and \d+ F2FP, conversions that are not"
+    assert re.match(said, on_hopper.not_modelled)
+    with pytest.raises(UserError, match=said):
+        on_hopper.modelled(gpu_named("H200"))

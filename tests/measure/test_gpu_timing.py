@@ -11,6 +11,7 @@ from sdpalab.kernels.registry import KERNELS
 from sdpalab.measure.benchmark import CudaDevice, benchmark, cuda_device
 from sdpalab.measure.clocks import GraphClock
 from sdpalab.measure.comparison import Outcome
+from sdpalab.measure.outputs import Outputs
 from sdpalab.measure.peers import peers_named
 from sdpalab.measure.samples import ClockKind, L2State
 from sdpalab.measure.session import MeasureStatus, Session, measure
@@ -65,7 +66,7 @@ def test_dispatch_is_in_the_eager_time_only(device: CudaDevice) -> None:
 
 
 def test_the_same_call_twice_is_no_difference(device: CudaDevice) -> None:
-    made = [peer_subject(PEERS[0], MISSION, make_inputs(MISSION), device.torch) for _ in range(2)]
+    made = [peer_subject(PEERS[0], Outputs(MISSION, make_inputs(MISSION)), device.torch) for _ in range(2)]
     subjects = [replace(subject, name=name) for subject, name in zip(made, "ab", strict=True)]
     compared = measure(subjects, GraphClock(), RULE).compare("a", "b", margin=0.03)
     assert compared.outcome in (Outcome.SAME, Outcome.AMBIGUOUS), compared.sentence

@@ -79,6 +79,28 @@ def test_a_record_that_was_changed_is_refused(tmp_path: Path, change: Any, reaso
         read_times(tmp_path)
 
 
+def of_format_1(data: Any) -> None:
+    for name in ("format", "sms", "complete"):
+        del data[name]
+    for comparison in data["results"][0]["comparisons"]:
+        del comparison["rounds"]
+
+
+def test_a_record_of_the_first_format_is_read(tmp_path: Path) -> None:
+    record(tmp_path, of_format_1)
+    assert {time.subject for time in read_times(tmp_path)} == {"torch", "flash"}
+
+
+def of_format_3(data: Any) -> None:
+    data["format"] = 3
+
+
+def test_a_record_of_a_later_format_is_refused(tmp_path: Path) -> None:
+    record(tmp_path, of_format_3)
+    with pytest.raises(MachineError, match="format"):
+        read_times(tmp_path)
+
+
 def test_other_records_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "campaigns").mkdir()
     (tmp_path / "campaigns" / "fuzz.json").write_text('{"campaign": "fuzz"}')

@@ -39,6 +39,9 @@ if mood == "crashed":
 if mood == "nothing":
     print("==WARNING== No kernels were profiled.")
     sys.exit(0)
+if "gmma" in "".join(options) and mood == "no gmma":
+    print("==ERROR== Failed to find metric sm__pipe_tensor_op_gmma_cycles_active.avg.pct_of_peak_sustained_active")
+    sys.exit(9)
 report = next(each for each in options if each.startswith("--export=")).partition("=")[2]
 pathlib.Path(report).write_text(pathlib.Path(os.environ["PAGE"]).read_text())
 """
@@ -110,6 +113,25 @@ def test_what_ncu_refuses_is_told(
     report = tmp_path / "flash.ncu-rep"
     with pytest.raises(MachineError, match=reason):
         run_ncu(profile_command("flash", MISSION, {}, report), report)
+
+
+def test_the_metrics_of_wgmma_are_asked_for_on_sm_90_only(ncu: Path, tmp_path: Path) -> None:
+    for arch, asked in (("sm_90a", True), ("sm_90", True), ("sm_89", False), ("sm_100a", False), ("", False)):
+        command = profile_command("flash", MISSION, {}, tmp_path / "x", arch=arch)
+        metrics = [word for word in command if word.startswith("--metrics=")]
+        assert len(metrics) == asked
+        assert all("sm__inst_executed_pipe_tensor_op_gmma.avg" in word for word in metrics)
+
+
+def test_a_metric_that_ncu_lacks_fails_no_profile(ncu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = tmp_path / "flash.ncu-rep"
+    command = profile_command("flash", MISSION, {}, report, arch="sm_90a")
+    monkeypatch.setenv("MOOD", "no gmma")
+    assert read_raw_csv(run_ncu(command, report)) == read_raw_csv(PAGE.read_text())
+    # What fails without them fails.
+    monkeypatch.setenv("MOOD", "crashed")
+    with pytest.raises(MachineError, match="exit code 9"):
+        run_ncu(command, report)
 
 
 def test_without_ncu_the_sentence_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ def profile(
     made, config = kernel_for(kernel, [problem], settings)
     device = cuda_device()
     report = _folder(out) / f"{made.name}.ncu-rep"
-    command = profile_command(kernel, problem, settings, report.resolve(), cold=cold)
     gpu = GpuExecutor(device.ordinal)
+    command = profile_command(kernel, problem, settings, report.resolve(), cold=cold, arch=gpu.arch)
     judged = green(console, kernel, made, config, [problem], settings, gpu, verdicts)
     told: dict[str, Any] = {
         "kind": "measured",

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sdpalab.build import Build, Resources, disassemble, resources
 from sdpalab.build.sass import TENSOR_CLASSES, main_loop, parse
+from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan, Step, TiledMap
-from sdpalab.measure.modelled import ModelledTime, StepWork, gemm_work, launch_work, loop_issue_share, modelled
+from sdpalab.measure.modelled import (
+    ModelledTime,
+    StepWork,
+    gemm_work,
+    is_float8,
+    launch_work,
+    loop_issue_share,
+    modelled,
+)
 from sdpalab.problem import Problem
 from sdpalab.run.buffers import dtype_of
 from sdpalab.run.simulated import SimulatedExecutor
@@ -34,8 +44,27 @@ class CountedLaunch:
     @property
     def work(self) -> StepWork:
         """What it asks of a GPU."""
-        fp8_units = any(name.startswith("Q") for name in TENSOR_CLASSES & self.resources.sass.keys())
-        return launch_work(self.name, self.counters, self.resources.blocks_per_sm, fp8_units=fp8_units)
+        return launch_work(self.name, self.counters, self.resources.blocks_per_sm, fp8_units=self._fp8_units)
+
+    @property
+    def _fp8_units(self) -> bool:
+        return any(name.startswith("Q") for name in TENSOR_CLASSES & self.resources.sass.keys())
+
+    @property
+    def not_modelled(self) -> str:
+        """Why the counts of the PTX say nothing of the time, in one sentence; empty if they do.
+
+        Where the PTX multiplies float8 and the machine code does not, the compiler has put conversions to float16 and
+        float16 products in the place of each product: more instructions than are counted, on other units.
+        """
+        emulated = any(each.tensor_flops and is_float8(each.text) for each in self.counters.by_instruction)
+        if not emulated or self._fp8_units:
+            return ""
+        found = Counter(each.base for each in parse(disassemble(self.build))[self.build.entry])
+        return (
+            f"{self.name} has no float8 product in its machine code for {self.build.arch}: {found['HMMA']} HMMA and "
+            f"{found['F2FP']} F2FP, conversions that are not in the counts of its PTX"
+        )
 
     def loop_issue_share(self, gpu: Gpu) -> float | None:
         """Issue slots over tensor time, by the machine code of its main loop; see the function of that name."""
@@ -60,8 +89,21 @@ class CountedPlan:
         """The launch that does most: of matrix products, or of anything where none does any."""
         return max(self.launches, key=lambda one: (one.counters.tensor_flops, one.counters.total("warps")))
 
+    @property
+    def not_modelled(self) -> str:
+        """Why there is no modelled time, in one sentence; empty if there is one."""
+        return next(filter(None, (launch.not_modelled for launch in self.launches)), "")
+
     def modelled(self, gpu: Gpu, *, cold: bool = False) -> ModelledTime:
-        """The modelled time on ``gpu``, for whose architecture it must have been built; raises as the function does."""
+        """The modelled time on ``gpu``, for whose architecture it must have been built.
+
+        Raises
+        ------
+        UserError
+            With :attr:`not_modelled`, or as the function does.
+        """
+        if self.not_modelled:
+            raise UserError(self.not_modelled)
         return modelled(self._works(), gpu, cold=cold)
 
     def _works(self) -> Iterator[StepWork]:

@@ -36,6 +36,7 @@ __all__ = [
     "Resource",
     "StepWork",
     "gemm_work",
+    "is_float8",
     "launch_work",
     "loop_issue_share",
     "modelled",
@@ -177,7 +178,7 @@ def launch_work(name: str, counters: Counters, blocks_per_sm: int, *, fp8_units:
             other = _OTHER_TYPES.search(each.text)
             if other:
                 raise UserError(f"{name}: no peak rate is known for {each.text.split()[0]}, with operands {other[1]}")
-            precision = "fp8" if fp8_units and _FP8.search(each.text) else "fp16"
+            precision = "fp8" if fp8_units and is_float8(each.text) else "fp16"
             flops[precision] = flops.get(precision, 0) + each.tensor_flops
     return StepWork(
         name=name,
@@ -190,6 +191,11 @@ def launch_work(name: str, counters: Counters, blocks_per_sm: int, *, fp8_units:
         by_cta=tuple(counters.by_cta),
         blocks_per_sm=blocks_per_sm,
     )
+
+
+def is_float8(instruction: str) -> bool:
+    """Whether a matrix instruction of PTX multiplies float8."""
+    return _FP8.search(instruction) is not None
 
 
 def gemm_work(gemm: Gemm, plan: LaunchPlan) -> StepWork:

@@ -262,7 +262,7 @@ def measure(
     Session
         A subject that fails, or computes something else, has that as its result, and the others go on without it. So
         has one that is so slow that the others would have too few rounds: after the first round the slowest are left
-        out as long as a verdict's rounds of all take longer than the rule allows, and theirs more than a fair share.
+        out, as long as a verdict's rounds of all take longer than the rule allows and they twice as long as the others.
 
     Raises
     ------
@@ -298,14 +298,11 @@ def measure(
 
 
 def _leave_out(rows: Sequence[_Row], seconds: float) -> None:
-    """Leave out the slowest, while there is no time for enough rounds of all.
-
-    A fair share is what each would have of ``seconds`` if all were equally slow; whoever takes less than twice that is
-    not what makes the rounds few.
-    """
+    """Leave out the slowest, while there is no time for enough rounds and it takes over twice the mean of others."""
     while (alive := [row for row in rows if row.alive]) and LEAST_ROUNDS * sum(row.seconds for row in alive) > seconds:
         slowest = max(alive, key=lambda row: row.seconds)
-        if slowest.seconds * LEAST_ROUNDS * len(alive) <= 2 * seconds:
+        others = [row.seconds for row in alive if row is not slowest]
+        if not others or slowest.seconds <= 2 * sum(others) / len(others):
             return
         slowest.status = MeasureStatus.LEFT_OUT
         slowest.reason = (

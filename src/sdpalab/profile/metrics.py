@@ -1,8 +1,10 @@
 """Which of Nsight Compute's metrics are read, and what they mean.
 
 A metric has other names on other architectures, and a version of ncu may lack one: each figure lists the names it may
-have, best first, and is absent where none is reported. Sources: Nsight Compute, "Profiling Guide" (metrics decoder,
-"Warp Scheduler States") and the sections that ``--set full`` collects.
+have, best first, and is absent where none is reported. Of the tensor cores the largest counts: a metric of one kind of
+instruction reads 0 on a kernel that has only another (``hmma`` need not count wgmma, which is ``gmma``). Sources:
+Nsight Compute, "Profiling Guide" (metrics decoder, "Warp Scheduler States") and the sections that ``--set full``
+collects.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["FIGURES", "STALLS", "STALL_PATTERN", "Figure"]
+__all__ = ["FIGURES", "STALLS", "STALL_PATTERN", "WGMMA_METRICS", "Figure"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Figure:
         ``us``, ``%``, ``bytes``, ``count`` or ``ratio``.
     metrics : tuple of str
         ncu's names for it, the first that is reported counts.
+    largest : bool
+        The largest that is reported counts instead.
     counter : str
         What the simulator counts of the same, by its name in :func:`sdpalab.profile.simulated.simulated_counts`; empty
         if it counts nothing of the kind.
@@ -37,6 +41,7 @@ class Figure:
     unit: str
     metrics: tuple[str, ...]
     counter: str = ""
+    largest: bool = False
 
 
 _SUSTAINED = ".avg.pct_of_peak_sustained_active"
@@ -50,9 +55,12 @@ FIGURES: tuple[Figure, ...] = (
         "%",
         (
             f"sm__pipe_tensor_cycles_active{_SUSTAINED}",
+            f"sm__pipe_tensor_op_gmma_cycles_active{_SUSTAINED}",
             f"sm__pipe_tensor_op_hmma_cycles_active{_SUSTAINED}",
             f"sm__inst_executed_pipe_tensor{_SUSTAINED}",
+            f"sm__inst_executed_pipe_tensor_op_gmma{_SUSTAINED}",
         ),
+        largest=True,
     ),
     Figure("issue", "issue slots busy", "%", (f"smsp__issue_active{_SUSTAINED}", f"sm__inst_issued{_SUSTAINED}")),
     Figure("exp", "exponential unit (XU) busy", "%", (f"sm__inst_executed_pipe_xu{_SUSTAINED}",)),
@@ -108,6 +116,15 @@ FIGURES: tuple[Figure, ...] = (
     ),
 )
 """What is read of each launch, in the order in which it is shown."""
+
+WGMMA_METRICS = (
+    f"sm__pipe_tensor_cycles_active{_SUSTAINED}",
+    f"sm__pipe_tensor_op_gmma_cycles_active{_SUSTAINED}",
+    f"sm__inst_executed_pipe_tensor_op_gmma{_SUSTAINED}",
+)
+"""Asked for on sm_90 beside what ``--set full`` collects. ``sm__pipe_tensor_cycles_active`` and
+``sm__inst_executed_pipe_tensor_op_gmma`` are in full reports of H100s that others published; the second name is not
+known from any, and an ncu may lack each of them."""
 
 STALL_PATTERN = r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio"
 """Warps that wait for a reason, on average, whenever an instruction is issued."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from sdpalab.errors import MachineError
 from sdpalab.problem import Problem
+from sdpalab.profile.metrics import WGMMA_METRICS
 
 __all__ = ["NCU_OPTIONS", "profile_command", "run_ncu"]
 
@@ -24,12 +26,16 @@ NCU_OPTIONS = (
 )
 """Of every run; ``--cache-control`` is ``none`` (the inputs stay in L2) or ``all`` (each replay begins cold)."""
 
+_METRICS = "--metrics="
+_UNKNOWN_METRIC = re.compile(r"\bmetrics?\b", re.IGNORECASE)
+"""What ncu says of a metric that it does not have, in whatever words."""
+
 SECONDS = 300.0
 _PLACES = "/usr/local/cuda/bin"
 
 
 def profile_command(
-    kernel: str, problem: Problem, settings: Mapping[str, str], report: Path, *, cold: bool = False
+    kernel: str, problem: Problem, settings: Mapping[str, str], report: Path, *, cold: bool = False, arch: str = ""
 ) -> list[str]:
     """The command that profiles one run of a kernel's plan into ``report`` (``.ncu-rep``).
 
@@ -43,6 +49,8 @@ def profile_command(
     report : Path
     cold : bool
         Empty the caches before each of ncu's replays.
+    arch : str
+        Of the GPU, such as ``sm_90a``: on sm_90 the metrics of wgmma are asked for, too.
 
     Raises
     ------
@@ -52,18 +60,28 @@ def profile_command(
     order = json.dumps({"kernel": kernel, "problem": problem.to_dict(), "settings": dict(settings)})
     cache = f"--cache-control={'all' if cold else 'none'}"
     target = [sys.executable, "-m", "sdpalab.profile.target", order]
-    return [_ncu(), *NCU_OPTIONS, cache, f"--export={report}", *target]
+    more = [f"{_METRICS}{','.join(WGMMA_METRICS)}"] if arch.startswith("sm_90") else []
+    return [_ncu(), *NCU_OPTIONS, cache, *more, f"--export={report}", *target]
 
 
 def run_ncu(command: Sequence[str], report: Path) -> str:
     """Profile, and return the raw page of the report as CSV.
+
+    Metrics beside those of the set are asked for only as far as this ncu has them: if it fails with them, it is run
+    without.
 
     Raises
     ------
     MachineError
         If ncu may not read the counters, fails, or profiles nothing; with what it said.
     """
-    said = _run(command)
+    plain = [word for word in command if not word.startswith(_METRICS)]
+    try:
+        said = _run(command)
+    except MachineError as error:
+        if plain == list(command) or not _UNKNOWN_METRIC.search(str(error)):
+            raise
+        said = _run(plain)
     if not report.is_file():
         raise MachineError(f"ncu wrote no report: {_last(said)}")
     return _run([command[0], "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"])

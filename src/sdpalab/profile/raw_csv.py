@@ -71,9 +71,10 @@ def read_raw_csv(text: str) -> tuple[LaunchProfile, ...]:
     for row in rows:
         figures = {}
         for figure in FIGURES:
-            place = next((where[name] for name in figure.metrics if name in where and _told(row[where[name]])), None)
-            if place is not None:
-                figures[figure.key] = _number(row[place], names[place]) * _scale(units[place], figure.unit)
+            places = [where[name] for name in figure.metrics if name in where and _told(row[where[name]])]
+            values = [_number(row[place], names[place]) * _scale(units[place], figure.unit) for place in places]
+            if values:
+                figures[figure.key] = max(values) if figure.largest else values[0]
         waits = {name: _number(row[place], names[place]) for name, place in stalls.items() if _told(row[place])}
         launches.append(
             LaunchProfile(

@@ -1,0 +1,52 @@
+"""``sdpalab bench`` from its first line to its last on the stand-in driver, with a simulated clock."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from standin_gpu import StandIn
+
+WRONG = '''
+from sdpalab.kernels.kernel import Config, CudaKernel
+from sdpalab.kernels.plan import Launch
+from sdpalab.problem import Problem
+
+SOURCE = """
+__global__ void zeros(unsigned short* o, int size) {
+    for (int i = threadIdx.x; i < size; i += blockDim.x) o[i] = 0;
+}
+"""
+
+
+def plan(problem: Problem, config: Config) -> Launch:
+    size = problem.batch * problem.heads * problem.seq_q * problem.head_dim
+    return Launch(grid=(1, 1, 1), block=(128, 1, 1), args=("o", size))
+
+
+zeros = CudaKernel(name="zeros", source=SOURCE, entry="zeros", plan=plan)
+'''
+
+
+def test_a_kernel_that_is_not_green_is_dropped_and_the_others_are_timed(standin: StandIn, tmp_path: Path) -> None:
+    """Judged on the simulator, timed by both kinds of clock: as a graph launches it, and as the op calls it."""
+    (tmp_path / "wrong.py").write_text(WRONG)
+    out = tmp_path / "bench.json"
+    code = (
+        "import sys; from sdpalab.cli import main\n"
+        f"sys.exit(main(['bench', {str(tmp_path / 'wrong.py')!r}, 'flash', '--shape', '1,1,64,64', '--peer', 'torch', "
+        f"'--clock', 'gpu', '--clock', 'eager', '--seconds', '15', '--json', {str(out)!r}]))"
+    )
+    done = standin.run(code, timeout=600)
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 1, said
+    assert "zeros is INCORRECT on the simulator, so it is not timed" in said
+    record = json.loads(out.read_text())
+    assert (record["complete"], record["sms"]) == (True, 132)
+    assert [(each["kernel"], each["passed"]) for each in record["judged"]] == [("zeros", False), ("flash", True)]
+    assert [result["clock"] for result in record["results"]] == ["gpu", "eager"]
+    for result in record["results"]:
+        found = {each["name"]: each for each in result["measurements"]}
+        assert set(found) == {"torch", "flash", "empty kernel"}
+        assert found["flash"]["status"] == "MEASURED", found["flash"]["reason"]
+        assert found["flash"]["checks"] >= 2
