@@ -28,7 +28,15 @@ CASE_SECONDS = 10
 REPLAY_SHARDS = 6
 """Processes among which the files of ``tests/sim`` are divided."""
 
-GPU_TESTS = ("test_gpu_executor.py", "test_gpu_gemm.py", "test_gpu_op.py", "test_gpu_judge.py")
+GPU_TESTS = (
+    "gpu/test_gpu_executor.py",
+    "gpu/test_gpu_plans.py",
+    "gpu/test_gpu_op.py",
+    "gpu/test_gpu_judge.py",
+    "gpu/test_gpu_gemm.py",
+    "judge/test_witness.py",
+)
+"""Files with tests that need a GPU, beside those of the clocks and those whose cases :mod:`parity` takes."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +151,9 @@ def timing_tests() -> Part:
 
 def comparison_parts(work: Workspace, parity: Sequence[str], patience: float) -> list[Part]:
     """What may run beside each other: the tests of the GPU path, each kernel against the simulator, and the replays."""
-    files = [TESTS / "gpu" / name for name in GPU_TESTS]
+    # A process for each file: after a fault in one, the others still have a GPU.
     parts = [
-        _tests("gpu_tests", 150, *files),
-        _tests("op_tests", 90, TESTS / "test_torch_ops.py", TESTS / "test_torch_lse.py", "-m", "gpu"),
+        _tests(f"tests_{Path(name).stem.removeprefix('test_')}", 120, TESTS / name, "-m", "gpu") for name in GPU_TESTS
     ]
     for name in reversed(parity):
         records = work.evidence / f"parity_{Path(name).stem}.jsonl"

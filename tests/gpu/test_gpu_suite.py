@@ -182,9 +182,14 @@ def test_every_part_runs_once_the_most_valuable_first(machine: Machine) -> None:
     assert min(beside) > places[-1]
     assert sum("repro --kernel" in each for each in asked) == 3
     assert all("bench scalar flash hopper --shape" in each for each in asked if " bench " in each)
-    assert {"test_torch_ops.py", "test_gpu_judge.py", "test_gpu_gemm.py", "test_gpu_executor.py"} <= set(
-        re.findall(r"test_\w+\.py", " ".join(asked))
-    )
+    tests = machine.root / "tests"
+    marked = {
+        path.name
+        for path in tests.rglob("test_*.py")
+        if re.search(r"^(pytestmark = .*|@)pytest\.mark\.gpu", path.read_text(), re.M)
+    }
+    assert "test_gpu_op.py" in marked
+    assert marked - {"test_kernel_parity.py"} <= set(re.findall(r"test_\w+\.py", " ".join(asked)))
     files = [word for each in asked if "--replay-on-gpu" in each for word in re.findall(r"tests/sim/(\S+\.py)", each)]
     assert sorted(files) == sorted(path.name for path in (machine.root / "tests" / "sim").glob("test_*.py"))
     code, _, asked = machine()
