@@ -11,6 +11,7 @@ from documented_libraries import LIBRARIES
 
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
+from sdpalab.measure.outputs import Outputs
 from sdpalab.measure.peers import PEERS, Peer, TorchSdpa, peers_named, select
 from sdpalab.measure.peers.peer import library_missing
 from sdpalab.measure.subjects import peer_subject
@@ -100,7 +101,7 @@ def test_why_a_library_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def wrong(peer: Peer, problem: Problem) -> str:
     """What the judge says of the peer's output on the CPU; empty if nothing."""
-    subject = peer_subject(peer, problem, make_inputs(problem), CPU)
+    subject = peer_subject(peer, Outputs(problem, make_inputs(problem)), CPU)
     with subject.scope():
         subject.call()
     return subject.check()
