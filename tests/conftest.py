@@ -50,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     _configure_hypothesis(_is_full(config))
     config.stash[LEFT_OUT] = {}
+    if "standin_torch" in sys.modules:  # by sitecustomize: this process has the stand-in for a GPU
+        sys.modules["standin_torch"].apply()
     if config.getoption("--replay-on-gpu"):
         _replay_on_gpu(config)
     if not hasattr(config, "workerinput"):

@@ -4,12 +4,17 @@ A file ``evidence/<gpu>/golden.jsonl`` has one JSON object a line: first a heade
 assembled the PTX), then a record for each launch. A record holds the whole launch and its outputs where they are small,
 and their digests in any case. ``equal`` says whether the simulator agreed bit for bit; where it did not, ``worst_ulp``
 says by how much, if the PTX's stores are of one float type. ``error`` is why there is no result from the GPU.
+
+A GPU may give other bits than the simulator only where an instruction is not exact: the approximations, of which the
+PTX manual states a greatest error, and products on tensor cores, whose sums it leaves to the hardware. All other
+launches agree bit for bit (:func:`allowed`).
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,12 +30,18 @@ from sdpalab.sim.ir import Register
 from sdpalab.sim.parser import parse
 from sdpalab.sim.types import TYPES, PtxType
 
-__all__ = ["SMALL", "Job", "compare", "make_record", "read_golden", "read_records", "stored_float"]
+__all__ = ["SMALL", "Job", "allowed", "compare", "make_record", "read_golden", "read_records", "stored_float"]
 
 SMALL = 3072
 """Bytes of a record's PTX, inputs and outputs together, compressed; larger ones are kept as digests only."""
 
 _FLOATS = {name: TYPES[name] for name in ("f16", "bf16", "f32", "f64")}
+
+
+_APPROXIMATE = re.compile(r"(ex2|lg2|rcp|rsqrt|sqrt|sin|cos|tanh)\.approx|div\.(approx|full)")
+_TENSOR = re.compile(r"(wgmma\.mma_async|wmma\.mma|mma)\.")
+_MOST_ULP = {"f32": 64, "f16": 2, "bf16": 2}
+"""Of a result behind approximations: they err by 1 or 2 ulp of f32 each (PTX ISA, "Floating Point Instructions")."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +145,20 @@ def _place(bits: np.ndarray) -> np.ndarray:
     """The number of a float among all of its type, in order; both zeros are number 0."""
     lowest = np.iinfo(bits.dtype).min
     return np.where(bits < 0, lowest - bits, bits)
+
+
+def allowed(record: dict[str, Any]) -> bool:
+    """Whether a record is of a launch that ran, and gave bits that its instructions may give."""
+    if record["error"]:
+        return False
+    if record["equal"]:
+        return True
+    kind = record["float_type"]
+    if any(_TENSOR.match(opcode) for opcode in record["opcodes"]):
+        return kind is None or record["worst_ulp"] is not None  # a NaN against a number is never rounding
+    if any(_APPROXIMATE.match(opcode) for opcode in record["opcodes"]):
+        return kind is None or (record["worst_ulp"] is not None and record["worst_ulp"] <= _MOST_ULP.get(kind, 0))
+    return False
 
 
 def make_record(

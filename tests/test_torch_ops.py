@@ -17,12 +17,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import sdpalab
 from sdpalab import UserError, explain, no_fallback, scaled_dot_product_attention
-from sdpalab.compile import build
-from sdpalab.evidence.proven import Proof, ProvenKernel
-from sdpalab.kernels.registry import KERNELS
-from sdpalab.problem import Problem
-from sdpalab.run.gpu_launch import arch_of
-from sdpalab.torch_api.kernels import launch
 
 Tensor = torch.Tensor
 Trio = tuple[Tensor, Tensor, Tensor]
@@ -321,19 +315,3 @@ def test_heads_that_do_not_divide() -> None:
 def test_the_op_itself_takes_no_more_than_a_kernel(shape: tuple[int, ...]) -> None:
     with pytest.raises(UserError, match="sdpalab::attention: the kernels take"):
         OP(SHAPE, torch.zeros(shape), torch.zeros(shape))
-
-
-@pytest.mark.gpu
-def test_a_kernel_is_launched_on_torchs_stream() -> None:
-    arch = arch_of(torch.cuda.get_device_capability())
-    problem = Problem(2, 4, 333, 64, kv_heads=2, seq_kv=200, causal=True)
-    plan = KERNELS["flash"].launch_plan(problem)
-    builds = tuple(build(step.module, arch) for step in plan.steps if step.module)
-    proof = Proof("flash", "", "", arch, frozenset(), frozenset(), "")
-    q, k, v = (tensor.cuda() for tensor in qkv(q=problem.q_shape, k=problem.kv_shape, dtype=torch.float16))
-    with torch.cuda.stream(torch.cuda.Stream()):
-        found = launch(ProvenKernel(proof, plan, builds), q, k, v)["o"]
-        torch.cuda.current_stream().synchronize()
-    exact = functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=True, enable_gqa=True)
-    assert (found.double() - exact).abs().max() < 2e-3
-    assert sdpalab.explain(q, k, v, is_causal=True, enable_gqa=True).reason

@@ -67,6 +67,7 @@ def examine() -> tuple[Check, ...]:
         _compile,
         _disassemblers,
         _gpu,
+        _confinement,
         _cache,
         _disk,
     )
@@ -178,6 +179,24 @@ def _gpu() -> Check:
         if not torch_gpu.available():
             return Check("GPU", Health.WARN, f"{found}, and torch does not see it", "install torch's CUDA build")
     return Check("GPU", Health.OK, found)
+
+
+def _confinement() -> Check:
+    """Start a process as the judge starts a candidate's."""
+    from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, describe
+
+    try:
+        process = GuardedProcess("sdpalab.judge.sandbox.worker", Quota(cpu_seconds=60), untrusted=True)
+        try:
+            process.await_ready()
+        finally:
+            process.close()
+    except MachineError as error:
+        return Check("confinement", Health.FAIL, str(error), "the judge cannot start a process")
+    found = describe(process.confinement, process.confined_by)
+    if process.confinement == "namespaces":
+        return Check("confinement", Health.OK, found)
+    return Check("confinement", Health.WARN, found, "see docs/isolation.md for what is confined less")
 
 
 def _listed_gpu() -> str:

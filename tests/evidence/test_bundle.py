@@ -207,7 +207,29 @@ def test_the_diff_of_a_dirty_harness(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found.dirty
     assert re.fullmatch(r"[0-9a-f]{40}", found.commit or "")
     monkeypatch.setattr(environment, "repository", lambda: None)
+    monkeypatch.delenv(environment.COMMIT_VARIABLE, raising=False)
     assert environment.current_environment(environment.harness_diff()).harness.commit is None
+
+
+def test_the_commit_of_a_tree_without_git_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    monkeypatch.setattr(environment, "repository", lambda: None)
+    for text, dirty in ((commit, False), (f"{commit}-dirty", True)):
+        monkeypatch.setenv(environment.COMMIT_VARIABLE, text)
+        found = environment.current_environment("").harness
+        assert (found.commit, found.dirty) == (commit, dirty)
+    for text in ("v0.1", commit[:7], f"{commit} ", f"{commit}-clean"):
+        monkeypatch.setenv(environment.COMMIT_VARIABLE, text)
+        with pytest.raises(UserError, match="SDPALAB_COMMIT takes a commit's 40 hex digits"):
+            environment.current_environment("")
+    monkeypatch.setenv(environment.COMMIT_VARIABLE, "")
+    assert environment.current_environment("").harness.commit is None
+
+
+def test_git_is_believed_before_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(environment, "repository", lambda: tmp_path)  # no commit in it
+    monkeypatch.setenv(environment.COMMIT_VARIABLE, "0" * 40)
+    assert environment.current_environment("").harness.commit is None
 
 
 def test_the_environment_is_anonymous() -> None:

@@ -2,7 +2,9 @@
 
 The plugin stands in for ``sdpalab.sim.launch``. A launch that the simulator ends without a hazard, all default checks
 on, is repeated on the GPU from the same PTX and the same buffers, and a record is appended to ``FOLDER/golden.jsonl``
-(:mod:`golden`). Launches that the file has already are not repeated, so a run that was cut off can be taken up again.
+(:mod:`golden`). Launches that the file has a result of are not repeated, so a run that was cut off can be taken up
+again; those that had an error are, and the last record of a launch counts. If a launch has an error, or differs by more
+than its instructions may (:func:`golden.allowed`), pytest's exit status is 1.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from golden import Job, make_record, read_records
+from golden import Job, allowed, make_record, read_records
 from sdpalab import sim
 
 __all__ = ["Replay", "job_of", "summary"]
@@ -58,7 +60,7 @@ class Replay:
         else:
             known = [header]
             self._append(header)
-        self._seen = {record["digest"] for record in known[1:]}
+        self._seen = {digest for digest, record in _latest(known).items() if not record["error"]}
 
     def launch(self, ptx: Any, entry: str, grid: Any, block: Any, args: Sequence[Any], **options: Any) -> sim.Report:
         """As :func:`sdpalab.sim.launch`; then the same on the GPU."""
@@ -77,6 +79,12 @@ class Replay:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Launches belong to this test from now on."""
         self._test = item.nodeid
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Fail if launches do not agree: the tests themselves have only seen the simulator."""
+        wrong = [record for record in _latest(read_records(self.path)).values() if not allowed(record)]
+        if wrong and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The table of what came out."""
@@ -97,7 +105,7 @@ class Replay:
 
 def summary(records: Sequence[dict[str, Any]]) -> list[str]:
     """A line for all launches, and one for each group of those that did not agree, by test."""
-    launches = records[1:]
+    launches = list(_latest(records).values())
     equal = [record for record in launches if record.get("equal")]
     opcodes = {opcode for record in equal for opcode in record["opcodes"]}
     lines = [f"{len(equal)} of {len(launches)} launches equal bit for bit, with {len(opcodes)} forms of instructions"]
@@ -109,8 +117,13 @@ def summary(records: Sequence[dict[str, Any]]) -> list[str]:
         elif not record["equal"]:
             ulps = record["worst_ulp"]
             what = {None: "other bits", 0: "only other NaNs or signs of zero"}.get(ulps, f"up to {ulps} ulp")
-            groups[test, what] += 1
+            groups[test, what if allowed(record) else f"{what}, which its instructions do not allow"] += 1
     return lines + [f"{count:5d}  {test}: {what}" for (test, what), count in sorted(groups.items())]
+
+
+def _latest(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The last record of each launch, by its digest."""
+    return {record["digest"]: record for record in records[1:]}
 
 
 def job_of(

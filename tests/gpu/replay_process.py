@@ -116,16 +116,22 @@ def repeat(device: GpuDevice, job: Job) -> tuple[list[np.ndarray], tuple[str, ..
     names = [str(index) for index in range(len(arrays))]
     image = Image(dict(zip(names, arrays, strict=True)))
     entry, target = entry_of(job.ptx, job.entry), parse(job.ptx).target
-    step = Launch(job.grid, job.block, (), job.dynamic_smem, job.cluster)
     with device.current(), DeviceMemory(device, image) as memory:
         values: list[Any] = []
+        named: list[Any] = []
         for described, value in zip(job.args, args, strict=True):
+            named.append(0)  # what is no buffer is in the parameter block, and nowhere else
             if "array" not in described:
                 values.append(value)
                 continue
-            address = memory.address + image.offsets[str(described["array"])]
-            is_map = isinstance(value, TensorMap)
-            values.append(encode(device, tensor_map_fields(value, address)) if is_map else address)
+            name = str(described["array"])
+            address = memory.address + image.offsets[name]
+            if isinstance(value, TensorMap):
+                values.append(encode(device, tensor_map_fields(value, address)))
+            else:
+                values.append(address)
+                named[-1] = name
+        step = Launch(job.grid, job.block, tuple(named), job.dynamic_smem, job.cluster)
         block = parameter_block(entry, values, Arena())
         prepared = Prepared(device, [prepare_step(device, job.ptx.encode(), entry, target, step, block, "the launch")])
         prepared.launch()

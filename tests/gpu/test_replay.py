@@ -13,7 +13,7 @@ import pytest
 from replay import PER_TEST, Replay, job_of, summary
 from replay_process import GpuProcess
 
-from golden import Job, read_golden, read_records
+from golden import Job, allowed, read_golden, read_records
 from sdpalab import sim
 from sdpalab.errors import MachineError
 from sdpalab.run import gpu_problem
@@ -127,8 +127,38 @@ def test_the_table_names_what_did_not_agree(tmp_path: Path) -> None:
     ("ulps", "words"), [(None, "other bits"), (0, "only other NaNs or signs of zero"), (3, "up to 3 ulp")]
 )
 def test_the_table_says_how_far_apart_results_are(ulps: int | None, words: str) -> None:
-    record = {"test": "t.py::t[1]", "equal": False, "error": None, "worst_ulp": ulps}
-    assert summary([HEADER, record, record])[1:] == [f"    2  t.py::t: {words}"]
+    record = {"test": "t.py::t[1]", "equal": False, "error": None, "worst_ulp": ulps, "float_type": None}
+    record["opcodes"] = ["ex2.approx.f32"]
+    records = [HEADER, *({**record, "digest": digest} for digest in "ab")]
+    assert summary(records)[1:] == [f"    2  t.py::t: {words}"]
+    for each in records[1:]:
+        each["opcodes"] = ["add.u32"]
+    assert summary(records)[1:] == [f"    2  t.py::t: {words}, which its instructions do not allow"]
+
+
+@pytest.mark.parametrize(
+    ("opcode", "ulps", "may"),
+    [
+        ("add.rn.f32", 1, False),
+        ("ex2.approx.ftz.f32", 64, True),
+        ("ex2.approx.ftz.f32", 65, False),
+        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 10**6, True),
+        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", None, False),
+    ],
+)
+def test_what_may_differ_is_what_instructions_leave_open(opcode: str, ulps: int | None, may: bool) -> None:
+    record = {"error": None, "equal": False, "worst_ulp": ulps, "float_type": "f32", "opcodes": ["ld.f32", opcode]}
+    assert allowed(record) == may
+    assert allowed({**record, "equal": True})
+    assert not allowed({**record, "error": "it hung"})
+
+
+def test_a_launch_that_had_an_error_is_repeated_and_the_last_record_counts(tmp_path: Path) -> None:
+    launch(Replay(tmp_path, StandIn("the process died"), HEADER))
+    again = StandIn()
+    launch(Replay(tmp_path, again, HEADER))
+    assert len(again.jobs) == 1
+    assert summary(read_records(tmp_path / "golden.jsonl"))[0].startswith("1 of 1 launches equal")
 
 
 def test_a_tensor_map_is_made_again_as_it_was() -> None:

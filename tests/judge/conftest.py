@@ -15,7 +15,7 @@ import importlib.util, json, sys
 spec = importlib.util.spec_from_file_location("guard", {guard!r})
 guard = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(guard)
-guard._enter_namespaces = lambda: False
+guard._enter_namespaces = lambda: ("", "Operation not permitted")
 guard.main(json.loads(sys.argv[1]))
 """
 

@@ -86,3 +86,10 @@ def wide_plan(problem: Problem, config: Config) -> Launch:
 
 
 too_many_threads = replace(right, plan=wide_plan)
+
+_BEGIN = "if (row >= rows) return;"
+faults = variant(_BEGIN, f"{_BEGIN}\n    o[1LL << 40] = v[0];")
+faults_on_needles = variant("largest = fmaxf(", "if (s > 1e3f) o[1LL << 40] = v[0];\n        largest = fmaxf(")
+traps = variant(_BEGIN, f"{_BEGIN}\n    __trap();")
+hangs = variant(_BEGIN, f"{_BEGIN}\n    __shared__ volatile int never;\n    never = 0;\n    while (never == 0) {{}}")
+writes_past_the_end = variant(_BEGIN, f"{_BEGIN}\n    o[rows * HEAD_DIM] = v[0];")

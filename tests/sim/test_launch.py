@@ -106,13 +106,36 @@ def test_arrays_that_overlap_in_part_are_refused_and_the_same_one_twice_is_one_b
     ptx = (
         HEAD
         + ".entry k(.param .u64 a, .param .u64 b) { .reg .b64 %rd<3>; .reg .pred %p;\n"
-        + ("ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b]; st.global.u64 [%rd1], %rd2; ret; }")
+        + "ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b]; sub.u64 %rd2, %rd2, %rd1; st.global.u64 [%rd1], %rd2; ret; }"
     )
-    array = np.zeros(4, np.uint64)
+    array = np.ones(4, np.uint64)
     sim.launch(ptx, "k", 1, 1, [array, array])
-    assert array[0] != 0
+    assert array.tolist() == [0, 1, 1, 1]
     with pytest.raises(sim.LaunchError, match="overlaps"):
         sim.launch(ptx, "k", 1, 1, [array[:3], array[1:]])
+
+
+COPY_FOUR = (
+    HEAD
+    + ".entry k(.param .u64 a, .param .u64 b) { .reg .b64 %rd<3>; .reg .b32 %r1;\n"
+    + "ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b]; ld.global.u32 %r1, [%rd1]; st.global.u32 [%rd2], %r1; ret; }"
+)
+
+
+def test_pointers_into_one_array_share_it_and_reach_all_of_it():
+    array = np.arange(8, dtype=np.uint32)
+    report = sim.launch(COPY_FOUR, "k", 1, 1, [sim.Pointer(array, 28), sim.Pointer(array, 4)])
+    assert array.tolist() == [0, 7, 2, 3, 4, 5, 6, 7]
+    assert report.hazards == []
+    report = sim.launch(COPY_FOUR, "k", 1, 1, [sim.Pointer(array, 32), sim.Pointer(array)])
+    assert [hazard.kind for hazard in report.hazards] == ["out-of-bounds"]
+
+
+def test_a_pointer_beyond_its_array_is_refused():
+    array = np.zeros(8, np.uint32)
+    for offset in (-1, 33):
+        with pytest.raises(sim.LaunchError, match=f"points at byte {offset} of an array of 32"):
+            sim.launch(COPY_FOUR, "k", 1, 1, [array, sim.Pointer(array, offset)])
 
 
 def test_required_block_size_is_enforced():

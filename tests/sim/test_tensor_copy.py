@@ -79,6 +79,16 @@ def test_boxes_of_a_matrix_in_every_swizzle(mode, inner, at):
     assert (raw[16 * 2 * inner :] == 0xFF).all()
 
 
+def test_a_tensor_may_begin_inside_its_array():
+    array = np.arange(96 * 32, dtype=np.uint16).reshape(96, 32)
+    tensor = sim.TensorMap(array, (16, 32), shape=(64, 32), offset=32 * 64)
+    got = load(tensor, (0, 56)).view(np.uint16)[: 16 * 32].reshape(16, 32)
+    assert (got == padded(array[32:], (0, 56), (16, 32))).all()
+    for offset, words in ((8, "begins at a multiple of 16 bytes, not at 8"), (33 * 64, "reaches 6208 bytes")):
+        with pytest.raises(sim.LaunchError, match=words):
+            sim.TensorMap(array, (16, 32), shape=(64, 32), offset=offset)
+
+
 @pytest.mark.parametrize(
     ("dtype", "shape", "box", "at"),
     [

@@ -96,6 +96,11 @@ class Driver:
         self._calls = {name: getattr(self, name) for name in dir(self) if name.startswith("cu")}
         remember_builds()
 
+    def renew(self) -> None:
+        """What a new process would find: no fault, and a context that is not lost. Memory stays as it is."""
+        self._pending = self._lost = 0
+        self.faults = Faults([])
+
     def call(self, name: str, args: list[int]) -> int:
         """One call: the CUresult, or :data:`HANG`."""
         with self._lock:

@@ -47,14 +47,18 @@ class Faults:
         command = " ".join(sys.orig_argv)
         self.waiting = [fault for fault in faults if fault.process in command]
         self._counts: dict[str, int] = {}
+        self.seen: list[str] = []
+        """All calls, in order."""
 
     def arm(self, fault: Fault) -> None:
-        """One more, counted from the next call on."""
+        """This one instead of all others, counted from the next call on."""
         self._counts.clear()
+        self.seen.clear()
         self.waiting = [fault]
 
     def next(self, function: str) -> Fault | None:
         """The fault of this call, if it has one."""
+        self.seen.append(function)
         for key in ("", function):
             self._counts[key] = self._counts.get(key, 0) + 1
         for fault in self.waiting:

@@ -1,10 +1,11 @@
-"""torch on the stand-in: its CPU tensors count as those of GPU 0, and the clock of a benchmark is a simulated one.
+"""The lab on the stand-in: torch's CPU tensors count as those of GPU 0, and a benchmark's clock is a simulated one.
 
 torch is a CPU build here, so what :mod:`sdpalab.run.torch_gpu` asks it is answered in its place.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -16,22 +17,30 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["install"]
+__all__ = ["apply", "install"]
+
+_CHANGED = "changed_for_the_stand_in"
 
 
 def install() -> None:
     """From now on, the modules that are replaced in part are replaced as they are imported."""
-    sys.meta_path.insert(0, _Finder({"sdpalab.run.torch_gpu": _torch_gpu, "sdpalab.measure.benchmark": _benchmark}))
+    sys.meta_path.insert(0, _Finder())
+
+
+def apply() -> None:
+    """Replace them now: pytest imports a package that has a plugin by a finder of its own."""
+    for name, change in CHANGES.items():
+        module = importlib.import_module(name)
+        if not hasattr(module, _CHANGED):
+            change(module)
+            setattr(module, _CHANGED, True)
 
 
 class _Finder(MetaPathFinder):
     """Finds modules as Python does, and changes some after they have run."""
 
-    def __init__(self, changes: dict[str, Callable[[ModuleType], None]]) -> None:
-        self._changes = changes
-
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        change = self._changes.get(name)
+        change = CHANGES.get(name)
         spec = PathFinder.find_spec(name, path) if change else None
         if spec is not None and spec.loader is not None:
             assert change is not None
@@ -45,6 +54,7 @@ def _change_after(loader: Loader, change: Callable[[ModuleType], None]) -> None:
     def changed(module: ModuleType) -> None:
         execute(module)
         change(module)
+        setattr(module, _CHANGED, True)
 
     loader.exec_module = changed  # type: ignore[method-assign]
 
@@ -92,21 +102,22 @@ def _torch_gpu(module: ModuleType) -> None:
     )
 
 
+def _session(module: ModuleType) -> None:
+    """The simulator is no GPU: a case has a minute, or ``STANDIN_CASE_SECONDS`` of the environment."""
+    module.GPU_CASE_SECONDS = float(os.environ.get("STANDIN_CASE_SECONDS", "60"))  # type: ignore[attr-defined]
+
+
 def _benchmark(module: ModuleType) -> None:
-    """Every clock but the eager one, which needs no GPU, is a :class:`StandInClock`."""
-    clock = module._clock
-
-    def simulated(kind: Any, l2: Any, device: Any, copies: int) -> Any:
-        return clock(kind, l2, device, copies) if kind.value == "eager" else StandInClock(kind, l2)
-
-    module._clock = simulated  # type: ignore[attr-defined]
+    """Every clock is a :class:`StandInClock`, unless ``STANDIN_CLOCK=real`` is in the environment."""
+    if os.environ.get("STANDIN_CLOCK") != "real":
+        module._clock = lambda kind, l2, device, copies: StandInClock(kind, l2)  # type: ignore[attr-defined]
 
 
 class StandInClock:
-    """Runs each call once for a sample, whose time is drawn: log-normal around a time of the call's own.
+    """Runs a call once for a sample, whose time is drawn: log-normal, 1 percent around the call's own time.
 
-    ``STANDIN_TIMES`` in the environment, a JSON object, says in which order calls come to the clock and how long, in
-    microseconds, they take (a list); without it times come from what the call does, by its name.
+    ``STANDIN_TIMES`` in the environment, a JSON list, has these times in microseconds, in the order in which calls are
+    made ready; a call that it has none for takes 20, 21, 22, ... microseconds.
     """
 
     calls = 100
@@ -121,7 +132,6 @@ class StandInClock:
         from sdpalab.measure.clocks import Stopwatch
 
         number, self._count = self._count, self._count + 1
-        call()
         us = self._times[number] if number < len(self._times) else 20.0 + number
 
         def sample() -> float:
@@ -129,3 +139,10 @@ class StandInClock:
             return float(us * np.exp(0.01 * self._random.standard_normal()))
 
         return Stopwatch(sample, self.calls)
+
+
+CHANGES: dict[str, Callable[[ModuleType], None]] = {
+    "sdpalab.run.torch_gpu": _torch_gpu,
+    "sdpalab.measure.benchmark": _benchmark,
+    "sdpalab.judge.session": _session,
+}

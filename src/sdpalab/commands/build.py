@@ -1,4 +1,4 @@
-"""``sdpalab build``: compile a kernel, show what it uses, and hold it against its limits."""
+"""``sdpalab build``: compile a kernel, show what it uses, and hold it against its limits; or fill the build cache."""
 
 from __future__ import annotations
 
@@ -30,12 +30,23 @@ __all__ = ["build", "print_step"]
 
 def build(
     kernel: Annotated[
-        str, typer.Argument(metavar="KERNEL", help="A shipped kernel's name, or your own as FILE.py or FILE.py:NAME.")
-    ],
+        str | None,
+        typer.Argument(metavar="KERNEL", help="A shipped kernel's name, or your own as FILE.py or FILE.py:NAME."),
+    ] = None,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Fill the cache for a GPU machine: all kernels that --arch suits."),
+    ] = False,
     arch: Annotated[
         str | None, typer.Option(metavar="ARCH", help="sm_80 to sm_121. Default: sm_89, or the first that it runs on.")
     ] = None,
-    shape: Annotated[str, typer.Option(metavar="B,H,S,D", help="What to build it for, or a name.")] = "mission",
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="B,H,S,D",
+            help="What to build it for, or a name. Default: mission. With --all: what will be timed; may be repeated.",
+        ),
+    ] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
     settings: SetOption = None,
@@ -45,7 +56,15 @@ def build(
     from sdpalab.kernels.registry import resolve
 
     console = console_for(json)
-    problem = problem_of(shape, dtype=dtype, causal=causal)
+    if every:
+        if kernel is not None or settings:
+            raise UserError(f"--all builds every kernel in its own configurations: leave out {kernel or '--set'}")
+        return _build_all(console, arch, shape, dtype, causal, json)
+    if kernel is None:
+        raise UserError("build needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --all")
+    if shape and len(shape) > 1:
+        raise UserError(f"build takes one --shape for a kernel, and several only with --all, not {' '.join(shape)}")
+    problem = problem_of(shape[0] if shape else "mission", dtype=dtype, causal=causal)
     made = resolve(kernel)
     if not isinstance(made, Kernel):
         raise UserError(f"{kernel} is a Python callable: there is nothing to build, but it can be judged")
@@ -67,6 +86,28 @@ def build(
         },
     )
     return 0 if good else 1
+
+
+def _build_all(
+    console: Console, arch: str | None, shape: list[str] | None, dtype: str | None, causal: bool, json: str | None
+) -> int:
+    from sdpalab.commands.build_all import TIMED, available, build_all
+    from sdpalab.kernels.registry import KERNELS
+
+    if arch is None:
+        raise UserError("--all needs the architecture of the GPU that it builds for, such as --arch sm_90a for an H200")
+    if not shape and (dtype or causal):
+        raise UserError("--dtype and --causal need a --shape with --all: without one, the shapes have their own")
+    timed = [problem_of(text, dtype=dtype, causal=causal) for text in shape] if shape else TIMED
+    kernels, missing = available(KERNELS)
+    report = build_all(console, kernels, arch, timed)
+    for reason in missing:
+        console.print(f"skipped: {reason}", soft_wrap=True)
+    report["skipped"] += missing
+    line = f"{report['modules']} modules in {report['cache']}, {report['compiled']} of them compiled now"
+    console.print(verdict_text(report["ok"], line), soft_wrap=True)
+    write_json(json, report)
+    return 0 if report["ok"] else 1
 
 
 def print_step(console: Console, title: str, step: BuiltStep) -> None:

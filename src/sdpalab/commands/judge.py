@@ -24,6 +24,7 @@ from sdpalab.commands.common import (
 )
 from sdpalab.commands.progress import CaseProgress, figures_of
 from sdpalab.errors import MachineError, UserError
+from sdpalab.judge.sandbox.guarded import describe
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, Verdict
 
 __all__ = ["judge", "print_outcome"]
@@ -125,6 +126,7 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
     from sdpalab.judge.rule.relations import RELATIONS
     from sdpalab.judge.trials import fast_p
 
+    console.print(confinement_line(verdict), soft_wrap=True)
     kept, judged = verdict.original_contract, sum(case.errors is not None for case in verdict.cases)
     contract = f"max error {ORIGINAL_CONTRACT['max_abs']:g}, relative L2 {ORIGINAL_CONTRACT['rel_l2']:g}"
     console.print(f"original contract ({contract}): kept by {kept} of {judged} cases; it decides nothing")
@@ -145,6 +147,14 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
         if case.run.get("witnesses"):
             for line in Agreement.from_dict(case.run["witnesses"]).lines(case.name):
                 console.print(line, soft_wrap=True)
+
+
+def confinement_line(verdict: Verdict) -> str:
+    """How the kernel's processes were confined, and what follows from that for its builds."""
+    for case in verdict.cases:
+        if "confinement" in case.run:
+            return f"confinement: {describe(case.run['confinement'], case.run['confined_by'])}"
+    return "confinement: unknown, because no case has run"
 
 
 def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:

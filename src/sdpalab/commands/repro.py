@@ -84,6 +84,10 @@ def repro(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the bundle and the report go.")] = Path("out"),
+    case_seconds: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Most seconds for one case of the judge. Default: 120; on a GPU 10."),
+    ] = None,
     json: JsonOption = None,
 ) -> int:
     """The main job: build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report."""
@@ -97,6 +101,8 @@ def repro(
     console = console_for(json)
     if device not in ("auto", "sim", "gpu"):
         raise UserError(f"--device takes auto, sim or gpu, not {device!r}")
+    if case_seconds is not None and not 0 < case_seconds < float("inf"):
+        raise UserError(f"--case-seconds takes a number of seconds above 0, not {case_seconds:g}")
     large = [problem_of(text) for text in also_for or ()]
     gpu = _open_gpu() if device == "gpu" else None
     if gpu is not None and also_for is None:
@@ -126,7 +132,7 @@ def repro(
         for made in kernels:
             _headline(console, f"Kernel {made.name}")
             console.print(made.idea, soft_wrap=True)
-            attempts.append(_attempt(console, bundle, made, device, gpu, large))
+            attempts.append(_attempt(console, bundle, made, device, gpu, large, case_seconds))
         _headline(console, "Evidence")
         written = bundle.write()
     outcome = verify_bundle(written.tarball)
@@ -172,6 +178,7 @@ def _attempt(
     device: str,
     gpu: GpuExecutor | None,
     large: Sequence[Problem],
+    case_seconds: float | None,
 ) -> _Attempt:
     """Build, gate and judge one kernel, and put what came of it into the bundle, good or bad.
 
@@ -205,6 +212,7 @@ def _attempt(
                 arch=arch,
                 store=bundle.arrays,
                 progress=progress.finished,
+                timeout=case_seconds,
             )
         print_outcome(console, verdict, time.monotonic() - start)
     except UserError as error:

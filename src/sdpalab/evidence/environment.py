@@ -5,13 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import subprocess
 from importlib import metadata
 from pathlib import Path
 
+from sdpalab.errors import UserError
 from sdpalab.evidence.records import Environment, Harness
 
-__all__ = ["current_environment", "git", "harness_diff", "repository"]
+__all__ = ["COMMIT_VARIABLE", "current_environment", "git", "harness_diff", "repository"]
+
+COMMIT_VARIABLE = "SDPALAB_COMMIT"
+"""Environment variable that gives the commit of a tree that travels without its ``.git``: 40 hex digits, and ``-dirty``
+behind them if the tree was changed, as ``git describe --always --abbrev=40 --dirty --exclude='*'`` prints them."""
 
 PACKAGES = (
     "torch",
@@ -39,7 +45,13 @@ _TRACKED = ("src", "pyproject.toml", "constraints.txt", "repro.sh")
 
 
 def current_environment(diff: str) -> Environment:
-    """The environment of this process; the harness is dirty if ``diff``, from :func:`harness_diff`, is not empty."""
+    """The environment of this process; the harness is dirty if ``diff``, from :func:`harness_diff`, is not empty.
+
+    Raises
+    ------
+    UserError
+        If there is no git work tree, and ``SDPALAB_COMMIT`` is set to what is no commit.
+    """
     versions = {}
     for name in PACKAGES:
         try:
@@ -77,18 +89,35 @@ def harness_diff() -> str:
 
 def _harness(*, dirty: bool) -> Harness:
     root = repository()
-    commit = git(root, "rev-parse", "HEAD") if root else None
+    if root is None:
+        commit, dirty = _given_commit()
+    else:
+        commit = (git(root, "rev-parse", "HEAD") or "").strip() or None
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE_DIR.rglob("*")):
         if path.suffix in _SOURCES and path.is_file() and _SHIPPED not in path.parents:
             name, content = path.relative_to(_PACKAGE_DIR).as_posix().encode(), path.read_bytes()
             digest.update(b"%d:%b%d:%b" % (len(name), name, len(content), content))
     return Harness(
-        commit=commit.strip() if commit else None,
+        commit=commit,
         dirty=dirty,
         package_sha256=digest.hexdigest(),
         version=_version(),
     )
+
+
+def _given_commit() -> tuple[str | None, bool]:
+    """The commit in the environment, and whether the tree was changed; (None, False) if none is given."""
+    text = os.environ.get(COMMIT_VARIABLE, "")
+    if not text:
+        return None, False
+    found = re.fullmatch(r"([0-9a-f]{40})(-dirty)?", text)
+    if found is None:
+        raise UserError(
+            f"{COMMIT_VARIABLE} takes a commit's 40 hex digits, with -dirty behind them if the tree was changed, "
+            f"not {text!r}"
+        )
+    return found[1], found[2] is not None
 
 
 def _version() -> str:

@@ -96,7 +96,7 @@ class Figure(Record):
 
 
 class Harness(Record):
-    """Which source of the lab made the bundle: commit (None outside git), dirty or not, digest of its files."""
+    """Which source of the lab made the bundle: commit (None if unknown), dirty or not, digest of its files."""
 
     commit: str | None
     dirty: bool

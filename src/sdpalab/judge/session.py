@@ -30,13 +30,18 @@ from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
 from sdpalab.run import gpu_problem
 
-__all__ = ["CASE_SECONDS", "DEVICES", "Store", "judge", "judge_candidate"]
+__all__ = ["CASE_SECONDS", "DEVICES", "GPU_CASE_SECONDS", "Store", "judge", "judge_candidate"]
 
 DEVICES = ("auto", "sim", "cpu", "gpu")
 CASE_SECONDS = 120.0
 """Wall clock that one case may take, both runs together."""
 CASES_OF_A_WORKER = 8
 """Cases for which it does not pay to start another worker: it takes 2.5 s to import torch, and a case 0.1 to 0.5 s."""
+GPU_CASE_SECONDS = 10.0
+"""The same on a GPU, builds apart: a kernel that takes longer there waits for what never comes, and nothing but the end
+of its process ends it."""
+_MOST_HANGS = 2
+"""Cases of a kernel that may hang on a GPU before it is judged no further: each costs ten seconds of GPU time."""
 
 
 class Store(Protocol):
@@ -103,7 +108,7 @@ def judge_candidate(
     store: Store | None = None,
     progress: Callable[[Case], None] | None = None,
     workers: int | None = None,
-    timeout: float = CASE_SECONDS,
+    timeout: float | None = None,
     until_failure: bool = False,
 ) -> Verdict:
     """:func:`judge` with every handle: the cases, the architecture, knobs, where arrays go, and who is told.
@@ -128,8 +133,9 @@ def judge_candidate(
         Called with each finished Case, one at a time, in the order in which they finish.
     workers : int, optional
         Worker processes at a time. Default: 2, or 1 on a single CPU or for few cases (CASES_OF_A_WORKER).
-    timeout : float
-        Seconds that one case may take.
+    timeout : float, optional
+        Seconds that one case may take. Default: 120, and 10 on a GPU, where builds are not counted, and a kernel that
+        hangs twice is judged no further.
     until_failure : bool
         Stop at the first case that fails: the verdict then has the cases that were finished by then.
     """
@@ -140,6 +146,7 @@ def judge_candidate(
     if device == "gpu" and (reason := gpu_problem()):
         raise UserError(f"{reason}; device sim runs the PTX on the simulator")
     candidate_spec, gpu = prepare(candidate), device == "gpu"
+    timeout = timeout or (GPU_CASE_SECONDS if gpu else CASE_SECONDS)
     session = _JudgeRun(candidate_spec, specs, arch, sms, config, store, progress, timeout, until_failure, gpu)
     most = min(2, os.cpu_count() or 1, -(-len(specs) // CASES_OF_A_WORKER))
     return session.run(device, level, seed, workers or most)
@@ -171,6 +178,7 @@ class _JudgeRun:
         self._store, self._progress, self._until_failure = store, progress, until_failure
         self._specs = list(specs)
         self._live: list[CandidateProcesses] = []
+        self._hangs = 0
         self._abandoned = False
         self._cases: dict[int, Case] = {}
         self._lock = threading.Lock()
@@ -289,7 +297,8 @@ class _JudgeRun:
                     case = self._failed(n, inputs, Status.CRASHED, str(error))
                 with self._lock:
                     self._cases[n] = case
-                    if self._until_failure and not case.passed:
+                    self._hangs += self._gpu and case.status is Status.TIMED_OUT
+                    if (self._until_failure and not case.passed) or self._hangs >= _MOST_HANGS:
                         self._queue = iter(())
                     if self._progress:
                         self._progress(case)

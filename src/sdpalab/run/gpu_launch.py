@@ -196,7 +196,10 @@ class Prepared:
         """
         # Made once for each stream and never changed: a configuration that threads shared would be changed under them.
         calls = self._calls.get(stream) or self._on_stream(stream)
-        if int(self._context()[1]) != self.device.context:
+        answer = self._context()
+        if answer[0] is not self._success:
+            self.device.check(answer, "tell its current context")
+        if int(answer[1]) != self.device.context:
             with self.device.current():
                 self._launch_all(calls)
         else:

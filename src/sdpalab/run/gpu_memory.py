@@ -92,7 +92,11 @@ class DeviceMemory:
         action = f"allocate {self._size / 2**20:.1f} MiB"
         self.address = int(device.check(driver.cuMemAlloc(self._size), action))
         with_image = driver.cuMemcpyHtoD(self.address, image.bytes.ctypes.data, self._size)
-        device.check(with_image, "copy the buffers to the GPU")
+        try:
+            device.check(with_image, "copy the buffers to the GPU")
+        except BaseException:
+            driver.cuMemFree(self.address)  # there will be no object whose end does it
+            raise
 
     def __enter__(self) -> DeviceMemory:
         return self

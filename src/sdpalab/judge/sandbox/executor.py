@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.compile import Cache
+from sdpalab.compile import Build, Cache
 from sdpalab.errors import MachineError, UserError
-from sdpalab.judge.sandbox.plans import SentPlan
+from sdpalab.judge.sandbox.plans import SentPlan, SentStep
 from sdpalab.judge.sandbox.wire import Channel, serve
 from sdpalab.judge.verdict import Status
+from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.run import GpuExecutor, KernelFault, RunResult, SimulatedExecutor
 from sdpalab.sim import CHECKS, PtxSyntaxError, SimError, StepLimit, UnsupportedInstruction
 
@@ -42,9 +43,11 @@ class _PlanServer:
 
     def __init__(self) -> None:
         self._gpu: GpuExecutor | None = None
+        self._built: tuple[Any, tuple[Build, ...]] | None = None
 
     def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
-        """Do what is ordered: ``open`` the GPU, and say what it is; or ``run`` a plan once, on the GPU if it is open.
+        """Do what is ordered: ``open`` the GPU, and say what it is; ``build`` a plan's modules; or ``run`` it once, on
+        the GPU if that is open.
 
         ``watched``: with the simulator's checks on.
         """
@@ -52,7 +55,11 @@ class _PlanServer:
             if order["do"] == "open":
                 self._gpu = GpuExecutor(arch=order["arch"])
                 return {"status": None, "device": self._gpu.device, "arch": self._gpu.arch, "sms": self._gpu.sms}, {}
-            result = self._run(order, arrays)
+            sent = SentPlan.model_validate_json(arrays["plan"].tobytes())
+            builds = self._builds(sent, order)
+            if order["do"] == "build":
+                return {"status": None}, {}
+            result = self._run(order, sent.plan(), builds, arrays)
         except Exception as error:
             status, reason = _classify(error)
             return {"status": status.value, "reason": reason, "lost": isinstance(error, KernelFault)}, {}
@@ -66,16 +73,22 @@ class _PlanServer:
         }
         return reply, {name: np.asarray(out) for name, out in result.outputs.items()}
 
-    def _run(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> RunResult:
-        sent = SentPlan.model_validate_json(arrays["plan"].tobytes())
-        cache = Cache(order["cache"])
-        plan, builds = sent.plan(), sent.builds(order["arch"], cache)
+    def _builds(self, sent: SentPlan, order: Mapping[str, Any]) -> tuple[Build, ...]:
+        """The plan's builds; those of the last plan, if its modules are the same."""
+        modules = [step.code for step in sent.steps if isinstance(step, SentStep)]
+        wanted = order["arch"], order["cache"], modules
+        if self._built is None or self._built[0] != wanted:
+            self._built = wanted, sent.builds(order["arch"], Cache(order["cache"]))
+        return self._built[1]
+
+    def _run(
+        self, order: Mapping[str, Any], plan: LaunchPlan, builds: tuple[Build, ...], arrays: Mapping[str, Array]
+    ) -> RunResult:
         inputs, poison = {name: arrays[name] for name in ("q", "k", "v")}, order["poison"]
         if self._gpu is None:
             checks = CHECKS if order["watched"] else ()
-            executor = SimulatedExecutor(
-                order["arch"], cache, checks=checks, workers=1
-            )  # the judge has its own workers
+            # The judge has workers of its own.
+            executor = SimulatedExecutor(order["arch"], Cache(order["cache"]), checks=checks, workers=1)
             return executor.run(plan, inputs, poison=poison, builds=builds)
         # Of what Triton made the PTX was sent: the driver assembles that.
         loaded = [built if built.cubin else replace(built, cubin=built.ptx) for built in builds]

@@ -7,8 +7,8 @@ An untrusted process is confined by Linux namespaces where the kernel lets an or
 process but its own (a signal, ``/proc/PID/fd`` or ptrace reach nobody else, and what it leaves behind dies with the
 guard, whatever session it is in), it can write to a folder of its own in memory and nowhere else, and it has no
 network. Where the kernel does not, the guard adopts orphans and hunts down what is left, which a process that means it
-can escape. The first line of the report says which it is: ``namespaces`` or ``processes``. The last says how the
-process ended.
+can escape. The first line of the report says which it is: ``namespaces`` and the kinds of them, or ``processes`` and
+why. The last says how the process ended.
 
 See user_namespaces(7), pid_namespaces(7), mount_namespaces(7), mount_setattr(2), prctl(2).
 """
@@ -27,8 +27,10 @@ from typing import Any
 WATCH_MS = 100
 """Between two looks at what the process has started."""
 
-_NAMESPACES = 0x10000000 | 0x20000000 | 0x00020000 | 0x08000000 | 0x40000000
-"""CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWNET."""
+_USER = 0x10000000
+"""CLONE_NEWUSER."""
+_NAMESPACES = {"pid": 0x20000000, "mount": 0x00020000, "ipc": 0x08000000, "net": 0x40000000}
+"""CLONE_NEWPID, CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWNET."""
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
 _MS_BIND, _MS_MOVE, _MS_REC, _MS_PRIVATE = 1 << 12, 1 << 13, 1 << 14, 1 << 18
 _MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE = 442, -100, 0x8000
@@ -57,11 +59,12 @@ def main(order: Mapping[str, Any]) -> None:
         os.set_inheritable(fd, False)  # what is guarded must not get hold of them
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # where memory runs out, the kernel takes these before the judge
+    entered, refusal = _enter_namespaces() if order["untrusted"] else ("", "not untrusted")
     if not order["untrusted"]:
-        _serve(order, "processes")
-    elif not _enter_namespaces():
+        _serve(order, f"processes {refusal}")
+    elif not entered:
         _libc.prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
-        _serve(order, "processes", _own_folder())
+        _serve(order, f"processes {refusal}", _own_folder())
     elif first := os.fork():
         for fd in (*order["fds"], order["lifeline"], order["report"]):
             os.close(fd)
@@ -69,9 +72,9 @@ def main(order: Mapping[str, Any]) -> None:
     else:
         # This is the first process of the new process namespace: when it ends, the kernel ends all others.
         _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        shielded = _shield_files(order["folder_bytes"])
+        refusal = _shield_files(order["folder_bytes"])
         _drop_capabilities()
-        _serve(order, *(("namespaces", _PRIVATE) if shielded else ("processes", _own_folder())))
+        _serve(order, *((f"processes {refusal}", _own_folder()) if refusal else (f"namespaces {entered}", _PRIVATE)))
 
 
 def _serve(order: Mapping[str, Any], confinement: str, folder: str = "") -> None:
@@ -197,21 +200,33 @@ def _own_folder() -> str:
     return folder
 
 
-def _enter_namespaces() -> bool:
-    """Put this process, and its future children, into namespaces of their own; False if the kernel refuses."""
+def _enter_namespaces() -> tuple[str, str]:
+    """Put this process, and its future children, into namespaces of their own.
+
+    Returns their kinds and nothing, or nothing and what the kernel refused. Who is no root needs a user namespace for
+    the others; root has the right to them without one, and in many containers the user namespace alone is refused.
+    """
     uid, gid = os.getuid(), os.getgid()
+    flags = sum(_NAMESPACES.values())
+    kinds = ",".join(_NAMESPACES)
     try:
-        _call("unshare", _NAMESPACES)
-    except OSError:
-        return False
+        _call("unshare", _USER | flags)
+    except OSError as error:
+        if uid:
+            return "", str(error.strerror)
+        try:
+            _call("unshare", flags)
+        except OSError as other:
+            return "", f"{error.strerror}; as root without a user namespace, {other.strerror}"
+        return kinds, ""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with contextlib.suppress(OSError), open(f"/proc/self/{name}", "w") as file:
             file.write(text)
-    return True
+    return f"user,{kinds}", ""
 
 
-def _shield_files(folder_bytes: int) -> bool:
-    """Make all files read-only but those of a new folder in memory, and hide devices; False if the kernel refuses."""
+def _shield_files(folder_bytes: int) -> str:
+    """Make all files read-only but those of a new folder in memory, and hide devices; says what the kernel refused."""
     try:
         _mount(None, "/", _MS_REC | _MS_PRIVATE)
         _mount("tmpfs", _PRIVATE, _MS_NOSUID, "size=64k,mode=755")
@@ -225,11 +240,11 @@ def _shield_files(folder_bytes: int) -> bool:
         _set_attributes(_PRIVATE, 0, _ATTR_RDONLY)
         for name in _DEVICES:
             _set_attributes(f"/dev/{name}", 0, _ATTR_NODEV)
-    except OSError:
-        return False
+    except OSError as error:
+        return str(error.strerror)
     with contextlib.suppress(OSError):  # refused in a container that masks parts of /proc; what is there is no secret
         _mount("proc", "/proc", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    return True
+    return ""
 
 
 def _mount(kind: str | None, target: str, flags: int, data: str | None = None) -> None:

@@ -16,7 +16,7 @@ from sdpalab.errors import MachineError
 from sdpalab.judge.sandbox.messages import plain
 from sdpalab.judge.sandbox.wire import Channel, WireError
 
-__all__ = ["START_SECONDS", "Ending", "GuardedProcess", "Quota"]
+__all__ = ["START_SECONDS", "Ending", "GuardedProcess", "Quota", "describe"]
 
 START_SECONDS = 120.0
 """For a process to start: on a busy machine that takes tens of seconds."""
@@ -98,6 +98,8 @@ class GuardedProcess:
         The wire to it. The process says first that it is ready (:meth:`await_ready`).
     confinement : str
         ``namespaces`` or ``processes`` (see the guard); empty before :meth:`await_ready`.
+    confined_by : str
+        Which namespaces these are, or why there are none.
 
     Raises
     ------
@@ -106,7 +108,7 @@ class GuardedProcess:
     """
 
     def __init__(self, module: str, quota: Quota, *, untrusted: bool, gpu: bool = False) -> None:
-        self.confinement = ""
+        self.confinement = self.confined_by = ""
         self._tail = bytearray()
         self._lock = threading.Lock()
         self._ended = self._closed = False
@@ -144,7 +146,8 @@ class GuardedProcess:
             self.channel.receive(seconds=START_SECONDS, max_bytes=0)
         except WireError as error:
             raise MachineError(f"the worker process does not start ({error}){self.quote()}") from None
-        self.confinement = os.read(self._report, 4096).decode(errors="replace").strip()
+        report = os.read(self._report, 4096).decode(errors="replace").strip()
+        self.confinement, _, self.confined_by = report.partition(" ")
 
     def ending(self) -> Ending:
         """How the process ended, a moment after the wire was found closed."""
@@ -205,6 +208,16 @@ class GuardedProcess:
         with contextlib.suppress(OSError, ValueError), self._process.stdout as stream:
             while chunk := os.read(stream.fileno(), 1 << 16):
                 self._tail[:] = (self._tail + chunk)[-TAIL_BYTES:]
+
+
+def describe(confinement: str, confined_by: str) -> str:
+    """A process's confinement and what it rests on, in words."""
+    if confinement == "namespaces":
+        return f"namespaces ({confined_by.replace(',', ', ')})"
+    return (
+        f"processes, without namespaces ({confined_by}): what leaves its process group is hunted down, and each worker "
+        "builds in a cache of its own, so every build is made anew"
+    )
 
 
 def _path() -> list[str]:

@@ -42,6 +42,9 @@ POISONS = (0xFF, 0x3C)
 EXECUTOR = "sdpalab.judge.sandbox.executor"
 """The module that executes plans, in a process of its own."""
 
+_BUILD_SECONDS = 120.0
+"""Wall clock for the plan and the builds of a case on a GPU, before the time of its runs begins."""
+
 _MOST_PLAN = 1 << 24
 """Bytes of a launch plan, source text and all."""
 
@@ -72,7 +75,7 @@ class CandidateProcesses:
     config : mapping of str to str, optional
         Knobs that differ from the kernel's default.
     timeout : float
-        Seconds of wall clock for one :meth:`run` or :meth:`attempt`.
+        Seconds of wall clock for one :meth:`run` or :meth:`attempt`; on a GPU builds are not in it.
     gpu : bool
         Whether the kernel runs on the GPU instead of the simulator.
 
@@ -101,7 +104,8 @@ class CandidateProcesses:
         timeout: float,
         gpu: bool = False,
     ) -> None:
-        self._timeout = timeout
+        self._timeout = self._seconds = timeout
+        self._on_gpu = gpu
         self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * timeout * max(1, len(problems))))
         self._deadline = 0.0
         self._executor: GuardedProcess | None = None
@@ -288,8 +292,12 @@ class CandidateProcesses:
 
     def _begin(self) -> None:
         """Begin what :attr:`_timeout` limits."""
-        self._deadline = time.monotonic() + self._timeout
+        self._limit(_BUILD_SECONDS if self._on_gpu else self._timeout)
         self._candidate.forget_output()
+
+    def _limit(self, seconds: float) -> None:
+        """From now on there are so many seconds."""
+        self._deadline, self._seconds = time.monotonic() + seconds, seconds
 
     def _plans(self, problem: Problem) -> _Plans | None:
         """The candidate's launch plan for ``problem``, as data; None for a callable, which has none."""
@@ -301,7 +309,14 @@ class CandidateProcesses:
             plan = read_plan(found["plan"].tobytes() if "plan" in found else b"", problem, lse=lse)
         except PlanError as error:
             raise _Failed(Status.BUILD_FAILED, str(error)) from None
-        return _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
+        plans = _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
+        if self._on_gpu:
+            # First and apart, so that the short time which a GPU gets is for running alone.
+            self._ask(
+                self._executor, {"do": "build", "arch": self._arch, "cache": self._cache}, {"plan": plans.full}, 0
+            )
+            self._limit(self._timeout)
+        return plans
 
     def _once(
         self,
@@ -325,7 +340,8 @@ class CandidateProcesses:
             reply, found = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
         if "o" not in found:
             raise self._died(process, WireError("message without an output"))
-        return {**reply, "confinement": self._candidate.confinement}, found
+        held = {"confinement": self._candidate.confinement, "confined_by": self._candidate.confined_by}
+        return {**reply, **held}, found
 
     def _look_again(self, problem: Problem, sent: Array) -> None:
         """Fail if the output of the last call is no longer what it was when the call returned."""
@@ -361,7 +377,7 @@ class CandidateProcesses:
     def _died(self, process: GuardedProcess, error: WireError) -> CandidateDied:
         """What it means that a process did not answer as it should."""
         if isinstance(error, WireTimeout):
-            return CandidateDied(Status.TIMED_OUT, f"no answer within {self._timeout:g} s{process.quote()}")
+            return CandidateDied(Status.TIMED_OUT, f"no answer within {self._seconds:g} s{process.quote()}")
         closed = isinstance(error, WireClosed)
         ending = process.ending() if closed else None
         why = f"{ending}{process.quote()}" if closed else f"the process answered with a {error}{process.quote()}"

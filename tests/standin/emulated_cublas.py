@@ -115,9 +115,13 @@ class EmulatedCublas:
     def _at(self, address: int, kind: int, shape: tuple[int, int], leading: int, offset: int) -> np.ndarray[Any, Any]:
         """A column-major matrix in memory: element (row, column) is row + column * leading elements from the first."""
         size = TYPES[kind].itemsize
-        begin = address - self.base + offset * size
+        memory, begin = self._place(address + offset * size)
         assert begin >= 0, "a matrix begins before the memory does"
-        return np.ndarray(shape, TYPES[kind], self.memory, begin, (size, leading * size))
+        return np.ndarray(shape, TYPES[kind], memory, begin, (size, leading * size))
+
+    def _place(self, address: int) -> tuple[np.ndarray[Any, Any], int]:
+        """The memory that holds an address, and where in it that is."""
+        return self.memory, address - self.base
 
     def _status(self, good: bool, status: int) -> None:
         if not good:

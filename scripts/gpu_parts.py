@@ -1,0 +1,193 @@
+"""The parts of ``gpu_suite.sh``, as data: what each runs, for how long at most, and in which order."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpu_records import Workspace, has_times
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+
+PYTHON = os.environ.get("PYTHON") or sys.executable
+
+AGAIN = 4
+"""Exit code of a part whose process had to end (a kernel hung or faulted), and which has more to do in a new one."""
+
+CASE_SECONDS = 10
+"""For one case of the judge or of the comparison with the simulator, on a GPU."""
+
+REPLAY_SHARDS = 6
+"""Processes among which the files of ``tests/sim`` are divided."""
+
+GPU_TESTS = (
+    "gpu/test_gpu_executor.py",
+    "gpu/test_gpu_plans.py",
+    "gpu/test_gpu_op.py",
+    "gpu/test_gpu_judge.py",
+    "gpu/test_gpu_gemm.py",
+    "judge/test_witness.py",
+)
+"""Files with tests that need a GPU, beside those of the clocks and those whose cases :mod:`parity` takes."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One command with a limit of its own.
+
+    Attributes
+    ----------
+    name : str
+        Letters, digits, ``_``; the log is ``logs/NAME.log``.
+    seconds : float
+        At most.
+    command : tuple of str
+    ended : callable
+        Whether exit code 1 is an end: something was judged wrong, but all was done. It gets nothing.
+    skip : str
+        Why the part cannot run here; empty if it can.
+    """
+
+    name: str
+    seconds: float
+    command: tuple[str, ...] = ()
+    ended: Callable[[], bool] = lambda: True
+    skip: str = ""
+
+
+def _python(*arguments: str | Path) -> tuple[str, ...]:
+    return (PYTHON, *map(str, arguments))
+
+
+def _lab(*arguments: str | Path) -> tuple[str, ...]:
+    return _python("-m", "sdpalab", *arguments)
+
+
+def _tests(name: str, seconds: float, *arguments: str | Path) -> Part:
+    """A part that is a run of pytest."""
+    missing = "" if importlib.util.find_spec("pytest") else "pytest is not installed: pip install pytest"
+    command = _python("-m", "pytest", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", *arguments)
+    return Part(name, seconds, command, skip=missing)
+
+
+def first_parts(work: Workspace) -> list[Part]:
+    """What this machine is: pre-flight, versions, how a candidate's process is confined."""
+    return [
+        Part("doctor", 40, _lab("doctor", "--json", work.path / "doctor.json")),
+        Part("environment", 40, _python(ROOT / "scripts" / "gpu_records.py", "environment", work.evidence)),
+    ]
+
+
+def smoke_parts(kernels: Sequence[str]) -> list[Part]:
+    """Each kernel once: the simplest first, which tries the path itself, then from the fastest down."""
+    order = [*kernels[:1], *reversed(kernels[1:])]
+    return [Part(f"smoke_{name}", 25, _python(ROOT / "scripts" / "gpu_smoke.py", name)) for name in order]
+
+
+def sanitizer_parts(kernels: Sequence[str]) -> list[Part]:
+    """NVIDIA's memory checker on each of these kernels, which were wrong, faulted or hung."""
+    tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    skip = "" if tool else "compute-sanitizer is not installed"
+    options = (tool or "", "--tool", "memcheck", "--print-limit", "20", "--error-exitcode", "1")
+    command = _python(ROOT / "scripts" / "gpu_smoke.py")
+    return [Part(f"sanitizer_{name}", 45, (*options, *command, name), skip=skip) for name in kernels]
+
+
+def verdict_parts(work: Workspace, kernels: Sequence[str], patience: float) -> list[Part]:
+    """A verdict for each kernel, with a bundle; one that hung before is not asked again."""
+    parts = []
+    limits = ("--case-seconds", str(CASE_SECONDS * patience))
+    for name in kernels:
+        smoke = work.state(f"smoke_{name}")
+        skip = "it did not end in smoke" if smoke.get("state") == "timed out" else ""
+        command = _lab("repro", "--kernel", name, "--device", "gpu", "--out", work.path / "verdicts" / name)
+        parts.append(Part(f"verdict_{name}", 60, (*command, *limits), skip=skip))
+    return parts
+
+
+def time_parts(work: Workspace, green: Sequence[str]) -> list[Part]:
+    """Times of the kernels that are green, beside torch's; without any there are still the peers."""
+    bench = [
+        ("mission", 100, ("--shape", "mission", "--seconds", "8")),
+        ("large", 90, ("--shape", "prefill-4k", "--shape", "2,16,4096,128", "--clock", "gpu", "--seconds", "6")),
+        ("mission_cold", 50, ("--shape", "mission", "--clock", "gpu", "--cold", "--seconds", "8")),
+    ]
+    parts = []
+    for name, seconds, options in bench:
+        file = work.evidence / f"{name}.json"
+        command = _lab("bench", *green, *options, "--verdicts", work.evidence.parent, "--json", file)
+        parts.append(Part(name, seconds, command, ended=partial(has_times, file)))
+    return parts
+
+
+def profile_parts(work: Workspace, green: Sequence[str]) -> list[Part]:
+    """Nsight Compute on the two kernels of CUDA C++ that come last in the ladder."""
+    skip = "" if shutil.which("ncu") else "ncu (Nsight Compute) is not on the path"
+    chosen = [name for name in green if not name.startswith("triton")][-2:]
+    options = ("--verdicts", work.evidence.parent, "--out", work.path / "profile")
+    return [
+        Part(
+            f"profile_{name}",
+            70,
+            _lab("profile", name, *options, "--json", work.evidence / f"profile_{name}.json"),
+            skip=skip,
+        )
+        for name in chosen
+    ]
+
+
+def timing_tests() -> Part:
+    """What must hold of the clocks: alone on the GPU, before all that computes beside."""
+    return _tests("timing_tests", 60, TESTS / "measure" / "test_gpu_timing.py")
+
+
+def comparison_parts(work: Workspace, parity: Sequence[str], patience: float) -> list[Part]:
+    """What may run beside each other: the tests of the GPU path, each kernel against the simulator, and the replays."""
+    # A process for each file: after a fault in one, the others still have a GPU.
+    parts = [
+        _tests(f"tests_{Path(name).stem.removeprefix('test_')}", 120, TESTS / name, "-m", "gpu") for name in GPU_TESTS
+    ]
+    for name in reversed(parity):
+        records = work.evidence / f"parity_{Path(name).stem}.jsonl"
+        command = _python(TESTS / "gpu" / "parity.py", name, records, "--case-seconds", str(CASE_SECONDS * patience))
+        parts.append(Part(f"parity_{Path(name).stem}", 300, command))
+    return parts + [replay_part(work, shard) for shard in range(REPLAY_SHARDS)]
+
+
+def replay_part(work: Workspace, shard: int) -> Part:
+    """Every ``REPLAY_SHARDS``-th file of the simulator's tests, its launches repeated on the GPU."""
+    files = sorted((TESTS / "sim").glob("test_*.py"))[shard::REPLAY_SHARDS]
+    return _tests(f"replay_{shard}", 420, *files, "--replay-on-gpu", work.replay(shard))
+
+
+def parity_kernels(candidates: Sequence[str], arch: str) -> list[str]:
+    """The shipped kernels, and the tests' own for Hopper, as files."""
+    own = ("cluster_attention.py", "hopper_attention.py") if arch == "sm_90a" else ()
+    return [*(str(TESTS / "kernels" / name) for name in own), *candidates]
+
+
+def prepare_parts(arch: str) -> list[Part]:
+    """What fills a cache on a machine without a GPU: the kernels, the tests' own kernels, the simulator's tests."""
+    hour = 3600.0
+    build = Part("build", hour, _lab("build", "--all", "--arch", arch))
+    parity = Part("build_parity", hour, _python(TESTS / "gpu" / "parity.py", "--build", arch))
+    return [build, parity, _tests("build_tests", hour, TESTS / "sim")]
+
+
+def workers() -> int:
+    """Processes beside each other where nothing is timed."""
+    return max(1, min(8, os.cpu_count() or 1))
+
+
+def describe(part: Part) -> dict[str, Any]:
+    """What a record says of the command, with the tree's paths made relative."""
+    words = [word.replace(f"{ROOT}/", "").replace(PYTHON, "python") for word in part.command]
+    return {"name": part.name, "limit_seconds": part.seconds, "command": " ".join(words)}

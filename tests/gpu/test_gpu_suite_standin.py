@@ -1,0 +1,111 @@
+"""The GPU suite itself, from its first line to its last, on the stand-in driver (``tests/standin``).
+
+With its own limits: ``SDPALAB_TEST_PATIENCE`` multiplies them, for a machine that does other things beside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin_gpu import StandIn
+
+from sdpalab.compile import Cache
+
+PATIENCE = os.environ.get("SDPALAB_TEST_PATIENCE", "1")
+ILLEGAL_ADDRESS = 700
+
+
+def suite(standin: StandIn, root: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """One call on the stand-in, with the tests' build cache."""
+    command = ["bash", str(root / "scripts" / "gpu_suite.sh"), *map(str, words), "--patience", PATIENCE]
+    seconds = 900 * max(1.0, float(PATIENCE))
+    return standin.process(*command, timeout=seconds, PYTHON=sys.executable, SDPALAB_CACHE_DIR=str(Cache().root))
+
+
+def states(out: Path) -> dict[str, str]:
+    """How each part ended."""
+    return {part["name"]: part["state"] for part in summary(out)["parts"]}
+
+
+def summary(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return found
+
+
+def reason(out: Path, part: str) -> str:
+    return next(str(each["reason"]) for each in summary(out)["parts"] if each["name"] == part)
+
+
+def test_smoke_goes_on_behind_a_kernel_that_faults_and_the_next_call_has_nothing_to_do(
+    standin: StandIn, root: Path, tmp_path: Path
+) -> None:
+    standin.fail({"function": "cuCtxSynchronize", "result": ILLEGAL_ADDRESS, "process": "gpu_smoke.py flash"})
+    out = tmp_path / "out"
+    done = suite(standin, root, "smoke", out, "--kernel", "flash", "--kernel", "hopper")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = states(out)
+    assert found.pop("sanitizer_flash") in ("skipped", "failed", "error")
+    expected = {"doctor": "passed", "environment": "passed", "smoke_flash": "failed", "smoke_hopper": "passed"}
+    assert found == expected, done.stdout
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in reason(out, "smoke_flash")
+    assert "NVIDIA H200 (sm_90a)" in done.stdout
+    standin.clear_log()
+    done = suite(standin, root, "smoke", out, "--kernel", "flash", "--kernel", "hopper")
+    assert done.returncode == 0, done.stdout
+    assert standin.launches() == []
+
+
+def test_a_kernel_that_there_is_not(standin: StandIn, root: Path, tmp_path: Path) -> None:
+    done = suite(standin, root, tmp_path / "out", "--kernel", "flesh")
+    assert done.returncode == 2
+    assert done.stderr.startswith("--kernel flesh: on NVIDIA H200 there are scalar, ")
+
+
+@pytest.mark.slow
+def test_a_kernel_that_hangs_costs_its_limit_and_the_next_call_tries_it_again(
+    standin: StandIn, root: Path, tmp_path: Path
+) -> None:
+    standin.fail({"function": "cuCtxSynchronize", "hang": True, "process": "gpu_smoke.py flash"})
+    out = tmp_path / "out"
+    words = ("smoke", out, "--kernel", "scalar", "--kernel", "flash")
+    assert suite(standin, root, *words).returncode == 1
+    assert states(out)["smoke_flash"] == "timed out"
+    assert states(out)["smoke_scalar"] == "passed"
+    standin.configure()
+    assert suite(standin, root, *words).returncode == 0
+    assert states(out)["smoke_flash"] == "passed"
+
+
+@pytest.mark.slow
+def test_both_halves_from_the_first_line_to_the_last(standin: StandIn, root: Path, tmp_path: Path) -> None:
+    """Two kernels. Their outputs are the simulator's, so everything agrees bit for bit; large shapes take too long."""
+    out = tmp_path / "out"
+    words = (out, "--kernel", "flash", "--kernel", "hopper")
+    done = suite(standin, root, *words)
+    found = states(out)
+    wanted = ("doctor", "environment", "smoke_flash", "smoke_hopper", "verdict_flash", "verdict_hopper", "mission")
+    assert {name: found[name] for name in wanted} == dict.fromkeys(wanted, "passed"), done.stdout
+    assert summary(out)["dropped"] == {}
+    files = list(out.iterdir())
+    assert len(files) <= 8
+    assert all(path.stat().st_size <= 16 << 20 for path in files)
+    with tarfile.open(out / "records.tar.gz") as archive:
+        names = set(archive.getnames())
+        assert {f"evidence/h200/{name}.json" for name in ("flash", "hopper", "mission", "environment")} <= names
+        for name in names:
+            opened = archive.extractfile(name) if "parity_" in name or "golden" in name else None
+            lines = [json.loads(line) for line in opened.read().splitlines()] if opened else []
+            for line in lines:
+                assert line.get("different_elements", 0) == 0, (name, line)
+                assert line.get("equal", True), (name, line)
+    standin.clear_log()
+    again = suite(standin, root, "measure", *words)
+    assert "verdict_flash: at most" not in again.stdout
+    assert "mission: at most" not in again.stdout
