@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parity import AGAIN
 from standin_gpu import StandIn
 
 from sdpalab.compile import Cache
@@ -60,6 +62,32 @@ def test_smoke_goes_on_behind_a_kernel_that_faults_and_the_next_call_has_nothing
     done = suite(standin, root, "smoke", out, "--kernel", "flash", "--kernel", "hopper")
     assert done.returncode == 0, done.stdout
     assert standin.launches() == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "seconds", "words"),
+    [
+        ({"result": ILLEGAL_ADDRESS}, "100", "FAULT: .*CUDA_ERROR_ILLEGAL_ADDRESS"),
+        ({"hang": True}, "1", "no end within 1 s on the GPU"),
+    ],
+)
+def test_a_comparison_that_faults_or_hangs_is_recorded_and_a_new_process_goes_on_behind_it(
+    standin: StandIn, root: Path, tmp_path: Path, fault: dict[str, Any], seconds: str, words: str
+) -> None:
+    once = str(tmp_path / "once")
+    standin.fail({"function": "cuCtxSynchronize", "process": "parity.py", "once": once, **fault})
+    records = tmp_path / "parity.jsonl"
+    command = (sys.executable, str(root / "tests/gpu/parity.py"), "scalar", str(records), "--case-seconds")
+    done = standin.process(*command, seconds, SDPALAB_CACHE_DIR=str(Cache().root))
+    assert done.returncode == AGAIN, done.stdout + done.stderr
+    began, ended = (json.loads(line) for line in records.read_text().splitlines())
+    assert began["began"] == ended["case"]
+    assert ended["agrees"] is False
+    assert re.search(words, ended["error"])
+    standin.fail({"function": "cuCtxSynchronize", "process": "parity.py", "result": ILLEGAL_ADDRESS})
+    assert standin.process(*command, "100", SDPALAB_CACHE_DIR=str(Cache().root)).returncode == AGAIN
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    assert len({line["case"] for line in lines if "case" in line}) == 2  # the first was not tried again
 
 
 def test_a_kernel_that_there_is_not(standin: StandIn, root: Path, tmp_path: Path) -> None:
