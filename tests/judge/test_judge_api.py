@@ -142,6 +142,7 @@ def test_what_cannot_be_judged(candidate: Any, words: str) -> None:
         sdpalab.judge(candidate, [SMALL])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("text", "words"),
     [
