@@ -53,6 +53,7 @@ def test_judge_is_callable_however_it_is_imported_and_light(code: str) -> None:
     assert done.stdout.strip() == "level must be quick or full, not 'none'"
 
 
+@pytest.mark.slow
 def test_a_callable_is_judged_on_the_twelve_cases_and_four_hidden_ones() -> None:
     verdict = sdpalab.judge(attention)
     assert verdict.passed, verdict.reason
