@@ -136,6 +136,7 @@ def test_gradients_are_those_of_the_function() -> None:
     assert torch.autograd.gradcheck(lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True), tensors)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["half", "grouped", "strided"])
 @pytest.mark.parametrize("needs_gradient", [False, True])
 def test_opcheck(name: str, needs_gradient: bool) -> None:
@@ -157,6 +158,7 @@ def test_the_op_is_torchs_function_on_a_cpu_and_contiguous() -> None:
     assert found.is_contiguous()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["causal", "bool mask", "grouped", "rank 3"])
 def test_it_compiles_into_one_graph(name: str) -> None:
     tensors, options = CASES[name]

@@ -248,6 +248,7 @@ extern "C" __global__ void heavy(float* x, int n) {
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("entry", "arch"),
     [

@@ -143,6 +143,7 @@ def test_a_callable_cannot_pretend_to_be_a_kernel(tmp_path: Path, alone: Case) -
     assert str(case.run["device"]).startswith("cpu (torch")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("about", "words"),
     [

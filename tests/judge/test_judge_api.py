@@ -53,6 +53,7 @@ def test_judge_is_callable_however_it_is_imported_and_light(code: str) -> None:
     assert done.stdout.strip() == "level must be quick or full, not 'none'"
 
 
+@pytest.mark.slow
 def test_a_callable_is_judged_on_the_twelve_cases_and_four_hidden_ones() -> None:
     verdict = sdpalab.judge(attention)
     assert verdict.passed, verdict.reason
@@ -142,6 +143,7 @@ def test_what_cannot_be_judged(candidate: Any, words: str) -> None:
         sdpalab.judge(candidate, [SMALL])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("text", "words"),
     [

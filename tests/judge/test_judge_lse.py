@@ -90,6 +90,7 @@ def judged(problem: Problem, inputs: Inputs, lse: Array) -> tuple[Status, str]:
     return found.status, found.reason
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("kind", sorted(INPUT_KINDS))
 def test_honest_arithmetic_is_far_within_its_limits_on_every_kind_of_inputs(kind: str) -> None:
     for problem in PROBLEMS:
@@ -134,6 +135,7 @@ WRONG: dict[str, Compute] = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", WRONG)
 def test_every_bug_is_far_beyond_the_limits(name: str) -> None:
     problem = PLAIN.with_(causal=True, seq_q=300, seq_kv=300)

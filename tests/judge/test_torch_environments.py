@@ -176,6 +176,7 @@ def test_more_than_may_be_downloaded(wheels: Wheels, make: Maker) -> None:
         make("2.90.0")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("source", "reason"),
     [

@@ -89,7 +89,7 @@ def test_the_length_that_gave_nan(kind: str, seed: int) -> None:
     assert with_fp16 < error < {"normal": 0.07, "outlier": 0.11, "large_logits": 0.15}[kind]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seq_kv", [64, 1024, 8192])
 @pytest.mark.parametrize("kind", ["normal", "outlier", "large_logits"])
 def test_weights_in_float16_at_every_length(kind: str, seq_kv: int) -> None:
@@ -267,6 +267,7 @@ def test_counters_of_the_mission_shape() -> None:
     assert quantise.compulsory_read_bytes == 3 * 2 * elements
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("head_dim", "arch"), [(64, "sm_90"), (128, "sm_100")])
 def test_no_architecture_spills_with_weights_in_float16(head_dim: int, arch: str) -> None:
     assert_gate(FP8, Problem(1, 8, 512, head_dim, causal=True), FP16, arch=arch)

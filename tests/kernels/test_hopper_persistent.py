@@ -65,6 +65,7 @@ def test_computes_attention(problem: Problem, config: Config) -> None:
     assert_computes(HOPPER, problem, config)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("problem", "config"),
     [(LONG, TWO.but(NUM_CTAS=1)), (Problem(1, 2, 130, 64, seq_kv=150, causal=True), ONE.but(NUM_CTAS=2))],
@@ -77,12 +78,14 @@ def test_every_order_gives_the_grids_bits_and_no_hazard(problem: Problem, config
         assert persistent.outputs[name].tobytes() == array.tobytes(), name
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("causal", [False, True])
 def test_log_sum_exp(causal: bool) -> None:
     problem = Problem(1, 4, 140, 64, kv_heads=2, seq_kv=100, causal=causal, scale=-0.2)
     assert_log_sum_exp(HOPPER, problem, ONE)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("heads_at_once", [1, 2, 3, 5])
 def test_heads_may_be_mixed_in_any_number(heads_at_once: int) -> None:
     problem = Problem(1, 5, 130, 64, causal=True)

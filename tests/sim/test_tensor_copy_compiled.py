@@ -75,6 +75,7 @@ def test_the_pipeline_is_right_and_clean(mode, schedule):
     assert (report.hazards, right) == ([], True)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("old", "new", "kinds"),
     [

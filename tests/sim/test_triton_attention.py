@@ -70,6 +70,7 @@ def _relative_error(problem: Problem, out: np.ndarray, inputs: Any) -> float:
     return float(np.linalg.norm(out.astype(np.float64) - reference) / np.linalg.norm(reference))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("arch", "dtype", "dim", "causal", "sizes", "tiles"),
     CONFIGURATIONS,
@@ -108,6 +109,7 @@ def test_it_is_the_code_that_a_gpu_would_run(pipelined: tuple[Problem, LaunchPla
         assert opcode in ptx
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
 @pytest.mark.parametrize("async_mode", ["late", "early"])
 def test_every_order_gives_the_same_bits(
@@ -148,6 +150,7 @@ def test_a_lost_synchronisation_in_the_loop_is_found(
     assert all(hazard.source.startswith("triton_attention.py:") for hazard in report.hazards)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("dtype", "dim", "causal", "sizes", "tiles"),
     HOPPER,

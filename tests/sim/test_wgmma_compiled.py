@@ -93,6 +93,7 @@ def run(ptx, **options):
     return report, out, accumulator_fragment(exact)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("mode", ["late", "early"])
 @pytest.mark.parametrize("schedule", ["lockstep", "forward", "reverse", "random"])
 def test_right_and_without_a_hazard(schedule, mode):
