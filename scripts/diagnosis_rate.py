@@ -14,9 +14,9 @@ import torch
 
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.cases import quick_cases
-from sdpalab.judge.diagnosis import Diagnosis, Failure, diagnose
+from sdpalab.judge.diagnose.diagnosis import Diagnosis, Failure, diagnose
+from sdpalab.judge.diagnose.hypotheses import Cause
 from sdpalab.judge.evaluate import judge_output
-from sdpalab.judge.hypotheses import Cause
 from sdpalab.judge.numerics import UNDECLARED
 from sdpalab.judge.selftest import Bug, Mutant, mutants
 from sdpalab.judge.tensors import from_torch, to_torch

@@ -123,8 +123,8 @@ class _FailedArrays:
 
 def _told(verdict: Verdict, kept: _FailedArrays) -> str:
     """The message of a failed assertion."""
-    from sdpalab.judge.diagnosis import Failure, diagnose
-    from sdpalab.judge.error_map import error_map
+    from sdpalab.judge.diagnose.diagnosis import Failure, diagnose
+    from sdpalab.judge.diagnose.error_map import error_map
     from sdpalab.judge.rule import broken_rules
 
     failed = [case for case in verdict.cases if not case.passed]

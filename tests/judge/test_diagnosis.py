@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.diagnosis import Diagnosis, Failure, diagnose, explanations
-from sdpalab.judge.error_map import MOST_COLUMNS, MOST_ROWS, error_map
+from sdpalab.judge.diagnose.diagnosis import Diagnosis, Failure, diagnose, explanations
+from sdpalab.judge.diagnose.error_map import MOST_COLUMNS, MOST_ROWS, error_map
+from sdpalab.judge.diagnose.hypotheses import Cause
 from sdpalab.judge.evaluate import Judged, judge_output
-from sdpalab.judge.hypotheses import Cause
 from sdpalab.judge.numerics import UNDECLARED
 from sdpalab.judge.reference import attention_float64
 from sdpalab.judge.selftest import Mutant, mutants

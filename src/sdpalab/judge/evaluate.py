@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from sdpalab.errors import MachineError
 from sdpalab.inputs import Inputs, dtype_of
+from sdpalab.judge.diagnose.explain import incorrect_reason, lse_reason, not_finite_reason
 from sdpalab.judge.exact import exact_elements, has_exact_elements
-from sdpalab.judge.explain import incorrect_reason, lse_reason, not_finite_reason
 from sdpalab.judge.log_sum_exp import log_sum_exp_float64, measure_lse
 from sdpalab.judge.numerics import UNDECLARED, intended_output, orders_of
 from sdpalab.judge.reference import attention_float64, judged_rows

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.judge.hypotheses import Cause, Hypothesis, Workings
+from sdpalab.judge.diagnose.hypotheses import Cause, Hypothesis, Workings
 from sdpalab.problem import Problem
 
 __all__ = ["fitted"]

@@ -1,6 +1,6 @@
 """The likely class of a bug, from a wrong output: which hypothesis gives the same output, or what the error looks like.
 
-A hypothesis (:mod:`sdpalab.judge.hypotheses`, :mod:`sdpalab.judge.fitted`) explains a case if, in the rows that are
+A hypothesis (:mod:`sdpalab.judge.diagnose.hypotheses`, :mod:`sdpalab.judge.diagnose.fitted`) explains a case if, in the rows that are
 wrong, its output is as near to the candidate's as roundings allow, and several times nearer than the right one is. What
 explains most of the failed cases is told. It is a guess for a human who looks for a bug, and decides nothing.
 """
@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.fitted import fitted
-from sdpalab.judge.hypotheses import TILES, Cause, Hypothesis, Workings, hypotheses
+from sdpalab.judge.diagnose.fitted import fitted
+from sdpalab.judge.diagnose.hypotheses import TILES, Cause, Hypothesis, Workings, hypotheses
 from sdpalab.judge.reference import judged_rows
 from sdpalab.judge.rule import LEAST_SUBNORMAL, row_errors
 from sdpalab.judge.verdict import Errors, Limits
