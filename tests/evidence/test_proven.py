@@ -15,7 +15,7 @@ from sdpalab.errors import MachineError
 from sdpalab.evidence import proven
 from sdpalab.evidence.built import built_module
 from sdpalab.evidence.proven import Proof, proof_for, proven_kernel, read_proofs
-from sdpalab.evidence.records import AttemptRecord, VerdictRecord
+from sdpalab.evidence.records import AttemptRecord
 from sdpalab.evidence.store import ArrayStore
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import Config, CudaKernel, Numerics
@@ -66,7 +66,7 @@ def record(
         config=config,
         idea=FLASH.idea,
         builds=(built_module(module, built).record("build/00-flash"),),
-        verdict=VerdictRecord.of(Verdict("flash", config, device, "quick", 0, (case,))),
+        verdict=Verdict("flash", config, device, "quick", 0, (case,)),
     )
 
 

@@ -18,8 +18,8 @@ from sdpalab.judge.exact import exact_elements
 from sdpalab.judge.log_sum_exp import log_sum_exp_float64, measure_lse
 from sdpalab.judge.numerics import UNDECLARED, check_numerics, intended_output, orders_of
 from sdpalab.judge.reference import attention_float64, judged_rows
-from sdpalab.judge.rule import broken_rules, limits_for, measure
-from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, keeps_original_contract
+from sdpalab.judge.rule import limits_for, measure
+from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, broken_rules, keeps_original_contract
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.kernels.plan import Launch, Module
 from sdpalab.problem import TWELVE_CASES, Problem

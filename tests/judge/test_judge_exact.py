@@ -15,8 +15,7 @@ from sdpalab.inputs import INPUT_KINDS, Inputs, dtype_of, make_inputs
 from sdpalab.judge.evaluate import judge_output
 from sdpalab.judge.exact import ExactElements, exact_elements, has_exact_elements
 from sdpalab.judge.reference import attention_float64
-from sdpalab.judge.rule import broken_rules
-from sdpalab.judge.verdict import Status
+from sdpalab.judge.verdict import Status, broken_rules
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem
 

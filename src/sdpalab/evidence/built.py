@@ -12,7 +12,7 @@ from sdpalab.build import Build
 from sdpalab.build.gate import GateResult
 from sdpalab.build.headers import resolve_headers
 from sdpalab.build.resources import Resources
-from sdpalab.evidence.records import CUBIN, LOG, PTX, BuildRecord, GateRecord, ResourceRecord
+from sdpalab.evidence.records import CUBIN, LOG, PTX, BuildRecord
 from sdpalab.kernels.plan import INCLUDE_DIR, Module, Source
 
 __all__ = ["BuiltModule", "built_module"]
@@ -63,7 +63,7 @@ def built_module(
         "compile_seconds": build.compile_seconds,
         "cache_hit": build.cache_hit,
         "sources": {os.path.basename(module.name) if n == module.name else n: d for n, d in build.sources.items()},
-        "resources": ResourceRecord.model_validate(resources.to_dict()) if resources else None,
-        "gate": GateRecord.model_validate(gate.to_dict()) if gate else None,
+        "resources": resources,
+        "gate": gate,
     }
     return BuiltModule(files, fields)

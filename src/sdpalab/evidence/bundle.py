@@ -23,9 +23,7 @@ from sdpalab.evidence.records import (
     Figure,
     FigureKind,
     FloorRecord,
-    ProblemRecord,
     Record,
-    VerdictRecord,
 )
 from sdpalab.evidence.store import ArrayStore, write_atomically
 from sdpalab.judge.verdict import Verdict
@@ -130,7 +128,7 @@ class BundleWriter:
             config=config,
             idea=idea,
             builds=tuple(records),
-            verdict=None if verdict is None else VerdictRecord.model_validate(_clean(verdict.to_dict())),
+            verdict=None if verdict is None else Verdict.from_dict(_clean(verdict.to_dict())),
             failure=without_paths(failure),
             figures=tuple(figures),
         )
@@ -239,7 +237,7 @@ def mission_floors() -> tuple[FloorRecord, ...]:
         records.append(
             FloorRecord(
                 gpu=name,
-                problem=ProblemRecord(**MISSION.to_dict()),
+                problem=MISSION,
                 floors=figures,
                 peers=peers,
                 target_us=target,

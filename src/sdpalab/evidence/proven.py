@@ -126,7 +126,7 @@ def _proof(attempt: AttemptRecord, record: str) -> Proof | None:
         gpu=verdict.device,
         arch=archs.pop(),
         ptx_sha256=frozenset(build.ptx_sha256 for build in attempt.builds),
-        problems=frozenset(case.problem.problem() for case in verdict.cases),
+        problems=frozenset(case.problem for case in verdict.cases),
         record=record,
     )
 

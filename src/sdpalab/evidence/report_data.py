@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sdpalab.evidence import verify
-from sdpalab.evidence.records import AttemptRecord, CaseRecord, Environment, FloorRecord
-from sdpalab.judge.verdict import Status
+from sdpalab.evidence.records import AttemptRecord, Environment, FloorRecord
+from sdpalab.judge.verdict import Case, Status
 from sdpalab.problem import MISSION
 
 __all__ = ["RULES", "CaseArrays", "ReportData"]
@@ -34,7 +34,7 @@ class CaseArrays:
     """One case's output [B, H, Sq, D] as float32, and the float64 reference."""
 
     kernel: str
-    case: CaseRecord
+    case: Case
     out: Any
     exact: Any
 
@@ -111,8 +111,8 @@ class ReportData:
             cases = [case for case in (attempt.verdict.cases if attempt.verdict else ()) if self._complete(case)]
             if not cases:
                 continue
-            case = max(cases, key=lambda c: (c.problem.problem() == MISSION, c.problem.problem().scores, -c.seed))
-            problem = case.problem.model_dump()
+            case = max(cases, key=lambda c: (c.problem == MISSION, c.problem.scores, -c.seed))
+            problem = case.problem.to_dict()
             arrays = {
                 name: verify.decode(
                     self.arrays[case.digests[name]], verify.array_shape(name, problem), case.problem.dtype
@@ -126,5 +126,5 @@ class ReportData:
             found.append(CaseArrays(attempt.kernel, case, arrays["o"], references[key]))
         return found
 
-    def _complete(self, case: CaseRecord) -> bool:
+    def _complete(self, case: Case) -> bool:
         return case.status in _SHOWN and all(case.digests.get(name) in self.arrays for name in ("q", "k", "v", "o"))

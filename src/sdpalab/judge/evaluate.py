@@ -16,8 +16,8 @@ from sdpalab.judge.exact import exact_elements, has_exact_elements
 from sdpalab.judge.log_sum_exp import log_sum_exp_float64, measure_lse
 from sdpalab.judge.numerics import UNDECLARED, intended_output, orders_of
 from sdpalab.judge.reference import attention_float64, judged_rows
-from sdpalab.judge.rule import broken_rules, limits_for, measure
-from sdpalab.judge.verdict import Errors, Limits, Status
+from sdpalab.judge.rule import limits_for, measure
+from sdpalab.judge.verdict import Errors, Limits, Status, broken_rules
 from sdpalab.judge.yardstick import torch_output
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem

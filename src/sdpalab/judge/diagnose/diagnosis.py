@@ -1,7 +1,7 @@
 """The likely class of a bug, from a wrong output: which hypothesis gives the same output, or what the error looks like.
 
-A hypothesis (:mod:`.hypotheses`, :mod:`.fitted`) explains a case if, in the rows that are wrong, its output is as near to
-the candidate's as roundings allow, and several times nearer than the right one is. What explains most of the failed
+A hypothesis (:mod:`.hypotheses`, :mod:`.fitted`) explains a case if, in the rows that are wrong, its output is as near
+to the candidate's as roundings allow, and several times nearer than the right one is. What explains most of the failed
 cases is told. It is a guess for a human who looks for a bug, and decides nothing.
 """
 
