@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from sdpalab.build.sass import TENSOR_CLASSES
-from sdpalab.evidence import verify
 from sdpalab.evidence.records import AttemptRecord, FloorRecord
 from sdpalab.evidence.report_data import RULES, CaseArrays
+from sdpalab.evidence.verifier.rule import row_errors
 
 __all__ = ["error_fractions", "error_maps", "instruction_mix", "row_profiles", "speed_of_light"]
 
@@ -117,7 +117,7 @@ def row_profiles(cases: Sequence[CaseArrays]) -> str:
         figure = Figure(figsize=(7.2, 0.5 + 1.45 * len(cases)), layout="constrained")
         panels = figure.subplots(len(cases), 1, sharey=True, squeeze=False)[:, 0]
         for panel, shown in zip(panels, cases, strict=True):
-            rows = verify.row_errors(shown.out, shown.exact, shown.case.problem.dtype)
+            rows = row_errors(shown.out, shown.exact, shown.case.problem.dtype)
             rows = rows.reshape(-1, rows.shape[-1])
             x = np.arange(rows.shape[-1])
             panel.fill_between(x, rows.min(0), rows.max(0), color=SERIES[0], alpha=0.35, linewidth=0, step="mid")

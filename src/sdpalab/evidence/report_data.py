@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sdpalab.evidence import verify
 from sdpalab.evidence.records import AttemptRecord, Environment, FloorRecord
+from sdpalab.evidence.verifier.archive import read
+from sdpalab.evidence.verifier.arrays import array_shape, decode
+from sdpalab.evidence.verifier.attention import reference_of
 from sdpalab.judge.verdict import Case, Status
 from sdpalab.problem import MISSION
 
@@ -87,7 +89,7 @@ class ReportData:
         ValueError
             If it is no bundle, or a record in it is missing or illegal.
         """
-        members, findings = verify.read(Path(path))
+        members, findings = read(Path(path))
         if findings:
             raise ValueError(f"{path}: {findings[0]}")
         return cls.from_members(json.loads(members["manifest.yaml"])["name"], members)
@@ -114,15 +116,13 @@ class ReportData:
             case = max(cases, key=lambda c: (c.problem == MISSION, c.problem.scores, -c.seed))
             problem = case.problem.to_dict()
             arrays = {
-                name: verify.decode(
-                    self.arrays[case.digests[name]], verify.array_shape(name, problem), case.problem.dtype
-                )
+                name: decode(self.arrays[case.digests[name]], array_shape(name, problem), case.problem.dtype)
                 for name in ("q", "k", "v", "o")
             }
             key = json.dumps([problem, [case.digests[name] for name in "qkv"]])
             if key not in references:
                 q, k, v = (arrays[name] for name in "qkv")
-                references[key] = verify.reference_of(q, k, v, problem)
+                references[key] = reference_of(q, k, v, problem)
             found.append(CaseArrays(attempt.kernel, case, arrays["o"], references[key]))
         return found
 
