@@ -14,7 +14,8 @@ import torch
 
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.cases import quick_cases
-from sdpalab.judge.diagnose.diagnosis import Diagnosis, Failure, diagnose
+from sdpalab.judge.diagnose.diagnosis import Diagnosis, diagnose
+from sdpalab.judge.diagnose.failure import Failure
 from sdpalab.judge.diagnose.hypotheses import Cause
 from sdpalab.judge.evaluate import judge_output
 from sdpalab.judge.numerics import UNDECLARED

@@ -124,8 +124,9 @@ class _FailedArrays:
 
 def _told(verdict: Verdict, kept: _FailedArrays) -> str:
     """The message of a failed assertion."""
-    from sdpalab.judge.diagnose.diagnosis import Failure, diagnose
+    from sdpalab.judge.diagnose.diagnosis import diagnose
     from sdpalab.judge.diagnose.error_map import error_map
+    from sdpalab.judge.diagnose.failure import Failure
     from sdpalab.judge.verdict import Status, broken_rules
 
     failed = [case for case in verdict.cases if not case.passed]
@@ -144,10 +145,9 @@ def _told(verdict: Verdict, kept: _FailedArrays) -> str:
         # Without any of these the output is right, and its log-sum-exp is not.
         if set(broken_rules(case.errors, case.limits)) - {"lse"}:
             inputs, out = kept.of(case)
-            if not wrong:
-                shown = error_map(case.problem, inputs, out, case.errors, case.limits)
-                lines.append(f"error of {case.name}, {shown}")
             wrong.append(Failure(case.problem, inputs, out, case.errors, case.limits))
+            if len(wrong) == 1:
+                lines.append(f"error of {case.name}, {error_map(wrong[0])}")
     likely = diagnose(wrong)
     return "\n".join([*lines, *([f"likely: {likely}"] if likely else [])])
 

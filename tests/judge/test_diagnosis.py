@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.diagnose.diagnosis import Diagnosis, Failure, diagnose, explanations
+from sdpalab.judge.diagnose.diagnosis import Diagnosis, diagnose, explanations
 from sdpalab.judge.diagnose.error_map import MOST_COLUMNS, MOST_ROWS, error_map
+from sdpalab.judge.diagnose.failure import Failure
 from sdpalab.judge.diagnose.hypotheses import Cause
 from sdpalab.judge.evaluate import Judged, judge_output
 from sdpalab.judge.numerics import UNDECLARED
@@ -118,7 +119,7 @@ def test_the_map_shows_where_the_error_is_in_shades_of_its_limit() -> None:
     out[0, 1, 8:12, 6:8] += np.float16(6 * limit)
     out[0, 1, 40, 63] = np.nan
     found = judged(problem, "normal", out)
-    first, *lines = error_map(problem, inputs, out, found.errors, found.limits).splitlines()
+    first, *lines = error_map(Failure(problem, inputs, out, found.errors, found.limits)).splitlines()
     assert first.startswith("head (b=0, h=1), blocks of 4 rows and 2 columns")
     assert len(lines) == MOST_ROWS
     assert {len(line) for line in lines} == {len("i=60 ||") + 32}
@@ -134,7 +135,7 @@ def test_the_map_is_small(seq: int, dim: int) -> None:
     problem = Problem(1, 1, seq, dim)
     inputs, out = make_inputs(problem), np.zeros(problem.q_shape, np.float16)
     found = judged(problem, "normal", out)
-    _, *lines = error_map(problem, inputs, out, found.errors, found.limits).splitlines()
+    _, *lines = error_map(Failure(problem, inputs, out, found.errors, found.limits)).splitlines()
     assert 1 <= len(lines) <= MOST_ROWS
     assert {line.count("|") for line in lines} == {2}
     assert max(len(line.split("|")[1]) for line in lines) <= MOST_COLUMNS

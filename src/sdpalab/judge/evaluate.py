@@ -12,6 +12,7 @@ import numpy.typing as npt
 from sdpalab.errors import MachineError
 from sdpalab.inputs import Inputs, dtype_of
 from sdpalab.judge.diagnose.explain import incorrect_reason, lse_reason, not_finite_reason
+from sdpalab.judge.diagnose.failure import Failure
 from sdpalab.judge.exact import exact_elements, has_exact_elements
 from sdpalab.judge.log_sum_exp import log_sum_exp_float64, measure_lse
 from sdpalab.judge.numerics import UNDECLARED, intended_output, orders_of
@@ -93,11 +94,11 @@ def judge_output(problem: Problem, inputs: Inputs, out: Array, numerics: Numeric
         rows = log_sum_exp_float64(*qkv, **arguments, numerics=numerics)
         found = measure_lse(lse, *rows)
         errors, wrong_lse = replace(errors, lse=found), lse_reason(lse, *rows, found)
+    failure = Failure(problem, inputs, out, errors, limits, reference)
     if errors.not_finite:
-        status, reason = Status.NOT_FINITE, not_finite_reason(out, reference, errors)
+        status, reason = Status.NOT_FINITE, not_finite_reason(failure)
     elif broken:
-        status = Status.INCORRECT
-        reason = incorrect_reason(problem, out, inputs.v, reference, errors, limits, broken, exact)
+        status, reason = Status.INCORRECT, incorrect_reason(failure, broken, exact)
     elif errors.lse is not None and wrong_lse:
         status, reason = Status.NOT_FINITE if errors.lse.not_finite else Status.INCORRECT, "the output is right"
     else:

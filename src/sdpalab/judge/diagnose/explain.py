@@ -8,10 +8,11 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from sdpalab.judge.diagnose.diagnosis import first_sight
+from sdpalab.judge.diagnose.failure import Failure, place
 from sdpalab.judge.exact import ExactElements
-from sdpalab.judge.rule import INTENDED_FACTOR, RMS_ROW_FACTOR, ROW_FACTOR, YARDSTICK_FACTOR, row_errors
-from sdpalab.judge.verdict import Errors, Limits, LseErrors
-from sdpalab.problem import Problem
+from sdpalab.judge.rule import INTENDED_FACTOR, RMS_ROW_FACTOR, ROW_FACTOR, YARDSTICK_FACTOR
+from sdpalab.judge.verdict import Errors, Limited, LseErrors
 
 __all__ = ["incorrect_reason", "lse_reason", "not_finite_reason"]
 
@@ -19,52 +20,44 @@ Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
 
 
-def incorrect_reason(
-    problem: Problem,
-    out: Array,
-    v: Array,
-    reference: F64,
-    errors: Errors,
-    limits: Limits,
-    broken: tuple[str, ...],
-    exact: ExactElements | None,
-) -> str:
+def incorrect_reason(failure: Failure, broken: tuple[str, ...], exact: ExactElements | None) -> str:
     """Which limits are exceeded and by how much, where it is worst, which element is not exact, and a hint."""
-    parts = [_largest(errors, limits, "max_abs" in broken)]
+    errors, limits = failure.errors, failure.limited
+    at = place(errors.max_abs_index)
+    parts = [f"max error {errors.max_abs:.3g} at {at} is within its limit"]
+    if "max_abs" in broken:
+        parts = [
+            f"max error {errors.max_abs:.3g} at {at} is {_times(limits['max_abs'], 'the limit')} {_largest(failure)}"
+        ]
     for name, called, factor in (
         ("rel_l2", "relative L2", INTENDED_FACTOR),
         ("rms_row_rel_l2", "RMS of the rows' relative L2", RMS_ROW_FACTOR),
     ):
         if name in broken:
-            value, limit = getattr(errors, name), getattr(limits, name)
-            parts.append(
-                f"{called} {value:.3g} is {_times(value, limit)} the limit {limit:.3g} "
-                f"({factor:g}x the intended numerics')"
-            )
-    row = f"worst row {_place(errors.worst_row)} has relative L2 {errors.worst_row_rel_l2:.3g}"
+            over = _times(limits[name], "the limit")
+            parts.append(f"{called} {limits[name].error:.3g} is {over} ({factor:g}x the intended numerics')")
+    row = f"worst row {place(errors.worst_row)} has relative L2 {errors.worst_row_rel_l2:.3g}"
     if "worst_row_rel_l2" in broken:
-        over = _times(errors.worst_row_rel_l2, limits.worst_row_rel_l2)
-        row += f", {over} the limit {limits.worst_row_rel_l2:.3g} ({ROW_FACTOR:g}x the intended numerics' worst row)"
+        over = _times(limits["worst_row_rel_l2"], "the limit")
+        row += f", {over} ({ROW_FACTOR:g}x the intended numerics' worst row)"
     parts.append(row)
     if exact is not None and errors.exact_wrong:
-        parts.append(_inexact(out, exact, errors))
-    # Rows that are not judged say nothing: as zeros in both they agree.
-    judged = ~np.isnan(reference)
-    seen, right = np.where(judged, out.astype(np.float64), 0.0), np.where(judged, reference, 0.0)
-    hint = _hint(problem, seen, np.where(np.isfinite(v), v, v.dtype.type(0)), right, errors, limits)
-    return "; ".join([*parts, *([hint] if hint else [])])
+        parts.append(_inexact(failure.out, exact, errors))
+    hint = first_sight(failure)
+    return "; ".join([*parts, *([f"hint: {hint}"] if hint else [])])
 
 
-def not_finite_reason(out: Array, reference: F64, errors: Errors) -> str:
+def not_finite_reason(failure: Failure) -> str:
     """How many elements are not finite, where the first is, and how many were never written."""
-    bad = ~np.isfinite(out) & ~np.isnan(reference)
+    out, errors = failure.out, failure.errors
+    bad = ~np.isfinite(out) & failure.asked[..., None]
     first = tuple(int(n) for n in np.argwhere(bad)[0])
     untouched = int(np.count_nonzero((out.view(np.uint16) == 0xFFFF) & bad))
     judged = out.size - errors.ignored_rows * out.shape[-1]
-    reason = f"{errors.not_finite} of {judged} elements are not finite, the first at {_place(first)}: {out[first]}"
+    reason = f"{errors.not_finite} of {judged} elements are not finite, the first at {place(first)}: {out[first]}"
     if untouched:
         reason += f"; {untouched} still hold the poison that the output was filled with, so they were never written"
-    row = f"worst row among the rest {_place(errors.worst_row)} has relative L2 {errors.worst_row_rel_l2:.3g}"
+    row = f"worst row among the rest {place(errors.worst_row)} has relative L2 {errors.worst_row_rel_l2:.3g}"
     return f"{reason}; {row}"
 
 
@@ -77,12 +70,12 @@ def lse_reason(lse: Array, reference: F64, limit: F64, errors: LseErrors) -> str
         first = tuple(int(n) for n in np.argwhere(bad)[0])
         never = int(np.count_nonzero((lse.view(np.uint32) == 0xFFFFFFFF) & bad))
         written = f" ({never} rows still hold the poison, so they were never written)" if never else ""
-        which = f"the first at {_place(first)}: {lse[first]}{written}"
+        which = f"the first at {place(first)}: {lse[first]}{written}"
         return f"the log-sum-exp of {errors.not_finite} rows is not finite, {which}"
     over = np.abs(lse - reference) > limit
     text = (
-        f"the log-sum-exp of the worst row {_place(errors.row)} is {lse[errors.row]:.7g} instead of "
-        f"{reference[errors.row]:.7g}, off by {_times(errors.error, errors.limit)} its limit {errors.limit:.3g}; "
+        f"the log-sum-exp of the worst row {place(errors.row)} is {lse[errors.row]:.7g} instead of "
+        f"{reference[errors.row]:.7g}, off by {_times(Limited(errors.error, errors.limit), 'its limit')}; "
         f"{int(over.sum())} of {int((~np.isnan(reference)).sum())} rows are wrong"
     )
     for hint, other in (
@@ -95,16 +88,18 @@ def lse_reason(lse: Array, reference: F64, limit: F64, errors: LseErrors) -> str
     return text
 
 
-def _largest(errors: Errors, limits: Limits, broken: bool) -> str:
-    if not broken:
-        return f"max error {errors.max_abs:.3g} at {_place(errors.max_abs_index)} is within its limit"
+def _largest(failure: Failure) -> str:
+    """What the limit on the largest error is made of."""
+    limits = failure.limits
     measure = max(limits.yardstick_max_abs, limits.intended_max_abs)
     whose = "torch's own" if measure == limits.yardstick_max_abs else "the intended numerics'"
-    return (
-        f"max error {errors.max_abs:.3g} at {_place(errors.max_abs_index)} is {_times(errors.max_abs, limits.max_abs)} "
-        f"the limit {limits.max_abs:.3g} ({YARDSTICK_FACTOR:g}x {whose} {measure:.3g} plus half an ulp "
-        f"{limits.max_abs - YARDSTICK_FACTOR * measure:.3g})"
-    )
+    half_ulp = limits.max_abs - YARDSTICK_FACTOR * measure
+    return f"({YARDSTICK_FACTOR:g}x {whose} {measure:.3g} plus half an ulp {half_ulp:.3g})"
+
+
+def _times(limited: Limited, called: str) -> str:
+    """How many times its limit an error is, and the limit."""
+    return f"{limited.share:.3g}x {called} {limited.limit:.3g}"
 
 
 def _inexact(out: Array, exact: ExactElements, errors: Errors) -> str:
@@ -118,62 +113,5 @@ def _inexact(out: Array, exact: ExactElements, errors: Errors) -> str:
     )
     return (
         f"{errors.exact_wrong} of {errors.exact} elements that must be exact are not, the first at "
-        f"{_place((b, h, i, d))}: {out[b, h, i, d]} instead of {exact.expected[b, h, i, d]} ({why})"
+        f"{place((b, h, i, d))}: {out[b, h, i, d]} instead of {exact.expected[b, h, i, d]} ({why})"
     )
-
-
-def _place(index: tuple[int, ...]) -> str:
-    return "(" + ", ".join(f"{axis}={n}" for axis, n in zip("bhid", index, strict=False)) + ")"
-
-
-def _times(value: float, limit: float) -> str:
-    return f"{value / limit:.3g}x" if limit > 0.0 else "over"
-
-
-def _hint(problem: Problem, out: F64, v: Array, reference: F64, errors: Errors, limits: Limits) -> str:
-    """A likely cause, from cheap comparisons that each hold within the very limits that the output failed."""
-    if not out.any():
-        return "hint: the output is all zeros"
-    if _close(out, _visible_mean(problem, v), limits):
-        return "hint: each row is the plain mean of the V that it sees, so the scores have no effect"
-    factor = float(np.vdot(out, reference) / max(float(np.vdot(reference, reference)), 1e-300))
-    if factor != 0.0 and abs(factor - 1.0) > limits.rel_l2 and _close(out / factor, reference, limits):
-        digits = 3 if abs(factor - 1.0) > 0.005 else 5
-        return f"hint: the output is {factor:.{digits}g} times the right one, so the normalisation is wrong"
-    b, h, i = errors.worst_row
-    distance = np.linalg.norm(reference - out[b, h, i], axis=-1)
-    place = tuple(int(n) for n in np.unravel_index(int(np.argmin(distance)), distance.shape))
-    norm = float(np.linalg.norm(reference[place]))
-    if place != errors.worst_row and distance[place] <= limits.worst_row_rel_l2 * norm:
-        return f"hint: that row holds what belongs into row {_place(place)}"
-    return _where(row_errors(out, reference, problem.dtype) > limits.worst_row_rel_l2)
-
-
-def _where(bad: npt.NDArray[np.bool_]) -> str:
-    """Which rows [B, H, Sq] are bad, if they form a pattern."""
-    count, wrong = int(bad.sum()), bad.reshape(-1, bad.shape[2]).any(axis=0)
-    if not count or bad.all():
-        return ""
-    heads = bad.any(axis=2)
-    if heads.sum() < heads.size and count == int(heads.sum()) * bad.shape[2]:
-        example = _place(tuple(int(n) for n in np.argwhere(heads)[0]))
-        return f"hint: all rows are wrong in {int(heads.sum())} of {heads.size} heads, such as {example}"
-    first, last = (int(n) for n in np.flatnonzero(wrong)[[0, -1]])
-    if first > 0 and last == wrong.size - 1:
-        return f"hint: rows below i={first} are right, {count} of {bad.size} rows are wrong"
-    return f"hint: {count} of {bad.size} rows are wrong, all with i from {first} to {last}"
-
-
-def _visible_mean(problem: Problem, v: Array) -> F64:
-    """Mean of the V that each row sees: what attention gives if all scores are equal, [B, H, Sq, D]."""
-    v64 = np.repeat(v.astype(np.float64), problem.group, axis=1)
-    if not problem.causal:
-        return np.broadcast_to(v64.mean(axis=2, keepdims=True), problem.q_shape)
-    seen = np.minimum(np.arange(problem.seq_q), problem.seq_kv - 1)
-    means = np.cumsum(v64, axis=2) / np.arange(1, problem.seq_kv + 1)[:, None]
-    picked: F64 = means[:, :, seen]
-    return picked
-
-
-def _close(out: F64, other: F64, limits: Limits) -> bool:
-    return bool(np.linalg.norm(out - other) <= limits.worst_row_rel_l2 * np.linalg.norm(other))
