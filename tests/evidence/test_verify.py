@@ -77,19 +77,19 @@ def test_the_assembled_file_has_every_definition_of_the_parts_once() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("from sdpalab.judge.rule import measure\n", "cubin imports sdpalab.judge.rule"),
+        ("from sdpalab.judge.rule import measure\n", "builds imports sdpalab.judge.rule"),
         (
             "from sdpalab.evidence.verifier.arrays import near as close\n",
-            "cubin imports sdpalab.evidence.verifier.arrays",
+            "builds imports sdpalab.evidence.verifier.arrays",
         ),
-        ("def near():\n    pass\n", "cubin and arrays both define near"),
+        ("def near():\n    pass\n", "builds and arrays both define near"),
     ],
 )
 def test_parts_that_cannot_be_one_file_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, message: str
 ) -> None:
     shutil.copytree(Path(assemble.__file__).parent, tmp_path / "verifier")
-    (tmp_path / "verifier" / "cubin.py").write_text(f'"""A part."""\n{text}')
+    (tmp_path / "verifier" / "builds.py").write_text(f'"""A part."""\n{text}')
     monkeypatch.setattr(assemble, "_FOLDER", tmp_path / "verifier")
     with pytest.raises(ValueError, match=message):
         assembled.__wrapped__()

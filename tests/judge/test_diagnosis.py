@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.diagnose.diagnosis import Diagnosis, diagnose, explanations
+from sdpalab.judge.diagnose.diagnosis import Diagnosis, diagnose, explanations, first_sight
 from sdpalab.judge.diagnose.error_map import MOST_COLUMNS, MOST_ROWS, error_map
 from sdpalab.judge.diagnose.failure import Failure
 from sdpalab.judge.diagnose.hypotheses import Cause
@@ -86,6 +86,19 @@ def test_a_planted_bug_is_named(name: str, problem: Problem, cause: Cause, words
     assert found is not None
     assert found.cause is cause, found
     assert words in found.detail
+
+
+def test_the_hint_takes_no_scores_and_the_reference_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, out = make_inputs(PLAIN), np.zeros(PLAIN.q_shape, np.float16)
+    found = judged(PLAIN, "normal", out)
+    assert found.reason.endswith("hint: the scores have no effect (it is all zeros)")
+    reference = attention_float64(**vars(inputs), scale=PLAIN.scale, causal=False)
+    monkeypatch.delattr("sdpalab.judge.diagnose.failure.attention_float64")
+    given = Failure(PLAIN, inputs, out, found.errors, found.limits, reference)
+    assert first_sight(given) == Diagnosis(Cause.NO_ATTENTION, "it is all zeros")
+    assert "scores" not in vars(given.workings)
+    assert error_map(given).startswith("head (b=0, h=")
+    assert diagnose([given]) == first_sight(given)
 
 
 def test_what_overflows_is_named() -> None:

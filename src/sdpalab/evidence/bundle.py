@@ -25,11 +25,10 @@ from sdpalab.evidence.records import (
     Record,
 )
 from sdpalab.evidence.store import ArrayStore, write_atomically
-from sdpalab.evidence.verifier.archive import NotABundleError, canonical, pack
+from sdpalab.evidence.verifier.archive import FORMAT, NotABundleError, canonical, manifest_digest, pack
 from sdpalab.evidence.verifier.assemble import assembled
 from sdpalab.evidence.verifier.findings import Outcome
 from sdpalab.evidence.verifier.main import verify
-from sdpalab.evidence.verifier.manifest import FORMAT, manifest_digest
 from sdpalab.judge.verdict import Verdict
 from sdpalab.measure import PUBLISHED_MISSION_US, feasibility, floors, gpu_named
 from sdpalab.problem import MISSION

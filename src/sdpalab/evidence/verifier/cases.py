@@ -10,15 +10,16 @@ import numpy as np
 
 from sdpalab.evidence.verifier.arrays import array_shape, decode, is_at, near, normal_inputs
 from sdpalab.evidence.verifier.attention import intended_of, reference_of
-from sdpalab.evidence.verifier.exact import fixed_elements
 from sdpalab.evidence.verifier.facts import LIMITED, STATUSES, UNDECLARED
 from sdpalab.evidence.verifier.findings import Findings
-from sdpalab.evidence.verifier.log_sum_exp import lse_errors_of, lse_of
 from sdpalab.evidence.verifier.rule import (
     errors_of,
+    fixed_elements,
     keeps_original_contract,
     knows_numerics,
     limits_of,
+    lse_errors_of,
+    lse_of,
     row_errors,
     status_of,
 )

@@ -23,10 +23,9 @@ import os
 import sys
 from pathlib import Path
 
-from sdpalab.evidence.verifier.archive import NotABundleError, read
+from sdpalab.evidence.verifier.archive import NotABundleError, check_manifest, read
 from sdpalab.evidence.verifier.checker import Checker
 from sdpalab.evidence.verifier.findings import MALFORMED, Outcome
-from sdpalab.evidence.verifier.manifest import check_manifest
 
 __all__ = ["main", "verify"]
 

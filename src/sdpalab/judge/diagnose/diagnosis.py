@@ -31,6 +31,8 @@ NOISE = 200.0
 """Noise is at most this many times the limit: P or V in 8 bits is."""
 MOST_CASES, SMALL, MOST_SCORES = 4, 1 << 18, 1 << 22
 """How many failed cases are looked at; the scores of the problems that are looked at first, and of any at all."""
+MOST_PAIRS = 1 << 23
+"""Pairs of rows of the output, of all heads together, that are compared at most."""
 FEWEST_ROWS = 3
 """Fewer wrong rows than these fit too much."""
 HARMLESS = 10.0
@@ -112,7 +114,7 @@ def explanations(failure: Failure, *, scores: bool = True) -> tuple[Diagnosis, .
         tried = [*without_scores(failure.workings)]
         if scores:
             tried += [*hypotheses(failure.workings), *fitted(failure, bad)]
-        if failure.problem.scores <= MOST_SCORES:
+        if failure.bad.size * failure.problem.seq_q <= MOST_PAIRS:
             tried += moved(failure, bad)
         told = [Diagnosis(guess.cause, f"{guess.detail}{where}") for guess in tried if explains(guess)]
     found = (*told, *not_finite, *_patterns(failure))
