@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sdpalab.build import Cache, build, compiler_version, cuda_include_dirs
+from sdpalab.compile import Cache, build, compiler_version, cuda_include_dirs
 from sdpalab.kernels.plan import INCLUDE_DIR, Module
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.problem import MISSION

@@ -21,9 +21,9 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 import numpy as np
 
 from sdpalab import sim
-from sdpalab.build import build
+from sdpalab.compile import build
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.reference import attention_float64
+from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.registry import get
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run.buffers import starting_array

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sdpalab.build import build
 from sdpalab.cli import main
+from sdpalab.compile import build
 from sdpalab.kernels.plan import Module
 
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]

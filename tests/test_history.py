@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from sdpalab.bugs.catalogue import mutants
 from sdpalab.inputs import Inputs, make_inputs
-from sdpalab.judge.evaluate import judge_output
-from sdpalab.judge.selftest import mutants
+from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from sdpalab.build import build, resources
+from sdpalab.campaigns.verdicts import code_of
+from sdpalab.compile import build, resources
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.measure import gpu_named
 from sdpalab.measure.counted import arch_on
@@ -19,7 +20,7 @@ from sdpalab.problem import MISSION
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
-REMEDY = "run python scripts/ladder_record.py, then python scripts/readme_tables.py --write"
+REMEDY = "run sdpalab campaign ladder, then python scripts/readme_tables.py --write"
 PUBLISHED = (
     *("registers", "static_shared_bytes", "dynamic_shared_bytes", "spill_bytes", "stack_bytes"),
     *("blocks_per_sm", "warps_per_sm", "limiter", "tensor_share"),
@@ -79,11 +80,8 @@ SEVERAL_CODES = ("scalar",)
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_the_full_verdict_is_of_the_kernel_as_it_is(
-    name: str, readme_tables: ModuleType, load_script: Callable[[str], ModuleType]
-) -> None:
-    script = load_script("full_verdicts")
-    remedy = f"run python scripts/full_verdicts.py {name}, and scripts/readme_tables.py --write"
+def test_the_full_verdict_is_of_the_kernel_as_it_is(name: str, readme_tables: ModuleType) -> None:
+    remedy = f"run sdpalab campaign verdicts {name}, and scripts/readme_tables.py --write"
     judged = readme_tables.verdicts()
     assert name in judged, remedy
     each = judged[name]
@@ -92,7 +90,7 @@ def test_the_full_verdict_is_of_the_kernel_as_it_is(
     assert each["cases"] > 200
     assert each["config"] == str(KERNELS[name].default_config), remedy
     if needs(name) is None and name not in SEVERAL_CODES:
-        assert each["code_sha256"] == script.code_of(KERNELS[name]), remedy
+        assert each["code_sha256"] == code_of(KERNELS[name]), remedy
 
 
 def test_every_command_that_there_is_and_no_other_is_listed() -> None:

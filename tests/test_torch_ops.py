@@ -17,12 +17,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import sdpalab
 from sdpalab import UserError, explain, no_fallback, scaled_dot_product_attention
-from sdpalab.build import build
+from sdpalab.compile import build
 from sdpalab.evidence.proven import Proof, ProvenKernel
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.problem import Problem
 from sdpalab.run.gpu_launch import arch_of
-from sdpalab.torch_kernels import launch
+from sdpalab.torch_api.kernels import launch
 
 Tensor = torch.Tensor
 Trio = tuple[Tensor, Tensor, Tensor]

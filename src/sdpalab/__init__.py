@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, TiledMap
     from sdpalab.kernels.triton_kernel import TritonKernel
     from sdpalab.problem import MISSION, NAMED_PROBLEMS, TWELVE_CASES, Problem
-    from sdpalab.torch_lse import attention_with_lse
-    from sdpalab.torch_ops import Explanation, explain, no_fallback, scaled_dot_product_attention
+    from sdpalab.torch_api.lse import attention_with_lse
+    from sdpalab.torch_api.ops import Explanation, explain, no_fallback, scaled_dot_product_attention
 
 __version__ = "0.1.0"
 
@@ -78,8 +78,8 @@ _HOME = {
     "sdpalab.kernels.plan": ("Buffer", "Launch", "LaunchPlan", "Module", "TiledMap"),
     "sdpalab.kernels.triton_kernel": ("TritonKernel",),
     "sdpalab.problem": ("MISSION", "NAMED_PROBLEMS", "TWELVE_CASES", "Problem"),
-    "sdpalab.torch_lse": ("attention_with_lse",),
-    "sdpalab.torch_ops": ("Explanation", "explain", "no_fallback", "scaled_dot_product_attention"),
+    "sdpalab.torch_api.lse": ("attention_with_lse",),
+    "sdpalab.torch_api.ops": ("Explanation", "explain", "no_fallback", "scaled_dot_product_attention"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

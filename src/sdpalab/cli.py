@@ -15,6 +15,7 @@ import typer
 from sdpalab.commands import (
     bench,
     build,
+    campaign,
     doctor,
     judge,
     kernels,
@@ -53,6 +54,8 @@ for command in (
     verify.verify,
 ):
     app.command()(command)
+
+app.add_typer(campaign.campaign)
 
 _GOOD, _BAD_INPUT, _MACHINE, _INTERRUPTED = 0, 2, 3, 130
 _MACHINE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}

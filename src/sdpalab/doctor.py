@@ -110,7 +110,7 @@ def _packages() -> Check:
 
 
 def _nvrtc() -> Check:
-    from sdpalab.build import compiler_version
+    from sdpalab.compile import compiler_version
 
     try:
         version = compiler_version()
@@ -123,7 +123,7 @@ def _nvrtc() -> Check:
 
 
 def _headers() -> Check:
-    from sdpalab.build import cuda_include_dirs
+    from sdpalab.compile import cuda_include_dirs
 
     try:
         folders = cuda_include_dirs()
@@ -134,7 +134,7 @@ def _headers() -> Check:
 
 def _compile() -> Check:
     """Compile a kernel that needs the headers, in a cache of its own, and disassemble it."""
-    from sdpalab.build import Cache, build
+    from sdpalab.compile import Cache, build
 
     try:
         with tempfile.TemporaryDirectory(prefix="sdpalab-doctor-") as folder:
@@ -147,7 +147,7 @@ def _compile() -> Check:
 
 
 def _disassemblers() -> Check:
-    from sdpalab.build.tools import tool_version
+    from sdpalab.compile.tools import tool_version
 
     found = []
     for tool in ("cuobjdump", "nvdisasm"):
@@ -197,7 +197,7 @@ def _listed_gpu() -> str:
 
 def _cache() -> Check:
     """Write, lock and rename in the build cache's folder."""
-    from sdpalab.build import Cache
+    from sdpalab.compile import Cache
 
     folder = Cache().root
     advice = "set SDPALAB_CACHE_DIR to a folder that can be written to"
@@ -218,7 +218,7 @@ def _cache() -> Check:
 
 
 def _disk() -> Check:
-    from sdpalab.build import Cache
+    from sdpalab.compile import Cache
 
     worst = Check("disk", Health.OK, "")
     found = []

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from sdpalab.inputs import Inputs
-    from sdpalab.judge.candidate import Candidate
+    from sdpalab.judge.sandbox.candidate import Candidate
     from sdpalab.judge.verdict import Case, Verdict
 
 __all__ = ["assert_attention", "attention_judge", "pytest_addoption"]

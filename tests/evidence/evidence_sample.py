@@ -16,15 +16,15 @@ import numpy as np
 import numpy.typing as npt
 from standalone import verify
 
-from sdpalab.build import Build, build
-from sdpalab.build.gate import check
-from sdpalab.build.resources import resources
+from sdpalab.compile import Build, build
+from sdpalab.compile.gate import check
+from sdpalab.compile.resources import resources
 from sdpalab.evidence import BundleWriter, WrittenBundle, built_module
 from sdpalab.evidence.store import ArrayStore
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.evaluate import evaluate
-from sdpalab.judge.log_sum_exp import log_sum_exp_float64
-from sdpalab.judge.numerics import intended_output
+from sdpalab.judge.rule.evaluate import evaluate
+from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
+from sdpalab.judge.rule.numerics import intended_output
 from sdpalab.judge.verdict import Case, Verdict
 from sdpalab.kernels.kernel import Numerics, StaticLimits
 from sdpalab.kernels.plan import Launch, Module

@@ -18,7 +18,7 @@ import pytest
 from evidence_sample import MODULE, PROBLEMS, Sample, honest, judged
 from standalone import verify
 
-from sdpalab.build import build
+from sdpalab.compile import build
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence import ArrayStore, BundleWriter, built_module, environment, verify_bundle
 from sdpalab.evidence.bundle import mission_floors, without_paths

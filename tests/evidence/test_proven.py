@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from evidence_sample import honest, judged
 
-from sdpalab.build import Build, build
+from sdpalab.compile import Build, build
 from sdpalab.errors import MachineError
 from sdpalab.evidence import proven
 from sdpalab.evidence.built import built_module

@@ -9,7 +9,7 @@ import pytest
 from evidence_sample import Sample
 from pydantic import ValidationError
 
-from sdpalab.build.gate import GateResult, Rule
+from sdpalab.compile.gate import GateResult, Rule
 from sdpalab.evidence.records import AttemptRecord, Figure
 from sdpalab.judge.verdict import Case, Verdict
 

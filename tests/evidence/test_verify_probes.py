@@ -14,9 +14,9 @@ import pytest
 from evidence_sample import MODULE, honest, judged
 from standalone import verify
 
-from sdpalab.build import build
+from sdpalab.compile import build
 from sdpalab.evidence import BundleWriter, built_module, verify_bundle
-from sdpalab.judge.numerics import intended_output
+from sdpalab.judge.rule.numerics import intended_output
 from sdpalab.judge.verdict import Status, Verdict
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem

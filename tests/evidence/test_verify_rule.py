@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from standalone import verify
 
-from sdpalab.build import build
-from sdpalab.build.resources import resources
+from sdpalab.compile import build
+from sdpalab.compile.resources import resources
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS, dtype_of, make_inputs
-from sdpalab.judge.exact import exact_elements
-from sdpalab.judge.log_sum_exp import log_sum_exp_float64, measure_lse
-from sdpalab.judge.numerics import UNDECLARED, check_numerics, intended_output, orders_of
-from sdpalab.judge.reference import attention_float64, judged_rows
-from sdpalab.judge.rule import limits_for, measure
+from sdpalab.judge.rule.exact import exact_elements
+from sdpalab.judge.rule.limits import limits_for, measure
+from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64, measure_lse
+from sdpalab.judge.rule.numerics import UNDECLARED, check_numerics, intended_output, orders_of
+from sdpalab.judge.rule.reference import attention_float64, judged_rows
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, broken_rules, keeps_original_contract
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.kernels.plan import Launch, Module

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdpalab.build import build
+from sdpalab.compile import build
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, TiledMap
 from sdpalab.run import GpuExecutor, SimulatedExecutor

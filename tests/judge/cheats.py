@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sdpalab.judge import reference, verdict
+from sdpalab.judge import verdict
+from sdpalab.judge.rule import reference
 from sdpalab.judge.verdict import Status
 
 Tensor = torch.Tensor

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sdpalab.judge import guarded
+from sdpalab.judge.sandbox import guarded
 
 UNCONFINED = """
 import importlib.util, json, sys

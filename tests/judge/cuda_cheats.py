@@ -13,7 +13,7 @@ import numpy as np
 from cuda_candidates import one_head_of_32, reads_past_the_end, right, variant
 from cuda_candidates import plan_without_lse as honest_plan
 
-from sdpalab.judge import plans
+from sdpalab.judge.sandbox import plans
 from sdpalab.kernels.kernel import Config, CudaKernel
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan
 from sdpalab.problem import Problem
@@ -119,7 +119,7 @@ def hides_hazards(problem: Problem, config: Config) -> Made:
 def computes_on_the_host(problem: Problem, config: Config) -> Made:
     """Whoever executes plans in this process gets the right answer, from a kernel that does nothing."""
     import sdpalab.run
-    from sdpalab.judge.reference import attention_float64
+    from sdpalab.judge.rule.reference import attention_float64
 
     def run(self: Any, plan: Any, inputs: Any, **_: Any) -> Any:
         out = attention_float64(inputs["q"], inputs["k"], inputs["v"], scale=problem.scale, causal=problem.causal)

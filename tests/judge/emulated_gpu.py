@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sdpalab.build import Build
+from sdpalab.compile import Build
 from sdpalab.errors import MachineError, UserError
-from sdpalab.judge import executor
+from sdpalab.judge.sandbox import executor
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.run import KernelFault, RunResult, SimulatedExecutor
 from sdpalab.run.gpu_launch import runs_on

@@ -29,7 +29,7 @@ from tiled_attention import (
 )
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.numerics import UNDECLARED
+from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.witness import Backend, witness_output
 from sdpalab.kernels.kernel import Numerics, Quantisation

@@ -16,9 +16,9 @@ from sdpalab.commands.judge import judge as judge_command
 from sdpalab.inputs import make_inputs
 from sdpalab.judge import CaseSpec, judge_candidate, quick_cases
 from sdpalab.judge.agreement import Agreement, agreement
-from sdpalab.judge.evaluate import judge_output
-from sdpalab.judge.numerics import UNDECLARED
-from sdpalab.judge.reference import attention_float64
+from sdpalab.judge.rule.evaluate import judge_output
+from sdpalab.judge.rule.numerics import UNDECLARED
+from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.verdict import Status
 from sdpalab.judge.witness import BACKENDS, Backend, witness_output
 from sdpalab.problem import Problem

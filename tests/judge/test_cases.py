@@ -9,7 +9,7 @@ from attention import online
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
 from sdpalab.judge.cases import TRIALS, CaseSpec, cases_for, full_cases, quick_cases, twelve_cases
-from sdpalab.judge.relations import RELATIONS, broken_relation
+from sdpalab.judge.rule.relations import RELATIONS, broken_relation
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.trials import fast_p
 from sdpalab.judge.verdict import Status

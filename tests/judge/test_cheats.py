@@ -117,7 +117,7 @@ def test_who_is_honest_after_them_all_is_judged_as_if_alone(cases: dict[str, Cas
 
 
 LIAR = """
-from sdpalab.judge.callables import CallableRunner
+from sdpalab.judge.sandbox.callables import CallableRunner
 import torch
 
 describe, run = CallableRunner.describe, CallableRunner.run

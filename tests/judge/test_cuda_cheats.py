@@ -116,7 +116,7 @@ def test_a_candidate_cannot_reach_the_build_of_another(vandal: Path, namespaces:
 
 @pytest.mark.slow
 def test_without_namespaces_no_verdict_rests_on_the_cache(vandal: Path, unconfined: None) -> None:
-    from sdpalab.build import build
+    from sdpalab.compile import build
     from sdpalab.kernels.userfile import load_user_kernel
 
     kernel = load_user_kernel(f"{HONEST}:right")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sdpalab.judge.messages import DeclaredNumerics
+from sdpalab.judge.sandbox.messages import DeclaredNumerics
 from sdpalab.kernels.kernel import Numerics, Quantisation
 
 FLOAT8 = Numerics(probabilities="float8_e4m3fn", probability_scale=256.0, quantised=Quantisation(rows=128))

@@ -7,15 +7,16 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from sdpalab.bugs import Mutant
+from sdpalab.bugs.catalogue import mutants
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.diagnose.diagnosis import Diagnosis, diagnose, explanations, first_sight
 from sdpalab.judge.diagnose.error_map import MOST_COLUMNS, MOST_ROWS, error_map
 from sdpalab.judge.diagnose.failure import Failure
 from sdpalab.judge.diagnose.hypotheses import Cause
-from sdpalab.judge.evaluate import Judged, judge_output
-from sdpalab.judge.numerics import UNDECLARED
-from sdpalab.judge.reference import attention_float64
-from sdpalab.judge.selftest import Mutant, mutants
+from sdpalab.judge.rule.evaluate import Judged, judge_output
+from sdpalab.judge.rule.numerics import UNDECLARED
+from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem

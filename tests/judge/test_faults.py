@@ -1,44 +1,38 @@
-"""A sample of the fault campaign (``scripts/fault_campaign.py``), and what the committed record of it says."""
+"""A sample of the fault campaign (``sdpalab campaign faults``), and what the committed record of it says."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from sdpalab.campaigns import faults
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = sorted((ROOT / "evidence" / "campaigns").glob("faults-*.json"))
 
 
-@pytest.fixture(scope="module")
-def script(load_script: Callable[[str], ModuleType]) -> ModuleType:
-    """The script as a module."""
-    return load_script("fault_campaign")
-
-
 @pytest.mark.slow
-def test_a_kill_is_no_verdict_and_leaves_nothing(script: ModuleType) -> None:
-    calm, draw = script.baseline("scalar"), random.Random(1)
-    kills = [kill for _ in range(4) if (kill := script.kill_one(calm, draw))]
+def test_a_kill_is_no_verdict_and_leaves_nothing() -> None:
+    calm, draw = faults.baseline("scalar"), random.Random(1)
+    kills = [kill for _ in range(4) if (kill := faults.kill_one(calm, draw))]
     assert kills
     assert not [kill for kill in kills if not kill["ok"]]
-    assert script.repeat(calm, 3) == {"candidate": "scalar", "times": 3, "same": 3, "ok": True}
+    assert faults.repeat(calm, 3) == {"candidate": "scalar", "times": 3, "same": 3, "ok": True}
 
 
 @pytest.mark.slow
-def test_without_a_compiler_there_is_no_verdict(script: ModuleType) -> None:
-    fault = script.no_compiler()
+def test_without_a_compiler_there_is_no_verdict() -> None:
+    fault = faults.no_compiler()
     assert fault["ok"], fault
     assert "no CUDA compiler: pip install" in fault["said"][0]
 
 
 @pytest.mark.slow
-def test_without_room_for_the_cache_the_verdict_is_the_same(script: ModuleType, namespaces: None) -> None:
-    fault = script.no_space()
+def test_without_room_for_the_cache_the_verdict_is_the_same(namespaces: None) -> None:
+    fault = faults.no_space()
     assert fault["ok"], fault
 
 

@@ -14,9 +14,9 @@ import torch
 
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
-from sdpalab.judge.evaluate import judge_output
-from sdpalab.judge.log_sum_exp import log_sum_exp_float64, measure_lse
-from sdpalab.judge.numerics import dequantised, intended_output
+from sdpalab.judge.rule.evaluate import judge_output
+from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64, measure_lse
+from sdpalab.judge.rule.numerics import dequantised, intended_output
 from sdpalab.judge.verdict import LseErrors, Status
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.problem import Problem

@@ -12,7 +12,7 @@ import torch
 from attention import mean_v, online, plain_v
 
 from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
-from sdpalab.judge.evaluate import Evidence, evaluate
+from sdpalab.judge.rule.evaluate import Evidence, evaluate
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Numerics

@@ -10,7 +10,7 @@ import pytest
 
 from sdpalab.errors import UserError
 from sdpalab.judge import CaseSpec, Status, isolation, judge_candidate, session
-from sdpalab.judge.guarded import GuardedProcess, Quota
+from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota
 from sdpalab.problem import Problem
 
 FILE = Path(__file__).parent / "cuda_candidates.py"
@@ -65,7 +65,7 @@ def test_what_the_gpu_does_not_run_or_take() -> None:
 
 PROBE = """
 import os, resource
-from sdpalab.judge.wire import Channel, serve
+from sdpalab.judge.sandbox.wire import Channel, serve
 
 def main(read_fd, write_fd):
     said = {"address": resource.getrlimit(resource.RLIMIT_AS)[0], "gpu": os.environ.get("CUDA_VISIBLE_DEVICES", "")}

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sdpalab.judge.wire import Channel, WireClosed, WireError, WireTimeout
+from sdpalab.judge.sandbox.wire import Channel, WireClosed, WireError, WireTimeout
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import torch
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.judge import CaseSpec, judge_candidate, quick_cases
-from sdpalab.judge.callables import CallableRunner
 from sdpalab.judge.layouts import Layout, lay_out
+from sdpalab.judge.sandbox.callables import CallableRunner
 from sdpalab.judge.tensors import from_torch
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem

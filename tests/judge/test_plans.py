@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from cuda_candidates import right
 
-from sdpalab.build import Cache, build
-from sdpalab.judge.plans import PlanError, read_plan, send_plan
+from sdpalab.compile import Cache, build
+from sdpalab.judge.sandbox.plans import PlanError, read_plan, send_plan
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, TiledMap
 from sdpalab.problem import Problem

@@ -12,14 +12,16 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from sdpalab.bugs import Bug, Mutant
+from sdpalab.bugs.catalogue import mutants
+from sdpalab.bugs.fp8 import FP8_KERNELS
+from sdpalab.bugs.tiled import TiledAttention
+from sdpalab.campaigns.self_test import rates, self_test
 from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.cases import quick_cases
-from sdpalab.judge.evaluate import judge_output
-from sdpalab.judge.numerics import UNDECLARED
-from sdpalab.judge.relations import RELATIONS, broken_relation
-from sdpalab.judge.selftest import Bug, Mutant, mutants, rates, self_test
-from sdpalab.judge.selftest.fp8 import FP8_KERNELS
-from sdpalab.judge.selftest.tiled import TiledAttention
+from sdpalab.judge.rule.evaluate import judge_output
+from sdpalab.judge.rule.numerics import UNDECLARED
+from sdpalab.judge.rule.relations import RELATIONS, broken_relation
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status

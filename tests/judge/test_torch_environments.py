@@ -18,9 +18,9 @@ import pytest
 from sdpalab.cli import main
 from sdpalab.commands.torch_matrix import versions_for
 from sdpalab.errors import UserError
-from sdpalab.judge.torch_matrix import environments, run
-from sdpalab.judge.torch_matrix.environments import CannotInstall, check_version, lab_packages, make_environment
-from sdpalab.judge.torch_matrix.matrix import Conclusion
+from sdpalab.torch_matrix import environments, run
+from sdpalab.torch_matrix.environments import CannotInstall, check_version, lab_packages, make_environment
+from sdpalab.torch_matrix.matrix import Conclusion
 
 HERE = metadata.version("torch")
 

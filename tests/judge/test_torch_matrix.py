@@ -13,10 +13,10 @@ import pytest
 
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.cases import CaseSpec
-from sdpalab.judge.reference import attention_float64
-from sdpalab.judge.torch_matrix.compare import compare
-from sdpalab.judge.torch_matrix.matrix import OWN_CHOICE, Change, Conclusion, Matrix, Run
+from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.problem import Problem
+from sdpalab.torch_matrix.compare import compare
+from sdpalab.torch_matrix.matrix import OWN_CHOICE, Change, Conclusion, Matrix, Run
 
 Array = np.ndarray[Any, Any]
 

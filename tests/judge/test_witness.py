@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.reference import attention_float64
-from sdpalab.judge.rule import UNIT_ROUNDOFF, measure
+from sdpalab.judge.rule.limits import UNIT_ROUNDOFF, measure
+from sdpalab.judge.rule.reference import attention_float64
+from sdpalab.judge.rule.yardstick import torch_output
 from sdpalab.judge.witness import BACKENDS, Backend, WitnessUnavailable, available_backends, witness_output
-from sdpalab.judge.yardstick import torch_output
 from sdpalab.problem import Problem
 
 PLAIN = Problem(1, 2, 65, 64)

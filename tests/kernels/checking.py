@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from sdpalab.build import Build, build
-from sdpalab.build.gate import check
-from sdpalab.build.resources import Resources, resources
+from sdpalab.compile import Build, build
+from sdpalab.compile.gate import check
+from sdpalab.compile.resources import Resources, resources
 from sdpalab.inputs import Inputs, make_inputs
-from sdpalab.judge.evaluate import Evidence, evaluate
-from sdpalab.judge.log_sum_exp import log_sum_exp_float64
+from sdpalab.judge.rule.evaluate import Evidence, evaluate
+from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, CudaKernel, Kernel, Knob
 from sdpalab.kernels.plan import INCLUDE_DIR, Launch

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sdpalab.build import BuildError, build
+from sdpalab.compile import BuildError, build
 from sdpalab.kernels.kernel import Config, CudaKernel, Kernel, Knob, UnsupportedProblem
 from sdpalab.problem import Problem
 

@@ -21,7 +21,7 @@ from cluster_bugs import ONE_KEY, RAGGED
 from refusals import Refusal, assert_refused
 
 from sdpalab import sim
-from sdpalab.build.sass import disassemble
+from sdpalab.compile.sass import disassemble
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config
 from sdpalab.measure.counted import count

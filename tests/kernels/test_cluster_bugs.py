@@ -10,7 +10,7 @@ from cluster_attention import CLUSTER_ATTENTION
 from cluster_bugs import BUGS, Bug, planted
 
 from sdpalab import sim
-from sdpalab.build import Build
+from sdpalab.compile import Build
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.problem import Problem

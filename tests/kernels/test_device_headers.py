@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sdpalab.build import BuildError, build
+from sdpalab.compile import BuildError, build
 from sdpalab.kernels.plan import INCLUDE_DIR, Module
 from sdpalab.sim import launch
 

@@ -22,7 +22,7 @@ from hopper_attention import KERNEL, smem_bytes
 from refusals import Refusal, assert_refused
 
 from sdpalab import Config, Problem
-from sdpalab.build.sass import disassemble, parse
+from sdpalab.compile.sass import disassemble, parse
 from sdpalab.inputs import Inputs
 
 DEFAULT = KERNEL.default_config

@@ -24,8 +24,8 @@ from refusals import Refusal, assert_refused
 
 from sdpalab import sim
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.reference import attention_float64
-from sdpalab.judge.rule import measure
+from sdpalab.judge.rule.limits import measure
+from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.hopper_fp8 import HOPPER_FP8, KNOBS, SCALE_ROWS, block_rows, smem_bytes
 from sdpalab.kernels.kernel import Config
 from sdpalab.measure.counted import count

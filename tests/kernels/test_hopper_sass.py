@@ -11,8 +11,8 @@ from collections import Counter
 import pytest
 from checking import assert_gate, built, resources_of
 
-from sdpalab.build.loops import reached
-from sdpalab.build.sass import Instruction, disassemble, main_loop, parse, successors
+from sdpalab.compile.loops import reached
+from sdpalab.compile.sass import Instruction, disassemble, main_loop, parse, successors
 from sdpalab.kernels.hopper import HOPPER
 from sdpalab.kernels.hopper_fp8 import HOPPER_FP8, SCALE_ROWS
 from sdpalab.kernels.kernel import Config, CudaKernel

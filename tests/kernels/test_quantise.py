@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sdpalab.build import build
-from sdpalab.build.resources import resources
+from sdpalab.compile import build
+from sdpalab.compile.resources import resources
 from sdpalab.inputs import Inputs, make_inputs
-from sdpalab.judge.numerics import dequantised
+from sdpalab.judge.rule.numerics import dequantised
 from sdpalab.kernels.kernel import CudaKernel, Quantisation
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.kernels.quantisation import quantisation_buffers, quantise_rows

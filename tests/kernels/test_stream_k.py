@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from checking import assert_computes, assert_same_bits_in_every_order, ptx_of, run
 
-from sdpalab.build import build
+from sdpalab.compile import build
 from sdpalab.kernels.flash import FLASH, shares_of, units_of
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import Launch, Module

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("triton", reason="needs the extra: pip install 'sdpalab[triton]'")
 
 import sdpalab
-from sdpalab.build import Build, BuildError, build, resources
+from sdpalab.compile import Build, BuildError, build, resources
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence import built_module
 from sdpalab.inputs import make_inputs

@@ -11,10 +11,10 @@ import torch
 from rich.console import Console
 from simulated_clock import Behaviour, SimulatedClock, Work
 
-from sdpalab.build import build
 from sdpalab.cli import main
 from sdpalab.commands.bench import show_session
 from sdpalab.commands.green import proven_by
+from sdpalab.compile import build
 from sdpalab.evidence.proven import Proof
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.measure.benchmark import CudaDevice, graph_calls

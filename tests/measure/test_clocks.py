@@ -11,7 +11,7 @@ import torch
 
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.evaluate import judge_output
+from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.measure.benchmark import graph_calls
 from sdpalab.measure.clocks import EagerClock, GraphClock
 from sdpalab.measure.l2 import copies_beyond_l2, flush_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sdpalab.build.sass import Instruction
+from sdpalab.compile.sass import Instruction
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan
 from sdpalab.measure.modelled import (

@@ -16,7 +16,7 @@ from sdpalab.run.gpu_arguments import Parameters, entry_of
 from sdpalab.run.gpu_driver import STICKY, GpuFunction
 from sdpalab.run.gpu_launch import PreparedStep, arch_of, runs_on
 from sdpalab.run.gpu_memory import GUARD, Image
-from sdpalab.sim.machine import Geometry
+from sdpalab.sim.geometry import Geometry
 
 ARRAYS = {
     "q": np.arange(300, dtype=np.float32).reshape(3, 100),

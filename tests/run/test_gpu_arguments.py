@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sdpalab.build import build
+from sdpalab.compile import build
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Launch, Module, TiledMap
 from sdpalab.run.gpu_arguments import (

@@ -14,7 +14,7 @@ pytest.importorskip("cuda.bindings.driver")
 from emulated_cublas import EmulatedCublas
 from emulated_driver import BASE, EmulatedDriver
 
-from sdpalab.build import Build, build
+from sdpalab.compile import Build, build
 from sdpalab.errors import MachineError, UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.cublas import CUBLAS

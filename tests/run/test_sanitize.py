@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdpalab.build import build
+from sdpalab.compile import build
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.kernels.plan import INCLUDE_DIR, Launch, Module
@@ -140,7 +140,7 @@ def test_findings_are_distinct_and_say_which_runs_showed_them() -> None:
     race = max((finding for finding in outcome.findings if finding.kind == "race"), key=lambda each: len(each.runs))
     assert {run.split(", ")[0] for run in race.runs} == {"1x1x16x16", "1x1x32x16"}
     assert {run.split(", ")[1] for run in race.runs} == {"lockstep", "forward", "reverse", "random"}
-    # both parties: the other's instruction, warp and line, and the own
+    # both accesses: the other's instruction, warp and line, and the own
     assert "st.shared.u32 of warp" in race.message or "ld.shared.u32 of warp" in race.message
     assert race.message.count("toy.cu:") == 2
     assert race.other is not None
@@ -309,7 +309,7 @@ def test_sarif_of_findings_in_cuda_sources(tmp_path: Path) -> None:
         assert ptx["physicalLocation"]["region"]["startLine"] == finding.ptx_line
         assert ptx["physicalLocation"]["artifactLocation"]["uri"].endswith(".ptx")
         assert (finding.kind == "async") <= (finding.other is not None)
-        if finding.kind in ("async", "race"):  # the other party's two places
+        if finding.kind in ("async", "race"):  # the conflicting access's two places
             assert finding.other is not None
             lines = [other["physicalLocation"]["region"]["startLine"] for other in others]
             assert lines == [int(finding.other.source.rpartition(":")[2]), finding.other.ptx_line]

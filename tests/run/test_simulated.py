@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sdpalab.build import BuildError, Cache, build
+from sdpalab.compile import BuildError, Cache, build
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, TiledMap
 from sdpalab.run import Executor, SimulatedExecutor

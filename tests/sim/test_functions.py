@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sdpalab import sim
-from sdpalab.build.nvrtc import compile_program
+from sdpalab.compile.nvrtc import compile_program
 from sdpalab.sim.run_queue import SCHEDULES
 
 HEAD = ".version 8.7\n.target sm_90\n.address_size 64\n"

@@ -1,44 +1,38 @@
-"""A sample of the fuzzing that ``scripts/fuzz_simulator.py`` does for minutes, and the scalar evaluator itself."""
+"""A sample of the fuzzing that ``sdpalab campaign fuzz`` does for minutes, and the scalar evaluator itself."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+import scalar_evaluator
 from scalar_evaluator import If, Loop, Op, Program, evaluate, expected_bits, random_program, render
 
 from sdpalab import sim
+from sdpalab.campaigns import fuzz
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def fuzz(load_script: Callable[[str], ModuleType]) -> ModuleType:
-    """The script as a module."""
-    return load_script("fuzz_simulator")
-
-
-def test_random_programs_compute_what_the_scalar_evaluator_says(fuzz: ModuleType) -> None:
-    result = fuzz.run(6.0, 1, "programs", rounds=60)
+def test_random_programs_compute_what_the_scalar_evaluator_says() -> None:
+    result = fuzz.fuzz(6.0, 1, "programs", rounds=60)
     assert result["failures"] == []
     assert result["counts"]["programs"] >= 5
 
 
-def test_damaged_ptx_raises_typed_errors_only(fuzz: ModuleType) -> None:
-    result = fuzz.run(5.0, 1, "parser", rounds=300)
+def test_damaged_ptx_raises_typed_errors_only() -> None:
+    result = fuzz.fuzz(5.0, 1, "parser", rounds=300)
     assert result["failures"] == []
     assert {"damaged: PtxSyntaxError", "damaged: ran"} <= set(result["counts"])
 
 
-def test_a_wrong_result_would_be_noticed(fuzz: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_result_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def off_by_one(program: Program, first: dict[str, int]) -> dict[str, int]:
         return {**evaluate(program, first), "r0": evaluate(program, first)["r0"] ^ 1}
 
-    monkeypatch.setattr(fuzz, "evaluate", off_by_one)
+    monkeypatch.setattr(scalar_evaluator, "evaluate", off_by_one)
     assert "%r0 of thread 0 is" in fuzz.program_round(1)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hazard_bugs import ALL, PAIRS, Pair
 
 from sdpalab import sim
-from sdpalab.build import build
+from sdpalab.compile import build
 from sdpalab.kernels.plan import Module
 
 

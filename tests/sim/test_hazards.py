@@ -1,4 +1,4 @@
-"""Both parties of a hazard, what a launch found before it was stopped, and the atomics that order nothing."""
+"""Both accesses of a hazard, what a launch found before it was stopped, and the atomics that order nothing."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sdpalab import sim
-from sdpalab.sim.fusion import Product
+from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import build_program
 
@@ -87,7 +87,7 @@ def mma(d, a, b, c):
 def products(body: str):
     """The products of a straight piece of code, as (chains, depth), in order with the other opcodes."""
     return [
-        (len(item.chains), len(item.chains[0].instructions)) if isinstance(item, Product) else item.opcode
+        (len(item.chains), len(item.chains[0].instructions)) if isinstance(item, MmaGroup) else item.opcode
         for block in program(body).blocks
         for item in block.items
     ]

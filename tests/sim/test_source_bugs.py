@@ -10,7 +10,7 @@ from source_bugs import BUGS, Bug
 from source_programs import PROGRAMS, Program
 
 from sdpalab import sim
-from sdpalab.build import build
+from sdpalab.compile import build
 from sdpalab.kernels.plan import Module
 
 MODES = list(product(("lockstep", "forward", "reverse", "random"), ("late", "early")))

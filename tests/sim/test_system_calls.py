@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sdpalab import sim
-from sdpalab.build.nvrtc import compile_program
+from sdpalab.compile.nvrtc import compile_program
 from sdpalab.sim.run_queue import SCHEDULES
 
 PRINTING = r"""

@@ -7,7 +7,7 @@ import pytest
 from hopper_snippets import MODES
 
 from sdpalab import sim
-from sdpalab.build.nvrtc import compile_program
+from sdpalab.compile.nvrtc import compile_program
 
 SOURCE = r"""
 struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };

@@ -1,7 +1,7 @@
 """Kernels that somebody else's compiler made: Triton's attention on the simulator, against float64, without a hazard.
 
 Layouts, swizzles and waits are Triton's own, so that the simulator's reading of the PTX manual does not rest on this
-project's kernels alone. `scripts/sweep_triton.py` runs the whole table of configurations.
+project's kernels alone. `sdpalab campaign triton-sweep` runs the whole table of configurations.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ pytest.importorskip("triton", reason="needs the extra: pip install 'sdpalab[trit
 from triton_attention import KERNEL
 
 from sdpalab import Problem
-from sdpalab.build import Build, build
+from sdpalab.compile import Build, build
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.reference import attention_float64
+from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.run import SimulatedExecutor
 from sdpalab.sim import Report, launch

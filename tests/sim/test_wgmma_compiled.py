@@ -8,7 +8,7 @@ import pytest
 from wgmma_kernels import accumulator_fragment, image, lay_out
 
 from sdpalab import sim
-from sdpalab.build.nvrtc import compile_program
+from sdpalab.compile.nvrtc import compile_program
 
 SOURCE = r"""
 typedef unsigned long long u64;

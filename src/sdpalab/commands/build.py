@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sdpalab.build.sass import TENSOR_CLASSES
 from sdpalab.commands.building import BuiltStep, build_kernel
 from sdpalab.commands.common import (
     CausalOption,
@@ -22,6 +21,7 @@ from sdpalab.commands.common import (
     verdict_text,
     write_json,
 )
+from sdpalab.compile.sass import TENSOR_CLASSES
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Kernel
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sdpalab.build import Build, GateResult, Resources, build, check, check_arch, resources
+from sdpalab.compile import Build, GateResult, Resources, build, check, check_arch, resources
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Source

@@ -44,7 +44,7 @@ def proven_by(
 
     Those that are committed, and what lies in the folders of ``more``.
     """
-    from sdpalab.build import build
+    from sdpalab.compile import build
     from sdpalab.evidence.proven import read_proofs
 
     proofs = (*read_proofs(), *(read_proofs(more) if more else ()))

@@ -122,7 +122,7 @@ def _print_cases(console: Console, verdict: Verdict) -> None:
 def _print_properties(console: Console, verdict: Verdict) -> None:
     """What else the cases show, a line each."""
     from sdpalab.judge.agreement import Agreement
-    from sdpalab.judge.relations import RELATIONS
+    from sdpalab.judge.rule.relations import RELATIONS
     from sdpalab.judge.trials import fast_p
 
     kept, judged = verdict.original_contract, sum(case.errors is not None for case in verdict.cases)

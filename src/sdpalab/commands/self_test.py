@@ -10,16 +10,17 @@ from rich.console import Console
 from sdpalab.commands.common import progress_console, table, verdict_text, write_json
 
 if TYPE_CHECKING:
-    from sdpalab.judge.selftest import Outcome, Rate
+    from sdpalab.campaigns.self_test import MutantResult, Rate
 
 __all__ = ["run_self_test"]
 
 
 def run_self_test(console: Console, json: str | None) -> int:
     """Judge all mutants, print the kill rate by class and what survived; 1 if anything did."""
+    from sdpalab.bugs.catalogue import mutants
+    from sdpalab.campaigns.self_test import rates, self_test
     from sdpalab.commands.progress import CaseProgress
     from sdpalab.evidence.campaign import Campaign
-    from sdpalab.judge.selftest import mutants, rates, self_test
 
     ran = Campaign("self-test", "sdpalab judge --self-test --json FILE", packages=("numpy", "torch"))
     start = time.monotonic()
@@ -41,7 +42,7 @@ def run_self_test(console: Console, json: str | None) -> int:
     return 0 if good else 1
 
 
-def _print(console: Console, outcomes: tuple[Outcome, ...], found: tuple[Rate, ...]) -> None:
+def _print(console: Console, outcomes: tuple[MutantResult, ...], found: tuple[Rate, ...]) -> None:
     columns = ("planted", "killed", "kill rate", "equivalent")
     shown = table("the judge on planted bugs", ("class", *columns), numeric=columns)
     for rate in found:

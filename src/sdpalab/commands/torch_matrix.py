@@ -28,7 +28,7 @@ from sdpalab.judge.verdict import Status
 
 if TYPE_CHECKING:
     from sdpalab.judge.cases import CaseSpec
-    from sdpalab.judge.torch_matrix.matrix import Drift, Matrix, Row
+    from sdpalab.torch_matrix.matrix import Drift, Matrix, Row
 
 __all__ = ["torch_matrix", "versions_for"]
 
@@ -65,7 +65,7 @@ def torch_matrix(
     json: JsonOption = None,
 ) -> int:
     """Judge one kernel with several versions of torch, each in an environment of its own, and say what changed."""
-    from sdpalab.judge.torch_matrix.run import run_matrix
+    from sdpalab.torch_matrix.run import run_matrix
 
     console = console_for(json)
     specs = _cases(shape, dtype, causal, seed)
@@ -99,7 +99,7 @@ def versions_for(given: Sequence[str] | None) -> list[str]:
     UserError
         If none is given, or one is no version.
     """
-    from sdpalab.judge.torch_matrix.environments import check_version, this_environment
+    from sdpalab.torch_matrix.environments import check_version, this_environment
 
     if not given:
         raise UserError("--torch takes a version such as 2.5.1 and may be repeated: name at least one")
@@ -175,7 +175,7 @@ def _drift(drift: Drift | None) -> str | Text:
         return "-"
     if not drift.cases:
         return drift.change.value
-    from sdpalab.judge.torch_matrix.matrix import Change
+    from sdpalab.torch_matrix.matrix import Change
 
     style = "bold red" if drift.change is Change.CHANGED else "yellow"
     return Text(f"{drift.change.value}, {_figure(drift.rel_l2)} in {drift.cases} cases", style=style)

@@ -7,10 +7,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sdpalab.build import Build
-from sdpalab.build.gate import GateResult
-from sdpalab.build.headers import resolve_headers
-from sdpalab.build.resources import Resources
+from sdpalab.compile import Build
+from sdpalab.compile.gate import GateResult
+from sdpalab.compile.headers import resolve_headers
+from sdpalab.compile.resources import Resources
 from sdpalab.evidence.records import CUBIN, LOG, PTX, BuildRecord
 from sdpalab.kernels.plan import INCLUDE_DIR, Module, Source
 

@@ -56,18 +56,18 @@ class Campaign:
         """The record: how it came about, the seconds until now, and ``content``."""
         return {**self._head, "seconds": round(time.monotonic() - self._start, 1), **content}
 
-    def write(self, record: dict[str, Any], out: Path | None = None) -> Path:
-        """Write a record, to ``evidence/campaigns/NAME-COMMIT.json`` of the repository unless told otherwise.
+    def write(self, record: dict[str, Any], out: Path | None = None, *, folder: str = "campaigns") -> Path:
+        """Write a record to ``out``, by default to ``evidence/FOLDER/NAME-COMMIT.json`` of the repository.
 
         Raises
         ------
         UserError
-            If there is no repository, and nothing was told.
+            If there is no repository, and no ``out``.
         """
         if out is None:
             if self._root is None:
                 raise UserError("there is no repository to keep the record in: say where with --out FILE")
-            out = self._root / "evidence" / "campaigns" / f"{self._name}-{self._commit}.json"
+            out = self._root / "evidence" / folder / f"{self._name}-{self._commit}.json"
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(record, indent=1) + "\n")
         return out

@@ -13,7 +13,7 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from sdpalab.build.sass import TENSOR_CLASSES
+from sdpalab.compile.sass import TENSOR_CLASSES
 from sdpalab.evidence.records import AttemptRecord, FloorRecord
 from sdpalab.evidence.report_data import RULES, CaseArrays
 from sdpalab.evidence.verifier.rule import row_errors

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from sdpalab.build import Build, build
+from sdpalab.compile import Build, build
 from sdpalab.errors import MachineError
 from sdpalab.evidence.records import AttemptRecord
 from sdpalab.kernels.kernel import Config, UnsupportedProblem

@@ -4,7 +4,7 @@ Every figure carries its kind. What a simulator ran has no time; what was not ju
 measured names the GPU. A record that breaks one of these cannot be built, and so cannot be read from a bundle either.
 
 What other rooms say is not said again here: an attempt holds the judge's :class:`~sdpalab.judge.verdict.Verdict`, a
-build its :class:`~sdpalab.build.resources.Resources` and :class:`~sdpalab.build.gate.GateResult`, as they are.
+build its :class:`~sdpalab.compile.resources.Resources` and :class:`~sdpalab.compile.gate.GateResult`, as they are.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import PurePosixPath
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sdpalab.build.gate import GateResult
-from sdpalab.build.resources import Resources
+from sdpalab.compile.gate import GateResult
+from sdpalab.compile.resources import Resources
 from sdpalab.judge.verdict import Verdict
 from sdpalab.record import RECORD, ProblemField
 

@@ -4,8 +4,8 @@
 ``judge`` in ``sdpalab`` to the package as soon as any module of it is imported. Importing it loads neither torch nor
 NumPy.
 
-``judge_candidate`` (in :mod:`~sdpalab.judge.session`) is the same with every handle; the rule is in
-:mod:`~sdpalab.judge.rule`, the oracle in :mod:`~sdpalab.judge.reference`, the cases in :mod:`~sdpalab.judge.cases`.
+``judge_candidate`` (in :mod:`~sdpalab.judge.session`) is the same with every handle; the rule and
+the oracle are in :mod:`~sdpalab.judge.rule`, the cases in :mod:`~sdpalab.judge.cases`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from sdpalab.judge.verdict import Case, Errors, Limits, Status, Verdict
 
 if TYPE_CHECKING:
-    from sdpalab.judge.candidate import Candidate
     from sdpalab.judge.cases import CaseSpec, quick_cases, twelve_cases
+    from sdpalab.judge.sandbox.candidate import Candidate
     from sdpalab.judge.session import Store, judge_candidate
     from sdpalab.problem import Problem
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pydantic.dataclasses import dataclass
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.reference import attention_float64
+from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.witness import BACKENDS, WitnessUnavailable, witness_device, witness_output
 from sdpalab.problem import Problem
 from sdpalab.record import RECORD, JsonRecord

@@ -45,7 +45,7 @@ class CaseSpec:
     derived : bool
         The judge's own choice of a problem: a kernel that says it does not support it is not asked.
     relation : str
-        A metamorphic relation of :data:`sdpalab.judge.relations.RELATIONS` that the case is about; empty for none.
+        A metamorphic relation of :data:`sdpalab.judge.rule.relations.RELATIONS` that the case is about; empty for none.
     tile : int
         Only for kernels whose configuration has a tile of that many rows; 0 for all.
     trial : bool
@@ -152,7 +152,7 @@ def _normal(problem: Problem, seed: int) -> tuple[CaseSpec, CaseSpec]:
 
 def _probes(small: Problem, asked: Problem, kinds: tuple[str, ...] = QUICK_PROBES) -> Iterator[CaseSpec]:
     """Each kind of inputs on a small problem, and the metamorphic relations on it."""
-    from sdpalab.judge.relations import RELATIONS
+    from sdpalab.judge.rule.relations import RELATIONS
 
     for kind in kinds:
         if kind != "normal" and _possible(small, kind):

@@ -17,13 +17,13 @@ import numpy.typing as npt
 from sdpalab.errors import MachineError, UserError
 from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.agreement import agreement
-from sdpalab.judge.candidate import Candidate, Shipment, prepare
 from sdpalab.judge.cases import CaseSpec, cases_for
-from sdpalab.judge.evaluate import Evidence, declared_numerics, evaluate
-from sdpalab.judge.isolation import CandidateDied, Worker
 from sdpalab.judge.layouts import Layout
-from sdpalab.judge.numerics import check_numerics
-from sdpalab.judge.relations import RELATIONS, broken_relation
+from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
+from sdpalab.judge.rule.numerics import check_numerics
+from sdpalab.judge.rule.relations import RELATIONS, broken_relation
+from sdpalab.judge.sandbox.candidate import Candidate, Shipment, prepare
+from sdpalab.judge.sandbox.isolation import CandidateDied, Worker
 from sdpalab.judge.stale import other_inputs
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import Numerics

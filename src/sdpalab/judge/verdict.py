@@ -79,7 +79,7 @@ class LseErrors(JsonRecord):
     Attributes
     ----------
     error, limit : float
-        Absolute error of that row, and what it may be (:mod:`sdpalab.judge.log_sum_exp`).
+        Absolute error of that row, and what it may be (:mod:`sdpalab.judge.rule.log_sum_exp`).
     row : tuple of int
         The row (b, h, i).
     not_finite : int
@@ -112,7 +112,7 @@ class Errors(JsonRecord):
     not_finite : int
         Elements that are NaN or infinite.
     exact, exact_wrong : int
-        Elements that the inputs fix bit for bit (:mod:`sdpalab.judge.exact`), and how many of them differ.
+        Elements that the inputs fix bit for bit (:mod:`sdpalab.judge.rule.exact`), and how many of them differ.
     ignored_rows : int
         Rows that are not judged, because an input of theirs is NaN or infinite.
     lse : LseErrors, optional

@@ -1,7 +1,7 @@
 """Witnesses: what each backend of torch's scaled_dot_product_attention makes of the same inputs.
 
-No backend is the oracle, which is float64 (:mod:`sdpalab.judge.reference`). Each is a witness with a name, so that a
-change of torch is seen as a change of a witness, and never of a kernel. ``None`` for a backend is torch's own choice
+No backend is the oracle, which is float64 (:mod:`sdpalab.judge.rule.reference`). Each is a witness with a name, so that
+a change of torch is seen as a change of a witness, and never of a kernel. ``None`` for a backend is torch's own choice
 among them: what a user of ``scaled_dot_product_attention`` gets, and what may change from one torch to the next without
 any backend having changed.
 

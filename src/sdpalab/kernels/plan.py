@@ -155,8 +155,8 @@ class Launch:
     value in the type that the entry declares; a :class:`TiledMap` is a tensor map. A ``module`` of None means the
     kernel's own module with its own entry, which :meth:`sdpalab.kernels.kernel.Kernel.launch_plan` fills in. What only
     the compiler knows (Triton's shared memory and scratch parameters) is not in it:
-    :meth:`sdpalab.build.Build.completed` adds that. ``entry`` names another ``__global__`` function of the kernel's own
-    source, for plans of several launches.
+    :meth:`sdpalab.compile.Build.completed` adds that. ``entry`` names another ``__global__`` function of the kernel's
+    own source, for plans of several launches.
     """
 
     grid: Dim3

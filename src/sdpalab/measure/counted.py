@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sdpalab.build import Build, Resources, disassemble, resources
-from sdpalab.build.sass import TENSOR_CLASSES, main_loop, parse
+from sdpalab.compile import Build, Resources, disassemble, resources
+from sdpalab.compile.sass import TENSOR_CLASSES, main_loop, parse
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan, Step, TiledMap

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from sdpalab.build.sass import TENSOR_CLASSES, Instruction, classify
+from sdpalab.compile.sass import TENSOR_CLASSES, Instruction, classify
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Gemm, LaunchPlan
 from sdpalab.measure.speed_of_light import Gpu
@@ -303,7 +303,7 @@ def loop_issue_share(loop: Sequence[Instruction], gpu: Gpu) -> float | None:
     Parameters
     ----------
     loop : sequence of Instruction
-        As :func:`sdpalab.build.sass.main_loop` finds it.
+        As :func:`sdpalab.compile.sass.main_loop` finds it.
 
     Returns
     -------

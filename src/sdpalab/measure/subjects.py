@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.evaluate import judge_output
-from sdpalab.judge.numerics import UNDECLARED
+from sdpalab.judge.rule.evaluate import judge_output
+from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, Kernel, Numerics

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sdpalab.build import Build, Cache, build
+from sdpalab.compile import Build, Cache, build
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, TiledMap
 from sdpalab.run.buffers import dtype_of, same_bytes, starting_array, tensor_map, unreleased

@@ -19,9 +19,9 @@ from sdpalab.kernels.plan import Launch, TiledMap
 from sdpalab.run.gpu_arguments import Parameters, replace_address
 from sdpalab.run.gpu_driver import GpuDevice, GpuFunction
 from sdpalab.sim import LaunchError
+from sdpalab.sim.geometry import Dim3, Geometry
 from sdpalab.sim.ir import Entry
 from sdpalab.sim.limits import check_cluster, check_geometry
-from sdpalab.sim.machine import Dim3, Geometry
 
 __all__ = ["AnyPrepared", "Call", "Prepared", "PreparedStep", "arch_of", "prepare_step", "runs_on"]
 

@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
-from sdpalab.build import Build, Cache, build
+from sdpalab.compile import Build, Cache, build
 from sdpalab.errors import UserError
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import DTYPES, Problem
 from sdpalab.run.ptx_file import PtxLaunch
 from sdpalab.run.simulated import SimulatedExecutor
-from sdpalab.sim import CHECKS, Deadlock, Hazard, KernelTrap, Party, Report, SimError, StepLimit, launch
+from sdpalab.sim import CHECKS, ConflictingAccess, Deadlock, Hazard, KernelTrap, Report, SimError, StepLimit, launch
 
 __all__ = [
     "ASYNC_MODES",
@@ -89,7 +89,7 @@ class Finding:
     kind : str
         The simulator's, or what ended a launch: ``deadlock``, ``endless`` or ``trap``.
     message : str
-        One sentence with both parties, their lines, and what is usually missing.
+        One sentence with both accesses, their lines, and what is usually missing.
     ptx : str
         Name of the PTX.
     ptx_line : int
@@ -100,8 +100,8 @@ class Finding:
         The first that showed it.
     runs : tuple of str
         The runs that showed it, such as ``1x1x64x64, reverse, late``.
-    other : Party, optional
-        The other party: its instruction and lines, and its block, warp and thread where they are known.
+    other : ConflictingAccess, optional
+        The conflicting access: its instruction and lines, and its block, warp and thread where they are known.
     """
 
     kind: str
@@ -112,7 +112,7 @@ class Finding:
     block: tuple[int, int, int] | None
     thread: tuple[int, int, int] | None
     runs: tuple[str, ...]
-    other: Party | None = None
+    other: ConflictingAccess | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""

@@ -1,7 +1,7 @@
 """Findings as SARIF 2.1.0 (OASIS, "Static Analysis Results Interchange Format"), shown by CI beside the code.
 
 A finding with line information lies in the CUDA source, with the PTX line as a related location; one without lies in
-the PTX. Where there is another party, both of its places are related locations too.
+the PTX. Where another access conflicts, both of its places are related locations too.
 
 Sources within ``root`` are named relative to it; others by their file name alone, so that no path of this
 machine is in the file.
@@ -159,7 +159,7 @@ def _result(finding: Finding, rule: int, root: Path, folders: Sequence[Path]) ->
     ptx = _uri(finding.ptx, root, folders)
     places = _places(finding.source, ptx, finding.ptx_line, "", root, folders)
     if finding.other is not None:
-        who = f"the other party, {finding.other.text}, "
+        who = f"the conflicting access, {finding.other.text}, "
         places += _places(finding.other.source, ptx, finding.other.ptx_line, who, root, folders)
     result: dict[str, Any] = {
         "ruleId": finding.kind,

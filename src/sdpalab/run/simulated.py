@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sdpalab.build import DEFAULT_ARCH, Build, Cache, build
+from sdpalab.compile import DEFAULT_ARCH, Build, Cache, build
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Gemm, Launch, LaunchPlan, TiledMap
 from sdpalab.run.buffers import multiply, same_bytes, starting_array, tensor_map, unreleased

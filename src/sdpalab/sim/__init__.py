@@ -18,20 +18,19 @@ from sdpalab.sim.errors import (
     StepLimit,
     UnsupportedInstruction,
 )
-from sdpalab.sim.hazards import Hazard
+from sdpalab.sim.hazards import ConflictingAccess, Hazard
 from sdpalab.sim.launch import CHECKS, Report, launch
-from sdpalab.sim.party import Party
 from sdpalab.sim.tensor_map import TensorMap
 
 __all__ = [
     "CHECKS",
+    "ConflictingAccess",
     "Deadlock",
     "DeviceAssertion",
     "Hazard",
     "IllegalAccess",
     "KernelTrap",
     "LaunchError",
-    "Party",
     "PtxSyntaxError",
     "Report",
     "SimError",

@@ -11,9 +11,10 @@ from collections import defaultdict
 
 import numpy as np
 
+from sdpalab.sim.hazard_log import conflicting_access_at
+from sdpalab.sim.hazards import ConflictingAccess
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.party import Party, party_at
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection
 
 __all__ = ["BarrierRules"]
@@ -87,7 +88,7 @@ class BarrierRules:
             self._report(lanes[differ], instruction, what, _USUALLY_COUNT, earlier)
         again = came[lanes] > 0
         if again.any():
-            other = self._party(came, int(lanes[again][0]))
+            other = self._conflicting_access(came, int(lanes[again][0]))
             what = f"arrives at barrier {name} again, before the phase is complete in which it was at {{other}}"
             self._report(lanes[again], instruction, what, _USUALLY_TWICE, other)
         elif instruction.opcode == "bar" or "aligned" in instruction.mods:
@@ -105,7 +106,7 @@ class BarrierRules:
         if elsewhere.any():
             row, lane = (int(place[0]) for place in np.nonzero(elsewhere))
             mine = lanes[lanes // WARP == warps[row]]
-            other = self._party(came, int(warps[row]) * WARP + lane)
+            other = self._conflicting_access(came, int(warps[row]) * WARP + lane)
             what = f"part of a warp is at barrier {name}, and part at {{other}}"
             self._report(mine, instruction, what, _USUALLY_PARTS, other)
 
@@ -113,16 +114,16 @@ class BarrierRules:
         """By which instruction a lane has arrived."""
         return self.machine.entry.instructions[int(came[lane]) - 1]
 
-    def _party(self, came: Array, lane: int) -> Party:
-        return party_at(self.machine, self._instruction(came, lane), lane)
+    def _conflicting_access(self, came: Array, lane: int) -> ConflictingAccess:
+        return conflicting_access_at(self.machine, self._instruction(came, lane), lane)
 
-    def _earlier(self, came: Array, lane: int) -> Party:
+    def _earlier(self, came: Array, lane: int) -> ConflictingAccess:
         """The first thread of a lane's CTA that has arrived in this phase."""
         cta = self.machine.cta
-        return self._party(came, int(np.flatnonzero((cta == cta[lane]) & (came > 0))[0]))
+        return self._conflicting_access(came, int(np.flatnonzero((cta == cta[lane]) & (came > 0))[0]))
 
     def _report(
-        self, sel: Selection, instruction: Instruction, what: str, usually: str, other: Party | None = None
+        self, sel: Selection, instruction: Instruction, what: str, usually: str, other: ConflictingAccess | None = None
     ) -> None:
         for observer in self.machine.observers:
             observer.misuse("barrier", sel, instruction, what, usually, other)

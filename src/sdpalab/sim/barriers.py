@@ -14,7 +14,7 @@ import numpy as np
 from sdpalab.sim.barrier_rules import BarrierRules
 from sdpalab.sim.errors import Deadlock
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine, Resume, Unit
+from sdpalab.sim.machine import AsyncUnit, Machine, Resume
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, count, indices, subset
 
 __all__ = ["Barriers", "Reduction"]
@@ -45,7 +45,7 @@ class _Barrier:
     waiting: list[_Waiting] = field(default_factory=list)
 
 
-class Barriers(Unit):
+class Barriers(AsyncUnit):
     """The sixteen barriers of every CTA of a machine."""
 
     def __init__(self, machine: Machine) -> None:

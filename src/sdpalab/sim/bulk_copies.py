@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine, Unit
+from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.mbarriers import Mbarriers
 from sdpalab.sim.memory import WORDS
-from sdpalab.sim.observer import Access, Observer, Signal
+from sdpalab.sim.observer import Access, CompletionBarrier, Observer
 from sdpalab.sim.selection import Array, Indices, Mask, Selection
 
 __all__ = ["CHUNK", "BulkCopies", "Combine", "Transfer"]
@@ -36,14 +36,14 @@ class Transfer:
     ----------
     lanes : ndarray of int64 [rows]
     group : ndarray of int64 [rows]
-        The bulk group that each belongs to; without meaning where there is a signal.
+        The bulk group that each belongs to; without meaning where there is a barrier.
     source, target : (space, ndarray of int64 [rows, units])
         Byte indices of units of ``unit`` bytes.
     inside : ndarray of bool [rows, units], optional
         Which units exist in global memory.
     fill : bytes
         One unit of what a load writes for the others.
-    signal : Signal, optional
+    barrier : CompletionBarrier, optional
         The mbarriers to tell, one a row.
     combine : function, optional
         How a reduction combines values of type ``element``.
@@ -57,7 +57,7 @@ class Transfer:
     target: tuple[str, Indices]
     inside: Mask | None = None
     fill: bytes = b""
-    signal: Signal | None = None
+    barrier: CompletionBarrier | None = None
     combine: Combine | None = None
     element: np.dtype[np.generic] | None = None
     tickets: list[tuple[Observer, Array, Indices]] = field(default_factory=list)
@@ -77,13 +77,13 @@ class Transfer:
             source=(self.source[0], self.source[1][mask]),
             target=(self.target[0], self.target[1][mask]),
             inside=None if self.inside is None else self.inside[mask],
-            signal=None if self.signal is None else replace(self.signal, home=self.signal.home[mask]),
+            barrier=None if self.barrier is None else replace(self.barrier, home=self.barrier.home[mask]),
             tickets=[(who, ticket[mask[row]], place[row[mask[row]]]) for who, ticket, row in self.tickets],
             data=None if self.data is None else self.data[mask],
         )
 
 
-class BulkCopies(Unit):
+class BulkCopies(AsyncUnit):
     """All bulk copies of a machine that are in flight or not waited for."""
 
     def __init__(self, machine: Machine) -> None:
@@ -122,7 +122,7 @@ class BulkCopies(Unit):
             self._land(transfer)
         elif overwrites:
             self.machine.spaces["shared"].fill(transfer.target[1].reshape(-1), transfer.unit)
-        if not (transfer.signal and transfer.written):
+        if not (transfer.barrier and transfer.written):
             self.flying.append(transfer)
 
     def _announce_shared(self, transfer: Transfer, index: Indices, writes: bool) -> None:
@@ -132,13 +132,13 @@ class BulkCopies(Unit):
         width = min(CHUNK, units * transfer.unit)
         chunks = np.sort(index, axis=1)[:, :: width // transfer.unit].reshape(-1)
         row = np.repeat(np.arange(rows), units * transfer.unit // width)
-        lanes, signal = transfer.lanes[row], transfer.signal
-        if signal is not None:
-            signal = replace(signal, home=signal.home[row])
+        lanes, barrier = transfer.lanes[row], transfer.barrier
+        if barrier is not None:
+            barrier = replace(barrier, home=barrier.home[row])
         offset = chunks % self.machine.shared_stride
         access = Access(shared, offset, chunks, width, lanes, transfer.instruction)
         for observer in self.machine.observers:
-            ticket = observer.issue(access, writes=writes, signal=signal)
+            ticket = observer.issue(access, writes=writes, barrier=barrier)
             if ticket is not None:
                 transfer.tickets.append((observer, ticket, row))
 
@@ -169,13 +169,13 @@ class BulkCopies(Unit):
 
         They are made in the name of the lanes that issued them, at the time of the landing.
         """
-        assert transfer.signal is not None
+        assert transfer.barrier is not None
         row, flat = np.repeat(np.arange(len(index)), index.shape[1]), index.reshape(-1)
         offset, lanes = flat % self.machine.shared_stride, transfer.lanes[row]
         access = Access(self.machine.spaces["shared"], offset, flat, transfer.unit, lanes, transfer.instruction)
         for observer in self.machine.observers:
             observer.atomic(access)
-            observer.release(transfer.signal.key, transfer.lanes, transfer.signal.home)
+            observer.release(transfer.barrier.key, transfer.lanes, transfer.barrier.home)
 
     def _read(self, transfer: Transfer) -> None:
         if transfer.data is None:
@@ -226,26 +226,26 @@ class BulkCopies(Unit):
                     words = transfer.combine(old, np.ascontiguousarray(words).view(transfer.element)).view(WORDS[unit])
                 space.store(mine, unit, words)
         transfer.written = True
-        if transfer.signal is not None:
+        if transfer.barrier is not None:
             self._complete(transfer)
-            self._tell(transfer, transfer.signal)
+            self._complete_on(transfer, transfer.barrier)
 
     def _complete(self, transfer: Transfer) -> None:
         """Tell the observers that the accesses to shared memory are over."""
         for observer, ticket, row in transfer.tickets:
-            signal = transfer.signal
-            if signal is not None:
-                signal = replace(signal, home=signal.home[row])
-            observer.complete(ticket, transfer.lanes[row], signal)
+            barrier = transfer.barrier
+            if barrier is not None:
+                barrier = replace(barrier, home=barrier.home[row])
+            observer.complete(ticket, transfer.lanes[row], barrier)
         transfer.tickets, transfer.waited = [], True
 
-    def _tell(self, transfer: Transfer, signal: Signal) -> None:
-        units = np.full(len(signal.home), transfer.unit * transfer.target[1].shape[1], dtype=np.int64)
+    def _complete_on(self, transfer: Transfer, barrier: CompletionBarrier) -> None:
+        units = np.full(len(barrier.home), transfer.unit * transfer.target[1].shape[1], dtype=np.int64)
         mbarriers = Mbarriers.of(self.machine)
-        there = mbarriers.usable(transfer.lanes, signal.offset, signal.home, transfer.instruction)
+        there = mbarriers.usable(transfer.lanes, barrier.offset, barrier.home, transfer.instruction)
         if there.any():
-            lanes, home = transfer.lanes[there], signal.home[there]
-            mbarriers.bytes_came(lanes, signal.offset, home, units[there], transfer.instruction)
+            lanes, home = transfer.lanes[there], barrier.home[there]
+            mbarriers.bytes_came(lanes, barrier.offset, home, units[there], transfer.instruction)
 
     # ---- groups -----------------------------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class BulkCopies(Unit):
         left: list[Transfer] = []
         for transfer in self.flying:
             ready = waiting[transfer.lanes] & (transfer.group < self.groups[transfer.lanes] - keep)
-            if transfer.signal is not None or not ready.any():
+            if transfer.barrier is not None or not ready.any():
                 left.append(transfer)
                 continue
             done = transfer if ready.all() else transfer.part(ready)

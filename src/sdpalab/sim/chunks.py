@@ -15,9 +15,10 @@ from sdpalab.sim.checks.race import RaceCheck
 from sdpalab.sim.checks.registers import RegisterCheck
 from sdpalab.sim.checks.warp_race import WarpRaceCheck
 from sdpalab.sim.counters import Counting
-from sdpalab.sim.hazards import HazardLog
+from sdpalab.sim.geometry import Geometry
+from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Entry, PtxModule
-from sdpalab.sim.machine import Geometry, Machine, Symbols
+from sdpalab.sim.machine import Machine, Symbols
 from sdpalab.sim.memory import Space
 from sdpalab.sim.observer import Observer
 from sdpalab.sim.program import Program

@@ -16,7 +16,7 @@ import numpy as np
 
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
 from sdpalab.sim.machine import Machine, source_of
-from sdpalab.sim.observer import Access, Observer, Signal
+from sdpalab.sim.observer import Access, CompletionBarrier, Observer
 from sdpalab.sim.program import Program
 from sdpalab.sim.selection import WARP, Array, Indices, indices
 from sdpalab.sim.tally import SECTOR, Tally
@@ -196,7 +196,7 @@ class Counting(Observer):
         if access.space.name == "global":
             _touch(access, self.written)
 
-    def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
+    def issue(self, access: Access, *, writes: bool, barrier: CompletionBarrier | None = None) -> Array | None:
         """An asynchronous access. In shared memory, the copy engine's and wgmma's do not go by warps and lanes."""
         instruction = access.instruction
         if access.space.name == "shared" and ("bulk" in instruction.mods or instruction.opcode == "wgmma"):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from sdpalab.sim.hazards import ConflictingAccess
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import WORDS, Space
 from sdpalab.sim.observer import Access, TrafficObserver
-from sdpalab.sim.party import Party
 from sdpalab.sim.selection import Array, Selection
 
 __all__ = ["PLANES", "Footprint", "GivenUp", "put_together"]
@@ -71,7 +71,13 @@ class Footprint(TrafficObserver):
         raise GivenUp
 
     def misuse(
-        self, kind: str, sel: Selection, instruction: Instruction, what: str, usually: str, other: Party | None = None
+        self,
+        kind: str,
+        sel: Selection,
+        instruction: Instruction,
+        what: str,
+        usually: str,
+        other: ConflictingAccess | None = None,
     ) -> None:
         """An asynchronous unit used against its rules."""
         raise GivenUp

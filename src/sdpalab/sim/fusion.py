@@ -16,8 +16,8 @@ from sdpalab.sim.ir import Address, Instruction, Negated, Operand, Pair, Registe
 
 __all__ = [
     "Chain",
-    "Product",
-    "group_products",
+    "MmaGroup",
+    "group_mma",
     "registers_in",
     "registers_read",
     "registers_used",
@@ -40,7 +40,7 @@ class Chain:
 
 
 @dataclass
-class Product:
+class MmaGroup:
     """Chains that share their A fragments: one product of [16, 16 k] by [16 k, 8 n] for each warp."""
 
     chains: list[Chain]
@@ -59,9 +59,9 @@ def registers_used(instructions: Iterable[Instruction]) -> Counter[str]:
     return uses
 
 
-def group_products(body: Sequence[Instruction], uses: Counter[str]) -> list[Instruction | Product]:
+def group_mma(body: Sequence[Instruction], uses: Counter[str]) -> list[Instruction | MmaGroup]:
     """The body of a basic block with its fusible mma instructions replaced by products, in an order that is as good."""
-    out: list[Instruction | Product] = []
+    out: list[Instruction | MmaGroup] = []
     group = _Group(uses)
     for instruction in body:
         if _fusible(instruction):
@@ -132,11 +132,11 @@ class _Group:
             return True
         return not self.read.isdisjoint(registers_written(instruction))
 
-    def close(self) -> list[Product]:
+    def close(self) -> list[MmaGroup]:
         """The group's products, and an empty group."""
-        products: dict[tuple[Names, ...], Product] = {}
+        products: dict[tuple[Names, ...], MmaGroup] = {}
         for chain in self.chains:
-            products.setdefault(chain.factors, Product([])).chains.append(chain)
+            products.setdefault(chain.factors, MmaGroup([])).chains.append(chain)
         self.clear()
         return list(products.values())
 

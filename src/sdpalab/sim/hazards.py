@@ -1,17 +1,12 @@
-"""What the checks report: one hazard for each place in the code, with the first thread that showed it."""
+"""What the checks report, as plain data: a hazard, and the access that conflicts with it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sdpalab.sim.errors import SimError
-from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Dim3, Machine
-from sdpalab.sim.party import Party
+from sdpalab.sim.geometry import Dim3
 
-__all__ = ["KINDS", "Hazard", "HazardLog"]
+__all__ = ["KINDS", "ConflictingAccess", "Hazard"]
 
 KINDS = frozenset(
     {
@@ -24,8 +19,46 @@ KINDS = frozenset(
 
 
 @dataclass(frozen=True)
+class ConflictingAccess:
+    """The access that a hazard conflicts with: its instruction, and the threads that executed it where they are known.
+
+    Attributes
+    ----------
+    text : str
+        The opcode with its modifiers.
+    pc : int
+        Index of the instruction in its entry.
+    ptx_line : int
+        Line of the PTX text, from 1.
+    source : str
+        ``file:line`` of the CUDA source, empty without line information.
+    block, thread : (int, int, int), optional
+    warp : int, optional
+        Number of the warp in its block.
+    note : str
+        How it goes on, such as ``in flight``, or empty.
+    """
+
+    text: str
+    pc: int
+    ptx_line: int
+    source: str
+    block: Dim3 | None = None
+    warp: int | None = None
+    thread: Dim3 | None = None
+    note: str = ""
+
+    def __str__(self) -> str:
+        """For a message: ``st.shared.u32 of warp 1 of block (0, 0, 0) at a.cu:3, PTX line 12``."""
+        who = f" of thread {self.thread}" if self.thread else "" if self.warp is None else f" of warp {self.warp}"
+        block = f" of block {self.block}" if self.block else ""
+        note = f" ({self.note})" if self.note else ""
+        return f"{self.text}{who}{block}{note} at {f'{self.source}, ' if self.source else ''}PTX line {self.ptx_line}"
+
+
+@dataclass(frozen=True)
 class Hazard:
-    """One finding.
+    """What one check reports at one instruction, with the first thread that showed it.
 
     Attributes
     ----------
@@ -41,8 +74,8 @@ class Hazard:
         ``file:line`` of the CUDA source, empty without line information.
     block, thread : (int, int, int)
         The first thread that showed it.
-    other : Party, optional
-        What it has a quarrel with, where there is such a thing.
+    other : ConflictingAccess, optional
+        The access that it conflicts with, where there is one.
     """
 
     kind: str
@@ -52,57 +85,4 @@ class Hazard:
     source: str
     block: Dim3
     thread: Dim3
-    other: Party | None = None
-
-
-class HazardLog:
-    """Collects hazards, one for each kind and instruction."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, int], Hazard] = {}
-
-    def add(
-        self,
-        machine: Machine,
-        kind: str,
-        instruction: Instruction,
-        lane: int,
-        what: str,
-        usually: str = "",
-        other: Party | None = None,
-    ) -> None:
-        """Record ``what`` at an instruction, as seen by a lane; later ones of the same kind and place are dropped.
-
-        ``{other}`` in it stands for the other party.
-        """
-        assert kind in KINDS, f"no such kind of hazard: {kind}"
-        if (kind, instruction.pc) in self._found:
-            return
-        block, thread = machine.where(lane)
-        source = machine.source(instruction)
-        place = f"{source}, " if source else ""
-        what = what.replace("{other}", str(other))
-        message = (
-            f"{kind}: {what} ({instruction.text} at {place}PTX line {instruction.line}; block {block}, thread {thread})"
-        )
-        if usually:
-            message += f"; {usually}"
-        hazard = Hazard(kind, message, instruction.pc, instruction.line, source, block, thread, other)
-        self._found[kind, instruction.pc] = hazard
-
-    def seen(self, kind: str, instruction: Instruction) -> bool:
-        """True if that kind was recorded at that instruction."""
-        return (kind, instruction.pc) in self._found
-
-    def hazards(self) -> list[Hazard]:
-        """All hazards in the order of the code."""
-        return sorted(self._found.values(), key=lambda hazard: (hazard.pc, hazard.kind))
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """What stops the launch in this context carries what was found before (:attr:`SimError.hazards`)."""
-        try:
-            yield
-        except SimError as error:
-            error.hazards = tuple(self.hazards())
-            raise
+    other: ConflictingAccess | None = None

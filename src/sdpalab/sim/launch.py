@@ -15,11 +15,13 @@ from sdpalab.sim.chunks import Chunks, Setup
 from sdpalab.sim.counters import Counters, counted
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.footprint import PLANES
-from sdpalab.sim.hazards import Hazard, HazardLog
+from sdpalab.sim.geometry import Dim3, Geometry
+from sdpalab.sim.hazard_log import HazardLog
+from sdpalab.sim.hazards import Hazard
 from sdpalab.sim.ir import Entry
 from sdpalab.sim.limits import check_cluster, check_geometry, check_registers, shared_limit
 from sdpalab.sim.linking import link
-from sdpalab.sim.machine import Dim3, Geometry, Symbols
+from sdpalab.sim.machine import Symbols
 from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import Program, build_program

@@ -6,8 +6,8 @@ import math
 import re
 
 from sdpalab.sim.errors import LaunchError
+from sdpalab.sim.geometry import Geometry
 from sdpalab.sim.ir import Entry
-from sdpalab.sim.machine import Geometry
 from sdpalab.sim.selection import WARP
 
 __all__ = [

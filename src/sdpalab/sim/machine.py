@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sdpalab.sim.geometry import Dim3, Geometry
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
 from sdpalab.sim.memory import POISON, Space
 from sdpalab.sim.observer import Observer
@@ -19,38 +20,10 @@ from sdpalab.sim.selection import WARP, Array, Indices, Selection
 from sdpalab.sim.tensor_map import PlacedMap
 from sdpalab.sim.types import PtxType, unsigned
 
-__all__ = ["Dim3", "Geometry", "Machine", "Resume", "Symbols", "Unit", "source_of"]
-
-Dim3 = tuple[int, int, int]
+__all__ = ["AsyncUnit", "Machine", "Resume", "Symbols", "source_of"]
 
 Resume = tuple[int, Selection]
 """A basic block to go on with, and the lanes that do."""
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Grid, block and cluster of a launch, and its dynamic shared memory in bytes."""
-
-    grid: Dim3
-    block: Dim3
-    cluster: Dim3
-    dynamic_smem: int
-    explicit_cluster: bool = False
-
-    @property
-    def threads(self) -> int:
-        """Threads of one CTA."""
-        return self.block[0] * self.block[1] * self.block[2]
-
-    @property
-    def cluster_size(self) -> int:
-        """CTAs of one cluster."""
-        return self.cluster[0] * self.cluster[1] * self.cluster[2]
-
-    @property
-    def ctas(self) -> int:
-        """CTAs of the grid."""
-        return self.grid[0] * self.grid[1] * self.grid[2]
 
 
 @dataclass(frozen=True)
@@ -62,7 +35,7 @@ class Symbols:
     local_bytes: int
 
 
-class Unit:
+class AsyncUnit:
     """Base of what runs beside the lanes: barriers, asynchronous copies, matrix products in flight."""
 
     def reset(self) -> None:
@@ -155,7 +128,7 @@ class Machine:
         self._rows: dict[str, Array] = {}
         self._special: dict[str, Array] = {}
         self.on_reset: list[Callable[[], None]] = []
-        self.units: dict[str, Unit] = {}
+        self.units: dict[str, AsyncUnit] = {}
         """State of barriers and asynchronous units, by name, made by the instructions that use them."""
         self.woken: list[Resume] = []
         """Lanes that waited for a unit and may go on; the scheduler collects them."""

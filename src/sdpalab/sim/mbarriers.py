@@ -13,8 +13,8 @@ import numpy as np
 
 from sdpalab.sim.errors import Deadlock, IllegalAccess
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.machine import Machine, Unit
-from sdpalab.sim.observer import Signal
+from sdpalab.sim.machine import AsyncUnit, Machine
+from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 
 __all__ = ["PENDING_BITS", "PENDING_MASK", "Mbarriers", "Waiting"]
@@ -57,7 +57,7 @@ class Waiting:
         )
 
 
-class Mbarriers(Unit):
+class Mbarriers(AsyncUnit):
     """All mbarriers of a machine, and who waits for them."""
 
     def __init__(self, machine: Machine) -> None:
@@ -219,7 +219,7 @@ class Mbarriers(Unit):
         objects.phase[done] += 1
         objects.pending[done] = objects.expected[done]
         objects.spent |= done & (objects.expected == 0)
-        key = Signal(offset, np.empty(0, np.int64)).key
+        key = CompletionBarrier(offset, np.empty(0, np.int64)).key
         for observer in self.machine.observers:
             observer.publish(key, (key, "complete"), done)
         self._wake(offset)
@@ -243,7 +243,7 @@ class Mbarriers(Unit):
         """The phase that these lanes wait for is complete."""
         entry.result[entry.sel] = True
         if entry.acquires:
-            key = Signal(entry.offset, entry.home).key
+            key = CompletionBarrier(entry.offset, entry.home).key
             for observer in self.machine.observers:
                 observer.acquire((key, "complete"), entry.sel, entry.home)
 

@@ -1,4 +1,4 @@
-"""What may be told of a running machine: the interface of the checks and the counters."""
+"""The events of a running machine: the interface of the checks and the counters."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sdpalab.sim.hazards import ConflictingAccess
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
-from sdpalab.sim.party import Party
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, subset
 
-__all__ = ["Access", "Observer", "Signal", "TrafficObserver"]
+__all__ = ["Access", "CompletionBarrier", "Observer", "TrafficObserver"]
 
 
 @dataclass(slots=True)
@@ -54,8 +54,8 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Signal:
-    """The mbarriers that learn of an operation's completion: one address, in the CTAs ``home`` of the chunk.
+class CompletionBarrier:
+    """The mbarriers on which an operation completes: one address, in the CTAs ``home`` of the chunk.
 
     ``home`` has one value for each access of the operation.
     """
@@ -70,7 +70,7 @@ class Signal:
 
 
 class Observer:
-    """Base of the checks: what may be told of a running machine. Each check overrides what it needs."""
+    """Base of the checks: a method for each event of a running machine. Each check overrides what it needs."""
 
     records_faults = False
     """Whether it puts illegal accesses on record. Where nobody does, they end the launch."""
@@ -94,18 +94,18 @@ class Observer:
     def atomic(self, access: Access) -> None:
         """Words about to be read and written in one atomic operation."""
 
-    def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
+    def issue(self, access: Access, *, writes: bool, barrier: CompletionBarrier | None = None) -> Array | None:
         """Asynchronous operations of these lanes will read or write these bytes from now on until they complete.
 
-        What they write is nothing until then. Where there is a ``signal``, completion is told to an mbarrier, and not
-        to who waits for the issuer's groups. Returns a ticket for :meth:`complete`, or None.
+        What they write is undefined until then. With a ``barrier`` the operations complete on that mbarrier, and not
+        in the issuer's groups. Returns a ticket for :meth:`complete`, or None.
         """
         return None
 
-    def complete(self, ticket: Array, sel: Selection, signal: Signal | None = None) -> None:
+    def complete(self, ticket: Array, sel: Selection, barrier: CompletionBarrier | None = None) -> None:
         """Operations have completed that these lanes issued: ``ticket`` has one value for each lane.
 
-        The lanes have waited for them, or, where there is a ``signal``, the mbarrier has been told.
+        The lanes have waited for them, or, with a ``barrier``, the mbarrier has counted them.
         """
 
     def warp_sync(self, sel: Selection) -> None:
@@ -143,11 +143,11 @@ class Observer:
         instruction: Instruction,
         what: str,
         usually: str,
-        other: Party | None = None,
+        other: ConflictingAccess | None = None,
     ) -> None:
         """Something was used against its rules; ``what`` and ``usually`` are for the message.
 
-        Where there is another party, ``what`` has ``{other}`` in its place.
+        Where another access conflicts, ``what`` has ``{other}`` in its place.
         """
 
     def finish(self) -> None:
@@ -163,7 +163,7 @@ class TrafficObserver(Observer):
         self.load(access)
         self.store(access, None)
 
-    def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
+    def issue(self, access: Access, *, writes: bool, barrier: CompletionBarrier | None = None) -> Array | None:
         """A read or a write."""
         if writes:
             self.store(access, None)

@@ -29,7 +29,7 @@ from sdpalab.sim.checks.global_race import STRONG
 from sdpalab.sim.chunks import Chunks
 from sdpalab.sim.errors import SimError
 from sdpalab.sim.footprint import PLANES, Footprint, GivenUp, put_together
-from sdpalab.sim.hazards import HazardLog
+from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.linking import callee
 from sdpalab.sim.selection import Array

@@ -16,12 +16,12 @@ from sdpalab.sim.isa.fragments import (
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.selection import WARP, Array, Selection, count, subset
 
-__all__ = ["Registers"]
+__all__ = ["ProductRegisters"]
 
 _POISON = np.uint32(0xFFFFFFFF)
 
 
-class Registers:
+class ProductRegisters:
     """Registers that products have as an accumulator or as A fragments, and what goes on with them in each lane.
 
     Attributes

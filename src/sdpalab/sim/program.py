@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sdpalab.sim.collectives import is_collective, member_mask
-from sdpalab.sim.fusion import Product, group_products, registers_read, registers_used, registers_written
+from sdpalab.sim.fusion import MmaGroup, group_mma, registers_read, registers_used, registers_written
 from sdpalab.sim.ir import NO_FALL_THROUGH, Entry, Instruction, Operand, Symbol
 from sdpalab.sim.linking import branch_targets, callee, function_label
 
 __all__ = ["BasicBlock", "Program", "build_program", "instructions_of"]
 
-Item = Instruction | Product
+Item = Instruction | MmaGroup
 
 _ENDS = frozenset(
     {
@@ -36,7 +36,7 @@ class BasicBlock:
     ----------
     first : int
         The pc of its first instruction.
-    items : list of Instruction or Product
+    items : list of Instruction or MmaGroup
         In an order of execution that is as good as the program's.
     end : Instruction, optional
         The branch, barrier or exit at its end; without one, control goes on with the next block.
@@ -107,7 +107,7 @@ def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
         end = body[-1] if body and _ends_block(body[-1]) else None
         block = BasicBlock(
             first,
-            group_products(body[:-1] if end else body, uses),
+            group_mma(body[:-1] if end else body, uses),
             end,
             len(body),
             body[0].line if body else 0,
@@ -143,7 +143,7 @@ def _successors(
 
 def instructions_of(item: Item) -> list[Instruction]:
     """One instruction, or those of a product."""
-    return item.instructions if isinstance(item, Product) else [item]
+    return item.instructions if isinstance(item, MmaGroup) else [item]
 
 
 def _allocate(

@@ -19,9 +19,9 @@ from sdpalab.sim.collectives import pack_warps, warp_words
 from sdpalab.sim.decode import Decoder, Step
 from sdpalab.sim.errors import StepLimit
 from sdpalab.sim.flow import End, build_end, leave
-from sdpalab.sim.fusion import Product
+from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.tensor import product_step
+from sdpalab.sim.isa.tensor import mma_group_step
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.program import BasicBlock, instructions_of
 from sdpalab.sim.run_queue import RunQueue
@@ -81,7 +81,7 @@ class Scheduler:
         """A block's closures, each behind what observers want done before it."""
         steps: list[Step] = []
         for item in basic.items:
-            step = product_step(self.decoder, item) if isinstance(item, Product) else self.decoder.step(item)
+            step = mma_group_step(self.decoder, item) if isinstance(item, MmaGroup) else self.decoder.step(item)
             steps += [*self._looks(instructions_of(item)), step]
         end = build_end(self, basic.end, following)
         steps += self._looks([] if basic.end is None else [basic.end])

@@ -16,13 +16,14 @@ import numpy as np
 
 from sdpalab.sim.errors import Deadlock
 from sdpalab.sim.fusion import registers_read, registers_written
+from sdpalab.sim.hazard_log import conflicting_access_at
+from sdpalab.sim.hazards import ConflictingAccess
 from sdpalab.sim.ir import Instruction, Register, Vector
-from sdpalab.sim.machine import Machine, Resume, Unit
-from sdpalab.sim.party import Party, party_at
-from sdpalab.sim.product_registers import Registers
+from sdpalab.sim.machine import AsyncUnit, Machine, Resume
+from sdpalab.sim.product_registers import ProductRegisters
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices, merge, split_groups, subset
 
-__all__ = ["GROUP_WARPS", "Flight", "Product", "Reading", "Warpgroups"]
+__all__ = ["GROUP_WARPS", "Flight", "Reading", "Warpgroups", "WgmmaProduct"]
 
 GROUP_WARPS = 4
 _LANES = GROUP_WARPS * WARP
@@ -41,11 +42,11 @@ class Reading:
     tickets: list[Array | None]
 
 
-class Product(Protocol):
+class WgmmaProduct(Protocol):
     """A wgmma.mma_async instruction."""
 
     instruction: Instruction
-    registers: tuple[Registers, ...]
+    registers: tuple[ProductRegisters, ...]
 
     def land(self, flight: Flight) -> None:
         """Read the operands and add to the accumulators."""
@@ -67,7 +68,7 @@ class Flight:
         What the instruction read from registers.
     """
 
-    product: Product
+    product: WgmmaProduct
     sel: Selection
     leaders: Indices
     group: Array
@@ -93,7 +94,7 @@ class Flight:
         )
 
 
-class Warpgroups(Unit):
+class Warpgroups(AsyncUnit):
     """The warpgroups of a machine."""
 
     def __init__(self, machine: Machine) -> None:
@@ -106,8 +107,8 @@ class Warpgroups(Unit):
         self.fenced = np.zeros(machine.lanes, dtype=np.bool_)
         self.flying: list[Flight] = []
         self.waiting: dict[int, tuple[Instruction, Selection]] = {}
-        self.registers: dict[tuple[tuple[str, ...], str], Registers] = {}
-        self.by_name: dict[str, list[Registers]] = {}
+        self.registers: dict[tuple[tuple[str, ...], str], ProductRegisters] = {}
+        self.by_name: dict[str, list[ProductRegisters]] = {}
         for instruction in machine.entry.instructions:
             if instruction.opcode == "wgmma" and instruction.mods[:1] == ("mma_async",):
                 kinds = (*instruction.mods[-3:-2], "")
@@ -125,7 +126,7 @@ class Warpgroups(Unit):
 
     def _add(self, names: tuple[str, ...], kind: str) -> None:
         if (names, kind) not in self.registers:
-            registers = self.registers[names, kind] = Registers(self.machine, names, kind)
+            registers = self.registers[names, kind] = ProductRegisters(self.machine, names, kind)
             for name in set(names):
                 self.by_name.setdefault(name, []).append(registers)
 
@@ -242,7 +243,7 @@ class Warpgroups(Unit):
 
     # ---- rules for registers ----------------------------------------------------------------------------------------
 
-    def _check_registers(self, flight: Flight, mine: Registers) -> None:
+    def _check_registers(self, flight: Flight, mine: ProductRegisters) -> None:
         """A product's registers must be fenced, and no other tile in flight may have one of them."""
         if not self.fenced[flight.sel].all():
             bad = subset(flight.sel, ~self.fenced[flight.sel])
@@ -255,7 +256,7 @@ class Warpgroups(Unit):
             if other is not mine and (other.kind or mine.kind):
                 self._check_idle(flight.sel, flight.product.instruction, other, "uses registers of")
 
-    def _check_idle(self, sel: Selection, instruction: Instruction, registers: Registers, does: str) -> None:
+    def _check_idle(self, sel: Selection, instruction: Instruction, registers: ProductRegisters, does: str) -> None:
         if not registers.flying:
             return
         busy = registers.busy[sel] > 0
@@ -268,10 +269,12 @@ class Warpgroups(Unit):
                 if registers in each.product.registers and lane in indices(each.sel)
             )
             what = f"{does} what {{other}} {'accumulates in' if registers.kind else 'reads'}"
-            self.report(bad, instruction, what, _NO_WAIT, party_at(self.machine, culprit, lane, "in flight"))
+            self.report(
+                bad, instruction, what, _NO_WAIT, conflicting_access_at(self.machine, culprit, lane, "in flight")
+            )
 
     def report(
-        self, sel: Selection, instruction: Instruction, what: str, usually: str, other: Party | None = None
+        self, sel: Selection, instruction: Instruction, what: str, usually: str, other: ConflictingAccess | None = None
     ) -> None:
         """Tell the observers of a mistake."""
         for observer in self.machine.observers:
@@ -282,7 +285,7 @@ class Warpgroups(Unit):
 
         Reading A fragments is harmless; everything else is not.
         """
-        uses: dict[tuple[int, str], tuple[Instruction, Registers, str]] = {}
+        uses: dict[tuple[int, str], tuple[Instruction, ProductRegisters, str]] = {}
         for instruction in instructions:
             for names, does in ((registers_written(instruction), "overwrites"), (registers_read(instruction), "reads")):
                 for registers in (each for name in names for each in self.by_name.get(name, ())):

@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
-from sdpalab.build.gate import GateResult, Rule
-from sdpalab.build.resources import Resources
+from sdpalab.compile.gate import GateResult, Rule
+from sdpalab.compile.resources import Resources
 from sdpalab.evidence.records import SPEED_UNITS, AttemptRecord, BuildRecord, Figure
-from sdpalab.judge import numerics, verdict
+from sdpalab.judge import verdict
+from sdpalab.judge.rule import numerics
 from sdpalab.problem import TWELVE_CASES, Problem
 
 __all__ = ["KEYS", "LIMITED", "ORIGINAL_CONTRACT", "SPEED_UNITS", "STATUSES", "TWELVE", "UNDECLARED"]

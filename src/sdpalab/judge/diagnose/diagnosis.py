@@ -19,7 +19,7 @@ import numpy.typing as npt
 from sdpalab.judge.diagnose.failure import Failure, place
 from sdpalab.judge.diagnose.fitted import fitted, moved
 from sdpalab.judge.diagnose.hypotheses import TILES, Cause, Hypothesis, hypotheses, without_scores
-from sdpalab.judge.rule import LEAST_SUBNORMAL
+from sdpalab.judge.rule.limits import LEAST_SUBNORMAL
 
 __all__ = ["Diagnosis", "diagnose", "explanations", "first_sight"]
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from sdpalab.judge.diagnose.diagnosis import first_sight
 from sdpalab.judge.diagnose.failure import Failure, place
-from sdpalab.judge.exact import ExactElements
-from sdpalab.judge.rule import INTENDED_FACTOR, RMS_ROW_FACTOR, ROW_FACTOR, YARDSTICK_FACTOR
+from sdpalab.judge.rule.exact import ExactElements
+from sdpalab.judge.rule.limits import INTENDED_FACTOR, RMS_ROW_FACTOR, ROW_FACTOR, YARDSTICK_FACTOR
 from sdpalab.judge.verdict import Errors, Limited, LseErrors
 
 __all__ = ["incorrect_reason", "lse_reason", "not_finite_reason"]

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
 from sdpalab.judge.diagnose.hypotheses import Workings
-from sdpalab.judge.reference import attention_float64
-from sdpalab.judge.rule import row_errors
+from sdpalab.judge.rule.limits import row_errors
+from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.verdict import Errors, Limited, Limits, limited
 from sdpalab.problem import Problem
 

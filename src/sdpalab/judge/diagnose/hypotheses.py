@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.reference import finite
+from sdpalab.judge.rule.reference import finite
 from sdpalab.problem import Problem
 
 __all__ = ["TILES", "Cause", "Hypothesis", "Workings", "hypotheses", "without_scores"]

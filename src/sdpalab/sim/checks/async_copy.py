@@ -12,12 +12,12 @@ import numpy as np
 
 from sdpalab.sim.checks.shadow import Shadow
 from sdpalab.sim.errors import StepLimit
-from sdpalab.sim.hazards import HazardLog
+from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at
+from sdpalab.sim.hazards import ConflictingAccess
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.mbarriers import Mbarriers
-from sdpalab.sim.observer import Access, Observer, Signal
-from sdpalab.sim.party import Party, party_at
+from sdpalab.sim.observer import Access, CompletionBarrier, Observer
 from sdpalab.sim.selection import Array, Selection, indices
 
 __all__ = ["AsyncCheck"]
@@ -60,7 +60,7 @@ class AsyncCheck(Observer):
         self.flight.clear()
         self.flying.clear()
 
-    def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
+    def issue(self, access: Access, *, writes: bool, barrier: CompletionBarrier | None = None) -> Array | None:
         """Operations begin.
 
         Raises
@@ -84,7 +84,7 @@ class AsyncCheck(Observer):
         self.flight.scatter(access.index, access.width, marks)
         return np.stack([access.index, np.full(many, access.width), marks], axis=1)
 
-    def complete(self, ticket: Array, sel: Selection, signal: Signal | None = None) -> None:
+    def complete(self, ticket: Array, sel: Selection, barrier: CompletionBarrier | None = None) -> None:
         """The lanes have waited for what one call of :meth:`issue` began, or for part of it."""
         if not len(ticket):
             return
@@ -135,7 +135,13 @@ class AsyncCheck(Observer):
             self.log.add(self.machine, "mbarrier", instruction, int(indices(access.sel)[bad][0]), what, usually)
 
     def misuse(
-        self, kind: str, sel: Selection, instruction: Instruction, what: str, usually: str, other: Party | None = None
+        self,
+        kind: str,
+        sel: Selection,
+        instruction: Instruction,
+        what: str,
+        usually: str,
+        other: ConflictingAccess | None = None,
     ) -> None:
         """Record what a unit found."""
         self.log.add(self.machine, kind, instruction, int(indices(sel)[0]), what, usually, other)
@@ -152,7 +158,7 @@ class AsyncCheck(Observer):
         lane, column = (int(place[0]) for place in np.nonzero(bad))
         mark = int(marks[lane, column])
         flight = self.flying[self._place(mark)]
-        other = party_at(self.machine, flight.instruction, flight.lane(mark & _NUMBER), "in flight")
+        other = conflicting_access_at(self.machine, flight.instruction, flight.lane(mark & _NUMBER), "in flight")
         does, still = "overwrites" if writes else "reads", "writes" if mark >= int(_WRITING) else "reads"
         place = f"{access.width} bytes of shared memory at offset {int(access.offset[lane])}"
         what = f"{does} {place} which {{other}} still {still}"

@@ -21,7 +21,7 @@ import numpy as np
 from sdpalab.sim.errors import LaunchError, StepLimit
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.observer import Signal
+from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection
 
 __all__ = ["ACTOR_SHIFT", "TIME_MASK", "Clocks", "in_async_proxy"]
@@ -160,14 +160,14 @@ class Clocks:
 
     # ---- asynchronous operations ------------------------------------------------------------------------------------
 
-    def issue(self, sel: Selection, signal: Signal | None = None) -> Array:
+    def issue(self, sel: Selection, barrier: CompletionBarrier | None = None) -> Array:
         """The lanes issue an asynchronous operation now: its tag (of their twins, or of the mbarriers that it signals),
         which nobody knows yet."""
-        if signal is None:
+        if barrier is None:
             actors = self.warps + np.flatnonzero(np.bincount(self.warp[sel], minlength=self.warps))
             bits = self._twin_bits[sel]
         else:
-            mine = self._actors_of(signal)
+            mine = self._actors_of(barrier)
             actors, bits = np.unique(mine), mine.astype(np.uint32) << ACTOR_SHIFT
         if (self._vectors[:, actors] == TIME_MASK).any():
             for known in (self._state, self._fenced_at, *self._objects.values()):
@@ -176,24 +176,24 @@ class Clocks:
         tags: Array = bits | np.uint32(self.now)
         return tags
 
-    def _actors_of(self, signal: Signal) -> Indices:
-        """The actor of each mbarrier of ``signal``; the same address in the CTAs of a cluster is several."""
-        slot = self._slots.setdefault(signal.offset, len(self._slots))
-        actors: Indices = self.actors + slot * self._ctas + signal.home % self._ctas
+    def _actors_of(self, barrier: CompletionBarrier) -> Indices:
+        """The actor of each mbarrier of ``barrier``; the same address in the CTAs of a cluster is several."""
+        slot = self._slots.setdefault(barrier.offset, len(self._slots))
+        actors: Indices = self.actors + slot * self._ctas + barrier.home % self._ctas
         if int(actors.max()) >= self._state.shape[2]:
             most = (self._state.shape[2] - self.actors) // self._ctas
             raise LaunchError(f"the race check follows at most {most} mbarriers with bulk copies in such a block")
         return actors
 
-    def complete(self, tags: Array, sel: Selection, signal: Signal | None = None) -> None:
+    def complete(self, tags: Array, sel: Selection, barrier: CompletionBarrier | None = None) -> None:
         """The lanes have waited for what they issued under ``tags``; or it has landed, and the mbarriers know."""
         actors, times = (tags >> ACTOR_SHIFT).astype(np.int64), tags & TIME_MASK
-        if signal is None:
+        if barrier is None:
             np.maximum.at(self._vectors, (self._seat[sel], actors), times)
             self._set_floor()
         else:
-            np.maximum.at(self._object(signal.key)[0], (signal.home, actors), times)
-            np.maximum.at(self._landed, (signal.home // self._ctas, actors), times)
+            np.maximum.at(self._object(barrier.key)[0], (barrier.home, actors), times)
+            np.maximum.at(self._landed, (barrier.home // self._ctas, actors), times)
 
     # ---- order ------------------------------------------------------------------------------------------------------
 

@@ -14,11 +14,10 @@ import numpy as np
 
 from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK, Clocks
 from sdpalab.sim.checks.shadow import Shadow, granule_of
-from sdpalab.sim.hazards import HazardLog
+from sdpalab.sim.hazard_log import HazardLog, conflicting_access_of
 from sdpalab.sim.ir import Entry
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access, Observer
-from sdpalab.sim.party import party_of
 from sdpalab.sim.selection import Array, Mask, indices
 
 __all__ = ["STRONG", "GlobalHistory", "GlobalRaceCheck"]
@@ -195,7 +194,7 @@ class GlobalRaceCheck(Observer):
     def _report(self, access: Access, lane: int, what: str, owner: int, tag: int, pc: int) -> None:
         machine = self.machine
         several = owner == _SEVERAL
-        other = party_of(
+        other = conflicting_access_of(
             machine,
             machine.entry.instructions[pc],
             block=None if several else machine.block_of(owner - 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.hazards import HazardLog
+from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import Space

@@ -16,11 +16,11 @@ import numpy as np
 
 from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK, Clocks, in_async_proxy
 from sdpalab.sim.checks.shadow import Planes, Shadow, granule_of
-from sdpalab.sim.hazards import HazardLog
+from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at, conflicting_access_of
+from sdpalab.sim.hazards import ConflictingAccess
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.observer import Access, Observer, Signal
-from sdpalab.sim.party import Party, party_at, party_of
+from sdpalab.sim.observer import Access, CompletionBarrier, Observer
 from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices
 
 __all__ = ["RaceCheck"]
@@ -111,7 +111,7 @@ class RaceCheck(Observer):
             planes, actors = self.planes[access.sel], self.clocks.warp[access.sel]
             self.updaters.mark(access.index, access.width, planes, actors, self.clocks.now)
 
-    def issue(self, access: Access, *, writes: bool, signal: Signal | None = None) -> Array | None:
+    def issue(self, access: Access, *, writes: bool, barrier: CompletionBarrier | None = None) -> Array | None:
         """An asynchronous access is its issuer's twin's: others know of it when they know that it has completed."""
         if access.space.name != "shared":
             return None
@@ -123,16 +123,17 @@ class RaceCheck(Observer):
             self._check_readers(access, "overwrites what {other} reads")
         if in_async_proxy(access.instruction):
             self._check_proxy(access, does)
-        if signal is not None and self.plain is not None:
-            told = replace(access, offset=np.full(len(access.index), signal.offset), index=self._of(signal), width=8)
-            self._check(told, self.plain.gather(told.index, 8), "signals what {other} wrote")
-        tags = self.clocks.issue(access.sel, signal if writes else None)
+        if barrier is not None and self.plain is not None:
+            offset = np.full(len(access.index), barrier.offset)
+            arrival = replace(access, offset=offset, index=self._of(barrier), width=8)
+            self._check(arrival, self.plain.gather(arrival.index, 8), "signals what {other} wrote")
+        tags = self.clocks.issue(access.sel, barrier if writes else None)
         if writes:
             self._mark_write(access, tags)
         else:
             twins = self.clocks.warp[access.sel] + self.clocks.warps
             self.readers.mark(access.index, access.width, twins * self.readers.plane_bytes, twins, self.clocks.now)
-        if writes and signal is not None:
+        if writes and barrier is not None:
             lanes = indices(access.sel)  # those of a lane are next to each other
             self.issuers[self.clocks.now] = lanes[np.flatnonzero(np.diff(lanes, prepend=-1))]
             if not access.instruction.opcode.startswith("red"):
@@ -140,9 +141,9 @@ class RaceCheck(Observer):
             self._note_remote(access, tags >> ACTOR_SHIFT)
         return tags
 
-    def complete(self, ticket: Array, sel: Selection, signal: Signal | None = None) -> None:
+    def complete(self, ticket: Array, sel: Selection, barrier: CompletionBarrier | None = None) -> None:
         """See :meth:`Clocks.complete`."""
-        self.clocks.complete(ticket, sel, signal)
+        self.clocks.complete(ticket, sel, barrier)
 
     def release(self, key: Hashable, sel: Selection, home: Indices | None = None, *, relaxed: bool = False) -> None:
         """See :meth:`Clocks.release`."""
@@ -189,9 +190,9 @@ class RaceCheck(Observer):
             )
             self.log.add(machine, "cluster", instruction, lane, what, _USUALLY_EXIT)
 
-    def _of(self, signal: Signal) -> Indices:
+    def _of(self, barrier: CompletionBarrier) -> Indices:
         """Byte indices of the mbarriers."""
-        place: Indices = signal.home * self.machine.shared_stride + signal.offset
+        place: Indices = barrier.home * self.machine.shared_stride + barrier.offset
         return place
 
     # ---- rules ------------------------------------------------------------------------------------------------------
@@ -277,13 +278,13 @@ class RaceCheck(Observer):
 
     def _report(self, access: Access, lane: int, what: str, tag: int, kind: str = "race") -> None:
         lane_of_machine = int(indices(access.sel)[lane])
-        other = self._party(lane_of_machine, tag)
+        other = self._conflicting_access(lane_of_machine, tag)
         asynchronous = tag >> int(ACTOR_SHIFT) >= self.clocks.warps
         usually = _USUALLY_PROXY if kind == "proxy" else _USUALLY_IN_FLIGHT if asynchronous else _USUALLY
         text = f"{what}, {access.width} bytes of shared memory at offset {int(access.offset[lane])}"
         self.log.add(self.machine, kind, access.instruction, lane_of_machine, text, usually, other)
 
-    def _party(self, lane: int, tag: int) -> Party:
+    def _conflicting_access(self, lane: int, tag: int) -> ConflictingAccess:
         """Who left a tag on what a lane of the same cluster accesses."""
         machine, clocks = self.machine, self.clocks
         actor, time = tag >> int(ACTOR_SHIFT), tag & int(TIME_MASK)
@@ -295,12 +296,12 @@ class RaceCheck(Observer):
             warp = actor % clocks.warps
             leader = int((warp % machine.warps * machine.n_cta + first + warp // machine.warps) * WARP)
             block, _ = machine.where(leader)
-            return party_of(machine, instruction, block=block, warp=warp % machine.warps, note=note)
+            return conflicting_access_of(machine, instruction, block=block, warp=warp % machine.warps, note=note)
         lanes = self.issuers[time]
         lanes = lanes[machine.cta[lanes] // machine.cluster_size == first // machine.cluster_size]
         if len(lanes) == 1:
-            return party_at(machine, instruction, int(lanes[0]), note)
-        return party_of(machine, instruction, note=note)
+            return conflicting_access_at(machine, instruction, int(lanes[0]), note)
+        return conflicting_access_of(machine, instruction, note=note)
 
 
 def _updates_shared(instruction: Instruction) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from sdpalab.sim.decode import HANDLERS, Decoder, Step
 from sdpalab.sim.definedness import computes, find_undefined, writes
 from sdpalab.sim.fusion import registers_in
-from sdpalab.sim.hazards import HazardLog
+from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, TensorAddress, Vector
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Observer

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdpalab.sim.checks.shadow import Shadow, granule_of
-from sdpalab.sim.hazards import HazardLog
+from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at, conflicting_access_of
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access, Observer
-from sdpalab.sim.party import party_at, party_of
 from sdpalab.sim.selection import WARP, Array, Indices, Selection, indices
 
 __all__ = ["WarpRaceCheck"]
@@ -112,8 +111,10 @@ class WarpRaceCheck(Observer):
         instruction = self.machine.entry.instructions[pc]
         if other == _SEVERAL:
             block, _ = self.machine.where(lane)
-            party = party_of(self.machine, instruction, block=block, warp=self.machine.warp_of(lane))
+            other_access = conflicting_access_of(
+                self.machine, instruction, block=block, warp=self.machine.warp_of(lane)
+            )
         else:
-            party = party_at(self.machine, instruction, lane - lane % WARP + other)
+            other_access = conflicting_access_at(self.machine, instruction, lane - lane % WARP + other)
         text = f"{what}, {access.width} bytes of shared memory at offset {int(access.offset[row])}"
-        self.log.add(self.machine, "lane-race", access.instruction, lane, text, _USUALLY, party)
+        self.log.add(self.machine, "lane-race", access.instruction, lane, text, _USUALLY, other_access)

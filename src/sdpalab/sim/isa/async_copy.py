@@ -14,12 +14,12 @@ import numpy as np
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.access import Accessor
-from sdpalab.sim.isa.mbarrier import Place
+from sdpalab.sim.isa.mbarrier import MbarrierOperand
 from sdpalab.sim.isa.memory_mods import take_cache_hint, take_space
-from sdpalab.sim.machine import Machine, Unit
+from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.mbarriers import Mbarriers
 from sdpalab.sim.memory import WORDS
-from sdpalab.sim.observer import Access, Signal
+from sdpalab.sim.observer import Access, CompletionBarrier
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, count, indices, subset
 from sdpalab.sim.types import TYPES
 
@@ -59,7 +59,7 @@ class _Arrival:
     instruction: Instruction
 
 
-class _CopyQueue(Unit):
+class _CopyQueue(AsyncUnit):
     """All copies of a machine that have been issued and not waited for."""
 
     def __init__(self, machine: Machine) -> None:
@@ -95,13 +95,13 @@ class _CopyQueue(Unit):
             copy.target.space.fill(copy.target.index, copy.target.width)
         self.flying.append(copy)
 
-    def complete(self, copy: _Copy, signal: Signal | None = None) -> None:
+    def complete(self, copy: _Copy, barrier: CompletionBarrier | None = None) -> None:
         """The lanes have waited for it, or an mbarrier is told."""
         if self.machine.async_mode == "late":
             self.land(copy)
         for observer, ticket in zip(self.machine.observers, copy.tickets, strict=True):
             if ticket is not None:
-                observer.complete(ticket, copy.target.sel, signal)
+                observer.complete(ticket, copy.target.sel, barrier)
 
     def land(self, copy: _Copy) -> None:
         """Read the source, write the destination; bytes beyond the source size become zero."""
@@ -171,7 +171,7 @@ class _CopyQueue(Unit):
         home = np.full(self.machine.lanes, -1, dtype=np.int64)
         home[arrival.sel] = arrival.home
         for done in self._take(lambda copy: (home[copy.target.sel] >= 0) & (copy.serial <= arrival.serial)):
-            self.complete(done, Signal(arrival.offset, home[done.target.sel]))
+            self.complete(done, CompletionBarrier(arrival.offset, home[done.target.sel]))
         ones = np.ones(len(arrival.home), dtype=np.int64)
         Mbarriers.of(self.machine).arrive(arrival.sel, arrival.offset, arrival.home, ones, arrival.instruction)
 
@@ -214,12 +214,12 @@ def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
-    place = Place(decoder, instruction, instruction.operands[0], space)
+    mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[0], space)
 
     def step(sel: Selection) -> None:
-        for lanes, offset, home in place.groups(sel):
+        for lanes, offset, home in mbarrier.groups(sel):
             if not expected:
-                place.unit.expect_arrivals(offset, home)
+                mbarrier.unit.expect_arrivals(offset, home)
             queue.arrive(lanes, offset, home, instruction)
 
     return step

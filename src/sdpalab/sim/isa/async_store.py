@@ -11,9 +11,9 @@ from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS, UPDATES
-from sdpalab.sim.isa.mbarrier import Place
+from sdpalab.sim.isa.mbarrier import MbarrierOperand
 from sdpalab.sim.isa.steps import require
-from sdpalab.sim.observer import Signal
+from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import Array, Indices, Selection, indices
 from sdpalab.sim.types import TYPES, PtxType
 
@@ -68,12 +68,12 @@ def _asynchronous(
     sources = [decoder.src(instruction, item, bits) for item in items]
     width = vector * type_.bytes
     target = Accessor(decoder, instruction, instruction.operands[0], "shared::cluster", width)
-    place = Place(decoder, instruction, instruction.operands[2], "shared::cluster")
+    mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[2], "shared::cluster")
     machine, unit = decoder.machine, BulkCopies.of(decoder.machine)
     units = type_.bytes * np.arange(vector)
 
-    def issue(lanes: Indices, index: Indices, signal: Signal) -> None:
-        apart = index // machine.shared_stride != signal.home
+    def issue(lanes: Indices, index: Indices, barrier: CompletionBarrier) -> None:
+        apart = index // machine.shared_stride != barrier.home
         if apart.any():
             what = "stores to one CTA and signals an mbarrier of another"
             for observer in machine.observers:
@@ -87,7 +87,7 @@ def _asynchronous(
                 *(instruction, lanes, np.zeros(len(lanes), np.int64), type_.bytes),
                 ("registers", places),
                 ("shared", places),
-                signal=signal,
+                barrier=barrier,
                 combine=combine,
                 element=type_.dtype,
                 data=data,
@@ -97,7 +97,9 @@ def _asynchronous(
     def step(sel: Selection) -> None:
         for part in target.parts(sel):
             mine = indices(part.sel)
-            for chosen, offset, home in place.groups(part.sel, accessed=False):
-                issue(indices(chosen), part.index[np.searchsorted(mine, indices(chosen))], Signal(offset, home))
+            for chosen, offset, home in mbarrier.groups(part.sel, accessed=False):
+                issue(
+                    indices(chosen), part.index[np.searchsorted(mine, indices(chosen))], CompletionBarrier(offset, home)
+                )
 
     return step

@@ -12,12 +12,12 @@ from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.access import Accessor, address_register
 from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS, UPDATES
-from sdpalab.sim.isa.mbarrier import Place
+from sdpalab.sim.isa.mbarrier import MbarrierOperand
 from sdpalab.sim.isa.memory_mods import take_cache_hint
 from sdpalab.sim.isa.rounding import flush
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.observer import Signal
+from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import Array, Indices, Selection, indices
 from sdpalab.sim.types import TYPES
 
@@ -132,14 +132,18 @@ def _bulk_copy(decoder: Decoder, instruction: Instruction) -> Step:
         for operand, space in zip(operands, spaces, strict=False)
     )
     sizes = decoder.src(instruction, operands[2], TYPES["u32"])
-    place = Place(decoder, instruction, operands[3], spaces[0].replace("shared::cta", "shared")) if signals else None
+    mbarrier = (
+        MbarrierOperand(decoder, instruction, operands[3], spaces[0].replace("shared::cta", "shared"))
+        if signals
+        else None
+    )
     machine = decoder.machine
     names = ("global" if spaces[1] == "global" else "shared", "shared" if signals else "global")
 
     def transfers(lanes: Indices, target: Indices, source: Indices, size: int) -> None:
-        """Copies of equal size: rows of source and target, by the mbarrier they signal."""
+        """Copies of equal size: rows of source and target, by the mbarrier that they signal."""
         chunks = CHUNK * np.arange(size // CHUNK)
-        if place is None:
+        if mbarrier is None:
             group = unit.groups[lanes].copy()
             unit.issue(
                 Transfer(
@@ -150,7 +154,7 @@ def _bulk_copy(decoder: Decoder, instruction: Instruction) -> Step:
                 )
             )
             return
-        for chosen, offset, home in place.groups(lanes, accessed=False):
+        for chosen, offset, home in mbarrier.groups(lanes, accessed=False):
             row = np.searchsorted(lanes, indices(chosen))
             goal = target[row]
             if masks is not None:
@@ -161,7 +165,7 @@ def _bulk_copy(decoder: Decoder, instruction: Instruction) -> Step:
                     *(instruction, lanes[row], np.zeros(len(row), np.int64), CHUNK),
                     (names[0], source[row][:, None] + chunks),
                     (names[1], goal[:, None] + chunks),
-                    signal=Signal(offset, home),
+                    barrier=CompletionBarrier(offset, home),
                     combine=combine,
                     element=element,
                 )

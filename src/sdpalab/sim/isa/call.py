@@ -16,7 +16,7 @@ from sdpalab.sim.ir import Immediate, Instruction, Operand, Register, Symbol, Ve
 from sdpalab.sim.isa.parameters import parameter_place
 from sdpalab.sim.isa.system_calls import SYSTEM_CALLS
 from sdpalab.sim.linking import callee, function_label
-from sdpalab.sim.machine import Machine, Resume, Unit
+from sdpalab.sim.machine import AsyncUnit, Machine, Resume
 from sdpalab.sim.selection import Array, Selection, subset
 from sdpalab.sim.types import TYPES
 
@@ -34,7 +34,7 @@ class _Site:
     results: _Copies
 
 
-class _Calls(Unit):
+class _Calls(AsyncUnit):
     """The call sites of a machine's program, and for each function the site that each lane called it from."""
 
     def __init__(self, machine: Machine) -> None:

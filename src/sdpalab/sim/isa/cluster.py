@@ -16,7 +16,7 @@ from sdpalab.sim.errors import Deadlock
 from sdpalab.sim.flow import End, Flow, block_end
 from sdpalab.sim.ir import Instruction, Symbol
 from sdpalab.sim.isa.steps import require
-from sdpalab.sim.machine import Machine, Resume, Unit
+from sdpalab.sim.machine import AsyncUnit, Machine, Resume
 from sdpalab.sim.memory import RANK_SHIFT
 from sdpalab.sim.selection import Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
@@ -77,7 +77,7 @@ class _Waiting:
     instruction: Instruction
 
 
-class _ClusterBarrier(Unit):
+class _ClusterBarrier(AsyncUnit):
     """The barrier of every cluster of a machine: how many have arrived in this phase, and who waits for its end."""
 
     def __init__(self, machine: Machine) -> None:

@@ -15,14 +15,14 @@ from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.machine import Resume
 from sdpalab.sim.mbarriers import PENDING_BITS, PENDING_MASK, Mbarriers, Waiting
-from sdpalab.sim.observer import Signal
+from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import Indices, Selection, subset
 from sdpalab.sim.types import TYPES
 
-__all__ = ["Place"]
+__all__ = ["MbarrierOperand"]
 
 
-class Place:
+class MbarrierOperand:
     """The mbarrier operand of an instruction."""
 
     def __init__(self, decoder: Decoder, instruction: Instruction, operand: Operand, space: str) -> None:
@@ -64,35 +64,35 @@ def _order(mods: Mods, orders: tuple[str, ...]) -> bool:
 @opcode("mbarrier.inval")
 def _inval(decoder: Decoder, instruction: Instruction) -> Step:
     """There is no mbarrier any more."""
-    place = _plain(decoder, instruction, "inval")
+    mbarrier = _plain(decoder, instruction, "inval")
 
     def inval(sel: Selection) -> None:
-        for _, offset, home in place.groups(sel):
-            place.unit.invalidate(offset, home)
+        for _, offset, home in mbarrier.groups(sel):
+            mbarrier.unit.invalidate(offset, home)
 
     return inval
 
 
-def _plain(decoder: Decoder, instruction: Instruction, action: str) -> Place:
+def _plain(decoder: Decoder, instruction: Instruction, action: str) -> MbarrierOperand:
     """The mbarrier of an instruction whose only modifiers are its action and its space."""
     mods = Mods(instruction)
     mods.choice((action,))
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
-    return Place(decoder, instruction, instruction.operands[0], space)
+    return MbarrierOperand(decoder, instruction, instruction.operands[0], space)
 
 
 @opcode("mbarrier.init")
 def _init(decoder: Decoder, instruction: Instruction) -> Step:
     """An mbarrier whose phases expect that many arrivals."""
-    place = _plain(decoder, instruction, "init")
-    unit = place.unit
+    mbarrier = _plain(decoder, instruction, "init")
+    unit = mbarrier.unit
     counts = decoder.src(instruction, instruction.operands[1], TYPES["u32"])
 
     def init(sel: Selection) -> None:
-        place.access.scatter(sel, counts[sel].astype(np.uint64))  # its bytes are opaque, and initialised
-        for lanes, offset, home in place.groups(sel, accessed=False, there=False):
+        mbarrier.access.scatter(sel, counts[sel].astype(np.uint64))  # its bytes are opaque, and initialised
+        for lanes, offset, home in mbarrier.groups(sel, accessed=False, there=False):
             unit.init(lanes, offset, home, counts[lanes].astype(np.int64), instruction)
 
     return init
@@ -116,18 +116,18 @@ def _arrive(decoder: Decoder, instruction: Instruction) -> Step:
             if space == "shared::cluster":
                 raise mods.unsupported("an mbarrier of another CTA gives no state token")
             token = decoder.dst(instruction, target, TYPES["b64"])
-    place = Place(decoder, instruction, operands[0], space)
+    mbarrier = MbarrierOperand(decoder, instruction, operands[0], space)
     many = decoder.src(instruction, operands[1] if len(operands) > 1 else Immediate(1), TYPES["u32"])
-    unit, observers = place.unit, decoder.machine.observers
+    unit, observers = mbarrier.unit, decoder.machine.observers
 
     def step(sel: Selection) -> None:
-        for lanes, offset, home in place.groups(sel):
+        for lanes, offset, home in mbarrier.groups(sel):
             amounts = many[lanes].astype(np.int64)
             if expects:
                 unit.expect(lanes, offset, home, amounts, instruction)
             if releases:
                 for observer in observers:
-                    observer.release(Signal(offset, home).key, lanes, home)
+                    observer.release(CompletionBarrier(offset, home).key, lanes, home)
             counts = np.ones(len(home), dtype=np.int64) if expects else amounts
             if token is not None:
                 token[lanes] = unit.tokens(offset, home, counts)
@@ -160,12 +160,12 @@ def _transactions(decoder: Decoder, instruction: Instruction) -> Step:
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
-    place = Place(decoder, instruction, instruction.operands[0], space)
+    mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[0], space)
     many = decoder.src(instruction, instruction.operands[1], TYPES["u32"])
-    act = place.unit.expect if action == "expect_tx" else place.unit.bytes_came
+    act = mbarrier.unit.expect if action == "expect_tx" else mbarrier.unit.bytes_came
 
     def step(sel: Selection) -> None:
-        for lanes, offset, home in place.groups(sel):
+        for lanes, offset, home in mbarrier.groups(sel):
             act(lanes, offset, home, many[lanes], instruction)
 
     return step
@@ -184,7 +184,7 @@ class _Wait:
         mods.done()
         self.instruction, self.parity = instruction, parity
         self.result = decoder.dst(instruction, instruction.operands[0], TYPES["pred"])
-        self.place = Place(decoder, instruction, instruction.operands[1], space)
+        self.mbarrier = MbarrierOperand(decoder, instruction, instruction.operands[1], space)
         type_ = TYPES["u32" if parity else "b64"]
         self.state = decoder.src(instruction, instruction.operands[2], type_)
         if len(instruction.operands) > 3:
@@ -194,8 +194,8 @@ class _Wait:
         """What each group of lanes waits for; lanes without an mbarrier get true, and are reported."""
         self.result[sel] = True
         found: list[Waiting] = []
-        for lanes, offset, home in self.place.groups(sel):
-            now = self.place.unit.objects[offset].phase[home]
+        for lanes, offset, home in self.mbarrier.groups(sel):
+            now = self.mbarrier.unit.objects[offset].phase[home]
             if self.parity:  # the current phase if it has that parity, otherwise the one before
                 phase = np.where((self.state[lanes] & 1) == now & 1, now, now - 1)
             else:
@@ -203,7 +203,9 @@ class _Wait:
                 old = phase < now - 1
                 if old.any():
                     what = f"waits for a phase of the mbarrier at offset {offset} that ended more than one phase ago"
-                    self.place.unit.misuse(subset(lanes, old), self.instruction, what, "usually a state token too old")
+                    self.mbarrier.unit.misuse(
+                        subset(lanes, old), self.instruction, what, "usually a state token too old"
+                    )
             self.result[lanes] = False
             found.append(Waiting(lanes, offset, home, phase, resume, self.instruction, self.result, self.acquires))
         return found
@@ -215,7 +217,7 @@ def _test_wait(decoder: Decoder, instruction: Instruction) -> Step:
     mods = Mods(instruction)
     mods.choice(("test_wait",))
     wait = _Wait(decoder, instruction, mods)
-    unit = wait.place.unit
+    unit = wait.mbarrier.unit
 
     def step(sel: Selection) -> None:
         for entry in wait.entries(sel, 0):
@@ -232,7 +234,7 @@ def _try_wait(flow: Flow, instruction: Instruction, following: int) -> End:
     mods = Mods(instruction)
     mods.choice(("try_wait",))
     wait = _Wait(flow.decoder, instruction, mods)
-    unit = wait.place.unit
+    unit = wait.mbarrier.unit
 
     def end(sel: Selection) -> list[Resume]:
         ready = np.ones(flow.machine.lanes, dtype=np.bool_)

@@ -16,7 +16,7 @@ from sdpalab.sim.flow import End, Flow, block_end
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.fragments import whole_warps
 from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
-from sdpalab.sim.machine import Machine, Resume, Unit
+from sdpalab.sim.machine import AsyncUnit, Machine, Resume
 from sdpalab.sim.selection import WARP, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
 
@@ -34,7 +34,7 @@ class _Waiting:
     instruction: Instruction
 
 
-class _Pool(Unit):
+class _Pool(AsyncUnit):
     """Registers of each thread. A block has as many as it can have been launched with, and never more."""
 
     def __init__(self, machine: Machine) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
-from sdpalab.sim.fusion import Product
+from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.fragments import (
@@ -30,7 +30,7 @@ from sdpalab.sim.isa.fragments import (
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.selection import WARP, Selection, count, indices
 
-__all__ = ["product_step"]
+__all__ = ["mma_group_step"]
 
 _BATCH = 32 * WARP
 
@@ -160,7 +160,7 @@ def _mma_f64(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
     return step
 
 
-def product_step(decoder: Decoder, product: Product) -> Step:
+def mma_group_step(decoder: Decoder, product: MmaGroup) -> Step:
     """One host product for all mma instructions of ``product`` (see :mod:`sdpalab.sim.fusion`)."""
     chains = product.chains
     first = chains[0].instructions[0]

@@ -13,10 +13,10 @@ from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction, Operand, TensorAddress
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.bulk_copy import OPERATIONS, combination, multicast_targets
-from sdpalab.sim.isa.mbarrier import Place
+from sdpalab.sim.isa.mbarrier import MbarrierOperand
 from sdpalab.sim.isa.memory_mods import take_cache_hint
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.observer import Signal
+from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import Indices, Selection, indices
 from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES, PlacedMap, swizzled
 from sdpalab.sim.types import TYPES
@@ -115,12 +115,12 @@ def _load(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes,
     mods.done()
     machine, unit = decoder.machine, BulkCopies.of(decoder.machine)
     access = Accessor(decoder, instruction, operands[0], space, _ALIGNMENT)
-    place = Place(decoder, instruction, operands[2], space)
+    mbarrier = MbarrierOperand(decoder, instruction, operands[2], space)
 
     def step(sel: Selection) -> None:
         for placed, named, coordinates in boxes.groups(sel):
             for lanes, begin in _goals(access, named, placed):
-                for chosen, offset, home in place.groups(lanes, accessed=False):
+                for chosen, offset, home in mbarrier.groups(lanes, accessed=False):
                     row = np.searchsorted(lanes, indices(chosen))
                     box = placed.box_at(coordinates[np.searchsorted(named, lanes[row])])
                     goal, many = begin[row], np.arange(len(row))
@@ -134,7 +134,7 @@ def _load(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes,
                             ("shared", _places(machine, placed, goal, box.unit)),
                             box.inside[many],
                             (placed.map.fill * CHUNK)[: box.unit],
-                            Signal(offset, home),
+                            CompletionBarrier(offset, home),
                         )
                     )
 

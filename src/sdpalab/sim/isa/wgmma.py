@@ -25,7 +25,7 @@ from sdpalab.sim.isa.fragments import (
 from sdpalab.sim.isa.matrix_descriptor import BASE_OFFSET, CHUNK, chunk_offsets, lines
 from sdpalab.sim.machine import Resume
 from sdpalab.sim.memory import POISON
-from sdpalab.sim.product_registers import Registers
+from sdpalab.sim.product_registers import ProductRegisters
 from sdpalab.sim.selection import WARP, Array, Indices, Selection, count, indices
 from sdpalab.sim.types import TYPES
 from sdpalab.sim.warpgroups import GROUP_WARPS, Flight, Reading, Warpgroups
@@ -102,7 +102,7 @@ class _Operand:
         return lines(chunks, k_major=self.k_major)
 
 
-class _Product:
+class _WgmmaInstruction:
     """A decoded wgmma.mma_async."""
 
     def __init__(self, decoder: Decoder, instruction: Instruction) -> None:
@@ -125,7 +125,7 @@ class _Product:
         in_registers = isinstance(a, Vector)
         trans_a, trans_b = self._immediates(mods, immediates, in_registers)
         self.accumulators = self._registers(mods, d, self.result, self.columns // (4 if self.result == "f16" else 2))
-        self.registers: tuple[Registers, ...] = (self.accumulators,)
+        self.registers: tuple[ProductRegisters, ...] = (self.accumulators,)
         self.fragments: list[Array] = []
         self.a: _Operand | None = None
         if isinstance(a, Vector):
@@ -148,7 +148,7 @@ class _Product:
         self.sign = np.float32(-1 if values[:2] in ([1, -1], [-1, 1]) else 1)
         return len(values) == 4 and values[2] == 1, len(values) > 2 and values[-1] == 1
 
-    def _registers(self, mods: Mods, operand: Operand, kind: str, number: int) -> Registers:
+    def _registers(self, mods: Mods, operand: Operand, kind: str, number: int) -> ProductRegisters:
         items = operand.items if isinstance(operand, Vector) else ()
         names = tuple(item.name for item in items if isinstance(item, Register))
         found = [self.unit.machine.row(name) for name in names]
@@ -206,7 +206,7 @@ def _group_number(mods: Mods, instruction: Instruction) -> int:
 
 @block_end("wgmma.mma_async")
 def _mma_async(flow: Flow, instruction: Instruction, following: int) -> End:
-    product = _Product(flow.decoder, instruction)
+    product = _WgmmaInstruction(flow.decoder, instruction)
 
     def end(sel: Selection) -> list[Resume]:
         return product.unit.meet(sel, instruction, following, product.issue)

@@ -1,0 +1,105 @@
+"""Bugs in what the shipped kernels write as log-sum-exp; the output stays right, but for one that depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from sdpalab.bugs.edit import CAUSAL, EVEN, FLAT, GROUPED, HAZARD, RAGGED, Edit
+from sdpalab.bugs.mutant import Bug
+from sdpalab.judge.verdict import Status
+from sdpalab.problem import Problem
+
+__all__ = ["LSE_BUGS"]
+
+_ONE_KEY = EVEN.with_(seq_kv=1)
+_ZERO = _ONE_KEY.with_(scale=0.0)
+"""The log-sum-exp is 0."""
+
+_FORMULA = "(row_max * scale_log2 + ptx::lg2_approx_ftz_f32(row_sum)) * LN_2"
+_WRITTEN = "log_sum_exp(softmax[i].max, row_sum[i], score_scale.log2)"
+
+_Edit = partial(Edit, bug=Bug.LSE)
+
+
+def _formula(name: str, new: str, harmless: Problem | None = None) -> Edit:
+    """Another formula in the header that all kernels share."""
+    return _Edit(name, "softmax.cuh", [(_FORMULA, new)], EVEN, harmless)
+
+
+LSE_BUGS: Sequence[Edit] = (
+    _formula("log-sum-exp to base 2", "row_max * scale_log2 + ptx::lg2_approx_ftz_f32(row_sum)", harmless=_ZERO),
+    _formula(
+        "log-sum-exp without the scale",
+        "(row_max * LOG2_E + ptx::lg2_approx_ftz_f32(row_sum)) * LN_2",
+        harmless=FLAT,
+    ),
+    _formula("the maximum in place of the log-sum-exp", "row_max * scale_log2 * LN_2", harmless=_ONE_KEY),
+    _formula("the logarithm of the sum without the maximum", "ptx::lg2_approx_ftz_f32(row_sum) * LN_2", harmless=FLAT),
+    _formula(
+        "the key of the largest score counted twice in the log-sum-exp",
+        "(row_max * scale_log2 + ptx::lg2_approx_ftz_f32(row_sum + 1.0f)) * LN_2",
+    ),
+    _formula("log-sum-exp in bfloat16", f"__uint_as_float(__float_as_uint({_FORMULA}) & 0xffff0000u)", harmless=_ZERO),
+    _Edit(
+        "all heads write the log-sum-exp of the first",
+        "head.cuh",
+        [("lse + static_cast<long long>(q_head) * seq_q;", "lse;")],
+        GROUPED,
+        EVEN,
+        HAZARD | {Status.NOT_FINITE},
+    ),
+    _Edit(
+        "keys behind the mask counted in the log-sum-exp",
+        ("scalar",),
+        [
+            ("float acc[ROWS][COLS] = {};", "float acc[ROWS][COLS] = {};\n    float hidden[ROWS] = {};"),
+            (
+                "s[i][n] = key < visible ?",
+                "hidden[i] += key >= visible && key < seq_kv\n"
+                "                                 ? ptx::ex2_approx_ftz_f32(s[i][n] * score_scale.log2) : 0.0f;\n"
+                "                s[i][n] = key < visible ?",
+            ),
+            (
+                _WRITTEN,
+                "log_sum_exp(0.0f, hidden[i] + row_sum[i] *\n"
+                "                    ptx::ex2_approx_ftz_f32(softmax[i].max * score_scale.log2), score_scale.log2)",
+            ),
+        ],
+        CAUSAL,
+        RAGGED,
+    ),
+    _Edit(
+        "the sum of one lane in the log-sum-exp",
+        ("scalar",),
+        [(_WRITTEN, "log_sum_exp(softmax[i].max, softmax[i].sum, score_scale.log2)")],
+        EVEN,
+        _ONE_KEY,
+    ),
+    _Edit(
+        "the log-sum-exp a row further down",
+        ("scalar",),
+        [("lse_of_block(lse, seq_q)[row]", "lse_of_block(lse, seq_q)[(row + 1) % seq_q]")],
+        EVEN,
+        EVEN.with_(seq_q=1),
+    ),
+    _Edit(
+        "log-sum-exp written to a null pointer",
+        ("scalar",),
+        [("if (lse != nullptr && key_lane == 0) {", "if (key_lane == 0) {")],
+        EVEN,
+        statuses=HAZARD,
+    ),
+    _Edit(
+        "an output that depends on whether the log-sum-exp is asked for",
+        ("scalar",),
+        [
+            (
+                "const float normaliser = softmax_normaliser(row_sum[i]);",
+                "const float normaliser = softmax_normaliser(row_sum[i]) * (lse != nullptr ? 1.0f : 1.001f);",
+            )
+        ],
+        EVEN,
+        statuses=frozenset({Status.NONDETERMINISTIC}),
+    ),
+)

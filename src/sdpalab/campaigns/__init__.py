@@ -1,0 +1,1 @@
+"""Long runs over many kernels, cases or bugs, each of which leaves a record."""

@@ -1,0 +1,302 @@
+"""Delete each synchronisation instruction of a kernel's PTX in turn, and see whether the simulator notices.
+
+Without kernels, all that are shipped, in all their configurations, and those of the tests. A mutant is run on
+small problems (one tile of keys, an even and an odd number, a ragged one), first in lockstep, then in every schedule
+and both async modes, with the strict check; it is killed by the first hazard, deadlock, endless loop or output that
+differs from the original's by a bit. A survivor needs a reason why it is redundant, in
+``deletion_reasons.json``: there, kernel, opcode and CUDA source text name it, and ``most`` says how many
+survivors of one configuration a reason may explain. At least 95% of the others must be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sdpalab.campaigns.campaign import CampaignResult, Say, checkout
+from sdpalab.compile import Build, build
+from sdpalab.errors import UserError
+from sdpalab.inputs import make_inputs
+from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
+from sdpalab.kernels.plan import INCLUDE_DIR, LaunchPlan, Source
+from sdpalab.kernels.registry import KERNELS, resolve
+from sdpalab.problem import Problem
+from sdpalab.run.sanitize import Modes, small_problems
+from sdpalab.run.simulated import SimulatedExecutor
+from sdpalab.sim import Deadlock, Report, SimError, StepLimit
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.machine import source_of
+from sdpalab.sim.parser import parse
+
+__all__ = ["REASONS", "TEST_KERNELS", "chooses", "deletions", "run", "sites", "target", "targets", "totals", "without"]
+
+REASONS = Path(__file__).with_name("deletion_reasons.json")
+TEST_KERNELS = (
+    "tests/sim/triton_attention.py",
+    "tests/kernels/hopper_attention.py",
+    "tests/kernels/cluster_attention.py",
+)
+LEAST_SHARE = 0.95
+_ALWAYS = ("bar", "barrier", "mbarrier", "fence", "membar", "griddepcontrol")
+_MODIFIERS = {
+    "cp": ("commit_group", "wait_group", "wait_all", "mbarrier"),
+    "wgmma": ("fence", "commit_group", "wait_group"),
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    """One synchronisation instruction: its text, its line in the PTX, and the CUDA line it comes from."""
+
+    opcode: str
+    ptx_line: int
+    source: str
+    source_text: str
+
+
+Case = tuple[Problem, LaunchPlan, dict[str, Any]]
+"""A run: its plan and its inputs."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Code of a kernel, the configurations that launch it, and runs of it."""
+
+    kernel: Kernel
+    configs: tuple[Config, ...]
+    arch: str
+    cases: tuple[Case, ...]
+
+    @property
+    def name(self) -> str:
+        """Kernel and first configuration."""
+        return self.names[0]
+
+    @property
+    def names(self) -> list[str]:
+        """Kernel and configuration, for each of them."""
+        return [f"{self.kernel.name} {config}".strip() for config in self.configs]
+
+
+def targets(names: Sequence[str], say: Say) -> Iterator[Target]:
+    """The named kernels (default: all shipped, and those of the tests), once for each code that they launch.
+
+    A configuration may launch one code or another, depending on the problem, and several may launch the same: that runs
+    on the problems of all of them.
+    """
+    for name in names or (*KERNELS, *(str(checkout() / file) for file in TEST_KERNELS)):
+        kernel = resolve(name)
+        if not isinstance(kernel, Kernel):
+            raise UserError(f"{name} is a Python callable: it has no PTX")
+        found: list[tuple[list[Source | None], Target]] = []
+        for knobs in kernel.configs:
+            of = target(kernel, Config(knobs))
+            if chooses(kernel, Config(knobs), of.cases[0][0]):
+                say(f"{of.name}: skipped, because the kernel chooses these knobs by problem; others fix them")
+                continue
+            for case in of.cases:
+                code = [launch.module for launch in case[1].launches]
+                known = next((number for number, (other, _) in enumerate(found) if other == code), None)
+                if known is None:
+                    found.append((code, replace(of, cases=(case,))))
+                    continue
+                before = found[known][1]
+                configs = before.configs if before.configs[-1:] == of.configs else (*before.configs, *of.configs)
+                found[known] = (code, replace(before, configs=configs, cases=(*before.cases, case)))
+        yield from (each for _, each in found)
+
+
+def chooses(kernel: Kernel, config: Config, problem: Problem) -> bool:
+    """Whether the kernel puts values of its own in place of the configuration's, other ones for another problem."""
+    if not isinstance(kernel, CudaKernel):
+        return False
+    macros = kernel.macros(problem, config)
+    return any(macros[name] != config[name] for name in macros.keys() & config.keys())
+
+
+def target(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> Target:
+    """A kernel in one configuration, on its small problems; the causal one is left out, as it has PTX of its own."""
+    cases = []
+    for problem in problems or [each for each in small_problems(kernel, config) if not each.causal]:
+        made = make_inputs(problem)
+        cases.append(
+            (problem, kernel.launch_plan(problem, config, lse=kernel.lse), {"q": made.q, "k": made.k, "v": made.v})
+        )
+    return Target(kernel, (config,), kernel.default_arch, tuple(cases))
+
+
+def sites(ptx: str, entry: str, folders: Sequence[Path] = ()) -> list[Site]:
+    """The synchronisation instructions of an entry."""
+    module = parse(ptx)
+    found = []
+    for instruction in module.entries[entry].instructions:
+        if is_synchronisation(instruction):
+            source = source_of(module, instruction)
+            text = _source_text(source, folders)
+            found.append(Site(instruction.text, instruction.line, source, text))
+    return found
+
+
+def is_synchronisation(instruction: Instruction) -> bool:
+    """True for barriers, waits, commits and fences."""
+    wanted = _MODIFIERS.get(instruction.opcode, ())
+    return instruction.opcode in _ALWAYS or any(mod in wanted for mod in instruction.mods)
+
+
+def _source_text(source: str, folders: Sequence[Path]) -> str:
+    name, _, line = source.rpartition(":")
+    for folder in folders:
+        if name and (folder / name).is_file():
+            return (folder / name).read_text().splitlines()[int(line) - 1].strip()
+    return ""
+
+
+def without(ptx: str, site: Site) -> str:
+    """The PTX with that instruction blanked out; all lines keep their numbers."""
+    lines = ptx.split("\n")
+    statement = rf"(@!?%\S+\s+)?{re.escape(site.opcode)}\b[^;]*;"
+    lines[site.ptx_line - 1] = re.sub(statement, "", lines[site.ptx_line - 1], count=1)
+    return "\n".join(lines)
+
+
+class Runner:
+    """Runs a target with the PTX of one of its modules replaced, and compares with what the original does."""
+
+    def __init__(self, of: Target) -> None:
+        self.target = of
+        self.expected: list[dict[str, np.ndarray]] = []
+        digests: set[tuple[str, ...]] = set()
+        for problem, plan, inputs in of.cases:
+            result = SimulatedExecutor(of.arch).run(plan, inputs)
+            digests.add(result.ptx_sha256)
+            if result.hazards:
+                raise UserError(f"{of.name} on {problem.label} is not clean itself: {result.hazards[0]}")
+            self.expected.append(dict(result.outputs))
+        if len(digests) > 1:
+            raise UserError(f"{of.name} does not run the same PTX on all of its problems")
+
+    def verdict(self, builds: Sequence[Build], modes: Modes) -> tuple[str, str] | None:
+        """(what killed the mutant, the run that did), or None; ``builds`` are the steps', the mutant among them."""
+        lockstep = replace(modes, schedules=("lockstep",), async_modes=("late",))
+        for wave in (lockstep, modes):
+            for options in wave.options(asynchronous=True):
+                for (problem, plan, inputs), expected in zip(self.target.cases, self.expected, strict=True):
+                    kind = self._run(plan, inputs, builds, options, expected)
+                    if kind:
+                        return kind, f"{problem.label}, {options['schedule']}, {options['async_mode']}"
+        return None
+
+    def _run(
+        self,
+        plan: LaunchPlan,
+        inputs: dict[str, Any],
+        builds: Sequence[Build],
+        options: dict[str, Any],
+        expected: dict[str, np.ndarray],
+    ) -> str:
+        kinds: list[str] = []
+
+        def launched(_: Build, report: Report) -> None:
+            kinds.extend(hazard.kind for hazard in report.hazards)
+
+        executor = SimulatedExecutor(self.target.arch, on_launch=launched, **options)
+        try:
+            outputs = executor.run(plan, inputs, builds=builds).outputs
+        except (Deadlock, StepLimit) as error:
+            return kinds[0] if kinds else "deadlock" if isinstance(error, Deadlock) else "endless"
+        if kinds:
+            return kinds[0]
+        same = all(outputs[name].tobytes() == like.tobytes() for name, like in expected.items())
+        return "" if same else "wrong output"
+
+
+def deletions(of: Target, modes: Modes, reasons: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """All mutants of a target, as a record."""
+    runner = Runner(of)
+    folders = [*filter(None, [of.kernel.folder]), INCLUDE_DIR]
+    mutants: list[dict[str, Any]] = []
+    excuses = [dict(entry) for entry in reasons]
+    builds = [build(step.module, of.arch) for step in of.cases[0][1].launches if step.module is not None]
+    originals = {built.ptx_sha256: built for built in builds}
+    for module, original in originals.items():
+        for site in sites(original.ptx.decode(), original.entry, folders):
+            mutated = replace(original, ptx=without(original.ptx.decode(), site).encode())
+            found = runner.verdict([mutated if built.ptx_sha256 == module else built for built in builds], modes)
+            mutant = {"opcode": site.opcode, "ptx_line": site.ptx_line, "source": site.source, "text": site.source_text}
+            if found is not None:
+                mutants.append({**mutant, "killed_by": found[0], "run": found[1]})
+            else:
+                mutants.append({**mutant, "killed_by": None, "reason": _reason(of, site, excuses)})
+    return {
+        "subject": of.name,
+        "configurations": of.names,
+        "arch": of.arch,
+        "ptx_sha256": list(originals),
+        "problems": [problem.label for problem, _, _ in of.cases],
+        "mutants": mutants,
+    }
+
+
+def _reason(of: Target, site: Site, excuses: list[dict[str, Any]]) -> str:
+    """Why a survivor is redundant, if the committed file says so and it has not said so too often; otherwise empty."""
+    for entry in excuses:
+        named = (entry["kernel"], entry["opcode"]) == (of.kernel.name, site.opcode)
+        if named and entry["text"] in site.source_text and entry["most"] > 0:
+            entry["most"] -= 1
+            return str(entry["reason"])
+    return ""
+
+
+def totals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Counts over all targets; ``share`` is of those that are not redundant."""
+    mutants = [mutant for record in records for mutant in record["mutants"]]
+    killed = [mutant for mutant in mutants if mutant["killed_by"]]
+    redundant = sum(1 for mutant in mutants if not mutant["killed_by"] and mutant["reason"])
+    return {
+        "mutants": len(mutants),
+        "killed": len(killed),
+        "redundant": redundant,
+        "unexplained": len(mutants) - len(killed) - redundant,
+        "share": len(killed) / max(1, len(mutants) - redundant),
+        "killed_by": dict(sorted(Counter(mutant["killed_by"] for mutant in killed).items())),
+    }
+
+
+def run(names: Sequence[str], say: Say) -> CampaignResult:
+    """Delete from the named kernels, or from all.
+
+    Raises
+    ------
+    UserError
+        If there is no such kernel, or one is not clean itself.
+    """
+    reasons = json.loads(REASONS.read_text())
+    modes = Modes(strict=True, max_steps=200_000)
+    records = []
+    say(f"{'kernel':92} {'mutants':>7} {'killed':>6} {'redundant':>9}")
+    for target in targets(names, say):
+        try:
+            records.append(deletions(target, modes, reasons))
+        except SimError as error:
+            raise UserError(f"{target.name} does not run on the simulator: {error}") from None
+        count = totals(records[-1:])
+        say(f"{target.name:92} {count['mutants']:7} {count['killed']:6} {count['redundant']:9}")
+        for mutant in records[-1]["mutants"]:
+            if not mutant["killed_by"]:
+                why = mutant["reason"] or "NO REASON GIVEN"
+                say(f"    survives: {mutant['opcode']} at {mutant['source']} ({mutant['text']}): {why}")
+    total = totals(records)
+    content = {"totals": total, "reasons_sha256": sha256(REASONS.read_bytes()).hexdigest(), "subjects": records}
+    summary = (
+        f"{total['killed']} of {total['mutants']} killed, {total['redundant']} redundant, {total['unexplained']} "
+        f"unexplained: {total['share']:.1%} of those that matter; by {total['killed_by']}"
+    )
+    return CampaignResult(content, total["share"] >= LEAST_SHARE and not total["unexplained"], summary)

@@ -1,0 +1,100 @@
+"""What every kernel of the ladder uses, counts and could cost on the mission shape, on each GPU of the aims.
+
+Each kernel in its default configuration is built for an L4 and for an H200, where it runs there, and counted on the
+simulator; from the counts comes the modelled time (:mod:`sdpalab.measure.modelled` says what it leaves out). Nothing is
+run on a GPU. ``scripts/readme_tables.py --write`` brings the figures into the README.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sdpalab.campaigns.campaign import CampaignResult, Say
+from sdpalab.kernels.kernel import Kernel
+from sdpalab.kernels.plan import Gemm
+from sdpalab.kernels.registry import KERNELS, get
+from sdpalab.measure import Gpu, gpu_named
+from sdpalab.measure.counted import CountedLaunch, arch_on, count
+from sdpalab.problem import MISSION
+from sdpalab.sim.counters import Counters
+
+__all__ = ["GPUS", "PACKAGES", "run"]
+
+GPUS = ("L4", "H200")
+PACKAGES = ("numpy", "nvidia-cuda-nvdisasm")
+
+
+def kernel_entry(kernel: Kernel) -> dict[str, Any]:
+    """A kernel's entry: what it is, and what it is on each GPU that it runs on."""
+    on = {gpu.name: _on(kernel, gpu, arch) for gpu in map(gpu_named, GPUS) if (arch := arch_on(kernel, gpu))}
+    return {"kernel": kernel.name, "idea": kernel.idea, "config": str(kernel.default_config), "on": on}
+
+
+def _on(kernel: Kernel, gpu: Gpu, arch: str) -> dict[str, Any]:
+    counted = count(kernel, MISSION, arch)
+    warm, cold = counted.modelled(gpu), counted.modelled(gpu, cold=True)
+    return {
+        "arch": arch,
+        "steps": [
+            {"product": {**asdict(step), "flops": step.flops}} if isinstance(step, Gemm) else _launch(step, gpu)
+            for step in counted.steps
+        ],
+        "main": counted.steps.index(counted.main),
+        "modelled": warm.to_dict(),
+        "modelled_cold_us": cold.microseconds,
+    }
+
+
+def _launch(step: CountedLaunch, gpu: Gpu) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "compiler": step.build.compiler,
+        "ptx_sha256": step.build.ptx_sha256,
+        "resources": step.resources.to_dict(),
+        "loop_issue_share": step.loop_issue_share(gpu),
+        "counters": _totals(step.counters),
+    }
+
+
+def _totals(counters: Counters) -> dict[str, Any]:
+    """The counts of a launch in a few numbers; what each instruction did is left to ``sim.launch``."""
+    sums = ("lanes", "warps", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts")
+    kept = (
+        "tensor_flops",
+        "exponentials",
+        "barriers",
+        "compulsory_read_bytes",
+        "compulsory_write_bytes",
+        "divergence",
+    )
+    return {
+        **{name: counters.total(name) for name in sums},
+        **{name: getattr(counters, name) for name in kept},
+        "mix": counters.mix(),
+        "ctas": len(counters.by_cta),
+        "most_of_a_cta": max(counters.by_cta),
+        "least_of_a_cta": min(counters.by_cta),
+    }
+
+
+def run(names: Sequence[str], say: Say) -> CampaignResult:
+    """Record the named kernels (default: the whole ladder), with a line for each kernel and GPU.
+
+    Raises
+    ------
+    UserError
+        If there is no such kernel.
+    MachineError
+        If there is no compiler or disassembler.
+    """
+    kernels = [get(name) for name in names or KERNELS]
+    entries = []
+    for kernel in kernels:
+        entries.append(kernel_entry(kernel))
+        for name, on in entries[-1]["on"].items():
+            time = on["modelled"]
+            say(f"{kernel.name:16} {name:5} modelled {time['microseconds']:8.2f} us, {time['binds']} binds")
+    content = {"kind": "compiled, simulated and modelled", "problem": MISSION.to_dict(), "gpus": GPUS, "rungs": entries}
+    return CampaignResult(content, True, f"{len(entries)} kernels recorded")

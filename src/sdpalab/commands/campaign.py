@@ -1,0 +1,164 @@
+"""``sdpalab campaign NAME``: long runs over many kernels, cases or bugs, each of which leaves a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sdpalab.commands.common import JsonOption, console_for, one_thread_each, verdict_text, write_json
+from sdpalab.errors import UserError
+
+if TYPE_CHECKING:
+    from sdpalab.campaigns.campaign import CampaignResult, Content, Say
+
+__all__ = ["campaign"]
+
+campaign = typer.Typer(
+    name="campaign",
+    help="Long runs over many kernels, cases or bugs; each leaves a record in evidence/.",
+    rich_markup_mode=None,
+)
+
+KernelsArgument = Annotated[list[str] | None, typer.Argument(metavar="KERNEL", help="Default: all.")]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Where the record goes. Default: a file in evidence/."),
+]
+
+
+@campaign.command()
+def ladder(kernel: KernelsArgument = None, out: OutOption = None, json: JsonOption = None) -> int:
+    """What each kernel uses, counts and could cost on the mission shape; the source of README's table."""
+    from sdpalab.campaigns import ladder as runs
+
+    if kernel and out is None:
+        raise UserError("a record of some kernels is not the ladder's: say where it goes with --out FILE")
+    names = kernel or []
+    return _run(
+        "ladder", names, lambda say, _: runs.run(names, say), out, json, packages=runs.PACKAGES, folder="ladder"
+    )
+
+
+@campaign.command()
+def verdicts(kernel: KernelsArgument = None, out: OutOption = None, json: JsonOption = None) -> int:
+    """Judge kernels at level full on the simulator; the record is written after every kernel."""
+    one_thread_each()
+    from sdpalab.campaigns import verdicts as runs
+
+    names = kernel or []
+    return _run("verdicts", names, lambda say, keep: runs.run(names, say, keep), out, json, packages=runs.PACKAGES)
+
+
+@campaign.command()
+def calibration(out: OutOption = None, json: JsonOption = None) -> int:
+    """Correct implementations, none of which the judge may reject, and worse arithmetic, held against the rule."""
+    one_thread_each()
+    from sdpalab.campaigns import calibration as runs
+
+    packages, sources = runs.PACKAGES, runs.SOURCES
+    return _run("calibration", (), lambda say, _: runs.run(say), out, json, packages=packages, sources=sources)
+
+
+@campaign.command()
+def deletion(kernel: KernelsArgument = None, out: OutOption = None, json: JsonOption = None) -> int:
+    """Delete each synchronisation instruction of a kernel in turn: the simulator must notice, or it is redundant."""
+    from sdpalab.campaigns import deletion as runs
+
+    names = kernel or []
+    return _run("deletion", names, lambda say, _: runs.run(names, say), out, json)
+
+
+@campaign.command()
+def diagnosis(
+    only: Annotated[str, typer.Option(metavar="WORDS", help="Only bugs whose name has these words in it.")] = "",
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print every diagnosis, not only the wrong ones.")] = False,
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
+    """How often the judge's diagnosis names the right class of a planted bug."""
+    one_thread_each()
+    from sdpalab.campaigns import diagnosis as runs
+
+    words = ["--only", only] if only else []
+    return _run("diagnosis", words, lambda say, _: runs.run(only, verbose, say), out, json, packages=runs.PACKAGES)
+
+
+@campaign.command()
+def faults(
+    kills: Annotated[int, typer.Option(metavar="N", help="Processes of the judge to kill.")] = 50,
+    repeats: Annotated[int, typer.Option(metavar="N", help="Judgements that must all be the same.")] = 100,
+    seed: Annotated[int, typer.Option(metavar="N")] = 0,
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
+    """Kill processes of the judge, take away space and compiler: no fault may become a wrong verdict."""
+    from sdpalab.campaigns import faults as runs
+
+    words = ["--kills", str(kills), "--repeats", str(repeats), "--seed", str(seed)]
+    return _run("faults", words, lambda say, _: runs.run(kills, repeats, seed, say), out, json, packages=())
+
+
+@campaign.command()
+def fuzz(
+    seconds: Annotated[float, typer.Option(metavar="S")] = 600.0,
+    seed: Annotated[int, typer.Option(metavar="N", help="The first round's; a failure names its own.")] = 0,
+    only: Annotated[str, typer.Option(metavar="KIND", help="programs or parser. Default: both.")] = "",
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
+    """Random programs against a scalar evaluator, and damaged PTX, which may raise typed errors only."""
+    from sdpalab.campaigns import fuzz as runs
+
+    if only not in ("", "programs", "parser"):
+        raise UserError(f"--only takes programs or parser, not {only!r}")
+    words = ["--seconds", f"{seconds:g}", "--seed", str(seed), *(["--only", only] if only else [])]
+    return _run("fuzz", words, lambda say, _: runs.run(seconds, seed, only, say), out, json)
+
+
+@campaign.command("triton-sweep")
+def triton_sweep(
+    arch: Annotated[list[str] | None, typer.Option(metavar="A", help="sm_80, sm_89 or sm_90. Default: all.")] = None,
+    every: Annotated[int, typer.Option(metavar="N", min=1, help="One combination of the knobs in N.")] = 1,
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
+    """Triton's attention in every combination of its knobs, on the simulator against float64."""
+    from sdpalab.campaigns import triton_sweep as runs
+
+    words = [*(word for name in arch or () for word in ("--arch", name)), "--every", str(every)]
+    return _run("triton", words, lambda say, _: runs.run(arch or [], every, say), out, json, packages=runs.PACKAGES)
+
+
+def _run(
+    name: str,
+    words: Sequence[str],
+    run: Callable[[Say, Callable[[Content], None]], CampaignResult],
+    out: Path | None,
+    json: str | None,
+    *,
+    packages: Sequence[str] = ("numpy",),
+    sources: Sequence[str] = ("src",),
+    folder: str = "campaigns",
+) -> int:
+    """Run a campaign, print its lines, write its record; 1 if it is not good."""
+    from sdpalab.evidence.campaign import Campaign
+
+    console = console_for(json)
+    ran = Campaign(name, " ".join(["sdpalab", "campaign", name, *words]), sources=sources, packages=packages)
+
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True)
+
+    def keep(content: Content) -> None:
+        ran.write(ran.record(**content), out, folder=folder)
+
+    result = run(say, keep)
+    record = ran.record(**result.content)
+    path = ran.write(record, out, folder=folder)
+    write_json(json, record)
+    console.print(verdict_text(result.good, f"{result.summary}; {record['seconds']} s"), soft_wrap=True)
+    console.print(f"record {path}", soft_wrap=True)
+    return 0 if result.good else 1

@@ -1,0 +1,33 @@
+"""Source and configuration to PTX and cubin: compiler, content-keyed cache, resources, occupancy, static gate."""
+
+from sdpalab.compile.builder import DEFAULT_ARCH, Build, build
+from sdpalab.compile.cache import Cache
+from sdpalab.compile.gate import GateResult, Rule, check
+from sdpalab.compile.headers import cuda_include_dirs
+from sdpalab.compile.nvrtc import BuildError, check_arch, compiler_version, nvrtc_version, supported_archs
+from sdpalab.compile.occupancy import Occupancy, SmLimits, occupancy, sm_limits
+from sdpalab.compile.resources import Resources, resources
+from sdpalab.compile.sass import disassemble
+
+__all__ = [
+    "DEFAULT_ARCH",
+    "Build",
+    "BuildError",
+    "Cache",
+    "GateResult",
+    "Occupancy",
+    "Resources",
+    "Rule",
+    "SmLimits",
+    "build",
+    "check",
+    "check_arch",
+    "compiler_version",
+    "cuda_include_dirs",
+    "disassemble",
+    "nvrtc_version",
+    "occupancy",
+    "resources",
+    "sm_limits",
+    "supported_archs",
+]

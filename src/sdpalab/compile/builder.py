@@ -1,0 +1,292 @@
+"""From a module (CUDA C++ or Triton, with its knobs fixed) to PTX and cubin, through the cache."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Any
+
+from sdpalab.compile.cache import Cache, key_of
+from sdpalab.compile.headers import Header, resolve_headers
+from sdpalab.compile.nvrtc import BuildError, check_arch, compile_program, compiler_version
+from sdpalab.compile.triton_compiler import TritonProgram
+from sdpalab.errors import UserError
+from sdpalab.kernels.kernel import DEFAULT_ARCH
+from sdpalab.kernels.plan import Launch, Module, Source, TritonModule
+
+__all__ = ["DEFAULT_ARCH", "Build", "build", "build_key"]
+
+CACHE_FORMAT = 1
+"""Part of every key; raised when the files of an entry, or what they mean, change."""
+
+_BASE_OPTIONS = (
+    "--std=c++17",
+    "-lineinfo",
+    "--no-source-include",  # otherwise the working directory is searched for headers
+    "--frandom-seed=sdpalab",  # otherwise names of internal symbols hold the process id
+    "--ptxas-options=-v",
+)
+_FORBIDDEN = re.compile(
+    r"--?(I|include-path|isystem|include|pre-?include|arch|gpu-architecture|pch.*|.*-pch)(=.*)?|-I.+"
+)
+
+
+@dataclass(frozen=True)
+class Build:
+    """One module compiled for one architecture.
+
+    Attributes
+    ----------
+    key : str
+        Sha256 of all that the result depends on.
+    name : str
+        Readable and unique: source, architecture and the head of the key, such as ``flash-sm_89-0123456789abcdef``.
+    module : str
+        File name of the source.
+    entry : str
+        Lowered (mangled) name of the ``__global__`` function.
+    arch : str
+        Such as ``sm_89``.
+    ptx, cubin : bytes
+        What the compiler made in one run; no path of this machine is in them.
+    log : str
+        What the compiler said, with ptxas's own count of registers and spills.
+    command : tuple of str
+        The compiler's options.
+    compiler : str
+        Release and build of the compiler.
+    sources : mapping of str to str
+        Sha256 of the source and of every header that it could include, by name.
+    compile_seconds : float
+        Time the compiler took when the result was made.
+    seconds : float
+        Time this call took.
+    cache_hit : bool
+        True if the result was read from the cache.
+    cache_problem : str
+        Why the cache could not be used; empty if it could.
+    triton : mapping of str to int
+        What only Triton knows of a launch: ``threads`` of a block, its ``dynamic_smem`` in bytes, and how many
+        ``scratch_params`` it has appended to the parameters. Empty for CUDA C++.
+    """
+
+    key: str
+    name: str
+    module: str
+    entry: str
+    arch: str
+    ptx: bytes
+    cubin: bytes
+    log: str
+    command: tuple[str, ...]
+    compiler: str
+    sources: Mapping[str, str]
+    compile_seconds: float
+    seconds: float
+    cache_hit: bool
+    cache_problem: str = ""
+    triton: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def ptx_sha256(self) -> str:
+        """Digest of the PTX."""
+        return sha256(self.ptx).hexdigest()
+
+    @property
+    def cubin_sha256(self) -> str:
+        """Digest of the cubin."""
+        return sha256(self.cubin).hexdigest()
+
+    def completed(self, launch: Launch) -> Launch:
+        """``launch`` with what only the compiler knows: Triton's block, shared memory, and null scratch pointers."""
+        if not self.triton:
+            return launch
+        return replace(
+            launch,
+            block=(self.triton["threads"], 1, 1),
+            args=(*launch.args, *(0,) * self.triton["scratch_params"]),
+            dynamic_smem=self.triton["dynamic_smem"],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: all but the PTX and cubin themselves, of which the digests are given."""
+        return {
+            "key": self.key,
+            "name": self.name,
+            "module": self.module,
+            "entry": self.entry,
+            "arch": self.arch,
+            "ptx_sha256": self.ptx_sha256,
+            "cubin_sha256": self.cubin_sha256,
+            "log": self.log,
+            "command": list(self.command),
+            "compiler": self.compiler,
+            "sources": dict(self.sources),
+            "compile_seconds": self.compile_seconds,
+            "seconds": self.seconds,
+            "cache_hit": self.cache_hit,
+            "cache_problem": self.cache_problem,
+            "triton": dict(self.triton),
+        }
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One compilation: what its result depends on, how it is recorded, and how it is done."""
+
+    key: str
+    command: tuple[str, ...]
+    compiler: str
+    sources: Mapping[str, str]
+    make: Callable[[], tuple[bytes, bytes, dict[str, Any]]]
+    """PTX, cubin, and the facts that are kept beside them."""
+
+
+def build(
+    module: Source, arch: str = DEFAULT_ARCH, *, cache: Cache | None = None, options: Sequence[str] = ()
+) -> Build:
+    """Compile ``module`` for ``arch``, or read the result from the cache.
+
+    Parameters
+    ----------
+    module : Module or TritonModule
+        Source, entry and macros; or a Triton function with its types and constants.
+    arch : str
+        ``sm_80`` to the newest that NVRTC knows, also with the suffix ``a`` or ``f``.
+    cache : Cache, optional
+        Default: the user's.
+    options : sequence of str
+        Further options of NVRTC; none that adds a search path or sets the architecture.
+
+    Raises
+    ------
+    BuildError
+        If the source does not compile: one sentence with the first error, its file and line; ``log`` has the rest.
+    UserError
+        For an unknown architecture, a macro name or option that cannot be, or headers that cannot be resolved.
+    MachineError
+        If there is no compiler or there are no CUDA headers; names the pip package.
+    """
+    start = time.perf_counter()
+    check_arch(arch)
+    job = _triton_job(module, arch) if isinstance(module, TritonModule) else _nvrtc_job(module, arch, options)
+    name = f"{_readable(module.name)}-{arch}-{job.key[:16]}"
+
+    def make() -> dict[str, bytes]:
+        begin = time.perf_counter()
+        ptx, cubin, facts = job.make()
+        facts["compile_seconds"] = time.perf_counter() - begin
+        return {"kernel.ptx": ptx, "kernel.cubin": cubin, "build.json": json.dumps(facts).encode()}
+
+    stored = (cache or Cache()).get_or_make(name, job.key, make)
+    facts = json.loads(stored.files["build.json"])
+    return Build(
+        key=job.key,
+        name=name,
+        module=module.name,
+        entry=facts["entry"],
+        arch=arch,
+        ptx=stored.files["kernel.ptx"],
+        cubin=stored.files["kernel.cubin"],
+        log=facts["log"],
+        command=job.command,
+        compiler=job.compiler,
+        sources=job.sources,
+        compile_seconds=facts["compile_seconds"],
+        seconds=time.perf_counter() - start,
+        cache_hit=stored.hit,
+        cache_problem=stored.problem,
+        triton=facts.get("triton", {}),
+    )
+
+
+def _nvrtc_job(module: Module, arch: str, options: Sequence[str]) -> _Job:
+    headers = resolve_headers(module)
+    command = _command(module, arch, options)
+
+    def make() -> tuple[bytes, bytes, dict[str, Any]]:
+        made = compile_program(module.source, _file_name(module), module.entry, headers, command)
+        _reject_unseen_files(module, headers, made.ptx)
+        return made.ptx, made.cubin, {"entry": made.entry, "log": made.log}
+
+    return _Job(
+        key=build_key(module, headers, command, compiler_version()),
+        command=command,
+        compiler=compiler_version(),
+        sources={module.name: _digest(module.source), **{header.name: header.sha256 for header in headers}},
+        make=make,
+    )
+
+
+def _triton_job(module: TritonModule, arch: str) -> _Job:
+    program = TritonProgram(module, arch)
+
+    def make() -> tuple[bytes, bytes, dict[str, Any]]:
+        made = program.compile()
+        launch = {name: getattr(made, name) for name in ("threads", "dynamic_smem", "scratch_params")}
+        return made.ptx, made.cubin, {"entry": made.entry, "log": made.log, "triton": launch}
+
+    return _Job(
+        key=key_of(f"sdpalab triton {CACHE_FORMAT}", program.compiler, arch, module.name, *program.key_parts()),
+        command=program.command,
+        compiler=program.compiler,
+        sources={module.name: _digest(module.source)},
+        make=make,
+    )
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+def build_key(module: Module, headers: Sequence[Header], command: Sequence[str], compiler: str) -> str:
+    """Sha256 over all that a build depends on, each part preceded by its length.
+
+    The parts: cache format, compiler, source with its name, entry, options (architecture and macros among them), and
+    every reachable header's name and digest. Counts precede the two lists, so that a part cannot move between them.
+    """
+    parts: list[str] = [f"sdpalab build {CACHE_FORMAT}", compiler, module.name, module.source, module.entry]
+    parts += [str(len(command)), *command, str(len(headers))]
+    for header in headers:
+        parts += [header.name, header.sha256]
+    return key_of(*parts)
+
+
+def _command(module: Module, arch: str, options: Sequence[str]) -> tuple[str, ...]:
+    for option in options:
+        if _FORBIDDEN.fullmatch(option):
+            raise UserError(
+                f"option {option!r} cannot be given: headers come from include_dirs, the architecture from arch"
+            )
+    for name in module.defines:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise UserError(f"{module.name}: {name!r} cannot be the name of a macro")
+    defines = [f"-D{name}={value}" for name, value in sorted(module.defines.items())]
+    return (f"--gpu-architecture={arch}", *_BASE_OPTIONS, *defines, *options)
+
+
+def _file_name(module: Module) -> str:
+    """The name the compiler sees: no folder, no character that a PTX ``.file`` line would have to escape."""
+    return re.sub(r"[^\w.+-]", "_", module.name.rpartition("/")[2]) or "kernel.cu"
+
+
+def _readable(name: str) -> str:
+    return re.sub(r"\W", "_", name.rpartition("/")[2].removesuffix(".cu").removesuffix(".py")) or "kernel"
+
+
+def _reject_unseen_files(module: Module, headers: Sequence[Header], ptx: bytes) -> None:
+    """Refuse code from a file that is not in the key: an include hidden from the scan that named an absolute path."""
+    seen = {f"/{_file_name(module)}".encode(), *(_line_name(header) for header in headers)}
+    for path in re.findall(rb'^\s*\.file\s+\d+\s+"([^"]*)"', ptx, re.MULTILINE):
+        if path not in seen:
+            raise BuildError(
+                f"{module.name}: code comes from {path.decode()}, which the build does not know: include it by name"
+            )
+
+
+def _line_name(header: Header) -> bytes:
+    return header.text.split(b'"', 2)[1]

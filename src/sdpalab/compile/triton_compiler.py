@@ -1,0 +1,223 @@
+"""Triton ahead of time: a function with its types and constants to PTX and cubin, for any architecture, with no GPU.
+
+Triton is an extra; it is imported here only, and only when a Triton kernel is built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sdpalab.compile.nvrtc import BuildError
+from sdpalab.errors import MachineError
+from sdpalab.kernels.plan import TritonModule
+
+__all__ = ["TritonCompiled", "TritonProgram"]
+
+_DIVISIBLE = [["tt.divisibility", 16]]
+"""What Triton's own launcher says of a pointer to a buffer from any allocator."""
+
+
+@dataclass(frozen=True)
+class TritonCompiled:
+    """What one run of the compiler gives.
+
+    Attributes
+    ----------
+    ptx, cubin : bytes
+        The cubin is made from this PTX, which holds no path of this machine.
+    entry : str
+        Name in the PTX.
+    log : str
+        What ptxas said: registers and spills.
+    dynamic_smem : int
+        Bytes of dynamic shared memory of a block.
+    threads : int
+        Threads of a block; more than 32 for each warp asked for where Triton specialises warps.
+    scratch_params : int
+        Pointers that Triton appends to the parameters; null where no scratch memory is needed.
+    """
+
+    ptx: bytes
+    cubin: bytes
+    entry: str
+    log: str
+    dynamic_smem: int
+    threads: int
+    scratch_params: int
+
+
+class TritonProgram:
+    """A module on the way to its PTX for one architecture.
+
+    Parameters
+    ----------
+    module : TritonModule
+    arch : str
+        Such as ``sm_89``. From ``sm_90`` on Triton itself takes the architecture's own features (``sm_90a``).
+
+    Raises
+    ------
+    MachineError
+        If Triton is not installed, or has no ptxas.
+    """
+
+    def __init__(self, module: TritonModule, arch: str) -> None:
+        try:
+            import triton
+            from triton.backends.compiler import GPUTarget
+            from triton.compiler import ASTSource, make_backend
+        except ImportError as error:
+            raise MachineError(f"Triton is not installed: pip install 'sdpalab[triton]' ({error})") from None
+        self.module = module
+        self.target = GPUTarget("cuda", int("".join(filter(str.isdigit, arch))), 32)
+        pointers = {
+            (place,): _DIVISIBLE for place, kind in enumerate(module.signature.values()) if kind.startswith("*")
+        }
+        self.source = ASTSource(module.fn, dict(module.signature), dict(module.constants), pointers)
+        self.backend = make_backend(self.target)
+        self.compiler = f"Triton {triton.__version__}, ptxas {_ptxas_version(_ptxas(arch))}"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Target, types, constants and options as a reader of the record needs them."""
+        module = self.module
+        values = {**module.signature, **module.constants, **module.options}
+        return (f"cuda:{self.target.arch}", *(f"{name}={value}" for name, value in values.items()))
+
+    def key_parts(self) -> tuple[str, ...]:
+        """All that the result depends on, beside the compiler and the file's name.
+
+        Triton's own digest of a function covers what it calls and the globals that it reads.
+
+        Raises
+        ------
+        BuildError
+            If the function names something, or an option has a value, that Triton cannot use.
+        """
+        from triton._C.libtriton import get_cache_invalidating_env_vars
+
+        try:
+            options = self.backend.parse_options(dict(self.module.options)).hash()
+            digest = self.source.hash()
+        except Exception as error:
+            raise BuildError(f"{self.module.name}{_described(error, self.module)}") from None
+        return (*self.command, digest, options, str(sorted(get_cache_invalidating_env_vars().items())))
+
+    def compile(self) -> TritonCompiled:
+        """Compile, past Triton's own cache.
+
+        Raises
+        ------
+        BuildError
+            If the function does not compile (one sentence with the line), or needs scratch memory.
+        MachineError
+            If there is no room for intermediate files.
+        """
+        import triton
+        from triton import knobs
+
+        said = io.StringIO()
+        try:
+            with tempfile.TemporaryDirectory() as folder, knobs.cache.scope(), contextlib.redirect_stdout(said):
+                knobs.cache.dir = folder
+                made = triton.compile(self.source, target=self.target, options=dict(self.module.options))
+        except OSError as error:
+            raise MachineError(f"{self.module.name}: Triton could not run: {error.strerror or error}") from None
+        except Exception as error:
+            message = f"{self.module.name}{_described(error, self.module)}"
+            raise BuildError(message, f"{said.getvalue()}{error}") from None
+        return _finished(made, self.module)
+
+
+def _finished(made: Any, module: TritonModule) -> TritonCompiled:
+    """Read what Triton says of its kernel, and assemble the PTX once more: without paths, and with ptxas's report."""
+    name, runtime = str(made.metadata.name), sum(kind != "constexpr" for kind in module.signature.values())
+    scratch = sum(getattr(made.metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile"))
+    if scratch:
+        raise BuildError(
+            f"{module.name}: {module.entry} needs {scratch} bytes of scratch memory in global memory "
+            "(tensor descriptors made in the kernel do), which the lab does not provide"
+        )
+    ptx = _without_paths(made.asm["ptx"])
+    params = re.search(rf"\.entry\s+{re.escape(name)}\s*\(([^)]*)\)", ptx)
+    threads = re.search(r"^\s*\.reqntid\s+(\d+)", ptx, re.MULTILINE)
+    target = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
+    if params is None or threads is None or target is None:
+        raise MachineError(f"{module.name}: Triton's PTX does not say its target, its parameters or its block")
+    cubin, log = _assemble(ptx.encode(), target[1], module.name)
+    return TritonCompiled(
+        ptx=ptx.encode(),
+        cubin=cubin,
+        entry=name,
+        log=log,
+        dynamic_smem=int(made.metadata.shared),
+        threads=int(threads[1]),
+        scratch_params=params[1].count(".param") - runtime,
+    )
+
+
+def _described(error: BaseException, module: TritonModule) -> str:
+    """``, line 12: what is wrong``, from the innermost of Triton's errors."""
+    while isinstance(error.__cause__, type(error)):
+        error = error.__cause__
+    text = str(getattr(error, "error_message", None) or error.__cause__ or error)
+    text = " ".join(text.split())[:300] or type(error).__name__
+    line = getattr(getattr(error, "node", None), "lineno", None)
+    if line is None:
+        return f": Triton does not compile {module.entry}: {text}"
+    source = getattr(error, "src", None) or ""
+    if source != module.fn.src:
+        return f": in a function that {module.entry} calls, at {source.splitlines()[line - 1].strip()!r}: {text}"
+    first = module.fn.starting_line_number + len(module.fn.raw_src) - len(source.splitlines())
+    return f", line {first + line - 1}: {text}"
+
+
+def _without_paths(ptx: str) -> str:
+    """Triton's PTX as it would be on any machine: file names without folders, and no DWARF, which spells them out.
+
+    Line information needs neither: it is in the ``.loc`` and ``.file`` directives.
+    """
+    ptx = re.sub(r"^\s*\.section\s+\.debug_(?!str)\w+\s*\{.*?\}\n", "", ptx, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r'^(\s*\.file\s+\d+\s+")[^"]*?([^"/]+")', r"\1/\2", ptx, flags=re.MULTILINE)
+
+
+def _ptxas(arch: str) -> str:
+    """The assembler that Triton brings, of which there may be one more for Blackwell."""
+    from triton import knobs
+
+    blackwell = int("".join(filter(str.isdigit, arch))) >= 100
+    try:
+        tool = getattr(knobs.nvidia, "ptxas_blackwell", knobs.nvidia.ptxas) if blackwell else knobs.nvidia.ptxas
+        return str(tool.path)
+    except RuntimeError as error:
+        raise MachineError(f"Triton has no ptxas: {error}") from None
+
+
+@cache
+def _ptxas_version(path: str) -> str:
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    found = re.search(r"V(\d+\.\d+\.\d+)", done.stdout)
+    if found is None:
+        raise MachineError(f"{path} does not say its version")
+    return found[1]
+
+
+def _assemble(ptx: bytes, target: str, name: str) -> tuple[bytes, str]:
+    """The cubin of a PTX text, and what ptxas said."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_bytes(ptx)
+        command = [_ptxas(target), "-lineinfo", "-v", f"--gpu-name={target}", str(source), "-o", str(cubin)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        log = (done.stdout + done.stderr).replace(f"{folder}/", "")
+        if done.returncode:
+            raise BuildError(f"{name}: ptxas refuses Triton's PTX: {log.strip().partition(chr(10))[0]}", log)
+        return cubin.read_bytes(), log

@@ -1,0 +1,203 @@
+"""From what a worker sent back to a status: everything is checked, nothing is taken on trust."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.errors import MachineError
+from sdpalab.inputs import Inputs, dtype_of
+from sdpalab.judge.diagnose.explain import incorrect_reason, lse_reason, not_finite_reason
+from sdpalab.judge.diagnose.failure import Failure
+from sdpalab.judge.rule.exact import exact_elements, has_exact_elements
+from sdpalab.judge.rule.limits import limits_for, measure
+from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64, measure_lse
+from sdpalab.judge.rule.numerics import UNDECLARED, intended_output, orders_of
+from sdpalab.judge.rule.reference import attention_float64, judged_rows
+from sdpalab.judge.rule.yardstick import torch_output
+from sdpalab.judge.verdict import Errors, Limits, Status, broken_rules
+from sdpalab.kernels.kernel import Numerics
+from sdpalab.problem import Problem
+
+__all__ = ["Evidence", "Judged", "declared_numerics", "evaluate", "judge_output"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the rule says of one output: PASSED, INCORRECT or NOT_FINITE, and why; ``yardstick`` is torch's output."""
+
+    status: Status
+    reason: str
+    errors: Errors
+    limits: Limits
+    yardstick: Array
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was found on one case; ``arrays`` are those beside q, k and v on which it rests."""
+
+    status: Status
+    reason: str = ""
+    errors: Errors | None = None
+    limits: Limits | None = None
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+
+def declared_numerics(about: Mapping[str, Any]) -> Numerics:
+    """The arithmetic that a candidate declared, or what one is held to that declares nothing, such as a callable."""
+    declared = about.get("numerics")
+    return Numerics.from_dict(declared) if declared else UNDECLARED
+
+
+def judge_output(problem: Problem, inputs: Inputs, out: Array, numerics: Numerics, lse: Array | None = None) -> Judged:
+    """Hold one output against the whole rule: a pure function of its arguments, and of torch as the yardstick.
+
+    Parameters
+    ----------
+    problem, inputs
+        What was computed. Rows with an input that is not finite are not judged.
+    out : ndarray of the problem's dtype, [B, H, Sq, D]
+    numerics : Numerics
+        See :func:`declared_numerics`.
+    lse : ndarray of float32, [B, H, Sq], optional
+        The log-sum-exp of each row, from a candidate that writes it.
+
+    Raises
+    ------
+    MachineError
+        If there is nothing to measure by: torch's output is not finite, no row is judged, the scores exceed float64.
+    """
+    arguments: dict[str, Any] = {"scale": problem.scale, "causal": problem.causal}
+    qkv = (inputs.q, inputs.k, inputs.v)
+    yardstick = torch_output(*qkv, **arguments)
+    intended = [intended_output(*qkv, **arguments, numerics=order) for order in orders_of(numerics)]
+    exact = None
+    if has_exact_elements(numerics):
+        exact = exact_elements(*qkv, **arguments, any_count=numerics.normalise == "after")
+    try:
+        reference = attention_float64(*qkv, **arguments)
+        limits = limits_for(reference, yardstick, intended, problem.dtype)
+        errors = measure(out, reference, problem.dtype, exact)
+    except ValueError as error:
+        raise MachineError(f"{problem.label}: {error}") from None
+    broken = broken_rules(errors, limits)
+    wrong_lse = ""
+    if lse is not None:
+        rows = log_sum_exp_float64(*qkv, **arguments, numerics=numerics)
+        found = measure_lse(lse, *rows)
+        errors, wrong_lse = replace(errors, lse=found), lse_reason(lse, *rows, found)
+    failure = Failure(problem, inputs, out, errors, limits, reference)
+    if errors.not_finite:
+        status, reason = Status.NOT_FINITE, not_finite_reason(failure)
+    elif broken:
+        status, reason = Status.INCORRECT, incorrect_reason(failure, broken, exact)
+    elif errors.lse is not None and wrong_lse:
+        status, reason = Status.NOT_FINITE if errors.lse.not_finite else Status.INCORRECT, "the output is right"
+    else:
+        return Judged(Status.PASSED, "", errors, limits, yardstick)
+    return Judged(status, "; ".join(filter(None, (reason, wrong_lse))), errors, limits, yardstick)
+
+
+def evaluate(
+    problem: Problem,
+    inputs: Inputs,
+    about: Mapping[str, Any],
+    reply: Mapping[str, Any],
+    outputs: Mapping[str, Array],
+    other: Inputs | None = None,
+) -> Evidence:
+    """Judge one case.
+
+    Parameters
+    ----------
+    problem, inputs
+        The case.
+    about : mapping
+        What the candidate declared when it was loaded (:class:`sdpalab.judge.sandbox.messages.About`).
+    reply, outputs
+        The worker's answer (:class:`sdpalab.judge.sandbox.messages.Reply`): a failure, which is believed as one, or no
+        status and the outputs ``first`` and ``second`` of two runs, and ``other`` of one between them if there was one.
+        Of a candidate that writes it, the first run was asked for ``lse``, too, and the second was not.
+    other : Inputs, optional
+        What lay in the same memory for the run ``other``.
+
+    Raises
+    ------
+    MachineError
+        As :func:`judge_output`.
+    """
+    if reply.get("status") is not None:
+        return Evidence(Status(reply["status"]), str(reply.get("reason") or "the worker gave no reason"))
+    expected = ("first", "second") if "other" not in outputs else ("first", "second", "other")
+    for out in map(outputs.get, expected):
+        if out is None or out.shape != problem.q_shape or out.dtype != dtype_of(problem):
+            got = "nothing" if out is None else f"{out.dtype} {out.shape}"
+            return Evidence(Status.BAD_OUTPUT, f"the output is {got}, not {problem.dtype} {problem.q_shape}")
+
+    lse = outputs.get("lse")
+    if lse is not None and (lse.shape != problem.q_shape[:3] or lse.dtype != np.float32):
+        return Evidence(
+            Status.BAD_OUTPUT, f"the log-sum-exp is {lse.dtype} {lse.shape}, not float32 {problem.q_shape[:3]}"
+        )
+
+    first, second = outputs["first"], outputs["second"]
+    numerics = declared_numerics(about)
+    judged = judge_output(problem, inputs, first, numerics, lse)
+    rows = judged_rows(inputs.q, inputs.k, inputs.v)
+    same = first[rows].tobytes() == second[rows].tobytes()
+    arrays = {"o": first, "yardstick": judged.yardstick} | ({} if same else {"o_second": second})
+    arrays |= {} if lse is None else {"lse": lse}
+    noted = ("device", "ptx_sha256", "memory_poisoned", "confinement")
+    run = {
+        "device": about["device"],
+        "config": about["config"],
+        "numerics": asdict(numerics),
+        **{key: reply[key] for key in noted if key in reply},
+    }
+
+    def found(status: Status, reason: str = "") -> Evidence:
+        return Evidence(status, reason, judged.errors, judged.limits, arrays, run)
+
+    if reply.get("hazards"):
+        more = f" (and {reply['hazard_count'] - 1} more)" if reply.get("hazard_count", 1) > 1 else ""
+        return found(Status.HAZARD, f"{reply['hazards'][0]}{more}")
+    if reply.get("changed"):
+        return found(Status.INPUT_CHANGED, f"the candidate wrote to its input {', '.join(reply['changed'])}")
+    if judged.status is Status.NOT_FINITE:
+        return found(judged.status, judged.reason)
+    if not same:
+        asked = "" if lse is None else "; the first was asked for the log-sum-exp, and the second was not"
+        return found(Status.NONDETERMINISTIC, _difference(first, second, rows) + asked)
+    if judged.status is not Status.PASSED:
+        return found(judged.status, judged.reason)
+    if other is not None and "other" in outputs:
+        reason = _stale(problem, other, outputs["other"], first, numerics)
+        return found(Status.STALE if reason else Status.PASSED, reason)
+    return found(Status.PASSED)
+
+
+def _stale(problem: Problem, other: Inputs, out: Array, first: Array, numerics: Numerics) -> str:
+    """What is wrong with the output for other data in the same memory; empty if nothing is."""
+    judged = judge_output(problem, other, out, numerics)
+    if judged.status is Status.PASSED:
+        return ""
+    old = "; it is, bit for bit, the output for the data that were there before" if (out == first).all() else ""
+    return f"right on its inputs, but the output for other data in the same memory is wrong{old}: {judged.reason}"
+
+
+def _difference(first: Array, second: Array, rows: npt.NDArray[np.bool_]) -> str:
+    bits = (first.view(np.uint16) != second.view(np.uint16)) & rows[..., None]
+    b, h, i, d = (int(n) for n in np.argwhere(bits)[0])
+    return (
+        f"two runs on the same inputs differ in {int(bits.sum())} of {bits.size} elements, first at "
+        f"(b={b}, h={h}, i={i}, d={d}): {first[b, h, i, d]} and {second[b, h, i, d]}; the memory of the output was "
+        "filled differently before each, so an element that is read before it is written, or never written, does this"
+    )

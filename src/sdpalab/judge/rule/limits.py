@@ -1,0 +1,159 @@
+"""The rule: how far an output may be from the float64 reference. Pure NumPy; every number in it is stated here.
+
+All must hold:
+
+1. largest absolute error <= 2 * the larger of torch's own in the same precision and the intended numerics' + half an
+   ulp of the output type at max|reference|
+2. relative L2 error over all elements, and root mean square over the rows of the rows' own relative L2 errors, each
+   <= 1.5 * that of the intended numerics
+3. worst row's relative L2 error <= 2 * that of the intended numerics' worst row
+4. every element is finite
+5. every element that the inputs fix bit for bit is that number (:mod:`sdpalab.judge.rule.exact`)
+
+The second half of rule 2 is there because the first weighs a row by its norm: under a causal mask the first rows, which
+average few keys and round little, outweigh all others together.
+
+Rules 2 and 3 never ask for less than their factor times half a unit roundoff u of the output type (2**-11 for float16,
+2**-8 for bfloat16). Honest rounding of the output alone costs up to u; where the emulation happens to hit numbers that
+the type holds exactly (one key, equal weights over a power of two), its own error is 0, and a kernel that multiplies by
+a reciprocal instead of dividing is not wrong.
+
+Relative errors are over ||reference||. A row whose norm is below 2**-8 of the root mean square of its head's row norms
+is measured against that floor: where V cancels to near zero, every rounding is large beside what is left. Nothing is
+measured against less than sqrt(n) times the type's least subnormal (n elements), below which the type has no numbers.
+
+A row of the reference that is NaN is not judged (:func:`sdpalab.judge.rule.reference.judged_rows`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.judge.rule.exact import ExactElements
+from sdpalab.judge.verdict import LIMITED, Errors, Limits
+
+__all__ = [
+    "INTENDED_FACTOR",
+    "LEAST_NORMAL",
+    "LEAST_SUBNORMAL",
+    "RMS_ROW_FACTOR",
+    "ROW_FACTOR",
+    "ROW_FLOOR",
+    "UNIT_ROUNDOFF",
+    "YARDSTICK_FACTOR",
+    "half_ulp",
+    "limits_for",
+    "measure",
+    "row_errors",
+]
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+
+YARDSTICK_FACTOR = 2.0
+INTENDED_FACTOR = 1.5
+RMS_ROW_FACTOR = 1.5
+ROW_FACTOR = 2.0
+ROW_FLOOR = 2.0**-8
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Largest relative error of rounding to the type."""
+LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126}
+LEAST_SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
+
+
+def half_ulp(value: float, dtype: str) -> float:
+    """Half the distance between neighbouring numbers of ``dtype`` at ``|value|``: the largest rounding error there."""
+    _, exponent = math.frexp(max(abs(value), LEAST_NORMAL[dtype]))
+    return UNIT_ROUNDOFF[dtype] * 2.0 ** (exponent - 1)
+
+
+def row_errors(out: Array, reference: F64, dtype: str) -> F64:
+    """Relative L2 error of each row, [B, H, Sq], with the floors that the module states; NaN where it is not judged."""
+    norms = np.linalg.norm(reference, axis=-1)
+    judged = ~np.isnan(norms)
+    squares = np.where(judged, np.square(norms), 0.0).sum(axis=-1, keepdims=True)
+    typical = np.sqrt(squares / np.maximum(judged.sum(axis=-1, keepdims=True), 1))
+    least = math.sqrt(reference.shape[-1]) * LEAST_SUBNORMAL[dtype]
+    distance = np.linalg.norm(out.astype(np.float64) - reference, axis=-1)
+    rows: F64 = distance / np.maximum(np.maximum(norms, ROW_FLOOR * typical), least)
+    return rows
+
+
+def measure(out: Array, reference: F64, dtype: str, exact: ExactElements | None = None) -> Errors:
+    """Distance of ``out`` [B, H, Sq, D] from ``reference``, and from the ``exact`` elements if any are given.
+
+    Elements that are not finite are counted, and left out of the other figures (as if they were right), so that a
+    record never holds a NaN; whoever has one has not passed. Rows that are not judged are left out of everything.
+
+    Raises
+    ------
+    ValueError
+        If no row is judged.
+    """
+    judged = ~np.isnan(reference[..., 0])
+    if not judged.any():
+        raise ValueError("no row is judged: each has an input that is not finite")
+    finite = np.isfinite(out) | ~judged[..., None]
+    clean = np.where(finite & judged[..., None], out.astype(np.float64), reference)
+    error = np.nan_to_num(np.abs(clean - reference))
+    rows = row_errors(clean, reference, dtype)
+    b, h, i, d = (int(n) for n in np.unravel_index(int(np.argmax(error)), error.shape))
+    row_b, row_h, row_i = (int(n) for n in np.unravel_index(int(np.nanargmax(rows)), rows.shape))
+    least = math.sqrt(reference.size) * LEAST_SUBNORMAL[dtype]
+    norm = float(np.linalg.norm(np.nan_to_num(reference)))
+    return Errors(
+        max_abs=float(error[b, h, i, d]),
+        max_abs_index=(b, h, i, d),
+        rel_l2=float(np.linalg.norm(error)) / max(norm, least),
+        rms_row_rel_l2=float(np.sqrt(np.mean(np.square(rows[judged])))),
+        worst_row_rel_l2=float(rows[row_b, row_h, row_i]),
+        worst_row=(row_b, row_h, row_i),
+        not_finite=int(finite.size - np.count_nonzero(finite)),
+        exact=exact.count if exact else 0,
+        exact_wrong=int(np.count_nonzero(exact.wrong(out))) if exact else 0,
+        ignored_rows=int(judged.size - np.count_nonzero(judged)),
+    )
+
+
+def limits_for(reference: F64, yardstick: Array, intended: Sequence[Array], dtype: str) -> Limits:
+    """The limits of one case.
+
+    Parameters
+    ----------
+    reference : ndarray of float64, [B, H, Sq, D]
+    yardstick : ndarray, [B, H, Sq, D]
+        torch's own output in the same precision (:mod:`sdpalab.judge.rule.yardstick`).
+    intended : sequence of ndarray, [B, H, Sq, D]
+        Outputs of the declared arithmetic (:func:`sdpalab.judge.rule.numerics.intended_output`): one, or one for each
+        order of operations that the declaration leaves open; the largest errors count.
+    dtype : {"float16", "bfloat16"}
+
+    Raises
+    ------
+    ValueError
+        If the yardstick has an element that is not finite in a row that is judged, or no row is: then there is nothing
+        to measure by. (Intended numerics may overflow, a float16 accumulator for one. What is left of them still says
+        how large an error is honest; a candidate that overflows there has not passed.)
+    """
+    torch_error, own = measure(yardstick, reference, dtype), [measure(out, reference, dtype) for out in intended]
+    if torch_error.not_finite:
+        raise ValueError("the yardstick is not finite on these inputs")
+    worst = {name: max(getattr(errors, name) for errors in own) for name in LIMITED}
+    floor = UNIT_ROUNDOFF[dtype] / 2.0
+    rounding = half_ulp(float(np.nanmax(np.abs(reference))), dtype)
+    return Limits(
+        max_abs=YARDSTICK_FACTOR * max(torch_error.max_abs, worst["max_abs"]) + rounding,
+        rel_l2=INTENDED_FACTOR * max(worst["rel_l2"], floor),
+        rms_row_rel_l2=RMS_ROW_FACTOR * max(worst["rms_row_rel_l2"], floor),
+        worst_row_rel_l2=ROW_FACTOR * max(worst["worst_row_rel_l2"], floor),
+        yardstick_max_abs=torch_error.max_abs,
+        intended_max_abs=worst["max_abs"],
+        intended_rel_l2=worst["rel_l2"],
+        intended_rms_row_rel_l2=worst["rms_row_rel_l2"],
+        intended_worst_row_rel_l2=worst["worst_row_rel_l2"],
+    )

@@ -1,0 +1,110 @@
+"""The rule for the log-sum-exp of a row: its float64 value, and how far float32 arithmetic may honestly be from it.
+
+L[i] is the natural logarithm of the sum, over the keys j that row i sees, of exp(scale * q_i k_j), in float32. Nothing
+in it is rounded to 16 bits, so there is no emulation to measure by and no factor to calibrate: a row's limit is the sum
+of what each step of an honest computation may be off by, whatever the order of its additions. With A the largest
+|scale| * sum_d |q_id k_jd| over the n keys that the row sees, and D the head dimension:
+
+    D * DOT_ERROR * A                                the dot products
+    + SCALE_ERROR * A                                the scale, the exponents of the weights, and back to base e
+    + EXP_ERROR + n * SUM_ERROR                      the weights, and their sum
+    + LOG_ERROR * (8 + log2 n) + RESULT_ERROR * |L|  the logarithm, and the result
+
+All weights are positive, so that relative errors of theirs are absolute ones of L. A row that is not judged
+(:func:`sdpalab.judge.rule.reference.judged_rows`) is not judged here either.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.judge.rule.numerics import MMA_TERMS, dequantised
+from sdpalab.judge.rule.reference import finite, judged_rows, score_blocks
+from sdpalab.judge.verdict import LseErrors
+from sdpalab.kernels.kernel import Numerics
+
+__all__ = ["log_sum_exp_float64", "measure_lse"]
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+
+DOT_ERROR = 2.0**-23
+"""Of a dot product, for each of its terms: what is lost where a float32 sum, or a tensor core that aligns its terms to
+the largest, truncates."""
+FLOAT8_DOT_ERROR = 2.0**-13
+"""The same of 8-bit factors: the tensor cores of Ada and Hopper keep 13 bits behind the point of the largest term
+(Khattak and Mikaitis 2025, "Accurate Models of NVIDIA Tensor Cores"; the DeepSeek-V3 report, 3.3.2)."""
+HALF_DOT_ERROR = 2.0**-11
+"""Of an accumulator in float16, for each of its roundings."""
+SCALE_ERROR = 2.0**-20
+"""Sixteen roundings: scale, log2(e), their product and that with the maximum; score - maximum, twice as large, times
+that; and times ln(2)."""
+EXP_ERROR = 2.0**-21
+"""Two of ex2.approx.ftz.f32, each within 2**-22 (PTX ISA, "Floating Point Instructions: ex2"): a weight and its
+rescale. Further rescales are in :data:`SUM_ERROR`."""
+SUM_ERROR = 2.0**-23
+"""For each key: half of it for the addition, the rest for its share of the rescale of a tile of 16 keys or more."""
+LOG_ERROR = 2.0**-22
+"""lg2.approx.ftz.f32: absolute between 1/2 and 2, relative elsewhere (PTX ISA, "Floating Point Instructions: lg2")."""
+LAZY_BITS = 8
+"""The largest weight, in log2, of a kernel that rescales lazily: the sum is that much larger."""
+RESULT_ERROR = 2.0**-22
+"""Four roundings: the sum of maximum and logarithm, ln(2), their product."""
+
+
+def log_sum_exp_float64(
+    q: Array, k: Array, v: Array, *, scale: float, causal: bool, numerics: Numerics
+) -> tuple[F64, F64]:
+    """The log-sum-exp of each row, and how far from it a kernel's may be.
+
+    Parameters
+    ----------
+    q, k, v, scale, causal
+        As in :func:`sdpalab.judge.rule.reference.attention_float64`. V only says which rows are judged.
+    numerics : Numerics
+        What is declared. Quantised inputs are taken as what stands for them, whose log-sum-exp is another.
+
+    Returns
+    -------
+    reference, limit : ndarray of float64, [B, H, Sq]
+        NaN in rows that are not judged.
+    """
+    judged, head_dim, seq_q, seq_kv = judged_rows(q, k, v), q.shape[3], q.shape[2], k.shape[2]
+    q, k = finite(q), finite(k)
+    dot_error = head_dim * DOT_ERROR
+    if numerics.quantised is not None:
+        q, k = dequantised(q, numerics.quantised), dequantised(k, numerics.quantised)
+        dot_error = head_dim * FLOAT8_DOT_ERROR
+    if numerics.accumulate == "float16":
+        dot_error += -(-head_dim // MMA_TERMS) * HALF_DOT_ERROR
+    reference, largest = np.empty(judged.shape, np.float64), np.empty(judged.shape, np.float64)
+    for place, scores in score_blocks(q, k, scale=scale, causal=causal):
+        most = scores.max(axis=1)
+        reference[place] = most + np.log(np.exp(scores - most[:, None]).sum(axis=1))
+    for place, sizes in score_blocks(np.abs(q), np.abs(k), scale=abs(scale), causal=causal):
+        largest[place] = sizes.max(axis=1)
+    seen = np.minimum(np.arange(1, seq_q + 1), seq_kv) if causal else np.full(seq_q, seq_kv)
+    limit = (dot_error + SCALE_ERROR) * largest + EXP_ERROR + SUM_ERROR * seen
+    limit += LOG_ERROR * (LAZY_BITS + np.log2(seen)) + RESULT_ERROR * np.abs(reference)
+    return np.where(judged, reference, np.nan), np.where(judged, limit, np.nan)
+
+
+def measure_lse(lse: Array, reference: F64, limit: F64) -> LseErrors:
+    """Distance of ``lse`` [B, H, Sq] from the reference, in units of each row's limit.
+
+    Rows that are not finite are counted, and left out of the other figures; rows that are not judged, of everything.
+    """
+    judged = ~np.isnan(reference)
+    finite_rows = np.isfinite(lse) | ~judged
+    error = np.where(finite_rows & judged, np.abs(lse.astype(np.float64) - reference), 0.0)
+    share = np.where(judged, error / limit, -1.0)
+    b, h, i = (int(n) for n in np.unravel_index(int(np.argmax(share)), share.shape))
+    return LseErrors(
+        error=float(error[b, h, i]),
+        limit=float(limit[b, h, i]),
+        row=(b, h, i),
+        not_finite=int(np.count_nonzero(~finite_rows)),
+    )

@@ -1,0 +1,157 @@
+"""The arithmetic that a kernel declares, emulated: how large an error is honest.
+
+A bound taken from a library's output would depend on that library's choices: torch's ``math`` path on a CPU, for one,
+computes in float32 and is better than any kernel that rounds P, while the older one held scores in the 16-bit type and
+hid a bfloat16 accumulator. The bound is therefore taken from what the kernel itself says it does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.errors import UserError
+from sdpalab.judge.rule.reference import finite, weight_blocks
+from sdpalab.kernels.kernel import Numerics, Quantisation
+
+__all__ = ["UNDECLARED", "check_numerics", "dequantised", "intended_output", "orders_of"]
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+
+FLOAT8 = "float8_e4m3fn"
+FLOAT8_MAX = 448.0
+MMA_TERMS = 16
+"""Products that one tensor-core instruction adds to a 16-bit accumulator before it rounds: K of mma.sync.m16n8k16."""
+
+UNDECLARED = Numerics(normalise="either")
+"""What a candidate that declares nothing is held to: it may divide by the sum of the weights before they are rounded or
+after, which is as honest. No kernel may declare that it is open."""
+
+_TYPES: dict[str, type] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    FLOAT8: ml_dtypes.float8_e4m3fn,
+}
+
+
+def check_numerics(numerics: Numerics) -> None:
+    """Raise UserError if the declared arithmetic is one that is not emulated here."""
+    p_type, p_scale, quantised = numerics.probabilities, numerics.probability_scale, numerics.quantised
+    if numerics.accumulate not in ("float32", "float16"):
+        raise UserError(f"numerics: accumulate must be float32 or float16, not {numerics.accumulate!r}")
+    if p_type != "problem" and p_type not in _TYPES:
+        known = ", ".join(("problem", *_TYPES))
+        raise UserError(f"numerics: probabilities must be one of {known}, not {p_type!r}")
+    if p_type != FLOAT8 and p_scale != 1.0:
+        raise UserError(f"numerics: probability_scale is for probabilities in {FLOAT8}, and must be 1 for {p_type!r}")
+    if not 0.0 < p_scale <= FLOAT8_MAX or float(_TYPES[FLOAT8](p_scale)) != p_scale:
+        # A weight of 1, the largest, would itself be rounded.
+        raise UserError(
+            f"numerics: probability_scale must be a positive number of {FLOAT8}, at most 448, not {p_scale:g}"
+        )
+    if numerics.normalise not in ("after", "before"):
+        raise UserError(f"numerics: normalise must be after or before, not {numerics.normalise!r}")
+    if quantised is None:
+        return
+    if quantised.dtype != FLOAT8:
+        raise UserError(f"numerics: quantised.dtype must be {FLOAT8}, not {quantised.dtype!r}")
+    if isinstance(quantised.rows, bool) or not isinstance(quantised.rows, int) or quantised.rows < 0:
+        raise UserError(f"numerics: quantised.rows must be a number of rows, or 0 for all, not {quantised.rows!r}")
+
+
+def orders_of(numerics: Numerics) -> tuple[Numerics, ...]:
+    """The arithmetic in each order of rounding and normalising P that it leaves open: one, or both of ``either``."""
+    if numerics.normalise != UNDECLARED.normalise:
+        return (numerics,)
+    return tuple(replace(numerics, normalise=order) for order in ("after", "before"))
+
+
+def dequantised(array: Array, quantised: Quantisation) -> F64:
+    """The numbers that stand for ``array`` [B, H, S, D] once it is quantised: the type's, times their scale.
+
+    Parameters
+    ----------
+    array : ndarray of float16 or bfloat16, [B, H, S, D]
+    quantised : Quantisation
+        See there for the scheme.
+
+    Returns
+    -------
+    ndarray of float64, [B, H, S, D]
+    """
+    rows = quantised.rows or array.shape[2]
+    single, out = array.astype(np.float32), np.empty(array.shape, np.float64)
+    for start in range(0, array.shape[2], rows):
+        block = single[:, :, start : start + rows]
+        scale = np.abs(block).max(axis=(2, 3), keepdims=True) / np.float32(FLOAT8_MAX)
+        scale = np.where(scale > 0.0, scale, np.float32(1.0))
+        numbers = np.clip(block / scale, -FLOAT8_MAX, FLOAT8_MAX).astype(_TYPES[quantised.dtype])
+        out[:, :, start : start + rows] = numbers.astype(np.float64) * scale
+    return out
+
+
+def intended_output(q: Array, k: Array, v: Array, *, scale: float, causal: bool, numerics: Numerics) -> Array:
+    """Attention with the roundings that ``numerics`` declares, and no others.
+
+    Q, K and V are quantised, if that is declared. The weights exp(s - max(s)) are rounded to float32, their sum is
+    taken; they are rounded to the type of P and multiplied by V; the products' sum and the quotient are rounded to
+    float32, and the result to the type of Q. Where it is declared that P is normalised before, the weights are divided
+    by their sum before they are rounded: equal ones are then all rounded the same way, which no average takes out.
+
+    Sums in float32 run in float64: the order in which a kernel adds in float32 shifts its result a thousand times less
+    than the roundings to 16 bits, and an emulation free of order is one that anybody can repeat. Sums in float16 are
+    rounded as often as the tensor cores do it, along D and then along the keys in ascending order.
+
+    Parameters
+    ----------
+    q, k, v, scale, causal
+        As in :func:`sdpalab.judge.rule.reference.attention_float64`; the dtype of ``q`` is the problem's.
+    numerics : Numerics
+        What is declared, in one order (:func:`orders_of`).
+
+    Returns
+    -------
+    ndarray of the dtype of ``q``, [B, H, Sq, D]
+        Rows that are not judged hold finite numbers of no meaning. A float16 accumulator may overflow to infinity.
+
+    Raises
+    ------
+    UserError
+        As :func:`check_numerics`.
+    """
+    check_numerics(numerics)
+    dtype, half = q.dtype, numerics.accumulate == "float16"
+    p_type = dtype if numerics.probabilities == "problem" else np.dtype(_TYPES[numerics.probabilities])
+    p_scale = np.float32(numerics.probability_scale)
+    group = q.shape[1] // k.shape[1]
+    q, k, v = finite(q), finite(k), finite(v)
+    if numerics.quantised is not None:
+        q, k, v = (dequantised(array, numerics.quantised) for array in (q, k, v))
+    values = v.astype(np.float64)
+    product = _half_product if half else np.matmul
+    out = np.empty(q.shape[:3] + v.shape[3:], dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for (b, h, rows), weights in weight_blocks(q, k, scale=scale, causal=causal, product=product):
+            p = weights.astype(np.float32)
+            total = p.sum(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
+            if numerics.normalise == "before":
+                p, total = p / total, np.ones_like(total)
+            rounded = (p * p_scale).astype(p_type).astype(np.float64)
+            summed = product(rounded, values[b, h // group]).astype(np.float32)
+            out[b, h, rows] = (summed / (total * p_scale)).astype(dtype)
+    return out
+
+
+def _half_product(left: F64, right: F64) -> F64:
+    """``left @ right``, the sum rounded to float16 after every MMA_TERMS terms."""
+    total = np.zeros((left.shape[0], right.shape[1]), np.float16)
+    for start in range(0, left.shape[1], MMA_TERMS):
+        terms = slice(start, start + MMA_TERMS)
+        total = (total + left[:, terms] @ right[terms]).astype(np.float16)
+    return total.astype(np.float64)

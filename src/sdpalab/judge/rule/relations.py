@@ -1,0 +1,149 @@
+"""Metamorphic relations: what must hold between the outputs on two sets of inputs, whatever the right outputs are.
+
+The output on the related inputs is also judged like any other. What a relation adds is that the two are compared with
+each other, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.inputs import Inputs, dtype_of
+from sdpalab.judge.rule.evaluate import judge_output
+from sdpalab.judge.rule.limits import LEAST_NORMAL
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Numerics
+from sdpalab.problem import Problem
+
+__all__ = ["RELATIONS", "Relation", "broken_relation"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One relation.
+
+    Attributes
+    ----------
+    name, says : str
+        What it is called, and what must hold, for messages.
+    decides : bool
+        Whether a difference fails the case. Where it does not, it is only recorded: that a kernel's result does not
+        depend on the batch, say, is a property worth knowing, and not owed.
+    applies : callable
+        ``applies(problem)``: whether there is anything to compare.
+    inputs : callable
+        ``inputs(problem, inputs) -> (problem, inputs)``: the related ones.
+    expected : callable
+        ``expected(out, problem) -> (array, mask)``: from the output on the original inputs, what the output on the
+        related ones must be, and where.
+    """
+
+    name: str
+    says: str
+    decides: bool
+    applies: Callable[[Problem], bool]
+    inputs: Callable[[Problem, Inputs], tuple[Problem, Inputs]]
+    expected: Callable[[Array, Problem], tuple[Array, npt.NDArray[np.bool_]]]
+
+    def differs(self, out: Array, related: Array, problem: Problem) -> int:
+        """Elements of ``related`` that are not what ``out``, the output on the original inputs, makes of them."""
+        expected, where = self.expected(out, problem)
+        return int(np.count_nonzero((expected != related) & where))
+
+
+def _scaled_inputs(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
+    return problem, Inputs(inputs.q, inputs.k, inputs.v * inputs.v.dtype.type(4))
+
+
+def _scaled(out: Array, problem: Problem) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Numbers below the least normal one were rounded to fewer bits: of those nothing follows."""
+    normal: npt.NDArray[np.bool_] = np.abs(out.astype(np.float64)) >= LEAST_NORMAL[problem.dtype]
+    return out * out.dtype.type(4), normal
+
+
+def _everywhere(out: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+    return out, np.ones(out.shape, np.bool_)
+
+
+def _reordered(axis: int) -> Callable[[Problem, Inputs], tuple[Problem, Inputs]]:
+    """All three arrays in reverse order along an axis."""
+    return lambda problem, inputs: (
+        problem,
+        Inputs(*(np.ascontiguousarray(np.flip(array, axis)) for array in (inputs.q, inputs.k, inputs.v))),
+    )
+
+
+def _first_head(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
+    alone = problem.with_(batch=1, heads=problem.group, kv_heads=1)
+    q, k, v = inputs.q[:1, : problem.group], inputs.k[:1, :1], inputs.v[:1, :1]
+    return alone, Inputs(*(np.ascontiguousarray(array) for array in (q, k, v)))
+
+
+RELATIONS = {
+    relation.name: relation
+    for relation in (
+        Relation(
+            "scaled_v",
+            "four times V gives four times O, bit for bit",
+            True,
+            lambda problem: True,
+            _scaled_inputs,
+            _scaled,
+        ),
+        Relation(
+            "head_order",
+            "K/V heads in reverse order give the heads of O in reverse order",
+            False,
+            lambda problem: problem.kv_heads > 1,
+            _reordered(1),
+            lambda out, problem: _everywhere(np.flip(out, 1)),
+        ),
+        Relation(
+            "head_alone",
+            "a K/V head alone gives what it gives among others",
+            False,
+            lambda problem: problem.kv_heads > 1 or problem.batch > 1,
+            _first_head,
+            lambda out, problem: _everywhere(out[:1, : problem.group]),
+        ),
+    )
+}
+"""The relations by name."""
+
+
+def broken_relation(
+    relation: Relation,
+    problem: Problem,
+    out: Array,
+    related_problem: Problem,
+    related_inputs: Inputs,
+    related: Array,
+    numerics: Numerics,
+) -> tuple[str, int]:
+    """Why a relation does not hold (empty: it does), and in how many elements the outputs are not what it says.
+
+    Parameters
+    ----------
+    problem, out
+        The original problem, and the output on it.
+    related_problem, related_inputs, related
+        What :attr:`Relation.inputs` made of it, and the output on that.
+    numerics : Numerics
+        As for :func:`sdpalab.judge.rule.evaluate.judge_output`, by which the related output must be right in itself.
+    """
+    if related.shape != related_problem.q_shape or related.dtype != dtype_of(related_problem):
+        return f"on related inputs the output is {related.dtype} {related.shape} ({relation.says})", related.size
+    judged = judge_output(related_problem, related_inputs, related, numerics)
+    differs = relation.differs(out, related, problem)
+    if judged.status is not Status.PASSED:
+        return f"right on its inputs, but wrong on related ones ({relation.says}): {judged.reason}", differs
+    if differs and relation.decides:
+        return f"{differs} of {related.size} elements break a relation that always holds: {relation.says}", differs
+    return "", differs

@@ -1,0 +1,107 @@
+"""The process that executes launch plans: ``executor.main(read_fd, write_fd)``, started under guard by the judge.
+
+No Python of a candidate ever runs in it: it gets a plan as data, builds the plan's CUDA C++ (or takes the PTX that
+Triton made), and runs that on the simulator or on a GPU. What it says of hazards and of changed inputs is therefore so.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.compile import Cache
+from sdpalab.errors import MachineError, UserError
+from sdpalab.judge.sandbox.plans import SentPlan
+from sdpalab.judge.sandbox.wire import Channel, serve
+from sdpalab.judge.verdict import Status
+from sdpalab.run import GpuExecutor, KernelFault, RunResult, SimulatedExecutor
+from sdpalab.sim import CHECKS, PtxSyntaxError, SimError, StepLimit, UnsupportedInstruction
+
+__all__ = ["main"]
+
+Array = npt.NDArray[Any]
+Answer = tuple[dict[str, Any], dict[str, Array]]
+
+MOST_HAZARDS = 20
+"""Hazards that are told in full."""
+
+
+def main(read_fd: int, write_fd: int) -> None:
+    """Serve one judge until it closes the wire."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(Channel(read_fd, write_fd), _Executor().answer)
+
+
+class _Executor:
+    """What runs plans; the GPU, once it is opened."""
+
+    def __init__(self) -> None:
+        self._gpu: GpuExecutor | None = None
+
+    def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
+        """Do what is ordered: ``open`` the GPU, and say what it is; or ``run`` a plan once, on the GPU if it is open.
+
+        ``watched``: with the simulator's checks on.
+        """
+        try:
+            if order["do"] == "open":
+                self._gpu = GpuExecutor(arch=order["arch"])
+                return {"status": None, "device": self._gpu.device, "arch": self._gpu.arch}, {}
+            result = self._run(order, arrays)
+        except Exception as error:
+            status, reason = _classify(error)
+            return {"status": status.value, "reason": reason, "lost": isinstance(error, KernelFault)}, {}
+        reply = {
+            "status": None,
+            "device": result.device,
+            "ptx_sha256": list(result.ptx_sha256),
+            "hazards": list(result.hazards[:MOST_HAZARDS]),
+            "hazard_count": len(result.hazards),
+            "changed": list(result.changed_inputs),
+        }
+        return reply, {name: np.asarray(out) for name, out in result.outputs.items()}
+
+    def _run(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> RunResult:
+        sent = SentPlan.model_validate_json(arrays["plan"].tobytes())
+        cache = Cache(order["cache"])
+        plan, builds = sent.plan(), sent.builds(order["arch"], cache)
+        inputs, poison = {name: arrays[name] for name in ("q", "k", "v")}, order["poison"]
+        if self._gpu is None:
+            checks = CHECKS if order["watched"] else ()
+            executor = SimulatedExecutor(
+                order["arch"], cache, checks=checks, workers=1
+            )  # the judge has its own workers
+            return executor.run(plan, inputs, poison=poison, builds=builds)
+        # Of what Triton made the PTX was sent: the driver assembles that.
+        loaded = [built if built.cubin else replace(built, cubin=built.ptx) for built in builds]
+        try:
+            return self._gpu.run(plan, inputs, poison=poison, builds=loaded)
+        except UserError as error:
+            raise _NoSuchLaunch(str(error)) from None
+
+
+class _NoSuchLaunch(Exception):
+    """A launch that this GPU does not take; its source compiled."""
+
+
+def _classify(error: Exception) -> tuple[Status, str]:
+    """The status that an exception stands for: whose fault it is."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, (UnsupportedInstruction, PtxSyntaxError)):
+        return Status.UNSUPPORTED, text
+    if isinstance(error, StepLimit):
+        return Status.TIMED_OUT, text
+    if isinstance(error, (SimError, _NoSuchLaunch)):
+        return Status.HAZARD, text
+    if isinstance(error, KernelFault):
+        return Status.CRASHED, text
+    if isinstance(error, UserError):
+        return Status.BUILD_FAILED, text
+    if isinstance(error, MachineError):
+        return Status.INFRA_ERROR, text
+    return Status.INFRA_ERROR, f"the executor itself failed: {type(error).__name__}: {text}"

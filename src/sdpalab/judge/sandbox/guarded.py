@@ -1,0 +1,219 @@
+"""A process under guard, seen from the judge: started clean, spoken to over the wire, ended with all it started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from sdpalab.errors import MachineError
+from sdpalab.judge.sandbox.messages import plain
+from sdpalab.judge.sandbox.wire import Channel, WireError
+
+__all__ = ["START_SECONDS", "Ending", "GuardedProcess", "Quota"]
+
+START_SECONDS = 120.0
+"""For a process to start: on a busy machine that takes tens of seconds."""
+
+TAIL_BYTES = 4096
+_END_SECONDS = 10.0
+"""For a guard to end everything; then it is ended itself."""
+_LAST_WORDS_SECONDS = 5.0
+"""For a process whose wire is closed to end by itself."""
+
+_GUARD = Path(__file__).with_name("guard.py")
+_BOOT = "import sys; sys.path[:] = sys.argv[4:]; from importlib import import_module as load; "
+_BOOT += "load(sys.argv[1]).main(*map(int, sys.argv[2:4]))"
+
+_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME")
+"""What a process inherits; everything else might tell a candidate something."""
+_GPU_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+"""What one inherits besides that uses a GPU: which one that is."""
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What a process may use, with all that it starts.
+
+    Attributes
+    ----------
+    cpu_seconds : int
+        CPU time of each process.
+    memory_bytes : int
+        Resident memory of all of them together.
+    address_bytes : int
+        Address space of each process; 0 for no limit.
+    folder_bytes : int
+        Files in the folder of its own (in the weaker confinement: each file).
+    processes : int
+        Processes at a time.
+    """
+
+    cpu_seconds: int
+    memory_bytes: int = 16 << 30
+    address_bytes: int = 16 << 30
+    folder_bytes: int = 1 << 30
+    processes: int = 64
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a process ended: ``SIGSEGV``, ``exit code 3``, or what it had more of than its :class:`Quota` allows."""
+
+    how: str
+    over_quota: bool = False
+
+    @property
+    def killed(self) -> bool:
+        """True if somebody sent SIGKILL: the machine, where memory runs out, or a person; or the process itself."""
+        return self.how == "SIGKILL"
+
+    def __str__(self) -> str:
+        return f"the process was ended: {self.how}" if self.over_quota else f"the process ended with {self.how}"
+
+
+class GuardedProcess:
+    """A Python process that runs ``main(read_fd, write_fd)`` of a module, under :mod:`sdpalab.judge.sandbox.guard`.
+
+    Parameters
+    ----------
+    module : str
+        Full name of a module of the lab.
+    quota : Quota
+    foreign : bool
+        Whether it will run what is not trusted, and is to be confined as far as this machine allows.
+    gpu : bool
+        Whether it will use a GPU. CUDA reserves more address space than any limit would leave it. A confined process
+        has no devices, and so no GPU.
+
+    Attributes
+    ----------
+    channel : Channel
+        The wire to it. The process says first that it is ready (:meth:`await_ready`).
+    confinement : str
+        ``namespaces`` or ``processes`` (see the guard); empty before :meth:`await_ready`.
+
+    Raises
+    ------
+    MachineError
+        If it cannot be started.
+    """
+
+    def __init__(self, module: str, quota: Quota, *, foreign: bool, gpu: bool = False) -> None:
+        self.confinement = ""
+        self._tail = bytearray()
+        self._lock = threading.Lock()
+        self._ended = self._closed = False
+        order_in, order_out = os.pipe()
+        answer_in, answer_out = os.pipe()
+        lifeline_in, self._lifeline = os.pipe()
+        self._report, report_out = os.pipe()
+        theirs = (order_in, answer_out, lifeline_in, report_out)
+        command = [sys.executable, "-I", "-u", "-c", _BOOT, module, str(order_in), str(answer_out), *_path()]
+        order = {"command": command, "fds": theirs[:2], "lifeline": lifeline_in, "report": report_out}
+        limits = asdict(replace(quota, address_bytes=0) if gpu else quota)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_GUARD), json.dumps({**order, "foreign": foreign, **limits})],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=theirs,
+                env=_environment(_GPU_ENVIRONMENT if gpu else ()),
+                start_new_session=True,
+            )
+        except OSError as error:
+            for fd in (*theirs, order_out, answer_in, self._lifeline, self._report):
+                os.close(fd)
+            raise MachineError(f"a worker process cannot be started: {error.strerror}") from None
+        for fd in theirs:
+            os.close(fd)
+        self.channel = Channel(answer_in, order_out, alive=lambda: self._process.poll() is None)
+        self._reader = threading.Thread(target=self._drain, daemon=True)
+        self._reader.start()
+
+    def await_ready(self) -> None:
+        """Wait until the process serves its wire; raises MachineError if it does not."""
+        try:
+            self.channel.receive(seconds=START_SECONDS, max_bytes=0)
+        except WireError as error:
+            raise MachineError(f"the worker process does not start ({error}){self.quote()}") from None
+        self.confinement = os.read(self._report, 4096).decode(errors="replace").strip()
+
+    def ending(self) -> Ending:
+        """How the process ended, a moment after the wire was found closed."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=_LAST_WORDS_SECONDS)
+        if self._process.returncode is None:
+            return Ending("its end of the wire closed")
+        last = os.read(self._report, 4096).decode(errors="replace").splitlines()
+        kind, _, rest = (last[-1] if last else "").partition(" ")
+        if kind == "limit":
+            return Ending(rest, over_quota=True)
+        if kind == "exit":
+            return Ending(f"exit code {rest}")
+        if kind != "signal":
+            return Ending("SIGKILL")  # its guard was killed, and it with that
+        with contextlib.suppress(ValueError):
+            return Ending(signal.Signals(int(rest)).name)
+        return Ending(f"signal {rest}")
+
+    def quote(self) -> str:
+        """The last lines that the process printed, as the end of a sentence."""
+        if self._process.poll() is not None:
+            self._reader.join(timeout=1.0)
+        text = bytes(self._tail).decode(errors="replace")
+        lines = [line for line in map(plain, text.splitlines()) if line][-6:]
+        return f"; it last printed: {' | '.join(lines)[-600:]}" if lines else ""
+
+    def forget_output(self) -> None:
+        """Do not quote what was printed until now."""
+        self._tail.clear()
+
+    def kill(self) -> None:
+        """Have the guard end the process and all that it started: safe from any thread, and at any time."""
+        with self._lock:
+            if not self._ended:
+                os.close(self._lifeline)
+            self._ended = True
+
+    def close(self) -> None:
+        """:meth:`kill`, and return when nothing is left."""
+        self.kill()
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._process.wait(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        # What escaped the weaker confinement may hold the pipe open: the reader is then left to the daemon thread.
+        self._reader.join(timeout=1.0)
+        self.channel.close()
+        os.close(self._report)
+
+    def _drain(self) -> None:
+        """Read all that is printed, and keep the end of it."""
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError, ValueError), self._process.stdout as stream:
+            while chunk := os.read(stream.fileno(), 1 << 16):
+                self._tail[:] = (self._tail + chunk)[-TAIL_BYTES:]
+
+
+def _path() -> list[str]:
+    """This process's own path: what PYTHON* variables made of it is settled, and ``-I`` adds nothing."""
+    return [entry or str(Path.cwd()) for entry in sys.path] + [str(Path(__file__).resolve().parents[3])]
+
+
+def _environment(more: tuple[str, ...]) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name in (*_ENVIRONMENT, *more)}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    # glibc hands small freed blocks out again without poisoning them, unless it keeps none.
+    return kept | threads | {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}

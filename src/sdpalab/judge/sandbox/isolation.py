@@ -1,0 +1,392 @@
+"""A candidate, seen from the judge: processes that hold it, are told what to run, and end whatever it does.
+
+A callable runs in the process that loaded it. A kernel that the lab builds only makes its launch plan there; the plan
+comes back as data, is checked here, and is executed in a second process in which no Python of the candidate ever runs.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+
+from sdpalab.compile import Cache
+from sdpalab.errors import MachineError, UserError
+from sdpalab.judge.layouts import Layout
+from sdpalab.judge.sandbox.candidate import Shipment
+from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
+from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, plain
+from sdpalab.judge.sandbox.plans import PlanError, SentPlan, read_plan
+from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
+from sdpalab.judge.verdict import Status
+from sdpalab.problem import Problem
+
+__all__ = ["POISONS", "CandidateDied", "Worker"]
+
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+Answer = tuple[dict[str, Any], dict[str, Array]]
+M = TypeVar("M", bound=Message)
+
+POISONS = (0xFF, 0x3C)
+"""Bytes that fill every output before the first and the second run: NaN, then about 1 (float16) or 0.01 (bfloat16)."""
+
+EXECUTOR = "sdpalab.judge.sandbox.executor"
+"""The module that executes plans, in a process of its own."""
+
+_MOST_PLAN = 1 << 24
+"""Bytes of a launch plan, source text and all."""
+
+
+class CandidateDied(Exception):
+    """A process is gone or had to be ended: the status of the case, and why."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class Worker:
+    """One candidate, loaded, until :meth:`close` ends its processes with all that they started.
+
+    Parameters
+    ----------
+    shipment : Shipment
+        The candidate.
+    problems : tuple of Problem
+        What it will be asked, so that it can say at once which of them it does not support.
+    arch : str, optional
+        What to build for, and what the simulator is to be, for a kernel that the lab builds. Default: what the kernel
+        says, or what the GPU is.
+    config : mapping of str to str, optional
+        Knobs that differ from the kernel's default.
+    timeout : float
+        Seconds of wall clock for one :meth:`run` or :meth:`attempt`.
+    gpu : bool
+        Whether the kernel runs on the GPU instead of the simulator.
+
+    Attributes
+    ----------
+    about : dict
+        What the candidate says of itself (:class:`~sdpalab.judge.sandbox.messages.About`), and ``device``: what it runs
+        on.
+
+    Raises
+    ------
+    UserError
+        If the candidate does not load, with what it said; or the GPU does not run code for ``arch``.
+    MachineError
+        If the process does not even start, or there is no GPU.
+    """
+
+    def __init__(
+        self,
+        shipment: Shipment,
+        problems: tuple[Problem, ...],
+        *,
+        arch: str | None,
+        config: Mapping[str, str] | None,
+        timeout: float,
+        gpu: bool = False,
+    ) -> None:
+        self._timeout = timeout
+        self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * timeout * max(1, len(problems))))
+        self._deadline = 0.0
+        self._executor: GuardedProcess | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._candidate = GuardedProcess("sdpalab.judge.sandbox.worker", self._quota, foreign=True)
+        try:
+            device = ""
+            if gpu:
+                self._executor = self._start_executor(gpu=True)
+                device, arch = self._open_gpu(self._executor, arch)
+            order = {
+                "do": "load",
+                "kind": shipment.kind,
+                "spec": shipment.spec,
+                "arch": arch,
+                "config": None if config is None else dict(config),
+                "problems": [problem.to_dict() for problem in problems],
+            }
+            self.about = self._load(order, shipment.pickle)
+            self._arch = arch or str(self.about["arch"])
+            # Where strangers are not shut in, one of them may have put a build of another kernel into the user's cache.
+            shut_in = self._candidate.confinement == "namespaces"
+            self._cache = str(Cache().root) if shut_in else self._own_cache()
+            if device:
+                self.about["device"] = device
+            elif self.about["kind"] == "cuda":
+                self._executor = self._start_executor(gpu=False)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(
+        self,
+        problem: Problem,
+        inputs: Arrays,
+        other: Arrays | None = None,
+        *,
+        layout: Layout = Layout.CONTIGUOUS,
+    ) -> Answer:
+        """Run the candidate twice on ``inputs`` (q, k, v), with differently poisoned memory.
+
+        Between the two a callable is run on ``other``, if that is given, in the memory of the first run: what it kept
+        by address, by object or by problem is then out of date. A simulated launch starts from nothing, so that a
+        kernel can keep nothing, and is not run on ``other``. All arrays here are contiguous; ``layout`` is how they lie
+        in the memory that a callable gets (a kernel's buffers are contiguous by contract). A kernel that writes the
+        log-sum-exp is asked for it in the first run, and gets a null pointer in the second.
+
+        Returns
+        -------
+        reply, outputs
+            As :class:`~sdpalab.judge.sandbox.messages.Reply`, with ``confinement`` (how the candidate's process is
+            confined, see :mod:`sdpalab.judge.sandbox.guard`); and the arrays ``first``, ``second`` and perhaps
+            ``other`` and ``lse``.
+
+        Raises
+        ------
+        CandidateDied
+            If a process ends, hangs beyond the timeout or breaks the protocol. The worker is of no further use.
+        """
+        runs = [("first", inputs, False)]
+        if other is not None and self._executor is None:
+            runs.append(("other", other, True))
+        runs.append(("second", inputs, False))
+        self._begin()
+        outputs: dict[str, Array] = {}
+        notes: dict[str, Any] = {}
+        changed: set[str] = set()
+        try:
+            plans = self._plans(problem)
+            for name, arrays, reuse in runs:
+                first = name == "first"
+                plan = plans and (plans.full if first else plans.bare)
+                poison = POISONS[not first]
+                reply, found = self._once(problem, arrays, plan, poison, reuse, watched=first, layout=layout)
+                outputs[name] = found["o"]
+                if first and self.about["lse"]:
+                    outputs["lse"] = found["lse"]
+                notes = notes or reply
+                changed |= set(reply.get("changed", ()))
+            if plans is None:
+                self._look_again(problem, outputs["second"])
+        except _Failed as failure:
+            return failure.reply, {}
+        return {**notes, "changed": sorted(changed)}, outputs
+
+    def attempt(
+        self, problem: Problem, inputs: Arrays, *, poison: int = POISONS[0], reuse: bool = False, watched: bool = True
+    ) -> Answer:
+        """Run the candidate once, without the log-sum-exp; the output, if there is one, is called ``o``.
+
+        Parameters
+        ----------
+        problem, inputs
+            What to compute.
+        poison : int
+            Byte that fills the memory of the output.
+        reuse : bool
+            For a callable: put the inputs into the very tensors of the run before, which had the same shapes.
+        watched : bool
+            For a kernel: with the simulator's checks on.
+
+        Raises
+        ------
+        CandidateDied
+            As :meth:`run`.
+        """
+        self._begin()
+        try:
+            plans = self._plans(problem)
+            reply, found = self._once(problem, inputs, plans and plans.bare, poison, reuse, watched)
+        except _Failed as failure:
+            return failure.reply, {}
+        return reply, {"o": found["o"]}
+
+    def close(self) -> None:
+        """End the processes, and whatever they started."""
+        for process in self._processes():
+            process.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def kill(self) -> None:
+        """Have the processes ended: safe from another thread, whose :meth:`run` then fails."""
+        for process in self._processes():
+            process.kill()
+
+    def _own_cache(self) -> str:
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="sdpalab-cache-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise MachineError(f"there is no room for a temporary folder: {error.strerror}") from None
+        return self._folder.name
+
+    def _processes(self) -> tuple[GuardedProcess, ...]:
+        return (self._candidate, self._executor) if self._executor else (self._candidate,)
+
+    def _start_executor(self, *, gpu: bool) -> GuardedProcess:
+        process = GuardedProcess(EXECUTOR, self._quota, foreign=False, gpu=gpu)
+        try:
+            process.await_ready()
+        except BaseException:
+            process.close()
+            raise
+        return process
+
+    def _open_gpu(self, process: GuardedProcess, arch: str | None) -> tuple[str, str]:
+        """Have the executor open the GPU; what that is called, and what to build for."""
+        deadline = time.monotonic() + START_SECONDS
+        try:
+            header, _ = self._exchange(process, {"do": "open", "arch": arch}, {}, 0, deadline)
+            reply = _checked(ExecutorReply, header)
+        except WireError as error:
+            raise MachineError(f"the GPU cannot be opened: {error}{process.quote()}") from None
+        if reply.status is not None:
+            raise (UserError if reply.status == Status.BUILD_FAILED else MachineError)(reply.reason)
+        return reply.device, reply.arch
+
+    def _load(self, order: Mapping[str, Any], pickle: Array) -> dict[str, Any]:
+        process = self._candidate
+        process.await_ready()
+        try:
+            about, _ = self._exchange(process, order, {"pickle": pickle}, 0, time.monotonic() + START_SECONDS)
+        except WireTimeout:
+            raise UserError(f"the candidate does not load within {START_SECONDS:g} s{process.quote()}") from None
+        except WireClosed:
+            ending = process.ending()
+            kind = MachineError if ending.killed else UserError
+            raise kind(f"the candidate does not load: {ending}{process.quote()}") from None
+        except WireError as error:
+            raise UserError(f"the candidate does not load: its process answered with a {error}") from None
+        if not about.get("ok"):
+            refusal = MachineError if about.get("machine") else UserError
+            raise refusal(plain(str(about.get("message", "the candidate does not load"))))
+        try:
+            checked = _checked(About, about).model_dump()
+        except WireError as error:
+            raise UserError(f"the candidate does not load: its process answered with a {error}") from None
+        device = f"simulator {checked['arch']}" if checked["kind"] == "cuda" else f"cpu (torch {version('torch')})"
+        return {**checked, "device": device}
+
+    def _begin(self) -> None:
+        """Begin what :attr:`_timeout` limits."""
+        self._deadline = time.monotonic() + self._timeout
+        self._candidate.forget_output()
+
+    def _plans(self, problem: Problem) -> _Plans | None:
+        """The candidate's launch plan for ``problem``, as data; None for a callable, which has none."""
+        if self._executor is None:
+            return None
+        lse = bool(self.about["lse"])
+        _, found = self._ask(self._candidate, {"do": "plan", "problem": problem.to_dict()}, {}, _MOST_PLAN)
+        try:
+            plan = read_plan(found["plan"].tobytes() if "plan" in found else b"", problem, lse=lse)
+        except PlanError as error:
+            raise _Failed(Status.BUILD_FAILED, str(error)) from None
+        return _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
+
+    def _once(
+        self,
+        problem: Problem,
+        inputs: Arrays,
+        plan: Array | None,
+        poison: int,
+        reuse: bool,
+        watched: bool,
+        layout: Layout = Layout.CONTIGUOUS,
+    ) -> Answer:
+        room = 4 * sum(array.nbytes for array in inputs.values()) + (1 << 20)
+        if plan is None or self._executor is None:
+            process = self._candidate
+            memory = {"poison": poison, "reuse": reuse, "layout": layout}
+            order = {"do": "call", "problem": problem.to_dict(), **memory}
+            reply, found = self._ask(process, order, inputs, room)
+        else:
+            process = self._executor
+            settings = {"arch": self._arch, "cache": self._cache, "poison": poison, "watched": watched}
+            reply, found = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
+        if "o" not in found:
+            raise self._died(process, WireError("message without an output"))
+        return {**reply, "confinement": self._candidate.confinement}, found
+
+    def _look_again(self, problem: Problem, sent: Array) -> None:
+        """Fail if the output of the last call is no longer what it was when the call returned."""
+        _, found = self._ask(self._candidate, {"do": "again"}, {}, sent.nbytes)
+        if "o" not in found or found["o"].tobytes() != sent.tobytes():
+            raise _Failed(Status.NONDETERMINISTIC, "the output changed after the call had returned it")
+
+    def _ask(self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int) -> Answer:
+        """Have an order carried out; _Failed if the answer is a failure, CandidateDied if there is none."""
+        try:
+            header, found = self._exchange(process, order, arrays, room, self._deadline)
+            kind = Reply if process is self._candidate else ExecutorReply
+            reply = _checked(kind, header).model_dump(exclude_unset=True)
+        except WireError as error:
+            raise self._died(process, error) from None
+        if reply["status"] is not None:
+            # What a kernel has left unusable is of use to no other case.
+            failure = CandidateDied if reply.get("lost") else _Failed
+            raise failure(Status(reply["status"]), reply["reason"])
+        return reply, found
+
+    def _exchange(
+        self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int, deadline: float
+    ) -> Answer:
+        """Send an order and receive its answer, whose number shows that it was not there before the order was."""
+        number = secrets.randbits(63)
+        process.channel.send({**order, "number": number}, arrays, seconds=deadline - time.monotonic())
+        header, found = process.channel.receive(seconds=deadline - time.monotonic(), max_bytes=room)
+        if header.get("number") != number:
+            raise WireError("message that answers no order")
+        return header, found
+
+    def _died(self, process: GuardedProcess, error: WireError) -> CandidateDied:
+        """What it means that a process did not answer as it should."""
+        if isinstance(error, WireTimeout):
+            return CandidateDied(Status.TIMED_OUT, f"no answer within {self._timeout:g} s{process.quote()}")
+        closed = isinstance(error, WireClosed)
+        ending = process.ending() if closed else None
+        why = f"{ending}{process.quote()}" if closed else f"the process answered with a {error}{process.quote()}"
+        if process is not self._candidate:
+            # Nothing of the candidate runs there but its PTX: the lab or the machine failed.
+            return CandidateDied(Status.INFRA_ERROR, f"building or running it failed: {why}")
+        if ending is not None and ending.killed:
+            return CandidateDied(Status.INFRA_ERROR, f"{why}; judge it again, if it was not the candidate's own doing")
+        timed_out = ending is not None and ending.how == "SIGXCPU"
+        return CandidateDied(Status.TIMED_OUT if timed_out else Status.CRASHED, why)
+
+
+class _Plans(NamedTuple):
+    """A kernel's plan as it is sent: with the log-sum-exp, if it writes that, and without."""
+
+    full: Array
+    bare: Array
+
+
+def _as_bytes(plan: SentPlan) -> Array:
+    return np.frombuffer(plan.model_dump_json().encode(), np.uint8)
+
+
+class _Failed(Exception):
+    """A process answered with a failure, or with what can only be one."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.reply = {"status": status.value, "reason": reason}
+
+
+def _checked(kind: type[M], header: Mapping[str, Any]) -> M:
+    """``header`` as a message of that kind; a WireError if that is not what it is."""
+    try:
+        return kind.model_validate(header)
+    except ValidationError as error:
+        raise WireError(f"message that is none ({plain(error.errors()[0]['msg'])})") from None

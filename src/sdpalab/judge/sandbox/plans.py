@@ -1,0 +1,198 @@
+"""A launch plan as data: how it travels from the process that ran the candidate's Python to the one that executes it.
+
+What the executor gets is text and numbers: CUDA C++ source, or PTX that Triton made, with buffers and launches. So it
+is the PTX that computed the output, whatever the candidate did to the process in which it made its plan.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
+
+from sdpalab.compile import Build, Cache, build
+from sdpalab.errors import UserError
+from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, Module, Step, TiledMap, TritonModule, problem_buffers
+from sdpalab.problem import Problem
+
+__all__ = ["PlanError", "SentPlan", "read_plan", "send_plan"]
+
+MOST_BYTES = 4 << 30
+"""Of all buffers of a plan together."""
+
+_DTYPES: Mapping[str, np.dtype[Any]] = {
+    **{name: np.dtype(name) for name in ("uint8", "int32", "int64", "float16", "float32", "float64")},
+    **{name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")},
+}
+
+Size: TypeAlias = Annotated[int, Field(ge=1, lt=1 << 31)]
+Sizes: TypeAlias = tuple[Size, Size, Size]
+
+
+class PlanError(UserError):
+    """A plan that cannot be one of this problem."""
+
+
+class _Data(BaseModel):
+    # JSON has no infinity of its own, and an argument may be one.
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class SentStep(_Data):
+    """One launch. ``code`` is what is to be built, or, from Triton, what was: its cubin is not sent."""
+
+    grid: Sizes
+    block: Sizes
+    cluster: Sizes
+    dynamic_smem: Annotated[int, Field(ge=0, lt=1 << 31)]
+    args: tuple[Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | float | str | TiledMap, ...]
+    code: Module | Build
+
+
+def _kind(step: Any) -> str:
+    product = "transpose_b" in step if isinstance(step, dict) else isinstance(step, Gemm)
+    return "product" if product else "launch"
+
+
+AnyStep: TypeAlias = Annotated[
+    Annotated[SentStep, Tag("launch")] | Annotated[Gemm, Tag("product")], Discriminator(_kind)
+]
+"""A step; the tag says in messages what it was taken for."""
+
+
+class SentPlan(_Data):
+    """A launch plan whose modules are data."""
+
+    buffers: tuple[Buffer, ...]
+    steps: Annotated[tuple[AnyStep, ...], Field(min_length=1, max_length=64)]
+
+    def builds(self, arch: str, cache: Cache) -> tuple[Build, ...]:
+        """Each launch's module, built if it is not; raises as :func:`sdpalab.compile.build`."""
+        launches = [step for step in self.steps if isinstance(step, SentStep)]
+        return tuple(
+            step.code if isinstance(step.code, Build) else build(step.code, arch, cache=cache) for step in launches
+        )
+
+    def without(self, name: str) -> SentPlan:
+        """The plan without that buffer, as :meth:`sdpalab.kernels.plan.LaunchPlan.without` makes it."""
+        steps = tuple(
+            step.model_copy(update={"args": tuple(0 if arg == name else arg for arg in step.args)})
+            if isinstance(step, SentStep)
+            else step
+            for step in self.steps
+        )
+        return SentPlan(buffers=tuple(buffer for buffer in self.buffers if buffer.name != name), steps=steps)
+
+    def plan(self) -> LaunchPlan:
+        """The plan, without modules, which :meth:`builds` gives."""
+        steps = [
+            Launch(step.grid, step.block, step.args, step.dynamic_smem, step.cluster)
+            if isinstance(step, SentStep)
+            else step
+            for step in self.steps
+        ]
+        return LaunchPlan(self.buffers, tuple(steps))
+
+
+def send_plan(plan: LaunchPlan, arch: str) -> bytes:
+    """A plan that a kernel made, as JSON. Triton's modules are compiled here: that runs the kernel's own Python.
+
+    Raises
+    ------
+    PlanError
+        If a value in it is no number, name or tensor map.
+    BuildError, MachineError
+        If a Triton function does not compile.
+    """
+    try:
+        steps = tuple(_sent(step, arch) for step in plan.steps)
+        return SentPlan(buffers=tuple(map(_buffer, plan.buffers)), steps=steps).model_dump_json().encode()
+    except (ValidationError, TypeError, AttributeError) as error:
+        raise PlanError(f"the launch plan is none: {_first(error)}") from None
+
+
+def read_plan(data: bytes, problem: Problem, *, lse: bool = False) -> SentPlan:
+    """The plan in ``data``, checked: it is one for ``problem``, and holds nothing but what a plan holds.
+
+    With ``lse`` it must write the log-sum-exp, too; without, it cannot.
+
+    Raises
+    ------
+    PlanError
+        Otherwise; says what is wrong.
+    """
+    try:
+        plan = SentPlan.model_validate_json(data)
+    except ValidationError as error:
+        raise PlanError(f"the launch plan is none: {_first(error)}") from None
+    known = problem_buffers(problem, lse=lse)
+    if plan.buffers[: len(known)] != known:
+        names = ", ".join(buffer.name for buffer in known)
+        raise PlanError(f"the launch plan does not begin with the buffers of {problem.label}: {names}")
+    extra = plan.buffers[len(known) :]
+    if any(buffer.role not in ("workspace", "semaphore") or buffer.dtype not in _DTYPES for buffer in extra):
+        raise PlanError(f"a further buffer of a launch plan is a workspace or semaphore of one of {', '.join(_DTYPES)}")
+    if any(size < 1 for buffer in extra for size in buffer.shape):
+        raise PlanError("a buffer of the launch plan has a size below 1")
+    total = sum(math.prod(buffer.shape) * _DTYPES[buffer.dtype].itemsize for buffer in plan.buffers)
+    if total > MOST_BYTES:
+        raise PlanError(f"the launch plan asks for {total} bytes of buffers, and at most {MOST_BYTES} are given")
+    elements = {buffer.name: math.prod(buffer.shape) for buffer in plan.buffers}
+    for step in plan.steps:
+        reason = step.reject_reason(elements) if isinstance(step, Gemm) else None
+        if reason is not None:
+            raise PlanError(reason)
+    return plan
+
+
+def _sent(step: Step, arch: str) -> SentStep | Gemm:
+    if isinstance(step, Gemm):
+        batch, m, n, k, lda, ldc = map(operator.index, (step.batch, step.m, step.n, step.k, step.lda, step.ldc))
+        return replace(step, batch=batch, m=m, n=n, k=k, lda=lda, ldc=ldc)
+    if step.module is None:
+        raise PlanError("a step of the launch plan has no module: make the plan with launch_plan of a kernel")
+    code = replace(build(step.module, arch), cubin=b"") if isinstance(step.module, TritonModule) else step.module
+    return SentStep(
+        grid=_sizes(step.grid),
+        block=_sizes(step.block),
+        cluster=_sizes(step.cluster),
+        dynamic_smem=operator.index(step.dynamic_smem),
+        args=tuple(map(_argument, step.args)),
+        code=code,
+    )
+
+
+def _buffer(buffer: Buffer) -> Buffer:
+    return replace(buffer, shape=tuple(map(operator.index, buffer.shape)))
+
+
+def _sizes(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Three sizes; a kernel's Python may have computed NumPy's integers."""
+    if len(sizes) != 3:
+        raise TypeError(f"{sizes} are not three sizes")
+    x, y, z = map(operator.index, sizes)
+    return x, y, z
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, (str, TiledMap)):
+        return value
+    if isinstance(value, (float, np.floating)):
+        return float(value)
+    if not -(1 << 63) <= operator.index(value) < 1 << 64:
+        raise TypeError(f"the argument {value} has more than 64 bits")
+    return operator.index(value)
+
+
+def _first(error: Exception) -> str:
+    """The first thing that is wrong: where, and what."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    found = error.errors()[0]
+    return f"{'.'.join(map(str, found['loc']))}: {found['msg']}" if found["loc"] else found["msg"]

@@ -1,0 +1,141 @@
+"""The process that runs a candidate's Python: ``worker.main(read_fd, write_fd)``, started under guard by the judge.
+
+It holds no oracle and is not trusted. Of a callable it sends back what that returned; of a kernel that the lab builds,
+only the launch plan, which another process executes (:mod:`sdpalab.judge.sandbox.executor`). It gets neither the kind
+of the inputs nor their seed, and it does nothing but what it is ordered to: which data, in which memory, how often.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.errors import MachineError, UserError
+from sdpalab.judge.layouts import Layout
+from sdpalab.judge.sandbox.callables import BadOutput, CallableRunner
+from sdpalab.judge.sandbox.messages import plain
+from sdpalab.judge.sandbox.plans import send_plan
+from sdpalab.judge.sandbox.wire import Channel, serve
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Config, Kernel, UnsupportedProblem
+from sdpalab.problem import Problem
+
+__all__ = ["main"]
+
+Array = npt.NDArray[Any]
+Answer = tuple[dict[str, Any], dict[str, Array]]
+
+
+def main(read_fd: int, write_fd: int) -> None:
+    """Serve one judge until it closes the wire."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    worker = _Worker()
+    serve(Channel(read_fd, write_fd), worker.answer)
+
+
+class _Worker:
+    """The candidate, once it is loaded."""
+
+    def __init__(self) -> None:
+        self._arch = ""
+        self._callable: CallableRunner | None = None
+        self._kernel: Kernel | None = None
+        self._config = Config()
+
+    def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
+        """Do what is ordered: ``load`` the candidate; ``call`` a callable or look at its output ``again``; ``plan``."""
+        if order["do"] == "load":
+            return self._load(order, arrays), {}
+        try:
+            if order["do"] == "plan":
+                return self._plan(Problem(**order["problem"]))
+            assert self._callable is not None, "the candidate is no callable"
+            if order["do"] == "again":
+                return {"status": None}, {"o": self._callable.look_again()}
+            problem, layout = Problem(**order["problem"]), Layout(order["layout"])
+            out, notes = self._callable.run(problem, arrays, order["poison"], order["reuse"], layout)
+            return {"status": None, **notes}, {"o": out}
+        except BadOutput as error:
+            return {"status": Status.BAD_OUTPUT.value, "reason": str(error)}, {}
+        except BaseException as error:
+            return {"status": Status.CRASHED.value, "reason": f"the candidate {_raised(error)}"}, {}
+
+    def _plan(self, problem: Problem) -> Answer:
+        assert self._kernel is not None, "the candidate is no kernel"
+        try:
+            plan = send_plan(self._kernel.launch_plan(problem, self._config, lse=self._kernel.lse), self._arch)
+        except UnsupportedProblem as error:
+            return {"status": Status.UNSUPPORTED.value, "reason": _text(error)}, {}
+        except UserError as error:
+            return {"status": Status.BUILD_FAILED.value, "reason": _text(error)}, {}
+        except MachineError as error:
+            return {"status": Status.INFRA_ERROR.value, "reason": _text(error)}, {}
+        return {"status": None}, {"plan": np.frombuffer(plan, np.uint8)}
+
+    def _load(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[str, Any]:
+        """Make the candidate, and say what it is; or say why there is none."""
+        try:
+            made = _resolve(order, arrays)
+            if not isinstance(made, Kernel):
+                self._callable = CallableRunner(made)
+                return {"ok": True, **self._callable.describe()}
+            self._kernel, self._arch = made, order["arch"] or made.default_arch
+            settings = order["config"]
+            self._config = made.default_config if settings is None else made.config_with(settings)
+            return {"ok": True, **self._describe(made, [Problem(**fields) for fields in order["problems"]])}
+        except MachineError as error:
+            return {"ok": False, "machine": True, "message": _text(error)}
+        except UserError as error:
+            return {"ok": False, "message": _text(error)}
+        except BaseException as error:
+            return {"ok": False, "message": f"the candidate does not load: it {_raised(error)}"}
+
+    def _describe(self, kernel: Kernel, problems: list[Problem]) -> dict[str, Any]:
+        return {
+            "kind": "cuda",
+            "name": kernel.name,
+            "config": str(self._config),
+            "arch": self._arch,
+            "refuses": kernel.arch_reason(self._arch),
+            "lse": kernel.lse,
+            "numerics": asdict(kernel.numerics_of(self._config)),
+            "rejects": [kernel.reject_reason(problem, self._config) for problem in problems],
+        }
+
+
+def _resolve(order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Any:
+    if order["kind"] == "registry":
+        from sdpalab.kernels.registry import get
+
+        return get(order["spec"])
+    if order["kind"] == "file":
+        from sdpalab.kernels.userfile import load_user_kernel
+
+        return load_user_kernel(order["spec"])
+    import cloudpickle
+
+    return cloudpickle.loads(arrays["pickle"].tobytes())
+
+
+def _raised(error: BaseException) -> str:
+    """``raised ValueError: text (file.py, line 3)``, from where it happened."""
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({_text(error)})"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    return f"raised {type(error).__name__}: {_text(error)[:500]}{where}"
+
+
+def _text(error: BaseException) -> str:
+    """What the exception says, which may be anything, of any size, or another exception."""
+    try:
+        return plain(str(error)) or type(error).__name__
+    except BaseException as other:
+        return f"nothing: its text {type(other).__name__}"

@@ -1,0 +1,89 @@
+"""Collects the hazards of a launch, with their places in the code and the threads that showed them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sdpalab.sim.errors import SimError
+from sdpalab.sim.geometry import Dim3
+from sdpalab.sim.hazards import KINDS, ConflictingAccess, Hazard
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.machine import Machine
+
+__all__ = ["HazardLog", "conflicting_access_at", "conflicting_access_of"]
+
+
+class HazardLog:
+    """Collects hazards, one for each kind and instruction."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, int], Hazard] = {}
+
+    def add(
+        self,
+        machine: Machine,
+        kind: str,
+        instruction: Instruction,
+        lane: int,
+        what: str,
+        usually: str = "",
+        other: ConflictingAccess | None = None,
+    ) -> None:
+        """Record ``what`` at an instruction, as seen by a lane; later ones of the same kind and place are dropped.
+
+        ``{other}`` in it stands for the conflicting access.
+        """
+        assert kind in KINDS, f"no such kind of hazard: {kind}"
+        if (kind, instruction.pc) in self._found:
+            return
+        block, thread = machine.where(lane)
+        source = machine.source(instruction)
+        place = f"{source}, " if source else ""
+        what = what.replace("{other}", str(other))
+        message = (
+            f"{kind}: {what} ({instruction.text} at {place}PTX line {instruction.line}; block {block}, thread {thread})"
+        )
+        if usually:
+            message += f"; {usually}"
+        hazard = Hazard(kind, message, instruction.pc, instruction.line, source, block, thread, other)
+        self._found[kind, instruction.pc] = hazard
+
+    def seen(self, kind: str, instruction: Instruction) -> bool:
+        """True if that kind was recorded at that instruction."""
+        return (kind, instruction.pc) in self._found
+
+    def hazards(self) -> list[Hazard]:
+        """All hazards in the order of the code."""
+        return sorted(self._found.values(), key=lambda hazard: (hazard.pc, hazard.kind))
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """What stops the launch in this context carries what was found before (:attr:`SimError.hazards`)."""
+        try:
+            yield
+        except SimError as error:
+            error.hazards = tuple(self.hazards())
+            raise
+
+
+def conflicting_access_of(
+    machine: Machine,
+    instruction: Instruction,
+    *,
+    block: Dim3 | None = None,
+    warp: int | None = None,
+    thread: Dim3 | None = None,
+    note: str = "",
+) -> ConflictingAccess:
+    """An instruction of a machine's entry as a conflicting access."""
+    source = machine.source(instruction)
+    return ConflictingAccess(instruction.text, instruction.pc, instruction.line, source, block, warp, thread, note)
+
+
+def conflicting_access_at(machine: Machine, instruction: Instruction, lane: int, note: str = "") -> ConflictingAccess:
+    """An instruction that a lane of the machine's chunk has executed, as a conflicting access."""
+    block, thread = machine.where(lane)
+    return conflicting_access_of(
+        machine, instruction, block=block, warp=machine.warp_of(lane), thread=thread, note=note
+    )

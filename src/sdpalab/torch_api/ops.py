@@ -1,0 +1,244 @@
+"""``scaled_dot_product_attention`` with torch's signature: a proven kernel where there is one, otherwise torch's own.
+
+Importing this module registers ``torch.ops.sdpalab.attention(q, k, v, is_causal=False, scale=None)``, the part of the
+function that a kernel can compute; it has a fake implementation, works under ``torch.compile``, and has gradients, by
+torch's own function. What is proven is read from committed verdicts (:mod:`sdpalab.evidence.proven`); :func:`explain`
+says what a call would run and why, :func:`no_fallback` makes a call fail rather than fall back.
+
+The way to a kernel on a GPU is here, and no committed verdict comes from one yet: so far every call falls back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+
+from sdpalab.errors import UserError
+from sdpalab.torch_api.inputs import check_together, shape_reason, unfit_reason
+from sdpalab.torch_api.kernels import launch, proven
+
+__all__ = ["Explanation", "explain", "fall_back", "no_fallback", "scaled_dot_product_attention"]
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a call of :func:`scaled_dot_product_attention` runs, and why.
+
+    Attributes
+    ----------
+    kernel : str or None
+        A kernel of the registry; None for torch's own function.
+    reason : str
+        One sentence.
+    """
+
+    kernel: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        runs = "torch's scaled_dot_product_attention" if self.kernel is None else f"the kernel {self.kernel}"
+        return f"This call runs {runs}: {self.reason}."
+
+
+class _Mode(threading.local):
+    """What this thread asked for."""
+
+    fallback = True
+
+
+_mode = _Mode()
+_lock = threading.Lock()
+_refusals = 0
+_somebody_refuses = False
+"""Whether any thread is within no_fallback. Compiled code is guarded by this; by what a thread asked it cannot be."""
+
+
+@contextmanager
+def no_fallback() -> Iterator[None]:
+    """Within it, in this thread, a call that no proven kernel covers raises UserError with the reason.
+
+    Compiled code obeys it too, if it is entered outside of that.
+    """
+    before, _mode.fallback = _mode.fallback, False
+    _count(+1)
+    try:
+        yield
+    finally:
+        _count(-1)
+        _mode.fallback = before
+
+
+def _count(change: int) -> None:
+    global _refusals, _somebody_refuses
+    with _lock:
+        _refusals += change
+        _somebody_refuses = _refusals > 0
+
+
+def scaled_dot_product_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Attention as torch's function of the same name computes it, by a proven kernel where there is one.
+
+    Parameters
+    ----------
+    q : Tensor
+        [..., H, Sq, D].
+    k, v : Tensor
+        [..., H, Skv, D] and [..., H, Skv, Dv]; leading dimensions broadcast as torch's do.
+    attn_mask, dropout_p, is_causal, scale, enable_gqa
+        As torch has them; ``is_causal`` is aligned to the top left.
+
+    Returns
+    -------
+    Tensor
+        [..., H, Sq, Dv]. What falls back is torch's own, its strides and gradients too; a kernel's is contiguous.
+
+    Raises
+    ------
+    UserError
+        If the tensors do not go together, or within :func:`no_fallback` if no proven kernel covers the call.
+    """
+    check_together(q, k, v, enable_gqa)
+    reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
+    # A compiled graph asks for the proof when it runs: the records cannot be read while it is traced.
+    if reason is None and not torch.compiler.is_compiling():
+        found, reason = proven(q, k, v, is_causal, scale)
+        if found is not None:
+            # Nothing traces this call and nothing differentiates it, so that the dispatcher would only take its time.
+            return launch(found, q, k, v)["o"]
+    if reason is None:
+        out: Tensor = torch.ops.sdpalab.attention(q, k, v, is_causal, scale)
+        return out
+    if not torch.compiler.is_compiling():
+        fall_back(reason)
+    elif _somebody_refuses:
+        q = torch.ops.sdpalab.fall_back(q, reason)
+    return functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+
+
+def explain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    lse: bool = False,
+) -> Explanation:
+    """What :func:`scaled_dot_product_attention` would run for these arguments, and why; it runs nothing.
+
+    With ``lse`` what :func:`~sdpalab.torch_api.lse.attention_with_lse` would run.
+
+    Raises
+    ------
+    UserError
+        If the tensors do not go together.
+    """
+    check_together(q, k, v, enable_gqa)
+    reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
+    if reason is not None:
+        return Explanation(None, reason)
+    found, why = proven(q, k, v, is_causal, scale, lse=lse)
+    return Explanation(None if found is None else found.proof.kernel, why)
+
+
+def fall_back(reason: str) -> None:
+    """Raises UserError where falling back is not allowed."""
+    if not _mode.fallback:
+        raise UserError(f"no proven kernel computes this, and falling back to torch is disabled: {reason}")
+
+
+# --- the custom ops ---------------------------------------------------------------------------------------------------
+
+
+def _insist(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises UserError for what the function above would not hand to the op."""
+    reason = shape_reason(q, k, v)
+    if reason is not None:
+        raise UserError(f"sdpalab::attention: {reason}")
+
+
+def _torchs(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None) -> Tensor:
+    grouped = bool(q.shape[1] != k.shape[1])
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=grouped)
+
+
+@torch.library.custom_op(
+    "sdpalab::attention",
+    mutates_args=(),
+    device_types="cpu",
+    schema="(Tensor q, Tensor k, Tensor v, bool is_causal=False, float? scale=None) -> Tensor",
+)
+def _attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None) -> Tensor:
+    """On a CPU: torch's own function."""
+    _insist(q, k, v)
+    return _torchs(q, k, v, is_causal, scale).contiguous()
+
+
+@_attention.register_kernel("cuda")
+def _on_gpu(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None) -> Tensor:
+    """On a GPU: the proven kernel; torch's own function, or UserError within :func:`no_fallback`, if there is none."""
+    _insist(q, k, v)
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    found, why = proven(q, k, v, is_causal, scale)
+    if found is not None:
+        return launch(found, q, k, v)["o"]
+    fall_back(why)
+    return _torchs(q, k, v, is_causal, scale).contiguous()
+
+
+@_attention.register_fake
+def _fake(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: float | None = None) -> Tensor:
+    return q.new_empty(q.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    q, k, v, ctx.is_causal, ctx.scale = inputs
+    ctx.save_for_backward(q, k, v)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """By torch's own function, which computes the forward pass once more: the kernels keep nothing for it."""
+    with torch.enable_grad():
+        q, k, v = (saved.detach().requires_grad_() for saved in ctx.saved_tensors)
+        out = _torchs(q, k, v, ctx.is_causal, ctx.scale)
+    return (*torch.autograd.grad(out, (q, k, v), grad), None, None)
+
+
+_attention.register_autograd(_backward, setup_context=_keep)
+
+
+@torch.library.custom_op("sdpalab::fall_back", mutates_args=(), schema="(Tensor q, str reason) -> Tensor")
+def _checked(q: Tensor, reason: str) -> Tensor:
+    """A copy of ``q`` if this thread lets compiled code fall back, otherwise UserError."""
+    fall_back(reason)
+    return q.clone()
+
+
+@_checked.register_fake
+def _fake_checked(q: Tensor, reason: str) -> Tensor:
+    return torch.empty_like(q)
+
+
+_checked.register_autograd(lambda ctx, grad: (grad, None))

@@ -1,0 +1,119 @@
+"""A sample of the deletion campaign (``sdpalab campaign deletion``), and what the committed record of it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdpalab.campaigns import deletion
+from sdpalab.compile import build
+from sdpalab.kernels.kernel import Config
+from sdpalab.kernels.registry import KERNELS, needs
+from sdpalab.problem import Problem
+from sdpalab.run.sanitize import Modes
+
+ROOT = Path(__file__).resolve().parents[2]
+REASONS = json.loads(deletion.REASONS.read_text())
+
+
+def test_every_deletion_from_flash_is_noticed() -> None:
+    kernel = KERNELS["flash"]
+    problems = [Problem(1, 1, 40, 64, seq_kv=64 - 7), Problem(1, 1, 40, 64, seq_kv=64 * 5 - 7)]
+    of = deletion.target(kernel, kernel.default_config.but(SCHEDULE="tiles"), problems)
+    modes = Modes(schedules=("lockstep",), async_modes=("late",), strict=True, max_steps=200_000)
+    record = deletion.deletions(of, modes, REASONS)
+    opcodes = {mutant["opcode"] for mutant in record["mutants"]}
+    assert opcodes >= {"bar.sync", "cp.async.commit_group", "cp.async.wait_group"}
+    assert len(record["mutants"]) >= 7
+    assert [mutant for mutant in record["mutants"] if not mutant["killed_by"]] == []
+    assert all(mutant["source"] for mutant in record["mutants"])
+
+
+def test_a_deletion_takes_one_instruction_and_moves_no_line() -> None:
+    kernel = KERNELS["flash"]
+    (step,) = kernel.launch_plan(Problem(1, 1, 64, 64)).steps
+    assert step.module is not None
+    built = build(step.module)
+    ptx = built.ptx.decode()
+    for site in deletion.sites(ptx, built.entry):
+        before, after = ptx.split("\n"), deletion.without(ptx, site).split("\n")
+        changed = [number for number, (old, new) in enumerate(zip(before, after, strict=True), 1) if old != new]
+        assert changed == [site.ptx_line]
+        assert site.opcode in before[site.ptx_line - 1]
+        assert not after[site.ptx_line - 1].strip()
+
+
+def test_synchronisation_of_later_architectures_is_deleted_too() -> None:
+    synchronisation = (
+        "barrier.cluster.arrive.aligned; mbarrier.init.shared.b64 [%rd1], 1; fence.proxy.async; fence.mbarrier_init."
+        "release.cluster; wgmma.fence.sync.aligned; wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; "
+        "cp.async.bulk.wait_group.read 0; membar.cta;"
+    )
+    others = "add.u32 %r1, %r1, %r1; cp.async.cg.shared.global [%r1], [%rd1], 16; mov.u32 %r1, 1;"
+    text = (
+        ".version 8.0\n.target sm_90a\n.address_size 64\n.entry k()\n{\n.reg .b32 %r<4>; .reg .b64 %rd<4>;\n"
+        + "\n".join(f"{statement.strip()};" for statement in (synchronisation + others).split(";") if statement.strip())
+        + "\nret;\n}\n"
+    )
+    assert [site.ptx_line for site in deletion.sites(text, "k")] == list(range(7, 16))
+
+
+RECORDS = sorted((ROOT / "evidence" / "campaigns").glob("deletion-*.json"))
+
+
+@pytest.fixture(scope="module")
+def records() -> list[dict[str, Any]]:
+    """The committed records, oldest first: a campaign may be of some kernels only."""
+    assert RECORDS, "sdpalab campaign deletion writes one"
+    return sorted((json.loads(path.read_text()) for path in RECORDS), key=lambda each: str(each["when"]))
+
+
+@pytest.fixture(scope="module")
+def subjects(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was found of each kernel by the newest campaign that it was in."""
+    newest: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        of: dict[str, list[dict[str, Any]]] = {}
+        for subject in record["subjects"]:
+            of.setdefault(subject["configurations"][0].partition(" ")[0], []).append(subject)
+        newest |= of
+    return [subject for found in newest.values() for subject in found]
+
+
+def test_the_records_cover_every_configuration_of_every_kernel(subjects: list[dict[str, Any]]) -> None:
+    named = {name for subject in subjects for name in subject["configurations"]}
+    tried = [
+        deletion.target(KERNELS[name], Config(knobs))
+        for name in KERNELS
+        if needs(name) is None
+        for knobs in KERNELS[name].configs
+    ]
+    # What a kernel chooses by problem is covered by the configurations that fix it.
+    missing = {of.name for of in tried if not deletion.chooses(of.kernel, of.configs[0], of.cases[0][0])} - named
+    tested = {Path(file).stem for file in deletion.TEST_KERNELS}  # a kernel has the name of its file
+    missing |= tested - {name.partition(" ")[0] for name in named}
+    assert not missing, "run sdpalab campaign deletion again"
+    for name in named:  # on which code of its own, or others' too, depends on the problem
+        ran = [subject["problems"] for subject in subjects if name in subject["configurations"]]
+        assert sum(map(len, ran)) >= 4
+
+
+def test_the_records_say_what_they_are_and_that_at_least_95_percent_are_killed(records: list[dict[str, Any]]) -> None:
+    for record in records:
+        assert record["commit"]
+        assert record["when"]
+        assert record["command"].startswith(("python scripts/", "sdpalab campaign"))
+        assert "/home" not in json.dumps(record)
+        total = deletion.totals(record["subjects"])
+        assert total == record["totals"]
+        assert total["share"] >= 0.95
+        assert total["unexplained"] == 0
+    assert sum(record["totals"]["mutants"] for record in records) >= 80
+
+
+def test_every_reason_explains_a_survivor_of_the_records(subjects: list[dict[str, Any]]) -> None:
+    given = {mutant["reason"] for subject in subjects for mutant in subject["mutants"] if not mutant["killed_by"]}
+    assert {entry["reason"] for entry in REASONS} == given
