@@ -79,9 +79,9 @@ def test_hazards_are_printed_with_both_parties(cli: Runner, files: Path, tmp_pat
     found = json.loads((tmp_path / "o.json").read_text())
     assert found["clean"] is False
     assert len(found["runs"]) == 4
-    assert {"race", "uninitialised"} <= {finding["kind"] for finding in found["findings"]}
+    assert {"race", "uninitialised"} <= {hazard["kind"] for hazard in found["hazards"]}
     sarif = json.loads((tmp_path / "o.sarif").read_text())
-    assert len(sarif["runs"][0]["results"]) == len(found["findings"])
+    assert len(sarif["runs"][0]["results"]) == len(found["hazards"])
 
 
 def test_a_knob_can_mend_it(cli: Runner, files: Path) -> None:

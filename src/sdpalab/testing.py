@@ -154,7 +154,7 @@ def _told(verdict: Verdict, kept: _FailedArrays) -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options and the ini-values."""
-    group = parser.getgroup("sdpalab", "attention kernels under the judge")
+    group = parser.getgroup("sdpalab", "attention kernels that are judged")
     for name, (default, words) in OPTIONS.items():
         group.addoption(f"--sdpalab-{name}", default=None, metavar=name.upper(), help=words)
         parser.addini(f"sdpalab_{name}", words, default=default)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sdpalab.compile import Cache, build, disassemble, sass
-from sdpalab.compile.sass import Instruction, analyse, classify, main_loop, parse
+from sdpalab.compile.sass import SassInstruction, analyse, classify, main_loop, parse
 from sdpalab.kernels.plan import Module
 
 LISTING = """
@@ -40,7 +40,7 @@ def test_parse_functions_labels_and_predicates() -> None:
     assert list(functions) == ["one", "two"]
     one = functions["one"]
     assert [instruction.base for instruction in one[:4]] == ["MOV", "HMMA", "SYNCS", "BRA"]
-    assert one[1] == Instruction(0x10, "HMMA.16816.F32", operands="R4, R8, R10, R4")
+    assert one[1] == SassInstruction(0x10, "HMMA.16816.F32", operands="R4, R8, R10, R4")
     assert [instruction.guarded for instruction in one[2:6]] == [True, True, True, True]
     assert not one[8].guarded
     assert (one[3].target, one[5].target, one[8].target) == (0x20, 0x10, 0x80)
@@ -53,8 +53,8 @@ def test_main_loop_is_the_smallest_with_the_tensor_work() -> None:
 
 
 def test_main_loop_falls_back_to_ffma_and_to_none() -> None:
-    def code(*opcodes: str) -> list[Instruction]:
-        return [Instruction(16 * n, opcode) for n, opcode in enumerate(opcodes)]
+    def code(*opcodes: str) -> list[SassInstruction]:
+        return [SassInstruction(16 * n, opcode) for n, opcode in enumerate(opcodes)]
 
     straight = code("FFMA", "FFMA", "EXIT")
     assert main_loop(straight) == ()

@@ -81,7 +81,7 @@ def test_a_process_that_uses_a_gpu_is_told_which_and_has_address_space_for_it(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     said = []
     for gpu in (False, True):
-        process = GuardedProcess("limit_probe", Quota(cpu_seconds=60), foreign=False, gpu=gpu)
+        process = GuardedProcess("limit_probe", Quota(cpu_seconds=60), untrusted=False, gpu=gpu)
         try:
             process.await_ready()
             process.channel.send({"number": 1}, seconds=60.0)

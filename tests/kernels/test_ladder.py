@@ -15,14 +15,14 @@ from checking import (
     assert_written_to_the_end_and_no_further,
     run,
 )
-from rungs import EACH_RUNG, rungs
+from ladder_kernels import EACH_KERNEL, ladder_kernels
 
 from sdpalab.inputs import Inputs
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.problem import Problem
 
-SMALL_TILES = pytest.mark.parametrize("kernel", rungs("hopper", "hopper_fp8"))
-UNQUANTISED = pytest.mark.parametrize("kernel", rungs("fp8_simulated", "fp8", "hopper_fp8"))
+SMALL_TILES = pytest.mark.parametrize("kernel", ladder_kernels("hopper", "hopper_fp8"))
+UNQUANTISED = pytest.mark.parametrize("kernel", ladder_kernels("fp8_simulated", "fp8", "hopper_fp8"))
 
 SHAPES = [
     Problem(1, 1, 1, 32),
@@ -58,7 +58,7 @@ def test_probes(kernel: Kernel, kind: str, causal: bool) -> None:
     assert_computes(kernel, Problem(1, 1, 140, 32, causal=causal), kind=kind)
 
 
-@EACH_RUNG
+@EACH_KERNEL
 @pytest.mark.parametrize(
     "problem",
     [
@@ -71,12 +71,12 @@ def test_log_sum_exp(kernel: Kernel, problem: Problem) -> None:
     assert_log_sum_exp(kernel, problem)
 
 
-@EACH_RUNG
+@EACH_KERNEL
 def test_nothing_past_the_end_of_a_head_is_used(kernel: Kernel) -> None:
     assert_nothing_past_the_end_is_used(kernel, Problem(1, 2, 37, 64, seq_kv=41))
 
 
-@EACH_RUNG
+@EACH_KERNEL
 def test_an_output_that_ends_within_a_tile_is_written_to_its_end_and_no_further(kernel: Kernel) -> None:
     assert_written_to_the_end_and_no_further(kernel)
 

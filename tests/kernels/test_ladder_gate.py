@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from checking import assert_gate, edged
-from rungs import rungs
+from ladder_kernels import ladder_kernels
 
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import Problem
@@ -28,7 +28,7 @@ TILE_DOES_NOT_FIT = ("bytes of shared memory", "at most twice the 32 keys of a t
 
 def gated() -> Iterator[object]:
     # cublas alone compiles the same for every head_dim: its own file has its builds.
-    for rung in rungs("cublas", "hopper", "hopper_fp8"):
+    for rung in ladder_kernels("cublas", "hopper", "hopper_fp8"):
         kernel = rung.values[0]
         if kernel is None:
             yield pytest.param(None, None, None, id=rung.id, marks=rung.marks)
@@ -49,7 +49,7 @@ def test_static_gate(kernel: Kernel, config: Config, problem: Problem) -> None:
         assert any(why in reason for why in TILE_DOES_NOT_FIT), reason
 
 
-@pytest.mark.parametrize("kernel", rungs("cublas", "hopper", "hopper_fp8"))
+@pytest.mark.parametrize("kernel", ladder_kernels("cublas", "hopper", "hopper_fp8"))
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90", "sm_100", "sm_120"])
 def test_no_architecture_spills(kernel: Kernel, arch: str) -> None:
     if kernel.arch_reason(arch) is None:

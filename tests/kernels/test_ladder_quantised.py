@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from checking import judged, run
-from rungs import rungs
+from ladder_kernels import ladder_kernels
 
 from sdpalab.inputs import Inputs
 from sdpalab.judge.verdict import Status
@@ -16,7 +16,7 @@ from sdpalab.kernels.registry import KERNELS
 from sdpalab.problem import Problem
 
 NAMES = ("fp8_simulated", "fp8", "hopper_fp8")
-QUANTISED = pytest.mark.parametrize("kernel", rungs(*(name for name in KERNELS if name not in NAMES)))
+QUANTISED = pytest.mark.parametrize("kernel", ladder_kernels(*(name for name in KERNELS if name not in NAMES)))
 
 
 @QUANTISED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rungs import EACH_RUNG
+from ladder_kernels import EACH_KERNEL
 
 from sdpalab.kernels.kernel import Kernel, UnsupportedProblem
 from sdpalab.problem import Problem
@@ -28,14 +28,14 @@ def assert_unsupported(kernel: Kernel, problem: Problem, reason: str) -> None:
     assert str(refused.value) == f"kernel {kernel.name} {reason}"
 
 
-@EACH_RUNG
+@EACH_KERNEL
 @pytest.mark.parametrize("scale", [3e38, -3e38])
 def test_a_scale_that_is_no_float32_in_base_2(kernel: Kernel, scale: float) -> None:
     reason = f"holds scale * log2(e) as a float32, and scale={scale:g} does not fit"
     assert_unsupported(kernel, SMALL.with_(scale=scale), reason)
 
 
-@EACH_RUNG
+@EACH_KERNEL
 def test_a_head_dim_that_it_is_not_compiled_for(kernel: Kernel) -> None:
     odd = SMALL.with_(head_dim=96)
     if kernel.name == UNFUSED:
@@ -45,7 +45,7 @@ def test_a_head_dim_that_it_is_not_compiled_for(kernel: Kernel) -> None:
         assert_unsupported(kernel, odd, f"supports head_dim {supported}, not 96")
 
 
-@EACH_RUNG
+@EACH_KERNEL
 @pytest.mark.parametrize(("problem", "reason"), ORDINARY, ids=["heads", "batch", "seq_q", "seq_kv"])
 def test_sizes_beyond_its_grid_and_its_indices(kernel: Kernel, problem: Problem, reason: str) -> None:
     if kernel.name != UNFUSED:
@@ -54,7 +54,7 @@ def test_sizes_beyond_its_grid_and_its_indices(kernel: Kernel, problem: Problem,
         assert kernel.reject_reason(problem) is None
 
 
-@EACH_RUNG
+@EACH_KERNEL
 def test_more_heads_than_one_quantising_grid_has(kernel: Kernel) -> None:
     problem = SMALL.with_(heads=30000)
     if kernel.name in QUANTISED:
@@ -64,7 +64,7 @@ def test_more_heads_than_one_quantising_grid_has(kernel: Kernel) -> None:
         assert kernel.reject_reason(problem) is None
 
 
-@EACH_RUNG
+@EACH_KERNEL
 def test_no_knob_is_negative(kernel: Kernel) -> None:
     problem = Problem(1, 1, 64, 64)
     assert kernel.knobs

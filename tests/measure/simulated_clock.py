@@ -34,11 +34,11 @@ class Work:
     def check(self) -> str:
         return "" if (self.out == self.right).all() else f"{self.out.tolist()} is not {self.right.tolist()}"
 
-    def spoil(self) -> None:
+    def overwrite_output(self) -> None:
         self.out[:] = np.nan
 
     def subject(self, **changes: object) -> Subject:
-        return Subject(self.name, self, self.check, self.spoil, **changes)
+        return Subject(self.name, self, self.check, self.overwrite_output, **changes)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from simulated_clock import Behaviour, SimulatedClock, Work
 
 from sdpalab.cli import main
 from sdpalab.commands.bench import show_session
-from sdpalab.commands.green import proven_by
+from sdpalab.commands.timing_gate import proven_by
 from sdpalab.compile import build
 from sdpalab.evidence.proven import Proof
 from sdpalab.kernels.registry import KERNELS

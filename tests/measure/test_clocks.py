@@ -89,7 +89,7 @@ def test_the_output_check_is_the_judges_rule() -> None:
     assert subject.check() == ""
     assert check(inputs.q).startswith("INCORRECT")
     assert check(inputs.q[:, :, :8]) == "it is float16 (1, 1, 8, 64), not float16 (1, 1, 32, 64)"
-    subject.spoil()
+    subject.overwrite_output()
     assert subject.check().startswith("NOT_FINITE")
 
 

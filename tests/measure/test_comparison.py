@@ -9,7 +9,7 @@ import pytest
 from simulated_clock import Behaviour, SimulatedClock, Work
 
 from sdpalab.errors import UserError
-from sdpalab.measure.comparison import Comparison, Outcome, compare
+from sdpalab.measure.comparison import Comparison, ComparisonOutcome, compare
 from sdpalab.measure.samples import ClockKind, L2State, Samples
 from sdpalab.measure.session import measure
 from sdpalab.measure.statistics import Interval
@@ -21,7 +21,7 @@ CALM = Behaviour(noise=0.01)
 TRIALS = 200
 
 
-def outcomes(ratio: float, behaviour: Behaviour, rounds: int = 60, **options: float) -> list[Outcome]:
+def outcomes(ratio: float, behaviour: Behaviour, rounds: int = 60, **options: float) -> list[ComparisonOutcome]:
     """Verdicts on A, whose true time is ``ratio`` of B's, over seeded trials of interleaved rounds."""
     found = []
     for seed in range(TRIALS):
@@ -33,28 +33,28 @@ def outcomes(ratio: float, behaviour: Behaviour, rounds: int = 60, **options: fl
     return found
 
 
-def share(found: list[Outcome], *wanted: Outcome) -> float:
+def share(found: list[ComparisonOutcome], *wanted: ComparisonOutcome) -> float:
     return sum(outcome in wanted for outcome in found) / len(found)
 
 
 @pytest.mark.parametrize("behaviour", [CALM, ROUGH], ids=["calm", "rough"])
 def test_equal_times_are_seldom_called_different(behaviour: Behaviour) -> None:
     """At most one in twenty both ways together, with no margin to hide behind, and hardly any with it."""
-    assert share(outcomes(1.0, behaviour, margin=0.0), Outcome.FASTER, Outcome.SLOWER) <= 0.05
-    assert share(outcomes(1.0, behaviour), Outcome.FASTER, Outcome.SLOWER) <= 0.01
+    assert share(outcomes(1.0, behaviour, margin=0.0), ComparisonOutcome.FASTER, ComparisonOutcome.SLOWER) <= 0.05
+    assert share(outcomes(1.0, behaviour), ComparisonOutcome.FASTER, ComparisonOutcome.SLOWER) <= 0.01
 
 
 def test_a_real_difference_is_found() -> None:
-    assert share(outcomes(0.95, CALM), Outcome.FASTER) >= 0.99
-    assert share(outcomes(1.05, CALM), Outcome.SLOWER) >= 0.99
-    assert share(outcomes(1.0, CALM), Outcome.SAME) >= 0.85
-    assert share(outcomes(0.9, ROUGH), Outcome.FASTER) >= 0.95
+    assert share(outcomes(0.95, CALM), ComparisonOutcome.FASTER) >= 0.99
+    assert share(outcomes(1.05, CALM), ComparisonOutcome.SLOWER) >= 0.99
+    assert share(outcomes(1.0, CALM), ComparisonOutcome.SAME) >= 0.85
+    assert share(outcomes(0.9, ROUGH), ComparisonOutcome.FASTER) >= 0.95
 
 
 def test_at_the_edge_of_the_margin_it_does_not_decide() -> None:
     edge = outcomes(0.99, CALM)
-    assert share(edge, Outcome.AMBIGUOUS) >= 0.9
-    assert share(edge, Outcome.SLOWER) == 0.0
+    assert share(edge, ComparisonOutcome.AMBIGUOUS) >= 0.9
+    assert share(edge, ComparisonOutcome.SLOWER) == 0.0
 
 
 def test_pairing_takes_out_what_the_machine_did() -> None:
@@ -75,12 +75,12 @@ def test_recorded_samples_of_a_busy_machine() -> None:
     recorded = json.loads((Path(__file__).parent / "recorded_samples.json").read_text())["rows"]
     rows = {name: Samples(name, ClockKind.EAGER, L2State.WARM, 10, tuple(row)) for name, row in recorded.items()}
     same = compare(rows["a"], rows["same as a"])
-    assert same.outcome in (Outcome.SAME, Outcome.AMBIGUOUS)
+    assert same.outcome in (ComparisonOutcome.SAME, ComparisonOutcome.AMBIGUOUS)
     more = compare(rows["a"], rows["more keys"])
-    assert more.outcome is Outcome.FASTER
+    assert more.outcome is ComparisonOutcome.FASTER
     assert more.ratio is not None
     assert more.ratio < 0.8
-    assert compare(rows["more keys"], rows["a"]).outcome is Outcome.SLOWER
+    assert compare(rows["more keys"], rows["a"]).outcome is ComparisonOutcome.SLOWER
     assert "FASTER" in more.sentence
 
 
@@ -101,8 +101,8 @@ def test_only_times_of_one_kind_and_of_the_same_rounds_compare() -> None:
 
 def test_an_illegal_comparison_cannot_be_built() -> None:
     with pytest.raises(ValueError, match="INVALID and a reason"):
-        Comparison("a", "b", Outcome.FASTER)
+        Comparison("a", "b", ComparisonOutcome.FASTER)
     with pytest.raises(ValueError, match="INVALID and a reason"):
-        Comparison("a", "b", Outcome.INVALID, 0.5, Interval(0.4, 0.6, 0.95), reason="below its floor")
+        Comparison("a", "b", ComparisonOutcome.INVALID, 0.5, Interval(0.4, 0.6, 0.95), reason="below its floor")
     with pytest.raises(ValueError, match="in order"):
         Interval(2.0, 1.0, 0.95)

@@ -10,10 +10,10 @@ from sdpalab.inputs import make_inputs
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.measure.benchmark import CudaDevice, benchmark, cuda_device
 from sdpalab.measure.clocks import GraphClock
-from sdpalab.measure.comparison import Outcome
+from sdpalab.measure.comparison import ComparisonOutcome
 from sdpalab.measure.peers import peers_named
 from sdpalab.measure.samples import ClockKind, L2State
-from sdpalab.measure.session import MeasureStatus, Session, measure
+from sdpalab.measure.session import MeasuredSession, MeasureStatus, measure
 from sdpalab.measure.stopping import StoppingRule
 from sdpalab.measure.subjects import EMPTY, peer_subject
 from sdpalab.problem import MISSION
@@ -31,7 +31,7 @@ def device() -> CudaDevice:
     return cuda_device()
 
 
-def session(device: CudaDevice, clock: ClockKind, l2: L2State = L2State.WARM) -> Session:
+def session(device: CudaDevice, clock: ClockKind, l2: L2State = L2State.WARM) -> MeasuredSession:
     flash = KERNELS["flash"]
     executor = GpuExecutor(device.torch.index)
     kernels = [(flash, flash.default_config)]
@@ -41,7 +41,7 @@ def session(device: CudaDevice, clock: ClockKind, l2: L2State = L2State.WARM) ->
     return found
 
 
-def median(found: Session, name: str) -> float:
+def median(found: MeasuredSession, name: str) -> float:
     summary = found.of(name).summary
     assert summary is not None
     return summary.median_us
@@ -68,4 +68,4 @@ def test_the_same_call_twice_is_no_difference(device: CudaDevice) -> None:
     made = [peer_subject(PEERS[0], MISSION, make_inputs(MISSION), device.torch) for _ in range(2)]
     subjects = [replace(subject, name=name) for subject, name in zip(made, "ab", strict=True)]
     compared = measure(subjects, GraphClock(), RULE).compare("a", "b", margin=0.03)
-    assert compared.outcome in (Outcome.SAME, Outcome.AMBIGUOUS), compared.sentence
+    assert compared.outcome in (ComparisonOutcome.SAME, ComparisonOutcome.AMBIGUOUS), compared.sentence

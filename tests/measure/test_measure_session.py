@@ -10,10 +10,10 @@ import pytest
 from simulated_clock import Behaviour, SimulatedClock, Work
 
 from sdpalab.errors import UserError
-from sdpalab.measure.comparison import Outcome
+from sdpalab.measure.comparison import ComparisonOutcome
 from sdpalab.measure.floor import FloorCheck, check_floor
 from sdpalab.measure.samples import L2State
-from sdpalab.measure.session import Measurement, MeasureStatus, Session, Subject, measure
+from sdpalab.measure.session import MeasuredSession, Measurement, MeasureStatus, Subject, measure
 from sdpalab.measure.speed_of_light import gpu_named
 from sdpalab.measure.stopping import StoppingRule
 from sdpalab.measure.throttle import ClockState
@@ -22,7 +22,7 @@ from sdpalab.problem import MISSION
 RULE = StoppingRule(least=10, most=10, seconds=1e9)
 
 
-def run(*subjects: Subject, rounds: int = 10, seed: int = 0, checked_share: float = 0.0) -> Session:
+def run(*subjects: Subject, rounds: int = 10, seed: int = 0, checked_share: float = 0.0) -> MeasuredSession:
     clock = SimulatedClock(Behaviour(), seed)
     rule = StoppingRule(least=rounds, most=rounds, seconds=1e9)
     return measure(subjects, clock, rule, now=clock.now, checked_share=checked_share, seed=seed)
@@ -88,7 +88,7 @@ def test_what_is_wrong_is_not_timed_at_all() -> None:
     assert clock.readied == ["good"]
     assert "bad" not in clock.log
     assert good.status is MeasureStatus.MEASURED
-    assert session.compare("bad", "good").outcome is Outcome.INVALID
+    assert session.compare("bad", "good").outcome is ComparisonOutcome.INVALID
 
 
 def test_who_computes_only_while_unwatched_calls_are_few_is_found_out() -> None:
@@ -133,7 +133,7 @@ def test_a_time_below_the_floor_is_invalid_and_its_samples_are_kept() -> None:
     assert good.floor is not None
     assert good.floor.share == pytest.approx(4.43 / 24.5, rel=0.02)
     compared = session.compare("magic", "good")
-    assert compared.outcome is Outcome.INVALID
+    assert compared.outcome is ComparisonOutcome.INVALID
     assert compared.ratio is None
     assert "impossible" in compared.sentence
 

@@ -15,12 +15,12 @@ from sdpalab.commands.bench import show_session
 from sdpalab.errors import MachineError
 from sdpalab.evidence.measured import bench_record, read_times
 from sdpalab.measure.samples import ClockKind
-from sdpalab.measure.session import Session, measure
+from sdpalab.measure.session import MeasuredSession, measure
 from sdpalab.measure.stopping import StoppingRule
 from sdpalab.problem import MISSION
 
 
-def a_session() -> Session:
+def a_session() -> MeasuredSession:
     clock = SimulatedClock(Behaviour(), 0)
     subjects = [
         Work("torch", 40.9).subject(),

@@ -6,11 +6,11 @@ import pytest
 from simulated_clock import Behaviour, SimulatedClock, Work, times
 
 from sdpalab.errors import UserError
-from sdpalab.measure.session import Session, measure
+from sdpalab.measure.session import MeasuredSession, measure
 from sdpalab.measure.stopping import StoppingRule, StopReason
 
 
-def session(behaviour: Behaviour, rule: StoppingRule, seed: int = 0) -> Session:
+def session(behaviour: Behaviour, rule: StoppingRule, seed: int = 0) -> MeasuredSession:
     clock = SimulatedClock(behaviour, seed)
     return measure([Work("a", 5.0).subject(), Work("b", 7.0).subject()], clock, rule, now=clock.now, seed=seed)
 

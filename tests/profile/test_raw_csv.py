@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sdpalab.errors import UserError
-from sdpalab.profile import FIGURES, clean_csv, read_raw_csv
+from sdpalab.profile import METRICS, clean_csv, read_raw_csv
 
 SYNTHETIC = (Path(__file__).parent / "synthetic_raw.csv").read_text()
 
@@ -72,6 +72,6 @@ def test_what_is_no_raw_page_is_refused(text: str, reason: str) -> None:
 
 
 def test_no_two_figures_share_a_key_or_a_metric() -> None:
-    assert len({figure.key for figure in FIGURES}) == len(FIGURES)
-    metrics = [name for figure in FIGURES for name in figure.metrics]
+    assert len({figure.key for figure in METRICS}) == len(METRICS)
+    metrics = [name for figure in METRICS for name in figure.metrics]
     assert len(set(metrics)) == len(metrics)

@@ -56,7 +56,7 @@ def planted(folder: Path, name: str, header: str, old: str, new: str) -> CudaKer
 
 
 def kinds(outcome: Sanitized) -> set[str]:
-    return {finding.kind for finding in outcome.findings}
+    return {hazard.kind for hazard in outcome.hazards}
 
 
 @pytest.mark.parametrize(("name", "header", "old", "new", "kind"), PLANTED, ids=lambda value: str(value)[:24].strip())
@@ -65,7 +65,7 @@ def test_bugs_planted_in_shipped_kernels_are_found(
 ) -> None:
     outcome = sanitize_kernel(planted(tmp_path, name, header, old, new), SMALL, modes=LOCKSTEP)
     assert kind in kinds(outcome)
-    assert all(finding.source and finding.ptx_line for finding in outcome.findings if finding.kind == kind)
+    assert all(hazard.source and hazard.ptx_line for hazard in outcome.hazards if hazard.kind == kind)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -75,7 +75,7 @@ def test_shipped_kernels_are_clean(name: str) -> None:
     kernel = KERNELS[name]
     problems = [Problem(1, 1, 20, head_dim, seq_kv=70) for head_dim in (32, 64)]
     problem = next(problem for problem in problems if kernel.reject_reason(problem) is None)
-    assert sanitize_kernel(kernel, [problem], modes=Modes(strict=True)).findings == ()
+    assert sanitize_kernel(kernel, [problem], modes=Modes(strict=True)).hazards == ()
 
 
 def test_a_lost_warp_barrier_takes_the_strict_check(tmp_path: Path) -> None:
@@ -134,10 +134,10 @@ TINY = [Problem(1, 1, 16, 16)]
 
 def test_findings_are_distinct_and_say_which_runs_showed_them() -> None:
     outcome = sanitize_kernel(toy(RACY), [*TINY, Problem(1, 1, 32, 16)])
-    keys = [(finding.kind, finding.ptx_line) for finding in outcome.findings]
+    keys = [(hazard.kind, hazard.ptx_line) for hazard in outcome.hazards]
     assert len(set(keys)) == len(keys)
     assert len(outcome.runs) == 8
-    race = max((finding for finding in outcome.findings if finding.kind == "race"), key=lambda each: len(each.runs))
+    race = max((hazard for hazard in outcome.hazards if hazard.kind == "race"), key=lambda each: len(each.runs))
     assert {run.split(", ")[0] for run in race.runs} == {"1x1x16x16", "1x1x32x16"}
     assert {run.split(", ")[1] for run in race.runs} == {"lockstep", "forward", "reverse", "random"}
     # both accesses: the other's instruction, warp and line, and the own
@@ -151,11 +151,11 @@ def test_findings_are_distinct_and_say_which_runs_showed_them() -> None:
 
 def test_a_deadlock_and_an_endless_loop_are_findings() -> None:
     stuck = 'if (threadIdx.x < 32) asm volatile("bar.sync 1, 64;"); else asm volatile("bar.sync 2, 64;");'
-    (deadlock,) = sanitize_kernel(toy(stuck), TINY, modes=LOCKSTEP).findings
+    (deadlock,) = sanitize_kernel(toy(stuck), TINY, modes=LOCKSTEP).hazards
     assert (deadlock.kind, deadlock.source) == ("deadlock", "toy.cu:2")
     assert "32 of 64 threads" in deadlock.message
     endless = "while (*(volatile unsigned *)o != 3) { }"
-    (found,) = sanitize_kernel(toy(endless), TINY, modes=replace(LOCKSTEP, max_steps=1000)).findings
+    (found,) = sanitize_kernel(toy(endless), TINY, modes=replace(LOCKSTEP, max_steps=1000)).hazards
     assert found.kind == "endless"
     assert found.ptx_line > 0
 
@@ -165,8 +165,8 @@ def test_what_was_found_before_a_deadlock_is_reported_beside_it() -> None:
     stuck = 'if (threadIdx.x < 32) asm volatile("bar.sync 1, 64;"); else asm volatile("bar.sync 2, 64;");\no[0] = x[0];'
     outcome = sanitize_kernel(toy(racy + stuck), TINY)
     assert kinds(outcome) == {"race", "deadlock"}
-    assert {len(finding.runs) for finding in outcome.findings} == {4}
-    (trap,) = sanitize_kernel(toy("if (threadIdx.x == 40) __trap();"), TINY, modes=LOCKSTEP).findings
+    assert {len(hazard.runs) for hazard in outcome.hazards} == {4}
+    (trap,) = sanitize_kernel(toy("if (threadIdx.x == 40) __trap();"), TINY, modes=LOCKSTEP).hazards
     assert (trap.kind, trap.source) == ("trap", "toy.cu:2")
     assert "thread (40, 0, 0)" in trap.message
 
@@ -214,7 +214,7 @@ def test_bare_ptx_runs_by_its_description(saxpy: Path, tmp_path: Path) -> None:
     outcome = sanitize_ptx(launch)
     assert outcome.clean
     assert len(outcome.runs) == 4
-    (beyond,) = sanitize_ptx(read_ptx_launch(saxpy, described(tmp_path, args=[*ARGS[:3], 101])), LOCKSTEP).findings[:1]
+    (beyond,) = sanitize_ptx(read_ptx_launch(saxpy, described(tmp_path, args=[*ARGS[:3], 101])), LOCKSTEP).hazards[:1]
     assert (beyond.kind, beyond.ptx, beyond.source) == ("out-of-bounds", "saxpy.ptx", "saxpy.cu:3")
 
 
@@ -301,19 +301,19 @@ def test_sarif_of_findings_in_cuda_sources(tmp_path: Path) -> None:
     kernels = ROOT / "src/sdpalab/kernels"
     log = to_sarif(outcome, version="1", root=ROOT, directories=[kernels, INCLUDE_DIR])
     results = check_sarif(log)
-    assert len(results) == len(outcome.findings) > 0
-    for result, finding in zip(results, outcome.findings, strict=True):
+    assert len(results) == len(outcome.hazards) > 0
+    for result, hazard in zip(results, outcome.hazards, strict=True):
         at = result["locations"][0]["physicalLocation"]
-        assert at["region"]["startLine"] == int(finding.source.rpartition(":")[2])
+        assert at["region"]["startLine"] == int(hazard.source.rpartition(":")[2])
         ptx, *others = result["relatedLocations"]
-        assert ptx["physicalLocation"]["region"]["startLine"] == finding.ptx_line
+        assert ptx["physicalLocation"]["region"]["startLine"] == hazard.ptx_line
         assert ptx["physicalLocation"]["artifactLocation"]["uri"].endswith(".ptx")
-        assert (finding.kind == "async") <= (finding.other is not None)
-        if finding.kind in ("async", "race"):  # the conflicting access's two places
-            assert finding.other is not None
+        assert (hazard.kind == "async") <= (hazard.other is not None)
+        if hazard.kind in ("async", "race"):  # the conflicting access's two places
+            assert hazard.other is not None
             lines = [other["physicalLocation"]["region"]["startLine"] for other in others]
-            assert lines == [int(finding.other.source.rpartition(":")[2]), finding.other.ptx_line]
-            assert all(finding.other.text in other["message"]["text"] for other in others)
+            assert lines == [int(hazard.other.source.rpartition(":")[2]), hazard.other.ptx_line]
+            assert all(hazard.other.text in other["message"]["text"] for other in others)
     found = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results}
     assert "src/sdpalab/kernels/include/ptx.cuh" in found
     elsewhere = to_sarif(outcome, version="1", root=ROOT / "tests", directories=[kernels, INCLUDE_DIR])

@@ -21,14 +21,14 @@ from sdpalab.commands.common import (
     verdict_text,
     write_json,
 )
-from sdpalab.commands.green import VerdictsOption, green, kernel_for
+from sdpalab.commands.timing_gate import VerdictsOption, kernel_for, timing_gate
 from sdpalab.errors import MachineError, UserError
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
     from sdpalab.measure.benchmark import CudaDevice
     from sdpalab.measure.samples import ClockKind
-    from sdpalab.measure.session import Measurement, Session
+    from sdpalab.measure.session import MeasuredSession, Measurement
     from sdpalab.run import GpuExecutor
 
 __all__ = ["bench", "show_session"]
@@ -75,7 +75,7 @@ def bench(
     executor = _executor(device, needed=bool(kernels))
     arch = executor.arch if executor else ""
     judged = [
-        green(console, name, made, config, problems, settings, arch, verdicts)
+        timing_gate(console, name, made, config, problems, settings, arch, verdicts)
         for name, (made, config) in zip(kernel or (), kernels, strict=True)
     ]
     if not all(found["passed"] for found in judged):
@@ -128,7 +128,9 @@ def _executor(device: CudaDevice, *, needed: bool) -> GpuExecutor | None:
         return None
 
 
-def show_session(console: Console, device: str, problem: Problem, kind: ClockKind, session: Session) -> dict[str, Any]:
+def show_session(
+    console: Console, device: str, problem: Problem, kind: ClockKind, session: MeasuredSession
+) -> dict[str, Any]:
     """Print a session on ``device``, each subject beside the fastest peer, and return it as JSON values."""
     from sdpalab.measure.peers import PEERS
 

@@ -22,7 +22,7 @@ from sdpalab.commands.common import (
     verdict_text,
     write_json,
 )
-from sdpalab.commands.green import VerdictsOption, green, kernel_for
+from sdpalab.commands.timing_gate import VerdictsOption, kernel_for, timing_gate
 from sdpalab.errors import UserError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def profile(
     report = _folder(out) / f"{made.name}.ncu-rep"
     command = profile_command(kernel, problem, settings, report.resolve(), cold=cold)
     arch = GpuExecutor(device.torch.index).arch
-    judged = green(console, kernel, made, config, [problem], settings, arch, verdicts)
+    judged = timing_gate(console, kernel, made, config, [problem], settings, arch, verdicts)
     told: dict[str, Any] = {
         "kind": "measured",
         "gpu": device.name,
@@ -93,23 +93,25 @@ def _folder(out: Path) -> Path:
 
 def show_launch(console: Console, device: str, launch: LaunchProfile, counts: Counts) -> dict[str, Any]:
     """Print one launch, measured on ``device`` beside what was simulated, and return it as JSON values."""
-    from sdpalab.profile import FIGURES, findings
+    from sdpalab.profile import METRICS, observations
 
     simulated = _counted(launch.kernel, counts)
     columns = ("measured", "simulated", "ratio")
     title = f"{launch.kernel}, grid {launch.grid}, block {launch.block}: measured on {device}"
     shown = table(title, ("figure", "unit", *columns), numeric=columns)
-    for figure in FIGURES:
+    for figure in METRICS:
         if figure.key in launch.figures:
             value, counted = launch.figures[figure.key], simulated.get(figure.counter)
             ratio = f"{value / counted:.2f}" if counted else "-"
             beside = "-" if counted is None else f"{counted:,.0f}"
             shown.add_row(figure.title, figure.unit, _text(value, figure.unit), beside, ratio)
     console.print(shown)
-    found = findings(launch)
-    for finding in found:
-        console.print(verdict_text(None, finding.sentence) if finding.limits else finding.sentence, soft_wrap=True)
-    missing = [figure.title for figure in FIGURES if figure.key not in launch.figures]
+    found = observations(launch)
+    for observation in found:
+        console.print(
+            verdict_text(None, observation.sentence) if observation.limits else observation.sentence, soft_wrap=True
+        )
+    missing = [figure.title for figure in METRICS if figure.key not in launch.figures]
     if missing:
         console.print(f"not reported by this ncu: {', '.join(missing)}", soft_wrap=True)
     return {
@@ -119,7 +121,7 @@ def show_launch(console: Console, device: str, launch: LaunchProfile, counts: Co
         "measured": dict(launch.figures),
         "stalls": dict(launch.stalls),
         "simulated": dict(simulated),
-        "findings": [finding.sentence for finding in found],
+        "observations": [observation.sentence for observation in found],
     }
 
 

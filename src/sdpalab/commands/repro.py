@@ -82,12 +82,12 @@ def repro(
         if is_user_file(name):
             # A verdict in a bundle must not come from a process that has run the candidate's own Python.
             raise UserError(f"--kernel takes shipped kernels; judge your own with: sdpalab judge {name}")
-    passed_over = {} if kernel else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
-    kernels = [registry.get(name) for name in dict.fromkeys(kernel or registry.KERNELS) if name not in passed_over]
+    skipped = {} if kernel else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
+    kernels = [registry.get(name) for name in dict.fromkeys(kernel or registry.KERNELS) if name not in skipped]
     refused = {made.name: why for made in kernels if gpu and (why := made.arch_reason(gpu.arch))}
     if kernel and refused:
         raise UserError(f"--device gpu: {next(iter(refused.values()))}")
-    passed_over |= refused
+    skipped |= refused
     kernels = [made for made in kernels if made.name not in refused]
 
     command = ["sdpalab", "repro", *(word for name in kernel or () for word in ("--kernel", name)), "--device", device]
@@ -112,8 +112,8 @@ def repro(
     console.print(f"bundle  {written.tarball}", soft_wrap=True)
     console.print(f"report  {written.report} (open it in any browser)", soft_wrap=True)
     console.print(f"verify  {_own_command()} verify {written.tarball} (just done: accepted)", soft_wrap=True)
-    for why in passed_over.values():
-        console.print(f"passed over: {why}", soft_wrap=True)
+    for why in skipped.values():
+        console.print(f"skipped: {why}", soft_wrap=True)
     _summary(console, attempts, seconds, f"run on {gpu.device}" if gpu else "none was run on a GPU")
     passed = all(attempt.passed for attempt in attempts)
     write_json(
@@ -123,7 +123,7 @@ def repro(
             "bundle": str(written.tarball),
             "report": str(written.report),
             "seconds": seconds,
-            "passed_over": passed_over,
+            "skipped": skipped,
             "attempts": [attempt.to_dict() for attempt in attempts],
         },
     )

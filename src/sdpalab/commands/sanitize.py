@@ -78,7 +78,7 @@ def sanitize(
     json: JsonOption = None,
     sarif: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Write the findings as SARIF 2.1.0, for CI; - is standard output."),
+        typer.Option(metavar="FILE", help="Write the hazards as SARIF 2.1.0, for CI; - is standard output."),
     ] = None,
 ) -> int:
     """Run a kernel on the simulator in every order of its warps, and report races and memory errors."""
@@ -171,15 +171,15 @@ def _ptx(path: Path, launch: str | None, modes: Modes, told: Progress) -> Saniti
 
 
 def _print(console: Console, outcome: Sanitized, seconds: float) -> None:
-    """Each finding with the runs that showed it, and the outcome as the last line."""
+    """Each hazard with the runs that showed it, and the outcome as the last line."""
     title = " ".join(filter(None, (outcome.target, outcome.config)))
     console.print(f"{title} on {outcome.device}: {'; '.join(outcome.cases)}", soft_wrap=True)
-    for finding in outcome.findings:
-        message = finding.message.removeprefix(f"{finding.kind}: ")
-        console.print(Text.assemble(verdict_text(False, finding.kind), f" {message}"), soft_wrap=True)
-        seen = f"  seen in {len(finding.runs)} of {len(outcome.runs)} runs, first in {finding.runs[0]}"
+    for hazard in outcome.hazards:
+        message = hazard.message.removeprefix(f"{hazard.kind}: ")
+        console.print(Text.assemble(verdict_text(False, hazard.kind), f" {message}"), soft_wrap=True)
+        seen = f"  seen in {len(hazard.runs)} of {len(outcome.runs)} runs, first in {hazard.runs[0]}"
         console.print(seen, soft_wrap=True)
     runs = f"{len(outcome.runs)} run{'s' if len(outcome.runs) > 1 else ''} in {seconds:.1f} s"
-    count = len(outcome.findings)
+    count = len(outcome.hazards)
     found = f"{count} hazard{'s' if count > 1 else ''}" if count else "no hazard"
     console.print(verdict_text(outcome.clean, f"{'clean' if outcome.clean else 'HAZARDS'}: {found} in {runs}"))

@@ -19,7 +19,7 @@ from sdpalab.errors import MachineError
 
 __all__ = [
     "TENSOR_CLASSES",
-    "Instruction",
+    "SassInstruction",
     "SassReport",
     "analyse",
     "classify",
@@ -73,7 +73,7 @@ _PREDICATE = re.compile(r"\bU?P\d")
 
 
 @dataclass(frozen=True)
-class Instruction:
+class SassInstruction:
     """One SASS instruction.
 
     Attributes
@@ -154,10 +154,10 @@ def disassemble(build: Build, cache: Cache | None = None) -> str:
     return stored.files["kernel.sass"].decode()
 
 
-def parse(text: str) -> dict[str, tuple[Instruction, ...]]:
+def parse(text: str) -> dict[str, tuple[SassInstruction, ...]]:
     """Functions of a disassembly: name to instructions in the order of addresses."""
-    functions: dict[str, tuple[Instruction, ...]] = {}
-    current: list[tuple[Instruction, str | None]] = []
+    functions: dict[str, tuple[SassInstruction, ...]] = {}
+    current: list[tuple[SassInstruction, str | None]] = []
     labels: dict[str, int] = {}
     pending: list[str] = []
     name = ""
@@ -184,13 +184,13 @@ def parse(text: str) -> dict[str, tuple[Instruction, ...]]:
             labels.update(dict.fromkeys(pending, address))
             pending.clear()
             label = _TARGET.search(match[4])
-            read = Instruction(address, match[3], guarded=match[2] is not None, operands=match[4].strip())
+            read = SassInstruction(address, match[3], guarded=match[2] is not None, operands=match[4].strip())
             current.append((read, label[1] if label else None))
     close()
     return functions
 
 
-def main_loop(instructions: Sequence[Instruction]) -> tuple[Instruction, ...]:
+def main_loop(instructions: Sequence[SassInstruction]) -> tuple[SassInstruction, ...]:
     """The instructions of the loop that does the work; empty if there is no loop.
 
     The main one is the smallest of those that hold the most tensor-core instructions, or the most FFMA where no loop
@@ -206,7 +206,7 @@ def main_loop(instructions: Sequence[Instruction]) -> tuple[Instruction, ...]:
         )
         loops.append(tuple(instructions[place] for place in (header, *body) if header <= place <= back))
 
-    def work(loop: tuple[Instruction, ...]) -> tuple[int, int, int]:
+    def work(loop: tuple[SassInstruction, ...]) -> tuple[int, int, int]:
         classes = [classify(instruction.opcode) for instruction in loop]
         tensor = sum(name in TENSOR_CLASSES for name in classes)
         return tensor, 0 if tensor else classes.count("FFMA"), -len(loop)
@@ -214,7 +214,7 @@ def main_loop(instructions: Sequence[Instruction]) -> tuple[Instruction, ...]:
     return max(loops, key=work, default=())
 
 
-def successors(instructions: Sequence[Instruction]) -> list[list[int]]:
+def successors(instructions: Sequence[SassInstruction]) -> list[list[int]]:
     """Where control may go from each instruction, as places in the sequence.
 
     BSYNC goes where the BSSY before it on its barrier said. Targets that are only known as the kernel runs are left
@@ -260,7 +260,7 @@ def analyse(build: Build, cache: Cache | None = None) -> SassReport:
     )
 
 
-def _without_padding(code: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+def _without_padding(code: tuple[SassInstruction, ...]) -> tuple[SassInstruction, ...]:
     """Drop what fills the function up: a branch to itself, and NOPs behind it."""
     end = len(code)
     while end and (code[end - 1].base == "NOP" or code[end - 1].target == code[end - 1].address):
@@ -268,11 +268,11 @@ def _without_padding(code: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
     return code[:end]
 
 
-def _mix(code: Sequence[Instruction]) -> dict[str, int]:
+def _mix(code: Sequence[SassInstruction]) -> dict[str, int]:
     return dict(Counter(classify(instruction.opcode) for instruction in code).most_common())
 
 
-def _local_bytes(instruction: Instruction) -> int:
+def _local_bytes(instruction: SassInstruction) -> int:
     if instruction.base not in ("STL", "LDL"):
         return 0
     width = _WIDTH.search(instruction.opcode)

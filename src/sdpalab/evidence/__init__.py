@@ -1,4 +1,4 @@
-"""Evidence: records of what was done, a bundle that a stranger can re-check, and a report that a reader can judge by.
+"""Evidence: records of what was done, a bundle that anyone can check again, and a report that a reader can judge by.
 
 The sequence, as ``sdpalab repro`` runs it::
 

@@ -76,7 +76,7 @@ def bench_record(gpu: str, judged: Sequence[Mapping[str, Any]], results: Sequenc
 
 
 def read_times(folder: Path = EVIDENCE) -> tuple[MeasuredTime, ...]:
-    """Every time in the records in the folders of ``folder``, in order; other files there are passed over.
+    """Every time in the records in the folders of ``folder``, in order; other files there are skipped.
 
     Raises
     ------

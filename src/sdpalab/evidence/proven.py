@@ -91,7 +91,7 @@ def _traits(problem: Problem) -> tuple[object, ...]:
 
 @cache
 def read_proofs(folder: Path = EVIDENCE) -> tuple[Proof, ...]:
-    """Every proof among the records in the folders of ``folder``; other files there are passed over.
+    """Every proof among the records in the folders of ``folder``; other files there are skipped.
 
     Raises
     ------

@@ -5,7 +5,7 @@
 NumPy.
 
 ``judge_candidate`` (in :mod:`~sdpalab.judge.session`) is the same with every handle; the rule and
-the oracle are in :mod:`~sdpalab.judge.rule`, the cases in :mod:`~sdpalab.judge.cases`.
+the oracle are in :mod:`~sdpalab.judge.rule.limits`, the cases in :mod:`~sdpalab.judge.cases`.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from sdpalab.judge.layouts import Layout
 from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
 from sdpalab.judge.rule.numerics import check_numerics
 from sdpalab.judge.rule.relations import RELATIONS, broken_relation
-from sdpalab.judge.sandbox.candidate import Candidate, Shipment, prepare
-from sdpalab.judge.sandbox.isolation import CandidateDied, Worker
+from sdpalab.judge.sandbox.candidate import Candidate, CandidateSpec, prepare
+from sdpalab.judge.sandbox.isolation import CandidateDied, CandidateProcesses
 from sdpalab.judge.stale import other_inputs
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import Numerics
@@ -133,8 +133,8 @@ def judge_candidate(
         raise UserError(f"device must be one of {', '.join(DEVICES)}, not {device!r}")
     if device == "gpu" and (reason := gpu_problem()):
         raise UserError(f"{reason}; device sim runs the PTX on the simulator")
-    shipment, gpu = prepare(candidate), device == "gpu"
-    session = _Session(shipment, specs, arch, config, store, progress, timeout, until_failure, gpu)
+    candidate_spec, gpu = prepare(candidate), device == "gpu"
+    session = _JudgeRun(candidate_spec, specs, arch, config, store, progress, timeout, until_failure, gpu)
     return session.run(device, level, seed, workers or min(2, os.cpu_count() or 1))
 
 
@@ -143,12 +143,12 @@ def _declared(about: Mapping[str, Any]) -> dict[str, Any]:
     return {name: about.get(name) for name in ("name", "kind", "config", "lse", "numerics")}
 
 
-class _Session:
+class _JudgeRun:
     """The state that the threads of one judgement share."""
 
     def __init__(
         self,
-        shipment: Shipment,
+        candidate_spec: CandidateSpec,
         specs: Sequence[CaseSpec],
         arch: str | None,
         config: Mapping[str, str] | None,
@@ -159,10 +159,10 @@ class _Session:
         gpu: bool,
     ) -> None:
         self._gpu = gpu
-        self._shipment, self._arch, self._config, self._timeout = shipment, arch, config, timeout
+        self._shipment, self._arch, self._config, self._timeout = candidate_spec, arch, config, timeout
         self._store, self._progress, self._until_failure = store, progress, until_failure
         self._specs = list(specs)
-        self._live: list[Worker] = []
+        self._live: list[CandidateProcesses] = []
         self._abandoned = False
         self._cases: dict[int, Case] = {}
         self._lock = threading.Lock()
@@ -204,9 +204,9 @@ class _Session:
             raise UserError(cases[0].reason)
         return Verdict(about["name"], about["config"], about["device"], level, seed, cases)
 
-    def _worker(self) -> Worker:
+    def _worker(self) -> CandidateProcesses:
         problems = tuple(spec.problem for spec in self._specs)
-        worker = Worker(
+        worker = CandidateProcesses(
             self._shipment, problems, arch=self._arch, config=self._config, timeout=self._timeout, gpu=self._gpu
         )
         with self._lock:
@@ -255,7 +255,7 @@ class _Session:
         kept = zip(self._specs, about["rejects"], wanted, strict=True)
         self._specs = [spec for spec, why, want in kept if why is None and want]
 
-    def _serve(self, worker: Worker | None) -> None:
+    def _serve(self, worker: CandidateProcesses | None) -> None:
         """Take cases off the queue until it is empty, with a fresh worker after one that died."""
         try:
             while (n := self._next()) is not None:
@@ -287,7 +287,7 @@ class _Session:
         with self._lock:
             return next(self._queue, None)
 
-    def _found(self, n: int, inputs: Inputs, worker: Worker) -> Evidence:
+    def _found(self, n: int, inputs: Inputs, worker: CandidateProcesses) -> Evidence:
         """Run a case and judge it; and what is related to it, if it is about a relation."""
         spec = self._specs[n]
         other = other_inputs(inputs, int.from_bytes(os.urandom(8), "little"))

@@ -92,7 +92,7 @@ class LseErrors(JsonRecord):
     not_finite: int
 
     @property
-    def kept(self) -> bool:
+    def within_limit(self) -> bool:
         """True if every row is finite and within its limit."""
         return not self.not_finite and self.error <= self.limit
 
@@ -181,7 +181,7 @@ def broken_rules(errors: Errors, limits: Limits) -> tuple[str, ...]:
     """Which of :data:`LIMITED`, ``not_finite``, ``exact_wrong`` and ``lse`` are over their limits."""
     over = [name for name in LIMITED if not getattr(errors, name) <= getattr(limits, name)]
     over += [name for name in ("not_finite", "exact_wrong") if getattr(errors, name)]
-    return (*over, *(["lse"] if errors.lse is not None and not errors.lse.kept else []))
+    return (*over, *(["lse"] if errors.lse is not None and not errors.lse.within_limit else []))
 
 
 def keeps_original_contract(errors: Errors) -> bool:

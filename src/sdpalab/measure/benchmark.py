@@ -15,7 +15,7 @@ from sdpalab.measure.floor import check_floor, gpu_of_device
 from sdpalab.measure.l2 import copies_beyond_l2
 from sdpalab.measure.peers import Peer
 from sdpalab.measure.samples import ClockKind, L2State
-from sdpalab.measure.session import Session, measure
+from sdpalab.measure.session import MeasuredSession, measure
 from sdpalab.measure.stopping import StoppingRule
 from sdpalab.measure.subjects import empty_subject, kernel_subject, peer_subject, precision_of
 from sdpalab.measure.throttle import watch_for
@@ -82,7 +82,7 @@ def benchmark(
     rule: StoppingRule | None = None,
     executor: GpuExecutor | None = None,
     seed: int = 0,
-) -> Session:
+) -> MeasuredSession:
     """Measure peers and kernels on one problem, interleaved, outputs checked against the judge's rule.
 
     Parameters

@@ -18,7 +18,7 @@ from sdpalab.errors import UserError
 from sdpalab.measure.samples import Samples
 from sdpalab.measure.statistics import Interval, interval_of, resampled_rounds
 
-__all__ = ["LEVEL", "MARGIN", "Comparison", "Outcome", "compare"]
+__all__ = ["LEVEL", "MARGIN", "Comparison", "ComparisonOutcome", "compare"]
 
 MARGIN = 0.01
 """Differences below one percent are none: clocks differ by that from one minute to the next."""
@@ -27,7 +27,7 @@ LEVEL = 0.99
 """Of the interval of a ratio: higher than that of a figure, since a verdict is what people act on."""
 
 
-class Outcome(str, Enum):
+class ComparisonOutcome(str, Enum):
     """What A is, beside B."""
 
     FASTER = "FASTER"
@@ -52,14 +52,14 @@ class Comparison:
 
     a: str
     b: str
-    outcome: Outcome
+    outcome: ComparisonOutcome
     ratio: float | None = None
     interval: Interval | None = None
     margin: float = MARGIN
     reason: str = ""
 
     def __post_init__(self) -> None:
-        invalid = self.outcome is Outcome.INVALID
+        invalid = self.outcome is ComparisonOutcome.INVALID
         if invalid != (self.ratio is None) or invalid != (self.interval is None) or invalid != bool(self.reason):
             raise ValueError(f"{self.a} against {self.b}: a ratio and its interval, or INVALID and a reason")
 
@@ -114,11 +114,11 @@ def compare(a: Samples, b: Samples, *, margin: float = MARGIN, level: float = LE
     return Comparison(a.name, b.name, _outcome(interval, margin), ratio, interval, margin)
 
 
-def _outcome(interval: Interval, margin: float) -> Outcome:
+def _outcome(interval: Interval, margin: float) -> ComparisonOutcome:
     # As a ratio "1% faster" one way must be "1% slower" the other way round.
     low, high = 1.0 - margin, 1.0 / (1.0 - margin)
     if interval.high < low:
-        return Outcome.FASTER
+        return ComparisonOutcome.FASTER
     if interval.low > high:
-        return Outcome.SLOWER
-    return Outcome.SAME if low <= interval.low and interval.high <= high else Outcome.AMBIGUOUS
+        return ComparisonOutcome.SLOWER
+    return ComparisonOutcome.SAME if low <= interval.low and interval.high <= high else ComparisonOutcome.AMBIGUOUS

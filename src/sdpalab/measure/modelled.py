@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from sdpalab.compile.sass import TENSOR_CLASSES, Instruction, classify
+from sdpalab.compile.sass import TENSOR_CLASSES, SassInstruction, classify
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Gemm, LaunchPlan
 from sdpalab.measure.speed_of_light import Gpu
@@ -297,12 +297,12 @@ def _tflops(gpu: Gpu, precision: str) -> float:
     return tflops
 
 
-def loop_issue_share(loop: Sequence[Instruction], gpu: Gpu) -> float | None:
+def loop_issue_share(loop: Sequence[SassInstruction], gpu: Gpu) -> float | None:
     """Issue slots over tensor time of one turn of a main loop, from its machine code; needs no count of turns.
 
     Parameters
     ----------
-    loop : sequence of Instruction
+    loop : sequence of SassInstruction
         As :func:`sdpalab.compile.sass.main_loop` finds it.
 
     Returns
@@ -318,7 +318,7 @@ def loop_issue_share(loop: Sequence[Instruction], gpu: Gpu) -> float | None:
     return len(loop) / ISSUE_PER_CLK_SM / clocks
 
 
-def _inner(loop: Sequence[Instruction]) -> list[Instruction]:
+def _inner(loop: Sequence[SassInstruction]) -> list[SassInstruction]:
     """What lies in loops inside a loop."""
     first, last = loop[0].address, loop[-1].address
     spans = [
@@ -331,21 +331,21 @@ def _inner(loop: Sequence[Instruction]) -> list[Instruction]:
     return [each for each in loop if any(start <= each.address <= end for start, end in spans)]
 
 
-def _computes(instruction: Instruction) -> bool:
+def _computes(instruction: SassInstruction) -> bool:
     work = TENSOR_CLASSES | {"MUFU", "FFMA", "FADD/FMUL", "LDSM", "LDS", "STS", "LDG", "STG", "LDGSTS"}
     return classify(instruction.opcode) in work
 
 
-def _is_tensor(instruction: Instruction) -> bool:
+def _is_tensor(instruction: SassInstruction) -> bool:
     return classify(instruction.opcode) in TENSOR_CLASSES
 
 
-def _sass_precision(instruction: Instruction) -> str:
+def _sass_precision(instruction: SassInstruction) -> str:
     """QMMA and QGMMA are those of float8."""
     return "fp8" if instruction.base.startswith("Q") else "fp16"
 
 
-def _sass_flops(instruction: Instruction) -> int:
+def _sass_flops(instruction: SassInstruction) -> int:
     """FLOPs of one warp's execution: ``HMMA.16816`` is m16n8k16; a ``GMMA`` names its whole warpgroup's, of 4 warps."""
     shape = _MMA_SHAPE.search(instruction.opcode)
     if shape is None:

@@ -19,14 +19,14 @@ from typing import Any
 
 from sdpalab.errors import UserError
 from sdpalab.measure.clocks import Clock, Stopwatch
-from sdpalab.measure.comparison import MARGIN, Comparison, Outcome, compare
+from sdpalab.measure.comparison import MARGIN, Comparison, ComparisonOutcome, compare
 from sdpalab.measure.floor import FloorCheck
 from sdpalab.measure.samples import Samples
 from sdpalab.measure.statistics import Summary, summarise
 from sdpalab.measure.stopping import StoppingRule, StopReason
 from sdpalab.measure.throttle import ClockState, NoWatch, Watch, slowed_share
 
-__all__ = ["MeasureStatus", "Measurement", "Session", "Subject", "measure"]
+__all__ = ["MeasureStatus", "MeasuredSession", "Measurement", "Subject", "measure"]
 
 WARM_UP_ROUNDS = 5
 CHECKED_SHARE = 0.05
@@ -54,7 +54,7 @@ class Subject:
         Launches one computation, and does not wait for it.
     check : callable
         Waits, and says what is wrong with the output of the last call; empty if nothing.
-    spoil : callable
+    overwrite_output : callable
         Overwrites that output.
     floor : callable, optional
         Holds a time in microseconds against what is possible; None where nothing is computed.
@@ -65,7 +65,7 @@ class Subject:
     name: str
     call: Callable[[], Any]
     check: Callable[[], str]
-    spoil: Callable[[], None]
+    overwrite_output: Callable[[], None]
     floor: Callable[[float], FloorCheck] | None = None
     scope: Callable[[], AbstractContextManager[Any]] = nullcontext
 
@@ -107,7 +107,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Session:
+class MeasuredSession:
     """All subjects of one measurement.
 
     Attributes
@@ -147,7 +147,7 @@ class Session:
         pair = self.of(a), self.of(b)
         for one in pair:
             if one.status is not MeasureStatus.MEASURED:
-                return Comparison(a, b, Outcome.INVALID, margin=margin, reason=f"{one.name}: {one.reason}")
+                return Comparison(a, b, ComparisonOutcome.INVALID, margin=margin, reason=f"{one.name}: {one.reason}")
         times_a, times_b = (one.samples for one in pair)
         assert times_a is not None
         assert times_b is not None
@@ -228,7 +228,7 @@ def measure(
     checked_share: float = CHECKED_SHARE,
     seed: int = 0,
     now: Callable[[], float] = time.monotonic,
-) -> Session:
+) -> MeasuredSession:
     """Time all subjects by one clock, in the same rounds.
 
     Parameters
@@ -251,7 +251,7 @@ def measure(
 
     Returns
     -------
-    Session
+    MeasuredSession
         A subject that fails, or computes something else, has that as its result, and the others go on without it.
 
     Raises
@@ -282,12 +282,12 @@ def measure(
         number += 1
     seconds = now() - start
     _round([(row, []) for row in rows], checked=True)
-    return Session(tuple(row.result(clock) for row in rows), stopped, seconds, looker.about, tuple(states))
+    return MeasuredSession(tuple(row.result(clock) for row in rows), stopped, seconds, looker.about, tuple(states))
 
 
 def _round(rows: Sequence[tuple[_Row, list[float]]], *, checked: bool = False) -> None:
     """One sample of each. Checks come after all of them, so that what they do to caches and clocks falls on nobody."""
-    steps = [[(row, row.subject.spoil) for row, _ in rows]] if checked else []
+    steps = [[(row, row.subject.overwrite_output) for row, _ in rows]] if checked else []
     steps.append([(row, partial(row.sample, times)) for row, times in rows])
     if checked:
         steps.append([(row, row.verify) for row, _ in rows])

@@ -79,7 +79,7 @@ class _Rotation:
     def call(self) -> None:
         self._out = self._next()()
 
-    def spoil(self) -> None:
+    def overwrite_output(self) -> None:
         if self._out is not None:
             self._out.fill_(np.nan)
 
@@ -90,7 +90,7 @@ class _Rotation:
     def subject(
         self, name: str, floor: Floor | None, scope: Callable[[], AbstractContextManager[Any]] = nullcontext
     ) -> Subject:
-        return Subject(name, self.call, self.check, self.spoil, floor, scope)
+        return Subject(name, self.call, self.check, self.overwrite_output, floor, scope)
 
 
 def peer_subject(
@@ -148,7 +148,7 @@ def empty_subject(executor: GpuExecutor) -> Subject:
     module = Module("empty.cu", 'extern "C" __global__ void empty() {}', "empty")
     step = Launch(grid=(1, 1, 1), block=(32, 1, 1), args=(), module=module)
     prepared = executor.prepare(LaunchPlan((), (step,)), {})
-    return Subject(EMPTY, partial(_launched, prepared, None), check=str, spoil=_nothing)
+    return Subject(EMPTY, partial(_launched, prepared, None), check=str, overwrite_output=_nothing)
 
 
 def precision_of(numerics: Numerics) -> str:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from sdpalab.profile.findings import Finding, findings
-from sdpalab.profile.metrics import FIGURES, STALLS, Figure
+from sdpalab.profile.metrics import METRICS, STALLS, Metric
 from sdpalab.profile.ncu import NCU_OPTIONS, profile_command, run_ncu
+from sdpalab.profile.observations import Observation, observations
 from sdpalab.profile.raw_csv import LaunchProfile, clean_csv, read_raw_csv
 
 __all__ = [
-    "FIGURES",
+    "METRICS",
     "NCU_OPTIONS",
     "STALLS",
-    "Figure",
-    "Finding",
     "LaunchProfile",
+    "Metric",
+    "Observation",
     "clean_csv",
-    "findings",
+    "observations",
     "profile_command",
     "read_raw_csv",
     "run_ncu",

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["FIGURES", "STALLS", "STALL_PATTERN", "Figure"]
+__all__ = ["METRICS", "STALLS", "STALL_PATTERN", "Metric"]
 
 
 @dataclass(frozen=True)
-class Figure:
+class Metric:
     """One figure of a profile.
 
     Attributes
@@ -42,9 +42,9 @@ class Figure:
 _SUSTAINED = ".avg.pct_of_peak_sustained_active"
 _ELAPSED = ".avg.pct_of_peak_sustained_elapsed"
 
-FIGURES: tuple[Figure, ...] = (
-    Figure("time", "time under the profiler", "us", ("gpu__time_duration.sum",)),
-    Figure(
+METRICS: tuple[Metric, ...] = (
+    Metric("time", "time under the profiler", "us", ("gpu__time_duration.sum",)),
+    Metric(
         "tensor",
         "tensor cores busy",
         "%",
@@ -54,52 +54,52 @@ FIGURES: tuple[Figure, ...] = (
             f"sm__inst_executed_pipe_tensor{_SUSTAINED}",
         ),
     ),
-    Figure("issue", "issue slots busy", "%", (f"smsp__issue_active{_SUSTAINED}", f"sm__inst_issued{_SUSTAINED}")),
-    Figure("exp", "exponential unit (XU) busy", "%", (f"sm__inst_executed_pipe_xu{_SUSTAINED}",)),
-    Figure(
+    Metric("issue", "issue slots busy", "%", (f"smsp__issue_active{_SUSTAINED}", f"sm__inst_issued{_SUSTAINED}")),
+    Metric("exp", "exponential unit (XU) busy", "%", (f"sm__inst_executed_pipe_xu{_SUSTAINED}",)),
+    Metric(
         "fma",
         "FMA pipe busy",
         "%",
         (f"sm__pipe_fma_cycles_active{_SUSTAINED}", f"sm__inst_executed_pipe_fma{_SUSTAINED}"),
     ),
-    Figure(
+    Metric(
         "alu",
         "ALU pipe busy",
         "%",
         (f"sm__pipe_alu_cycles_active{_SUSTAINED}", f"sm__inst_executed_pipe_alu{_SUSTAINED}"),
     ),
-    Figure("l1", "L1 and shared memory busy", "%", (f"l1tex__throughput{_SUSTAINED}", f"l1tex__throughput{_ELAPSED}")),
-    Figure("l2", "L2 busy", "%", (f"lts__throughput{_ELAPSED}",)),
-    Figure("l2_hit", "L2 hit rate", "%", ("lts__t_sector_hit_rate.pct",)),
-    Figure("dram", "DRAM busy", "%", (f"dram__throughput{_ELAPSED}", f"gpu__dram_throughput{_ELAPSED}")),
-    Figure("dram_read", "read from DRAM", "bytes", ("dram__bytes_read.sum",), counter="read_bytes"),
-    Figure("dram_write", "written to DRAM", "bytes", ("dram__bytes_write.sum",), counter="write_bytes"),
-    Figure("occupancy", "occupancy achieved", "%", (f"sm__warps_active{_SUSTAINED}",)),
-    Figure("occupancy_limit", "occupancy possible", "%", ("sm__maximum_warps_per_active_cycle_pct",)),
-    Figure("waves", "waves of blocks", "ratio", ("launch__waves_per_multiprocessor",)),
-    Figure("registers", "registers a thread", "count", ("launch__registers_per_thread",)),
-    Figure(
+    Metric("l1", "L1 and shared memory busy", "%", (f"l1tex__throughput{_SUSTAINED}", f"l1tex__throughput{_ELAPSED}")),
+    Metric("l2", "L2 busy", "%", (f"lts__throughput{_ELAPSED}",)),
+    Metric("l2_hit", "L2 hit rate", "%", ("lts__t_sector_hit_rate.pct",)),
+    Metric("dram", "DRAM busy", "%", (f"dram__throughput{_ELAPSED}", f"gpu__dram_throughput{_ELAPSED}")),
+    Metric("dram_read", "read from DRAM", "bytes", ("dram__bytes_read.sum",), counter="read_bytes"),
+    Metric("dram_write", "written to DRAM", "bytes", ("dram__bytes_write.sum",), counter="write_bytes"),
+    Metric("occupancy", "occupancy achieved", "%", (f"sm__warps_active{_SUSTAINED}",)),
+    Metric("occupancy_limit", "occupancy possible", "%", ("sm__maximum_warps_per_active_cycle_pct",)),
+    Metric("waves", "waves of blocks", "ratio", ("launch__waves_per_multiprocessor",)),
+    Metric("registers", "registers a thread", "count", ("launch__registers_per_thread",)),
+    Metric(
         "instructions",
         "warp instructions",
         "count",
         ("smsp__inst_executed.sum", "sm__inst_executed.sum"),
         counter="warp_instructions",
     ),
-    Figure(
+    Metric(
         "wavefronts",
         "shared wavefronts",
         "count",
         ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",),
         counter="wavefronts",
     ),
-    Figure(
+    Metric(
         "conflicts",
         "shared bank conflicts",
         "count",
         ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",),
         counter="conflicts",
     ),
-    Figure(
+    Metric(
         "local",
         "local memory instructions",
         "count",

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sdpalab.errors import UserError
-from sdpalab.profile.metrics import FIGURES, STALL_PATTERN
+from sdpalab.profile.metrics import METRICS, STALL_PATTERN
 
 __all__ = ["LaunchProfile", "clean_csv", "read_raw_csv"]
 
@@ -44,7 +44,7 @@ class LaunchProfile:
     grid, block : str
         As ncu writes them, such as ``(8, 8, 1)``.
     figures : mapping of str to float
-        By :attr:`sdpalab.profile.metrics.Figure.key`, in that figure's unit; what ncu did not report is not in it.
+        By :attr:`sdpalab.profile.metrics.Metric.key`, in that figure's unit; what ncu did not report is not in it.
     stalls : mapping of str to float
         Warps that wait for each reason whenever an instruction is issued, the most first.
     """
@@ -70,7 +70,7 @@ def read_raw_csv(text: str) -> tuple[LaunchProfile, ...]:
     launches = []
     for row in rows:
         figures = {}
-        for figure in FIGURES:
+        for figure in METRICS:
             place = next((where[name] for name in figure.metrics if name in where and _told(row[where[name]])), None)
             if place is not None:
                 figures[figure.key] = _number(row[place], names[place]) * _scale(units[place], figure.unit)

@@ -15,7 +15,7 @@ __all__ = ["simulated_counts"]
 def simulated_counts(
     kernel: Kernel, problem: Problem, config: Config, arch: str
 ) -> tuple[tuple[str, Mapping[str, float]], ...]:
-    """For each launch of the plan its entry and its counts, by :attr:`sdpalab.profile.metrics.Figure.counter`.
+    """For each launch of the plan its entry and its counts, by :attr:`sdpalab.profile.metrics.Metric.counter`.
 
     PTX instructions are counted, and a GPU executes SASS: one is not the other, and their ratio is a figure of its own.
 

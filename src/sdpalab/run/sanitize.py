@@ -1,7 +1,7 @@
 """What is wrong with a kernel's order and memory: its launches on the simulator, in every schedule, all checks on.
 
 A wrong order of warps need not give a wrong result, and one schedule need not show every hazard. So each launch is
-repeated, and what is found is put together: one finding for each kind and instruction, with the runs that showed it.
+repeated, and what is found is put together: one hazard for each kind and instruction, with the runs that showed it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from sdpalab.sim import CHECKS, ConflictingAccess, Deadlock, Hazard, KernelTrap,
 __all__ = [
     "ASYNC_MODES",
     "SCHEDULES",
-    "Finding",
     "Modes",
     "Sanitized",
+    "SanitizedHazard",
     "sanitize_kernel",
     "sanitize_ptx",
     "small_problems",
@@ -39,7 +39,7 @@ MAX_STEPS = 2_000_000
 """Vector steps of one run: fifty times what the shipped kernels take on their small problems."""
 
 _ENDED: dict[type[SimError], str] = {Deadlock: "deadlock", StepLimit: "endless", KernelTrap: "trap"}
-"""What ends a launch by the kernel's fault, and the kind of finding that it is."""
+"""What ends a launch by the kernel's fault, and the kind of hazard that it is."""
 _HEAD_DIMS = (64, 128, 32, 16, 96, 256, 80, 48, 112, 192)
 _TILE = 64
 """Keys of a tile where no knob says so."""
@@ -81,7 +81,7 @@ class Modes:
 
 
 @dataclass(frozen=True)
-class Finding:
+class SanitizedHazard:
     """One hazard, wherever it was seen.
 
     Attributes
@@ -128,12 +128,12 @@ class Sanitized:
     device: str
     cases: tuple[str, ...]
     runs: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    hazards: tuple[SanitizedHazard, ...]
 
     @property
     def clean(self) -> bool:
         """True if nothing was found."""
-        return not self.findings
+        return not self.hazards
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -144,7 +144,7 @@ class Sanitized:
             "clean": self.clean,
             "cases": list(self.cases),
             "runs": list(self.runs),
-            "findings": [finding.to_dict() for finding in self.findings],
+            "hazards": [hazard.to_dict() for hazard in self.hazards],
         }
 
 
@@ -269,13 +269,13 @@ class _Collected:
         self.labels: list[str] = []
         self.names: list[str] = []
         """The PTX of the launches that this run still has before it."""
-        self.found: dict[tuple[str, str, int], Finding] = {}
+        self.found: dict[tuple[str, str, int], SanitizedHazard] = {}
 
     @contextmanager
     def run(self, label: str, names: Sequence[str]) -> Iterator[None]:
         """One run of launches of the PTX called ``names``.
 
-        What stops it is a finding if it is the kernel's fault, beside what was found before, and bad input otherwise.
+        What stops it is a hazard if it is the kernel's fault, beside what was found before, and bad input otherwise.
         """
         if self.progress is not None:
             self.progress(label)
@@ -288,7 +288,7 @@ class _Collected:
             kind = next(kind for each, kind in _ENDED.items() if isinstance(error, each))
             place = re.search(r"PTX line (\d+)(?: \(([^)]+:\d+)\))?", str(error))
             line, source = (int(place[1]), place[2] or "") if place else (0, "")
-            self._note(Finding(kind, f"{kind}: {error}", self.names[0], line, source, None, None, (label,)))
+            self._note(SanitizedHazard(kind, f"{kind}: {error}", self.names[0], line, source, None, None, (label,)))
         except SimError as error:
             raise UserError(f"{self.target}: {error}") from None
 
@@ -301,15 +301,15 @@ class _Collected:
         for hazard in hazards:
             place = hazard.source, hazard.block, hazard.thread
             runs = (self.labels[-1],)
-            self._note(Finding(hazard.kind, hazard.message, name, hazard.ptx_line, *place, runs, hazard.other))
+            self._note(SanitizedHazard(hazard.kind, hazard.message, name, hazard.ptx_line, *place, runs, hazard.other))
 
-    def _note(self, finding: Finding) -> None:
-        key = finding.ptx, finding.kind, finding.ptx_line
-        known = self.found.setdefault(key, finding)
-        if finding.runs[0] not in known.runs:
-            self.found[key] = replace(known, runs=(*known.runs, *finding.runs))
+    def _note(self, hazard: SanitizedHazard) -> None:
+        key = hazard.ptx, hazard.kind, hazard.ptx_line
+        known = self.found.setdefault(key, hazard)
+        if hazard.runs[0] not in known.runs:
+            self.found[key] = replace(known, runs=(*known.runs, *hazard.runs))
 
     def result(self, config: str, device: str, cases: Sequence[str]) -> Sanitized:
         """All of it, in the order of the code."""
-        ordered = sorted(self.found.values(), key=lambda finding: (finding.ptx, finding.ptx_line, finding.kind))
+        ordered = sorted(self.found.values(), key=lambda hazard: (hazard.ptx, hazard.ptx_line, hazard.kind))
         return Sanitized(self.target, config, device, tuple(cases), tuple(self.labels), tuple(ordered))

@@ -1,6 +1,6 @@
 """Findings as SARIF 2.1.0 (OASIS, "Static Analysis Results Interchange Format"), shown by CI beside the code.
 
-A finding with line information lies in the CUDA source, with the PTX line as a related location; one without lies in
+A hazard with line information lies in the CUDA source, with the PTX line as a related location; one without lies in
 the PTX. Where another access conflicts, both of its places are related locations too.
 
 Sources within ``root`` are named relative to it; others by their file name alone, so that no path of this
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sdpalab.run.sanitize import Finding, Sanitized
+from sdpalab.run.sanitize import Sanitized, SanitizedHazard
 
 __all__ = ["RULES", "to_sarif"]
 
@@ -105,7 +105,7 @@ RULES: dict[str, tuple[str, str]] = {
         "same descriptors.",
     ),
 }
-"""What each kind of finding is, and what to do about it."""
+"""What each kind of hazard is, and what to do about it."""
 
 
 def to_sarif(outcome: Sanitized, *, version: str, root: Path, directories: Iterable[Path] = ()) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def to_sarif(outcome: Sanitized, *, version: str, root: Path, directories: Itera
     directories : iterable of Path
         Where CUDA sources and headers are looked for by their file names.
     """
-    kinds = sorted({*RULES, *(finding.kind for finding in outcome.findings)})
+    kinds = sorted({*RULES, *(hazard.kind for hazard in outcome.hazards)})
     folders = list(directories)
     return {
         "$schema": SCHEMA,
@@ -137,7 +137,7 @@ def to_sarif(outcome: Sanitized, *, version: str, root: Path, directories: Itera
                 },
                 "columnKind": "utf16CodeUnits",
                 "properties": {"target": outcome.target, "config": outcome.config, "device": outcome.device},
-                "results": [_result(finding, kinds.index(finding.kind), root, folders) for finding in outcome.findings],
+                "results": [_result(hazard, kinds.index(hazard.kind), root, folders) for hazard in outcome.hazards],
             }
         ],
     }
@@ -155,21 +155,21 @@ def _rule(kind: str) -> dict[str, Any]:
     }
 
 
-def _result(finding: Finding, rule: int, root: Path, folders: Sequence[Path]) -> dict[str, Any]:
-    ptx = _uri(finding.ptx, root, folders)
-    places = _places(finding.source, ptx, finding.ptx_line, "", root, folders)
-    if finding.other is not None:
-        who = f"the conflicting access, {finding.other.text}, "
-        places += _places(finding.other.source, ptx, finding.other.ptx_line, who, root, folders)
+def _result(hazard: SanitizedHazard, rule: int, root: Path, folders: Sequence[Path]) -> dict[str, Any]:
+    ptx = _uri(hazard.ptx, root, folders)
+    places = _places(hazard.source, ptx, hazard.ptx_line, "", root, folders)
+    if hazard.other is not None:
+        who = f"the conflicting access, {hazard.other.text}, "
+        places += _places(hazard.other.source, ptx, hazard.other.ptx_line, who, root, folders)
     result: dict[str, Any] = {
-        "ruleId": finding.kind,
+        "ruleId": hazard.kind,
         "ruleIndex": rule,
         "level": "error",
-        "message": {"text": finding.message},
+        "message": {"text": hazard.message},
         "locations": places[:1],
-        # Where in the code, and not what was seen there: the same finding has it again after an unrelated edit.
-        "partialFingerprints": {"kindAndPlace/v1": f"{finding.kind}:{finding.source or finding.ptx_line}"},
-        "properties": {"runs": list(finding.runs), "block": finding.block, "thread": finding.thread},
+        # Where in the code, and not what was seen there: the same hazard has it again after an unrelated edit.
+        "partialFingerprints": {"kindAndPlace/v1": f"{hazard.kind}:{hazard.source or hazard.ptx_line}"},
+        "properties": {"runs": list(hazard.runs), "block": hazard.block, "thread": hazard.thread},
     }
     if places[1:]:
         result["relatedLocations"] = [{"id": number, **place} for number, place in enumerate(places[1:], 1)]

@@ -63,7 +63,7 @@ def not_finite_reason(failure: Failure) -> str:
 
 def lse_reason(lse: Array, reference: F64, limit: F64, errors: LseErrors) -> str:
     """What is wrong with a log-sum-exp: its worst row, how many are wrong, and a hint; empty if nothing is."""
-    if errors.kept:
+    if errors.within_limit:
         return ""
     bad = ~np.isfinite(lse) & ~np.isnan(reference)
     if errors.not_finite:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.diagnose.hypotheses import Workings
+from sdpalab.judge.diagnose.hypotheses import Float64Attention
 from sdpalab.judge.rule.limits import row_errors
 from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.verdict import Errors, Limited, Limits, limited
@@ -100,6 +100,6 @@ class Failure:
         return rows
 
     @cached_property
-    def workings(self) -> Workings:
+    def workings(self) -> Float64Attention:
         """The problem in float64."""
-        return Workings(self.problem, self.inputs, self.right)
+        return Float64Attention(self.problem, self.inputs, self.right)

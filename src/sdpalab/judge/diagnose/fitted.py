@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.judge.diagnose.failure import Failure
-from sdpalab.judge.diagnose.hypotheses import Cause, Hypothesis, Workings
+from sdpalab.judge.diagnose.hypotheses import Cause, Float64Attention, Hypothesis
 from sdpalab.problem import Problem
 
 __all__ = ["fitted", "moved"]
@@ -108,7 +108,7 @@ _FAMILIES: tuple[tuple[Cause, str, Family], ...] = (
 """Bugs with a number in them."""
 
 
-def _number(family: Family, w: Workings, out: F64, bad: Rows) -> float:
+def _number(family: Family, w: Float64Attention, out: F64, bad: Rows) -> float:
     """The number that brings a family of bugs nearest to the output, from 32 rows spread over those that are bad."""
     where = np.argwhere(bad)
     b, h, i = where[:: max(1, len(where) // 32)].T

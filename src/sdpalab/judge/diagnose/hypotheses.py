@@ -16,7 +16,7 @@ from sdpalab.inputs import Inputs
 from sdpalab.judge.rule.reference import finite
 from sdpalab.problem import Problem
 
-__all__ = ["TILES", "Cause", "Hypothesis", "Workings", "hypotheses", "without_scores"]
+__all__ = ["TILES", "Cause", "Float64Attention", "Hypothesis", "hypotheses", "without_scores"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -60,7 +60,7 @@ class Hypothesis:
     out: F64
 
 
-class Workings:
+class Float64Attention:
     """One problem in float64: what the hypotheses are made of.
 
     Attributes
@@ -130,13 +130,13 @@ class Workings:
         return self.of(self.q, k, v)
 
 
-def without_scores(w: Workings) -> Iterator[Hypothesis]:
+def without_scores(w: Float64Attention) -> Iterator[Hypothesis]:
     """Those that take no scores, which are cheap for problems of every size."""
     for detail, out in _no_attention(w):
         yield Hypothesis(Cause.NO_ATTENTION, detail, out)
 
 
-def hypotheses(w: Workings) -> Iterator[Hypothesis]:
+def hypotheses(w: Float64Attention) -> Iterator[Hypothesis]:
     """All others, the more special ones first."""
     for cause, made in (
         (Cause.MASK, _masks),
@@ -155,7 +155,7 @@ def hypotheses(w: Workings) -> Iterator[Hypothesis]:
 _Made = Iterator[tuple[str, F64]]
 
 
-def _no_attention(w: Workings) -> _Made:
+def _no_attention(w: Float64Attention) -> _Made:
     yield "it is all zeros", np.zeros(w.problem.q_shape)
     yield "each row is the mean of all of V", np.broadcast_to(w.v.mean(axis=2, keepdims=True), w.problem.q_shape)
     yield "each row is the mean of the V that it sees", w.visible_mean
@@ -163,7 +163,7 @@ def _no_attention(w: Workings) -> _Made:
     yield "it is Q", w.q
 
 
-def _masks(w: Workings) -> _Made:
+def _masks(w: Float64Attention) -> _Made:
     rows, columns = w.rows, w.columns
     if not w.problem.causal:
         yield "there is a causal mask, and none was asked for", w.output(hidden=columns > rows)
@@ -185,7 +185,7 @@ def _masks(w: Workings) -> _Made:
         yield f"hidden scores are {value:.3g}, not minus infinity", w.output(scores, np.zeros_like(w.hidden))
 
 
-def _heads(w: Workings) -> _Made:
+def _heads(w: Float64Attention) -> _Made:
     problem = w.problem
     if problem.group > 1:
         yield "query head h reads K/V head h mod Hkv", w.grouped(lambda x: np.tile(x, (1, problem.group, 1, 1)))
@@ -203,7 +203,7 @@ def _heads(w: Workings) -> _Made:
         yield f"K is that of the {which} head", w.of(w.q, k, w.v)
 
 
-def _layouts(w: Workings) -> _Made:
+def _layouts(w: Float64Attention) -> _Made:
     if w.problem.heads == 1:
         return
 
@@ -215,7 +215,7 @@ def _layouts(w: Workings) -> _Made:
     yield "Q, K and V lie as [B, S, H, D] and are read as [B, H, S, D]", w.of(misread(w.q), misread(w.k), misread(w.v))
 
 
-def _operands(w: Workings) -> _Made:
+def _operands(w: Float64Attention) -> _Made:
     yield "K is taken for V, and V for K", w.of(w.q, w.v, w.k)
     yield "K is taken for V", w.of(w.q, w.k, w.k)
     yield "V is taken for K", w.of(w.q, w.v, w.v)
@@ -227,7 +227,7 @@ def _operands(w: Workings) -> _Made:
             yield f"the last {missing} of head_dim are left out of the scores", w.output(scores)
 
 
-def _rescales(w: Workings) -> _Made:
+def _rescales(w: Float64Attention) -> _Made:
     """Online softmax over tiles of keys with one of its two rescales changed."""
 
     def kept(factor: F64) -> F64:
@@ -274,7 +274,7 @@ def _accumulated(
     return out, total
 
 
-def _parts(w: Workings, tile: int) -> list[_Part]:
+def _parts(w: Float64Attention, tile: int) -> list[_Part]:
     """Of each tile of keys: what is kept of the sums before it, its weights times V, and the sum of its weights."""
     top = np.full((*w.problem.q_shape[:3], 1), -np.inf)
     parts = []
@@ -287,7 +287,7 @@ def _parts(w: Workings, tile: int) -> list[_Part]:
     return parts
 
 
-def _padding(w: Workings) -> _Made:
+def _padding(w: Float64Attention) -> _Made:
     seq = w.problem.seq_kv
     seen: set[int] = set()
     for tile in TILES:
@@ -304,12 +304,12 @@ def _padding(w: Workings) -> _Made:
                 yield f"{missing} rows of {words}, up to a multiple of {tile}", w.output(scores, hidden, values)
 
 
-def _of_the_next_head(w: Workings, missing: int) -> tuple[str, F64, F64]:
+def _of_the_next_head(w: Float64Attention, missing: int) -> tuple[str, F64, F64]:
     k, v = (np.roll(array, -1, axis=1)[:, :, :missing] for array in (w.k, w.v))
     return "the next head", k, v
 
 
-def _keys(w: Workings) -> _Made:
+def _keys(w: Float64Attention) -> _Made:
     seq, columns, weights = w.problem.seq_kv, w.columns, w.weights()
     if seq > 1:
         yield "the last one is left out", w.average(weights * (columns < seq - 1))
@@ -331,6 +331,6 @@ def _keys(w: Workings) -> _Made:
         yield f"K is that of the tile of {tile} before", w.of(w.q, w.k[:, :, stale], w.v)
 
 
-def _exponentials(w: Workings) -> _Made:
+def _exponentials(w: Float64Attention) -> _Made:
     yield "scores are taken without their signs", w.output(np.abs(w.scores))
     yield "negative scores are taken for 0", w.output(np.maximum(w.scores, 0.0))

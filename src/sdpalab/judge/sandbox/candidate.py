@@ -16,7 +16,7 @@ from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.userfile import is_user_file
 
-__all__ = ["Candidate", "Shipment", "prepare"]
+__all__ = ["Candidate", "CandidateSpec", "prepare"]
 
 Candidate: TypeAlias = "str | Kernel | Callable[..., Any]"
 """A registry name, ``FILE.py[:NAME]``, a CudaKernel or TritonKernel, or a function on torch tensors,
@@ -24,7 +24,7 @@ Candidate: TypeAlias = "str | Kernel | Callable[..., Any]"
 
 
 @dataclass(frozen=True)
-class Shipment:
+class CandidateSpec:
     """A candidate on its way to a worker. ``kind`` is ``registry`` or ``file`` (``spec`` says which), or ``pickle``."""
 
     kind: str
@@ -32,7 +32,7 @@ class Shipment:
     pickle: npt.NDArray[np.uint8]
 
 
-def prepare(candidate: Candidate) -> Shipment:
+def prepare(candidate: Candidate) -> CandidateSpec:
     """Make ``candidate`` ready to send. A name or a file is only looked up in the worker; nothing is imported here.
 
     Raises
@@ -43,17 +43,17 @@ def prepare(candidate: Candidate) -> Shipment:
     nothing = np.empty(0, np.uint8)
     if isinstance(candidate, str):
         if not is_user_file(candidate):
-            return Shipment("registry", candidate, nothing)
+            return CandidateSpec("registry", candidate, nothing)
         stem, _, _ = f"{candidate}:".partition(".py:")
         if not Path(f"{stem}.py").is_file():
             raise UserError(f"{stem}.py does not exist or is not a file; a kernel is given as NAME or FILE.py[:NAME]")
-        return Shipment("file", candidate, nothing)
+        return CandidateSpec("file", candidate, nothing)
     if not (isinstance(candidate, Kernel) or callable(candidate)):
         raise UserError(
             "a candidate is a registry name, FILE.py[:NAME], a CudaKernel, a TritonKernel or a callable, "
             f"not {type(candidate).__name__}"
         )
-    return Shipment("pickle", "", np.frombuffer(_pickled(candidate), np.uint8))
+    return CandidateSpec("pickle", "", np.frombuffer(_pickled(candidate), np.uint8))
 
 
 def _pickled(candidate: object) -> bytes:
@@ -62,8 +62,8 @@ def _pickled(candidate: object) -> bytes:
     parts = vars(candidate).values() if isinstance(candidate, Kernel) else [candidate]
     modules = {getattr(part, "__module__", None) for part in parts if callable(part)}
     # A worker could not import these by name, so their functions travel as code.
-    foreign = [sys.modules[name] for name in modules if name in sys.modules and not _importable(name)]
-    for module in foreign:
+    unimportable = [sys.modules[name] for name in modules if name in sys.modules and not _importable(name)]
+    for module in unimportable:
         cloudpickle.register_pickle_by_value(module)
     try:
         return bytes(cloudpickle.dumps(candidate))
@@ -73,7 +73,7 @@ def _pickled(candidate: object) -> bytes:
             "give it as FILE.py:NAME instead"
         ) from error
     finally:
-        for module in foreign:
+        for module in unimportable:
             cloudpickle.unregister_pickle_by_value(module)
 
 

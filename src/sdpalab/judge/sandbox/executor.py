@@ -34,10 +34,10 @@ MOST_HAZARDS = 20
 def main(read_fd: int, write_fd: int) -> None:
     """Serve one judge until it closes the wire."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve(Channel(read_fd, write_fd), _Executor().answer)
+    serve(Channel(read_fd, write_fd), _PlanServer().answer)
 
 
-class _Executor:
+class _PlanServer:
     """What runs plans; the GPU, once it is opened."""
 
     def __init__(self) -> None:

@@ -3,11 +3,12 @@
 Run as a script, ``python -I -S guard.py ORDER`` with the order as JSON: it needs the standard library alone, so that it
 is there in a few hundredths of a second, and none of what it watches is imported into it.
 
-A foreign process is confined by Linux namespaces where the kernel lets an ordinary user have them: it sees no process
-but its own (a signal, ``/proc/PID/fd`` or ptrace reach nobody else, and what it leaves behind dies with the guard,
-whatever session it is in), it can write to a folder of its own in memory and nowhere else, and it has no network. Where
-the kernel does not, the guard adopts orphans and hunts down what is left, which a process that means it can escape.
-The first line of the report says which it is: ``namespaces`` or ``processes``. The last says how the process ended.
+An untrusted process is confined by Linux namespaces where the kernel lets an ordinary user have them: it sees no
+process but its own (a signal, ``/proc/PID/fd`` or ptrace reach nobody else, and what it leaves behind dies with the
+guard, whatever session it is in), it can write to a folder of its own in memory and nowhere else, and it has no
+network. Where the kernel does not, the guard adopts orphans and hunts down what is left, which a process that means it
+can escape. The first line of the report says which it is: ``namespaces`` or ``processes``. The last says how the
+process ended.
 
 See user_namespaces(7), pid_namespaces(7), mount_namespaces(7), mount_setattr(2), prctl(2).
 """
@@ -48,7 +49,7 @@ def main(order: Mapping[str, Any]) -> None:
     Parameters
     ----------
     order : mapping
-        ``command``; ``fds`` that it inherits; ``lifeline`` and ``report``, the guard's own; ``foreign``, whether the
+        ``command``; ``fds`` that it inherits; ``lifeline`` and ``report``, the guard's own; ``untrusted``, whether the
         process is to be confined; ``folder_bytes``, ``memory_bytes``, ``address_bytes`` (0: as much as it likes),
         ``cpu_seconds``, ``processes``: its limits.
     """
@@ -56,7 +57,7 @@ def main(order: Mapping[str, Any]) -> None:
         os.set_inheritable(fd, False)  # what is guarded must not get hold of them
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # where memory runs out, the kernel takes these before the judge
-    if not order["foreign"]:
+    if not order["untrusted"]:
         _serve(order, "processes")
     elif not _enter_namespaces():
         _libc.prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -96,7 +97,7 @@ def _serve(order: Mapping[str, Any], confinement: str, folder: str = "") -> None
             break
         if ended in ready:
             os.read(ended, 4096)
-        last = _reap(child) or (_excess(order) if order["foreign"] else "")
+        last = _reap(child) or (_excess(order) if order["untrusted"] else "")
     if os.getpid() != 1:
         _end_all()
     if folder not in ("", _PRIVATE):

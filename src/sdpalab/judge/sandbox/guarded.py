@@ -86,7 +86,7 @@ class GuardedProcess:
     module : str
         Full name of a module of the lab.
     quota : Quota
-    foreign : bool
+    untrusted : bool
         Whether it will run what is not trusted, and is to be confined as far as this machine allows.
     gpu : bool
         Whether it will use a GPU. CUDA reserves more address space than any limit would leave it. A confined process
@@ -105,7 +105,7 @@ class GuardedProcess:
         If it cannot be started.
     """
 
-    def __init__(self, module: str, quota: Quota, *, foreign: bool, gpu: bool = False) -> None:
+    def __init__(self, module: str, quota: Quota, *, untrusted: bool, gpu: bool = False) -> None:
         self.confinement = ""
         self._tail = bytearray()
         self._lock = threading.Lock()
@@ -120,7 +120,7 @@ class GuardedProcess:
         limits = asdict(replace(quota, address_bytes=0) if gpu else quota)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_GUARD), json.dumps({**order, "foreign": foreign, **limits})],
+                [sys.executable, "-I", "-S", str(_GUARD), json.dumps({**order, "untrusted": untrusted, **limits})],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

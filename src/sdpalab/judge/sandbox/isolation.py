@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from sdpalab.compile import Cache
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.layouts import Layout
-from sdpalab.judge.sandbox.candidate import Shipment
+from sdpalab.judge.sandbox.candidate import CandidateSpec
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
 from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, plain
 from sdpalab.judge.sandbox.plans import PlanError, SentPlan, read_plan
@@ -28,7 +28,7 @@ from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 
-__all__ = ["POISONS", "CandidateDied", "Worker"]
+__all__ = ["POISONS", "CandidateDied", "CandidateProcesses"]
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -53,12 +53,12 @@ class CandidateDied(Exception):
         self.status, self.reason = status, reason
 
 
-class Worker:
+class CandidateProcesses:
     """One candidate, loaded, until :meth:`close` ends its processes with all that they started.
 
     Parameters
     ----------
-    shipment : Shipment
+    candidate_spec : CandidateSpec
         The candidate.
     problems : tuple of Problem
         What it will be asked, so that it can say at once which of them it does not support.
@@ -88,7 +88,7 @@ class Worker:
 
     def __init__(
         self,
-        shipment: Shipment,
+        candidate_spec: CandidateSpec,
         problems: tuple[Problem, ...],
         *,
         arch: str | None,
@@ -101,7 +101,7 @@ class Worker:
         self._deadline = 0.0
         self._executor: GuardedProcess | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._candidate = GuardedProcess("sdpalab.judge.sandbox.worker", self._quota, foreign=True)
+        self._candidate = GuardedProcess("sdpalab.judge.sandbox.worker", self._quota, untrusted=True)
         try:
             device = ""
             if gpu:
@@ -109,13 +109,13 @@ class Worker:
                 device, arch = self._open_gpu(self._executor, arch)
             order = {
                 "do": "load",
-                "kind": shipment.kind,
-                "spec": shipment.spec,
+                "kind": candidate_spec.kind,
+                "spec": candidate_spec.spec,
                 "arch": arch,
                 "config": None if config is None else dict(config),
                 "problems": [problem.to_dict() for problem in problems],
             }
-            self.about = self._load(order, shipment.pickle)
+            self.about = self._load(order, candidate_spec.pickle)
             self._arch = arch or str(self.about["arch"])
             # Where strangers are not shut in, one of them may have put a build of another kernel into the user's cache.
             shut_in = self._candidate.confinement == "namespaces"
@@ -234,7 +234,7 @@ class Worker:
         return (self._candidate, self._executor) if self._executor else (self._candidate,)
 
     def _start_executor(self, *, gpu: bool) -> GuardedProcess:
-        process = GuardedProcess(EXECUTOR, self._quota, foreign=False, gpu=gpu)
+        process = GuardedProcess(EXECUTOR, self._quota, untrusted=False, gpu=gpu)
         try:
             process.await_ready()
         except BaseException:

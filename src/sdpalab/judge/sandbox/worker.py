@@ -36,11 +36,11 @@ Answer = tuple[dict[str, Any], dict[str, Array]]
 def main(read_fd: int, write_fd: int) -> None:
     """Serve one judge until it closes the wire."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    worker = _Worker()
+    worker = _CandidateServer()
     serve(Channel(read_fd, write_fd), worker.answer)
 
 
-class _Worker:
+class _CandidateServer:
     """The candidate, once it is loaded."""
 
     def __init__(self) -> None:

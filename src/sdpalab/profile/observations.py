@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sdpalab.profile.metrics import STALLS
 from sdpalab.profile.raw_csv import LaunchProfile
 
-__all__ = ["Finding", "findings"]
+__all__ = ["Observation", "observations"]
 
 BUSY = 80.0
 """Per cent of its peak from which a unit is taken to be what limits a kernel: more than that is rarely sustained."""
@@ -31,7 +31,7 @@ _UNITS = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class Observation:
     """One sentence, and the figures that it rests on; ``limits`` is True for what limits the kernel."""
 
     sentence: str
@@ -39,7 +39,7 @@ class Finding:
     limits: bool
 
 
-def findings(launch: LaunchProfile) -> tuple[Finding, ...]:
+def observations(launch: LaunchProfile) -> tuple[Observation, ...]:
     """What limits the launch first, then what else is noticed.
 
     A unit that is busy more than 80% of the time limits it; if none is, its warps wait, and for what they wait limits
@@ -48,16 +48,16 @@ def findings(launch: LaunchProfile) -> tuple[Finding, ...]:
     return (*_limits(launch), *_noticed(launch))
 
 
-def _limits(launch: LaunchProfile) -> Iterator[Finding]:
+def _limits(launch: LaunchProfile) -> Iterator[Observation]:
     figures = launch.figures
     busy = sorted((key for key in _UNITS if figures.get(key, 0.0) >= BUSY), key=lambda key: -figures[key])
     if busy:
         for key in busy:
-            yield Finding(f"limited by {_UNITS[key]} ({figures[key]:.0f}% busy)", (key,), True)
+            yield Observation(f"limited by {_UNITS[key]} ({figures[key]:.0f}% busy)", (key,), True)
         return
     most = max((key for key in _UNITS if key in figures), key=lambda key: figures[key], default=None)
     if most is not None:
-        yield Finding(
+        yield Observation(
             f"limited by latency: no unit is busy {BUSY:.0f}% of the time, the most is {figures[most]:.0f}% ({most})",
             (most,),
             True,
@@ -65,33 +65,39 @@ def _limits(launch: LaunchProfile) -> Iterator[Finding]:
     waiting = {name: warps for name, warps in launch.stalls.items() if name not in _WORKING and warps > 0}
     total = sum(waiting.values())
     for name in list(waiting)[:_MOST_REASONS]:
-        yield Finding(f"{waiting[name] / total:.0%} of the waiting warps wait {_meaning(name)} ({name})", (name,), True)
+        yield Observation(
+            f"{waiting[name] / total:.0%} of the waiting warps wait {_meaning(name)} ({name})", (name,), True
+        )
 
 
-def _noticed(launch: LaunchProfile) -> Iterator[Finding]:
+def _noticed(launch: LaunchProfile) -> Iterator[Observation]:
     figures = launch.figures
     waves = figures.get("waves")
     if waves is not None and waves < 1:
-        yield Finding(f"the grid is {waves:.2f} of a wave: SMs are idle from the start", ("waves",), False)
+        yield Observation(f"the grid is {waves:.2f} of a wave: SMs are idle from the start", ("waves",), False)
     elif waves is not None and waves % 1 and waves < 4:
         share = waves / -(-waves // 1)
-        yield Finding(f"{waves:.2f} waves of blocks: the last one leaves the GPU {share:.0%} filled", ("waves",), False)
+        yield Observation(
+            f"{waves:.2f} waves of blocks: the last one leaves the GPU {share:.0%} filled", ("waves",), False
+        )
     achieved, possible = figures.get("occupancy"), figures.get("occupancy_limit")
     if achieved is not None and possible and achieved < LOW_OCCUPANCY * possible:
-        yield Finding(
+        yield Observation(
             f"occupancy is {achieved:.0f}% and could be {possible:.0f}%: too few blocks, or uneven ones",
             ("occupancy", "occupancy_limit"),
             False,
         )
     wavefronts, conflicts = figures.get("wavefronts"), figures.get("conflicts")
     if wavefronts and conflicts is not None and conflicts > MOST_CONFLICTS * wavefronts:
-        yield Finding(
+        yield Observation(
             f"{conflicts / wavefronts:.0%} of the shared-memory wavefronts are bank conflicts",
             ("conflicts", "wavefronts"),
             False,
         )
     if figures.get("local", 0.0) > 0:
-        yield Finding(f"{figures['local']:.0f} warp instructions on local memory: registers spill", ("local",), False)
+        yield Observation(
+            f"{figures['local']:.0f} warp instructions on local memory: registers spill", ("local",), False
+        )
 
 
 def _meaning(name: str) -> str:

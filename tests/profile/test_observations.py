@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sdpalab.profile import LaunchProfile, findings, read_raw_csv
+from sdpalab.profile import LaunchProfile, observations, read_raw_csv
 
 QUIET = LaunchProfile("k", "(1, 1, 1)", "(32, 1, 1)", {}, {})
 
 
 def sentences(launch: LaunchProfile, *, limits: bool) -> list[str]:
-    return [finding.sentence for finding in findings(launch) if finding.limits is limits]
+    return [observation.sentence for observation in observations(launch) if observation.limits is limits]
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,11 @@ def test_what_is_as_it_should_be_is_not_noticed(figures: dict[str, float]) -> No
 
 
 def test_nothing_is_said_of_what_was_not_reported() -> None:
-    assert findings(QUIET) == ()
+    assert observations(QUIET) == ()
 
 
 def test_findings_name_figures_that_are_there() -> None:
     (launch,) = read_raw_csv((Path(__file__).parent / "synthetic_raw.csv").read_text())
-    found = findings(launch)
+    found = observations(launch)
     assert found
-    assert {name for finding in found for name in finding.figures} <= {*launch.figures, *launch.stalls}
+    assert {name for observation in found for name in observation.figures} <= {*launch.figures, *launch.stalls}

@@ -14,7 +14,7 @@ from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import Problem
 
-__all__ = ["VerdictsOption", "green", "kernel_for", "proven_by"]
+__all__ = ["VerdictsOption", "kernel_for", "proven_by"]
 
 VerdictsOption = Annotated[
     Path | None,
@@ -59,7 +59,7 @@ def proven_by(
     return tuple(records)
 
 
-def green(
+def timing_gate(
     console: Console,
     name: str,
     made: Kernel,

@@ -6,10 +6,10 @@ import pytest
 
 from sdpalab.kernels.registry import KERNELS, get, needs
 
-__all__ = ["EACH_RUNG", "rungs"]
+__all__ = ["EACH_KERNEL", "ladder_kernels"]
 
 
-def rungs(*left_out: str) -> list[object]:
+def ladder_kernels(*left_out: str) -> list[object]:
     """A parameter for each kernel but those; one that needs a package which is not installed skips itself."""
     unknown = set(left_out) - set(KERNELS)
     assert not unknown, f"not in the registry: {unknown}"
@@ -23,5 +23,5 @@ def _rung(name: str) -> object:
     return pytest.param(None, id=name, marks=pytest.mark.skip(reason=missing))
 
 
-EACH_RUNG = pytest.mark.parametrize("kernel", rungs())
+EACH_KERNEL = pytest.mark.parametrize("kernel", ladder_kernels())
 """Gives a test the argument ``kernel``."""

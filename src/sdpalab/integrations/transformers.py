@@ -1,0 +1,253 @@
+"""``attn_implementation="sdpalab"`` for the models of transformers.
+
+:func:`register` adds :func:`attention` to transformers' AttentionInterface and :func:`mask` to its
+AttentionMaskInterface. Both are needed: for a name that only the first has, transformers makes no mask at all, and a
+padded batch is silently wrong. :func:`recorded` shows what the calls of a model ran.
+
+Every call goes through :func:`sdpalab.scaled_dot_product_attention`, so :func:`sdpalab.no_fallback` holds here too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from sdpalab.errors import UserError
+from sdpalab.torch_api.ops import Explanation, explain, scaled_dot_product_attention
+
+__all__ = ["attention", "mask", "recorded", "register", "unregister"]
+
+Tensor = torch.Tensor
+
+_NEEDED = "4.53"
+"""The first release of transformers with both interfaces."""
+
+_INSTALL = "pip install 'sdpalab[transformers]'"
+
+_WITHOUT_EFFECT = frozenset(
+    {
+        "cache_position",
+        "max_length_k",
+        "max_length_q",
+        "num_items_in_batch",
+        "output_hidden_states",
+        "output_router_logits",
+        "past_key_value",
+        "past_key_values",
+        "position_embeddings",
+        "position_ids",
+        "return_dict",
+        "seq_idx",
+        "use_cache",
+    }
+)
+"""Arguments that models pass to every implementation, and that change nothing of what is left to compute: positions are
+in Q and K already, earlier keys are in K and V, and what a row may see is in the mask."""
+
+_WIDEST_GROUPED = 256
+"""The head_dim up to which torch's fused attention reads shared heads of K and V where they are."""
+
+_recorders: list[Counter[Explanation]] = []
+
+
+def register(name: str = "sdpalab") -> None:
+    """Make ``attn_implementation=name`` run the lab's attention in models of transformers; again changes nothing.
+
+    Raises
+    ------
+    UserError
+        If transformers is missing or older than 4.53, or if it has an implementation of its own with that name.
+    """
+    for interface, function in _interfaces(name):
+        interface.register(name, function)
+
+
+def unregister(name: str = "sdpalab") -> None:
+    """Undo :func:`register`: transformers then refuses the name. Where nothing is registered, nothing happens.
+
+    Raises
+    ------
+    UserError
+        As :func:`register`.
+    """
+    for interface, _ in _interfaces(name):
+        # The interfaces have no public way back; their classes keep what is registered in this dict.
+        interface._global_mapping.pop(name, None)
+
+
+def _interfaces(name: str) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """The two interfaces, each with the function that belongs there under ``name``."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise UserError(f"this needs transformers {_NEEDED} or newer: {_INSTALL} ({error})") from None
+    kinds = ("AttentionInterface", "AttentionMaskInterface")
+    found: tuple[Any, ...] = tuple(getattr(transformers, kind, None) for kind in kinds)
+    if None in found:
+        raise UserError(
+            f"transformers {transformers.__version__} does not let others make its masks; this needs {_NEEDED} or "
+            f"newer: {_INSTALL}"
+        )
+    both = tuple(zip(found, (attention, mask), strict=True))
+    if name == "eager" or any(interface()[name] is not mine for interface, mine in both if name in interface()):
+        raise UserError(f"transformers already has an attention implementation {name!r}; register another name")
+    return both[0], both[1]
+
+
+@contextmanager
+def recorded() -> Iterator[Counter[Explanation]]:
+    """Count what the calls of :func:`attention` run, by explanation, until the ``with`` block ends.
+
+    Calls within code that ``torch.compile`` compiled are not counted.
+    """
+    calls: Counter[Explanation] = Counter()
+    _recorders.append(calls)
+    try:
+        yield calls
+    finally:
+        _recorders[:] = [other for other in _recorders if other is not calls]
+
+
+def attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    sliding_window: int | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Attention as a model of transformers asks for it.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The model's attention layer; its ``is_causal`` (True if it has none) holds where ``is_causal`` is None.
+    query : Tensor
+        [B, H, Sq, D].
+    key, value : Tensor
+        [B, Hkv, Skv, D] and [B, Hkv, Skv, Dv], earlier keys of a cache included; Hkv divides H.
+    attention_mask : Tensor or None
+        [B, 1 or H, Sq, Skv]: bool (True is seen) or added to the scores. It then says alone what a row sees. Without
+        one a causal row sees the keys up to its own, where the last row belongs to the last key.
+    dropout, scaling : float
+        The probability, and the factor of the scores (None: one over the root of D).
+    position_bias : Tensor, optional
+        [1 or B, H, Sq, Skv], added to the scores.
+    sliding_window : int, optional
+        Keys that a row sees at most; the mask holds it.
+
+    Returns
+    -------
+    out : Tensor
+        [B, Sq, H, Dv], contiguous.
+    weights : None
+        No implementation but eager has them.
+
+    Raises
+    ------
+    UserError
+        For what neither a kernel nor torch's own function computes, such as a soft cap or attention sinks; within
+        :func:`sdpalab.no_fallback` for what no kernel computes.
+    """
+    rows, keys, heads = query.shape[2], key.shape[2], query.shape[1]
+    _refuse(module, attention_mask, keys, {"sliding_window": sliding_window, **others})
+    causal = rows > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    if attention_mask is None and causal and (rows != keys or position_bias is not None):
+        attention_mask = torch.ones(rows, keys, dtype=torch.bool, device=query.device).tril(keys - rows)[None, None]
+    if position_bias is not None:
+        attention_mask = _with_bias(attention_mask, position_bias)
+    causal = causal and attention_mask is None
+
+    grouped = heads != key.shape[1]
+    if grouped and (attention_mask is not None or key.shape[3] > _WIDEST_GROUPED or key.shape[3] != value.shape[3]):
+        # torch has no fused attention for this with shared heads: it would compute all scores in memory.
+        query, key, value = _ungrouped(query, key, value, attention_mask)
+        grouped = False
+    if attention_mask is None:
+        query, key, value = _laid_out(query, key, value, dropout, causal, scaling, grouped)
+    arguments = (query, key, value, attention_mask, dropout, causal, scaling, grouped)
+    if _recorders and not torch.compiler.is_compiling():
+        why = explain(*arguments)
+        for calls in _recorders:
+            calls[why] += 1
+    out = scaled_dot_product_attention(*arguments)
+    return out.reshape(out.shape[0], heads, rows, out.shape[3]).transpose(1, 2).contiguous(), None
+
+
+def mask(**arguments: Any) -> Tensor | None:
+    """The mask of transformers' ``sdpa`` for the same arguments, except where leaving it out would be ambiguous.
+
+    Where no key is padded, ``sdpa`` has None stand for a causal mask that begins at the first key, also for the first
+    tokens of a static cache, whose other keys are still empty. :func:`attention` sees only more keys than rows there,
+    as in a later part of a prompt, whose rows end at the last key. So that case gets its mask.
+    """
+    from transformers import AttentionMaskInterface
+
+    # Releases 4 describe the rows by their positions in the cache.
+    rows = arguments["q_length"] if "q_length" in arguments else arguments["cache_position"].shape[0]
+    clear = rows in (1, arguments["kv_length"])
+    arguments["allow_is_causal_skip"] = arguments.get("allow_is_causal_skip", True) and clear
+    made: Tensor | None = AttentionMaskInterface()["sdpa"](**arguments)
+    return made
+
+
+def _refuse(module: torch.nn.Module, attention_mask: Tensor | None, keys: int, asked: dict[str, Any]) -> None:
+    """Raises UserError for an argument that would have to change the result and could not."""
+    for name, given in asked.items():
+        if given is None or given is False or name in _WITHOUT_EFFECT:
+            continue
+        if name == "sliding_window" and (attention_mask is not None or keys <= given):
+            continue
+        # Sequences that are packed into one row: their mask separates them, and a single one needs none.
+        if name in ("cu_seq_lens_q", "cu_seq_lens_k") and (attention_mask is not None or given.numel() == 2):
+            continue
+        without = " without a mask" if name == "sliding_window" or name.startswith("cu_seq_lens") else ""
+        raise UserError(
+            f"{type(module).__name__} asks for {name}{without}, which sdpalab does not compute; load this model with "
+            "the attn_implementation 'eager', or another that has it"
+        )
+
+
+def _with_bias(attention_mask: Tensor | None, bias: Tensor) -> Tensor:
+    if attention_mask is None:
+        return bias
+    if attention_mask.dtype == torch.bool:
+        return bias.masked_fill(~attention_mask, float("-inf"))
+    return bias + attention_mask
+
+
+def _ungrouped(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Q, K and V with as many heads each.
+
+    The heads of one row that share a head of K and V become rows of it, as none of them is told apart by position;
+    several rows need K and V once for each head.
+    """
+    group = q.shape[1] // k.shape[1]
+    if q.shape[2] == 1 and (attention_mask is None or attention_mask.shape[1] == 1):
+        return q.reshape(q.shape[0], k.shape[1], group, q.shape[3]), k, v
+    return q, k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+
+
+def _laid_out(
+    q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool, scale: float | None, grouped: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Q, K and V, contiguous where a kernel then runs: models hand over transposed views, which no kernel takes."""
+    if torch.compiler.is_compiling() or (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+        return q, k, v
+    why = explain(_blank(q), _blank(k), _blank(v), None, dropout, causal, scale, grouped)
+    return (q, k, v) if why.kernel is None else (q.contiguous(), k.contiguous(), v.contiguous())
+
+
+def _blank(given: Tensor) -> Tensor:
+    """A contiguous tensor that ``explain`` cannot tell from a contiguous copy of ``given``; nothing is copied."""
+    blank = torch.empty_like(given, memory_format=torch.contiguous_format)
+    return blank.requires_grad_() if given.requires_grad else blank
