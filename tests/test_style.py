@@ -110,6 +110,7 @@ _PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?\.?[\w]*")
 _ENDINGS = (".py", ".cu", ".cuh", ".md", ".sh", ".toml", ".txt", ".png", ".json", ".j2", "/")
 _MADE = (
     "out/",
+    "build/",
     ".venv/",
     "manifest.yaml",
     "report.html",
