@@ -11,7 +11,7 @@ from sdpalab.compile import Build, build
 from sdpalab.evidence.built import built_module
 from sdpalab.evidence.kept import KeptRecord, sealed
 from sdpalab.evidence.measured import FORMAT, BenchRecord
-from sdpalab.evidence.records import AttemptRecord, Environment, Harness, VerdictRecord
+from sdpalab.evidence.records import AttemptRecord, Environment, Harness
 from sdpalab.evidence.timings import codes_of
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import CudaKernel
@@ -45,7 +45,7 @@ def attempt(
         config=config,
         idea=FLASH.idea,
         builds=(built_module(step.module, flash_build()).record("build/00-flash"),),
-        verdict=VerdictRecord.of(Verdict("flash", config, device, "quick", 0, (case,))),
+        verdict=(Verdict("flash", config, device, "quick", 0, (case,))),
     )
 
 

@@ -16,6 +16,7 @@ PACKAGE = ROOT / "src" / "sdpalab"
 ROOMS = (
     "gpus",
     "problem",
+    "record",
     "inputs",
     "kernels",
     "compile",
@@ -89,7 +90,18 @@ def test_no_raw_asm_in_kernel_files() -> None:
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 _PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?\.?[\w]*")
 _ENDINGS = (".py", ".cu", ".cuh", ".md", ".sh", ".toml", ".txt", ".png", ".json", ".j2", "/")
-_MADE = ("out/", ".venv/", "manifest.yaml", "report.html", "environment.json", "floors.json", "records/", "arrays/")
+_MADE = (
+    "out/",
+    "build/",
+    ".venv/",
+    "manifest.yaml",
+    "report.html",
+    "verify.py",
+    "environment.json",
+    "floors.json",
+    "records/",
+    "arrays/",
+)
 """What a run makes, and what is in a bundle; not in the repository."""
 
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sdpalab.errors import MachineError
-from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from sdpalab.inputs import Inputs
     from sdpalab.judge.sandbox.candidate import Candidate
+    from sdpalab.judge.verdict import Case, Verdict
 
 __all__ = ["assert_attention", "attention_judge", "pytest_addoption"]
 
@@ -71,6 +71,7 @@ def assert_attention(
     __tracebackhide__ = True
     from sdpalab.judge.cases import cases_for
     from sdpalab.judge.session import judge_candidate
+    from sdpalab.judge.verdict import Status
 
     problems = [problem] if isinstance(problem, Problem) else problem
     kept = _FailedArrays()
@@ -123,9 +124,10 @@ class _FailedArrays:
 
 def _told(verdict: Verdict, kept: _FailedArrays) -> str:
     """The message of a failed assertion."""
-    from sdpalab.judge.diagnosis import Failure, diagnose
-    from sdpalab.judge.error_map import error_map
-    from sdpalab.judge.rule.limits import broken_rules
+    from sdpalab.judge.diagnose.diagnosis import diagnose
+    from sdpalab.judge.diagnose.error_map import error_map
+    from sdpalab.judge.diagnose.failure import Failure
+    from sdpalab.judge.verdict import Status, broken_rules
 
     failed = [case for case in verdict.cases if not case.passed]
     passed = len(verdict.cases) - len(failed)
@@ -140,12 +142,12 @@ def _told(verdict: Verdict, kept: _FailedArrays) -> str:
     for case in failed:
         if case.status not in (Status.INCORRECT, Status.NOT_FINITE) or not case.errors or not case.limits:
             continue
-        if broken_rules(case.errors, case.limits):  # otherwise the output is right, and its log-sum-exp is not
+        # Without any of these the output is right, and its log-sum-exp is not.
+        if set(broken_rules(case.errors, case.limits)) - {"lse"}:
             inputs, out = kept.of(case)
-            if not wrong:
-                shown = error_map(case.problem, inputs, out, case.errors, case.limits)
-                lines.append(f"error of {case.name}, {shown}")
             wrong.append(Failure(case.problem, inputs, out, case.errors, case.limits))
+            if len(wrong) == 1:
+                lines.append(f"error of {case.name}, {error_map(wrong[0])}")
     likely = diagnose(wrong)
     return "\n".join([*lines, *([f"likely: {likely}"] if likely else [])])
 

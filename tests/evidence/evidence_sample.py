@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from standalone import verify
 
 from sdpalab.compile import Build, build
 from sdpalab.compile.gate import check
 from sdpalab.compile.resources import resources
-from sdpalab.evidence import BundleWriter, WrittenBundle, built_module, verify
+from sdpalab.evidence import BundleWriter, WrittenBundle, built_module
 from sdpalab.evidence.store import ArrayStore
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.rule.evaluate import evaluate

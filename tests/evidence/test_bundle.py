@@ -16,10 +16,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from evidence_sample import MODULE, PROBLEMS, Sample, honest, judged
+from standalone import verify
 
 from sdpalab.compile import build
 from sdpalab.errors import MachineError, UserError
-from sdpalab.evidence import ArrayStore, BundleWriter, built_module, environment, verify, verify_bundle
+from sdpalab.evidence import ArrayStore, BundleWriter, built_module, environment, verify_bundle
 from sdpalab.evidence.bundle import mission_floors, without_paths
 from sdpalab.judge.verdict import Status, Verdict
 from sdpalab.kernels.plan import Module

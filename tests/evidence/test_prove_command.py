@@ -208,7 +208,7 @@ def test_a_large_problem_is_judged_on_a_small_one_with_its_code_and_sampled() ->
     assert equivalent.modules_of(plans[0]) == equivalent.modules_of(plans[1])
     record, says = sample(FLASH, Simulated())
     assert record is not None
-    assert (record.problem.problem(), record.small.problem()) == (LARGE, small[LARGE])
+    assert (record.problem, record.small) == (LARGE, small[LARGE])
     assert (record.rows, record.wrong) == (384, "")
     assert f"flash: 1x2x384x64 has the code of {small[LARGE].label}; 384 rows of each head: right" in says
 

@@ -14,7 +14,7 @@ from evidence_sample import honest, judged
 from proof_sample import DRIVER, GPU, JUDGED, attempt, flash_build, kept_verdict
 from sdpalab.evidence.kept import KeptRecord, RecordWarning, SampledRecord, sealed
 from sdpalab.evidence.proven import Proof, exactness_reason, proof_of, read_proofs
-from sdpalab.evidence.records import AttemptRecord, ProblemRecord
+from sdpalab.evidence.records import AttemptRecord
 from sdpalab.evidence.store import ArrayStore
 from sdpalab.judge.verdict import Case, Status
 from sdpalab.kernels.kernel import Config, CudaKernel, Numerics
@@ -107,9 +107,7 @@ def test_a_large_problem_that_was_sampled_is_covered_if_the_small_one_was_judged
     large = JUDGED.with_(seq_q=6000, seq_kv=6000)
     plain = kept_verdict(case)
     for small, covered in ((JUDGED, True), (JUDGED.with_(heads=8, kv_heads=8), False)):
-        sample = SampledRecord(
-            problem=ProblemRecord(**large.to_dict()), small=ProblemRecord(**small.to_dict()), rows=64, seed=0
-        )
+        sample = SampledRecord(problem=large, small=small, rows=64, seed=0)
         record = sealed(gpu=GPU, driver=DRIVER, code=plain.code, attempt=plain.attempt, sampled=(sample,))
         proof = proof_of(record, "")
         assert proof is not None

@@ -15,9 +15,13 @@ from typing import Any
 
 import pytest
 from evidence_sample import Sample, forge, seal
+from standalone import verify
 
 from sdpalab.errors import UserError
-from sdpalab.evidence import verify, verify_bundle
+from sdpalab.evidence import ReportData, render_report, verify_bundle
+from sdpalab.evidence.verifier import assemble, facts
+from sdpalab.evidence.verifier.assemble import assembled
+from sdpalab.evidence.verifier.main import main
 
 
 def test_an_honest_bundle_is_accepted_packed_and_unpacked(sample: Sample, unpacked: Path) -> None:
@@ -41,8 +45,76 @@ def test_the_copy_in_the_bundle_runs_alone(sample: Sample, unpacked: Path, tmp_p
     assert "REJECTED report.html" in bad.stdout
 
 
+def test_the_parts_say_what_the_assembled_file_says(
+    sample: Sample, unpacked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Line for line, of bundles that are accepted, rejected and none."""
+    assert (unpacked / "verify.py").read_text() == assembled()
+    edited = tmp_path / "edited"
+    shutil.copytree(unpacked, edited)
+    forge(edited, lambda record: record["verdict"]["cases"][0]["limits"].update(max_abs=1.0))
+    (tmp_path / "empty").mkdir()
+    for path, code in ((sample.written.tarball, 0), (edited, 1), (tmp_path / "empty", 2)):
+        # A module that is None in sys.modules cannot be imported, wherever it lies.
+        alone = "import runpy, sys; sys.modules['sdpalab'] = None; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+        command = [sys.executable, "-I", "-c", alone, str(unpacked / "verify.py"), str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        assert (main([str(path)]), *capsys.readouterr()) == (done.returncode, done.stdout, done.stderr)
+        assert done.returncode == code
+
+
+def test_the_assembled_file_has_every_definition_of_the_parts_once() -> None:
+    whole = [ast.dump(node) for node in ast.parse(assembled()).body]
+    folder = Path(assemble.__file__).parent
+    assert {path.stem for path in folder.glob("*.py")} == {*assemble.PARTS, "__init__", "assemble"}
+    for part in assemble.PARTS:
+        for node in ast.parse((folder / f"{part}.py").read_text()).body if part != "facts" else ():
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                assert whole.count(ast.dump(node)) == 1, f"{part}: {node.name}"
+    assert all(getattr(verify, name) == getattr(facts, name) for name in facts.__all__)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("from sdpalab.judge.rule.limits import measure\n", "builds imports sdpalab.judge.rule"),
+        (
+            "from sdpalab.evidence.verifier.arrays import near as close\n",
+            "builds imports sdpalab.evidence.verifier.arrays",
+        ),
+        ("def near():\n    pass\n", "builds and arrays both define near"),
+    ],
+)
+def test_parts_that_cannot_be_one_file_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, message: str
+) -> None:
+    shutil.copytree(Path(assemble.__file__).parent, tmp_path / "verifier")
+    (tmp_path / "verifier" / "builds.py").write_text(f'"""A part."""\n{text}')
+    monkeypatch.setattr(assemble, "_FOLDER", tmp_path / "verifier")
+    with pytest.raises(ValueError, match=message):
+        assembled.__wrapped__()
+
+
+OLD_BUNDLES = sorted((Path(__file__).parent / "bundles").glob("*.tar.gz"))
+assert OLD_BUNDLES
+
+
+@pytest.mark.parametrize("path", OLD_BUNDLES, ids=lambda path: path.name)
+def test_bundles_of_older_commits_are_accepted_and_read(path: Path, tmp_path: Path) -> None:
+    """Made by the code of the commit in their name; what their own verifier says is said here, too."""
+    assert verify_bundle(path).findings == []
+    with tarfile.open(path) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    own = subprocess.run([sys.executable, "-I", str(folder / "verify.py"), str(path)], capture_output=True, text=True)
+    assert own.stdout.splitlines() == [*verify_bundle(path).summary, "accepted"]
+    data = ReportData.read(path)
+    assert [attempt.verdict and attempt.verdict.status for attempt in data.attempts] == ["PASSED", "INCORRECT", None]
+    assert "log-sum-exp" in render_report(data)
+
+
 def test_it_imports_nothing_of_the_lab() -> None:
-    tree = ast.parse(Path(verify.__file__).read_text())
+    tree = ast.parse(assembled())
     found = {
         (name.name if isinstance(node, ast.Import) else node.module or "").partition(".")[0]
         for node in ast.walk(tree)
@@ -177,10 +249,10 @@ def test_of_equal_errors_any_place_is_the_worst() -> None:
     import numpy as np
 
     values = np.array([[1.0, 3.0], [3.0 * (1 + 1e-15), 2.0]])
-    assert verify._is_at(values, [0, 1], 3.0, 1.0)
-    assert verify._is_at(values, [1, 0], 3.0, 1.0)
+    assert verify.is_at(values, [0, 1], 3.0, 1.0)
+    assert verify.is_at(values, [1, 0], 3.0, 1.0)
     for place in ([1, 1], [0, -1], [0, 2], [0], [0, 1, 0]):
-        assert not verify._is_at(values, place, 3.0, 1.0)
+        assert not verify.is_at(values, place, 3.0, 1.0)
 
 
 def packed(members: dict[str, bytes], spoil: Callable[[tarfile.TarFile], None] | None = None) -> bytes:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from evidence_sample import Sample, forge, seal
+from standalone import verify
 
-from sdpalab.evidence import verify, verify_bundle
+from sdpalab.evidence import verify_bundle
 
 
 def case(record: dict[str, Any], number: int = 0) -> dict[str, Any]:

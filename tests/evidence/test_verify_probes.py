@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from evidence_sample import MODULE, honest, judged
+from standalone import verify
 
 from sdpalab.compile import build
-from sdpalab.evidence import BundleWriter, built_module, verify, verify_bundle
+from sdpalab.evidence import BundleWriter, built_module, verify_bundle
 from sdpalab.judge.rule.numerics import intended_output
 from sdpalab.judge.verdict import Status, Verdict
 from sdpalab.kernels.kernel import Numerics, Quantisation
@@ -142,6 +143,6 @@ def test_a_forgery_with_fitting_digests_is_rejected(bundle: Path, tmp_path: Path
     path = f"records/{record}.json"
     value = json.loads(members[path])
     edit(value)
-    checker = verify._Checker({**members, path: verify.canonical(value)})
+    checker = verify.Checker({**members, path: verify.canonical(value)})
     checker.run()
     assert any(expected in finding for finding in checker.outcome.findings), checker.outcome.findings

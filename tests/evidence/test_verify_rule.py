@@ -8,18 +8,18 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from standalone import verify
 
 from sdpalab.compile import build
 from sdpalab.compile.resources import resources
 from sdpalab.errors import UserError
-from sdpalab.evidence import records, verify
 from sdpalab.inputs import INPUT_KINDS, dtype_of, make_inputs
 from sdpalab.judge.rule.exact import exact_elements
-from sdpalab.judge.rule.limits import broken_rules, limits_for, measure
+from sdpalab.judge.rule.limits import limits_for, measure
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64, measure_lse
 from sdpalab.judge.rule.numerics import UNDECLARED, check_numerics, intended_output, orders_of
 from sdpalab.judge.rule.reference import attention_float64, judged_rows
-from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, keeps_original_contract
+from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, broken_rules, keeps_original_contract
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.kernels.plan import Launch, Module
 from sdpalab.problem import TWELVE_CASES, Problem
@@ -121,7 +121,7 @@ def test_the_log_sum_exp_and_its_limits_agree(kind: str) -> None:
                 assert figures["not_finite"] == found.not_finite
                 assert figures["limit"] == pytest.approx(found.limit, rel=1e-9)
                 assert figures["error"] == pytest.approx(found.error, abs=1e-6 * found.limit)
-                assert found.kept is (status == "PASSED")
+                assert found.within_limit is (status == "PASSED")
                 fine = dict.fromkeys((*verify.LIMITED, "not_finite", "exact_wrong"), 0)
                 assert verify.status_of(fine, fine, figures) == status
                 assert verify.status_of({**fine, "max_abs": 1}, fine, figures) == "INCORRECT"
@@ -211,28 +211,33 @@ def test_bfloat16_is_rounded_and_decoded_as_ml_dtypes_does() -> None:
     np.testing.assert_array_equal(decoded(expected, "bfloat16"), expected.astype(np.float32))
 
 
-def test_the_verifier_knows_what_the_lab_knows() -> None:
-    """Its own copies of the format, the statuses and the twelve cases."""
-    kinds = {
-        "attempt": records.AttemptRecord,
-        "verdict": records.VerdictRecord,
-        "case": records.CaseRecord,
-        "problem": records.ProblemRecord,
-        "build": records.BuildRecord,
-        "resources": records.ResourceRecord,
-        "gate": records.GateRecord,
-        "rule": records.RuleRecord,
-        "figure": records.Figure,
-    }
-    fields = {kind: set(record.model_fields) for kind, record in kinds.items()}
-    assert fields == {kind: set(names.split()) for kind, names in verify.KEYS.items()}
+FORMAT_3 = {
+    "attempt": "kernel config idea builds verdict failure figures",
+    "verdict": "kernel config device level seed status passed reason original_contract cases",
+    "case": "name problem inputs seed status reason errors limits digests run original_contract",
+    "problem": "batch heads seq_q head_dim kv_heads seq_kv dtype causal scale",
+    "build": "directory name module key entry arch compiler command compile_seconds cache_hit sources files "
+    "resources gate",
+    "resources": "arch registers stack_bytes spill_bytes reported_spill_bytes static_shared_bytes "
+    "dynamic_shared_bytes constant_bytes threads_per_block blocks_per_sm warps_per_sm limiter sass main_loop "
+    "tensor_share",
+    "gate": "rules reason ok",
+    "rule": "name value limit kind ok",
+    "figure": "name value unit kind gpu source",
+}
+"""The fields of every record in bundles of format 3: what changes one of them takes another format number."""
+
+
+def test_the_verifier_has_the_format_the_statuses_and_the_twelve_cases_of_the_lab() -> None:
+    assert verify.FORMAT == 3
+    assert {kind: sorted(names.split()) for kind, names in FORMAT_3.items()} == verify.KEYS
     assert set(verify.STATUSES) == {status.value for status in Status}
     shapes = [((p.batch, p.heads, p.seq_q, p.head_dim), seed) for p, seed in TWELVE_CASES]
     assert shapes == verify.TWELVE
     assert dict(ORIGINAL_CONTRACT) == verify.ORIGINAL_CONTRACT
     assert asdict(UNDECLARED) == verify.UNDECLARED
-    assert all(verify._is_plain(p.to_dict()) for p, _ in TWELVE_CASES)
-    assert not verify._is_plain(TWELVE_CASES[0][0].with_(causal=True).to_dict())
+    assert all(verify.is_plain(p.to_dict()) for p, _ in TWELVE_CASES)
+    assert not verify.is_plain(TWELVE_CASES[0][0].with_(causal=True).to_dict())
 
 
 SOURCE = """

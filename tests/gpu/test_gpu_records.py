@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sdpalab.evidence.proven import read_proofs
-from sdpalab.evidence.records import AttemptRecord, VerdictRecord
+from sdpalab.evidence.records import AttemptRecord
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import Problem
@@ -55,7 +55,7 @@ def bundle(path: Path, *attempts: str) -> None:
 def attempt(kernel: str, device: str) -> str:
     """A kernel that crashed on its only case."""
     case = Case("1", Problem(1, 1, 8, 32), "normal", 0, Status.CRASHED, "a test")
-    verdict = VerdictRecord.of(Verdict(kernel, "", device, "quick", 0, (case,)))
+    verdict = Verdict(kernel, "", device, "quick", 0, (case,))
     return AttemptRecord(kernel=kernel, config="", idea="", builds=(), verdict=verdict).model_dump_json()
 
 

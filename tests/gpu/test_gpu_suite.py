@@ -26,7 +26,7 @@ import pytest
 
 from sdpalab.compile import build
 from sdpalab.evidence.built import built_module
-from sdpalab.evidence.records import AttemptRecord, VerdictRecord
+from sdpalab.evidence.records import AttemptRecord
 from sdpalab.evidence.store import ArrayStore
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.registry import KERNELS
@@ -73,7 +73,7 @@ def bundles(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     crash = Case("1", problem, "normal", 0, Status.CRASHED, "it jumped over the fence")
     for name, judged in (("scalar", case), ("flash", case), ("hopper", case), ("wrong", crash)):
         kernel = "flash" if name == "wrong" else name
-        verdict = VerdictRecord.of(Verdict(kernel, "", GPU, "quick", 0, (judged,)))
+        verdict = Verdict(kernel, "", GPU, "quick", 0, (judged,))
         builds = (built_module(module, built).record("build/00"),)
         attempt = AttemptRecord(kernel=kernel, config="", idea="", builds=builds, verdict=verdict)
         content = attempt.model_dump_json().encode()

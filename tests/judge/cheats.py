@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sdpalab.judge import reference, rule
+from sdpalab.judge import verdict
+from sdpalab.judge.rule import reference
 from sdpalab.judge.verdict import Status
 
 Tensor = torch.Tensor
@@ -180,7 +181,7 @@ def seed_in_the_environment(q: Tensor, k: Tensor, v: Tensor, *, scale: float, ca
 
 
 def patches_the_rule(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
-    rule.broken_rules.__code__ = (lambda *_: ()).__code__
+    verdict.broken_rules.__code__ = (lambda *_: ()).__code__
     reference.attention_float64.__code__ = (lambda q, k, v, **_: np.zeros(q.shape)).__code__
     Status.INCORRECT._value_ = "PASSED"
     return torch.zeros_like(q)

@@ -59,7 +59,7 @@ def told(problem: Problem, backend: Backend) -> Agreement:
 def test_a_backend_agrees_best_with_itself(backend: Backend, problem: Problem) -> None:
     found = told(problem, backend)
     own, other = sorted(found.witnesses, key=lambda witness: witness.from_kernel)
-    assert found.best == own
+    assert found.nearest == own
     assert (own.backend, own.from_kernel) == (backend.value, 0.0)
     assert own.from_float64 == found.kernel_from_float64 > 0.0
     assert other.from_kernel == found.apart > 0.0
@@ -101,7 +101,7 @@ def test_a_verdict_says_it_of_its_largest_public_case_and_nothing_is_decided() -
     assert found.to_dict() == record == heard["public"]
     assert (record["best"], found.device, found.torch) == ("math", "cpu", torch.__version__)
     text = "\n".join(found.lines("public"))
-    assert f"torch math: {found.best.from_float64:.1e} from float64, 0.0e+00 from it" in text
+    assert f"torch math: {found.nearest.from_float64:.1e} from float64, 0.0e+00 from it" in text
     assert f"agrees best with torch math; the witnesses are up to {found.apart:.1e} apart" in text
 
 

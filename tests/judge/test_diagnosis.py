@@ -10,9 +10,10 @@ import torch
 from sdpalab.bugs import Mutant
 from sdpalab.bugs.catalogue import mutants
 from sdpalab.inputs import make_inputs
-from sdpalab.judge.diagnosis import Diagnosis, Failure, diagnose, explanations
-from sdpalab.judge.error_map import MOST_COLUMNS, MOST_ROWS, error_map
-from sdpalab.judge.hypotheses import Cause
+from sdpalab.judge.diagnose.diagnosis import Diagnosis, diagnose, explanations, first_sight
+from sdpalab.judge.diagnose.error_map import MOST_COLUMNS, MOST_ROWS, error_map
+from sdpalab.judge.diagnose.failure import Failure
+from sdpalab.judge.diagnose.hypotheses import Cause
 from sdpalab.judge.rule.evaluate import Judged, judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.rule.reference import attention_float64
@@ -89,6 +90,19 @@ def test_a_planted_bug_is_named(name: str, problem: Problem, cause: Cause, words
     assert words in found.detail
 
 
+def test_the_hint_takes_no_scores_and_the_reference_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, out = make_inputs(PLAIN), np.zeros(PLAIN.q_shape, np.float16)
+    found = judged(PLAIN, "normal", out)
+    assert found.reason.endswith("hint: the scores have no effect (it is all zeros)")
+    reference = attention_float64(**vars(inputs), scale=PLAIN.scale, causal=False)
+    monkeypatch.delattr("sdpalab.judge.diagnose.failure.attention_float64")
+    given = Failure(PLAIN, inputs, out, found.errors, found.limits, reference)
+    assert first_sight(given) == Diagnosis(Cause.NO_ATTENTION, "it is all zeros")
+    assert "scores" not in vars(given.workings)
+    assert error_map(given).startswith("head (b=0, h=")
+    assert diagnose([given]) == first_sight(given)
+
+
 def test_what_overflows_is_named() -> None:
     found = diagnosed("no maximum is subtracted", PLAIN, "negative")
     assert found is not None
@@ -120,7 +134,7 @@ def test_the_map_shows_where_the_error_is_in_shades_of_its_limit() -> None:
     out[0, 1, 8:12, 6:8] += np.float16(6 * limit)
     out[0, 1, 40, 63] = np.nan
     found = judged(problem, "normal", out)
-    first, *lines = error_map(problem, inputs, out, found.errors, found.limits).splitlines()
+    first, *lines = error_map(Failure(problem, inputs, out, found.errors, found.limits)).splitlines()
     assert first.startswith("head (b=0, h=1), blocks of 4 rows and 2 columns")
     assert len(lines) == MOST_ROWS
     assert {len(line) for line in lines} == {len("i=60 ||") + 32}
@@ -136,7 +150,7 @@ def test_the_map_is_small(seq: int, dim: int) -> None:
     problem = Problem(1, 1, seq, dim)
     inputs, out = make_inputs(problem), np.zeros(problem.q_shape, np.float16)
     found = judged(problem, "normal", out)
-    _, *lines = error_map(problem, inputs, out, found.errors, found.limits).splitlines()
+    _, *lines = error_map(Failure(problem, inputs, out, found.errors, found.limits)).splitlines()
     assert 1 <= len(lines) <= MOST_ROWS
     assert {line.count("|") for line in lines} == {2}
     assert max(len(line.split("|")[1]) for line in lines) <= MOST_COLUMNS

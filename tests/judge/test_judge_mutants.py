@@ -161,11 +161,11 @@ def test_hints_name_the_pattern() -> None:
     causal = RAGGED.with_(causal=True)
     means = np.cumsum(inputs.v.astype(np.float32), axis=2) / np.arange(1, 201, dtype=np.float32)[:, None]
     for problem, out, hint in (
-        (RAGGED, rows, "that row holds what belongs into row (b=0, h=0, i="),
-        (RAGGED, heads, "all rows are wrong in 1 of 2 heads, such as (b=0, h=1)"),
-        (RAGGED, tail, "rows below i=192 are right"),
+        (RAGGED, rows, "2 of 400 rows hold the row 5 before or after; in 2 of 400 rows, with i from 3 to 8"),
+        (RAGGED, heads, "1 of 2 heads, the first at (b=0, h=1)"),
+        (RAGGED, tail, "rows from i=192 on, after the last multiple of 128"),
         (RAGGED, scaled, "0.9 times the right one"),
-        (causal, means.astype(np.float16), "plain mean of the V that it sees"),
+        (causal, means.astype(np.float16), "each row is the mean of the V that it sees"),
     ):
         found = judged(problem, make_inputs(problem, "normal", 0) if problem is RAGGED else inputs, out)
         assert found.status is Status.INCORRECT

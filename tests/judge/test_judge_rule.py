@@ -15,19 +15,11 @@ from attention import online
 
 from sdpalab.errors import UserError
 from sdpalab.inputs import Inputs, make_inputs
-from sdpalab.judge.rule.limits import (
-    LEAST_SUBNORMAL,
-    UNIT_ROUNDOFF,
-    broken_rules,
-    half_ulp,
-    limits_for,
-    measure,
-    row_errors,
-)
+from sdpalab.judge.rule.limits import LEAST_SUBNORMAL, UNIT_ROUNDOFF, half_ulp, limits_for, measure, row_errors
 from sdpalab.judge.rule.numerics import UNDECLARED, intended_output, orders_of
 from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.rule.yardstick import torch_output
-from sdpalab.judge.verdict import LIMITED, Limits
+from sdpalab.judge.verdict import LIMITED, Limits, broken_rules
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
 

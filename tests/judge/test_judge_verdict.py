@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from sdpalab.judge import Case, Errors, Limits, Status, Verdict
-from sdpalab.judge.verdict import keeps_original_contract
+from sdpalab.judge.verdict import LIMITED, LseErrors, keeps_original_contract, limited
 from sdpalab.problem import MISSION
 
 ERRORS = Errors(1e-4, (0, 0, 0, 0), 2e-4, 2e-4, 3e-4, (0, 0, 0), 0)
 LIMITS = Limits(2e-4, 3e-4, 3e-4, 6e-4, 1e-4, 1e-4, 2e-4, 2e-4, 3e-4)
-PASSED = Case("a", MISSION, "normal", 0, Status.PASSED, errors=ERRORS, limits=LIMITS)
+DIGESTS = dict.fromkeys(("q", "k", "v", "o", "yardstick"), "0" * 64)
+PASSED = Case("a", MISSION, "normal", 0, Status.PASSED, errors=ERRORS, limits=LIMITS, digests=DIGESTS)
 WRONG = Case("b", MISSION, "normal", 0, Status.INCORRECT, "max error", ERRORS, LIMITS)
 INFRA = Case("c", MISSION, "normal", 0, Status.INFRA_ERROR, "no space")
 
@@ -36,17 +37,33 @@ def test_the_good_status_is_a_str() -> None:
         {"errors": replace(ERRORS, max_abs=3e-4)},
         {"errors": replace(ERRORS, rel_l2=4e-4)},
         {"errors": replace(ERRORS, worst_row_rel_l2=7e-4)},
-        {"errors": replace(ERRORS, worst_row_rel_l2=float("nan"))},
         {"errors": replace(ERRORS, rms_row_rel_l2=4e-4)},
         {"errors": replace(ERRORS, not_finite=1)},
         {"errors": replace(ERRORS, exact=5, exact_wrong=1)},
-        {"limits": replace(LIMITS, rel_l2=float("nan"))},
+        {"digests": {}},
+        {"digests": {**DIGESTS, "o": "abc"}},
         *({"status": status} for status in Status if status is not Status.PASSED),
     ],
 )
 def test_an_illegal_record_cannot_be_built(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="case a"):
         replace(PASSED, **changes)
+
+
+def test_no_figure_is_nan() -> None:
+    for record in (ERRORS, LIMITS):
+        with pytest.raises(ValueError, match="finite number"):
+            replace(record, rel_l2=float("nan"))
+
+
+def test_an_error_is_shown_as_a_share_of_its_limit() -> None:
+    """The one place where it is computed."""
+    lse = LseErrors(1e-6, 4e-6, (0, 0, 0), 0)
+    found = limited(replace(ERRORS, rel_l2=0.0, worst_row_rel_l2=0.09, lse=lse), replace(LIMITS, rms_row_rel_l2=0.0))
+    assert list(found) == [*LIMITED, "lse"]
+    assert [each.text for each in found.values()] == ["50%", "0%", "1,000,000,000x", "150x", "25%"]
+    assert PASSED.shares == pytest.approx({name: each.share for name, each in limited(ERRORS, LIMITS).items()})
+    assert INFRA.limited == INFRA.shares == {}
 
 
 def test_the_original_contract_is_counted_and_decides_nothing() -> None:

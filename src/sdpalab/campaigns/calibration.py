@@ -20,7 +20,7 @@ from sdpalab.campaigns.campaign import CampaignResult, Say, checkout, tests_modu
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
 from sdpalab.judge.rule.evaluate import Judged, judge_output
-from sdpalab.judge.verdict import LIMITED, Status
+from sdpalab.judge.verdict import LIMITED, Status, limited
 from sdpalab.kernels.kernel import Kernel, Numerics
 from sdpalab.kernels.registry import KERNELS, needs, resolve
 from sdpalab.problem import MISSION, TWELVE_CASES, Problem
@@ -129,9 +129,7 @@ class RunCount:
         self.runs += 1
         self.passed += judged.status is Status.PASSED
         self.exact += judged.errors.exact
-        ratios = {name: getattr(judged.errors, name) / getattr(judged.limits, name) for name in LIMITED}
-        if judged.errors.lse is not None:
-            ratios["lse"] = judged.errors.lse.error / judged.errors.lse.limit
+        ratios = {name: each.share for name, each in limited(judged.errors, judged.limits).items()}
         for name, ratio in ratios.items():
             if ratio >= self.largest.get(name, {"ratio": 0.0})["ratio"]:
                 self.largest[name] = {"ratio": round(ratio, 4), "where": where}

@@ -14,8 +14,9 @@ from sdpalab.bugs.catalogue import mutants
 from sdpalab.campaigns.campaign import CampaignResult, Say
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.cases import quick_cases
-from sdpalab.judge.diagnosis import Diagnosis, Failure, diagnose
-from sdpalab.judge.hypotheses import Cause
+from sdpalab.judge.diagnose.diagnosis import Diagnosis, diagnose
+from sdpalab.judge.diagnose.failure import Failure
+from sdpalab.judge.diagnose.hypotheses import Cause
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.tensors import from_torch, to_torch

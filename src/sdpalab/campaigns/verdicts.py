@@ -19,7 +19,6 @@ from sdpalab.compile import build
 from sdpalab.judge import Verdict, judge_candidate
 from sdpalab.judge.cases import CaseSpec, cases_for
 from sdpalab.judge.trials import fast_p
-from sdpalab.judge.verdict import LIMITED
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.registry import KERNELS, get
 from sdpalab.problem import MISSION
@@ -75,13 +74,7 @@ def nearest(verdict: Verdict) -> dict[str, dict[str, Any]]:
     """For each limit, and that of the log-sum-exp, the case whose error is the largest share of it."""
     found: dict[str, dict[str, Any]] = {}
     for case in verdict.cases:
-        if case.errors is None or case.limits is None:
-            continue
-        shares = {name: (getattr(case.errors, name), getattr(case.limits, name)) for name in LIMITED}
-        if case.errors.lse is not None:
-            shares["lse"] = (case.errors.lse.error, case.errors.lse.limit)
-        for name, (error, limit) in shares.items():
-            share = error / limit if limit else 0.0
+        for name, share in case.shares.items():
             if name not in found or share > found[name]["share"]:
                 found[name] = {"share": share, "case": case.name}
     return found

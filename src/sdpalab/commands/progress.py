@@ -7,7 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from sdpalab.commands.common import verdict_text
-from sdpalab.judge.verdict import LIMITED, Case
+from sdpalab.judge.verdict import Case
 
 __all__ = ["CaseProgress", "figures_of"]
 
@@ -15,10 +15,9 @@ __all__ = ["CaseProgress", "figures_of"]
 def figures_of(case: Case) -> tuple[str, ...]:
     """Max error, its share of the limit, relative L2, its share, the shares of the rows, that of the log-sum-exp, exact
     elements: as texts."""
-    errors, limits = case.errors, case.limits
-    if errors is None or limits is None:
+    errors, shares = case.errors, {name: each.text for name, each in case.limited.items()}
+    if errors is None or not shares:
         return ("-",) * 8
-    shares = {name: _share(getattr(errors, name), getattr(limits, name)) for name in LIMITED}
     return (
         f"{errors.max_abs:.2e}",
         shares["max_abs"],
@@ -26,16 +25,9 @@ def figures_of(case: Case) -> tuple[str, ...]:
         shares["rel_l2"],
         shares["rms_row_rel_l2"],
         shares["worst_row_rel_l2"],
-        _share(errors.lse.error, errors.lse.limit) if errors.lse else "-",
+        shares.get("lse", "-"),
         f"{errors.exact - errors.exact_wrong}/{errors.exact}" if errors.exact else "-",
     )
-
-
-def _share(error: float, limit: float) -> str:
-    """An error as a percentage of its limit, or as a multiple where that reads better."""
-    if not limit:
-        return "-"
-    return f"{error / limit:.0%}" if error < 10 * limit else f"{error / limit:,.0f}x"
 
 
 class CaseProgress:

@@ -119,7 +119,6 @@ def sample(
 ) -> SampledRecord | None:
     """Launch a large problem once and check rows of it; None, with a line that says why, where that cannot be done."""
     from sdpalab.evidence.kept import SampledRecord
-    from sdpalab.evidence.records import ProblemRecord
     from sdpalab.inputs import make_inputs
     from sdpalab.measure.outputs import Outputs
     from sdpalab.run import KernelFault
@@ -141,8 +140,8 @@ def sample(
     line = f"{kernel.name}: {problem.label} has the code of {small.label}; {rows} rows of each head: {wrong or 'right'}"
     console.print(verdict_text(not wrong, line), soft_wrap=True)
     return SampledRecord(
-        problem=ProblemRecord(**problem.to_dict()),
-        small=ProblemRecord(**small.to_dict()),
+        problem=problem,
+        small=small,
         rows=rows,
         seed=seed,
         wrong=wrong,
@@ -160,7 +159,7 @@ def _record(attempt: Attempt, executor: GpuExecutor, machine: Machine) -> KeptRe
     from sdpalab.compile import build
     from sdpalab.evidence import built_module
     from sdpalab.evidence.kept import sealed
-    from sdpalab.evidence.records import AttemptRecord, VerdictRecord
+    from sdpalab.evidence.records import AttemptRecord
     from sdpalab.kernels.equivalent import modules_of
 
     verdict, kernel = attempt.verdict, attempt.kernel
@@ -188,7 +187,7 @@ def _record(attempt: Attempt, executor: GpuExecutor, machine: Machine) -> KeptRe
                 built_module(module, built).record(f"build/{number:02d}-{kernel.name}")
                 for number, (module, built) in enumerate(made.values())
             ),
-            verdict=VerdictRecord.of(verdict),
+            verdict=(verdict),
         ),
     )
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from sdpalab.compile.resources import Resources
 from sdpalab.kernels.kernel import StaticLimits
+from sdpalab.record import RECORD, JsonRecord
 
 __all__ = ["GateResult", "Rule", "check"]
 
 
-@dataclass(frozen=True)
-class Rule:
+@dataclass(frozen=True, config=RECORD)
+class Rule(JsonRecord):
     """One bar.
 
     Attributes
@@ -24,10 +27,12 @@ class Rule:
         On which side of ``limit`` the value must lie.
     """
 
+    derived = ("ok",)
+
     name: str
     value: int
     limit: int
-    kind: str = "at most"
+    kind: Literal["at most", "at least"] = "at most"
 
     @property
     def ok(self) -> bool:
@@ -40,11 +45,13 @@ class Rule:
         return f"{self.name} is {self.value}, and must be {self.kind} {self.limit}"
 
 
-@dataclass(frozen=True)
-class GateResult:
+@dataclass(frozen=True, config=RECORD)
+class GateResult(JsonRecord):
     """All bars of one kernel on one architecture, and the kernel's own reason for them."""
 
-    rules: tuple[Rule, ...]
+    derived = ("ok",)
+
+    rules: Annotated[tuple[Rule, ...], Field(min_length=1)]
     reason: str
 
     @property
@@ -56,11 +63,6 @@ class GateResult:
     def failures(self) -> tuple[str, ...]:
         """A sentence for each rule that does not hold."""
         return tuple(rule.sentence for rule in self.rules if not rule.ok)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        rules = [{**asdict(rule), "ok": rule.ok} for rule in self.rules]
-        return {"rules": rules, "reason": self.reason, "ok": self.ok}
 
 
 def check(resources: Resources, limits: StaticLimits) -> GateResult:

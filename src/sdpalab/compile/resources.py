@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from sdpalab.compile.builder import Build
 from sdpalab.compile.cache import Cache
@@ -14,12 +16,16 @@ from sdpalab.compile.sass import analyse
 from sdpalab.compile.tools import run_tool
 from sdpalab.errors import MachineError
 from sdpalab.kernels.plan import Launch
+from sdpalab.record import RECORD, JsonRecord
 
 __all__ = ["Resources", "resources"]
 
 
-@dataclass(frozen=True)
-class Resources:
+Count = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, config=RECORD)
+class Resources(JsonRecord):
     """Resources of one launch of one build.
 
     Attributes
@@ -49,29 +55,25 @@ class Resources:
     """
 
     arch: str
-    registers: int
-    stack_bytes: int
-    spill_bytes: int
-    reported_spill_bytes: int
-    static_shared_bytes: int
-    dynamic_shared_bytes: int
-    constant_bytes: int
-    threads_per_block: int
-    blocks_per_sm: int
-    warps_per_sm: int
+    registers: Count
+    stack_bytes: Count
+    spill_bytes: Count
+    reported_spill_bytes: Count
+    static_shared_bytes: Count
+    dynamic_shared_bytes: Count
+    constant_bytes: Count
+    threads_per_block: Annotated[int, Field(ge=1)]
+    blocks_per_sm: Count
+    warps_per_sm: Count
     limiter: str
     sass: Mapping[str, int]
     main_loop: Mapping[str, int]
-    tensor_share: float | None
+    tensor_share: Annotated[float, Field(ge=0, le=1)] | None
 
     @property
     def shared_bytes(self) -> int:
         """Static and dynamic shared memory of a block, bytes."""
         return self.static_shared_bytes + self.dynamic_shared_bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
 
 def resources(build: Build, launch: Launch, cache: Cache | None = None) -> Resources:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sdpalab.evidence.report import render_report
     from sdpalab.evidence.report_data import ReportData
     from sdpalab.evidence.store import ArrayStore
-    from sdpalab.evidence.verify import Outcome
+    from sdpalab.evidence.verifier.findings import Outcome
 
 __all__ = [
     "ArrayStore",
@@ -48,7 +48,7 @@ _HOME = {
     "ArrayStore": "store",
     "BuiltModule": "built",
     "BundleWriter": "bundle",
-    "Outcome": "verify",
+    "Outcome": "verifier.findings",
     "ReportData": "report_data",
     "WrittenBundle": "bundle",
     "built_module": "built",

@@ -6,13 +6,12 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sdpalab.compile import Build
 from sdpalab.compile.gate import GateResult
 from sdpalab.compile.headers import resolve_headers
 from sdpalab.compile.resources import Resources
-from sdpalab.evidence.records import CUBIN, LOG, PTX, BuildRecord, GateRecord, ResourceRecord
+from sdpalab.evidence.records import CUBIN, LOG, PTX, BuildRecord
 from sdpalab.kernels.plan import INCLUDE_DIR, Module, Source
 
 __all__ = ["BuiltModule", "built_module"]
@@ -20,15 +19,33 @@ __all__ = ["BuiltModule", "built_module"]
 
 @dataclass(frozen=True)
 class BuiltModule:
-    """One compiled module, ready for a bundle: the files to keep by name, and what its record says beside them."""
+    """One compiled module, ready for a bundle: its build, the files to keep by name, and the resources and the gate."""
 
+    module: str
+    build: Build
     files: Mapping[str, bytes]
-    fields: Mapping[str, Any]
+    resources: Resources | None
+    gate: GateResult | None
 
     def record(self, directory: str) -> BuildRecord:
         """The record, for files that lie in ``directory`` of the bundle."""
-        digests = {name: hashlib.sha256(content).hexdigest() for name, content in self.files.items()}
-        return BuildRecord(directory=directory, files=digests, **self.fields)
+        build = self.build
+        return BuildRecord(
+            directory=directory,
+            name=build.name,
+            module=self.module,
+            key=build.key,
+            entry=build.entry,
+            arch=build.arch,
+            compiler=build.compiler,
+            command=build.command,
+            compile_seconds=build.compile_seconds,
+            cache_hit=build.cache_hit,
+            sources={self.module if name == build.module else name: digest for name, digest in build.sources.items()},
+            files={name: hashlib.sha256(content).hexdigest() for name, content in self.files.items()},
+            resources=self.resources,
+            gate=self.gate,
+        )
 
 
 def built_module(
@@ -52,18 +69,4 @@ def built_module(
         for header in resolve_headers(module):
             if any(os.path.isfile(os.path.join(folder, header.name)) for folder in own):
                 files[f"include/{header.name}"] = header.text
-    fields = {
-        "name": build.name,
-        "module": name,
-        "key": build.key,
-        "entry": build.entry,
-        "arch": build.arch,
-        "compiler": build.compiler,
-        "command": build.command,
-        "compile_seconds": build.compile_seconds,
-        "cache_hit": build.cache_hit,
-        "sources": {os.path.basename(module.name) if n == module.name else n: d for n, d in build.sources.items()},
-        "resources": ResourceRecord.model_validate(resources.to_dict()) if resources else None,
-        "gate": GateRecord.model_validate(gate.to_dict()) if gate else None,
-    }
-    return BuiltModule(files, fields)
+    return BuiltModule(name, build, files, resources, gate)

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any
 
 from sdpalab.errors import MachineError, UserError
-from sdpalab.evidence import verify
 from sdpalab.evidence.built import BuiltModule
 from sdpalab.evidence.environment import current_environment, harness_diff
 from sdpalab.evidence.records import (
@@ -23,11 +22,13 @@ from sdpalab.evidence.records import (
     Figure,
     FigureKind,
     FloorRecord,
-    ProblemRecord,
     Record,
-    VerdictRecord,
 )
 from sdpalab.evidence.store import ArrayStore, write_atomically
+from sdpalab.evidence.verifier.archive import FORMAT, NotABundleError, canonical, manifest_digest, pack
+from sdpalab.evidence.verifier.assemble import assembled
+from sdpalab.evidence.verifier.findings import Outcome
+from sdpalab.evidence.verifier.main import verify
 from sdpalab.judge.verdict import Verdict
 from sdpalab.measure import PUBLISHED_MISSION_US, feasibility, floors, gpu_named
 from sdpalab.problem import MISSION
@@ -130,7 +131,7 @@ class BundleWriter:
             config=config,
             idea=idea,
             builds=tuple(records),
-            verdict=None if verdict is None else VerdictRecord.model_validate(_clean(verdict.to_dict())),
+            verdict=None if verdict is None else Verdict.from_dict(_clean(verdict.to_dict())),
             failure=without_paths(failure),
             figures=tuple(figures),
         )
@@ -155,8 +156,8 @@ class BundleWriter:
 
         try:
             self._put("environment.json", _json(self.environment))
-            self._put("floors.json", verify.canonical({"gpus": [f.model_dump(mode="json") for f in mission_floors()]}))
-            self._put("verify.py", Path(verify.__file__).read_bytes())
+            self._put("floors.json", canonical({"gpus": [f.model_dump(mode="json") for f in mission_floors()]}))
+            self._put("verify.py", assembled().encode())
             if self._diff:
                 self._put("harness.diff", self._diff.encode())
             name, created = self._free_name()
@@ -169,7 +170,7 @@ class BundleWriter:
     def _pack(self, name: str, created: str) -> WrittenBundle:
         members = self._members()
         manifest: dict[str, Any] = {
-            "format": verify.FORMAT,
+            "format": FORMAT,
             "name": name,
             "tool": f"sdpalab {self.environment.harness.version}",
             "created_utc": created,
@@ -179,8 +180,8 @@ class BundleWriter:
                 for path, content in members.items()
             },
         }
-        manifest["digest"] = verify.manifest_digest(manifest)
-        blob = verify.pack(name, {**members, "manifest.yaml": verify.canonical(manifest)})
+        manifest["digest"] = manifest_digest(manifest)
+        blob = pack(name, {**members, "manifest.yaml": canonical(manifest)})
         tarball = self._out / f"{name}.tar.gz"
         side_car = self._out / f"{name}.tar.gz.sha256"
         report = self._out / f"{name}.html"
@@ -239,7 +240,7 @@ def mission_floors() -> tuple[FloorRecord, ...]:
         records.append(
             FloorRecord(
                 gpu=name,
-                problem=ProblemRecord(**MISSION.to_dict()),
+                problem=MISSION,
                 floors=figures,
                 peers=peers,
                 target_us=target,
@@ -249,8 +250,8 @@ def mission_floors() -> tuple[FloorRecord, ...]:
     return tuple(records)
 
 
-def verify_bundle(path: Path | str) -> verify.Outcome:
-    """Check a bundle, packed or unpacked, with the stand-alone verifier.
+def verify_bundle(path: Path | str) -> Outcome:
+    """Check a bundle, packed or unpacked, with the verifier that is in every bundle.
 
     Raises
     ------
@@ -258,8 +259,8 @@ def verify_bundle(path: Path | str) -> verify.Outcome:
         If there is no such file or directory, or it is no bundle.
     """
     try:
-        return verify.verify(path)
-    except verify.NotABundleError as error:
+        return verify(path)
+    except NotABundleError as error:
         raise UserError(f"{path}: {error}") from None
 
 
@@ -280,4 +281,4 @@ def _clean(value: Any) -> Any:
 
 
 def _json(record: Record) -> bytes:
-    return verify.canonical(record.model_dump(mode="json"))
+    return canonical(record.model_dump(mode="json"))

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from sdpalab.compile.sass import TENSOR_CLASSES
-from sdpalab.evidence import verify
 from sdpalab.evidence.records import AttemptRecord, FloorRecord
 from sdpalab.evidence.report_data import RULES, CaseArrays
+from sdpalab.evidence.verifier.rule import row_errors
 
 __all__ = ["error_fractions", "error_maps", "instruction_mix", "row_profiles", "speed_of_light"]
 
@@ -62,11 +62,11 @@ _HEAT = LinearSegmentedColormap.from_list("error", ["#f4f1e8", "#e9b872", "#c855
 
 def error_fractions(attempts: Sequence[AttemptRecord]) -> str:
     """Every error of every case as a fraction of its limit, one panel a kernel, on a log axis with the limit at 1."""
-    shown = [a for a in attempts if a.verdict and any(case.fractions for case in a.verdict.cases)]
+    shown = [a for a in attempts if a.verdict and any(case.shares for case in a.verdict.cases)]
     if not shown:
         return ""
-    names = list(dict.fromkeys(c.name for a in shown if a.verdict for c in a.verdict.cases if c.fractions))
-    values = [f for a in shown if a.verdict for c in a.verdict.cases for f in c.fractions.values() if f > 0]
+    names = list(dict.fromkeys(c.name for a in shown if a.verdict for c in a.verdict.cases if c.shares))
+    values = [f for a in shown if a.verdict for c in a.verdict.cases for f in c.shares.values() if f > 0]
     low, high = max(0.01, min([0.1, *values]) / 1.3), max([1.5, *values]) * 1.3
     with mpl.rc_context(_STYLE):
         columns = min(len(shown), _MOST_COLUMNS)
@@ -78,10 +78,10 @@ def error_fractions(attempts: Sequence[AttemptRecord]) -> str:
         for panel, attempt in zip(panels, shown, strict=False):
             assert attempt.verdict is not None
             for number, (rule, label) in enumerate(RULES.items()):
-                judged = [case for case in attempt.verdict.cases if rule in case.fractions]
+                judged = [case for case in attempt.verdict.cases if rule in case.shares]
                 if not judged:
                     continue
-                points = [(case.fractions[rule], names.index(case.name)) for case in judged]
+                points = [(case.shares[rule], names.index(case.name)) for case in judged]
                 panel.scatter(
                     [max(x, low) for x, _ in points],
                     [y for _, y in points],
@@ -117,7 +117,7 @@ def row_profiles(cases: Sequence[CaseArrays]) -> str:
         figure = Figure(figsize=(7.2, 0.5 + 1.45 * len(cases)), layout="constrained")
         panels = figure.subplots(len(cases), 1, sharey=True, squeeze=False)[:, 0]
         for panel, shown in zip(panels, cases, strict=True):
-            rows = verify.row_errors(shown.out, shown.exact, shown.case.problem.dtype)
+            rows = row_errors(shown.out, shown.exact, shown.case.problem.dtype)
             rows = rows.reshape(-1, rows.shape[-1])
             x = np.arange(rows.shape[-1])
             panel.fill_between(x, rows.min(0), rows.max(0), color=SERIES[0], alpha=0.35, linewidth=0, step="mid")
@@ -234,7 +234,7 @@ def speed_of_light(records: Sequence[FloorRecord]) -> str:
             panel.set_xscale("log")
             panel.set_xlim(0.1, 100)
             panel.tick_params(axis="y", length=0)
-            panel.set_title(f"{record.gpu}, {record.problem.problem().label}")
+            panel.set_title(f"{record.gpu}, {record.problem.label}")
             if record.target_us is not None:
                 panel.axvline(record.target_us, color=BAD, linewidth=1.2)
                 panel.text(

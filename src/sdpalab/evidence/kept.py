@@ -21,9 +21,10 @@ from pydantic import model_validator
 from sdpalab.errors import MachineError
 from sdpalab.evidence.folders import folder_of, proofs_folder
 from sdpalab.evidence.measured import BenchRecord
-from sdpalab.evidence.records import AttemptRecord, ProblemRecord, Record, Sha256
+from sdpalab.evidence.records import AttemptRecord, Record, Sha256
 from sdpalab.evidence.store import write_atomically
-from sdpalab.evidence.verify import canonical
+from sdpalab.evidence.verifier.archive import canonical
+from sdpalab.record import ProblemField
 
 __all__ = [
     "AnyRecord",
@@ -46,9 +47,9 @@ class SampledRecord(Record):
 
     Attributes
     ----------
-    problem : ProblemRecord
+    problem : Problem
         What was launched.
-    small : ProblemRecord
+    small : Problem
         A problem that compiles to the same code and was judged in full.
     rows : int
         Query rows of each head that were compared (:mod:`sdpalab.measure.outputs`); of the others only that they are
@@ -59,8 +60,8 @@ class SampledRecord(Record):
         What was found wrong; empty if nothing.
     """
 
-    problem: ProblemRecord
-    small: ProblemRecord
+    problem: ProblemField
+    small: ProblemField
     rows: int
     seed: int
     wrong: str = ""

@@ -149,10 +149,10 @@ def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None
     archs = {build.arch for build in attempt.builds}
     if len(archs) != 1 or verdict.status in _UNDECIDED or verdict.device.startswith(("simulator", "cpu")):
         return None
-    problems = {case.problem.problem() for case in verdict.cases}
+    problems = {case.problem for case in verdict.cases}
     sampled = kept.sampled if kept else ()
-    large = {each.problem.problem() for each in sampled if each.small.problem() in problems and not each.wrong}
-    wrong = [f"{each.problem.problem().label}: {each.wrong}" for each in sampled if each.wrong]
+    large = {each.problem for each in sampled if each.small in problems and not each.wrong}
+    wrong = [f"{each.problem.label}: {each.wrong}" for each in sampled if each.wrong]
     return Proof(
         kernel=attempt.kernel,
         config=attempt.config,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sdpalab.evidence.records import AttemptRecord, CaseRecord, FigureKind
+from sdpalab.evidence.records import AttemptRecord, FigureKind
 from sdpalab.evidence.report_data import RULES, ReportData
+from sdpalab.judge.verdict import Case
 
 __all__ = ["render_report"]
 
@@ -51,7 +52,7 @@ def render_report(data: ReportData) -> str:
     )
 
 
-def _case(attempt: AttemptRecord, name: str) -> CaseRecord | None:
+def _case(attempt: AttemptRecord, name: str) -> Case | None:
     cases = attempt.verdict.cases if attempt.verdict else ()
     return next((case for case in cases if case.name == name), None)
 

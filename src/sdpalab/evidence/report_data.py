@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sdpalab.evidence import verify
-from sdpalab.evidence.records import AttemptRecord, CaseRecord, Environment, FloorRecord
-from sdpalab.judge.verdict import Status
+from sdpalab.evidence.records import AttemptRecord, Environment, FloorRecord
+from sdpalab.evidence.verifier.archive import read
+from sdpalab.evidence.verifier.arrays import array_shape, decode
+from sdpalab.evidence.verifier.attention import reference_of
+from sdpalab.judge.verdict import Case, Status
 from sdpalab.problem import MISSION
 
 __all__ = ["RULES", "CaseArrays", "ReportData"]
@@ -34,7 +36,7 @@ class CaseArrays:
     """One case's output [B, H, Sq, D] as float32, and the float64 reference."""
 
     kernel: str
-    case: CaseRecord
+    case: Case
     out: Any
     exact: Any
 
@@ -87,7 +89,7 @@ class ReportData:
         ValueError
             If it is no bundle, or a record in it is missing or illegal.
         """
-        members, findings = verify.read(Path(path))
+        members, findings = read(Path(path))
         if findings:
             raise ValueError(f"{path}: {findings[0]}")
         return cls.from_members(json.loads(members["manifest.yaml"])["name"], members)
@@ -111,20 +113,18 @@ class ReportData:
             cases = [case for case in (attempt.verdict.cases if attempt.verdict else ()) if self._complete(case)]
             if not cases:
                 continue
-            case = max(cases, key=lambda c: (c.problem.problem() == MISSION, c.problem.problem().scores, -c.seed))
-            problem = case.problem.model_dump()
+            case = max(cases, key=lambda c: (c.problem == MISSION, c.problem.scores, -c.seed))
+            problem = case.problem.to_dict()
             arrays = {
-                name: verify.decode(
-                    self.arrays[case.digests[name]], verify.array_shape(name, problem), case.problem.dtype
-                )
+                name: decode(self.arrays[case.digests[name]], array_shape(name, problem), case.problem.dtype)
                 for name in ("q", "k", "v", "o")
             }
             key = json.dumps([problem, [case.digests[name] for name in "qkv"]])
             if key not in references:
                 q, k, v = (arrays[name] for name in "qkv")
-                references[key] = verify.reference_of(q, k, v, problem)
+                references[key] = reference_of(q, k, v, problem)
             found.append(CaseArrays(attempt.kernel, case, arrays["o"], references[key]))
         return found
 
-    def _complete(self, case: CaseRecord) -> bool:
+    def _complete(self, case: Case) -> bool:
         return case.status in _SHOWN and all(case.digests.get(name) in self.arrays for name in ("q", "k", "v", "o"))

@@ -6,26 +6,26 @@ new torch disagrees with a kernel, and float64 does not, it is torch that has ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic.dataclasses import dataclass
 
 from sdpalab.inputs import Inputs
 from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.witness import BACKENDS, WitnessUnavailable, witness_device, witness_output
 from sdpalab.problem import Problem
+from sdpalab.record import RECORD, JsonRecord
 
 __all__ = ["Agreement", "Testimony", "agreement"]
 
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Testimony:
+@dataclass(frozen=True, config=RECORD)
+class Testimony(JsonRecord):
     """One witness: the backend's name, and the relative L2 distances of its output."""
 
     backend: str
@@ -33,8 +33,8 @@ class Testimony:
     from_kernel: float
 
 
-@dataclass(frozen=True)
-class Agreement:
+@dataclass(frozen=True, config=RECORD)
+class Agreement(JsonRecord):
     """Distances between a kernel, the witnesses and float64 on one case.
 
     Every distance is ||a - b|| / ||reference|| over the rows that are judged.
@@ -52,6 +52,8 @@ class Agreement:
         The largest distance between two witnesses; 0 if there is one only.
     """
 
+    derived = ("best",)
+
     torch: str
     device: str
     kernel_from_float64: float
@@ -59,21 +61,14 @@ class Agreement:
     apart: float
 
     @property
-    def best(self) -> Testimony:
+    def nearest(self) -> Testimony:
         """The witness that the kernel is nearest to."""
         return min(self.witnesses, key=lambda witness: witness.from_kernel)
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Agreement:
-        """The inverse of :meth:`to_dict`."""
-        witnesses = tuple(Testimony(**witness) for witness in fields["witnesses"])
-        known = {name: fields[name] for name in ("torch", "device", "kernel_from_float64", "apart")}
-        return cls(**known, witnesses=witnesses)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: the fields, and the name of the ``best`` witness."""
-        witnesses = [asdict(witness) for witness in self.witnesses]
-        return {**asdict(self), "witnesses": witnesses, "best": self.best.backend}
+    @property
+    def best(self) -> str:
+        """The name of that witness."""
+        return self.nearest.backend
 
     def lines(self, case: str) -> tuple[str, ...]:
         """What there is to say of it, for a terminal."""
@@ -84,7 +79,7 @@ class Agreement:
         on = f"torch {self.torch} on {self.device}"
         head = f"witnesses on {case}, relative L2: this kernel is {self.kernel_from_float64:.1e} from float64 ({on})"
         others = f"; the witnesses are up to {self.apart:.1e} apart" if len(self.witnesses) > 1 else ""
-        return (head, *shown, f"  it agrees best with torch {self.best.backend}{others}; this decides nothing")
+        return (head, *shown, f"  it agrees best with torch {self.best}{others}; this decides nothing")
 
 
 def agreement(problem: Problem, inputs: Inputs, out: Array) -> Agreement | None:

@@ -1,24 +1,34 @@
-"""What the judge says: a closed set of statuses, and records that cannot say anything illegal."""
+"""What the judge says: a closed set of statuses, and records that cannot say anything illegal.
+
+They are the records of a bundle, too: an object here, and its JSON (:mod:`sdpalab.record`).
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
-from sdpalab.problem import Problem
+from pydantic.dataclasses import dataclass
+
+from sdpalab.problem import TWELVE_CASES
+from sdpalab.record import RECORD, JsonRecord, ProblemField
 
 __all__ = [
     "LIMITED",
     "ORIGINAL_CONTRACT",
     "Case",
     "Errors",
+    "Limited",
     "Limits",
     "LseErrors",
     "Status",
     "Verdict",
+    "broken_rules",
     "keeps_original_contract",
+    "limited",
 ]
 
 LIMITED = ("max_abs", "rel_l2", "rms_row_rel_l2", "worst_row_rel_l2")
@@ -26,6 +36,9 @@ LIMITED = ("max_abs", "rel_l2", "rms_row_rel_l2", "worst_row_rel_l2")
 
 ORIGINAL_CONTRACT: Mapping[str, float] = {"max_abs": 0.06, "rel_l2": 1e-3}
 """The contract this project started with: max_err <= 0.06 and rel_err <= 1e-3, the latter read as relative L2."""
+
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Status(str, Enum):
@@ -59,8 +72,8 @@ class Status(str, Enum):
     """The machine failed, not the kernel; neither a pass nor a fail."""
 
 
-@dataclass(frozen=True)
-class LseErrors:
+@dataclass(frozen=True, config=RECORD)
+class LseErrors(JsonRecord):
     """Distance of a log-sum-exp from its float64 value, at the row that uses most of its limit.
 
     Attributes
@@ -84,8 +97,8 @@ class LseErrors:
         return not self.not_finite and self.error <= self.limit
 
 
-@dataclass(frozen=True)
-class Errors:
+@dataclass(frozen=True, config=RECORD)
+class Errors(JsonRecord):
     """Distance of an output from the float64 reference, over the rows that are judged.
 
     Attributes
@@ -106,6 +119,8 @@ class Errors:
         Of the log-sum-exp; None for a candidate that writes none.
     """
 
+    added = ("lse",)
+
     max_abs: float
     max_abs_index: tuple[int, int, int, int]
     rel_l2: float
@@ -119,8 +134,8 @@ class Errors:
     lse: LseErrors | None = None
 
 
-@dataclass(frozen=True)
-class Limits:
+@dataclass(frozen=True, config=RECORD)
+class Limits(JsonRecord):
     """What :class:`Errors` may be at most, and the yardsticks the limits were derived from.
 
     ``yardstick_max_abs`` is torch's own same-precision error; ``intended_*`` are those of the declared numerics.
@@ -137,13 +152,45 @@ class Limits:
     intended_worst_row_rel_l2: float
 
 
+class Limited(NamedTuple):
+    """An error, and the most that it may be."""
+
+    error: float
+    limit: float
+
+    @property
+    def share(self) -> float:
+        """The error over its limit, 1 at the limit; where nothing is allowed, 0 for nothing and 1e9 for anything."""
+        if self.limit:
+            return self.error / self.limit
+        return 1e9 if self.error else 0.0
+
+    @property
+    def text(self) -> str:
+        """The share as a percentage, or as a multiple where that reads better."""
+        return f"{self.share:.0%}" if self.share < 10 else f"{self.share:,.0f}x"
+
+
+def limited(errors: Errors, limits: Limits) -> dict[str, Limited]:
+    """Each of :data:`LIMITED` with its limit, and ``lse`` if there is one."""
+    found = {name: Limited(getattr(errors, name), getattr(limits, name)) for name in LIMITED}
+    return found if errors.lse is None else {**found, "lse": Limited(errors.lse.error, errors.lse.limit)}
+
+
+def broken_rules(errors: Errors, limits: Limits) -> tuple[str, ...]:
+    """Which of :data:`LIMITED`, ``not_finite``, ``exact_wrong`` and ``lse`` are over their limits."""
+    over = [name for name in LIMITED if not getattr(errors, name) <= getattr(limits, name)]
+    over += [name for name in ("not_finite", "exact_wrong") if getattr(errors, name)]
+    return (*over, *(["lse"] if errors.lse is not None and not errors.lse.within_limit else []))
+
+
 def keeps_original_contract(errors: Errors) -> bool:
     """Whether an output with these errors keeps :data:`ORIGINAL_CONTRACT`: reported beside the rule, never deciding."""
     return not errors.not_finite and all(getattr(errors, name) <= most for name, most in ORIGINAL_CONTRACT.items())
 
 
-@dataclass(frozen=True)
-class Case:
+@dataclass(frozen=True, config=RECORD)
+class Case(JsonRecord):
     """One judged problem on one set of inputs.
 
     ``digests`` maps an array's name (q, k, v, o, yardstick, perhaps lse) to the sha256 of its bytes; ``run`` says what
@@ -152,12 +199,14 @@ class Case:
     Raises
     ------
     ValueError
-        On construction, if the record is illegal: PASSED without errors and limits or with an error above its limit,
-        or a status other than PASSED without a reason.
+        On construction, if the record is illegal: PASSED without errors and limits, with an error above its limit or
+        without the digests of the arrays that show it; or a status other than PASSED without a reason.
     """
 
+    derived = ("original_contract",)
+
     name: str
-    problem: Problem
+    problem: ProblemField
     inputs: str
     seed: int
     status: Status
@@ -168,17 +217,20 @@ class Case:
     run: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name, digest in self.digests.items():
+            if not _SHA256.fullmatch(digest):
+                raise ValueError(f"case {self.name}: the digest of {name} is not a sha256: {digest!r}")
         if self.status is not Status.PASSED:
             if not self.reason:
                 raise ValueError(f"case {self.name}: status {self.status.value} needs a reason")
             return
         if self.errors is None or self.limits is None:
             raise ValueError(f"case {self.name}: PASSED needs its errors and limits")
-        over = [name for name in LIMITED if not getattr(self.errors, name) <= getattr(self.limits, name)]
-        over += [name for name in ("not_finite", "exact_wrong") if getattr(self.errors, name)]
-        over += ["lse"] if self.errors.lse is not None and not self.errors.lse.within_limit else []
-        if over:
+        if over := broken_rules(self.errors, self.limits):
             raise ValueError(f"case {self.name}: PASSED with {', '.join(over)} over the limit")
+        needed = ("q", "k", "v", "o", "yardstick", *(["lse"] if self.errors.lse else []))
+        if missing := [name for name in needed if name not in self.digests]:
+            raise ValueError(f"case {self.name}: PASSED without the digest of {', '.join(missing)}")
 
     @property
     def passed(self) -> bool:
@@ -190,29 +242,25 @@ class Case:
         """Whether the original contract is kept; None if there are no errors to tell by."""
         return keeps_original_contract(self.errors) if self.errors else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: the fields, and ``original_contract``."""
-        return {
-            "name": self.name,
-            "problem": self.problem.to_dict(),
-            "inputs": self.inputs,
-            "seed": self.seed,
-            "status": self.status.value,
-            "reason": self.reason,
-            "errors": asdict(self.errors) if self.errors else None,
-            "limits": asdict(self.limits) if self.limits else None,
-            "digests": dict(self.digests),
-            "run": dict(self.run),
-            "original_contract": self.original_contract,
-        }
+    @property
+    def limited(self) -> dict[str, Limited]:
+        """Each error with its limit (:func:`limited`); empty without errors and limits."""
+        return limited(self.errors, self.limits) if self.errors and self.limits else {}
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of each of :attr:`limited`."""
+        return {name: each.share for name, each in self.limited.items()}
 
 
-@dataclass(frozen=True)
-class Verdict:
+@dataclass(frozen=True, config=RECORD)
+class Verdict(JsonRecord):
     """All cases of one candidate. It is PASSED only if there is a case and every case is.
 
     ``status`` is that of the first case that is not PASSED, with INFRA_ERROR only where nothing worse was found.
     """
+
+    derived = ("status", "passed", "reason", "original_contract")
 
     kernel: str
     config: str
@@ -250,17 +298,8 @@ class Verdict:
         """How many of the cases keep the original contract."""
         return sum(case.original_contract is True for case in self.cases)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: the fields, the status, how many cases keep the original contract, and every case."""
-        return {
-            "kernel": self.kernel,
-            "config": self.config,
-            "device": self.device,
-            "level": self.level,
-            "seed": self.seed,
-            "status": self.status.value,
-            "passed": self.passed,
-            "reason": "" if self.passed else self.reason,
-            "original_contract": self.original_contract,
-            "cases": [case.to_dict() for case in self.cases],
-        }
+    @property
+    def twelve(self) -> int:
+        """How many of the twelve contract cases are among the cases (normal inputs, their seeds), 0 to 12."""
+        judged = {(case.problem, case.seed) for case in self.cases if case.inputs == "normal"}
+        return sum(pair in judged for pair in TWELVE_CASES)

@@ -23,11 +23,11 @@ import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
 from sdpalab.judge.rule.evaluate import judge_output
-from sdpalab.judge.rule.limits import broken_rules, measure
+from sdpalab.judge.rule.limits import measure
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.rule.references import References
-from sdpalab.judge.verdict import Status
+from sdpalab.judge.verdict import Status, broken_rules
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
 

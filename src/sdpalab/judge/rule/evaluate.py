@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs, dtype_of
-from sdpalab.judge.explain import incorrect_reason, lse_reason, not_finite_reason
-from sdpalab.judge.rule.limits import broken_rules, measure
+from sdpalab.judge.diagnose.explain import incorrect_reason, lse_reason, not_finite_reason
+from sdpalab.judge.diagnose.failure import Failure
+from sdpalab.judge.rule.limits import measure
 from sdpalab.judge.rule.log_sum_exp import measure_lse
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.rule.reference import judged_rows
 from sdpalab.judge.rule.references import References, references_of
-from sdpalab.judge.verdict import Errors, Limits, Status
+from sdpalab.judge.verdict import Errors, Limits, Status, broken_rules
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
 
@@ -90,11 +91,11 @@ def judge_output(
         rows = references.log_sum_exp(numerics)
         found = measure_lse(lse, *rows)
         errors, wrong_lse = replace(errors, lse=found), lse_reason(lse, *rows, found)
+    failure = Failure(problem, inputs, out, errors, limits, reference)
     if errors.not_finite:
-        status, reason = Status.NOT_FINITE, not_finite_reason(out, reference, errors)
+        status, reason = Status.NOT_FINITE, not_finite_reason(failure)
     elif broken:
-        status = Status.INCORRECT
-        reason = incorrect_reason(problem, out, inputs.v, reference, errors, limits, broken, exact)
+        status, reason = Status.INCORRECT, incorrect_reason(failure, broken, exact)
     elif errors.lse is not None and wrong_lse:
         status, reason = Status.NOT_FINITE if errors.lse.not_finite else Status.INCORRECT, "the output is right"
     else:

@@ -46,7 +46,6 @@ __all__ = [
     "ROW_FLOOR",
     "UNIT_ROUNDOFF",
     "YARDSTICK_FACTOR",
-    "broken_rules",
     "half_ulp",
     "limits_for",
     "measure",
@@ -158,9 +157,3 @@ def limits_for(reference: F64, yardstick: Array, intended: Sequence[Array], dtyp
         intended_rms_row_rel_l2=worst["rms_row_rel_l2"],
         intended_worst_row_rel_l2=worst["worst_row_rel_l2"],
     )
-
-
-def broken_rules(errors: Errors, limits: Limits) -> tuple[str, ...]:
-    """Which of :data:`~sdpalab.judge.verdict.LIMITED`, ``not_finite`` and ``exact_wrong`` are over their limits."""
-    over = [name for name in LIMITED if not getattr(errors, name) <= getattr(limits, name)]
-    return (*over, *(name for name in ("not_finite", "exact_wrong") if getattr(errors, name)))

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from sdpalab.inputs import Inputs
-from sdpalab.judge.rule.reference import attention_float64
-from sdpalab.judge.verdict import Errors, Limits
-from sdpalab.problem import Problem
+from sdpalab.judge.diagnose.failure import Failure
 
 __all__ = ["LEGEND", "MOST_COLUMNS", "MOST_ROWS", "SHADES", "error_map"]
-
-Array = npt.NDArray[Any]
 
 SHADES = " .:-=+*#%@"
 """Each stands for twice the error of the one before; the fourth ends, and the fifth begins, at the limit."""
@@ -27,16 +20,8 @@ LEGEND = (
 )
 
 
-def error_map(problem: Problem, inputs: Inputs, out: Array, errors: Errors, limits: Limits) -> str:
+def error_map(failure: Failure) -> str:
     """The largest error in each block of O, for the worst head, as shades of its share of the limit.
-
-    Parameters
-    ----------
-    problem, inputs
-        What was computed.
-    out : ndarray of the problem's dtype, [B, H, Sq, D]
-    errors, limits
-        What the judge measured, and allows.
 
     Returns
     -------
@@ -44,16 +29,16 @@ def error_map(problem: Problem, inputs: Inputs, out: Array, errors: Errors, limi
         A line that names the head and the blocks, and at most MOST_ROWS lines of at most MOST_COLUMNS blocks. Rows that
         are not judged are blank.
     """
-    reference = attention_float64(**vars(inputs), scale=problem.scale, causal=problem.causal)
+    problem, out, reference = failure.problem, failure.out, failure.reference
     wrong = ~np.isfinite(out) & ~np.isnan(reference)
-    b, h, _ = errors.worst_row if not wrong.any() else (int(n) for n in np.argwhere(wrong)[0][:3])
+    b, h, _ = failure.errors.worst_row if not wrong.any() else (int(n) for n in np.argwhere(wrong)[0][:3])
     error = np.nan_to_num(np.abs(out[b, h].astype(np.float64) - reference[b, h]))
     error[wrong[b, h]] = np.inf
     rows, columns = (math.ceil(n / most) for n, most in zip(error.shape, (MOST_ROWS, MOST_COLUMNS), strict=True))
     of_rows = np.maximum.reduceat(error, np.arange(0, error.shape[0], rows), axis=0)
     blocks = np.maximum.reduceat(of_rows, np.arange(0, error.shape[1], columns), axis=1)
     with np.errstate(divide="ignore"):
-        shade = np.floor(np.log2(blocks / limits.max_abs)) + _LIMIT
+        shade = np.floor(np.log2(blocks / failure.limits.max_abs)) + _LIMIT
     shown = np.clip(shade, 0, len(SHADES) - 1).astype(int)
     width = len(str(problem.seq_q - 1))
     lines = [f"head (b={b}, h={h}), blocks of {rows} rows and {columns} columns; {LEGEND}"]

@@ -1,8 +1,8 @@
 """The likely class of a bug, from a wrong output: which hypothesis gives the same output, or what the error looks like.
 
-A hypothesis (:mod:`sdpalab.judge.hypotheses`, :mod:`sdpalab.judge.fitted`) explains a case if, in the rows that are
-wrong, its output is as near to the candidate's as roundings allow, and several times nearer than the right one is. What
-explains most of the failed cases is told. It is a guess for a human who looks for a bug, and decides nothing.
+A hypothesis (:mod:`.hypotheses`, :mod:`.fitted`) explains a case if, in the rows that are wrong, its output is as near
+to the candidate's as roundings allow, and several times nearer than the right one is. What explains most of the failed
+cases is told. It is a guess for a human who looks for a bug, and decides nothing.
 """
 
 from __future__ import annotations
@@ -11,24 +11,17 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import Inputs
-from sdpalab.judge.fitted import fitted
-from sdpalab.judge.hypotheses import TILES, Cause, Float64Attention, Hypothesis, hypotheses
-from sdpalab.judge.rule.limits import LEAST_SUBNORMAL, row_errors
-from sdpalab.judge.rule.reference import judged_rows
-from sdpalab.judge.verdict import Errors, Limits
-from sdpalab.problem import Problem
+from sdpalab.judge.diagnose.failure import Failure, place
+from sdpalab.judge.diagnose.fitted import fitted, moved
+from sdpalab.judge.diagnose.hypotheses import TILES, Cause, Hypothesis, hypotheses, without_scores
+from sdpalab.judge.rule.limits import LEAST_SUBNORMAL
 
-__all__ = ["Diagnosis", "Failure", "diagnose", "explanations"]
-
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
+__all__ = ["Diagnosis", "diagnose", "explanations", "first_sight"]
 
 ENOUGH = 3.0
 """A hypothesis must be this many times nearer to the output than the right one is ..."""
@@ -38,6 +31,8 @@ NOISE = 200.0
 """Noise is at most this many times the limit: P or V in 8 bits is."""
 MOST_CASES, SMALL, MOST_SCORES = 4, 1 << 18, 1 << 22
 """How many failed cases are looked at; the scores of the problems that are looked at first, and of any at all."""
+MOST_PAIRS = 1 << 23
+"""Pairs of rows of the output, of all heads together, that are compared at most."""
 FEWEST_ROWS = 3
 """Fewer wrong rows than these fit too much."""
 HARMLESS = 10.0
@@ -45,22 +40,6 @@ HARMLESS = 10.0
 
 _PATTERNS = (Cause.EDGE, Cause.PLACE, Cause.PRECISION)
 """What is told from the look of the error only, where nothing explains the output."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A case that is INCORRECT or NOT_FINITE: what was computed, and what came out."""
-
-    problem: Problem
-    inputs: Inputs
-    out: Array
-    errors: Errors
-    limits: Limits
-
-    @property
-    def severity(self) -> float:
-        """How far beyond its limit the error is; beyond 100 times it is all the same."""
-        return min(100.0, self.errors.rms_row_rel_l2 / self.limits.rms_row_rel_l2)
 
 
 @dataclass(frozen=True)
@@ -101,38 +80,44 @@ def _chosen(failures: Sequence[Failure]) -> list[Failure]:
     return sorted(small, key=lambda failure: failure.severity)[-MOST_CASES:] or possible[:1]
 
 
-def explanations(failure: Failure) -> tuple[Diagnosis, ...]:
-    """All that explains one failed case, or fits the look of its error; the special before the general."""
-    problem, inputs, out = failure.problem, failure.inputs, failure.out.astype(np.float64)
-    asked = judged_rows(inputs.q, inputs.k, inputs.v)
-    judged = asked & np.isfinite(out).all(axis=-1)
-    workings = Float64Attention(problem, inputs)
+def first_sight(failure: Failure) -> Diagnosis | None:
+    """The most special of what explains a failed case without a look at the scores: cheap enough for every case."""
+    return next(iter(explanations(failure, scores=False)), None)
+
+
+def explanations(failure: Failure, *, scores: bool = True) -> tuple[Diagnosis, ...]:
+    """All that explains one failed case, or fits the look of its error; the special before the general.
+
+    Without ``scores`` only those hypotheses are tried that take none.
+    """
+    asked, judged, right, out = failure.asked, failure.judged, failure.right, failure.seen
+    not_finite = tuple(_not_finite(failure, asked & ~judged)) if (asked & ~judged).any() and scores else ()
     if 2 * np.count_nonzero(judged) <= np.count_nonzero(asked):
-        return tuple(_not_finite(workings, failure, asked & ~judged))
-    right = workings.right
-    bad = judged & (
-        row_errors(np.where(judged[..., None], out, right), right, problem.dtype) > failure.limits.worst_row_rel_l2
-    )
+        return not_finite
+    bad = failure.bad
     few = 0 < np.count_nonzero(bad) < FEWEST_ROWS
     if not bad.any():
         bad = judged
     where = "" if bad[judged].all() else _rows(bad)
 
     def explains(guess: Hypothesis) -> bool:
-        of_all = guess.cause is Cause.NO_ATTENTION
-        if few and not of_all:
+        # What has nothing in it to fit, or takes a whole row from elsewhere, does not fit a row by chance.
+        if few and guess.cause not in (Cause.NO_ATTENTION, Cause.ROWS):
             return False
-        rows = judged if of_all else bad
+        rows = judged if guess.cause is Cause.NO_ATTENTION else bad
         error, left = (float(np.linalg.norm((out - made)[rows])) for made in (right, guess.out))
-        least = math.sqrt(out[rows].size) * LEAST_SUBNORMAL[problem.dtype]
+        least = math.sqrt(out[rows].size) * LEAST_SUBNORMAL[failure.problem.dtype]
         size = max(float(np.linalg.norm(guess.out[rows])), least)
         return left <= error / ENOUGH and left <= ROUNDING * failure.limits.rel_l2 * size
 
     with np.errstate(all="ignore"):  # what divides by zero explains nothing
-        tried = (*hypotheses(workings), *fitted(workings, out, judged, bad))
+        tried = [*without_scores(failure.workings)]
+        if scores:
+            tried += [*hypotheses(failure.workings), *fitted(failure, bad)]
+        if failure.bad.size * failure.problem.seq_q <= MOST_PAIRS:
+            tried += moved(failure, bad)
         told = [Diagnosis(guess.cause, f"{guess.detail}{where}") for guess in tried if explains(guess)]
-    patterns = _patterns(failure, np.where(judged[..., None], out, right), right)
-    found = (*told, *_not_finite(workings, failure, asked & ~judged), *patterns)
+    found = (*told, *not_finite, *_patterns(failure))
     order = list(Cause)
     return tuple(sorted(found, key=lambda diagnosis: order.index(diagnosis.cause)))
 
@@ -143,9 +128,9 @@ def _rows(bad: npt.NDArray[np.bool_]) -> str:
     return f"; in {int(bad.sum())} of {bad.size} rows, with i from {first} to {last}"
 
 
-def _not_finite(w: Float64Attention, failure: Failure, bad: npt.NDArray[np.bool_]) -> Iterator[Diagnosis]:
+def _not_finite(failure: Failure, bad: npt.NDArray[np.bool_]) -> Iterator[Diagnosis]:
     """Whether large scores alone can have made the rows that are not finite: they were written, and all have some."""
-    written = (failure.out.view(np.uint16) != 0xFFFF).all(axis=-1)
+    w, written = failure.workings, (failure.out.view(np.uint16) != 0xFFFF).all(axis=-1)
     if not (bad & written).any():
         return
     largest = np.abs(np.where(w.hidden, 0.0, w.scores)).max(axis=-1)[bad & written]
@@ -153,11 +138,9 @@ def _not_finite(w: Float64Attention, failure: Failure, bad: npt.NDArray[np.bool_
         yield Diagnosis(Cause.RANGE, f"NaN or infinity where scores reach {float(largest.min()):.3g} in size")
 
 
-def _patterns(failure: Failure, out: F64, right: F64) -> Iterator[Diagnosis]:
+def _patterns(failure: Failure) -> Iterator[Diagnosis]:
     """What the error looks like."""
-    rows = row_errors(out, right, failure.problem.dtype)
-    bad = rows > failure.limits.worst_row_rel_l2
-    seq = bad.shape[2]
+    bad, seq = failure.bad, failure.problem.seq_q
     wrong = np.asarray(bad.any(axis=(0, 1)))
     if wrong.any() and not wrong.all():
         first, last = (int(n) for n in np.flatnonzero(wrong)[[0, -1]])
@@ -171,16 +154,18 @@ def _patterns(failure: Failure, out: F64, right: F64) -> Iterator[Diagnosis]:
             yield Diagnosis(Cause.PLACE, _rows(bad).removeprefix("; "))
     heads = bad.any(axis=2)
     if heads.any() and not heads.all():
-        b, h = (int(n) for n in np.argwhere(heads)[0])
-        yield Diagnosis(Cause.PLACE, f"{int(heads.sum())} of {heads.size} heads, the first at (b={b}, h={h})")
+        first_head = place(tuple(int(n) for n in np.argwhere(heads)[0]))
+        yield Diagnosis(Cause.PLACE, f"{int(heads.sum())} of {heads.size} heads, the first at {first_head}")
+    out, right = failure.seen, failure.right
     over = np.abs(out - right).max(axis=(0, 1, 2)) > failure.limits.max_abs
     if over.any() and not over.all() and not over[:-1].any():
         yield Diagnosis(Cause.EDGE, f"column d={over.size - 1}")
-    yield from _noise(failure, out, right, rows)
+    yield from _noise(failure)
 
 
-def _noise(failure: Failure, out: F64, right: F64, rows: F64) -> Iterator[Diagnosis]:
+def _noise(failure: Failure) -> Iterator[Diagnosis]:
     """Whether the error is spread over all rows and does not go with the output's sign: what roundings do."""
+    out, right, rows = failure.seen, failure.right, failure.rows
     error = out - right
     size, norm = float(np.linalg.norm(error)), float(np.linalg.norm(right))
     if not size or not norm or size > NOISE * failure.limits.rel_l2 * norm:

@@ -9,10 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.judge.hypotheses import Cause, Float64Attention, Hypothesis
+from sdpalab.judge.diagnose.failure import Failure
+from sdpalab.judge.diagnose.hypotheses import Cause, Float64Attention, Hypothesis
 from sdpalab.problem import Problem
 
-__all__ = ["fitted"]
+__all__ = ["fitted", "moved"]
 
 F64 = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.bool_]
@@ -20,28 +21,31 @@ Family: TypeAlias = Callable[[F64, float], tuple[F64, F64]]
 """Masked scores [..., Skv] and a positive number give the weights [..., Skv] and their sum [..., 1]."""
 
 
-def fitted(w: Float64Attention, out: F64, judged: Rows, bad: Rows) -> Iterator[Hypothesis]:
-    """All of them.
+def fitted(failure: Failure, bad: Rows) -> Iterator[Hypothesis]:
+    """Those with a number in them.
 
     Parameters
     ----------
-    w : Float64Attention
-    out : ndarray of float64, [B, H, Sq, D]
-        The wrong output.
-    judged, bad : ndarray of bool, [B, H, Sq]
-        Rows that count, and those of them that are wrong, at least one.
+    failure : Failure
+    bad : ndarray of bool, [B, H, Sq]
+        Rows that are wrong, at least one.
     """
-    out, right = np.where(judged[..., None], out, 0.0), np.where(judged[..., None], w.right, 0.0)
+    w = failure.workings
     masked = np.where(w.hidden, -np.inf, w.scores)
     for cause, words, family in _FAMILIES:
-        number = _number(family, w, out, bad)
+        number = _number(family, w, failure.out.astype(np.float64), bad)
         yield Hypothesis(cause, words.format(number, _named(w.problem, number)), w.average(*family(masked, number)))
+
+
+def moved(failure: Failure, bad: Rows) -> Iterator[Hypothesis]:
+    """Those with an order of rows or columns, or with a factor for each row, in them."""
+    out, right = np.where(failure.judged[..., None], failure.seen, 0.0), failure.right
     rows = _nearest(out, right)
-    shifts = np.where(judged, rows - np.arange(rows.shape[-1]), 0)
-    yield Hypothesis(Cause.ROWS, _moved(shifts, "row"), np.take_along_axis(w.right, rows[..., None], axis=2))
+    shifts = np.where(failure.judged, rows - np.arange(rows.shape[-1]), 0)
+    yield Hypothesis(Cause.ROWS, _moved(shifts, "row"), np.take_along_axis(right, rows[..., None], axis=2))
     dim = out.shape[-1]
     columns = _nearest(*(array.reshape(1, 1, -1, dim).swapaxes(2, 3) for array in (out, right)))[0, 0]
-    yield Hypothesis(Cause.COLUMNS, _moved(columns - np.arange(dim), "column"), w.right[..., columns])
+    yield Hypothesis(Cause.COLUMNS, _moved(columns - np.arange(dim), "column"), right[..., columns])
     yield _multiples(out, right, bad)
 
 
@@ -50,7 +54,8 @@ def _multiples(out: F64, right: F64, bad: Rows) -> Hypothesis:
     factors = (out * right).sum(-1, keepdims=True) / np.maximum(np.square(right).sum(-1, keepdims=True), 1e-300)
     low, high, middle = (float(statistic(factors[bad])) for statistic in (np.min, np.max, np.median))
     if high - low <= 0.01 * abs(middle):
-        return Hypothesis(Cause.NORMALISATION, f"all by {middle:.4g}", right * middle)
+        digits = 3 if abs(middle - 1.0) > 0.005 else 5
+        return Hypothesis(Cause.NORMALISATION, f"{middle:.{digits}g} times the right ones", right * middle)
     detail = f"by {low:.3g} to {high:.3g}, {middle:.3g} in the middle"
     return Hypothesis(Cause.NORMALISATION, detail, right * factors)
 

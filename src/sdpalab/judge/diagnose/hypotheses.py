@@ -16,7 +16,7 @@ from sdpalab.inputs import Inputs
 from sdpalab.judge.rule.reference import finite
 from sdpalab.problem import Problem
 
-__all__ = ["TILES", "Cause", "Float64Attention", "Hypothesis", "hypotheses"]
+__all__ = ["TILES", "Cause", "Float64Attention", "Hypothesis", "hypotheses", "without_scores"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -72,20 +72,31 @@ class Float64Attention:
     scores : ndarray of float64, [B, H, Sq, Skv]
         Scaled and not masked.
     hidden : ndarray of bool, [Sq, Skv]
+    right : ndarray of float64, [B, H, Sq, D]
+        The right output.
     """
 
-    def __init__(self, problem: Problem, inputs: Inputs) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, inputs: Inputs, right: F64) -> None:
+        self.problem, self.right = problem, right
         self.q, *self._kv = (finite(array).astype(np.float64) for array in (inputs.q, inputs.k, inputs.v))
         self.k, self.v = (np.repeat(array, problem.group, axis=1) for array in self._kv)
         self.rows, self.columns = np.arange(problem.seq_q)[:, None], np.arange(problem.seq_kv)
         self.hidden = (self.columns > self.rows) & problem.causal
-        self.scores = self.scores_of(self.q, self.k)
 
     @cached_property
-    def right(self) -> F64:
-        """The right output, without the judge's NaN in rows that are not judged."""
-        return self.output()
+    def scores(self) -> F64:
+        """Made only where they are needed: of long sequences they are large."""
+        return self.scores_of(self.q, self.k)
+
+    @cached_property
+    def visible_mean(self) -> F64:
+        """Mean of the V that each row sees: what attention gives if all scores are equal, [B, H, Sq, D]."""
+        last = np.full(self.problem.seq_q, self.problem.seq_kv - 1)
+        if self.problem.causal:
+            last = np.minimum(np.arange(self.problem.seq_q), last)
+        means = np.cumsum(self.v, axis=2) / np.arange(1, self.problem.seq_kv + 1)[:, None]
+        seen: F64 = means[:, :, last]
+        return seen
 
     def scores_of(self, q: F64, k: F64) -> F64:
         """Scaled scores."""
@@ -119,10 +130,15 @@ class Float64Attention:
         return self.of(self.q, k, v)
 
 
+def without_scores(w: Float64Attention) -> Iterator[Hypothesis]:
+    """Those that take no scores, which are cheap for problems of every size."""
+    for detail, out in _no_attention(w):
+        yield Hypothesis(Cause.NO_ATTENTION, detail, out)
+
+
 def hypotheses(w: Float64Attention) -> Iterator[Hypothesis]:
-    """All of them, the more special ones first."""
+    """All others, the more special ones first."""
     for cause, made in (
-        (Cause.NO_ATTENTION, _no_attention),
         (Cause.MASK, _masks),
         (Cause.HEADS, _heads),
         (Cause.LAYOUT, _layouts),
@@ -142,7 +158,7 @@ _Made = Iterator[tuple[str, F64]]
 def _no_attention(w: Float64Attention) -> _Made:
     yield "it is all zeros", np.zeros(w.problem.q_shape)
     yield "each row is the mean of all of V", np.broadcast_to(w.v.mean(axis=2, keepdims=True), w.problem.q_shape)
-    yield "each row is the mean of the V that it sees", w.output(np.zeros_like(w.scores))
+    yield "each row is the mean of the V that it sees", w.visible_mean
     yield "row i is V[i]", w.v[:, :, np.arange(w.problem.seq_q) % w.problem.seq_kv]
     yield "it is Q", w.q
 

@@ -1,0 +1,115 @@
+"""All records of a bundle: the environment, and every attempt with its builds, cases and figures."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sdpalab.evidence.verifier.archive import Members, canonical
+from sdpalab.evidence.verifier.builds import check_build
+from sdpalab.evidence.verifier.cases import Cases
+from sdpalab.evidence.verifier.facts import SPEED_UNITS, TWELVE
+from sdpalab.evidence.verifier.findings import MALFORMED, Findings, Outcome
+
+__all__ = ["Checker", "is_plain"]
+
+
+class Checker(Findings):
+    """Goes through the records of one bundle."""
+
+    def __init__(self, members: Members) -> None:
+        super().__init__(members)
+        self.cases = Cases(self)
+
+    def run(self) -> Outcome:
+        names = sorted(name for name in self.members if name.startswith("records/"))
+        if not names:
+            self.find("records", "there is none")
+        for name in ("environment.json", *names):
+            self.used.add(name)
+            record = self.parse(name)
+            check = self.check_attempt if name in names else self.check_environment
+            try:
+                check(name, record)
+            except MALFORMED as error:
+                self.find(name, f"malformed ({type(error).__name__}: {error})")
+        for name in sorted(set(self.members) - self.used):
+            self.find(name, "no record accounts for it")
+        return self.outcome
+
+    def check_environment(self, where: str, record: Mapping[str, Any]) -> None:
+        harness = record["harness"]
+        manifest = self.parse("manifest.yaml")
+        floors = self.parse("floors.json")["gpus"]
+        commit, dirty = harness["commit"], harness["dirty"]
+        start = f"sdpalab-{(commit or 'nogit')[:12]}{'-dirty' if dirty else ''}-"
+        if not str(manifest.get("name")).startswith(start):
+            self.find(where, f"the bundle's name does not begin with {start}")
+        if dirty != ("harness.diff" in self.members):
+            self.find("harness.diff", "must be there if, and only if, the harness was dirty")
+        for floor in floors:
+            self.check_figures("floors.json", [*floor["floors"], *floor["peers"]], passed=True)
+
+    def check_attempt(self, where: str, record: Mapping[str, Any]) -> None:
+        self.same_keys(where, "attempt", record)
+        gates = [check_build(self, f"{where} build {build['name']}", build) for build in record["builds"]]
+        built = {build["files"]["kernel.ptx"] for build in record["builds"]}
+        verdict = record["verdict"]
+        passed = verdict is not None and verdict["status"] == "PASSED"
+        self.check_figures(where, record["figures"], passed)
+        gate = {True: "kept", False: "BROKEN"}[all(gates)] if gates else "none"
+        label = " ".join(filter(None, (record["kernel"], record["config"])))
+        if verdict is None:
+            if not record["failure"]:
+                self.find(where, "neither a verdict nor a failure that says why")
+            self.outcome.summary.append(f"{label}: not judged ({record['failure']}); gate {gate}")
+            return
+        self.same_keys(where, "verdict", verdict)
+        derived = sum(self.cases.check(f"{where} case {case['name']}", case, built) for case in verdict["cases"])
+        declared = {canonical(case["run"]["numerics"]) for case in verdict["cases"] if "numerics" in case["run"]}
+        if len(declared) > 1:
+            self.find(where, "its cases declare different numerics")
+        if len({"lse" in case["digests"] for case in verdict["cases"] if case["errors"]}) > 1:
+            self.find(where, "some of its cases have a log-sum-exp, and others have none")
+        bad = [case["status"] for case in verdict["cases"] if case["status"] != "PASSED"]
+        status = next((s for s in bad if s != "INFRA_ERROR"), "INFRA_ERROR")
+        status = status if bad or not verdict["cases"] else "PASSED"
+        if verdict["status"] != status or verdict["passed"] is not (status == "PASSED"):
+            self.find(where, f"the verdict says {verdict['status']}, and its cases say {status}")
+        contract = sum(case["original_contract"] is True for case in verdict["cases"])
+        if verdict["original_contract"] != contract:
+            self.find(where, f"{contract} of its cases keep the original contract, not {verdict['original_contract']}")
+        judged = [
+            (tuple(case["problem"][size] for size in ("batch", "heads", "seq_q", "head_dim")), case["seed"])
+            for case in verdict["cases"]
+            if case["inputs"] == "normal" and is_plain(case["problem"]) and case["status"] == "PASSED"
+        ]
+        twelve = sum(pair in judged for pair in TWELVE)
+        self.outcome.summary.append(
+            f"{label}: {verdict['status']} on {verdict['device']}; {derived} of {len(verdict['cases'])} cases "
+            f"re-derived from raw arrays; {twelve} of the 12 contract cases passed, {contract} of all cases keep the "
+            f"original contract; gate {gate}; declared numerics "
+            + ", ".join(f"{k} {v}" for text in declared for k, v in json.loads(text).items())
+        )
+
+    def check_figures(self, where: str, figures: list[Mapping[str, Any]], passed: bool) -> None:
+        for figure in figures:
+            self.same_keys(where, "figure", figure)
+            speed, kind, name = figure["unit"] in SPEED_UNITS, figure["kind"], figure["name"]
+            if kind not in ("measured", "simulated", "modelled", "published"):
+                self.find(where, f"figure {name}: {kind} is no kind of figure")
+            if kind == "simulated" and speed:
+                self.find(where, f"figure {name}: what is simulated has no time and no speed")
+            if speed and not passed:
+                self.find(where, f"figure {name}: a speed without PASSED")
+            if not (figure["gpu"] if kind == "measured" else kind == "simulated" or figure["source"]):
+                self.find(where, f"figure {name}: it does not say where it was measured, or where it comes from")
+
+
+def is_plain(problem: Mapping[str, Any]) -> bool:
+    """True if nothing of the problem departs from the contract's cases but its four sizes."""
+    same = problem["kv_heads"] == problem["heads"] and problem["seq_kv"] == problem["seq_q"]
+    scale = math.isclose(problem["scale"], 1 / math.sqrt(problem["head_dim"]), rel_tol=1e-12)
+    return same and scale and problem["dtype"] == "float16" and problem["causal"] is False

@@ -1,0 +1,44 @@
+"""What the records of a bundle consist of: taken from the classes of the lab, and written out in the assembled file.
+
+These are definitions, not results. What the verifier works out, it works out with code of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any
+
+from sdpalab.compile.gate import GateResult, Rule
+from sdpalab.compile.resources import Resources
+from sdpalab.evidence.records import SPEED_UNITS, AttemptRecord, BuildRecord, Figure
+from sdpalab.judge import verdict
+from sdpalab.judge.rule import numerics
+from sdpalab.problem import TWELVE_CASES, Problem
+
+__all__ = ["KEYS", "LIMITED", "ORIGINAL_CONTRACT", "SPEED_UNITS", "STATUSES", "TWELVE", "UNDECLARED"]
+
+
+def _keys(record: Any) -> list[str]:
+    names = [each.name for each in fields(record)] if is_dataclass(record) else list(record.model_fields)
+    return sorted({*names, *getattr(record, "derived", ())})
+
+
+KEYS = {
+    "attempt": _keys(AttemptRecord),
+    "verdict": _keys(verdict.Verdict),
+    "case": _keys(verdict.Case),
+    "problem": _keys(Problem),
+    "build": _keys(BuildRecord),
+    "resources": _keys(Resources),
+    "gate": _keys(GateResult),
+    "rule": _keys(Rule),
+    "figure": _keys(Figure),
+}
+"""Every field of every record: no more, no less."""
+STATUSES = [status.value for status in verdict.Status]
+LIMITED = list(verdict.LIMITED)
+ORIGINAL_CONTRACT = dict(verdict.ORIGINAL_CONTRACT)
+UNDECLARED = asdict(numerics.UNDECLARED)
+"""What a candidate that declares no numerics is held to."""
+TWELVE = [((each.batch, each.heads, each.seq_q, each.head_dim), seed) for each, seed in TWELVE_CASES]
+"""Shapes and seeds of the contract's cases."""

@@ -1,0 +1,52 @@
+"""What is found wrong with a bundle, and which of its files a record accounts for."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sdpalab.evidence.verifier.archive import Members, parse
+from sdpalab.evidence.verifier.facts import KEYS
+
+__all__ = ["MALFORMED", "Findings", "Outcome"]
+
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, struct.error)
+"""What comes up where a record is not as it should be."""
+FIXED_FILES = {"manifest.yaml", "report.html", "environment.json", "floors.json", "verify.py", "harness.diff"}
+
+
+@dataclass
+class Outcome:
+    """What was found: ``findings`` are reasons to reject, ``summary`` says what was re-derived."""
+
+    findings: list[str] = field(default_factory=list)
+    summary: list[str] = field(default_factory=list)
+
+    @property
+    def accepted(self) -> bool:
+        """True if nothing was found."""
+        return not self.findings
+
+
+class Findings:
+    """The members of one bundle, what was found, and the files that are accounted for."""
+
+    def __init__(self, members: Members) -> None:
+        self.members = members
+        self.outcome = Outcome()
+        self.used = set(FIXED_FILES)
+
+    def find(self, where: str, what: str) -> None:
+        """Add a reason to reject."""
+        self.outcome.findings.append(f"{where}: {what}")
+
+    def same_keys(self, where: str, kind: str, record: Mapping[str, Any]) -> None:
+        """Every field of a record must be there, and no other."""
+        if set(record) != set(KEYS[kind]):
+            self.find(where, f"the fields of its {kind} are not those of the format")
+
+    def parse(self, name: str) -> dict[str, Any]:
+        """A JSON member in canonical form; anything else is a finding and gives {}."""
+        return parse(self.members, name, self.outcome.findings)

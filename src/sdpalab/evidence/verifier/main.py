@@ -1,0 +1,69 @@
+"""Stand-alone verifier of an SDPA Lab bundle: ``python verify.py BUNDLE.tar.gz`` (or an unpacked directory).
+
+It imports nothing of the lab, only NumPy and the standard library, and takes no word of the records for what it can
+work out itself:
+
+- every byte of the archive and of every file is covered by a digest, and the archive has the one canonical form;
+- for every case, from the raw arrays: which rows are judged, the float64 reference, the intended numerics, the elements
+  that are fixed bit for bit, the limits, the errors, those of a log-sum-exp if there is one, the status; normal inputs
+  are made again from their seed;
+- the verdict from its cases, the gate from the resources, the resources (registers, stack, static shared memory) from
+  the cubin, and that what ran is the PTX in the bundle.
+
+Exit 0: accepted. 1: rejected, one line a finding. 2: this is not a bundle.
+
+Layout of arrays: ``arrays/<sha256>.raw`` holds little-endian elements in C order; shape and dtype are those of the
+case's problem: q, o and yardstick (torch's own output) [B, H, Sq, D], k and v [B, Hkv, Skv, D]; lse is float32
+[B, H, Sq].
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from sdpalab.evidence.verifier.archive import NotABundleError, check_manifest, read
+from sdpalab.evidence.verifier.checker import Checker
+from sdpalab.evidence.verifier.findings import MALFORMED, Outcome
+
+__all__ = ["main", "verify"]
+
+
+def verify(path: str | os.PathLike[str]) -> Outcome:
+    """Everything that is wrong with a bundle, and what was re-derived.
+
+    Raises
+    ------
+    NotABundleError
+        If there is no such file or directory, or it is no bundle.
+    """
+    members, findings = read(Path(path))
+    try:
+        findings = findings or check_manifest(members)
+    except MALFORMED as error:
+        findings = [f"manifest.yaml: malformed ({type(error).__name__}: {error})"]
+    # Re-deriving from files that are not the bundle's own would only add noise.
+    return Outcome(findings) if findings else Checker(members).run()
+
+
+def main(arguments: list[str]) -> int:
+    """The command line: one argument, one line for each finding; returns the exit status."""
+    if len(arguments) != 1:
+        print("usage: python verify.py BUNDLE.tar.gz", file=sys.stderr)
+        return 2
+    try:
+        outcome = verify(arguments[0])
+    except NotABundleError as error:
+        print(f"{arguments[0]}: {error}", file=sys.stderr)
+        return 2
+    for line in outcome.findings:
+        print(f"REJECTED {line}")
+    for line in outcome.summary if outcome.accepted else []:
+        print(line)
+    print("accepted" if outcome.accepted else f"rejected: {len(outcome.findings)} findings")
+    return 0 if outcome.accepted else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

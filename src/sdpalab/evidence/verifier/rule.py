@@ -1,0 +1,199 @@
+"""The judge's rule, written a second time: from the arrays of a case to its errors, limits and status.
+
+Nothing of it is imported from the judge: that the two agree (``tests/evidence/test_verify_rule.py``) is the point.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sdpalab.evidence.verifier.arrays import FLOAT8, FLOAT8_MAX, Problem, is_at, rounded
+from sdpalab.evidence.verifier.attention import dequantised, judged_rows, scores_of, weights_of
+from sdpalab.evidence.verifier.facts import LIMITED, ORIGINAL_CONTRACT, UNDECLARED
+
+__all__ = [
+    "errors_of",
+    "fixed_elements",
+    "keeps_original_contract",
+    "knows_numerics",
+    "limits_of",
+    "lse_errors_of",
+    "lse_of",
+    "row_errors",
+    "status_of",
+]
+
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126}
+LEAST_SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
+FACTORS = {"rel_l2": 1.5, "rms_row_rel_l2": 1.5, "worst_row_rel_l2": 2.0}
+"""A limit is this times the error of the intended numerics."""
+
+
+def row_errors(out: Any, exact: Any, dtype: str) -> Any:
+    """Relative L2 error of each row [B, H, Sq], NaN where it is not judged.
+
+    No row counts as smaller than 1/256 of its head's typical row.
+    """
+    norms = np.sqrt(np.sum(exact**2, axis=-1))
+    count = np.count_nonzero(~np.isnan(norms), axis=-1, keepdims=True)
+    typical = np.sqrt(np.nansum(norms**2, axis=-1, keepdims=True) / np.maximum(count, 1))
+    least = math.sqrt(exact.shape[-1]) * LEAST_SUBNORMAL[dtype]
+    return np.sqrt(np.sum((out - exact) ** 2, axis=-1)) / np.maximum(np.maximum(norms, typical / 256), least)
+
+
+def errors_of(out: Any, exact: Any, dtype: str, fixed: tuple[Any, Any] | None = None) -> dict[str, Any]:
+    """The figures of an errors record: distance of ``out`` from ``exact``, elements that are not finite left out.
+
+    ``fixed``: what :func:`fixed_elements` gives, or None if nothing has to be exact.
+    """
+    judged = ~np.isnan(exact)
+    clean = np.where(np.isfinite(out), out, exact)
+    difference, rows = np.nan_to_num(np.abs(clean - exact)), row_errors(clean, exact, dtype)
+    norm = float(np.sqrt(np.nansum(exact**2)))
+    whole = max(norm, math.sqrt(exact.size) * LEAST_SUBNORMAL[dtype])
+    return {
+        "max_abs": float(difference.max()),
+        "max_abs_index": [int(n) for n in np.unravel_index(int(difference.argmax()), difference.shape)],
+        "rel_l2": float(np.sqrt(np.sum(difference**2))) / whole,
+        "rms_row_rel_l2": float(np.sqrt(np.nanmean(rows**2))),
+        "worst_row_rel_l2": float(np.nanmax(rows)),
+        "worst_row": [int(n) for n in np.unravel_index(int(np.nanargmax(rows)), rows.shape)],
+        "not_finite": int(np.count_nonzero(judged & ~np.isfinite(out))),
+        "exact": int(np.count_nonzero(fixed[1])) if fixed else 0,
+        "exact_wrong": int(np.count_nonzero(fixed[1] & (out != fixed[0]))) if fixed else 0,
+        "ignored_rows": int(np.count_nonzero(np.isnan(rows))),
+    }
+
+
+def limits_of(exact: Any, yardstick: Mapping[str, Any], intended: Mapping[str, Any], dtype: str) -> dict[str, float]:
+    """The figures of a limits record, from the errors of torch's output and of the intended numerics."""
+    floor = UNIT_ROUNDOFF[dtype] / 2
+    exponent = math.frexp(max(float(np.nanmax(np.abs(exact))), LEAST_NORMAL[dtype]))[1]
+    largest = max(yardstick["max_abs"], intended["max_abs"])
+    return {
+        "max_abs": 2 * largest + UNIT_ROUNDOFF[dtype] * 2.0 ** (exponent - 1),
+        **{name: factor * max(intended[name], floor) for name, factor in FACTORS.items()},
+        "yardstick_max_abs": yardstick["max_abs"],
+        **{f"intended_{name}": intended[name] for name in LIMITED},
+    }
+
+
+def status_of(errors: Mapping[str, Any], limits: Mapping[str, float], lse: Mapping[str, Any] | None = None) -> str:
+    """NOT_FINITE, INCORRECT or PASSED: what the numbers alone say; ``lse``: those of the log-sum-exp."""
+    if errors["not_finite"]:
+        return "NOT_FINITE"
+    if errors["exact_wrong"] or not all(errors[name] <= limits[name] for name in LIMITED):
+        return "INCORRECT"
+    if lse is not None and lse["not_finite"]:
+        return "NOT_FINITE"
+    return "PASSED" if lse is None or lse["error"] <= lse["limit"] else "INCORRECT"
+
+
+def keeps_original_contract(errors: Mapping[str, Any]) -> bool:
+    """What the contract of 0.06 and 1e-3 says; it decides nothing."""
+    return not errors["not_finite"] and all(errors[name] <= most for name, most in ORIGINAL_CONTRACT.items())
+
+
+def knows_numerics(numerics: Mapping[str, Any]) -> bool:
+    """Whether there is a rule for these numerics, as a kernel may declare them."""
+    p_type, factor, quantised = (numerics[name] for name in ("probabilities", "probability_scale", "quantised"))
+    scaled = 0 < factor <= FLOAT8_MAX and float(rounded(factor, FLOAT8)) == factor
+    return (
+        set(numerics) == set(UNDECLARED)
+        and numerics["accumulate"] in ("float32", "float16")
+        and p_type in ("problem", "float32", "float16", "bfloat16", FLOAT8)
+        and (scaled if p_type == FLOAT8 else factor == 1)
+        and (quantised is None or (set(quantised) == {"dtype", "rows"} and quantised["dtype"] == FLOAT8))
+        and (quantised is None or (type(quantised["rows"]) is int and quantised["rows"] >= 0))
+        and numerics["normalise"] in ("after", "before")
+    )
+
+
+def fixed_elements(q: Any, k: Any, v: Any, problem: Problem, any_count: bool) -> tuple[Any, Any]:
+    """The elements of the output that the inputs fix bit for bit: their values and where they are, [B, H, Sq, D].
+
+    Two kinds of rows have them. Where one key outweighs all others together, the row of O is that row of V; where all
+    scores are 0 and V are integers, it is their exact mean (of a power of two of keys, unless ``any_count``). Of
+    either, an element is fixed if all that float32 arithmetic may make of it rounds to one number.
+    """
+    expected, mask = np.zeros(q.shape, np.float32), np.zeros(q.shape, bool)
+    judged = judged_rows(q, k, v)
+    q, k, v = (np.where(np.isfinite(x), x, np.float32(0)).astype(np.float64) for x in (q, k, v))
+    last = np.full(problem["seq_q"], problem["seq_kv"] - 1)
+    if problem["causal"]:
+        last = np.minimum(np.arange(problem["seq_q"]), last)
+    countable = np.array([any_count or not n & (n - 1) for n in (last + 1).tolist()])
+    for (b, h, rows), head, weights in weights_of(q, k, problem):
+        values, keys, end = v[head], k[head], last[rows]
+        # level rows
+        level = (q[b, h, rows] == 0).all(axis=1) | np.logical_and.accumulate((keys == 0).all(axis=1))[end]
+        level = (level | (problem["scale"] == 0)) & countable[rows]
+        whole = np.logical_and.accumulate(values == np.rint(values), axis=0)[end]
+        whole &= np.cumsum(np.abs(values), axis=0)[end] <= 2.0**24
+        mean = np.cumsum(values, axis=0)[end] / (end + 1)[:, None]
+        largest = np.maximum.accumulate(np.abs(values), axis=0)[end]
+        reach = 2.0**-14 * np.abs(mean) + 2.0**-18 * largest + 2.0**-126
+        # dominated rows
+        rest, chosen = weights.sum(axis=1) - 1, values[weights.argmax(axis=1)]
+        score = abs(problem["scale"]) * np.sqrt(np.sum(q[b, h, rows] ** 2, axis=1) * np.sum(keys**2, axis=1).max())
+        rest = rest * 2 * np.exp(np.minimum(2.0**-21 * problem["head_dim"] * score, 100))
+        near = rest[:, None] * (np.abs(values).max(axis=0) + np.abs(chosen)) + 2.0**-126 * (chosen != 0)
+        near = near + np.abs(chosen) * (2.0**-14 + 2.0**-23 * score)[:, None]
+        for value, radius, holds in (
+            (mean, reach, whole & level[:, None]),
+            (chosen, near, np.broadcast_to((rest < 2.0**-14)[:, None], chosen.shape)),
+        ):
+            low, high = (rounded(value + side * radius, problem["dtype"]) for side in (-1, 1))
+            fixed = holds & (low == high) & judged[b, h, rows][:, None]
+            expected[b, h, rows] = np.where(fixed, low, expected[b, h, rows])
+            mask[b, h, rows] |= fixed
+    return expected, mask
+
+
+def lse_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The log-sum-exp of each row [B, H, Sq] in float64, and how far float32 arithmetic may be from it.
+
+    The latter is the sum of what each step may be off by. ``size`` is the largest |scale| sum |q k| over the ``seen``
+    keys: D truncated additions of a dot product and 16 roundings of it; two approximate exponentials; an addition and a
+    share of a rescale for each key; an approximate logarithm of up to 256 weights a key; four roundings of the result.
+    """
+    judged = judged_rows(q, k, v)
+    q, k = (np.where(np.isfinite(x), x, np.float32(0)) for x in (q, k))
+    if numerics["quantised"] is not None:
+        q, k = (dequantised(x, numerics["quantised"]["rows"]) for x in (q, k))
+    terms = problem["head_dim"]
+    dot = terms * (2.0**-23 if numerics["quantised"] is None else 2.0**-13)
+    dot += -(-terms // 16) * 2.0**-11 if numerics["accumulate"] == "float16" else 0.0
+    reference, size = np.empty(judged.shape), np.empty(judged.shape)
+    for place, _, scores in scores_of(q, k, problem):
+        most = scores.max(axis=1)
+        reference[place] = most + np.log(np.exp(scores - most[:, None]).sum(axis=1))
+    for place, _, sizes in scores_of(np.abs(q), np.abs(k), {**problem, "scale": abs(problem["scale"])}):
+        size[place] = sizes.max(axis=1)
+    seen = np.full(problem["seq_q"], problem["seq_kv"])
+    if problem["causal"]:
+        seen = np.minimum(np.arange(1, problem["seq_q"] + 1), seen)
+    limit = (dot + 2.0**-20) * size + 2.0**-21 + 2.0**-23 * seen
+    limit = limit + 2.0**-22 * (8 + np.log2(seen) + np.abs(reference))
+    return np.where(judged, reference, np.nan), np.where(judged, limit, np.nan)
+
+
+def lse_errors_of(lse: Any, reference: Any, limit: Any, row: list[int] | None = None) -> dict[str, Any]:
+    """The figures of a record of the log-sum-exp, at the row that uses most of its limit.
+
+    ``row``: one that is said to be it; it is, if none uses more than that.
+    """
+    judged, finite = ~np.isnan(reference), np.isfinite(lse)
+    error = np.where(judged & finite, np.abs(lse.astype(np.float64) - reference), 0.0)
+    share = np.where(judged, error / limit, -1.0)
+    worst = [int(n) for n in np.unravel_index(int(share.argmax()), share.shape)]
+    if row is not None and is_at(share, row, float(share.max()), 2.0**23):
+        worst = row
+    at = tuple(worst)
+    not_finite = int(np.count_nonzero(judged & ~finite))
+    return {"error": float(error[at]), "limit": float(limit[at]), "row": worst, "not_finite": not_finite}

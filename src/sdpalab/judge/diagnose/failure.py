@@ -1,0 +1,105 @@
+"""A case that failed by its numbers, with all that is said of it worked out once: for the reason, the map, the bug."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.inputs import Inputs
+from sdpalab.judge.diagnose.hypotheses import Float64Attention
+from sdpalab.judge.rule.limits import row_errors
+from sdpalab.judge.rule.reference import attention_float64
+from sdpalab.judge.verdict import Errors, Limited, Limits, limited
+from sdpalab.problem import Problem
+
+__all__ = ["Failure", "place"]
+
+Array = npt.NDArray[Any]
+F64 = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.bool_]
+
+
+def place(index: tuple[int, ...]) -> str:
+    """An index (b, h, i, d), or the first of these, in words."""
+    return "(" + ", ".join(f"{axis}={n}" for axis, n in zip("bhid", index, strict=False)) + ")"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A case that is INCORRECT or NOT_FINITE: what was computed, and what came out.
+
+    Attributes
+    ----------
+    problem, inputs
+    out : ndarray of the problem's dtype, [B, H, Sq, D]
+    errors, limits
+        What the judge measured, and allows.
+    known : ndarray of float64, [B, H, Sq, D], optional
+        The float64 reference, where it is at hand.
+    """
+
+    problem: Problem
+    inputs: Inputs
+    out: Array
+    errors: Errors
+    limits: Limits
+    known: F64 | None = None
+
+    @cached_property
+    def limited(self) -> dict[str, Limited]:
+        """Each error with its limit."""
+        return limited(self.errors, self.limits)
+
+    @property
+    def severity(self) -> float:
+        """How far beyond its limit the error is; beyond 100 times it is all the same."""
+        return min(100.0, self.limited["rms_row_rel_l2"].share)
+
+    @cached_property
+    def reference(self) -> F64:
+        """The float64 reference [B, H, Sq, D], NaN in rows that are not judged."""
+        if self.known is not None:
+            return self.known
+        return attention_float64(**vars(self.inputs), scale=self.problem.scale, causal=self.problem.causal)
+
+    @cached_property
+    def right(self) -> F64:
+        """The reference, 0 in rows that are not judged."""
+        return np.nan_to_num(self.reference)
+
+    @cached_property
+    def asked(self) -> Rows:
+        """Rows that are judged, [B, H, Sq]."""
+        rows: Rows = ~np.isnan(self.reference[..., 0])
+        return rows
+
+    @cached_property
+    def judged(self) -> Rows:
+        """Those of them in which all is finite, [B, H, Sq]."""
+        rows: Rows = self.asked & np.isfinite(self.out).all(axis=-1)
+        return rows
+
+    @cached_property
+    def seen(self) -> F64:
+        """The output where it is judged and finite, and what is right elsewhere, [B, H, Sq, D]."""
+        return np.where(self.judged[..., None], self.out.astype(np.float64), self.right)
+
+    @cached_property
+    def rows(self) -> F64:
+        """Relative L2 error of each row, [B, H, Sq]; 0 where it is not judged or not finite."""
+        return np.nan_to_num(row_errors(self.seen, self.reference, self.problem.dtype))
+
+    @cached_property
+    def bad(self) -> Rows:
+        """Rows over the limit of the worst row, [B, H, Sq]."""
+        rows: Rows = self.rows > self.limits.worst_row_rel_l2
+        return rows
+
+    @cached_property
+    def workings(self) -> Float64Attention:
+        """The problem in float64."""
+        return Float64Attention(self.problem, self.inputs, self.right)

@@ -1,0 +1,105 @@
+"""The JSON form of a record, from the record's own fields: written once, here, for every record of the lab."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import Enum
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import (
+    ConfigDict,
+    PlainSerializer,
+    PlainValidator,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidatorFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+
+from sdpalab.problem import Problem
+
+__all__ = ["RECORD", "JsonRecord", "ProblemField"]
+
+RECORD = ConfigDict(extra="forbid", allow_inf_nan=False)
+"""What every record is, besides frozen: without unknown fields, NaN or infinity."""
+
+
+Kind = TypeVar("Kind", bound="JsonRecord")
+
+
+@dataclass(frozen=True, config=RECORD)
+class JsonRecord:
+    """Base of records that are dataclasses: ``to_dict`` gives plain JSON values, ``from_dict`` is the inverse.
+
+    A subclass is a ``pydantic.dataclasses.dataclass(frozen=True, config=RECORD)``, and says in ``__post_init__`` what
+    is illegal.
+
+    Attributes
+    ----------
+    derived : tuple of str
+        Properties that are in the JSON beside the fields, and have to be there what the fields say.
+    added : tuple of str
+        Fields with a default that JSON of an older format may lack; all others must be there.
+    """
+
+    derived: ClassVar[tuple[str, ...]] = ()
+    added: ClassVar[tuple[str, ...]] = ()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read(cls, data: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        if not isinstance(data, Mapping):  # a record already, or the arguments of the constructor
+            return handler(data)
+        known = {field.name for field in fields(cls)}
+        missing = sorted(known.difference(data, cls.added) | set(cls.derived).difference(data))
+        if missing:
+            raise ValueError(f"{cls.__name__}: {', '.join(missing)} must be there")
+        record = handler({name: value for name, value in data.items() if name not in cls.derived})
+        for name in cls.derived:
+            value, stated = _plain(getattr(record, name)), _plain(data[name])
+            if type(value) is not type(stated) or value != stated:
+                raise ValueError(f"{cls.__name__}: {name} is {stated}, and its fields say {value}")
+        return record
+
+    @model_serializer(mode="wrap")
+    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {**{name: _plain(getattr(self, name)) for name in self.derived}, **handler(self)}
+
+    @classmethod
+    def from_dict(cls: type[Kind], data: Mapping[str, Any]) -> Kind:
+        """The record of what :meth:`to_dict` gave.
+
+        Raises
+        ------
+        ValueError
+            If a field is missing, unknown or of another type, a derived one is not what the others say, or the record
+            would be an illegal one.
+        """
+        record: Kind = TypeAdapter(cls).validate_python(data)
+        return record
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: the fields, and those that are derived."""
+        values: dict[str, Any] = TypeAdapter(type(self)).dump_python(self, mode="json")
+        return values
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
+
+
+def _problem(value: Any) -> Problem:
+    """A problem, or the one with the fields that a mapping holds; ``Problem`` says what is illegal."""
+    if isinstance(value, Problem):
+        return value
+    names = [field.name for field in fields(Problem)]
+    if not isinstance(value, Mapping) or set(value) != set(names):
+        raise ValueError(f"a problem has the fields {', '.join(names)}")
+    return Problem(**value)
+
+
+ProblemField = Annotated[Problem, PlainValidator(_problem), PlainSerializer(Problem.to_dict)]
+"""A problem as a field of a record."""
