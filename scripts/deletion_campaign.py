@@ -33,7 +33,7 @@ from sdpalab.errors import UserError
 from sdpalab.evidence.campaign import Campaign
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
-from sdpalab.kernels.plan import INCLUDE_DIR, LaunchPlan, Source
+from sdpalab.kernels.plan import HEADER_FOLDERS, LaunchPlan, Source
 from sdpalab.kernels.registry import KERNELS, resolve
 from sdpalab.problem import Problem
 from sdpalab.run.sanitize import Modes, small_problems
@@ -227,7 +227,7 @@ class Runner:
 def campaign(of: Subject, modes: Modes, reasons: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """All mutants of a subject, as a record."""
     runner = Runner(of)
-    folders = [*filter(None, [of.kernel.folder]), INCLUDE_DIR]
+    folders = [*filter(None, [of.kernel.folder]), *HEADER_FOLDERS]
     mutants: list[dict[str, Any]] = []
     excuses = [dict(entry) for entry in reasons]
     builds = [build(step.module, of.arch) for step in of.cases[0][1].launches if step.module is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import product
@@ -199,12 +200,11 @@ def assert_values_have_their_own_code(
 def edited(kernel: CudaKernel, file: str, old: str, new: str, folder: Path) -> CudaKernel:
     """The kernel with a mistake planted in its own file or in a header; its sources are copied into ``folder``."""
     assert isinstance(kernel.source, Path)
-    for path in (kernel.source, *INCLUDE_DIR.glob("*.cuh")):
-        text = path.read_text()
-        if path.name == file:
-            assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times"
-            text = text.replace(old, new)
-        (folder / path.name).write_text(text)
+    shutil.copytree(INCLUDE_DIR, folder, dirs_exist_ok=True)
+    shutil.copy(kernel.source, folder)
+    text = (folder / file).read_text()
+    assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times"
+    (folder / file).write_text(text.replace(old, new))
     return replace(kernel, name=f"{kernel.name}-edited", source=folder / kernel.source.name)
 
 

@@ -12,11 +12,11 @@
 // Static bars (sm_90a): 0 spills, 0 stack, <= 128 registers, 81 KiB shared memory, 2 blocks an SM.
 // Knob: NUM_STAGES (tiles of K, V in memory).
 
-#include "cluster.cuh"
-#include "mask.cuh"
-#include "ring.cuh"
-#include "store.cuh"
-#include "warpgroup.cuh"
+#include "ptx/cluster.cuh"
+#include "softmax/mask.cuh"
+#include "mainloop/ring.cuh"
+#include "epilogue/store.cuh"
+#include "tile/warpgroup.cuh"
 
 constexpr int CLUSTER = 2;
 constexpr int BLOCK_M = WARPGROUP_M;

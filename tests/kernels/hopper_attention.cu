@@ -14,11 +14,11 @@
 // Static bars (sm_90a): 0 spills, 0 stack, 168 registers a thread at launch (128 with one consumer).
 // Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory).
 
-#include "head.cuh"
-#include "mask.cuh"
-#include "ring.cuh"
-#include "tile.cuh"
-#include "warpgroup.cuh"
+#include "schedule/head.cuh"
+#include "softmax/mask.cuh"
+#include "mainloop/ring.cuh"
+#include "tile/swizzle.cuh"
+#include "tile/warpgroup.cuh"
 
 constexpr int WARPGROUP = 128;
 constexpr int CONSUMERS = BLOCK_M / WARPGROUP_M;

@@ -33,7 +33,7 @@ class Bug:
         """The kernel with the bug; what it shares with others is inlined, so that the bug can be there too."""
         assert isinstance(KERNEL.source, Path)
         text = KERNEL.source.read_text()
-        for header in ("ring.cuh", "warpgroup.cuh"):
+        for header in ("mainloop/ring.cuh", "tile/warpgroup.cuh"):
             text = text.replace(
                 f'#include "{header}"\n', (INCLUDE_DIR / header).read_text().replace("#pragma once\n", "")
             )

@@ -175,23 +175,23 @@ def test_no_result_rests_on_the_order_of_warps(config: Config) -> None:
     [
         (
             "normal",
-            "quantise.cuh",
+            "tile/quantise.cuh",
             "const QuantisePatch<RowOrder::mma> patch",
             "const QuantisePatch<RowOrder::natural> patch",
         ),
         (
             "normal",
-            "quantise.cuh",
+            "tile/quantise.cuh",
             "if (row(i) < rows_left) {\n                chunk",
             "if (true) {\n                chunk",
         ),
         (
             "reverse_ramp",
-            "fp8.cuh",
+            "softmax/fp8.cuh",
             "offset = fmaf(tile_max - row.max, scale_log2, WEIGHT_EXPONENT)",
             "offset = WEIGHT_EXPONENT",
         ),
-        ("ramp", "fp8.cuh", "const float tile_max = raw_max * tile.unit;", "const float tile_max = raw_max;"),
+        ("ramp", "softmax/fp8.cuh", "const float tile_max = raw_max * tile.unit;", "const float tile_max = raw_max;"),
     ],
     ids=["keys in their own order", "rows past the end", "no maximum but the tile's", "raw maxima"],
 )

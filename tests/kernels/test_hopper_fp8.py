@@ -122,17 +122,17 @@ def test_a_blocks_scale_of_v_is_its_own() -> None:
     [
         (
             "normal",
-            "quantise.cuh",
+            "tile/quantise.cuh",
             "const QuantisePatch<RowOrder::mma> patch",
             "const QuantisePatch<RowOrder::natural> patch",
         ),
         (
             "reverse_ramp",
-            "fp8.cuh",
+            "softmax/fp8.cuh",
             "offset = fmaf(tile_max - row.max, scale_log2, WEIGHT_EXPONENT)",
             "offset = WEIGHT_EXPONENT",
         ),
-        ("large_logits", "warpgroup_fp8.cuh", "o_frag[i] * factor)", "o_frag[i])"),
+        ("large_logits", "tile/warpgroup_fp8.cuh", "o_frag[i] * factor)", "o_frag[i])"),
         (
             "normal",
             "hopper_fp8.cu",

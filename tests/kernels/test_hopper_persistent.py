@@ -143,7 +143,7 @@ def counters_of(problem: Problem, config: Config) -> Counters:
         ("hopper.cu", "        q_parity ^= 1;\n", ""),
         ("hopper.cu", "    if (PERSISTENT && work.tiles < NUM_STAGES) {\n", "    if (false) {\n"),
         ("hopper.cu", "constexpr int O_OFFSET = PERSISTENT ? CONSUMERS * Q_BYTES : 0;", "constexpr int O_OFFSET = 0;"),
-        ("ring.cuh", "RingPosition{STAGES - 1, parity ^ 1}", "RingPosition{STAGES - 1, parity}"),
+        ("mainloop/ring.cuh", "RingPosition{STAGES - 1, parity ^ 1}", "RingPosition{STAGES - 1, parity}"),
     ],
     ids=[
         "the last V is not released",

@@ -16,8 +16,8 @@
 // Static bars (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile).
 
-#include "fp8.cuh"
-#include "wmma_tile.cuh"
+#include "softmax/fp8.cuh"
+#include "tile/wmma.cuh"
 
 using Shared = WmmaShared<BLOCK_M, BLOCK_N, 1>;
 

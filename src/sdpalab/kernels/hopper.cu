@@ -7,24 +7,25 @@
 // consumers issue in turn, so that one's softmax falls on the other's products. Q, K and V stay in shared memory, where
 // wgmma reads them; the weights never leave the registers.
 //
-// How a tile gets from TMA to the consumers is told in tile_pipeline.cuh. The first tiles are under way before anybody
-// else knows the mbarriers: their places are free.
+// How a tile gets from TMA to the consumers is told in mainloop/tile_ring.cuh. The first tiles are under way before
+// anybody else knows the mbarriers: their places are free.
 //
 // SPLIT CTAs of a cluster take the same rows and a part of the keys each. In the end each keeps the rows of some warps,
 // and sends what it has of the others to their keepers: one kernel, no workspace.
 //
-// PERSISTENT CTAs stay on their SM and take one tile of queries after the other (query_tiles.cuh). The ring does not
-// stop between two of them: the producer loads the next tile's Q and first K and V while the consumers are still busy
-// with the last keys of this one. Their output has a place beside Q's, from which TMA stores it during the next tile.
+// PERSISTENT CTAs stay on their SM and take one tile of queries after the other (schedule/query_tiles.cuh). The ring
+// does not stop between two of them: the producer loads the next tile's Q and first K and V while the consumers are
+// still busy with the last keys of this one. Their output has a place beside Q's, from which TMA stores it during the
+// next tile.
 //
 // Static bars: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
 // Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory), SPLIT; of the
 // plan SCHEDULE (PERSISTENT or not) and NUM_CTAS.
 
-#include "cluster_merge.cuh"
-#include "query_tiles.cuh"
-#include "tile_pipeline.cuh"
-#include "warpgroup_store.cuh"
+#include "epilogue/cluster_merge.cuh"
+#include "schedule/query_tiles.cuh"
+#include "mainloop/tile_ring.cuh"
+#include "epilogue/warpgroup_store.cuh"
 
 constexpr int CONSUMERS = BLOCK_M / WARPGROUP_M;
 constexpr int KEPT_WARPS = BLOCK_M / WARP_M / SPLIT;  // whose rows a CTA stores
@@ -246,7 +247,8 @@ __device__ __forceinline__ bool gather(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow
 
 // Maps of q, o [heads, panels, seq_q, 64] with boxes [1, panels, 64, 64] and [1, panels, 16, 64], and of k, v
 // [K/V heads, panels, seq_kv, 64] with boxes [1, panels, BLOCK_N, 64]; panels of 64 columns, heads of all batches: of
-// queries there are q_heads. lse as in head.cuh; grid, heads_at_once and rounds_at_once as in query_tiles.cuh.
+// queries there are q_heads. lse as in schedule/head.cuh; grid, heads_at_once and rounds_at_once as in
+// schedule/query_tiles.cuh.
 __global__ void __maxnreg__(Budget::AT_LAUNCH)
     hopper_attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                      const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o, int seq_q, int seq_kv,

@@ -1,24 +1,24 @@
 // hopper_fp8: both products on the e4m3 tensor cores of sm_90a, which multiply twice as fast as those for 16 bits.
 //
 // Idea: what hopper.cu does in 16 bits, TMA into a ring, wgmma from shared memory, softmax and products behind each
-// other. A kernel before this one quantises Q, K and V, with a float32 scale for each 128 rows (quantise.cuh); its time
-// counts. For 8 bits wgmma transposes nothing: both operands run along k. So that kernel writes V^T, with its keys in
-// the order in which the accumulators of S, packed as they are, make the next left operand: no weight moves.
+// other. A kernel before this one quantises Q, K and V, with a float32 scale for each 128 rows (tile/quantise.cuh); its
+// time counts. For 8 bits wgmma transposes nothing: both operands run along k. So that kernel writes V^T, with its keys
+// in the order in which the accumulators of S, packed as they are, make the next left operand: no weight moves.
 //
 // Each tile's P V starts from 0 and joins O in float32, with the scale of its V and the rescale of the softmax as
 // factors (accumulate_tile). It costs a second accumulator, and D / 2 multiply-adds a thread and tile. It buys a scale
 // for each block of V, and sums of at most 128 terms in the tensor cores: Hopper's e4m3 units keep fewer bits of a sum
-// than float32 has (wgmma_fp8.cuh).
+// than float32 has (ptx/wgmma_fp8.cuh).
 //
-// How a tile gets from TMA to the consumers is told in tile_pipeline.cuh.
+// How a tile gets from TMA to the consumers is told in mainloop/tile_ring.cuh.
 //
 // Static bars: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
 // Knobs: BLOCK_M (rows of Q; 64 a consumer; 0: by problem), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory).
 
-#include "head.cuh"
-#include "tile_pipeline.cuh"
-#include "warpgroup_fp8.cuh"
-#include "warpgroup_store.cuh"
+#include "schedule/head.cuh"
+#include "mainloop/tile_ring.cuh"
+#include "tile/warpgroup_fp8.cuh"
+#include "epilogue/warpgroup_store.cuh"
 
 constexpr int CONSUMERS = BLOCK_M / WARPGROUP_M;
 constexpr int SCALE_ROWS = 128;
@@ -158,7 +158,8 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow
 // Maps of bytes: q [heads, seq_q, HEAD_DIM] with boxes [1, 64, HEAD_DIM], k [K/V heads, seq_kv, HEAD_DIM] with boxes
 // [1, BLOCK_N, HEAD_DIM], v [blocks of the K/V heads, HEAD_DIM, SCALE_ROWS] with boxes [1, HEAD_DIM, BLOCK_N]; and of o
 // [heads, panels, seq_q, 64] with boxes [1, panels, 16, 64], panels of 64 columns. Heads are those of all batches, and
-// scales those of quantise_blocks<SCALE_ROWS>. grid = (tiles of query rows, query heads, batch); lse as in head.cuh.
+// scales those of quantise_blocks<SCALE_ROWS>. grid = (tiles of query rows, query heads, batch); lse as in
+// schedule/head.cuh.
 __global__ void __maxnreg__(Budget::AT_LAUNCH)
     hopper_fp8_attention(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                          const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap o,

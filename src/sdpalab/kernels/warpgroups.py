@@ -1,6 +1,6 @@
 """What kernels of warpgroups for sm_90a have in common: their sizes, their registers and the maps of 16-bit tensors.
 
-The device side is ``include/tile_pipeline.cuh``.
+The device side is ``include/mainloop/tile_ring.cuh``.
 """
 
 from __future__ import annotations

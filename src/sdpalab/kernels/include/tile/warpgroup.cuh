@@ -1,13 +1,13 @@
 // A tile of attention by one warpgroup: 64 rows of Q, with both products on wgmma and the weights between them in
 // registers.
 //
-// A thread holds parts of rows lane / 4 and lane / 4 + 8 of its warp's 16. Fragments are as wgmma.cuh numbers them, so
-// element i of an accumulator is in the row of softmax[i / 2 % 2], and packed in pairs it is the left operand of the
+// A thread holds parts of rows lane / 4 and lane / 4 + 8 of its warp's 16. Fragments are as ptx/wgmma.cuh numbers them,
+// so element i of an accumulator is in the row of softmax[i / 2 % 2], and packed in pairs it is the left operand of the
 // next product. The number of keys of a tile is told by the fragments' sizes.
 #pragma once
 
-#include "softmax.cuh"
-#include "wgmma.cuh"
+#include "softmax/online.cuh"
+#include "ptx/wgmma.cuh"
 
 constexpr int WARPGROUP_M = 64;
 

@@ -1,12 +1,13 @@
 // A tile of attention by one warpgroup in e4m3: 64 rows of Q, both products on wgmma, the weights in registers.
 //
-// Beside warpgroup.cuh, whose fragments these are. The weights of two neighbouring blocks of eight keys, packed as they
-// are, fill a left operand in the order RowOrder::mma of quantise.cuh: so V^T has its keys, and no weight moves.
+// Beside tile/warpgroup.cuh, whose fragments these are. The weights of two neighbouring blocks of eight keys, packed as
+// they are, fill a left operand in the order RowOrder::mma of tile/quantise.cuh: so V^T has its keys, and no weight
+// moves.
 #pragma once
 
-#include "fp8.cuh"
-#include "warpgroup.cuh"
-#include "wgmma_fp8.cuh"
+#include "softmax/fp8.cuh"
+#include "tile/warpgroup.cuh"
+#include "ptx/wgmma_fp8.cuh"
 
 // Issues S[64, keys] = Q K^T, raw, as a group of its own. q, k: descriptors of tiles [64, HEAD_DIM], [keys, HEAD_DIM].
 template <int SCORES>

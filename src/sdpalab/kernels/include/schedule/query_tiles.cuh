@@ -2,7 +2,7 @@
 // are done.
 #pragma once
 
-#include "head.cuh"
+#include "schedule/head.cuh"
 
 struct QueryTile {
     int q_head;  // of all batches

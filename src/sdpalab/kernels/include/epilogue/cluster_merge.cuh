@@ -6,9 +6,9 @@
 // all that it is sent.
 #pragma once
 
-#include "cluster.cuh"
-#include "ring.cuh"
-#include "softmax.cuh"
+#include "ptx/cluster.cuh"
+#include "mainloop/ring.cuh"
+#include "softmax/online.cuh"
 
 // What another CTA knows of a warp's 16 rows, for each lane.
 struct Partial {

@@ -1,11 +1,11 @@
-// Wrappers of what a thread-block cluster has (sm_90), one per PTX instruction and named after it, as in ptx.cuh. Here
-// CTA is the manual's word for a block.
+// Wrappers of what a thread-block cluster has (sm_90), one per PTX instruction and named after it, as in ptx/sm80.cuh.
+// Here CTA is the manual's word for a block.
 //
 // An address in another CTA's shared memory is what mapa gives, in 32 bits. It may be used from the barrier of the
 // cluster on that says that the other CTA runs, and as long as that has not exited.
 #pragma once
 
-#include "ptx_sm90.cuh"
+#include "ptx/sm90.cuh"
 
 namespace ptx {
 
