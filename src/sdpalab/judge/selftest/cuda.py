@@ -233,7 +233,7 @@ _REUSED = "no barrier before the next tile's loads"
 _SYNCHRONISATION = (
     (_LOADED, "scalar", "tile_sync();\n\n        // S = Q K^T", "// S = Q K^T"),
     (_REUSED, "scalar", "tile_sync();  // everyone has read", "// everyone has read"),
-    (_LOADED, "wmma", "__syncthreads();\n\n        half_row", "half_row"),
+    (_LOADED, "wmma", "__syncthreads();  // this tile has come, for all\n", ""),
     (_REUSED, "wmma", "__syncthreads();  // everyone has read", "// everyone has read"),
     ("no wait for the copy of Q", "flash", "ptx::cp_async_wait_group<NUM_STAGES - 1>();", ""),
     ("no barrier after the copy of Q", "flash", "__syncthreads();\n        unsigned q_frag", "unsigned q_frag"),
