@@ -45,11 +45,7 @@ from sdpalab.sim.parser import parse
 
 ROOT = Path(__file__).resolve().parent.parent
 REASONS = ROOT / "scripts" / "deletion_reasons.json"
-TEST_KERNELS = (
-    "tests/sim/triton_attention.py",
-    "tests/kernels/hopper_attention.py",
-    "tests/kernels/cluster_attention.py",
-)
+TEST_KERNELS = ("tests/sim/triton_attention.py",)
 LEAST_SHARE = 0.95
 _ALWAYS = ("bar", "barrier", "mbarrier", "fence", "membar", "griddepcontrol")
 _MODIFIERS = {

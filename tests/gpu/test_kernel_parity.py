@@ -8,7 +8,6 @@ is in the JUnit file, if one is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ import pytest
 from sdpalab import Config, Kernel, Problem
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.registry import KERNELS, needs
-from sdpalab.kernels.userfile import load_user_kernel
 from sdpalab.run import GpuExecutor, SimulatedExecutor
 from sdpalab.run.gpu_gemm import gemm_problem
 
@@ -25,7 +23,6 @@ pytestmark = pytest.mark.gpu
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-11}
 """Float32 kernels multiply in TF32 or narrower, whose roundoff is that of float16."""
 
-HOPPER = ("hopper_attention.py", "cluster_attention.py")
 PROBLEMS = (
     Problem(1, 2, 128, 64),
     Problem(2, 4, 70, 64, kv_heads=2, seq_kv=140, causal=True),
@@ -36,11 +33,6 @@ PROBLEMS = (
 
 def _kernels() -> Iterator[Kernel]:
     yield from (KERNELS[name] for name in KERNELS if needs(name) is None)
-    folder = Path(__file__).resolve().parent.parent / "kernels"
-    for name in HOPPER:
-        kernel = load_user_kernel(str(folder / name))
-        assert isinstance(kernel, Kernel)
-        yield kernel
 
 
 def _cases() -> Iterator[object]:

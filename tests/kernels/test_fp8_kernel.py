@@ -18,7 +18,7 @@ from checking import (
     assert_shared_memory,
     assert_values_have_their_own_code,
     built,
-    edited,
+    planted,
     ptx_of,
     resources_of,
     run,
@@ -200,8 +200,8 @@ def test_what_the_numbers_rest_on(kind: str, header: str, old: str, new: str, tm
     inputs = make_inputs(problem, kind)
     for array in (inputs.k, inputs.v):
         array[:, 1] = np.nan
-    planted = edited(FP8, header, old, new, tmp_path)
-    result, right = (run(kernel, problem, inputs=inputs) for kernel in (planted, FP8))
+    mutant = planted(FP8, [(header, old, new)], tmp_path)
+    result, right = (run(kernel, problem, inputs=inputs) for kernel in (mutant, FP8))
     assert not right.hazards
     reference = attention_float64(**vars(inputs), scale=problem.scale, causal=False)
     good, bad = (measure(found.outputs["o"][:, :1], reference[:, :1], "float16") for found in (right, result))
