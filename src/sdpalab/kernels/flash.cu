@@ -17,11 +17,11 @@
 // Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K, V in memory);
 // of the plan SCHEDULE and NUM_CTAS. STREAM_K and RAGGED_KV (seq_kv ends within a tile) follow from plan and problem.
 
-#include "schedule/head.cuh"
-#include "softmax/mask.cuh"
 #include "epilogue/merge.cuh"
 #include "epilogue/store.cuh"
+#include "schedule/head.cuh"
 #include "schedule/stream_k.cuh"
+#include "softmax/mask.cuh"
 #include "tile/warp.cuh"
 
 // Above D = 64 the accumulator of O takes the registers that 64 keys of scores would need.

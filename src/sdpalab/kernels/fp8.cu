@@ -19,9 +19,9 @@
 // Knobs: BLOCK_M (rows of Q; 16 a warp), NUM_STAGES (tiles of K, V in memory), P_DTYPE (e4m3, fp16). A tile is the 64
 // keys of a scale.
 
-#include "softmax/fp8.cuh"
-#include "schedule/head.cuh"
 #include "epilogue/store.cuh"
+#include "schedule/head.cuh"
+#include "softmax/fp8.cuh"
 
 constexpr int SCALE_ROWS = 64;
 constexpr int TILE_N = SCALE_ROWS;

@@ -1,8 +1,8 @@
 // hopper: FlashAttention-3 (Shah et al. 2024) for sm_90a on TMA and wgmma, with the keys split over a cluster where the
 // rows are too few to fill the GPU.
 //
-// Idea: nobody waits for what somebody else can do meanwhile. The main loop, which hopper_fp8 shares, is in
-// mainloop/warpgroups.cuh; here it has products in 16 bits and a choice of epilogues and schedulers:
+// Idea: copies, products and softmax overlap. The main loop, which hopper_fp8 shares, is in mainloop/warpgroups.cuh;
+// here it has products in 16 bits and a choice of epilogues and schedulers:
 //
 // SPLIT CTAs of a cluster take the same rows and a part of the keys each. In the end each keeps the rows of some warps,
 // and sends what it has of the others to their keepers: one kernel, no workspace.

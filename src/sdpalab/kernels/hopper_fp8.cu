@@ -1,9 +1,9 @@
 // hopper_fp8: both products on the e4m3 tensor cores of sm_90a, which multiply twice as fast as those for 16 bits.
 //
 // Idea: the main loop of hopper.cu (mainloop/warpgroups.cuh) with products in 8 bits (tile/warpgroup_fp8.cuh). A kernel
-// before this one quantises Q, K and V, with a float32 scale for each 128 rows (tile/quantise.cuh); its time counts. For
-// 8 bits wgmma transposes nothing: both operands run along k. So that kernel writes V^T, with its keys in the order in
-// which the accumulators of S, packed as they are, make the next left operand: no weight moves.
+// before this one quantises Q, K and V, with a float32 scale for each 128 rows (tile/quantise.cuh); its time counts.
+// For 8 bits wgmma transposes nothing: both operands run along k. So that kernel writes V^T, with its keys in the order
+// in which the accumulators of S, packed as they are, make the next left operand: no weight moves.
 //
 // Each tile's P V starts from 0 and joins O in float32, with the scale of its V and the rescale of the softmax as
 // factors. It costs a second accumulator, and D / 2 multiply-adds a thread and tile. It buys a scale for each block of
@@ -11,7 +11,8 @@
 // (ptx/wgmma_fp8.cuh).
 //
 // Static bars: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
-// Knobs: BLOCK_M (rows of Q; 64 a consumer; 0: by problem), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory).
+// Knobs: BLOCK_M (rows of Q; 64 a consumer; 0: by problem), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in
+// memory).
 
 #include "mainloop/warpgroups.cuh"
 #include "tile/warpgroup_fp8.cuh"
@@ -34,10 +35,9 @@ __global__ void __maxnreg__(Attention::Budget::AT_LAUNCH)
                          const float* __restrict__ q_scales, const float2* __restrict__ kv_scales, int seq_q,
                          int seq_kv, int group, float scale, float* __restrict__ lse) {
     extern __shared__ __align__(SWIZZLE_BYTES) unsigned char smem_bytes[];
-    const Products::Tensors tensors{q,         k,
-                                    v,         q_scales,
-                                    kv_scales, ceil_div(seq_q, SCALE_ROWS),
-                                    ceil_div(seq_kv, SCALE_ROWS)};
+    const int q_blocks = ceil_div(seq_q, SCALE_ROWS);
+    const int kv_blocks = ceil_div(seq_kv, SCALE_ROWS);
+    const Products::Tensors tensors{q, k, v, q_scales, kv_scales, q_blocks, kv_blocks};
     Attention::run(*reinterpret_cast<Attention::SharedStorage*>(smem_bytes), tensors, o, {}, seq_q, seq_kv, group,
                    scale, lse);
 }

@@ -18,10 +18,10 @@
 // Knobs: BLOCK_M (rows of Q; 16 a consumer warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K, V in
 // memory), NUM_PRODUCER_WARPS.
 
+#include "epilogue/store.cuh"
+#include "mainloop/ring.cuh"
 #include "schedule/head.cuh"
 #include "softmax/mask.cuh"
-#include "mainloop/ring.cuh"
-#include "epilogue/store.cuh"
 #include "tile/warp.cuh"
 
 // Above D = 64 the accumulator of O takes the registers that 64 keys of scores would need.

@@ -6,8 +6,8 @@
 // all that it is sent.
 #pragma once
 
-#include "ptx/cluster.cuh"
 #include "mainloop/ring.cuh"
+#include "ptx/cluster.cuh"
 #include "softmax/online.cuh"
 
 // What another CTA knows of a warp's 16 rows, for each lane.

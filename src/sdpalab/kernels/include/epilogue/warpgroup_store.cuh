@@ -1,11 +1,11 @@
 // From a warpgroup's accumulators to rows in global memory, by TMA.
 #pragma once
 
-#include "schedule/head.cuh"
 #include "ptx/sm90.cuh"
+#include "ptx/wgmma.cuh"
+#include "schedule/head.cuh"
 #include "softmax/online.cuh"
 #include "tile/swizzle.cuh"
-#include "ptx/wgmma.cuh"
 
 // Stores a warp's 16 rows, from row `row` of the head on: the output divided by the sums, and the log-sum-exp if lse is
 // not null.

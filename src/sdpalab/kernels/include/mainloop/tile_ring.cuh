@@ -14,8 +14,8 @@
 // warpgroups keep and take later, all together.
 #pragma once
 
-#include "softmax/mask.cuh"
 #include "mainloop/ring.cuh"
+#include "softmax/mask.cuh"
 #include "tile/warpgroup.cuh"
 
 constexpr int WARPGROUP = 128;

@@ -1,19 +1,19 @@
-// The main loop of attention on TMA and wgmma (sm_90a), for whatever products, epilogue and scheduler it is given.
+// The main loop of attention on TMA and wgmma (sm_90a), with policies for its products, its epilogue and its scheduler.
 //
-// Nobody waits for what somebody else can do meanwhile. A producer has TMA fill a ring of tiles of K and V
-// (mainloop/tile_ring.cuh) and gives its registers to the consumers, warpgroups of 64 query rows each. A consumer issues
-// the scores of the next tile before the product of this tile's weights with V, so that the tensor cores work while it
-// computes a softmax, and consumers issue in turn, so that one's softmax falls on the other's products. Q, K and V stay
-// in shared memory, where wgmma reads them; the weights never leave the registers. The first tiles are under way before
-// anybody else sees the mbarriers: their places are free.
+// Copies, products and softmax overlap. A producer thread has TMA fill a ring of tiles of K and V
+// (mainloop/tile_ring.cuh), and its warpgroup gives its registers to the consumers, warpgroups of 64 query rows each. A
+// consumer issues the scores of the next tile before the product of this tile's weights with V, so that the tensor
+// cores work while it computes a softmax; consumers issue in turn, so that one's softmax overlaps the other's products.
+// Q, K and V stay in shared memory, where wgmma reads them; the weights stay in registers. The first tiles are
+// requested before the block's first barrier: their places are free.
 //
 // The policies:
 //   Products   Products16 (tile/warpgroup.cuh) or ProductsE4m3 (tile/warpgroup_fp8.cuh)
 //   Epilogue   OwnRows (epilogue/warpgroup_store.cuh), or ClusterMerge (epilogue/cluster_merge.cuh) where the CTAs of a
-//              cluster have the same rows and a part of the keys each; either way TMA stores the rows in the end
-//   Scheduler  GridTile, or DealtTiles for CTAs that stay (schedule/query_tiles.cuh). The ring does not stop between
-//              two tiles of queries: the producer loads the next tile's Q and first K and V while the consumers are
-//              still busy with the last keys of this one.
+//              cluster have the same rows and a part of the keys each; in both TMA stores the rows
+//   Scheduler  GridTile, or DealtTiles for persistent CTAs (schedule/query_tiles.cuh). The ring does not stop between
+//              two tiles of queries: the producer loads the next tile's Q and first K and V while the consumers still
+//              compute with the last keys of this one.
 #pragma once
 
 #include "epilogue/warpgroup_store.cuh"
@@ -43,7 +43,7 @@ public:
     struct SharedStorage {
         unsigned char rows[1 + O_PLACE][CONSUMERS][O_BYTES];  // Q, and O where that has a place of its own
         unsigned char tiles[STAGES][2][TILE_BYTES];           // K, V
-        typename Epilogue::template Shared<typename Ring::Barriers> end;
+        typename Epilogue::template Shared<typename Ring::Barriers> tail;  // partial results, mbarriers
     };
     static_assert(Q_BYTES <= O_BYTES && O_BYTES % SWIZZLE_BYTES == 0 && TILE_BYTES % SWIZZLE_BYTES == 0,
                   "each tile begins where the pattern of the swizzle does");
@@ -52,7 +52,7 @@ public:
     static __device__ __forceinline__ void run(SharedStorage& smem, const Tensors& tensors, const TensorMap& o,
                                                const TileOrder& order, int seq_q, int seq_kv, int group, float scale,
                                                float* lse) {
-        const Ring ring{ptx::smem_address(smem.tiles), smem.end.barriers};
+        const Ring ring{ptx::smem_address(smem.tiles), smem.tail.barriers};
         const unsigned q_smem = ptx::smem_address(smem.rows[0]);
         const unsigned o_smem = ptx::smem_address(smem.rows[O_PLACE]);
         Scheduler queries(order);
@@ -88,7 +88,7 @@ public:
             if (Scheduler::CTAS == 1 || work.tiles > 0) {
                 attend(products, work, q_smem + consumer * O_BYTES, q_parity, ring, at, consumer, seq_kv);
             }
-            if (!Epilogue::gather(products.o_frag, products.softmax, smem.end, work.rank, warp, lane,
+            if (!Epilogue::gather(products.o_frag, products.softmax, smem.tail, work.rank, warp, lane,
                                   score_scale.log2)) {
                 return;
             }
@@ -138,9 +138,9 @@ private:
         ptx::prefetch_tensormap(tensors.k);
         ptx::prefetch_tensormap(tensors.v);
         ring.barriers.init();
-        smem.end.init();
+        smem.tail.init();
         ptx::fence_mbarrier_init_release_cluster();
-        smem.end.expect();
+        smem.tail.expect();
         if (work.tiles > 0) {  // otherwise nobody would wait for Q
             load_q(tensors, work, q_smem, ring);
         }

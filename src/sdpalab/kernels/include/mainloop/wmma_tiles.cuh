@@ -4,7 +4,7 @@
 // A policy of copies says what its Source in global memory is, and has
 //   chunk(tile_smem, offset, src, exists)  eight elements; zeros where the row does not exist: a weight of 0 times what
 //                                          lies there might be NaN
-//   commit(), wait<PENDING>()              what was asked for until now is a group; all but the PENDING newest are there
+//   commit(), wait<PENDING>()              what was started until now is a group; all but the PENDING newest have come
 // With STAGES tiles in shared memory, STAGES - 1 are under way while one is computed with.
 #pragma once
 

@@ -19,6 +19,8 @@ struct TileOrder {
     unsigned rounds_at_once;  // in which those are dealt out
 };
 
+// A scheduler says whether a CTA STAYS for several tiles, and how many CTAS of a cluster share one.
+
 // grid = (SHARERS times tiles of queries, query heads, batch): so many neighbours share a tile.
 template <int SHARERS>
 class GridTile {
@@ -104,7 +106,7 @@ struct Work {
     int tiles;
 };
 
-// The rows of a tile of queries, and of the tiles of keys that they see the part of this one of CTAS CTAs.
+// The work of this CTA, one of CTAS that share a tile of queries: all its rows, and a part of the keys that they see.
 template <int CTAS, int ROWS, int KEYS>
 __device__ __forceinline__ Work work_on(const QueryTile& tile, int seq_q, int seq_kv, int group) {
     const unsigned rank = CTAS > 1 ? ptx::cluster_ctarank() : 0;
