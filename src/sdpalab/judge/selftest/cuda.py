@@ -139,8 +139,16 @@ _BUGS = (
     ),
     Edit(
         "rows past the end of K and V are loaded",
-        ("scalar", "wmma"),
+        ("scalar",),
         [("if (row < rows_left) {", "if (row <= rows_left) {")],
+        RAGGED,
+        EVEN,
+        HAZARD,
+    ),
+    Edit(
+        "rows past the end of K and V are loaded",
+        ("wmma",),
+        [("src + e, row < rows_left", "src + e, row <= rows_left")],
         RAGGED,
         EVEN,
         HAZARD,
