@@ -149,13 +149,13 @@ def timing_tests() -> Part:
     return _tests("timing_tests", 60, TESTS / "measure" / "test_gpu_timing.py")
 
 
-def comparison_parts(work: Workspace, parity: Sequence[str], patience: float) -> list[Part]:
+def comparison_parts(work: Workspace, kernels: Sequence[str], patience: float) -> list[Part]:
     """What may run beside each other: the tests of the GPU path, each kernel against the simulator, and the replays."""
     # A process for each file: after a fault in one, the others still have a GPU.
     parts = [
         _tests(f"tests_{Path(name).stem.removeprefix('test_')}", 120, TESTS / name, "-m", "gpu") for name in GPU_TESTS
     ]
-    for name in reversed(parity):
+    for name in reversed(kernels):
         records = work.evidence / f"parity_{Path(name).stem}.jsonl"
         command = _python(TESTS / "gpu" / "parity.py", name, records, "--case-seconds", str(CASE_SECONDS * patience))
         parts.append(Part(f"parity_{Path(name).stem}", 300, command))
@@ -168,18 +168,11 @@ def replay_part(work: Workspace, shard: int) -> Part:
     return _tests(f"replay_{shard}", 420, *files, "--replay-on-gpu", work.replay(shard))
 
 
-def parity_kernels(candidates: Sequence[str], arch: str) -> list[str]:
-    """The shipped kernels, and the tests' own for Hopper, as files."""
-    own = ("cluster_attention.py", "hopper_attention.py") if arch == "sm_90a" else ()
-    return [*(str(TESTS / "kernels" / name) for name in own), *candidates]
-
-
 def prepare_parts(arch: str) -> list[Part]:
-    """What fills a cache on a machine without a GPU: the kernels, the tests' own kernels, the simulator's tests."""
+    """What fills a cache on a machine without a GPU: the kernels, and what the simulator's tests launch."""
     hour = 3600.0
     build = Part("build", hour, _lab("build", "--all", "--arch", arch))
-    parity = Part("build_parity", hour, _python(TESTS / "gpu" / "parity.py", "--build", arch))
-    return [build, parity, _tests("build_tests", hour, TESTS / "sim")]
+    return [build, _tests("build_tests", hour, TESTS / "sim")]
 
 
 def workers() -> int:

@@ -90,8 +90,8 @@ class Suite:
         self._go([gpu_parts.timing_tests()])
         for shard in range(gpu_parts.REPLAY_SHARDS):
             share_golden(self.work, shard)
-        parity = gpu_parts.parity_kernels(self.gpu["kernels"], self.gpu["arch"])
-        self._go(gpu_parts.comparison_parts(self.work, parity, self._patience), gpu_parts.workers())
+        kernels = self.gpu["kernels"]
+        self._go(gpu_parts.comparison_parts(self.work, kernels, self._patience), gpu_parts.workers())
 
     def pack(self) -> None:
         """The archives and the summary, from what there is."""

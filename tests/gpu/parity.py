@@ -4,8 +4,6 @@ KERNEL is a shipped one, or a Python file with one. RECORDS (JSON Lines) gets a 
 one when it ended, at once: whatever happens to the process, what was done is kept, and a later call goes on behind it.
 A case that began and never ended hung or died; it is recorded as that, and not tried again.
 
-``--build ARCH`` builds what the tests' own kernels need, on a machine without a GPU, and compares nothing.
-
 Exit code: 0 if all cases agree; 1 if one does not; 2 for wrong usage; 3 without a GPU; 4 if the process had to end
 because a kernel hung or faulted, and a new one has the rest to do.
 """
@@ -29,20 +27,14 @@ from sdpalab import Config, Kernel, Problem
 from sdpalab.commands.build_all import COMPARED
 from sdpalab.compile import build
 from sdpalab.errors import MachineError, UserError
-from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.registry import KERNELS, needs, resolve
 from sdpalab.run import GpuExecutor, KernelFault, SimulatedExecutor
 from sdpalab.run.gpu_gemm import gemm_problem
 
-__all__ = ["AGAIN", "OWN", "ParityCase", "Records", "cases_of", "compare", "kernel_names"]
+__all__ = ["AGAIN", "ParityCase", "Records", "cases_of", "compare", "kernel_names"]
 
 AGAIN = 4
-OWN = tuple(
-    str(Path(__file__).resolve().parent.parent / "kernels" / name)
-    for name in ("hopper_attention.py", "cluster_attention.py")
-)
-"""Kernels of the tests, for Hopper."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +53,8 @@ class ParityCase:
 
 
 def kernel_names() -> Iterator[str]:
-    """Every kernel there is here, shipped or the tests' own."""
+    """Every kernel there is here."""
     yield from (name for name in KERNELS if needs(name) is None)
-    yield from OWN
 
 
 def kernel_of(name: str) -> Kernel:
@@ -216,34 +207,14 @@ def run(name: str, path: Path, seconds: float) -> int:
     return 0 if good == len(records.ended) else 1
 
 
-def prepare(arch: str) -> int:
-    """Build the tests' own kernels for ``arch``; the shipped ones are built by ``sdpalab build --all``."""
-    for kernel in map(kernel_of, OWN):
-        if kernel.arch_reason(arch) is None:
-            modules = [
-                step.module
-                for case in cases_of(kernel)
-                for step in case.kernel.launch_plan(case.problem, case.config, sms=default_sms(arch)).launches
-                if step.module is not None
-            ]
-            made = {each.key: each.cache_hit for each in (build(module, arch) for module in modules)}
-            print(f"{kernel.name}: {len(made)} modules for {arch}, {sum(made.values())} from the cache")
-    return 0
-
-
 def main(words: Sequence[str]) -> int:
     """Do what the usage says."""
     parser = argparse.ArgumentParser(prog="tests/gpu/parity.py")
-    parser.add_argument("kernel", nargs="?")
-    parser.add_argument("records", nargs="?", type=Path)
+    parser.add_argument("kernel")
+    parser.add_argument("records", type=Path)
     parser.add_argument("--case-seconds", type=float, default=10.0)
-    parser.add_argument("--build", metavar="ARCH")
     asked = parser.parse_args(words)
     try:
-        if asked.build:
-            return prepare(asked.build)
-        if asked.records is None:
-            parser.error("KERNEL and RECORDS are needed")
         return run(asked.kernel, asked.records, asked.case_seconds)
     except (UserError, MachineError) as error:
         print(error, file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import product
@@ -34,8 +35,8 @@ __all__ = [
     "assert_written_to_the_end_and_no_further",
     "built",
     "edged",
-    "edited",
     "judged",
+    "planted",
     "ptx_of",
     "resources_of",
     "run",
@@ -196,16 +197,19 @@ def assert_values_have_their_own_code(
     assert len(programs) == len(values), f"{kernel.name} {base}: {knob} of {values} makes {len(programs)} programs"
 
 
-def edited(kernel: CudaKernel, file: str, old: str, new: str, folder: Path) -> CudaKernel:
-    """The kernel with a mistake planted in its own file or in a header; its sources are copied into ``folder``."""
+def planted(kernel: CudaKernel, edits: Sequence[tuple[str, str, str]], folder: Path) -> CudaKernel:
+    """The kernel with mistakes planted in its own file or in headers; its sources are copied into ``folder``.
+
+    ``edits`` are the file, what is replaced in it, which it has once, and by what.
+    """
     assert isinstance(kernel.source, Path)
-    for path in (kernel.source, *INCLUDE_DIR.glob("*.cuh")):
-        text = path.read_text()
-        if path.name == file:
-            assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times"
-            text = text.replace(old, new)
-        (folder / path.name).write_text(text)
-    return replace(kernel, name=f"{kernel.name}-edited", source=folder / kernel.source.name)
+    shutil.copytree(INCLUDE_DIR, folder, dirs_exist_ok=True)
+    shutil.copy(kernel.source, folder)
+    for file, old, new in edits:
+        text = (folder / file).read_text()
+        assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times"
+        (folder / file).write_text(text.replace(old, new))
+    return replace(kernel, name=f"{kernel.name}-planted", source=folder / kernel.source.name)
 
 
 def built(kernel: Kernel, problem: Problem, config: Config | None = None, arch: str | None = None) -> Build:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from sdpalab.compile import BuildError, build
-from sdpalab.kernels.plan import INCLUDE_DIR, Module
+from sdpalab.kernels.plan import HEADER_FOLDERS, INCLUDE_DIR, Module
 from sdpalab.sim import launch
 
 ARCHS = ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"]
-HEADERS = sorted(path.name for path in INCLUDE_DIR.glob("*.cuh"))
-WRAPPERS = ["cluster.cuh", "ptx.cuh", "ptx_sm89.cuh", "ptx_sm90.cuh", "wgmma.cuh", "wgmma_fp8.cuh"]
+HEADERS = sorted(path.relative_to(INCLUDE_DIR).as_posix() for path in INCLUDE_DIR.rglob("*.cuh"))
+WRAPPERS = ["ptx/cluster.cuh", "ptx/sm80.cuh", "ptx/sm89.cuh", "ptx/sm90.cuh", "ptx/wgmma.cuh", "ptx/wgmma_fp8.cuh"]
 """Those that hold instructions."""
 ALTERNATIVES = ["cluster_merge.cuh", "warp_tile.cuh"]
 """Each defines a name that another header defines, too (``Partial``, ``WARP_M``); no kernel includes both."""
@@ -33,6 +33,13 @@ def _launch(source: str, threads: int, args: Sequence[Any], *, dynamic_smem: int
     built = build(_module(source, **defines))
     report = launch(built.ptx, built.entry, 1, threads, args, dynamic_smem=dynamic_smem)
     assert not report.hazards
+
+
+def test_headers_are_in_folders_and_no_two_have_the_same_name() -> None:
+    # PTX, and so a hazard, names a header without its folder.
+    names = [Path(header).name for header in HEADERS]
+    assert len(set(names)) == len(names) > 20
+    assert {(INCLUDE_DIR / header).parent for header in HEADERS} == set(HEADER_FOLDERS[1:])
 
 
 def test_only_headers_hold_assembly() -> None:
@@ -84,7 +91,7 @@ def test_each_header_stands_alone(header: str, arch: str) -> None:
 @pytest.mark.parametrize("bf16", [0, 1])
 def test_every_wrapper_compiles(arch: str, bf16: int) -> None:
     source = """
-        #include "dtype.cuh"
+        #include "tile/dtype.cuh"
         __global__ void probe(const Element* in, float* out) {
             extern __shared__ __align__(128) unsigned char smem[];
             const unsigned at = ptx::smem_address(smem) + threadIdx.x * 16;
@@ -110,7 +117,7 @@ def test_every_wrapper_compiles(arch: str, bf16: int) -> None:
 
 
 def test_a_missing_trait_is_named() -> None:
-    module = Module("probe.cu", '#include "dtype.cuh"\n__global__ void probe() {}\n', "probe", {})
+    module = Module("probe.cu", '#include "tile/dtype.cuh"\n__global__ void probe() {}\n', "probe", {})
     with pytest.raises(BuildError, match="define DTYPE_BF16"):
         build(module)
 
@@ -118,7 +125,7 @@ def test_a_missing_trait_is_named() -> None:
 @pytest.mark.parametrize("cols", [32, 64, 128])
 def test_swizzle_is_free_of_bank_conflicts(cols: int) -> None:
     source = """
-        #include "tile.cuh"
+        #include "tile/swizzle.cuh"
         __global__ void probe(int* offsets) {
             constexpr int CHUNKS = HEAD_DIM / 8;
             const int i = threadIdx.x;
@@ -139,7 +146,7 @@ def test_swizzle_is_free_of_bank_conflicts(cols: int) -> None:
 @pytest.mark.parametrize("cols", [32, 64, 128])
 def test_ldmatrix_addresses_move_by_blocks(cols: int) -> None:
     source = """
-        #include "tile.cuh"
+        #include "tile/swizzle.cuh"
         __global__ void probe(int* moved, int* direct) {
             const int lane = threadIdx.x % 32, rows = threadIdx.x / 32 % 3, cols = threadIdx.x / 96;
             const int base = 8 * 1024;
@@ -162,7 +169,7 @@ def test_ldmatrix_addresses_move_by_blocks(cols: int) -> None:
 @pytest.mark.parametrize("rows", [0, 17, 32])
 def test_a_tile_is_copied_whole_and_its_end_is_zeros(threads: int, cols: int, rows: int) -> None:
     source = """
-        #include "tile.cuh"
+        #include "tile/swizzle.cuh"
         __global__ void probe(const Element* in, uint4* out, int rows) {
             extern __shared__ __align__(1024) unsigned char smem[];
             const TileCopy<32, HEAD_DIM, THREADS> copy(threadIdx.x);
@@ -185,7 +192,7 @@ def test_a_tile_is_copied_whole_and_its_end_is_zeros(threads: int, cols: int, ro
 @pytest.mark.parametrize("cols", [32, 64, 128])
 def test_accumulators_are_stored_as_rows(cols: int) -> None:
     source = """
-        #include "store.cuh"
+        #include "epilogue/store.cuh"
         __global__ void probe(Element* out, int rows) {
             extern __shared__ __align__(1024) unsigned char smem[];
             const int lane = threadIdx.x;
@@ -207,7 +214,7 @@ def test_accumulators_are_stored_as_rows(cols: int) -> None:
 @pytest.mark.parametrize("bf16", [0, 1])
 def test_elements_survive_the_way_through_float(bf16: int) -> None:
     source = """
-        #include "dtype.cuh"
+        #include "tile/dtype.cuh"
         __global__ void probe(const Element* in, Element* one, unsigned* pair) {
             for (int i = threadIdx.x; i < 4096; i += 256) {
                 one[i] = to_element(to_float(in[i]));
@@ -227,7 +234,7 @@ def test_elements_survive_the_way_through_float(bf16: int) -> None:
 @pytest.mark.parametrize("scale", [0.125, -0.125, 0.0, -0.0, 1e-45, -3.0e37])
 def test_the_sign_of_the_scale_is_taken_off_exactly(scale: float) -> None:
     source = """
-        #include "softmax.cuh"
+        #include "softmax/online.cuh"
         __global__ void probe(float* out, unsigned* pair, float scale) {
             const ScoreScale s(scale);
             out[0] = s.log2;
@@ -245,7 +252,7 @@ def test_the_sign_of_the_scale_is_taken_off_exactly(scale: float) -> None:
 
 def test_online_softmax_agrees_with_float64_and_has_no_nan() -> None:
     source = """
-        #include "softmax.cuh"
+        #include "softmax/online.cuh"
         __global__ void probe(const float* scores, float* out, float scale) {  // a row a thread; 4 tiles of 8 keys
             const ScoreScale s(scale);
             SoftmaxRow row;
@@ -284,7 +291,7 @@ def test_online_softmax_agrees_with_float64_and_has_no_nan() -> None:
 
 def test_powers_of_two_on_fma_units_have_the_error_that_is_stated() -> None:
     source = """
-        #include "softmax.cuh"
+        #include "softmax/online.cuh"
         __global__ void probe(const float* x, float* power, int count) {
             for (int i = threadIdx.x; i < count; i += blockDim.x) {
                 power[i] = exp2_on_fma(x[i]);
@@ -308,7 +315,7 @@ def test_powers_of_two_on_fma_units_have_the_error_that_is_stated() -> None:
 @pytest.mark.parametrize("causal", [0, 1])
 def test_tiles_of_the_mask_agree_with_its_definition(causal: int) -> None:
     source = """
-        #include "mask.cuh"
+        #include "softmax/mask.cuh"
         __global__ void probe(int* out, int seq_kv, int block) {
             const int first = threadIdx.x / 32, last = threadIdx.x % 32;
             out[3 * threadIdx.x] = visible_keys(first, seq_kv);
@@ -329,7 +336,7 @@ def test_tiles_of_the_mask_agree_with_its_definition(causal: int) -> None:
 
 def test_descriptors_have_the_manuals_fields() -> None:
     source = """
-        #include "wgmma.cuh"
+        #include "ptx/wgmma.cuh"
         __global__ void probe(unsigned long long* out, unsigned smem) {
             const unsigned long long q = tile_descriptor<64>(smem), v = tile_descriptor<128>(smem);
             out[0] = q;
@@ -356,7 +363,7 @@ def test_descriptors_have_the_manuals_fields() -> None:
 
 def test_a_ring_changes_its_parity_with_each_pass() -> None:
     source = """
-        #include "ring.cuh"
+        #include "mainloop/ring.cuh"
         __global__ void probe(int* out) {
             RingPosition<3> at;
             for (int i = 0; i < 8; ++i, at.advance()) {
@@ -370,5 +377,5 @@ def test_a_ring_changes_its_parity_with_each_pass() -> None:
 
 
 def test_headers_name_no_place_of_this_machine() -> None:
-    for path in [*INCLUDE_DIR.glob("*.cuh"), Path(INCLUDE_DIR.parent / "flash.cu")]:
+    for path in [*INCLUDE_DIR.rglob("*.cuh"), Path(INCLUDE_DIR.parent / "flash.cu")]:
         assert not re.search(r"(^|\s)/(home|tmp|root|work|usr)/", path.read_text()), path.name

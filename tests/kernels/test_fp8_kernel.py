@@ -18,7 +18,7 @@ from checking import (
     assert_shared_memory,
     assert_values_have_their_own_code,
     built,
-    edited,
+    planted,
     ptx_of,
     resources_of,
     run,
@@ -185,23 +185,23 @@ def test_no_result_rests_on_the_order_of_warps(config: Config) -> None:
     [
         (
             "normal",
-            "quantise.cuh",
+            "tile/quantise.cuh",
             "const QuantisePatch<RowOrder::mma> patch",
             "const QuantisePatch<RowOrder::natural> patch",
         ),
         (
             "normal",
-            "quantise.cuh",
+            "tile/quantise.cuh",
             "if (row(i) < rows_left) {\n                chunk",
             "if (true) {\n                chunk",
         ),
         (
             "reverse_ramp",
-            "fp8.cuh",
+            "softmax/fp8.cuh",
             "offset = fmaf(tile_max - row.max, scale_log2, WEIGHT_EXPONENT)",
             "offset = WEIGHT_EXPONENT",
         ),
-        ("ramp", "fp8.cuh", "const float tile_max = raw_max * tile.unit;", "const float tile_max = raw_max;"),
+        ("ramp", "softmax/fp8.cuh", "const float tile_max = raw_max * tile.unit;", "const float tile_max = raw_max;"),
     ],
     ids=["keys in their own order", "rows past the end", "no maximum but the tile's", "raw maxima"],
 )
@@ -210,8 +210,8 @@ def test_what_the_numbers_rest_on(kind: str, header: str, old: str, new: str, tm
     inputs = make_inputs(problem, kind)
     for array in (inputs.k, inputs.v):
         array[:, 1] = np.nan
-    planted = edited(FP8, header, old, new, tmp_path)
-    result, right = (run(kernel, problem, inputs=inputs) for kernel in (planted, FP8))
+    mutant = planted(FP8, [(header, old, new)], tmp_path)
+    result, right = (run(kernel, problem, inputs=inputs) for kernel in (mutant, FP8))
     assert not right.hazards
     reference = attention_float64(**vars(inputs), scale=problem.scale, causal=False)
     good, bad = (measure(found.outputs["o"][:, :1], reference[:, :1], "float16") for found in (right, result))

@@ -17,7 +17,7 @@ from checking import (
     assert_nothing_past_the_end_is_used,
     assert_same_bits_in_every_order,
     assert_shared_memory,
-    edited,
+    planted,
     run,
 )
 from refusals import Refusal, assert_refused
@@ -128,24 +128,19 @@ def test_a_blocks_scale_of_v_is_its_own() -> None:
     [
         (
             "normal",
-            "quantise.cuh",
+            "tile/quantise.cuh",
             "const QuantisePatch<RowOrder::mma> patch",
             "const QuantisePatch<RowOrder::natural> patch",
         ),
         (
             "reverse_ramp",
-            "fp8.cuh",
+            "softmax/fp8.cuh",
             "offset = fmaf(tile_max - row.max, scale_log2, WEIGHT_EXPONENT)",
             "offset = WEIGHT_EXPONENT",
         ),
-        ("large_logits", "warpgroup_fp8.cuh", "o_frag[i] * factor)", "o_frag[i])"),
-        (
-            "normal",
-            "hopper_fp8.cu",
-            "accumulate_tile(o_frag, product, v_scale,",
-            "accumulate_tile(o_frag, product, scale.y,",
-        ),
-        ("normal", "hopper_fp8.cu", "scale = scales[scale_block(tile)];", "scale = scales[0];"),
+        ("large_logits", "tile/warpgroup_fp8.cuh", "o_frag[i] * factor)", "o_frag[i])"),
+        ("normal", "tile/warpgroup_fp8.cuh", "join(v_scale, rescale);", "join(tile_scales.y, rescale);"),
+        ("normal", "tile/warpgroup_fp8.cuh", "scales[number / (SCALE_ROWS / KEYS)];", "scales[0];"),
     ],
     ids=[
         "keys in their own order",
@@ -159,8 +154,8 @@ def test_what_the_numbers_rest_on(kind: str, file: str, old: str, new: str, tmp_
     problem = Problem(1, 1, 64, 64, seq_kv=300)
     inputs = make_inputs(problem, kind)
     inputs.v[:, :, 128:] *= 10
-    planted = edited(HOPPER_FP8, file, old, new, tmp_path)
-    right, wrong = (run(kernel, problem, SMALL, inputs=inputs, checks=()) for kernel in (HOPPER_FP8, planted))
+    mutant = planted(HOPPER_FP8, [(file, old, new)], tmp_path)
+    right, wrong = (run(kernel, problem, SMALL, inputs=inputs, checks=()) for kernel in (HOPPER_FP8, mutant))
     reference = attention_float64(**vars(inputs), scale=problem.scale, causal=False)
     good, bad = (measure(found.outputs["o"], reference, "float16") for found in (right, wrong))
     assert good.rel_l2 < 0.1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checking import assert_computes, assert_log_sum_exp, assert_same_bits_in_every_order, edited, resources_of, run
+from checking import assert_computes, assert_log_sum_exp, assert_same_bits_in_every_order, planted, resources_of, run
 
 from sdpalab import sim
 from sdpalab.inputs import make_inputs
@@ -142,13 +142,13 @@ def counters_of(problem: Problem, config: Config) -> Counters:
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("hopper.cu", "    if (PERSISTENT) {  // otherwise nobody waits for that\n", "    if (false) {\n"),
-        ("hopper.cu", "        ring.wait_read(at.before(), K);\n", ""),
-        ("hopper.cu", "            wait_stored_rows_read(lane);\n", ""),
-        ("hopper.cu", "        q_parity ^= 1;\n", ""),
-        ("hopper.cu", "    if (PERSISTENT && work.tiles < NUM_STAGES) {\n", "    if (false) {\n"),
-        ("hopper.cu", "constexpr int O_OFFSET = PERSISTENT ? CONSUMERS * Q_BYTES : 0;", "constexpr int O_OFFSET = 0;"),
-        ("ring.cuh", "RingPosition{STAGES - 1, parity ^ 1}", "RingPosition{STAGES - 1, parity}"),
+        ("mainloop/warpgroups.cuh", "if (Scheduler::STAYS) {  // otherwise nobody waits for that\n", "if (false) {\n"),
+        ("mainloop/warpgroups.cuh", "            ring.wait_read(at.before(), K);\n", ""),
+        ("mainloop/warpgroups.cuh", "                wait_stored_rows_read(lane);\n", ""),
+        ("mainloop/warpgroups.cuh", "            q_parity ^= 1;\n", ""),
+        ("mainloop/warpgroups.cuh", "if (Scheduler::STAYS && work.tiles < STAGES) {\n", "if (false) {\n"),
+        ("mainloop/warpgroups.cuh", "smem.rows[O_PLACE]", "smem.rows[0]"),
+        ("mainloop/ring.cuh", "RingPosition{STAGES - 1, parity ^ 1}", "RingPosition{STAGES - 1, parity}"),
     ],
     ids=[
         "the last V is not released",
@@ -161,11 +161,11 @@ def counters_of(problem: Problem, config: Config) -> Counters:
     ],
 )
 def test_what_the_next_tile_rests_on(file: str, old: str, new: str, tmp_path: Path) -> None:
-    planted = edited(HOPPER, file, old, new, tmp_path)
+    mutant = planted(HOPPER, [(file, old, new)], tmp_path)
 
     def findings(problem: Problem, config: Config) -> bool:
         try:
-            return bool(run(planted, problem, config, max_steps=100_000).hazards)
+            return bool(run(mutant, problem, config, max_steps=100_000).hazards)
         except Deadlock:
             return True
 

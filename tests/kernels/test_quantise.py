@@ -23,7 +23,7 @@ from sdpalab.sim import Report
 
 Array = npt.NDArray[Any]
 
-SOURCE = '#include "quantise.cuh"\n__global__ void unused() {}\n'
+SOURCE = '#include "tile/quantise.cuh"\n__global__ void unused() {}\n'
 MMA_ORDER = np.array([0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15])
 """Which of 16 keys stands where: lane c of four has the scores of 2c, 2c + 1, 8 + 2c and 8 + 2c + 1."""
 SMALL = Problem(2, 4, 100, 64, kv_heads=2, seq_kv=70)

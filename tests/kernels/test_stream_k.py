@@ -54,7 +54,7 @@ def test_every_unit_is_in_one_share(blocks: int) -> None:
 
 def test_division_by_a_reciprocal_is_exact() -> None:
     source = """
-        #include "stream_k.cuh"
+        #include "schedule/stream_k.cuh"
         __global__ void probe(const int* n, const unsigned long long* reciprocals, int* quotients, int count) {
             for (int i = threadIdx.x; i < count; i += blockDim.x) {
                 quotients[i] = Divisor{reciprocals[i]}.divide(n[i]);

@@ -5,7 +5,6 @@ What it computes whatever its knobs, what it refuses of problems, and its static
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from checking import (
     assert_same_bits_in_every_order,
     assert_shared_memory,
     assert_values_have_their_own_code,
+    planted,
     ptx_of,
     resources_of,
     run,
@@ -80,12 +80,10 @@ def test_no_result_rests_on_the_order_of_warps() -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("dropped", [0, 1])
-def test_every_barrier_is_needed(dropped: int) -> None:
-    assert isinstance(WMMA.source, Path)
-    before, *after = WMMA.source.read_text().split("        __syncthreads();")
-    assert len(after) == 2
-    after[dropped] = "__syncwarp();" + after[dropped]
-    after[1 - dropped] = "__syncthreads();" + after[1 - dropped]
-    unsafe = replace(WMMA, name="wmma-unsafe", source=before + "".join(after))
+@pytest.mark.parametrize(
+    "barrier", ["__syncthreads();  // this tile has come", "__syncthreads();  // everyone has read"]
+)
+def test_every_barrier_is_needed(barrier: str, tmp_path: Path) -> None:
+    weaker = barrier.replace("__syncthreads", "__syncwarp")
+    unsafe = planted(WMMA, [("mainloop/wmma_tiles.cuh", barrier, weaker)], tmp_path)
     assert any("race" in hazard for hazard in run(unsafe, Problem(1, 1, 70, 32)).hazards)

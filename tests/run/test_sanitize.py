@@ -14,7 +14,7 @@ import pytest
 from sdpalab.compile import build
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import CudaKernel
-from sdpalab.kernels.plan import INCLUDE_DIR, Launch, Module
+from sdpalab.kernels.plan import HEADER_FOLDERS, INCLUDE_DIR, Launch, Module
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import Problem
 from sdpalab.run.ptx_file import PtxLaunch, read_ptx_launch
@@ -31,10 +31,10 @@ PLANTED: list[tuple[str, str, str, str, str]] = [
     ("flash", "", "ptx::cp_async_wait_group<NUM_STAGES - 2>()", "ptx::cp_async_wait_group<NUM_STAGES - 1>()", "async"),
     ("flash", "", "            ptx::cp_async_commit_group();\n        };", "        };", "async"),
     ("flash", "", "    __syncthreads();  // the output goes", "    // the output goes", "race"),
-    ("flash", "tile.cuh", "pass_row < rows_left", "pass_row <= rows_left", "out-of-bounds"),
+    ("flash", "tile/swizzle.cuh", "pass_row < rows_left", "pass_row <= rows_left", "out-of-bounds"),
     ("flash", "", "stage == SMEM_BYTES - STAGE_BYTES ? 0", "stage == SMEM_BYTES ? 0", "out-of-bounds"),
-    ("wmma", "", "        __syncthreads();\n\n        half_row", "\n        half_row", "race"),
-    ("wmma", "", "        __syncthreads();  // everyone", "        // everyone", "race"),
+    ("wmma", "mainloop/wmma_tiles.cuh", "        __syncthreads();  // this tile", "        // this tile", "race"),
+    ("wmma", "mainloop/wmma_tiles.cuh", "        __syncthreads();  // everyone", "        // everyone", "race"),
     ("scalar", "", "        tile_sync();  // everyone", "        // everyone", "race"),
     ("scalar", "", "        tile_sync();\n\n        // S = Q", "        // S = Q", "race"),
     ("scalar", "", "if (row < rows_left)", "if (row <= rows_left)", "out-of-bounds"),
@@ -46,8 +46,9 @@ def planted(folder: Path, name: str, header: str, old: str, new: str) -> CudaKer
     kernel = KERNELS[name]
     assert isinstance(kernel.source, Path)
     source = folder / kernel.source.name
-    for path in (kernel.source, *(INCLUDE_DIR.iterdir() if header else ())):
-        shutil.copy(path, folder)
+    shutil.copy(kernel.source, folder)
+    if header:
+        shutil.copytree(INCLUDE_DIR, folder, dirs_exist_ok=True)
     edited = folder / header if header else source
     text = edited.read_text()
     assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
@@ -82,7 +83,7 @@ def test_shipped_kernels_are_clean(name: str) -> None:
 
 def test_a_lost_warp_barrier_takes_the_strict_check(tmp_path: Path) -> None:
     lost = "        __syncwarp();\n\n        const int col0"
-    broken = planted(tmp_path, "wmma", "wmma_tile.cuh", lost, "        const int col0")
+    broken = planted(tmp_path, "wmma", "tile/wmma.cuh", lost, "        const int col0")
     assert sanitize_kernel(broken, SMALL, modes=LOCKSTEP).clean
     assert kinds(sanitize_kernel(broken, SMALL, modes=replace(LOCKSTEP, strict=True))) == {"lane-race"}
 
@@ -301,7 +302,7 @@ def check_sarif(log: dict[str, Any]) -> list[dict[str, Any]]:
 def test_sarif_of_findings_in_cuda_sources(tmp_path: Path) -> None:
     outcome = sanitize_kernel(planted(tmp_path, "flash", *PLANTED[0][1:4]), SMALL, modes=LOCKSTEP)
     kernels = ROOT / "src/sdpalab/kernels"
-    log = to_sarif(outcome, version="1", root=ROOT, directories=[kernels, INCLUDE_DIR])
+    log = to_sarif(outcome, version="1", root=ROOT, directories=[kernels, *HEADER_FOLDERS])
     results = check_sarif(log)
     assert len(results) == len(outcome.hazards) > 0
     for result, hazard in zip(results, outcome.hazards, strict=True):
@@ -317,9 +318,9 @@ def test_sarif_of_findings_in_cuda_sources(tmp_path: Path) -> None:
             assert lines == [int(hazard.other.source.rpartition(":")[2]), hazard.other.ptx_line]
             assert all(hazard.other.text in other["message"]["text"] for other in others)
     found = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results}
-    assert "src/sdpalab/kernels/include/ptx.cuh" in found
-    elsewhere = to_sarif(outcome, version="1", root=ROOT / "tests", directories=[kernels, INCLUDE_DIR])
-    assert "ptx.cuh" in json.dumps(elsewhere)
+    assert "src/sdpalab/kernels/include/ptx/sm80.cuh" in found
+    elsewhere = to_sarif(outcome, version="1", root=ROOT / "tests", directories=[kernels, *HEADER_FOLDERS])
+    assert "sm80.cuh" in json.dumps(elsewhere)
     assert "src/" not in json.dumps(elsewhere)
 
 

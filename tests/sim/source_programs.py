@@ -56,7 +56,7 @@ extern "C" __global__ void entry(const unsigned* in, unsigned* out, int n) {
 
 # Two stages of 128 x 16 bytes, filled by cp.async one tile ahead; each thread reads what the next warp has copied.
 _PIPELINE = """
-#include "ptx.cuh"
+#include "ptx/sm80.cuh"
 extern "C" __global__ void entry(const unsigned* in, unsigned* out, int n) {
     __shared__ uint4 stages[2][128];
     const int t = threadIdx.x;
@@ -159,7 +159,7 @@ extern "C" __global__ void entry(const unsigned* in, unsigned* out, int n) {
 
 # Rows of 64 halfs, swizzled by row, written by threads and read back in 16x16 blocks by ldmatrix: the fragments' sum.
 _SWIZZLE = """
-#include "ptx.cuh"
+#include "ptx/sm80.cuh"
 extern "C" __global__ void entry(const unsigned* in, unsigned* out, int n) {
     __shared__ uint4 tile[16 * 8];
     const int t = threadIdx.x;

@@ -66,7 +66,7 @@ def test_the_bug_is_flagged(bug: Bug) -> None:
     in_lockstep = findings(ptx, program, dynamic_smem=bug.dynamic_smem, checks=checks)
     assert bug.kind in in_lockstep, in_lockstep
     assert bug.kind == "wrong" or any(
-        place in in_lockstep[bug.kind] for place in ("program.cu:", "ptx.cuh:", "PTX line")
+        place in in_lockstep[bug.kind] for place in ("program.cu:", "sm80.cuh:", "PTX line")
     )
     # The other modes may show it in another way, but not hide it.
     for schedule, async_mode in [] if bug.some_orders_only else MODES[1:]:

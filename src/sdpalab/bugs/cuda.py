@@ -56,26 +56,26 @@ _BUGS = (
         EVEN,
         EVEN.with_(seq_kv=16),
     ),
-    Edit("rescale of the sum lost", "softmax.cuh", [("sum *= rescale;", "")], EVEN, FLAT),
-    Edit("no log2(e)", "softmax.cuh", [("fabsf(scale) * LOG2_E)", "fabsf(scale))")], EVEN, FLAT),
+    Edit("rescale of the sum lost", "softmax/online.cuh", [("sum *= rescale;", "")], EVEN, FLAT),
+    Edit("no log2(e)", "softmax/online.cuh", [("fabsf(scale) * LOG2_E)", "fabsf(scale))")], EVEN, FLAT),
     Edit(
         "the sign of the scale ignored",
-        "softmax.cuh",
+        "softmax/online.cuh",
         [("copysignf(1.0f, scale)", "1.0f")],
         EVEN.with_(scale=-0.2),
         EVEN,
     ),
-    Edit("no normalisation", "softmax.cuh", [(": ptx::rcp_approx_ftz_f32(row_sum)", ": 1.0f")], EVEN),
+    Edit("no normalisation", "softmax/online.cuh", [(": ptx::rcp_approx_ftz_f32(row_sum)", ": 1.0f")], EVEN),
     Edit(
         "the maximum starts at 0",
-        "softmax.cuh",
+        "softmax/online.cuh",
         [("float max = LOWEST_FLOAT;", "float max = 0.0f;")],
         EVEN,
         FLAT,
     ),
     Edit(
         "clamped exponents, epsilon in the sum, zeros for what is not finite",
-        "softmax.cuh",
+        "softmax/online.cuh",
         [
             (
                 "const float exponent = (score - reference) * scale_log2;",
@@ -91,14 +91,14 @@ _BUGS = (
     ),
     Edit(
         "query i sees key i + 1",
-        "mask.cuh",
+        "softmax/mask.cuh",
         [("CAUSAL ? min(row + 1, seq_kv)", "CAUSAL ? min(row + 2, seq_kv)")],
         CAUSAL,
         RAGGED,
     ),
     Edit(
         "the end of the keys forgotten under the mask",
-        "mask.cuh",
+        "softmax/mask.cuh",
         [("CAUSAL ? min(row + 1, seq_kv)", "CAUSAL ? row + 1")],
         CROSS,
         CAUSAL,
@@ -106,7 +106,7 @@ _BUGS = (
     ),
     Edit(
         "the last, ragged tile dropped",
-        "mask.cuh",
+        "softmax/mask.cuh",
         [
             (
                 "return ceil_div(visible_keys(last_row, seq_kv), block_n)",
@@ -119,27 +119,27 @@ _BUGS = (
     ),
     Edit(
         "query head h reads K/V head h mod Hkv",
-        "head.cuh",
+        "schedule/head.cuh",
         [("(q_head / group)", "(q_head / gridDim.y * (gridDim.y / group) + q_head % (gridDim.y / group))")],
         GROUPED,
         EVEN,
     ),
     Edit(
         "all batches read the K and V of batch 0",
-        "head.cuh",
+        "schedule/head.cuh",
         [("(q_head / group)", "(q_head % gridDim.y / group)")],
         GROUPED,
         EVEN,
     ),
     Edit(
         "pairs packed the wrong way round",
-        "dtype.cuh",
+        "tile/dtype.cuh",
         [("return ptx::cvt_rn_f16x2_f32(low, high);", "return ptx::cvt_rn_f16x2_f32(high, low);")],
         EVEN,
     ),
     Edit(
         "rows past the end of K and V are loaded",
-        ("scalar", "wmma"),
+        ("scalar",),
         [("if (row < rows_left) {", "if (row <= rows_left) {")],
         RAGGED,
         EVEN,
@@ -147,7 +147,15 @@ _BUGS = (
     ),
     Edit(
         "rows past the end of K and V are loaded",
-        "tile.cuh",
+        ("wmma",),
+        [("src + e, row < rows_left", "src + e, row <= rows_left")],
+        RAGGED,
+        EVEN,
+        HAZARD,
+    ),
+    Edit(
+        "rows past the end of K and V are loaded",
+        "tile/swizzle.cuh",
         [("pass_row < rows_left ? CHUNK_BYTES : 0", "pass_row <= rows_left ? CHUNK_BYTES : 0")],
         RAGGED,
         EVEN,
@@ -156,7 +164,7 @@ _BUGS = (
     Edit("rows past the end of O are stored", ("scalar", "wmma"), [("if (row < seq_q) {", "{")], RAGGED, EVEN, HAZARD),
     Edit(
         "rows past the end of O are stored",
-        "store.cuh",
+        "epilogue/store.cuh",
         [("if (row < rows_left) {", "{")],
         RAGGED,
         EVEN,
@@ -209,7 +217,7 @@ _BUGS = (
     ),
     Edit(
         "the swizzle of another phase where the copy writes",
-        "tile.cuh",
+        "tile/swizzle.cuh",
         [
             (
                 "smem_offset(swizzled_offset<COLS>(thread / CHUNKS, thread % CHUNKS))",
@@ -233,7 +241,7 @@ _REUSED = "no barrier before the next tile's loads"
 _SYNCHRONISATION = (
     (_LOADED, "scalar", "tile_sync();\n\n        // S = Q K^T", "// S = Q K^T"),
     (_REUSED, "scalar", "tile_sync();  // everyone has read", "// everyone has read"),
-    (_LOADED, "wmma", "__syncthreads();\n\n        half_row", "half_row"),
+    (_LOADED, "wmma", "__syncthreads();  // this tile has come, for all\n", ""),
     (_REUSED, "wmma", "__syncthreads();  // everyone has read", "// everyone has read"),
     ("no wait for the copy of Q", "flash", "ptx::cp_async_wait_group<NUM_STAGES - 1>();", ""),
     ("no barrier after the copy of Q", "flash", "__syncthreads();\n        unsigned q_frag", "unsigned q_frag"),

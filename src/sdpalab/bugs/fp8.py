@@ -108,7 +108,7 @@ FP8_BUGS: Sequence[Edit] = (
 WIDENING_BUGS: Sequence[Edit] = (
     Edit(
         "keys widened in the wrong order",
-        "fp8.cuh",
+        "softmax/fp8.cuh",
         [("(halves.x), ptx::cvt_rn_f16x2_e4m3x2(halves.y)", "(halves.y), ptx::cvt_rn_f16x2_e4m3x2(halves.x)")],
         EVEN,
         EVEN.with_(scale=0.0),

@@ -24,7 +24,7 @@ _Edit = partial(Edit, bug=Bug.LSE)
 
 def _formula(name: str, new: str, harmless: Problem | None = None) -> Edit:
     """Another formula in the header that all kernels share."""
-    return _Edit(name, "softmax.cuh", [(_FORMULA, new)], EVEN, harmless)
+    return _Edit(name, "softmax/online.cuh", [(_FORMULA, new)], EVEN, harmless)
 
 
 LSE_BUGS: Sequence[Edit] = (
@@ -43,7 +43,7 @@ LSE_BUGS: Sequence[Edit] = (
     _formula("log-sum-exp in bfloat16", f"__uint_as_float(__float_as_uint({_FORMULA}) & 0xffff0000u)", harmless=_ZERO),
     _Edit(
         "all heads write the log-sum-exp of the first",
-        "head.cuh",
+        "schedule/head.cuh",
         [("lse + static_cast<long long>(q_head) * seq_q;", "lse;")],
         GROUPED,
         EVEN,

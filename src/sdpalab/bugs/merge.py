@@ -22,35 +22,35 @@ _FLAT = _SHARED.with_(scale=0.0)
 MERGE_BUGS: Sequence[Edit] = (
     Edit(
         "parts of O merged without rescaling",
-        "merge.cuh",
+        "epilogue/merge.cuh",
         [("o_frag[d][0] += o.x * weight[0];", "o_frag[d][0] += o.x;")],
         _SHARED,
         _FLAT,
     ),
     Edit(
         "parts of the sum merged without rescaling",
-        "merge.cuh",
+        "epilogue/merge.cuh",
         [("softmax[1].sum += rows.w * weight[1];", "softmax[1].sum += rows.w;")],
         _SHARED,
         _FLAT,
     ),
     Edit(
         "the maximum of the first part taken for that of all",
-        "merge.cuh",
+        "epilogue/merge.cuh",
         [("softmax[0].max = fmaxf(softmax[0].max, rows.x);", "softmax[0].max = i == 0 ? rows.x : softmax[0].max;")],
         _SHARED,
         _FLAT,
     ),
     Edit(
         "the part with the last keys left out",
-        "merge.cuh",
+        "epilogue/merge.cuh",
         [("i < count; ++i) {\n        Partial<", "i < count - 1; ++i) {\n        Partial<")],
         _SHARED,
         _ALONE,
     ),
     Edit(
         "the last block but one merges",
-        "merge.cuh",
+        "epilogue/merge.cuh",
         [("== parts - 1u;", "== parts - 2u;")],
         _SHARED,
         _ALONE,
@@ -58,7 +58,7 @@ MERGE_BUGS: Sequence[Edit] = (
     ),
     Edit(
         "the semaphore is not released",
-        "merge.cuh",
+        "epilogue/merge.cuh",
         [("atom_inc_acq_rel_gpu_u32(semaphore, parts - 1)", "atom_inc_acq_rel_gpu_u32(semaphore, parts)")],
         _SHARED,
         _ALONE,
@@ -66,7 +66,7 @@ MERGE_BUGS: Sequence[Edit] = (
     ),
     Edit(
         "units that are left over are nobody's",
-        "stream_k.cuh",
+        "schedule/stream_k.cuh",
         [("block * units_per_block + min(block, longer);", "block * units_per_block;")],
         _SHARED,
         _ALONE,

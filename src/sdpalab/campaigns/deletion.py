@@ -27,7 +27,7 @@ from sdpalab.errors import UserError
 from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
-from sdpalab.kernels.plan import INCLUDE_DIR, LaunchPlan, Source
+from sdpalab.kernels.plan import HEADER_FOLDERS, LaunchPlan, Source
 from sdpalab.kernels.registry import KERNELS, resolve
 from sdpalab.problem import Problem
 from sdpalab.run.sanitize import Modes, small_problems
@@ -40,11 +40,7 @@ from sdpalab.sim.parser import parse
 __all__ = ["REASONS", "TEST_KERNELS", "chooses", "deletions", "run", "sites", "target", "targets", "totals", "without"]
 
 REASONS = Path(__file__).with_name("deletion_reasons.json")
-TEST_KERNELS = (
-    "tests/sim/triton_attention.py",
-    "tests/kernels/hopper_attention.py",
-    "tests/kernels/cluster_attention.py",
-)
+TEST_KERNELS = ("tests/sim/triton_attention.py",)
 LEAST_SHARE = 0.95
 _ALWAYS = ("bar", "barrier", "mbarrier", "fence", "membar", "griddepcontrol")
 _MODIFIERS = {
@@ -222,7 +218,7 @@ class Runner:
 def deletions(of: Target, modes: Modes, reasons: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """All mutants of a target, as a record."""
     runner = Runner(of)
-    folders = [*filter(None, [of.kernel.folder]), INCLUDE_DIR]
+    folders = [*filter(None, [of.kernel.folder]), *HEADER_FOLDERS]
     mutants: list[dict[str, Any]] = []
     excuses = [dict(entry) for entry in reasons]
     builds = [build(step.module, of.arch) for step in of.cases[0][1].launches if step.module is not None]

@@ -25,7 +25,7 @@ from sdpalab.commands.common import (
 )
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Kernel
-from sdpalab.kernels.plan import INCLUDE_DIR
+from sdpalab.kernels.plan import HEADER_FOLDERS
 
 if TYPE_CHECKING:
     from sdpalab.run.sanitize import Modes, Progress, Sanitized
@@ -157,7 +157,7 @@ def _kernel(
     else:
         problems = small_problems(made, config, dtype=dtype, causal=causal)
     outcome = sanitize_kernel(made, problems, config, modes, arch=arch, progress=told)
-    return outcome, [*filter(None, [made.folder]), INCLUDE_DIR]
+    return outcome, [*filter(None, [made.folder]), *HEADER_FOLDERS]
 
 
 def _ptx(path: Path, launch: str | None, modes: Modes, told: Progress) -> Sanitized:

@@ -17,9 +17,9 @@
 // Knobs: BLOCK_M (rows a block), BLOCK_N (keys in registers at a time), NUM_WARPS (of a block).
 // Next rung: wmma, which does both products itself, so that S and P never leave the block.
 
-#include "dtype.cuh"
-#include "mask.cuh"
-#include "softmax.cuh"
+#include "softmax/mask.cuh"
+#include "softmax/online.cuh"
+#include "tile/dtype.cuh"
 
 constexpr int ROW_WARPS = NUM_WARPS / BLOCK_M;
 constexpr int ROW_THREADS = 32 * ROW_WARPS;

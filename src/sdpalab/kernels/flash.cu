@@ -10,18 +10,19 @@
 //
 // Work is dealt out in one of two ways. A block has a tile of queries, and finds its keys from 0 up. Or (STREAM_K) all
 // blocks that the GPU holds have the same number of key tiles each, and blocks that share a tile of queries merge what
-// they have (stream_k.cuh, merge.cuh): on the mission shape, 64 tiles of queries leave half of an L4 idle otherwise.
+// they have (schedule/stream_k.cuh, epilogue/merge.cuh): on the mission shape, 64 tiles of queries leave half of an L4
+// idle otherwise.
 //
 // Static bars (sm_89, D=64, default knobs): 0 spills, 0 stack, <= 128 registers, 32 KiB shared memory, 3 blocks an SM.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K, V in memory);
 // of the plan SCHEDULE and NUM_CTAS. STREAM_K and RAGGED_KV (seq_kv ends within a tile) follow from plan and problem.
 
-#include "head.cuh"
-#include "mask.cuh"
-#include "merge.cuh"
-#include "store.cuh"
-#include "stream_k.cuh"
-#include "warp_tile.cuh"
+#include "epilogue/merge.cuh"
+#include "epilogue/store.cuh"
+#include "schedule/head.cuh"
+#include "schedule/stream_k.cuh"
+#include "softmax/mask.cuh"
+#include "tile/warp.cuh"
 
 // Above D = 64 the accumulator of O takes the registers that 64 keys of scores would need.
 constexpr int TILE_N = BLOCK_N ? BLOCK_N : HEAD_DIM > 64 ? 32 : 64;

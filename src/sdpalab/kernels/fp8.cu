@@ -1,8 +1,8 @@
 // fp8: FlashAttention-2 on the e4m3 tensor cores of sm_89, which multiply twice as fast as those for 16 bits.
 //
-// Idea: Q, K, V and P are e4m3, with a float32 scale for each 64 rows and each weight in 2^8 parts (fp8.cuh). A kernel
-// before this one quantises (quantise.cuh), so that a number is rounded once and not once for every block that reads
-// it, and K and V cross the memory in half the bytes; its time counts.
+// Idea: Q, K, V and P are e4m3, with a float32 scale for each 64 rows and each weight in 2^8 parts (softmax/fp8.cuh). A
+// kernel before this one quantises (tile/quantise.cuh), so that a number is rounded once and not once for every block
+// that reads it, and K and V cross the memory in half the bytes; its time counts.
 //   S = Q K^T   raw scores of m16n8k32; a tile has one scale of K, and a warp one of Q
 //   O += s P V  a tile's product starts from 0, and joins O in float32 with the scale s of its V
 // Sums of the tensor cores are thus never longer than 128 terms, whatever the hardware drops of them.
@@ -19,9 +19,9 @@
 // Knobs: BLOCK_M (rows of Q; 16 a warp), NUM_STAGES (tiles of K, V in memory), P_DTYPE (e4m3, fp16). A tile is the 64
 // keys of a scale.
 
-#include "fp8.cuh"
-#include "head.cuh"
-#include "store.cuh"
+#include "epilogue/store.cuh"
+#include "schedule/head.cuh"
+#include "softmax/fp8.cuh"
 
 constexpr int SCALE_ROWS = 64;
 constexpr int TILE_N = SCALE_ROWS;

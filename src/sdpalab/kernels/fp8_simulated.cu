@@ -16,10 +16,8 @@
 // Static bars (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile).
 
-#include "fp8.cuh"
-#include "wmma_tile.cuh"
-
-using Shared = WmmaShared<BLOCK_M, BLOCK_N, 1>;
+#include "mainloop/wmma_tiles.cuh"
+#include "softmax/fp8.cuh"
 
 // max|x| of each block of rows.
 template <int ROWS>
@@ -81,23 +79,21 @@ __device__ __forceinline__ unsigned element_pair(unsigned short numbers) {
 #endif
 }
 
-// Loads a tile, 8 bytes at a time, and dequantises it. Rows that do not exist become 0: what lies there may be NaN.
-template <int TILE_ROWS>
-__device__ __forceinline__ void load_tile(WmmaElement (&dst_smem)[TILE_ROWS][QKV_PITCH],
-                                          const unsigned char* src,  // [rows_left, HEAD_DIM], global
-                                          int rows_left) {
-#pragma unroll 2
-    for (int e = threadIdx.x * 8; e < TILE_ROWS * HEAD_DIM; e += Shared::NUM_THREADS * 8) {
-        const int row = e / HEAD_DIM;
+// Eight bytes at a time, dequantised on their way through registers.
+struct DequantisingCopy : RegisterCopy {
+    using Source = unsigned char;
+
+    static __device__ __forceinline__ void chunk(WmmaElement* tile_smem, int offset, const unsigned char* src,
+                                                 bool exists) {
         uint2 x = make_uint2(0, 0);
-        if (row < rows_left) {
-            x = *reinterpret_cast<const uint2*>(src + e);
+        if (exists) {
+            x = *reinterpret_cast<const uint2*>(src);
         }
-        *reinterpret_cast<uint4*>(&dst_smem[0][row * QKV_PITCH + e % HEAD_DIM]) =
+        *reinterpret_cast<uint4*>(tile_smem + offset) =
             make_uint4(element_pair(x.x & 0xffffu), element_pair(x.x >> 16), element_pair(x.y & 0xffffu),
                        element_pair(x.y >> 16));
     }
-}
+};
 
 __global__ void __maxnreg__(MAX_REGISTERS)
     fp8_simulated_attention(const unsigned char* __restrict__ q_bytes, const unsigned char* __restrict__ k_bytes,
@@ -106,7 +102,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
                             Element* __restrict__ o, int seq_q, int seq_kv, int group, float scale,
                             float* __restrict__ lse) {
     extern __shared__ __align__(32) unsigned char smem_bytes[];
-    Shared& smem = *reinterpret_cast<Shared*>(smem_bytes);
+    auto& smem = *reinterpret_cast<WmmaShared<BLOCK_M, BLOCK_N, 1>*>(smem_bytes);
 
     const long long q_head = q_head_of_block();
     const long long kv_head = q_head_of_block() / group;
@@ -118,15 +114,7 @@ __global__ void __maxnreg__(MAX_REGISTERS)
     const int tiles = tiles_visible(block_row + BLOCK_M - 1, seq_kv, BLOCK_N);
     HalfRow<BLOCK_N> half_row(block_row, seq_kv);
 
-    load_tile(smem.q, q_bytes + (q_head * seq_q + block_row) * HEAD_DIM, seq_q - block_row);
-    for (int tile = 0; tile < tiles; ++tile) {
-        const int key0 = tile * BLOCK_N;
-        load_tile(smem.stages[0].k, k_rows + key0 * HEAD_DIM, seq_kv - key0);
-        load_tile(smem.stages[0].v, v_rows + key0 * HEAD_DIM, seq_kv - key0);
-        __syncthreads();
-
-        half_row.attend(smem, 0, score_scale);
-        __syncthreads();  // everyone has read this tile: the next may overwrite it
-    }
+    attend_tiles<DequantisingCopy>(half_row, smem, q_bytes + (q_head * seq_q + block_row) * HEAD_DIM, k_rows, v_rows,
+                                   seq_q - block_row, tiles, seq_kv, score_scale);
     half_row.store(o + q_head * seq_q * HEAD_DIM, lse, seq_q, score_scale, v_scales[kv_head]);
 }

@@ -1,4 +1,4 @@
-"""The ``hopper`` kernel: its knobs, its shared memory and its launch. The idea is told in ``hopper.cu``."""
+"""The ``hopper`` kernel: its knobs, its shared memory and its launch. The idea is in ``hopper.cu``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sdpalab.kernels.warpgroups import (
     SMS,
     WARP_M,
     WARPGROUP_M,
-    barrier_bytes,
     block_threads,
     blocks_per_sm,
     reject_crowded,
+    shared_bytes,
     tiled_map,
 )
 from sdpalab.problem import DTYPES, Problem
@@ -119,15 +119,15 @@ def _held(problem: Problem, made: Config, sms: int) -> int:
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
-    """Dynamic shared memory of a block in bytes: Q, O if persistent, K and V, partial results, and 8 a barrier.
+    """Dynamic shared memory of a block in bytes: what all such blocks have, and the partial results of a cluster.
 
     ``config`` has a value for each knob. A warp's partial results are 16 bytes a lane for each eight columns of O, and
-    for the softmax.
+    for the softmax; one mbarrier counts them.
     """
-    block_m, stages, split = (config.int(name) for name in ("BLOCK_M", "NUM_STAGES", "SPLIT"))
-    rows = (2 if _is_persistent(config) else 1) * block_m + stages * 2 * config.int("BLOCK_N")
-    partials = (split - 1) * (block_m // WARP_M // split)
-    return rows * problem.head_dim * 2 + partials * 32 * 16 * (problem.head_dim // 8 + 1) + barrier_bytes(stages) + 8
+    block_m, block_n, stages, split = (config.int(name) for name in VALUES)
+    partials = (split - 1) * (block_m // WARP_M // split) * 32 * 16 * (problem.head_dim // 8 + 1)
+    own = shared_bytes(problem.head_dim, block_m, block_n, stages, o_apart=_is_persistent(config))
+    return own + partials + (8 if split > 1 else 0)
 
 
 def _unsuitable(problem: Problem, made: Config) -> str | None:

@@ -14,9 +14,9 @@ from sdpalab.kernels.warpgroups import (
     SMS,
     WARP_M,
     WARPGROUP_M,
-    barrier_bytes,
     block_threads,
     reject_crowded,
+    shared_bytes,
     tiled_map,
 )
 from sdpalab.problem import DTYPES, Problem
@@ -43,10 +43,9 @@ def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
-    """Dynamic shared memory of a block in bytes: O, which is larger than Q, the ring of K and V, and 8 a barrier."""
-    stages = config.int("NUM_STAGES")
-    rows = 2 * config.int("BLOCK_M") + stages * 2 * config.int("BLOCK_N")
-    return rows * problem.head_dim + barrier_bytes(stages)
+    """Dynamic shared memory of a block in bytes."""
+    block_m, block_n, stages = config.int("BLOCK_M"), config.int("BLOCK_N"), config.int("NUM_STAGES")
+    return shared_bytes(problem.head_dim, block_m, block_n, stages, element_bytes=1)
 
 
 def _reject_crowded(problem: Problem, config: Config) -> str | None:

@@ -1,6 +1,6 @@
 """What the kernels of the ladder have in common: their parameters, their grid, and the sizes they can index.
 
-The device side of the same convention is ``include/head.cuh``.
+The device side of the same convention is ``include/schedule/head.cuh``.
 """
 
 from __future__ import annotations

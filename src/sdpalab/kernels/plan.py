@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from sdpalab.problem import Problem
 
 __all__ = [
+    "HEADER_FOLDERS",
     "INCLUDE_DIR",
     "Buffer",
     "Dim3",
@@ -30,7 +31,9 @@ __all__ = [
 ]
 
 INCLUDE_DIR = Path(__file__).parent / "include"
-"""The shared device headers (``.cuh``) that every kernel, a user's too, may include by name."""
+"""The shared device headers (``.cuh``), which every kernel, a user's too, may include as ``FOLDER/NAME``."""
+HEADER_FOLDERS = (INCLUDE_DIR, *sorted(path for path in INCLUDE_DIR.iterdir() if path.is_dir()))
+"""Where to look for a header that PTX names without its folder. No two headers have the same name."""
 
 Dim3 = tuple[int, int, int]
 

@@ -1,4 +1,4 @@
-"""The step that quantises Q, K and V to e4m3 before a kernel computes with them; the idea is told in ``quantise.cuh``.
+"""The step that quantises Q, K and V to e4m3 before a kernel computes with them (``include/tile/quantise.cuh``).
 
 A kernel that has this step declares ``Quantisation(rows=ROWS)``.
 """
@@ -46,7 +46,7 @@ def quantisation_buffers(problem: Problem, rows: int) -> tuple[Buffer, ...]:
 
 
 def quantise_rows(problem: Problem, rows: int, *, v_in_blocks: bool) -> Launch:
-    """The step, for a kernel whose source includes ``quantise.cuh``.
+    """The step, for a kernel whose source includes ``tile/quantise.cuh``.
 
     Parameters
     ----------

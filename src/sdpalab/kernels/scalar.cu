@@ -12,9 +12,9 @@
 // Static bars (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
 // Next rung: wmma, the same loop with both products on tensor cores.
 
-#include "head.cuh"
-#include "mask.cuh"
-#include "softmax.cuh"
+#include "schedule/head.cuh"
+#include "softmax/mask.cuh"
+#include "softmax/online.cuh"
 
 enum class Sync {
     block,  // all warps load and share one K/V tile, behind __syncthreads

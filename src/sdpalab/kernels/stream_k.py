@@ -1,8 +1,8 @@
 """How attention's work is dealt out to the blocks of a grid: whole tiles of queries, or equal shares (stream-K).
 
 The unit of work is one tile of queries against one tile of keys that it sees. All units of a problem stand in a row,
-head by head, in a head tile of queries by tile of queries. The device side is ``include/stream_k.cuh``. Stream-K is of
-Osama, Merrill, Cecka, Garland and Owens (2023), who deal out the products of a matrix product.
+head by head, in a head tile of queries by tile of queries. The device side is ``include/schedule/stream_k.cuh``.
+Stream-K is of Osama, Merrill, Cecka, Garland and Owens (2023), who deal out the products of a matrix product.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 //
 // Idea: give each warp one job. NUM_PRODUCER_WARPS warps walk through global memory and keep a ring of tiles of K and V
 // filled with cp.async; in the loop of the others there are no copies and none of their addresses, only ldmatrix,
-// mma.sync and the softmax of 16 rows (warp_tile.cuh). It is how kernels for Hopper are built, where one thread can
+// mma.sync and the softmax of 16 rows (tile/warp.cuh). It is how kernels for Hopper are built, where one thread can
 // keep TMA busy and the rest give their registers away; here a producer's lie idle, as every warp of a block has as
 // many.
 //
@@ -18,11 +18,11 @@
 // Knobs: BLOCK_M (rows of Q; 16 a consumer warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K, V in
 // memory), NUM_PRODUCER_WARPS.
 
-#include "head.cuh"
-#include "mask.cuh"
-#include "ring.cuh"
-#include "store.cuh"
-#include "warp_tile.cuh"
+#include "epilogue/store.cuh"
+#include "mainloop/ring.cuh"
+#include "schedule/head.cuh"
+#include "softmax/mask.cuh"
+#include "tile/warp.cuh"
 
 // Above D = 64 the accumulator of O takes the registers that 64 keys of scores would need.
 constexpr int TILE_N = BLOCK_N ? BLOCK_N : HEAD_DIM > 64 ? 32 : 64;

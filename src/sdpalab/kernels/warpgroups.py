@@ -1,6 +1,6 @@
-"""What kernels of warpgroups for sm_90a have in common: their sizes, their registers and the maps of 16-bit tensors.
+"""What kernels of warpgroups for sm_90a have in common: sizes, registers, shared memory, the maps of 16-bit tensors.
 
-The device side is ``include/tile_pipeline.cuh``.
+The device side is ``include/mainloop/warpgroups.cuh``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = [
     "SMS",
     "WARPGROUP_M",
     "WARP_M",
-    "barrier_bytes",
     "block_threads",
     "blocks_per_sm",
     "reject_crowded",
+    "shared_bytes",
     "tiled_map",
 ]
 
@@ -55,9 +55,16 @@ def blocks_per_sm(head_dim: int, block_m: int, shared_bytes: int) -> int:
     return min(by_registers, _SM_SHARED_BYTES // (shared_bytes + _RESERVED_BYTES))
 
 
-def barrier_bytes(stages: int) -> int:
-    """Bytes of the mbarriers of Q, and of K and V in each stage: full and empty."""
-    return 8 * (1 + 4 * stages)
+def shared_bytes(
+    head_dim: int, block_m: int, block_n: int, stages: int, *, element_bytes: int = 2, o_apart: bool = False
+) -> int:
+    """Dynamic shared memory of a block in bytes, as ``SharedStorage`` has it, without what an epilogue merges.
+
+    The places of O, which Q takes at first unless they are apart; tiles of K and V of ``element_bytes`` an element; and
+    8 bytes for each mbarrier: of Q, and of K and V in each stage, full and empty.
+    """
+    rows = 2 * block_m * (2 if o_apart else 1) + element_bytes * stages * 2 * block_n
+    return rows * head_dim + 8 * (1 + 4 * stages)
 
 
 def reject_crowded(needed: int, head_dim: int, block_m: int, block_n: int) -> str | None:

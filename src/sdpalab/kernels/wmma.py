@@ -29,7 +29,7 @@ def smem_bytes(problem: Problem, config: Config, *, stages: int = 1) -> int:
 
 
 def wmma_reject(problem: Problem, config: Config, shared_limit: int, *, stages: int = 1) -> str | None:
-    """None if ``include/wmma_tile.cuh`` has such tiles and they fit ``shared_limit`` bytes, otherwise the reason."""
+    """None if ``include/tile/wmma.cuh`` has such tiles and they fit ``shared_limit`` bytes, otherwise the reason."""
     block_m, block_n = config.int("BLOCK_M"), config.int("BLOCK_N")
     if not TILE <= block_m <= TILE * MAX_WARPS or block_m % TILE:
         return f"BLOCK_M must be {TILE} rows for each of 1 to {MAX_WARPS} warps, not {block_m}"

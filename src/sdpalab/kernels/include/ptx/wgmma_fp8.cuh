@@ -1,4 +1,4 @@
-// wgmma with e4m3 elements and FP32 accumulators, beside wgmma.cuh, whose sections and notes hold here too.
+// wgmma with e4m3 elements and FP32 accumulators, beside ptx/wgmma.cuh, whose sections and notes hold here too.
 //
 // Operands in shared memory run along k, both of them: for elements of 8 bits wgmma transposes nothing. They are tiles
 // [rows, 64 or 128] of bytes as TMA leaves them, with the swizzle that is as wide as a row.
@@ -7,7 +7,7 @@
 // the e4m3 units of Ada and Hopper keep of a sum, and cut the rest off. A long sum is better made of short ones.
 #pragma once
 
-#include "wgmma.cuh"
+#include "ptx/wgmma.cuh"
 
 namespace ptx {
 

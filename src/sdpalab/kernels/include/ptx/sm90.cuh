@@ -1,8 +1,8 @@
-// Wrappers of what came with sm_90, one per PTX instruction and named after it, as in ptx.cuh: tensor maps, TMA,
-// mbarriers, stmatrix and register budgets. The matrix products are in wgmma.cuh.
+// Wrappers of what came with sm_90, one per PTX instruction and named after it, as in ptx/sm80.cuh: tensor maps, TMA,
+// mbarriers, stmatrix and register budgets. The matrix products are in ptx/wgmma.cuh.
 #pragma once
 
-#include "ptx.cuh"
+#include "ptx/sm80.cuh"
 
 // CUtensorMap of the driver, opaque here. A kernel takes it as `const __grid_constant__ TensorMap`.
 struct alignas(64) TensorMap {

@@ -6,9 +6,9 @@
 // all that it is sent.
 #pragma once
 
-#include "cluster.cuh"
-#include "ring.cuh"
-#include "softmax.cuh"
+#include "mainloop/ring.cuh"
+#include "ptx/cluster.cuh"
+#include "softmax/online.cuh"
 
 // What another CTA knows of a warp's 16 rows, for each lane.
 struct Partial {
@@ -60,3 +60,44 @@ __device__ __forceinline__ void merge_partial(float (&o_frag)[HEAD_DIM / 2], Sof
         o_frag[4 * i + 3] = o_frag[4 * i + 3] * own_factor[1] + more.w * other_factor[1];
     }
 }
+
+// Epilogue of CTAS CTAs that have the same WARPS warps of rows: each keeps the rows of some warps, and sends what it
+// has of the others to their keepers.
+template <int CTAS, int WARPS>
+struct ClusterMerge {
+    static constexpr int KEPT_WARPS = WARPS / CTAS;
+
+    template <class TileBarriers>
+    struct Shared {
+        Partial partials[CTAS - 1][KEPT_WARPS];
+        unsigned long long partials_full;
+        TileBarriers barriers;
+
+        __device__ __forceinline__ void init() { ptx::mbarrier_init(ptx::smem_address(&partials_full), 1); }
+
+        __device__ __forceinline__ void expect() {
+            ptx::mbarrier_arrive_expect_tx(ptx::smem_address(&partials_full), sizeof(partials));
+        }
+    };
+
+    // Gathers the partial results of a warp's rows in the CTA that keeps them; false in the others, whose part has been
+    // sent there.
+    template <class TileBarriers>
+    static __device__ __forceinline__ bool gather(float (&o_frag)[HEAD_DIM / 2], SoftmaxRow (&softmax)[2],
+                                                  const Shared<TileBarriers>& shared, unsigned rank, int warp, int lane,
+                                                  float scale_log2) {
+        const unsigned keeper = warp / KEPT_WARPS;
+        const int place = warp % KEPT_WARPS;
+        if (rank != keeper) {
+            const Partial& partial = shared.partials[(rank ^ keeper) - 1][place];
+            send_partial(o_frag, softmax, partial, shared.partials_full, keeper, lane);
+            return false;
+        }
+        cluster_mbarrier_wait(shared.partials_full);
+#pragma unroll
+        for (int other = 0; other < CTAS - 1; ++other) {
+            merge_partial(o_frag, softmax, shared.partials[other][place], scale_log2, lane);
+        }
+        return true;
+    }
+};

@@ -1,7 +1,7 @@
 // A ring of stages in shared memory, with mbarriers between those who fill it and those who read it.
 #pragma once
 
-#include "ptx_sm90.cuh"
+#include "ptx/sm90.cuh"
 
 // Returns when the mbarrier's phase of that parity is over. Before the first phase, one of parity 1 counts as over.
 __device__ __forceinline__ void mbarrier_wait(const unsigned long long& mbarrier, unsigned parity) {

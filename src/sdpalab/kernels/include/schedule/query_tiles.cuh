@@ -2,7 +2,9 @@
 // are done.
 #pragma once
 
-#include "head.cuh"
+#include "ptx/cluster.cuh"
+#include "schedule/head.cuh"
+#include "softmax/mask.cuh"
 
 struct QueryTile {
     int q_head;  // of all batches
@@ -17,10 +19,15 @@ struct TileOrder {
     unsigned rounds_at_once;  // in which those are dealt out
 };
 
+// A scheduler says whether a CTA STAYS for several tiles, and how many CTAS of a cluster share one.
+
 // grid = (SHARERS times tiles of queries, query heads, batch): so many neighbours share a tile.
 template <int SHARERS>
 class GridTile {
 public:
+    static constexpr bool STAYS = false;
+    static constexpr int CTAS = SHARERS;
+
     __device__ __forceinline__ explicit GridTile(const TileOrder&) {}
 
     // Causal tiles further down have more keys: they go first, so that the last to finish are the short ones.
@@ -42,6 +49,9 @@ public:
 // blocks still read the same K and V at about the same time.
 class DealtTiles {
 public:
+    static constexpr bool STAYS = true;
+    static constexpr int CTAS = 1;
+
     __device__ __forceinline__ explicit DealtTiles(const TileOrder& order) : order(order) {}
 
     __device__ __forceinline__ QueryTile tile() const {
@@ -85,3 +95,24 @@ private:
         return round * blocks + block;
     }
 };
+
+// What a CTA works on at a time: its rows, counted in one head, and its tiles of keys.
+struct Work {
+    unsigned rank;  // in the cluster
+    int q_head;     // of all batches
+    int kv_head;
+    int first_row;
+    int first_tile;
+    int tiles;
+};
+
+// The work of this CTA, one of CTAS that share a tile of queries: all its rows, and a part of the keys that they see.
+template <int CTAS, int ROWS, int KEYS>
+__device__ __forceinline__ Work work_on(const QueryTile& tile, int seq_q, int seq_kv, int group) {
+    const unsigned rank = CTAS > 1 ? ptx::cluster_ctarank() : 0;
+    const int first_row = tile.number * ROWS;
+    const int all_tiles = tiles_visible(min(first_row + ROWS, seq_q) - 1, seq_kv, KEYS);
+    const int share = ceil_div(all_tiles, CTAS);  // the last CTAs have less, or none
+    const int first_tile = CTAS > 1 ? min(static_cast<int>(rank) * share, all_tiles) : 0;
+    return Work{rank, tile.q_head, tile.q_head / group, first_row, first_tile, min(share, all_tiles - first_tile)};
+}

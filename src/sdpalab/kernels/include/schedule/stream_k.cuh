@@ -3,12 +3,12 @@
 // A unit of work is one tile of queries against one tile of keys that it sees. All units of a problem stand in a row,
 // head by head, in a head tile of queries by tile of queries, and each block has the same number of neighbours in it,
 // or one more. So the GPU is full to the end whatever the number of tiles. A block's units may begin and end within a
-// tile of queries; then several blocks have a segment of it each, which merge.cuh puts together. Which block has what
-// depends on the grid alone, never on who is first, and no block ever waits for another.
+// tile of queries; then several blocks have a segment of it each, which epilogue/merge.cuh puts together. Which block
+// has what depends on the grid alone, never on who is first, and no block ever waits for another.
 #pragma once
 
-#include "head.cuh"
-#include "mask.cuh"
+#include "schedule/head.cuh"
+#include "softmax/mask.cuh"
 
 // One tile of queries of one head, and the tiles of keys [first, end) of all those, `tiles`, that it sees.
 struct Segment {

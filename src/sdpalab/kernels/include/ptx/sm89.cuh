@@ -1,10 +1,10 @@
-// Wrappers of what sm_89 adds for 8-bit floats, one per PTX instruction and named after it, as in ptx.cuh.
+// Wrappers of what sm_89 adds for 8-bit floats, one per PTX instruction and named after it, as in ptx/sm80.cuh.
 //
 // e4m3 ("Alternate Floating-Point Data Formats"): a sign, 4 bits of exponent, 3 of fraction; the largest number is 448,
 // the least 2^-9, and there is no infinity.
 #pragma once
 
-#include "ptx.cuh"
+#include "ptx/sm80.cuh"
 
 namespace ptx {
 

@@ -6,7 +6,7 @@
 // offset, and to another chunk with one XOR.
 #pragma once
 
-#include "dtype.cuh"
+#include "tile/dtype.cuh"
 
 constexpr int CHUNK_BYTES = 16;
 constexpr int CHUNK_ELEMENTS = CHUNK_BYTES / static_cast<int>(sizeof(Element));

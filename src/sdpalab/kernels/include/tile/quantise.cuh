@@ -10,9 +10,9 @@
 // registers: what is packed in one word is four rows of a column, in place of four columns of a row.
 #pragma once
 
-#include "dtype.cuh"
-#include "mask.cuh"
-#include "ptx_sm89.cuh"
+#include "ptx/sm89.cuh"
+#include "softmax/mask.cuh"
+#include "tile/dtype.cuh"
 
 constexpr float E4M3_MAX = 448.0f;
 constexpr int PATCH_ROWS = 4;

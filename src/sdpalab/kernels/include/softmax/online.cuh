@@ -13,7 +13,7 @@
 //   The sign (-1, 0 or 1) is applied to Q or to the scores, exactly, and the softmax has a positive scale.
 #pragma once
 
-#include "ptx.cuh"
+#include "ptx/sm80.cuh"
 
 constexpr float NEGATIVE_INFINITY = __builtin_bit_cast(float, 0xff800000u);  // NVRTC has no <cmath>
 constexpr float LOWEST_FLOAT = __builtin_bit_cast(float, 0xff7fffffu);

@@ -6,7 +6,7 @@
 // bits.
 #pragma once
 
-#include "softmax.cuh"
+#include "softmax/online.cuh"
 
 // Adds 1 to the tile's semaphore; true, in all threads, for the last of `parts` blocks, which leaves it at 0.
 //

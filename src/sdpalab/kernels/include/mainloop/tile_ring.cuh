@@ -14,9 +14,9 @@
 // warpgroups keep and take later, all together.
 #pragma once
 
-#include "mask.cuh"
-#include "ring.cuh"
-#include "warpgroup.cuh"
+#include "mainloop/ring.cuh"
+#include "softmax/mask.cuh"
+#include "tile/warpgroup.cuh"
 
 constexpr int WARPGROUP = 128;
 constexpr int WARP_M = 16;

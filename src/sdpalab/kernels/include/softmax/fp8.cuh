@@ -13,8 +13,8 @@
 // multiplied; so the row's largest weight is exactly 2^8. fma(score, unit, -max) would be off by the rounding of max.
 #pragma once
 
-#include "quantise.cuh"
-#include "softmax.cuh"
+#include "softmax/online.cuh"
+#include "tile/quantise.cuh"
 
 constexpr float WEIGHT_EXPONENT = 8.0f;  // probability_scale of the declared numerics is 2 to that
 constexpr float WEIGHT_UNIT = 1.0f / 256.0f;

@@ -12,9 +12,9 @@
 
 #include <mma.h>
 
-#include "head.cuh"
-#include "mask.cuh"
-#include "softmax.cuh"
+#include "schedule/head.cuh"
+#include "softmax/mask.cuh"
+#include "softmax/online.cuh"
 
 namespace wmma = nvcuda::wmma;
 

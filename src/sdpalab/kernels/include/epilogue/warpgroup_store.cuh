@@ -1,11 +1,11 @@
 // From a warpgroup's accumulators to rows in global memory, by TMA.
 #pragma once
 
-#include "head.cuh"
-#include "ptx_sm90.cuh"
-#include "softmax.cuh"
-#include "tile.cuh"
-#include "wgmma.cuh"
+#include "ptx/sm90.cuh"
+#include "ptx/wgmma.cuh"
+#include "schedule/head.cuh"
+#include "softmax/online.cuh"
+#include "tile/swizzle.cuh"
 
 // Stores a warp's 16 rows, from row `row` of the head on: the output divided by the sums, and the log-sum-exp if lse is
 // not null.
@@ -52,3 +52,20 @@ __device__ __forceinline__ void wait_stored_rows_read(int lane) {
         ptx::cp_async_bulk_wait_group_read<0>();
     }
 }
+
+// Epilogue of CTAs that have all keys of their rows: nothing is merged.
+struct OwnRows {
+    template <class TileBarriers>
+    struct Shared {
+        TileBarriers barriers;
+
+        __device__ __forceinline__ void init() {}
+        __device__ __forceinline__ void expect() {}
+    };
+
+    template <class TileBarriers>
+    static __device__ __forceinline__ bool gather(float (&)[HEAD_DIM / 2], SoftmaxRow (&)[2],
+                                                  const Shared<TileBarriers>&, unsigned, int, int, float) {
+        return true;
+    }
+};

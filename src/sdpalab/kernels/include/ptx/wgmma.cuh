@@ -9,7 +9,7 @@
 // registers across a wait, which does not name them; hold() ties that down.
 #pragma once
 
-#include "dtype.cuh"
+#include "tile/dtype.cuh"
 
 constexpr int PANEL_COLUMNS = 64;
 constexpr int PANEL_ROW_BYTES = PANEL_COLUMNS * static_cast<int>(sizeof(Element));
@@ -98,7 +98,7 @@ WGMMA_RS(64, 32, "%32, %33, %34, %35", "%36")
 WGMMA_RS(128, 64, "%64, %65, %66, %67", "%68")
 WGMMA_RS(256, 128, "%128, %129, %130, %131", "%132")
 
-// The lists of operands stay defined, for wgmma_fp8.cuh.
+// The lists of operands stay defined, for ptx/wgmma_fp8.cuh.
 #undef WGMMA_TYPES
 #undef WGMMA_SS
 #undef WGMMA_RS

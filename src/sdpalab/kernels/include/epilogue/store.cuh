@@ -1,7 +1,7 @@
 // From mma accumulators to rows in global memory.
 #pragma once
 
-#include "tile.cuh"
+#include "tile/swizzle.cuh"
 
 // Stores a warp's tile [16, COLS]. An accumulator holds two columns of a row in each lane; through shared memory,
 // which only this warp uses here, they become 16-byte chunks, and each store instruction writes whole rows.

@@ -1,11 +1,11 @@
-// Wrappers of what a thread-block cluster has (sm_90), one per PTX instruction and named after it, as in ptx.cuh. Here
-// CTA is the manual's word for a block.
+// Wrappers of what a thread-block cluster has (sm_90), one per PTX instruction and named after it, as in ptx/sm80.cuh.
+// Here CTA is the manual's word for a block.
 //
 // An address in another CTA's shared memory is what mapa gives, in 32 bits. It may be used from the barrier of the
 // cluster on that says that the other CTA runs, and as long as that has not exited.
 #pragma once
 
-#include "ptx_sm90.cuh"
+#include "ptx/sm90.cuh"
 
 namespace ptx {
 
@@ -21,14 +21,6 @@ __device__ __forceinline__ unsigned mapa_shared_cluster(unsigned smem, unsigned 
     unsigned remote_smem;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote_smem) : "r"(smem), "r"(rank));
     return remote_smem;
-}
-
-// "Data Movement and Conversion Instructions: st", 16 bytes.
-__device__ __forceinline__ void st_shared_cluster_v4(unsigned remote_smem, float x, float y, float z, float w) {
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
-                 :
-                 : "r"(remote_smem), "f"(x), "f"(y), "f"(z), "f"(w)
-                 : "memory");
 }
 
 // "Data Movement and Conversion Instructions: st.async", 16 bytes, which the mbarrier at remote_mbar_smem, in the same
@@ -55,31 +47,14 @@ __device__ __forceinline__ bool mbarrier_try_wait_parity_acquire_cluster(unsigne
     return over;
 }
 
-// "Parallel Synchronization: barrier.cluster". All threads of the cluster arrive and then wait, warp by warp. What came
-// before a .release arrival is seen after the wait; a .relaxed one passes on no more than a fence before it.
-__device__ __forceinline__ void barrier_cluster_arrive_release() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory");
-}
-
+// "Parallel Synchronization: barrier.cluster". All threads of the cluster arrive and then wait, warp by warp. A .relaxed
+// arrival passes on no more than a fence before it.
 __device__ __forceinline__ void barrier_cluster_arrive_relaxed() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
 }
 
 __device__ __forceinline__ void barrier_cluster_wait_acquire() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
-}
-
-// As cp_async_bulk_tensor_4d_load, for every CTA whose bit is set in `ctas`: the box goes to dst_smem, and its bytes
-// count for the mbarrier at mbar_smem, in each of them.
-__device__ __forceinline__ void cp_async_bulk_tensor_4d_load_multicast(unsigned dst_smem, const TensorMap& map, int c0,
-                                                                       int c1, int c2, int c3, unsigned mbar_smem,
-                                                                       unsigned short ctas) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;"
-        :
-        : "r"(dst_smem), "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(mbar_smem), "h"(ctas)
-        : "memory");
 }
 
 }  // namespace ptx

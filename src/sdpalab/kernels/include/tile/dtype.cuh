@@ -4,7 +4,7 @@
 // cost compile time. A kernel that needs __half (nvcuda::wmma) casts the pointer.
 #pragma once
 
-#include "ptx.cuh"
+#include "ptx/sm80.cuh"
 
 #ifndef DTYPE_BF16
 #error "define DTYPE_BF16 as 0 (float16) or 1 (bfloat16)"

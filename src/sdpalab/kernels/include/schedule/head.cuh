@@ -6,7 +6,7 @@
 //   lse [batch, query heads, seq_q]: the log-sum-exp of each row, if it is not null.
 #pragma once
 
-#include "dtype.cuh"
+#include "tile/dtype.cuh"
 
 // The block's own head of each tensor: q, o [seq_q, HEAD_DIM] and k, v [seq_kv, HEAD_DIM], contiguous.
 struct Head {

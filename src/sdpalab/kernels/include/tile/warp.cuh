@@ -2,12 +2,13 @@
 // registers, where the accumulator layout of S = Q K^T is the operand layout of O += P V.
 //
 // A lane holds parts of rows lane / 4 and lane / 4 + 8, each of which has a SoftmaxRow; element i of an accumulator
-// frag[n] is column 8n + 2 (lane % 4) + i % 2 of row lane / 4 + 8 (i / 2). Tiles in shared memory are as tile.cuh has
-// them, and an address is that at which the lane points ldmatrix. KEYS is the number of keys of a tile.
+// frag[n] is column 8n + 2 (lane % 4) + i % 2 of row lane / 4 + 8 (i / 2). Tiles in shared memory are as
+// tile/swizzle.cuh has them, and an address is that at which the lane points ldmatrix. KEYS is the number of keys of a
+// tile.
 #pragma once
 
-#include "softmax.cuh"
-#include "tile.cuh"
+#include "softmax/online.cuh"
+#include "tile/swizzle.cuh"
 
 constexpr int WARP_M = 16;
 

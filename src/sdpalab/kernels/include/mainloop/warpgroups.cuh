@@ -1,0 +1,253 @@
+// The main loop of attention on TMA and wgmma (sm_90a), with policies for its products, its epilogue and its scheduler.
+//
+// Copies, products and softmax overlap. A producer thread has TMA fill a ring of tiles of K and V
+// (mainloop/tile_ring.cuh), and its warpgroup gives its registers to the consumers, warpgroups of 64 query rows each. A
+// consumer issues the scores of the next tile before the product of this tile's weights with V, so that the tensor
+// cores work while it computes a softmax; consumers issue in turn, so that one's softmax overlaps the other's products.
+// Q, K and V stay in shared memory, where wgmma reads them; the weights stay in registers. The first tiles are
+// requested before the block's first barrier: their places are free.
+//
+// The policies:
+//   Products   Products16 (tile/warpgroup.cuh) or ProductsE4m3 (tile/warpgroup_fp8.cuh)
+//   Epilogue   OwnRows (epilogue/warpgroup_store.cuh), or ClusterMerge (epilogue/cluster_merge.cuh) where the CTAs of a
+//              cluster have the same rows and a part of the keys each; in both TMA stores the rows
+//   Scheduler  GridTile, or DealtTiles for persistent CTAs (schedule/query_tiles.cuh). The ring does not stop between
+//              two tiles of queries: the producer loads the next tile's Q and first K and V while the consumers still
+//              compute with the last keys of this one.
+#pragma once
+
+#include "epilogue/warpgroup_store.cuh"
+#include "mainloop/tile_ring.cuh"
+#include "schedule/query_tiles.cuh"
+
+template <class Products, class Epilogue, class Scheduler, int CONSUMERS, int STAGES>
+class WarpgroupAttention {
+public:
+    using Budget = Registers<CONSUMERS>;
+    using Tensors = typename Products::Tensors;
+
+    static constexpr int KEYS = Products::KEYS;
+    static constexpr int ROWS = CONSUMERS * WARPGROUP_M;
+    static constexpr int Q_BYTES = WARPGROUP_M * HEAD_DIM * Products::ELEMENT_BYTES;  // of one consumer
+    static constexpr int O_BYTES = WARPGROUP_M * HEAD_DIM * static_cast<int>(sizeof(Element));
+    static constexpr int TILE_BYTES = KEYS * HEAD_DIM * Products::ELEMENT_BYTES;
+    static constexpr int O_PLACE = Scheduler::STAYS ? 1 : 0;  // otherwise O takes the place of Q in the end
+
+    static_assert(STAGES >= 2 && STAGES <= 4, "NUM_STAGES is 2, 3 or 4");
+    static_assert(Products::REGISTERS <= Budget::CONSUMER - 32,
+                  "accumulators and weights leave a consumer registers for the rest");
+
+    using Ring = TileRing<CONSUMERS, STAGES, TILE_BYTES>;
+    using Position = typename Ring::Position;
+
+    struct SharedStorage {
+        unsigned char rows[1 + O_PLACE][CONSUMERS][O_BYTES];  // Q, and O where that has a place of its own
+        unsigned char tiles[STAGES][2][TILE_BYTES];           // K, V
+        typename Epilogue::template Shared<typename Ring::Barriers> tail;  // partial results, mbarriers
+    };
+    static_assert(Q_BYTES <= O_BYTES && O_BYTES % SWIZZLE_BYTES == 0 && TILE_BYTES % SWIZZLE_BYTES == 0,
+                  "each tile begins where the pattern of the swizzle does");
+
+    // The whole kernel. smem: aligned to SWIZZLE_BYTES; o: map as for store_warp_rows; lse as in schedule/head.cuh.
+    static __device__ __forceinline__ void run(SharedStorage& smem, const Tensors& tensors, const TensorMap& o,
+                                               const TileOrder& order, int seq_q, int seq_kv, int group, float scale,
+                                               float* lse) {
+        const Ring ring{ptx::smem_address(smem.tiles), smem.tail.barriers};
+        const unsigned q_smem = ptx::smem_address(smem.rows[0]);
+        const unsigned o_smem = ptx::smem_address(smem.rows[O_PLACE]);
+        Scheduler queries(order);
+        Work work = work_on<Scheduler::CTAS, ROWS, KEYS>(queries.tile(), seq_q, seq_kv, group);
+
+        if (threadIdx.x == 0) {
+            start(tensors, work, q_smem, ring, smem);
+        }
+        if (Scheduler::CTAS > 1) {
+            // From here on each CTA runs, and its mbarriers count, for the others too.
+            ptx::barrier_cluster_arrive_relaxed();
+            ptx::barrier_cluster_wait_acquire();
+        } else {
+            __syncthreads();
+        }
+
+        if (threadIdx.x < WARPGROUP) {
+            ptx::setmaxnreg_dec<Budget::PRODUCER>();
+            if (threadIdx.x == 0) {
+                produce(tensors, queries, work, q_smem, ring, seq_q, seq_kv, group);
+            }
+            return;
+        }
+        ptx::setmaxnreg_inc<Budget::CONSUMER>();
+        const int consumer = threadIdx.x / WARPGROUP - 1;
+        const int warp = threadIdx.x / 32 - WARPGROUP / 32;  // of the consumers'
+        const int lane = threadIdx.x % 32;
+        const ScoreScale score_scale(scale);
+        Position at;
+        unsigned q_parity = 0;
+        for (;;) {
+            Products products(tensors, work, score_scale);
+            if (Scheduler::CTAS == 1 || work.tiles > 0) {
+                attend(products, work, q_smem + consumer * O_BYTES, q_parity, ring, at, consumer, seq_kv);
+            }
+            if (!Epilogue::gather(products.o_frag, products.softmax, smem.tail, work.rank, warp, lane,
+                                  score_scale.log2)) {
+                return;
+            }
+            if (Scheduler::STAYS) {  // the rows of the tile before were stored from the same place
+                wait_stored_rows_read(lane);
+                __syncwarp();
+            }
+            store_warp_rows(o, products.o_frag, products.softmax, lse, score_scale.log2, Products::WEIGHT_UNIT,
+                            o_smem + warp * (O_BYTES / 4), work.q_head, work.first_row + warp * WARP_M, seq_q, lane);
+            if (!queries.next()) {
+                break;
+            }
+            work = work_on<Scheduler::CTAS, ROWS, KEYS>(queries.tile(), seq_q, seq_kv, group);
+            q_parity ^= 1;
+        }
+        wait_stored_rows_read(lane);  // the block's shared memory lasts until then
+    }
+
+private:
+    // Has TMA load this CTA's next tile of K, or of V.
+    static __device__ __forceinline__ void load_k(const Tensors& tensors, const Work& work, int tile,
+                                                  const Position& at, const Ring& ring) {
+        const unsigned full = ring.expect(at, K);
+        tensors.load_k(ring.tile(at, K), work, (work.first_tile + tile) * KEYS, full);
+    }
+
+    static __device__ __forceinline__ void load_v(const Tensors& tensors, const Work& work, int tile,
+                                                  const Position& at, const Ring& ring) {
+        const unsigned full = ring.expect(at, V);
+        tensors.load_v(ring.tile(at, V), work, (work.first_tile + tile) * KEYS, full);
+    }
+
+    static __device__ __forceinline__ void load_q(const Tensors& tensors, const Work& work, unsigned q_smem,
+                                                  const Ring& ring) {
+        const unsigned full = ptx::smem_address(&ring.barriers.q_full);
+        ptx::mbarrier_arrive_expect_tx(full, CONSUMERS * Q_BYTES);
+#pragma unroll
+        for (int i = 0; i < CONSUMERS; ++i) {
+            tensors.load_q(q_smem + i * O_BYTES, work, work.first_row + i * WARPGROUP_M, full);
+        }
+    }
+
+    // One thread makes the mbarriers, and has TMA load Q and as many tiles as there are stages.
+    static __device__ __forceinline__ void start(const Tensors& tensors, const Work& work, unsigned q_smem,
+                                                 const Ring& ring, SharedStorage& smem) {
+        ptx::prefetch_tensormap(tensors.q);
+        ptx::prefetch_tensormap(tensors.k);
+        ptx::prefetch_tensormap(tensors.v);
+        ring.barriers.init();
+        smem.tail.init();
+        ptx::fence_mbarrier_init_release_cluster();
+        smem.tail.expect();
+        if (work.tiles > 0) {  // otherwise nobody would wait for Q
+            load_q(tensors, work, q_smem, ring);
+        }
+        Position at;
+#pragma unroll 1
+        for (int tile = 0; tile < min(STAGES, work.tiles); ++tile) {
+            load_k(tensors, work, tile, at, ring);
+            load_v(tensors, work, tile, at, ring);
+            at.advance();
+        }
+    }
+
+    // The same thread has TMA load all other tiles as their places become free, those of the CTA's next rows too. The
+    // place of Q is free when all consumers have read the last K that it was multiplied with.
+    static __device__ __forceinline__ void produce(const Tensors& tensors, Scheduler& queries, Work work,
+                                                   unsigned q_smem, const Ring& ring, int seq_q, int seq_kv,
+                                                   int group) {
+        int tile = STAGES;
+        Position at{0, 1};  // the second pass
+        if (Scheduler::STAYS && work.tiles < STAGES) {
+            at = Position{work.tiles, 0};  // still the first
+        }
+        for (;;) {
+#pragma unroll 1
+            for (; tile < work.tiles; ++tile) {
+                ring.wait_empty(at, K);
+                load_k(tensors, work, tile, at, ring);
+                ring.wait_empty(at, V);
+                load_v(tensors, work, tile, at, ring);
+                at.advance();
+            }
+            if (!queries.next()) {
+                return;
+            }
+            work = work_on<Scheduler::CTAS, ROWS, KEYS>(queries.tile(), seq_q, seq_kv, group);
+            ring.wait_empty(at, K);
+            load_k(tensors, work, 0, at, ring);
+            ring.wait_read(at.before(), K);
+            load_q(tensors, work, q_smem, ring);
+            ring.wait_empty(at, V);
+            load_v(tensors, work, 0, at, ring);
+            at.advance();
+            tile = 1;
+        }
+    }
+
+    // One warpgroup's 64 rows of a tile of queries. at: of the first tile of keys; afterwards of the one behind the
+    // last.
+    static __device__ __forceinline__ void attend(Products& products, const Work& work, unsigned q_smem,
+                                                  unsigned q_parity, const Ring& ring, Position& at, int consumer,
+                                                  int seq_kv) {
+        const int first_row = work.first_row + consumer * WARPGROUP_M;
+        const int unmasked = tiles_unmasked(first_row, seq_kv, KEYS) - work.first_tile;
+        KeysLeft<KEYS> keys_left(first_row, work.first_tile, seq_kv);
+        const unsigned long long q = Products::q_tile(q_smem);
+        const auto k = [&](const Position& at) { return Products::k_tile(ring.tile(at, K)); };
+        const auto v = [&](const Position& at) { return Products::v_tile(ring.tile(at, V)); };
+
+        products.start_tile(work.first_tile);
+        mbarrier_wait(ring.barriers.q_full, q_parity);
+        ring.wait_full(at, K);
+        ptx::wgmma_fence();
+        products.issue_scores(q, k(at));
+        ptx::wgmma_wait_group<0>();
+        products.hold_scores();
+        ring.release(at, K);
+        products.weigh(0 >= unmasked, keys_left.of_row);
+        products.pack_weights();
+        ring.wait_full(at, V);
+
+#pragma unroll 1
+        for (int tile = 1; tile < work.tiles; ++tile) {
+            const Position before = at;
+            products.start_tile(work.first_tile + tile);
+            at.advance();
+            keys_left.advance();
+            ring.wait_full(at, K);
+            wait_for_turn<CONSUMERS>(consumer, tile);
+            ptx::wgmma_fence();
+            products.issue_scores(q, k(at));
+            products.issue_output(v(before));
+            pass_turn<CONSUMERS>(consumer, tile, work.tiles);
+
+            ptx::wgmma_wait_group<1>();
+            products.hold_scores();
+            ring.release(at, K);
+            const float2 rescale = products.weigh(tile >= unmasked, keys_left.of_row);
+            products.hold_scores();
+            // V is not needed yet. But without a branch here ptxas moves the next wait up to the last one, and the
+            // weights are computed after the product instead of beside it.
+            ring.wait_full(at, V);
+
+            ptx::wgmma_wait_group<0>();
+            products.hold_output();
+            products.hold_weights();
+            ring.release(before, V);
+            products.pack_weights();
+            products.join_output(rescale);
+        }
+        ptx::wgmma_fence();
+        products.issue_output(v(at));
+        ptx::wgmma_wait_group<0>();
+        products.hold_output();
+        products.join_last();
+        if (Scheduler::STAYS) {  // otherwise nobody waits for that
+            ring.release(at, V);
+        }
+        at.advance();
+    }
+};
