@@ -1,4 +1,4 @@
-"""Your own attention under the judge, as one of your tests.
+"""Your own attention, judged as one of your tests.
 
     pytest examples/test_my_attention.py
 

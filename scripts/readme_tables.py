@@ -78,24 +78,24 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def ladder_table(record: Mapping[str, Any], times: Times) -> str:
-    """One row a rung, for the front page."""
+    """One row a kernel, for the front page."""
     heads = ("kernel", "idea", "registers", "shared", "HMMA", "conflicts", "instructions", *record["gpus"], "measured")
     rows = []
-    for rung in record["rungs"]:
-        first = next(iter(rung["on"].values()))
+    for entry in record["kernels"]:
+        first = next(iter(entry["on"].values()))
         used = first["steps"][first["main"]]["resources"]
         total = _sum(first)
         rows.append(
             (
-                f"`{rung['kernel']}`",
-                rung["idea"],
+                f"`{entry['kernel']}`",
+                entry["idea"],
                 str(used["registers"]),
                 f"{round(_shared(used) / 1024, 1):g} KiB",
                 _share(used["tensor_share"]),
                 _ratio(total, "wavefronts"),
                 f"{total['warps'] / 1e6:.2f} M",
-                *(_us(rung["on"].get(gpu)) for gpu in record["gpus"]),
-                _measured(rung["kernel"], times),
+                *(_us(entry["on"].get(gpu)) for gpu in record["gpus"]),
+                _measured(entry["kernel"], times),
             )
         )
     return "\n\n".join((table(heads, rows), *not_modelled(record)))
@@ -108,14 +108,14 @@ def compiled_table(record: Mapping[str, Any]) -> str:
         *("blocks an SM", "warps an SM", "kept out by", "HMMA"),
     )
     rows = []
-    for rung in record["rungs"]:
-        for on in rung["on"].values():
+    for entry in record["kernels"]:
+        for on in entry["on"].values():
             for step in on["steps"]:
                 if "resources" in step:
                     used = step["resources"]
                     figures = ("registers", "", "spill_bytes", "stack_bytes", "blocks_per_sm", "warps_per_sm")
                     cells = [str(used[name] if name else _shared(used)) for name in figures]
-                    names = (f"`{rung['kernel']}`", f"`{step['name']}`", on["arch"])
+                    names = (f"`{entry['kernel']}`", f"`{step['name']}`", on["arch"])
                     rows.append((*names, *cells, used["limiter"], _share(used["tensor_share"])))
     return table(heads, rows)
 
@@ -127,15 +127,15 @@ def counted_table(record: Mapping[str, Any]) -> str:
         *("waves", "issue, PTX", "issue, SASS", "warm us", "cold us", "binds"),
     )
     rows = []
-    for rung in record["rungs"]:
-        for gpu, on in rung["on"].items():
+    for entry in record["kernels"]:
+        for gpu, on in entry["on"].items():
             total, main = _sum(on), on["steps"][on["main"]]
             time = on["modelled"]
             step = time["steps"][on["main"]] if time else {"wave_efficiency": None, "issue_share": None}
             times = (time["microseconds"], on["modelled_cold_us"]) if time else ()
             rows.append(
                 (
-                    *(f"`{rung['kernel']}`", gpu, str(len(on["steps"])), f"{total['warps'] / 1e6:.2f} M"),
+                    *(f"`{entry['kernel']}`", gpu, str(len(on["steps"])), f"{total['warps'] / 1e6:.2f} M"),
                     *(f"{total['tensor_flops'] / 1e6:.0f}", f"{total['exponentials'] / 1e6:.2f} M"),
                     *(_ratio(total, "wavefronts"), _ratio(total, "sectors"), str(main["counters"]["ctas"])),
                     *(_percent(step["wave_efficiency"]), _percent(step["issue_share"])),
@@ -150,9 +150,9 @@ def counted_table(record: Mapping[str, Any]) -> str:
 def not_modelled(record: Mapping[str, Any]) -> list[str]:
     """A sentence for each kernel and GPU without a modelled time."""
     return [
-        f"No time is modelled for `{rung['kernel']}` on the {gpu}: {on['not_modelled']}."
-        for rung in record["rungs"]
-        for gpu, on in rung["on"].items()
+        f"No time is modelled for `{entry['kernel']}` on the {gpu}: {on['not_modelled']}."
+        for entry in record["kernels"]
+        for gpu, on in entry["on"].items()
         if on.get("not_modelled")
     ]
 
@@ -247,7 +247,7 @@ def tables() -> dict[str, str]:
         "measured": measured_table(times),
         "compiled": compiled_table(record) + source,
         "counted": counted_table(record) + source,
-        "judged": judged_table(verdicts(), [rung["kernel"] for rung in record["rungs"]]),
+        "judged": judged_table(verdicts(), [entry["kernel"] for entry in record["kernels"]]),
     }
 
 

@@ -39,7 +39,7 @@ def test_the_ladder_has_every_kernel_in_order(readme_tables: ModuleType) -> None
     assert rows == list(KERNELS), f"README's ladder must have each kernel: {REMEDY}"
 
 
-def test_every_rung_has_its_text_in_order() -> None:
+def test_every_kernel_has_its_text_in_order() -> None:
     assert re.findall(r"^### `(\w+)`$", (ROOT / "docs" / "ladder.md").read_text(), re.MULTILINE) == list(KERNELS)
 
 
@@ -57,16 +57,16 @@ def test_the_record_of_the_ladder_is_of_the_kernel_as_it_is(name: str, readme_ta
         pytest.skip(reason)
     kernel = KERNELS[name]
     record, ladder = readme_tables.newest()
-    rungs = {rung["kernel"]: rung for rung in ladder["rungs"]}
-    assert name in rungs, f"{record} has no kernel {name}: {REMEDY}"
-    rung = rungs[name]
+    entries = {entry["kernel"]: entry for entry in ladder["kernels"]}
+    assert name in entries, f"{record} has no kernel {name}: {REMEDY}"
+    entry = entries[name]
     stale = f"{record} is not of the {name} that there is now: {REMEDY}"
-    assert (rung["idea"], rung["config"]) == (kernel.idea, str(kernel.default_config)), stale
+    assert (entry["idea"], entry["config"]) == (kernel.idea, str(kernel.default_config)), stale
     archs = {gpu: arch_on(kernel, gpu_named(gpu)) for gpu in ladder["gpus"]}
-    assert {gpu: on["arch"] for gpu, on in rung["on"].items()} == {gpu: arch for gpu, arch in archs.items() if arch}, (
+    assert {gpu: on["arch"] for gpu, on in entry["on"].items()} == {gpu: arch for gpu, arch in archs.items() if arch}, (
         stale
     )
-    for gpu, on in rung["on"].items():
+    for gpu, on in entry["on"].items():
         assert on["sms"] == gpu_named(gpu).sms, stale
         launches = kernel.launch_plan(MISSION, sms=on["sms"]).launches
         recorded = [step["resources"] for step in on["steps"] if "resources" in step]

@@ -62,7 +62,7 @@ def ladder(when: str, **kernels: float) -> dict[str, Any]:
     return {
         "when": when,
         "gpus": ["L4", "H200"],
-        "rungs": [
+        "kernels": [
             {
                 "kernel": name,
                 "idea": "an idea",

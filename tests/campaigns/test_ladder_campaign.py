@@ -27,7 +27,7 @@ def test_a_record_has_what_each_kernel_uses_counts_and_could_cost(tmp_path: Path
     record = json.loads(text)
     assert str(ROOT) not in text
     assert (record["campaign"], record["gpus"], record["problem"]) == ("ladder", ["L4", "H200"], PROBLEM.to_dict())
-    wmma, cublas = record["rungs"]
+    wmma, cublas = record["kernels"]
     assert [on["arch"] for on in wmma["on"].values()] == ["sm_89", "sm_90"]
     (step,) = wmma["on"]["L4"]["steps"]
     assert step["counters"]["tensor_flops"] == PROBLEM.flops

@@ -217,7 +217,7 @@ def test_no_archive_is_larger_than_allowed_and_there_are_no_more_than_allowed(
     assert packed.left_out[-1] == "logs/8.log is left out: the archives are full"
 
 
-def test_an_archive_that_was_cut_off_is_passed_over(archive: ModuleType, tmp_path: Path) -> None:
+def test_an_archive_that_was_cut_off_is_skipped(archive: ModuleType, tmp_path: Path) -> None:
     work, out = tmp_path / "work", tmp_path / "out"
     out.mkdir()
     fill(work / "logs" / "mission.log", 50_000)

@@ -13,10 +13,10 @@ def ladder_kernels(*left_out: str) -> list[object]:
     """A parameter for each kernel but those; one that needs a package which is not installed skips itself."""
     unknown = set(left_out) - set(KERNELS)
     assert not unknown, f"not in the registry: {unknown}"
-    return [_rung(name) for name in KERNELS if name not in left_out]
+    return [_param(name) for name in KERNELS if name not in left_out]
 
 
-def _rung(name: str) -> object:
+def _param(name: str) -> object:
     missing = needs(name)
     if missing is None:
         return pytest.param(get(name), id=name)

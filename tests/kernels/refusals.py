@@ -50,7 +50,7 @@ WMMA_TILES = (
         "BLOCK_N is a multiple of 16 that divides HEAD_DIM or exceeds it",
     ),
 )
-"""Tiles that no rung on ``include/tile/wmma.cuh`` takes."""
+"""Tiles that no kernel on ``include/tile/wmma.cuh`` takes."""
 
 
 def assert_refused(kernel: Kernel, refusal: Refusal, base: Config | None = None) -> None:

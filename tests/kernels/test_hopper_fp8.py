@@ -1,6 +1,6 @@
 """The hopper_fp8 kernel: its declared numerics on every shape and knob, and what they rest on.
 
-What the rungs that quantise share is in ``test_ladder_quantised.py``, what it refuses of problems in
+What the kernels that quantise share is in ``test_ladder_quantised.py``, what it refuses of problems in
 ``test_ladder_refusals.py``; its machine code and static bars are in ``test_hopper_sass.py``.
 """
 

@@ -1,4 +1,4 @@
-"""What the rungs for Hopper are compiled to: softmax beside products, registers as shared out, Hopper's instructions.
+"""What the kernels for Hopper are compiled to: softmax beside products, registers as shared out, Hopper's instructions.
 
 Their static bars are here too, as these builds are for sm_90a alone.
 """

@@ -1,7 +1,7 @@
-"""What every rung of the ladder computes: shapes, masks, heads and scales, and memory to its edges and no further.
+"""What every kernel of the ladder computes: shapes, masks, heads and scales, and memory to its edges and no further.
 
-Shapes, inputs and configurations that one rung alone is sensitive to are in that rung's own file; those of the rungs
-for Hopper, whose tiles and clusters are larger, are all there.
+Shapes, inputs and configurations that one kernel alone is sensitive to are in that kernel's own file; those of the
+kernels for Hopper, whose tiles and clusters are larger, are all there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The static gate of every rung: neither spills nor stack, and what it declares, in all configurations and builds.
+"""The static gate of every kernel: neither spills nor stack, and what it declares, in all configurations and builds.
 
-The builds of the rungs for Hopper alone are in their own files.
+The builds of the kernels for Hopper alone are in their own files.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ def plain(head_dim: int) -> Problem:
 
 ENDS = (plain(32), edged(64), plain(128))
 EDGED = (edged(32), edged(64), edged(128))
-"""For rungs that hold scores in registers, where the code for an edge needs most of those."""
+"""For kernels that hold scores in registers, where the code for an edge needs most of those."""
 IN_REGISTERS = ("warp_specialized", "flash", "fp8", "triton_flash")
 TILE_DOES_NOT_FIT = ("bytes of shared memory", "at most twice the 32 keys of a tile", "rows of head_dim 32 at a time")
 
 
 def gated() -> Iterator[object]:
     # cublas alone compiles the same for every head_dim: its own file has its builds.
-    for rung in ladder_kernels("cublas", "hopper", "hopper_fp8"):
-        kernel = rung.values[0]
+    for param in ladder_kernels("cublas", "hopper", "hopper_fp8"):
+        kernel = param.values[0]
         if kernel is None:
-            yield pytest.param(None, None, None, id=rung.id, marks=rung.marks)
+            yield pytest.param(None, None, None, id=param.id, marks=param.marks)
             continue
         for config in map(Config, kernel.configs):
             for problem in EDGED if kernel.name in IN_REGISTERS else ENDS:

@@ -101,7 +101,7 @@ def test_a_record_of_a_later_format_is_refused(tmp_path: Path) -> None:
         read_times(tmp_path)
 
 
-def test_other_records_are_passed_over(tmp_path: Path) -> None:
+def test_other_records_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "campaigns").mkdir()
     (tmp_path / "campaigns" / "fuzz.json").write_text('{"campaign": "fuzz"}')
     assert read_times(tmp_path) == ()

@@ -107,7 +107,7 @@ PARTIES: list[tuple[str, dict[str, object], str, dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("body", "options", "kind", "expected"), PARTIES)
-def test_a_hazard_names_the_other_party(
+def test_a_hazard_names_the_conflicting_access(
     body: str, options: dict[str, object], kind: str, expected: dict[str, object]
 ) -> None:
     try:

@@ -101,5 +101,10 @@ def run(names: Sequence[str], say: Say) -> CampaignResult:
             time = on["modelled"]
             line = f"modelled {time['microseconds']:8.2f} us, {time['binds']} binds" if time else on["not_modelled"]
             say(f"{kernel.name:16} {name:5} {line}")
-    content = {"kind": "compiled, simulated and modelled", "problem": MISSION.to_dict(), "gpus": GPUS, "rungs": entries}
+    content = {
+        "kind": "compiled, simulated and modelled",
+        "problem": MISSION.to_dict(),
+        "gpus": GPUS,
+        "kernels": entries,
+    }
     return CampaignResult(content, True, f"{len(entries)} kernels recorded")

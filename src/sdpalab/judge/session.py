@@ -174,7 +174,7 @@ class _JudgeRun:
         gpu: bool,
     ) -> None:
         self._gpu, self._sms = gpu, sms
-        self._shipment, self._arch, self._config, self._timeout = candidate_spec, arch, config, timeout
+        self._candidate_spec, self._arch, self._config, self._timeout = candidate_spec, arch, config, timeout
         self._store, self._progress, self._until_failure = store, progress, until_failure
         self._specs = list(specs)
         self._live: list[CandidateProcesses] = []
@@ -223,7 +223,7 @@ class _JudgeRun:
     def _worker(self) -> CandidateProcesses:
         problems = tuple(spec.problem for spec in self._specs)
         worker = CandidateProcesses(
-            self._shipment,
+            self._candidate_spec,
             problems,
             arch=self._arch,
             sms=self._sms,

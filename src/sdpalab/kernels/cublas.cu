@@ -15,7 +15,7 @@
 //
 // Static bars (every architecture): 0 spills, 0 stack, <= 64 registers, < 1 KiB shared memory, 4 blocks an SM.
 // Knobs: BLOCK_M (rows a block), BLOCK_N (keys in registers at a time), NUM_WARPS (of a block).
-// Next rung: wmma, which does both products itself, so that S and P never leave the block.
+// Next kernel: wmma, which does both products itself, so that S and P never leave the block.
 
 #include "softmax/mask.cuh"
 #include "softmax/online.cuh"

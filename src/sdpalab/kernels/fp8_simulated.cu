@@ -3,7 +3,7 @@
 // Idea: what 8 bits do to the numbers, without 8-bit tensor cores. Each number of e4m3 is one of float16 and of
 // bfloat16, so what is dequantised is exact, and the scales never meet it: those of Q and K are part of the scale of
 // the scores, that of V of the output's normaliser, all in float32. K and V cross the memory in half the bytes; all
-// else costs what it costs in wmma, and the conversion comes on top. fp8, the next rung, feeds the bytes to the tensor
+// else costs what it costs in wmma, and the conversion comes on top. fp8, the next kernel, feeds the bytes to the tensor
 // cores as they are.
 //
 // Where this project started, such a kernel passed at S = 64 and gave NaN at S = 512: it held the sum of the weights in

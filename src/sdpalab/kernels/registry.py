@@ -30,7 +30,7 @@ CUDA_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
         for kernel in (SCALAR, CUBLAS, WMMA, CP_ASYNC, WARP_SPECIALIZED, FLASH, FP8_SIMULATED, FP8, HOPPER, HOPPER_FP8)
     }
 )
-"""The rungs in CUDA C++, from the baseline up: name to kernel."""
+"""The kernels in CUDA C++, from the baseline up: name to kernel."""
 
 _TRITON_KERNELS = {"triton_flash": "TRITON_FLASH"}
 """Those in Triton, which is an extra and slow to import: name of kernel and module, and its name within that."""

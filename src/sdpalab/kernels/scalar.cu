@@ -1,4 +1,4 @@
-// scalar: attention with one fused multiply-add at a time; the rung to read first.
+// scalar: attention with one fused multiply-add at a time; the kernel to read first.
 //
 // Idea: the seq_q x seq_kv scores are never written to global memory. A warp owns BLOCK_M / NUM_WARPS query rows and
 // walks over the keys in tiles of BLOCK_N. Each tile's scores are folded into a running row maximum, a running sum of
@@ -10,7 +10,7 @@
 // loaded, and not at every use. P goes through shared memory: other lanes need a weight than the one that computes it.
 //
 // Static bars (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
-// Next rung: wmma, the same loop with both products on tensor cores.
+// Next kernel: wmma, the same loop with both products on tensor cores.
 
 #include "schedule/head.cuh"
 #include "softmax/mask.cuh"

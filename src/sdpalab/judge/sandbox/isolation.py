@@ -128,7 +128,8 @@ class CandidateProcesses:
             }
             self.about = self._load(order, candidate_spec.pickle)
             self._arch = arch or str(self.about["arch"])
-            # Where strangers are not shut in, one of them may have put a build of another kernel into the user's cache.
+            # Where candidates are not confined, one of them may have put a build of another kernel into the user's
+            # cache.
             shut_in = self._candidate.confinement == "namespaces"
             self._cache = str(Cache().root) if shut_in else self._own_cache()
             if self.about["kind"] == "cuda":
