@@ -14,6 +14,9 @@ from typing import Any
 
 from gpu_records import Workspace, has_times
 
+from sdpalab.evidence.proven import exactness_reason
+from sdpalab.kernels.registry import KERNELS
+
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 
@@ -126,6 +129,18 @@ def time_parts(work: Workspace, green: Sequence[str]) -> list[Part]:
         command = _lab("bench", *green, *options, "--verdicts", work.evidence.parent, "--json", file)
         parts.append(Part(name, seconds, command, ended=partial(has_times, file)))
     return parts
+
+
+def prove_parts(work: Workspace, green: Sequence[str]) -> list[Part]:
+    """What lets the op run a kernel on this GPU: its verdict and its time beside torch's, of the two fastest that are
+    as
+    exact as torch."""
+    exact = [name for name in green if exactness_reason(name, str(KERNELS[name].default_config)) is None][-2:]
+    skip = "" if exact else "no kernel that is as exact as torch is green"
+    command = _lab(
+        "prove", *exact, "--shape", "mission", "--time", "--seconds", "8", "--json", work.path / "prove.json"
+    )
+    return [Part("prove", 70, command, skip=skip)]
 
 
 def profile_parts(work: Workspace, green: Sequence[str]) -> list[Part]:

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import tarfile
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sdpalab.errors import MachineError, UserError
+from sdpalab.evidence.folders import folder_of
 from sdpalab.evidence.proven import read_proofs
 from sdpalab.evidence.records import AttemptRecord
 from sdpalab.kernels.kernel import Kernel
@@ -75,11 +75,6 @@ def write_text(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def folder_of(gpu: str) -> str:
-    """The name of a GPU's folder: ``h200`` of ``NVIDIA H200``, ``a100-sxm4-80gb`` of ``NVIDIA A100-SXM4-80GB``."""
-    return re.sub(r"[^a-z0-9]+", "-", gpu.lower().replace("nvidia", "")).strip("-")
-
-
 def candidates(arch: str) -> tuple[list[str], list[str]]:
     """The shipped kernels that are built for ``arch`` and run the mission shape, in order; why the others are not."""
     names, refused = [], []
@@ -111,7 +106,8 @@ def probe() -> dict[str, Any]:
 
 
 def collect(work: Workspace) -> list[Path]:
-    """Copy each bundle's attempts that a GPU judged to the evidence, and return where they are now.
+    """Copy each bundle's attempts that a GPU judged, and what ``prove`` kept, to the evidence; return where they are
+    now.
 
     A bundle that cannot be read, because its writer was ended, is left where it is.
     """
@@ -128,6 +124,10 @@ def collect(work: Workspace) -> list[Path]:
             target = work.evidence / f"{attempt.kernel}.json"
             write_text(target, attempt.model_dump_json(indent=1) + "\n")
             written.append(target)
+    for kept in sorted((work.path / "data" / "proofs").glob("*/*.json")):
+        target = work.evidence / kept.name
+        write_text(target, kept.read_text())
+        written.append(target)
     return written
 
 

@@ -85,7 +85,11 @@ class Suite:
         self._go(verdicts, min(4, gpu_parts.workers()))
         collect(self.work)
         fast = green(self.work)
-        for part in [*gpu_parts.time_parts(self.work, fast), *gpu_parts.profile_parts(self.work, fast)]:
+        for part in (
+            *gpu_parts.time_parts(self.work, fast),
+            *gpu_parts.prove_parts(self.work, fast),
+            *gpu_parts.profile_parts(self.work, fast),
+        ):
             self._go([part])
         self._go([gpu_parts.timing_tests()])
         for shard in range(gpu_parts.REPLAY_SHARDS):
@@ -208,6 +212,7 @@ def main(words: Sequence[str]) -> int:
         with tarfile.open(asked.cache) as archive:
             archive.extractall(work.path / "cache", filter="data")
         os.environ["SDPALAB_CACHE_DIR"] = str(work.path / "cache")
+    os.environ["SDPALAB_DATA_DIR"] = str(work.path / "data")  # what prove keeps comes back with the other records
     if "SDPALAB_CACHE_DIR" in os.environ:
         os.environ.setdefault("SDPALAB_TEST_CACHE_DIR", os.environ["SDPALAB_CACHE_DIR"])
     halves = tuple(SECONDS) if asked.half == "both" else (asked.half,)
