@@ -216,7 +216,7 @@ def _confinement() -> tuple[str, str]:
     """How a process with a candidate's code is held here: ``namespaces`` or ``processes``, and a sentence on that."""
     from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, describe
 
-    process = GuardedProcess("sdpalab.judge.sandbox.worker", Quota(cpu_seconds=60), foreign=True)
+    process = GuardedProcess("sdpalab.judge.sandbox.worker", Quota(cpu_seconds=60), untrusted=True)
     try:
         process.await_ready()
         return process.confinement, describe(process.confinement, process.confined_by)

@@ -100,7 +100,8 @@ def test_every_command_that_there_is_and_no_other_is_listed() -> None:
 
     listed = re.findall(r"^\| `sdpalab ([\w-]+)", README, re.MULTILINE)
     callbacks = [command.callback.__name__ for command in app.registered_commands if command.callback]
-    assert listed == [name.replace("_", "-") for name in callbacks]
+    groups = [str(group.typer_instance.info.name) for group in app.registered_groups if group.typer_instance]
+    assert listed == [name.replace("_", "-") for name in (*callbacks, *groups)]
 
 
 def _newest(campaign: str) -> dict[str, Any]:

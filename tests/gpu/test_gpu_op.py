@@ -12,12 +12,13 @@ import pytest
 import torch
 import torch.nn.functional as functional
 
-from sdpalab import Problem, scaled_dot_product_attention, torch_ops
+from sdpalab import Problem, scaled_dot_product_attention
 from sdpalab.compile import build
 from sdpalab.evidence.proven import Proof, ProvenKernel
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.run import torch_gpu
 from sdpalab.run.gpu_launch import arch_of
+from sdpalab.torch_api import ops
 
 pytestmark = pytest.mark.gpu
 
@@ -72,15 +73,15 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         fits = q.dtype == torch.float16 and tuple(q.shape) == PROBLEM.q_shape and tuple(k.shape) == PROBLEM.kv_shape
         return (found, "a test") if fits else (None, "this test proves it for one problem")
 
-    launch = torch_ops.launch
+    launch = ops.launch
 
     def counted(*arguments: Any) -> dict[str, Tensor]:
         nonlocal count
         count += 1
         return launch(*arguments)
 
-    monkeypatch.setattr(torch_ops, "proven", proven)
-    monkeypatch.setattr(torch_ops, "launch", counted)
+    monkeypatch.setattr(ops, "proven", proven)
+    monkeypatch.setattr(ops, "launch", counted)
     return lambda: count
 
 

@@ -100,7 +100,7 @@ def test_honest_arithmetic_is_far_within_its_limits_on_every_kind_of_inputs(kind
             continue
         for name, compute in HONEST.items():
             found = errors(problem, inputs, compute(problem, inputs))
-            assert found.kept, f"{name} on {problem.label}"
+            assert found.within_limit, f"{name} on {problem.label}"
             assert found.error < 0.1 * found.limit, f"{name} on {problem.label}: {found}"
 
 
@@ -155,10 +155,10 @@ def test_sixteen_bits_are_seen_on_the_longest_sequences_of_the_judge(dtype: str)
     """Where the limit is largest beside what 16 bits lose."""
     problem = Problem(1, 1, 16, 128, seq_kv=4096, dtype=dtype)
     inputs = make_inputs(problem, "normal", 0)
-    assert errors(problem, inputs, online(problem, inputs, tile=64)).kept
+    assert errors(problem, inputs, online(problem, inputs, tile=64)).within_limit
     for name in ("float16", "bfloat16"):
         found = errors(problem, inputs, WRONG[name](problem, inputs))
-        assert not found.kept
+        assert not found.within_limit
 
 
 def test_the_message_names_row_share_and_likely_cause() -> None:
@@ -213,9 +213,9 @@ def test_quantised_inputs_have_a_log_sum_exp_of_their_own(rows: int) -> None:
     inputs = make_inputs(problem, "large_logits", 0)
     numerics = Numerics(quantised=Quantisation(rows=rows))
     stand_ins = Inputs(*(dequantised(x, Quantisation(rows=rows)) for x in vars(inputs).values()))
-    assert errors(problem, inputs, online(problem, stand_ins, tile=32), numerics).kept
-    assert not errors(problem, inputs, online(problem, inputs, tile=32), numerics).kept
-    assert not errors(problem, inputs, online(problem, stand_ins, tile=32)).kept
+    assert errors(problem, inputs, online(problem, stand_ins, tile=32), numerics).within_limit
+    assert not errors(problem, inputs, online(problem, inputs, tile=32), numerics).within_limit
+    assert not errors(problem, inputs, online(problem, stand_ins, tile=32)).within_limit
 
 
 def test_a_declared_float16_accumulator_is_allowed_its_roundings_and_nobody_else() -> None:
@@ -226,5 +226,5 @@ def test_a_declared_float16_accumulator_is_allowed_its_roundings_and_nobody_else
     for d in range(0, 64, 16):
         total = (total + q[..., d : d + 16] @ k[..., d : d + 16].swapaxes(2, 3)).astype(np.float16)
     lse = torch.logsumexp(torch.from_numpy(total.astype(F32)) * problem.scale, -1).numpy()
-    assert errors(problem, inputs, lse, Numerics(accumulate="float16")).kept
-    assert not errors(problem, inputs, lse).kept
+    assert errors(problem, inputs, lse, Numerics(accumulate="float16")).within_limit
+    assert not errors(problem, inputs, lse).within_limit

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from vandals import CATALOGUE, FIRST_SEQ, LEFT
 
-from sdpalab.judge import Case, CaseSpec, Status, guarded, judge_candidate
+from sdpalab.judge import Case, CaseSpec, Status, judge_candidate
+from sdpalab.judge.sandbox import guarded
 from sdpalab.problem import Problem
 
 FILE = Path(__file__).parent / "vandals.py"

@@ -12,7 +12,7 @@ import pytest
 from checking import assert_gate, built, resources_of
 
 from sdpalab.compile.loops import reached
-from sdpalab.compile.sass import Instruction, disassemble, main_loop, parse, successors
+from sdpalab.compile.sass import SassInstruction, disassemble, main_loop, parse, successors
 from sdpalab.gpus import default_sms
 from sdpalab.kernels.hopper import HOPPER
 from sdpalab.kernels.hopper_fp8 import HOPPER_FP8, SCALE_ROWS
@@ -69,7 +69,7 @@ def label(value: object) -> str:
     return str(getattr(value, "label", value))
 
 
-def sass_of(kernel: CudaKernel, problem: Problem, config: Config) -> tuple[Instruction, ...]:
+def sass_of(kernel: CudaKernel, problem: Problem, config: Config) -> tuple[SassInstruction, ...]:
     made = built(kernel, problem, config)
     return parse(disassemble(made))[made.entry]
 
@@ -132,7 +132,7 @@ def test_the_softmax_is_computed_beside_the_product(kernel: CudaKernel, problem:
     assert order == [*issued, "wait 1", *["exp"] * (keys // 2 + 2), "wait 0"]
 
 
-def _event(instruction: Instruction) -> str:
+def _event(instruction: SassInstruction) -> str:
     if instruction.opcode == "WARPGROUP.DEPBAR.LE":
         return f"wait {int(instruction.operands.rpartition(',')[2], 16)}"
     names = {"HGMMA": "issue", "QGMMA": "issue", "BAR.SYNC": "turn", "BAR.ARV": "pass", "MUFU.EX2": "exp"}

@@ -314,7 +314,7 @@ def test_sanitize_takes_it_like_any_other(write: Write) -> None:
     assert found.clean
     out_of_bounds = write("q_ptr + places,", "q_ptr + places + 8,")
     found = sanitize_kernel(out_of_bounds, [PROBLEM], modes=Modes(schedules=("lockstep",)))
-    assert {(finding.kind, finding.source) for finding in found.findings} == {("out-of-bounds", "mine.py:15")}
+    assert {(hazard.kind, hazard.source) for hazard in found.hazards} == {("out-of-bounds", "mine.py:15")}
 
 
 def test_its_source_is_kept_as_evidence(write: Write) -> None:

@@ -90,7 +90,7 @@ def test_what_the_barriers_are_for(name: str, old: str, new: str, kind: str) -> 
     broken = replace(WARP_SPECIALIZED, name=name, source=text.replace(old, new))
     lockstep = Modes(schedules=("lockstep",), async_modes=("late",))
     outcome = sanitize_kernel(broken, [Problem(1, 1, 64, 32, seq_kv=400)], modes=lockstep)
-    assert kind in {finding.kind for finding in outcome.findings}
+    assert kind in {hazard.kind for hazard in outcome.hazards}
 
 
 @pytest.mark.sample(2)

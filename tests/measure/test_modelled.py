@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sdpalab.compile.sass import Instruction
+from sdpalab.compile.sass import SassInstruction
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, gpu_named
 from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan
@@ -168,10 +168,10 @@ def test_a_library_product_moves_each_matrix_once() -> None:
 # ---- the machine code ------------------------------------------------------------------------------------------------
 
 
-def loop(*opcodes: str, inner: tuple[int, int] | None = None) -> tuple[Instruction, ...]:
+def loop(*opcodes: str, inner: tuple[int, int] | None = None) -> tuple[SassInstruction, ...]:
     """A loop of these opcodes, which the last closes; ``inner`` are the first and the last of a loop in it."""
     targets = {len(opcodes) - 1: 0} | ({inner[1]: 16 * inner[0]} if inner else {})
-    return tuple(Instruction(16 * place, opcode, targets.get(place)) for place, opcode in enumerate(opcodes))
+    return tuple(SassInstruction(16 * place, opcode, targets.get(place)) for place, opcode in enumerate(opcodes))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sdpalab.inputs import make_inputs
-from sdpalab.judge import references
+from sdpalab.judge.rule import references
 from sdpalab.judge.rule.numerics import UNDECLARED, intended_output
 from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.rule.yardstick import torch_output

@@ -200,7 +200,7 @@ def test_a_damaged_record_is_a_warning_and_no_failure(l4: StandIn, judged: Path,
 def test_what_is_too_slow_to_be_timed_is_torch_and_the_reason_is_kept(l4: StandIn, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shape = ("--shape", "1,1,16,32")
-    done = l4.cli("prove", "scalar", *shape, "--time", "--seconds", "2", SDPALAB_DATA_DIR=str(data))
+    done = l4.cli("prove", "scalar", *shape, "--time", "--seconds", "0.2", SDPALAB_DATA_DIR=str(data))
     assert (done.returncode, done.stderr) == (0, "")
     kept = sorted(path.name.partition("-")[0] for path in (data / "proofs" / "l4").iterdir())
     assert kept == ["scalar", "times"]

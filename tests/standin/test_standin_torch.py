@@ -37,7 +37,7 @@ def _measurements(record: object) -> list[dict[str, object]]:
 
 OP = """
 import torch, sdpalab
-from sdpalab import torch_kernels
+from sdpalab.torch_api import kernels as torch_kernels
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.problem import Problem
 from types import SimpleNamespace
