@@ -67,10 +67,10 @@ def test_every_kernel_has_its_status_and_the_case_behind_a_fault_has_a_gpu(stand
 
 def test_a_kernel_that_hangs_is_killed_and_the_next_one_goes_on(standin: StandIn) -> None:
     standin.configure(max_steps=20_000)
-    verdicts = judged(standin, "hangs", "right", STANDIN_CASE_SECONDS="15")
+    verdicts = judged(standin, "hangs", "right", STANDIN_CASE_SECONDS="6")
     # The third case is not begun: each costs the GPU all of its time.
     assert statuses(verdicts["hangs"]) == ["TIMED_OUT", "TIMED_OUT"]
-    assert "no answer within 15 s" in verdicts["hangs"]["cases"][0]["reason"]
+    assert "no answer within 6 s" in verdicts["hangs"]["cases"][0]["reason"]
     assert statuses(verdicts["right"]) == ["PASSED"] * 3
     deadline = time.monotonic() + 10  # what was killed is reaped a moment later
     while (left := {entry["pid"] for entry in standin.log() if running(entry["pid"])}) and time.monotonic() < deadline:
