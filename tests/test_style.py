@@ -87,7 +87,7 @@ def test_no_raw_asm_in_kernel_files() -> None:
     assert not wrong, f"inline PTX belongs into a wrapper under include/: {wrong}"
 
 
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 _PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?\.?[\w]*")
 _ENDINGS = (".py", ".cu", ".cuh", ".md", ".sh", ".toml", ".txt", ".png", ".json", ".j2", "/")
 _MADE = (
