@@ -78,7 +78,7 @@ SMALL = ("--shape", "1,1,16,32", "--clock", "eager", "--seconds", "0.3")
 def test_the_command_measures_peers_and_says_who_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     peers = [option for name in ("torch", "torch math", "torch cudnn", "sage") for option in ("--peer", name)]
     # Time for ten rounds of all also on a busy machine: none is to be left out as too slow.
-    enough = ("--seconds", "10")
+    enough = ("--seconds", "4")
     assert main(["bench", *SMALL, *enough, "--cold", *peers, "--json", str(tmp_path / "out.json")]) == 0
     shown = capsys.readouterr().out
     assert "1x1x16x32: eager time, measured on a CPU" in shown

@@ -286,7 +286,7 @@ def measure(
         if number == 0 or (number < warm_up and now() - start < rule.seconds / 4):
             _round([(row, row.warm_up) for row in order], now)
             if number == 0:
-                _leave_out(rows, rule.seconds)
+                _leave_out(rows, rule.seconds, now)
         else:
             _round([(row, row.times) for row in order], now, checked=draw.random() < checked_share)
             states.append(looker.look())
@@ -297,13 +297,23 @@ def measure(
     return MeasuredSession(tuple(row.result(clock) for row in rows), stopped, seconds, looker.about, tuple(states))
 
 
-def _leave_out(rows: Sequence[_Row], seconds: float) -> None:
-    """Leave out the slowest, while there is no time for enough rounds and it takes over twice the mean of others."""
+def _leave_out(rows: Sequence[_Row], seconds: float, now: Callable[[], float]) -> None:
+    """Leave out the slowest, while there is no time for enough rounds and it takes over twice the mean of others.
+
+    A first sample may be slow for another reason, such as a busy host: a second one has to confirm it.
+    """
+    confirmed: list[_Row] = []
     while (alive := [row for row in rows if row.alive]) and LEAST_ROUNDS * sum(row.seconds for row in alive) > seconds:
         slowest = max(alive, key=lambda row: row.seconds)
         others = [row.seconds for row in alive if row is not slowest]
         if not others or slowest.seconds <= 2 * sum(others) / len(others):
             return
+        if slowest not in confirmed:
+            confirmed.append(slowest)
+            first = slowest.seconds
+            slowest.attempt(partial(slowest.sample, slowest.warm_up, now))
+            slowest.seconds = min(first, slowest.seconds)
+            continue
         slowest.status = MeasureStatus.LEFT_OUT
         slowest.reason = (
             f"a sample of it takes {slowest.seconds:.2g} s, and {LEAST_ROUNDS} rounds of {len(alive)} subjects have "
