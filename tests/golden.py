@@ -25,7 +25,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from sdpalab.sim import TensorMap
+from sdpalab.sim import Pointer, TensorMap
 from sdpalab.sim.ir import Register
 from sdpalab.sim.parser import parse
 from sdpalab.sim.types import TYPES, PtxType
@@ -97,6 +97,8 @@ def _argument(described: dict[str, Any], arrays: Sequence[np.ndarray]) -> Any:
         return bytes.fromhex(described["bytes"])
     options = {name: value for name, value in described.items() if name != "array"}
     array = arrays[described["array"]]
+    if "pointer" in options:
+        return Pointer(array, options["pointer"])
     return TensorMap(array, **options) if options else array
 
 

@@ -154,6 +154,8 @@ def job_of(
             described.append({"array": place(now, then)})
         elif isinstance(now, sim.TensorMap):
             described.append({"array": place(now.array, then), **_map_options(now)})
+        elif isinstance(now, sim.Pointer):
+            described.append({"array": place(now.array, then), "pointer": now.offset})
         elif isinstance(now, bytes):
             described.append({"bytes": now.hex()})
         else:
@@ -165,7 +167,7 @@ def job_of(
 
 
 def _copy(value: Any) -> Any:
-    if isinstance(value, sim.TensorMap):
+    if isinstance(value, (sim.TensorMap, sim.Pointer)):
         return value.array.copy()
     return value.copy() if isinstance(value, np.ndarray) else value
 
@@ -179,6 +181,7 @@ def _map_options(tensor: sim.TensorMap) -> dict[str, Any]:
         "strides": tensor.strides[::-1],
         "element_strides": tensor.steps[::-1],
         "oob_fill": "nan" if any(tensor.fill) else "zero",
+        "offset": tensor.offset,
     }
 
 

@@ -19,7 +19,7 @@ from sdpalab.run.gpu_arguments import encode, entry_of, tensor_map_fields
 from sdpalab.run.gpu_driver import GpuDevice, gpu_device
 from sdpalab.run.gpu_launch import Prepared, prepare_step
 from sdpalab.run.gpu_memory import DeviceMemory, Image
-from sdpalab.sim import TensorMap
+from sdpalab.sim import Pointer, TensorMap
 from sdpalab.sim.arguments import Arena, parameter_block
 from sdpalab.sim.parser import parse
 
@@ -127,7 +127,9 @@ def repeat(device: GpuDevice, job: Job) -> tuple[list[np.ndarray], tuple[str, ..
             name = str(described["array"])
             address = memory.address + image.offsets[name]
             if isinstance(value, TensorMap):
-                values.append(encode(device, tensor_map_fields(value, address)))
+                values.append(encode(device, tensor_map_fields(value, address + value.offset)))
+            elif isinstance(value, Pointer):
+                values.append(address + value.offset)
             else:
                 values.append(address)
                 named[-1] = name

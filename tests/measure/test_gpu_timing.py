@@ -34,7 +34,7 @@ def device() -> CudaDevice:
 
 def session(device: CudaDevice, clock: ClockKind, l2: L2State = L2State.WARM) -> MeasuredSession:
     flash = KERNELS["flash"]
-    executor = GpuExecutor(device.torch.index)
+    executor = GpuExecutor(device.ordinal)
     kernels = [(flash, flash.default_config)]
     found = benchmark(MISSION, PEERS, kernels, device, clock=clock, l2=l2, rule=RULE, executor=executor)
     for each in found.measurements:
