@@ -112,7 +112,7 @@ def verdict_parts(work: Workspace, kernels: Sequence[str], patience: float) -> l
         smoke = work.state(f"smoke_{name}")
         skip = "it did not end in smoke" if smoke.get("state") == "timed out" else ""
         command = _lab("repro", "--kernel", name, "--device", "gpu", "--out", work.path / "verdicts" / name)
-        parts.append(Part(f"verdict_{name}", 75, (*command, *limits), skip=skip))
+        parts.append(Part(f"verdict_{name}", 120, (*command, *limits), skip=skip))
     return parts
 
 
