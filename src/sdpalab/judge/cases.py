@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from sdpalab.errors import UserError
@@ -96,8 +96,8 @@ def cases_for(
         return (quick_cases if level == "quick" else full_cases)(problems, seed=seed)
     mission = MISSION.with_(dtype=dtype, causal=causal)
     known = twelve_cases(dtype=dtype, causal=causal)
-    more = _marked(_small_cases(mission), mission) if level == "quick" else full_cases([mission], seed=seed)
-    return _unique((*known, *more))
+    more = _small_cases(mission) if level == "quick" else full_cases([mission], seed=seed)
+    return _unique((*known, *more), {mission, *(spec.problem for spec in known)})
 
 
 def twelve_cases(*, dtype: str = "float16", causal: bool = False) -> tuple[CaseSpec, ...]:
@@ -111,7 +111,8 @@ def twelve_cases(*, dtype: str = "float16", causal: bool = False) -> tuple[CaseS
 def quick_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec, ...]:
     """For each problem: normal inputs with ``seed`` and with a hidden seed; and on small versions of it the probes, the
     relations, the layouts, a single row, and the edges of the kernel's own tiles."""
-    return _unique(spec for problem in problems for spec in _quick(problem, seed))
+    problems = tuple(problems)
+    return _unique((spec for problem in problems for spec in _quick(problem, seed)), problems)
 
 
 def full_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec, ...]:
@@ -122,29 +123,22 @@ def full_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec,
     - Sq != Skv both ways, grouped and shared K/V heads, more than one batch; other head_dims;
     - :data:`TRIALS` hidden seeds.
     """
-    return _unique(
-        spec
-        for problem in problems
-        for spec in (*_quick(problem, seed), *_marked(_full(problem), problem), *_trials(problem))
-    )
+    problems = tuple(problems)
+    specs = (spec for problem in problems for spec in (*_quick(problem, seed), *_full(problem), *_trials(problem)))
+    return _unique(specs, problems)
 
 
 def _quick(problem: Problem, seed: int) -> Iterator[CaseSpec]:
     yield CaseSpec(f"{problem.label} seed {seed}", problem, "normal", seed)
     yield _hidden(problem)
-    yield from _marked(_small_cases(problem), problem)
-
-
-def _marked(specs: Iterable[CaseSpec], asked: Problem) -> Iterator[CaseSpec]:
-    """The cases with those marked as derived whose problem is not the one that was asked for."""
-    return (replace(spec, derived=spec.problem != asked) for spec in specs)
+    yield from _small_cases(problem)
 
 
 def _small_cases(problem: Problem) -> Iterator[CaseSpec]:
     small = _small(problem)
     yield from _probes(small)
     yield from _layouts(small)
-    yield from _edges(problem, (1,))
+    yield from _edges(problem.with_(batch=1, heads=problem.group, kv_heads=1), (1,))
 
 
 def _full(problem: Problem) -> Iterator[CaseSpec]:
@@ -152,7 +146,7 @@ def _full(problem: Problem) -> Iterator[CaseSpec]:
     for dtype in DTYPES:
         for causal in (False, True):
             yield from _probes(small.with_(dtype=dtype, causal=causal), tuple(INPUT_KINDS))
-    yield from _edges(problem, (1, 2, 37, 257, 500, 512))
+    yield from _edges(problem.with_(batch=1, heads=problem.group, kv_heads=1), (1, 2, 37, 257, 500, 512))
     one = problem.with_(batch=1, heads=1, kv_heads=1)
     for changes in ({"seq_q": 4096, "seq_kv": 4096}, {"seq_q": 4096, "seq_kv": 1}, {"seq_q": 1, "seq_kv": 4096}):
         yield _hidden(one.with_(**changes))
@@ -188,9 +182,8 @@ def _layouts(small: Problem) -> Iterator[CaseSpec]:
         yield replace(_hidden(small), name=f"{small.label} {layout.value}", layout=layout)
 
 
-def _edges(problem: Problem, lengths: Iterable[int]) -> Iterator[CaseSpec]:
-    """Sequences of these lengths, and of the kernel's own tile and one row more and less."""
-    one = problem.with_(batch=1, heads=problem.group, kv_heads=1)
+def _edges(one: Problem, lengths: Iterable[int]) -> Iterator[CaseSpec]:
+    """With one K/V head: sequences of these lengths, and of the kernel's own tile and one row more and less."""
     for length in lengths:
         yield _hidden(one.with_(seq_q=length, seq_kv=length))
     for tile in TILES:
@@ -230,9 +223,9 @@ def possible(problem: Problem, kind: str) -> bool:
     return kind not in keys or (problem.scale != 0.0 and 1 << problem.head_dim >= keys[kind])
 
 
-def _unique(specs: Iterable[CaseSpec]) -> tuple[CaseSpec, ...]:
-    """The first spec of each name."""
-    found: dict[str, CaseSpec] = {}
+def _unique(specs: Iterable[CaseSpec], asked: Collection[Problem]) -> tuple[CaseSpec, ...]:
+    """The first spec of each name, marked as derived where its problem was not asked for."""
+    first: dict[str, CaseSpec] = {}
     for spec in specs:
-        found.setdefault(spec.name, spec)
-    return tuple(found.values())
+        first.setdefault(spec.name, replace(spec, derived=spec.problem not in asked))
+    return tuple(first.values())

@@ -27,6 +27,7 @@ from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply,
 from sdpalab.judge.sandbox.plans import PlanError, SentPlan, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
 from sdpalab.judge.verdict import Status
+from sdpalab.kernels.plan import problem_buffers
 from sdpalab.problem import Problem
 
 __all__ = ["POISONS", "CandidateDied", "CandidateProcesses"]
@@ -184,14 +185,14 @@ class CandidateProcesses:
                 first = name == "first"
                 plan = plans and (plans.full if first else plans.bare)
                 poison = POISONS[not first]
-                reply, found = self._once(problem, arrays, plan, poison, reuse, watched=first, layout=layout)
+                reply, found = self._once(problem.to_dict(), arrays, plan, poison, reuse, watched=first, layout=layout)
                 outputs[name] = found["o"]
                 if first and self.about["lse"]:
                     outputs["lse"] = found["lse"]
                 notes = notes or reply
                 changed |= set(reply.get("changed", ()))
             if plans is None:
-                self._look_again(problem, outputs["second"])
+                self._look_again(outputs["second"])
         except _Failed as failure:
             return failure.reply, {}
         return {**notes, "changed": sorted(changed)}, outputs
@@ -220,7 +221,7 @@ class CandidateProcesses:
         self._begin()
         try:
             plans = self._plans(problem)
-            reply, found = self._once(problem, inputs, plans and plans.bare, poison, reuse, watched)
+            reply, found = self._once(problem.to_dict(), inputs, plans and plans.bare, poison, reuse, watched)
         except _Failed as failure:
             return failure.reply, {}
         return reply, {"o": found["o"]}
@@ -307,7 +308,7 @@ class CandidateProcesses:
         lse = bool(self.about["lse"])
         _, found = self._ask(self._candidate, {"do": "plan", "problem": problem.to_dict()}, {}, _MOST_PLAN)
         try:
-            plan = read_plan(found["plan"].tobytes() if "plan" in found else b"", problem, lse=lse)
+            plan = read_plan(found["plan"].tobytes() if "plan" in found else b"", problem_buffers(problem, lse=lse))
         except PlanError as error:
             raise _Failed(Status.BUILD_FAILED, str(error)) from None
         plans = _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
@@ -321,7 +322,7 @@ class CandidateProcesses:
 
     def _once(
         self,
-        problem: Problem,
+        problem: Mapping[str, Any],
         inputs: Arrays,
         plan: Array | None,
         poison: int,
@@ -333,7 +334,7 @@ class CandidateProcesses:
         if plan is None or self._executor is None:
             process = self._candidate
             memory = {"poison": poison, "reuse": reuse, "layout": layout}
-            order = {"do": "call", "problem": problem.to_dict(), **memory}
+            order = {"do": "call", "problem": problem, **memory}
             reply, found = self._ask(process, order, inputs, room)
         else:
             process = self._executor
@@ -344,7 +345,7 @@ class CandidateProcesses:
         held = {"confinement": self._candidate.confinement, "confined_by": self._candidate.confined_by}
         return {**reply, **held}, found
 
-    def _look_again(self, problem: Problem, sent: Array) -> None:
+    def _look_again(self, sent: Array) -> None:
         """Fail if the output of the last call is no longer what it was when the call returned."""
         _, found = self._ask(self._candidate, {"do": "again"}, {}, sent.nbytes)
         if "o" not in found or found["o"].tobytes() != sent.tobytes():
