@@ -74,20 +74,20 @@ def assert_attention(
     from sdpalab.judge.verdict import Status
 
     problems = [problem] if isinstance(problem, Problem) else problem
-    kept = _FailedArrays()
+    arrays = _FailedArrays()
     verdict = judge_candidate(
         kernel,
         cases_for(level, problems, seed=seed),
         device=device,
         level=level,
         seed=seed,
-        store=kept,
-        progress=kept.forget_if_passed,
+        store=arrays,
+        progress=arrays.forget_if_passed,
     )
     if verdict.status is Status.INFRA_ERROR:
         raise MachineError(verdict.reason)
     if not verdict.passed:
-        raise AssertionError(_told(verdict, kept))
+        raise AssertionError(_failure_message(verdict, arrays))
     return verdict
 
 
@@ -122,7 +122,7 @@ class _FailedArrays:
         return Inputs(q, k, v), out
 
 
-def _told(verdict: Verdict, kept: _FailedArrays) -> str:
+def _failure_message(verdict: Verdict, arrays: _FailedArrays) -> str:
     """The message of a failed assertion."""
     from sdpalab.judge.diagnose.diagnosis import diagnose
     from sdpalab.judge.diagnose.error_map import error_map
@@ -144,7 +144,7 @@ def _told(verdict: Verdict, kept: _FailedArrays) -> str:
             continue
         # Without any of these the output is right, and its log-sum-exp is not.
         if set(broken_rules(case.errors, case.limits)) - {"lse"}:
-            inputs, out = kept.of(case)
+            inputs, out = arrays.of(case)
             wrong.append(Failure(case.problem, inputs, out, case.errors, case.limits))
             if len(wrong) == 1:
                 lines.append(f"error of {case.name}, {error_map(wrong[0])}")

@@ -66,4 +66,4 @@ def test_doctor_has_a_line_for_it() -> None:
     assert guarded._GUARD.name == "guard.py"
     (line,) = [check for check in examine() if check.name == "confinement"]
     assert line.health.value == "warn"
-    assert "Operation not permitted" in line.found
+    assert "Operation not permitted" in line.detail

@@ -93,7 +93,7 @@ def targets(names: Sequence[str], say: Say) -> Iterator[Target]:
         kernel = resolve(name)
         if not isinstance(kernel, Kernel):
             raise UserError(f"{name} is a Python callable: it has no PTX")
-        found: list[tuple[list[Source | None], Target]] = []
+        groups: list[tuple[list[Source | None], Target]] = []
         for knobs in kernel.configs:
             of = target(kernel, Config(knobs))
             if chooses(kernel, Config(knobs), of.cases[0][0]):
@@ -101,14 +101,14 @@ def targets(names: Sequence[str], say: Say) -> Iterator[Target]:
                 continue
             for case in of.cases:
                 code = [launch.module for launch in case[1].launches]
-                known = next((number for number, (other, _) in enumerate(found) if other == code), None)
+                known = next((number for number, (other, _) in enumerate(groups) if other == code), None)
                 if known is None:
-                    found.append((code, replace(of, cases=(case,))))
+                    groups.append((code, replace(of, cases=(case,))))
                     continue
-                before = found[known][1]
+                before = groups[known][1]
                 configs = before.configs if before.configs[-1:] == of.configs else (*before.configs, *of.configs)
-                found[known] = (code, replace(before, configs=configs, cases=(*before.cases, case)))
-        yield from (each for _, each in found)
+                groups[known] = (code, replace(before, configs=configs, cases=(*before.cases, case)))
+        yield from (each for _, each in groups)
 
 
 def chooses(kernel: Kernel, config: Config, problem: Problem) -> bool:
@@ -123,9 +123,13 @@ def target(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> 
     """A kernel in one configuration, on its small problems; the causal one is left out, as it has PTX of its own."""
     cases = []
     for problem in problems or [each for each in small_problems(kernel, config) if not each.causal]:
-        made = make_inputs(problem)
+        inputs = make_inputs(problem)
         cases.append(
-            (problem, kernel.launch_plan(problem, config, lse=kernel.lse), {"q": made.q, "k": made.k, "v": made.v})
+            (
+                problem,
+                kernel.launch_plan(problem, config, lse=kernel.lse),
+                {"q": inputs.q, "k": inputs.k, "v": inputs.v},
+            )
         )
     return Target(kernel, (config,), kernel.default_arch, tuple(cases))
 
@@ -133,13 +137,13 @@ def target(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> 
 def sites(ptx: str, entry: str, folders: Sequence[Path] = ()) -> list[Site]:
     """The synchronisation instructions of an entry."""
     module = parse(ptx)
-    found = []
+    listed = []
     for instruction in module.entries[entry].instructions:
         if is_synchronisation(instruction):
             source = source_of(module, instruction)
             text = _source_text(source, folders)
-            found.append(Site(instruction.text, instruction.line, source, text))
-    return found
+            listed.append(Site(instruction.text, instruction.line, source, text))
+    return listed
 
 
 def is_synchronisation(instruction: Instruction) -> bool:
@@ -226,10 +230,10 @@ def deletions(of: Target, modes: Modes, reasons: Sequence[dict[str, Any]]) -> di
     for module, original in originals.items():
         for site in sites(original.ptx.decode(), original.entry, folders):
             mutated = replace(original, ptx=without(original.ptx.decode(), site).encode())
-            found = runner.verdict([mutated if built.ptx_sha256 == module else built for built in builds], modes)
+            kill = runner.verdict([mutated if built.ptx_sha256 == module else built for built in builds], modes)
             mutant = {"opcode": site.opcode, "ptx_line": site.ptx_line, "source": site.source, "text": site.source_text}
-            if found is not None:
-                mutants.append({**mutant, "killed_by": found[0], "run": found[1]})
+            if kill is not None:
+                mutants.append({**mutant, "killed_by": kill[0], "run": kill[1]})
             else:
                 mutants.append({**mutant, "killed_by": None, "reason": _reason(of, site, excuses)})
     return {

@@ -71,9 +71,9 @@ def kill_one(calm: Baseline, draw: random.Random) -> dict[str, Any] | None:
 
     def kill() -> None:
         time.sleep(delay)
-        found = [(pid, role) for pid in sorted(descendants()) if (role := _role(pid))]
-        if found:
-            pid, role = draw.choice(found)
+        processes = [(pid, role) for pid in sorted(descendants()) if (role := _role(pid))]
+        if processes:
+            pid, role = draw.choice(processes)
             os.kill(pid, signal.SIGKILL)
             victims.append(role)
 
@@ -82,9 +82,9 @@ def kill_one(calm: Baseline, draw: random.Random) -> dict[str, Any] | None:
     killer.start()
     try:
         cases = judge_candidate(calm.candidate, SPECS, workers=1).cases
-        said = ""
+        message = ""
     except MachineError as error:
-        cases, said = (), str(error)
+        cases, message = (), str(error)
     seconds = time.monotonic() - start
     killer.join()
     if not victims:
@@ -97,7 +97,7 @@ def kill_one(calm: Baseline, draw: random.Random) -> dict[str, Any] | None:
         "after_seconds": round(delay, 3),
         "seconds": round(seconds, 1),
         "statuses": [case.status.value for case in cases] or ["MachineError"],
-        "reasons": sorted({case.reason for case in cases if case.reason}) or [said][: bool(said)],
+        "reasons": sorted({case.reason for case in cases if case.reason}) or [message][: bool(message)],
         "left_running": _left(before),
         "ok": right and len(cases) in (len(SPECS), 0) and seconds <= SECONDS and not _left(before),
     }

@@ -38,15 +38,15 @@ def program_round(seed: int) -> str:
     text = oracle.render(program)
     first = [{name: _value(draw, name, oracle.REGISTERS[name[0]][0]) for name in names} for _ in range(THREADS)]
     given = np.array([[state[name] for name in names] for state in first], dtype=np.uint64)
-    found = np.zeros_like(given)
+    results = np.zeros_like(given)
     schedule = draw.choice(["lockstep", "forward", "reverse", "random"])
-    report = launch(text, "fuzz", 1, THREADS, [given, found], schedule=schedule, max_steps=100_000)
+    report = launch(text, "fuzz", 1, THREADS, [given, results], schedule=schedule, max_steps=100_000)
     if report.hazards:
         return f"hazard: {report.hazards[0].message}"
     for thread, state in enumerate(first):
         last = oracle.evaluate(program, state)
         for place, name in enumerate(names):
-            bits = int(found[thread, place]) & (1 << oracle.REGISTERS[name[0]][0]) - 1
+            bits = int(results[thread, place]) & (1 << oracle.REGISTERS[name[0]][0]) - 1
             if not oracle.expected_bits(last, name, bits):
                 return f"%{name} of thread {thread} is {bits:#x}, and should be {last[name]:#x} ({schedule})\n{text}"
     return ""

@@ -72,12 +72,12 @@ def code_of(kernel: Kernel) -> str:
 
 def nearest(verdict: Verdict) -> dict[str, dict[str, Any]]:
     """For each limit, and that of the log-sum-exp, the case whose error is the largest share of it."""
-    found: dict[str, dict[str, Any]] = {}
+    by_limit: dict[str, dict[str, Any]] = {}
     for case in verdict.cases:
         for name, share in case.shares.items():
-            if name not in found or share > found[name]["share"]:
-                found[name] = {"share": share, "case": case.name}
-    return found
+            if name not in by_limit or share > by_limit[name]["share"]:
+                by_limit[name] = {"share": share, "case": case.name}
+    return by_limit
 
 
 def run(names: Sequence[str], say: Say, keep: Callable[[Content], None]) -> CampaignResult:

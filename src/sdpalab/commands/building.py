@@ -55,13 +55,13 @@ def build_kernel(
     reason = kernel.arch_reason(arch)
     if reason is not None:
         raise UserError(reason)
-    found: dict[str, BuiltStep] = {}
+    steps: dict[str, BuiltStep] = {}
     for problem in problems:
         for step in kernel.launch_plan(problem, config, sms=sms or default_sms(arch)).launches:
             assert step.module is not None, "a launch plan names the module of every step"
-            made = build(step.module, arch)
-            if made.key not in found:
-                used = resources(made, step)
+            built = build(step.module, arch)
+            if built.key not in steps:
+                used = resources(built, step)
                 gate = check(used, kernel.static_limits(problem))
-                found[made.key] = BuiltStep(problem, step.module, made, used, gate)
-    return tuple(found.values())
+                steps[built.key] = BuiltStep(problem, step.module, built, used, gate)
+    return tuple(steps.values())

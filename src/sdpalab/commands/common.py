@@ -101,10 +101,10 @@ def table(title: str, columns: Sequence[str], *, numeric: Sequence[str] = ()) ->
     """An empty table in the house style: title, rule under the heads, no frame; ``numeric`` columns on the right."""
     from rich import box
 
-    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    new_table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        made.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
-    return made
+        new_table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
+    return new_table
 
 
 def verdict_text(good: bool | None, word: str) -> Text:
@@ -155,15 +155,15 @@ def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
     UserError
         If one has no ``=`` or no name, or a name is given twice.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for setting in settings or ():
         name, equals, value = setting.partition("=")
         if not equals or not name or not value:
             raise UserError(f"--set takes KEY=VALUE such as BLOCK_M=64, not {setting!r}")
-        if name in found:
+        if name in values:
             raise UserError(f"--set gives {name} twice")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def problem_of(

@@ -127,9 +127,9 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
     from sdpalab.judge.trials import fast_p
 
     console.print(confinement_line(verdict), soft_wrap=True)
-    kept, judged = verdict.original_contract, sum(case.errors is not None for case in verdict.cases)
+    within_contract, judged = verdict.original_contract, sum(case.errors is not None for case in verdict.cases)
     contract = f"max error {ORIGINAL_CONTRACT['max_abs']:g}, relative L2 {ORIGINAL_CONTRACT['rel_l2']:g}"
-    console.print(f"original contract ({contract}): kept by {kept} of {judged} cases; it decides nothing")
+    console.print(f"original contract ({contract}): kept by {within_contract} of {judged} cases; it decides nothing")
     share = fast_p(verdict.cases)
     if share is not None:
         trials = sum(bool(case.run.get("trial")) for case in verdict.cases)

@@ -116,8 +116,8 @@ def _problems(
     if file is not None and options and not shapes:
         raise UserError("--dtype, --causal, --kv-heads and --seq-kv are for --shape; in a file each line has its own")
     texts = shapes or ([] if file is not None else ["mission"])
-    found = [problem_of(text, dtype=dtype, causal=causal, **sizes) for text in texts]
-    return tuple(dict.fromkeys([*found, *(read_workload(file) if file is not None else ())]))
+    problems = [problem_of(text, dtype=dtype, causal=causal, **sizes) for text in texts]
+    return tuple(dict.fromkeys([*problems, *(read_workload(file) if file is not None else ())]))
 
 
 def _named(names: Sequence[str]) -> list[Kernel]:
@@ -126,7 +126,7 @@ def _named(names: Sequence[str]) -> list[Kernel]:
     from sdpalab.kernels.registry import get
     from sdpalab.kernels.userfile import is_user_file
 
-    made = []
+    kernels = []
     for name in dict.fromkeys(names):
         if is_user_file(name):
             raise UserError(
@@ -136,8 +136,8 @@ def _named(names: Sequence[str]) -> list[Kernel]:
         reason = exactness_reason(name, str(kernel.default_config))
         if reason is not None:
             raise UserError(f"{reason}; judge it with: sdpalab judge {name} --device gpu")
-        made.append(kernel)
-    return made
+        kernels.append(kernel)
+    return kernels
 
 
 def _open() -> tuple[GpuExecutor, Machine]:

@@ -96,7 +96,7 @@ def judge_attempt(
         return
     if verdict.passed:
         attempt.sampled = [
-            found for problem in large if (found := sample(console, kernel, problem, small[problem], executor))
+            record for problem in large if (record := sample(console, kernel, problem, small[problem], executor))
         ]
     attempt.record = keep(_record(attempt, executor, machine), kernel.name)
     console.print(f"kept in {attempt.record}", soft_wrap=True)
@@ -106,12 +106,12 @@ def small_ones(problems: Sequence[Problem], kernel: Kernel, sms: int) -> dict[Pr
     """What each problem is judged on: itself, or if it is large a small one with the same code, if there is one."""
     from sdpalab.kernels.equivalent import MOST_FLOPS, equivalent_small
 
-    found = {}
+    judged_on = {}
     for problem in problems:
         large = problem.flops > MOST_FLOPS
         other = equivalent_small(kernel, None, problem, sms=sms).problem if large else None
-        found[problem] = other or problem
-    return found
+        judged_on[problem] = other or problem
+    return judged_on
 
 
 def sample(
@@ -128,8 +128,8 @@ def sample(
     outputs = Outputs(problem, inputs, seed)
     try:
         result = executor.run(kernel.launch_plan(problem, sms=executor.sms), vars(inputs))
-        found = [*result.hazards, *(f"it wrote to its input {name}" for name in result.changed_inputs)]
-        wrong = "; ".join(found) or outputs.wrong(result.outputs["o"], kernel.numerics_of())
+        damage = [*result.hazards, *(f"it wrote to its input {name}" for name in result.changed_inputs)]
+        wrong = "; ".join(damage) or outputs.wrong(result.outputs["o"], kernel.numerics_of())
     except KernelFault as error:
         wrong = str(error)
     except MachineError as error:
@@ -164,20 +164,20 @@ def _record(attempt: Attempt, executor: GpuExecutor, machine: Machine) -> KeptRe
 
     verdict, kernel = attempt.verdict, attempt.kernel
     assert verdict is not None
-    made: dict[str, tuple[Source, Build]] = {}
+    builds: dict[str, tuple[Source, Build]] = {}
     for case in verdict.cases:
         for module in modules_of(kernel.launch_plan(case.problem, sms=machine.sms)):
             built = build(module, executor.arch)
-            made[built.ptx_sha256] = module, built
+            builds[built.ptx_sha256] = module, built
     ran = {digest for case in verdict.cases for digest in case.run.get("ptx_sha256", ())}
-    if not ran <= made.keys():
+    if not ran <= builds.keys():
         raise MachineError(
             f"what was judged of {kernel.name} is not what it builds to in this process: the build cache kept nothing"
         )
     return sealed(
         gpu=machine.gpu,
         driver=machine.driver,
-        code={digest: built.code_sha256 for digest, (_, built) in made.items()},
+        code={digest: built.code_sha256 for digest, (_, built) in builds.items()},
         sampled=tuple(attempt.sampled),
         attempt=AttemptRecord(
             kernel=kernel.name,
@@ -185,7 +185,7 @@ def _record(attempt: Attempt, executor: GpuExecutor, machine: Machine) -> KeptRe
             idea=kernel.idea,
             builds=tuple(
                 built_module(module, built).record(f"build/{number:02d}-{kernel.name}")
-                for number, (module, built) in enumerate(made.values())
+                for number, (module, built) in enumerate(builds.values())
             ),
             verdict=(verdict),
         ),
@@ -215,7 +215,7 @@ def time_attempts(
     from sdpalab.measure.stopping import StoppingRule
 
     device, rule, peers = cuda_device(), StoppingRule(seconds=seconds), peers_named([TORCH])
-    kept, good = [], True
+    paths, good = [], True
     for problem in problems:
         passed = [each for each in attempts if each.passed and problem in each.problems]
         if not passed:
@@ -229,10 +229,10 @@ def time_attempts(
         times = bench_record(machine.gpu, [_judged(each) for each in passed], [result])
         path = keep(sealed(gpu=machine.gpu, driver=machine.driver, bench=times), "times")
         console.print(f"kept in {path}", soft_wrap=True)
-        kept.append(path)
+        paths.append(path)
         statuses = {session.of(kernel.name).status for kernel, _ in kernels}
         good &= statuses <= {MeasureStatus.MEASURED, MeasureStatus.LEFT_OUT}
-    return kept, good
+    return paths, good
 
 
 def _judged(attempt: Attempt) -> dict[str, Any]:

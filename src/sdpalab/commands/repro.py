@@ -113,11 +113,11 @@ def repro(
             raise UserError(f"--kernel takes shipped kernels; judge your own with: sdpalab judge {name}")
     skipped = {} if kernel else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
     kernels = [registry.get(name) for name in dict.fromkeys(kernel or registry.KERNELS) if name not in skipped]
-    refused = {made.name: why for made in kernels if gpu and (why := made.arch_reason(gpu.arch))}
+    refused = {loaded.name: why for loaded in kernels if gpu and (why := loaded.arch_reason(gpu.arch))}
     if kernel and refused:
         raise UserError(f"--device gpu: {next(iter(refused.values()))}")
     skipped |= refused
-    kernels = [made for made in kernels if made.name not in refused]
+    kernels = [loaded for loaded in kernels if loaded.name not in refused]
 
     command = ["sdpalab", "repro", *(word for name in kernel or () for word in ("--kernel", name)), "--device", device]
     command += [word for text in also_for or () for word in ("--also-for", text)]
@@ -129,10 +129,10 @@ def repro(
         if missing:
             raise MachineError(f"this machine lacks what the job needs: {', '.join(missing)}; see the lines above")
         attempts = []
-        for made in kernels:
-            _headline(console, f"Kernel {made.name}")
-            console.print(made.idea, soft_wrap=True)
-            attempts.append(_attempt(console, bundle, made, device, gpu, large, case_seconds))
+        for loaded in kernels:
+            _headline(console, f"Kernel {loaded.name}")
+            console.print(loaded.idea, soft_wrap=True)
+            attempts.append(_attempt(console, bundle, loaded, device, gpu, large, case_seconds))
         _headline(console, "Evidence")
         written = bundle.write()
     outcome = verify_bundle(written.tarball)

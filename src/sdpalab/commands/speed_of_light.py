@@ -51,14 +51,14 @@ def speed_of_light(
     target_us = _target_us(target, peer)
     gpus = list(dict.fromkeys(gpu_named(name) for name in gpu or ()))
     shown = gpus or [one for one in GPUS.values() if precision != "fp8" or one.fp8_tflops is not None]
-    found = [_facts(one, problem, precision, target_us) for one in shown]
+    by_gpu = [_facts(one, problem, precision, target_us) for one in shown]
     console.print(f"{problem.label}, {precision} products: what no kernel can be faster than")
     if gpus:
-        for facts in found:
+        for facts in by_gpu:
             _print_one(console, facts, problem)
     else:
-        _print_all(console, found, target_us)
-    write_json(json, {"problem": problem.to_dict(), "precision": precision, "target_us": target_us, "gpus": found})
+        _print_all(console, by_gpu, target_us)
+    write_json(json, {"problem": problem.to_dict(), "precision": precision, "target_us": target_us, "gpus": by_gpu})
     return 0
 
 
@@ -90,9 +90,9 @@ def _time_us(text: str, option: str) -> float:
 
 def _quantity(text: str) -> tuple[float, str]:
     """A positive number and its unit; NaN-free, and an empty unit for what is neither."""
-    found = _QUANTITY.fullmatch(text)
-    value = float(found[1]) if found else 0.0
-    return (value, found[2]) if found and 0 < value < math.inf else (0.0, "")
+    match = _QUANTITY.fullmatch(text)
+    value = float(match[1]) if match else 0.0
+    return (value, match[2]) if match and 0 < value < math.inf else (0.0, "")
 
 
 def _facts(gpu: Gpu, problem: Problem, precision: str, target_us: float | None) -> dict[str, Any]:
@@ -133,11 +133,11 @@ def _print_one(console: Console, facts: dict[str, Any], problem: Problem) -> Non
     console.print(f"source: {facts['source']}", soft_wrap=True)
 
 
-def _print_all(console: Console, found: list[dict[str, Any]], target_us: float | None) -> None:
+def _print_all(console: Console, by_gpu: list[dict[str, Any]], target_us: float | None) -> None:
     """One row a GPU."""
     asked = () if target_us is None else (f"{target_us:.3g} us possible",)
     shown = table("Floors in us", ("GPU", *_RESOURCES, "binds cold", "binds warm", *asked), numeric=_RESOURCES)
-    for facts in found:
+    for facts in by_gpu:
         by_name = {floor["resource"]: floor for floor in facts["floors"]}
         cells = [_cell(by_name.get(name)) for name in _RESOURCES]
         answers = [_possible(facts["target"])] if asked else []

@@ -83,10 +83,10 @@ def torch_matrix(
     _print(console, kernel, matrix, time.monotonic() - start)
     write_json(json, {"kernel": kernel, **matrix.to_dict()})
     # A version that could not be installed is a row; one that is there and where nothing runs, or fails, is judged.
-    found = {str(row.run.verdict.get("status", row.run.reason)) for row in matrix.rows if row.run.torch}
-    if found - {Status.PASSED.value, Status.INFRA_ERROR.value}:
+    statuses = {str(row.run.verdict.get("status", row.run.reason)) for row in matrix.rows if row.run.torch}
+    if statuses - {Status.PASSED.value, Status.INFRA_ERROR.value}:
         return 1
-    if Status.INFRA_ERROR.value in found:
+    if Status.INFRA_ERROR.value in statuses:
         raise MachineError("in one of the environments the machine failed, not the kernel: its reason is above")
     return 0
 

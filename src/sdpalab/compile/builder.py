@@ -224,9 +224,9 @@ def _nvrtc_job(module: Module, arch: str, options: Sequence[str]) -> _Job:
     command = _command(module, arch, options)
 
     def make() -> tuple[bytes, bytes, dict[str, Any]]:
-        made = compile_program(module.source, _file_name(module), module.entry, headers, command)
-        _reject_unseen_files(module, headers, made.ptx)
-        return made.ptx, made.cubin, {"entry": made.entry, "log": made.log}
+        compiled = compile_program(module.source, _file_name(module), module.entry, headers, command)
+        _reject_unseen_files(module, headers, compiled.ptx)
+        return compiled.ptx, compiled.cubin, {"entry": compiled.entry, "log": compiled.log}
 
     return _Job(
         key=build_key(module, headers, command, compiler_version()),
@@ -241,9 +241,9 @@ def _triton_job(module: TritonModule, arch: str) -> _Job:
     program = TritonProgram(module, arch)
 
     def make() -> tuple[bytes, bytes, dict[str, Any]]:
-        made = program.compile()
-        launch = {name: getattr(made, name) for name in ("threads", "dynamic_smem", "scratch_params")}
-        return made.ptx, made.cubin, {"entry": made.entry, "log": made.log, "triton": launch}
+        compiled = program.compile()
+        launch = {name: getattr(compiled, name) for name in ("threads", "dynamic_smem", "scratch_params")}
+        return compiled.ptx, compiled.cubin, {"entry": compiled.entry, "log": compiled.log, "triton": launch}
 
     return _Job(
         key=key_of(f"sdpalab triton {CACHE_FORMAT}", program.compiler, arch, module.name, *program.key_parts()),

@@ -111,15 +111,15 @@ class Cache:
                 problem = error.strerror or str(error)
             if files is not None:
                 return Stored(files, hit=True)
-            made = make()
+            new_files = make()
             if not problem:
                 try:
-                    self._write(name, key, made)
+                    self._write(name, key, new_files)
                 except OSError as error:
                     problem = error.strerror or str(error)
         if problem:
             _log.warning("the cache in %s cannot be used: %s", self.root, problem)
-        return Stored(made, hit=False, problem=problem)
+        return Stored(new_files, hit=False, problem=problem)
 
     def prune(self, most_bytes: int) -> int:
         """Remove the entries that were stored longest ago, until the others have at most ``most_bytes``.
@@ -153,15 +153,15 @@ class Cache:
         """
         folder = self.root / name
         try:
-            found = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+            files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         except FileNotFoundError:
             return None
         except (IsADirectoryError, NotADirectoryError) as error:
             raise _Corrupt(f"{error.strerror}") from None
-        sums = found.pop(_SUMS, b"")
-        if sums != _sums(key, found):
+        sums = files.pop(_SUMS, b"")
+        if sums != _sums(key, files):
             raise _Corrupt("a file, the list of files or the key is not what was written")
-        return found
+        return files
 
     def _load_or_quarantine(self, name: str, key: str) -> Files | None:
         try:

@@ -59,7 +59,7 @@ class Header:
 
 def _scan(text: bytes) -> tuple[tuple[tuple[str, bool], ...], tuple[str, ...]]:
     """Names in all ``#include`` directives, live or not, and the operands that are no names."""
-    found: list[tuple[str, bool]] = []
+    names: list[tuple[str, bool]] = []
     unreadable: list[str] = []
     for operand in _DIRECTIVE.findall(text):
         match = _NAME.match(operand)
@@ -67,8 +67,8 @@ def _scan(text: bytes) -> tuple[tuple[tuple[str, bool], ...], tuple[str, ...]]:
             unreadable.append(operand.decode(errors="replace").strip())
         else:
             angled, quoted = match.groups()
-            found.append(((angled or quoted).decode(errors="replace"), quoted is not None))
-    return tuple(dict.fromkeys(found)), tuple(unreadable)
+            names.append(((angled or quoted).decode(errors="replace"), quoted is not None))
+    return tuple(dict.fromkeys(names)), tuple(unreadable)
 
 
 def _load(path: str, name: str) -> Header:

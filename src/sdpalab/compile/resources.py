@@ -126,8 +126,8 @@ def _usage(build: Build) -> dict[str, int]:
     text = run_tool("cuobjdump", ("--dump-resource-usage",), build.cubin)
     usage: dict[str, int] = {}
     for heading in ("Common", f"Function {build.entry}"):
-        found = re.search(rf"^\s*{re.escape(heading)}:\s*\n(.*)$", text, re.MULTILINE)
-        figures = re.findall(r"([A-Z]+(?:\[\d+\])?):(\d+)", found[1] if found else "")
+        match = re.search(rf"^\s*{re.escape(heading)}:\s*\n(.*)$", text, re.MULTILINE)
+        figures = re.findall(r"([A-Z]+(?:\[\d+\])?):(\d+)", match[1] if match else "")
         usage |= {name: int(size) for name, size in figures}
     missing = {"REG", "STACK", "SHARED", "LOCAL"} - usage.keys()
     if missing:

@@ -53,6 +53,6 @@ def run_tool(tool: str, options: tuple[str, ...], cubin: bytes) -> str:
 def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().partition("\n")[0]
-        raise MachineError(f"{os.path.basename(command[0])} failed with {done.returncode}: {said}")
+        message = (done.stderr or done.stdout).strip().partition("\n")[0]
+        raise MachineError(f"{os.path.basename(command[0])} failed with {done.returncode}: {message}")
     return done.stdout

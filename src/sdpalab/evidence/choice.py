@@ -87,14 +87,16 @@ def records_on(gpu: str) -> Records:
             name = str(path) if own else f"evidence/{path.parent.name}/{path.name}"
             try:
                 proof = proof_of(record, name, own=own)
-                found = list(timings_of(record, name, own=own))
+                new_timings = list(timings_of(record, name, own=own))
             except (ValueError, KeyError, TypeError, UserError) as error:
-                said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                warnings.warn(f"{path} is no legal record and counts for nothing: {said}", RecordWarning, stacklevel=2)
+                message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                warnings.warn(
+                    f"{path} is no legal record and counts for nothing: {message}", RecordWarning, stacklevel=2
+                )
                 continue
             # Two models may share a folder's name, and a file may have been put into the wrong one.
             proofs += [proof] if proof is not None and proof.gpu == gpu else []
-            timings += [timing for timing in found if timing.gpu == gpu]
+            timings += [timing for timing in new_timings if timing.gpu == gpu]
     return Records(tuple(proofs), tuple(timings))
 
 
@@ -135,10 +137,10 @@ def choose(problem: Problem, machine: Machine, records: Records | None = None, *
     reasons = []
     for timing in sorted(timed, key=lambda timing: timing.comparison.ratio or 0.0):
         if timing.not_slower:
-            made = _made(timing, groups[timing.kernel, timing.config], problem, machine, records.proofs, lse)
-            if made.kernel is not None:
-                return made
-            reasons.append(made.reason)
+            choice = _choice_of(timing, groups[timing.kernel, timing.config], problem, machine, records.proofs, lse)
+            if choice.kernel is not None:
+                return choice
+            reasons.append(choice.reason)
     why = reasons[0] if reasons else _untimed(problem, machine, proofs, timed)
     return Choice(None, f"{why}; run: {prove_command(problem)}")
 
@@ -197,7 +199,7 @@ def _untimed(problem: Problem, machine: Machine, proofs: Sequence[Proof], timed:
     return f"{proven}, but its comparison {verdict}: {best.kernel} takes {best.says}, says {best.record}"
 
 
-def _made(
+def _choice_of(
     timing: Timing, proofs: Sequence[Proof], problem: Problem, machine: Machine, verdicts: Sequence[Proof], lse: bool
 ) -> Choice:
     """The kernel that was timed, if it builds to the code that was timed and judged, and no verdict failed on it."""

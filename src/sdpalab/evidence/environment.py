@@ -111,13 +111,13 @@ def _given_commit() -> tuple[str | None, bool]:
     text = os.environ.get(COMMIT_VARIABLE, "")
     if not text:
         return None, False
-    found = re.fullmatch(r"([0-9a-f]{40})(-dirty)?", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9a-f]{40})(-dirty)?", text)
+    if match is None:
         raise UserError(
             f"{COMMIT_VARIABLE} takes a commit's 40 hex digits, with -dirty behind them if the tree was changed, "
             f"not {text!r}"
         )
-    return found[1], found[2] is not None
+    return match[1], match[2] is not None
 
 
 def _version() -> str:

@@ -213,8 +213,8 @@ def read_records(folder: Path, *, own: bool = False) -> Iterator[tuple[Path, Any
         try:
             record = _read(path, own)
         except (OSError, ValueError) as error:
-            said = " ".join(str(error).split())[:300]
-            warnings.warn(f"{path} is no legal record and counts for nothing: {said}", RecordWarning, stacklevel=2)
+            message = " ".join(str(error).split())[:300]
+            warnings.warn(f"{path} is no legal record and counts for nothing: {message}", RecordWarning, stacklevel=2)
             continue
         if record is not None:
             yield path, record

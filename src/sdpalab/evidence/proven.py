@@ -141,8 +141,8 @@ def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None
     own : bool
         It is the user's, not shipped with the lab: then it holds for the lab's version that made it.
     """
-    kept = record if isinstance(record, KeptRecord) else None
-    attempt = kept.attempt if kept else record
+    stored = record if isinstance(record, KeptRecord) else None
+    attempt = stored.attempt if stored else record
     if not isinstance(attempt, AttemptRecord) or attempt.verdict is None:
         return None
     verdict = attempt.verdict
@@ -150,7 +150,7 @@ def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None
     if len(archs) != 1 or verdict.status in _UNDECIDED or verdict.device.startswith(("simulator", "cpu")):
         return None
     problems = {case.problem for case in verdict.cases}
-    sampled = kept.sampled if kept else ()
+    sampled = stored.sampled if stored else ()
     large = {each.problem for each in sampled if each.small in problems and not each.wrong}
     wrong = [f"{each.problem.label}: {each.wrong}" for each in sampled if each.wrong]
     return Proof(
@@ -161,10 +161,10 @@ def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None
         ptx_sha256=frozenset(build.ptx_sha256 for build in attempt.builds),
         problems=frozenset(problems | large),
         record=name,
-        code=frozenset(kept.code.values() if kept else ()),
+        code=frozenset(stored.code.values() if stored else ()),
         keys=frozenset(build.key for build in attempt.builds),
-        driver=kept.driver if kept else None,
-        lab=kept.lab if kept and own else None,
+        driver=stored.driver if stored else None,
+        lab=stored.lab if stored and own else None,
         failure="; ".join(wrong) if verdict.passed else f"{verdict.status.value}: {verdict.reason}",
     )
 

@@ -86,13 +86,13 @@ def _interfaces(name: str) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     except ImportError as error:
         raise UserError(f"this needs transformers {_NEEDED} or newer: {_INSTALL} ({error})") from None
     kinds = ("AttentionInterface", "AttentionMaskInterface")
-    found: tuple[Any, ...] = tuple(getattr(transformers, kind, None) for kind in kinds)
-    if None in found:
+    interfaces: tuple[Any, ...] = tuple(getattr(transformers, kind, None) for kind in kinds)
+    if None in interfaces:
         raise UserError(
             f"transformers {transformers.__version__} does not let others make its masks; this needs {_NEEDED} or "
             f"newer: {_INSTALL}"
         )
-    both = tuple(zip(found, (attention, mask), strict=True))
+    both = tuple(zip(interfaces, (attention, mask), strict=True))
     if name == "eager" or any(interface()[name] is not mine for interface, mine in both if name in interface()):
         raise UserError(f"transformers already has an attention implementation {name!r}; register another name")
     return both[0], both[1]
@@ -196,8 +196,8 @@ def mask(**arguments: Any) -> Tensor | None:
     rows = arguments["q_length"] if "q_length" in arguments else arguments["cache_position"].shape[0]
     clear = rows in (1, arguments["kv_length"])
     arguments["allow_is_causal_skip"] = arguments.get("allow_is_causal_skip", True) and clear
-    made: Tensor | None = AttentionMaskInterface()["sdpa"](**arguments)
-    return made
+    sdpa_mask: Tensor | None = AttentionMaskInterface()["sdpa"](**arguments)
+    return sdpa_mask
 
 
 def _refuse(module: torch.nn.Module, attention_mask: Tensor | None, keys: int, asked: dict[str, Any]) -> None:

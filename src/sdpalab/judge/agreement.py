@@ -108,22 +108,23 @@ def agreement(problem: Problem, inputs: Inputs, out: Array) -> Agreement | None:
     def distance(one: Array, other: Array) -> float:
         return float(np.linalg.norm(one[judged].astype(np.float64) - other[judged].astype(np.float64))) / norm
 
-    found: dict[str, Array] = {}
+    outputs: dict[str, Array] = {}
     for backend in BACKENDS[device]:
         try:
-            made = witness_output(**arguments, backend=backend, device=device)
+            output = witness_output(**arguments, backend=backend, device=device)
         except WitnessUnavailable:
             continue
-        if np.isfinite(made[judged]).all():
-            found[backend.value] = made
-    if not found or not norm or not np.isfinite(out[judged]).all():
+        if np.isfinite(output[judged]).all():
+            outputs[backend.value] = output
+    if not outputs or not norm or not np.isfinite(out[judged]).all():
         return None
     return Agreement(
         torch=str(torch.__version__),
         device=device,
         kernel_from_float64=distance(out, reference),
         witnesses=tuple(
-            Testimony(backend, distance(made, reference), distance(made, out)) for backend, made in found.items()
+            Testimony(backend, distance(output, reference), distance(output, out))
+            for backend, output in outputs.items()
         ),
-        apart=max((distance(one, other) for one, other in combinations(found.values(), 2)), default=0.0),
+        apart=max((distance(one, other) for one, other in combinations(outputs.values(), 2)), default=0.0),
     )

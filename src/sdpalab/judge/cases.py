@@ -229,7 +229,7 @@ def possible(problem: Problem, kind: str) -> bool:
 
 def _unique(specs: Iterable[CaseSpec]) -> tuple[CaseSpec, ...]:
     """The first spec of each name."""
-    found: dict[str, CaseSpec] = {}
+    by_name: dict[str, CaseSpec] = {}
     for spec in specs:
-        found.setdefault(spec.name, spec)
-    return tuple(found.values())
+        by_name.setdefault(spec.name, spec)
+    return tuple(by_name.values())

@@ -47,10 +47,10 @@ def covering_cases(
     for problem in problems:
         reason = kernel.reject_reason(problem, config)
         if reason is None:
-            found = equivalent_small(kernel, config, problem, sms=sms)
-            reason = found.reason
-            if found.problem is not None:
-                specs |= {spec.name: spec for spec in _cases(found.problem)}
+            small = equivalent_small(kernel, config, problem, sms=sms)
+            reason = small.reason
+            if small.problem is not None:
+                specs |= {spec.name: spec for spec in _cases(small.problem)}
         if reason:
             missing[problem.label] = reason
     return Covering(tuple(specs.values()), missing)

@@ -235,9 +235,11 @@ class _JudgeRun:
             self._live.append(worker)
             if self._abandoned:
                 worker.kill()
-        if self._declared not in (None, told := _declared(worker.about)):
+        if self._declared not in (None, declared := _declared(worker.about)):
             worker.close()
-            raise UserError(f"the candidate says of itself {told} in this process, and {self._declared} in the first")
+            raise UserError(
+                f"the candidate says of itself {declared} in this process, and {self._declared} in the first"
+            )
         return worker
 
     def _abandon(self) -> None:
@@ -274,8 +276,8 @@ class _JudgeRun:
         for spec, reason in zip(self._specs, about["rejects"], strict=True):
             if reason is not None and not spec.derived:
                 raise UserError(str(reason))
-        kept = zip(self._specs, about["rejects"], wanted, strict=True)
-        self._specs = [spec for spec, why, want in kept if why is None and want]
+        selected = zip(self._specs, about["rejects"], wanted, strict=True)
+        self._specs = [spec for spec, why, want in selected if why is None and want]
 
     def _serve(self, worker: CandidateProcesses | None) -> None:
         """Take cases off the queue until it is empty, with a fresh worker after one that died."""
@@ -284,7 +286,7 @@ class _JudgeRun:
                 inputs = make_inputs(self._specs[n].problem, self._specs[n].inputs, self._specs[n].seed or 0)
                 try:
                     worker = worker or self._worker()
-                    case = self._case(n, inputs, self._found(n, inputs, worker))
+                    case = self._case(n, inputs, self._evidence(n, inputs, worker))
                 except CandidateDied as death:
                     assert worker is not None
                     worker.close()
@@ -310,34 +312,34 @@ class _JudgeRun:
         with self._lock:
             return next(self._queue, None)
 
-    def _found(self, n: int, inputs: Inputs, worker: CandidateProcesses) -> Evidence:
+    def _evidence(self, n: int, inputs: Inputs, worker: CandidateProcesses) -> Evidence:
         """Run a case and judge it; and what is related to it, if it is about a relation."""
         spec = self._specs[n]
         other = other_inputs(inputs, int.from_bytes(os.urandom(8), "little"))
         reply, outputs = worker.run(spec.problem, vars(inputs), vars(other), layout=spec.layout)
-        found = evaluate(spec.problem, inputs, worker.about, reply, outputs, other)
-        if n == self._witnessed and "o" in found.arrays:
-            told = agreement(spec.problem, inputs, found.arrays["o"])
-            found = replace(found, run={**found.run, "witnesses": told.to_dict() if told else None})
-        if not spec.relation or found.status is not Status.PASSED:
-            return found
+        evidence = evaluate(spec.problem, inputs, worker.about, reply, outputs, other)
+        if n == self._witnessed and "o" in evidence.arrays:
+            witnesses = agreement(spec.problem, inputs, evidence.arrays["o"])
+            evidence = replace(evidence, run={**evidence.run, "witnesses": witnesses.to_dict() if witnesses else None})
+        if not spec.relation or evidence.status is not Status.PASSED:
+            return evidence
         relation, numerics = RELATIONS[spec.relation], declared_numerics(worker.about)
         problem, related = relation.inputs(spec.problem, inputs)
         reply, outputs = worker.attempt(problem, vars(related))
         if reply.get("status") is not None:
-            return replace(found, status=Status(reply["status"]), reason=str(reply["reason"]))
+            return replace(evidence, status=Status(reply["status"]), reason=str(reply["reason"]))
         broken, differs = broken_relation(
-            relation, spec.problem, found.arrays["o"], problem, related, outputs["o"], numerics
+            relation, spec.problem, evidence.arrays["o"], problem, related, outputs["o"], numerics
         )
-        run = {**found.run, "relation": {"name": relation.name, "elements_that_differ": differs}}
-        return replace(found, status=Status.INCONSISTENT if broken else found.status, reason=broken, run=run)
+        run = {**evidence.run, "relation": {"name": relation.name, "elements_that_differ": differs}}
+        return replace(evidence, status=Status.INCONSISTENT if broken else evidence.status, reason=broken, run=run)
 
     def _failed(self, n: int, inputs: Inputs, status: Status, reason: str) -> Case:
         return self._case(n, inputs, Evidence(status, reason))
 
-    def _case(self, n: int, inputs: Inputs, found: Evidence) -> Case:
+    def _case(self, n: int, inputs: Inputs, evidence: Evidence) -> Case:
         spec = self._specs[n]
-        run, reason = dict(found.run), found.reason
+        run, reason = dict(evidence.run), evidence.reason
         if spec.trial:
             run["trial"] = True
         if spec.layout != Layout.CONTIGUOUS:
@@ -349,11 +351,11 @@ class _JudgeRun:
             problem=spec.problem,
             inputs=spec.inputs,
             seed=spec.seed or 0,
-            status=found.status,
+            status=evidence.status,
             reason=reason,
-            errors=found.errors,
-            limits=found.limits,
-            digests={name: self._keep(array) for name, array in {**vars(inputs), **found.arrays}.items()},
+            errors=evidence.errors,
+            limits=evidence.limits,
+            digests={name: self._keep(array) for name, array in {**vars(inputs), **evidence.arrays}.items()},
             run=run,
         )
 

@@ -173,8 +173,8 @@ class Limited(NamedTuple):
 
 def limited(errors: Errors, limits: Limits) -> dict[str, Limited]:
     """Each of :data:`LIMITED` with its limit, and ``lse`` if there is one."""
-    found = {name: Limited(getattr(errors, name), getattr(limits, name)) for name in LIMITED}
-    return found if errors.lse is None else {**found, "lse": Limited(errors.lse.error, errors.lse.limit)}
+    figures = {name: Limited(getattr(errors, name), getattr(limits, name)) for name in LIMITED}
+    return figures if errors.lse is None else {**figures, "lse": Limited(errors.lse.error, errors.lse.limit)}
 
 
 def broken_rules(errors: Errors, limits: Limits) -> tuple[str, ...]:

@@ -77,14 +77,14 @@ def available_backends(device: str = "cpu") -> tuple[Backend, ...]:
     A backend that is here may still refuse other inputs (a dtype, a head dimension): see :func:`witness_output`.
     """
     tile = np.ones((1, 1, 16, 64), np.float16)
-    found = []
+    available = []
     for backend in BACKENDS[device]:
         try:
             witness_output(tile, tile, tile, scale=0.125, causal=False, backend=backend, device=device)
         except WitnessUnavailable:
             continue
-        found.append(backend)
-    return tuple(found)
+        available.append(backend)
+    return tuple(available)
 
 
 def witness_output(
@@ -147,8 +147,8 @@ def witness_output(
         return from_torch(out.cpu())
     except (RuntimeError, AssertionError) as error:  # the latter from a build without CUDA
         named = "own choice of" if backend is None else backend.value
-        said = (str(error) or type(error).__name__).splitlines()[0]
-        raise WitnessUnavailable(f"torch {torch.__version__} has no {named} attention on {device}: {said}") from None
+        message = (str(error) or type(error).__name__).splitlines()[0]
+        raise WitnessUnavailable(f"torch {torch.__version__} has no {named} attention on {device}: {message}") from None
 
 
 def _only(backend: Backend | None) -> AbstractContextManager[Any]:

@@ -79,15 +79,15 @@ def equivalent_small(kernel: Kernel, config: Config | None, problem: Problem, *,
 
 def _smaller(problem: Problem) -> list[Problem]:
     """What is tried in place of ``problem``, itself too if it is small: as square as it, then the cheapest, first."""
-    found = {problem} if problem.flops <= MOST_FLOPS else set()
+    problems = {problem} if problem.flops <= MOST_FLOPS else set()
     for kv_heads, seq_q, seq_kv in product(_HEADS, _lengths(problem.seq_q), _lengths(problem.seq_kv)):
         if problem.seq_q == problem.seq_kv and seq_q > seq_kv:
             continue
         small = problem.with_(batch=1, heads=kv_heads * problem.group, kv_heads=kv_heads, seq_q=seq_q, seq_kv=seq_kv)
         if small.flops <= MOST_FLOPS:
-            found.add(small)
+            problems.add(small)
     square = problem.seq_q == problem.seq_kv
-    return sorted(found, key=lambda each: (square and each.seq_q != each.seq_kv, each.flops, each.least_bytes))
+    return sorted(problems, key=lambda each: (square and each.seq_q != each.seq_kv, each.flops, each.least_bytes))
 
 
 def _lengths(length: int) -> tuple[int, ...]:

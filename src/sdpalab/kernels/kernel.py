@@ -384,12 +384,12 @@ class CudaKernel(Kernel):
         return Module(file_name, text, self.entry, defines, directories)
 
     def _plan(self, problem: Problem, config: Config) -> LaunchPlan:
-        made = self.plan(problem, config)
+        planned = self.plan(problem, config)
         extra: tuple[Buffer, ...] = ()
-        if isinstance(made, Launch):
-            steps: tuple[Step, ...] = (made,)
+        if isinstance(planned, Launch):
+            steps: tuple[Step, ...] = (planned,)
         else:
-            steps, extra = made.steps, made.buffers
+            steps, extra = planned.steps, planned.buffers
         own = self.module(problem, config)
         known = problem_buffers(problem, lse=self.lse)
         names = {buffer.name for buffer in known}

@@ -43,8 +43,8 @@ def load_user_kernel(spec: str) -> Kernel | Callable[..., Any]:
     if name:
         return _named(module, name, path, choices)
     if len({id(kernel) for kernel in choices.values()}) != 1:
-        found = f"several kernels ({', '.join(choices)})" if choices else "neither a CudaKernel nor a function"
-        raise UserError(f"{path} defines {found}: say which is meant as {path}:NAME")
+        defined = f"several kernels ({', '.join(choices)})" if choices else "neither a CudaKernel nor a function"
+        raise UserError(f"{path} defines {defined}: say which is meant as {path}:NAME")
     return next(iter(choices.values()))
 
 

@@ -136,11 +136,11 @@ def benchmark(
             make = partial(kernel_subject, kernel, config, outputs, executor, copies=copies, floor=held)
             makers.append((kernel.name, partial(make, eager=clock is ClockKind.EAGER)))
         makers.append((EMPTY, partial(empty_subject, executor)))
-    subjects = [_made(name, make) for name, make in makers]
+    subjects = [_subject(name, make) for name, make in makers]
     return measure(subjects, _clock(clock, l2, device, copies), rule, watch=watch, seed=seed)
 
 
-def _made(name: str, make: Callable[[], Subject]) -> Subject:
+def _subject(name: str, make: Callable[[], Subject]) -> Subject:
     """The subject; or one that fails with what made it impossible, so that the others are measured without it."""
     try:
         return make()

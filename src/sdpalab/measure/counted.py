@@ -60,10 +60,10 @@ class CountedLaunch:
         emulated = any(each.tensor_flops and is_float8(each.text) for each in self.counters.by_instruction)
         if not emulated or self._fp8_units:
             return ""
-        found = Counter(each.base for each in parse(disassemble(self.build))[self.build.entry])
+        opcodes = Counter(each.base for each in parse(disassemble(self.build))[self.build.entry])
         return (
-            f"{self.name} has no float8 product in its machine code for {self.build.arch}: {found['HMMA']} HMMA and "
-            f"{found['F2FP']} F2FP, conversions that are not in the counts of its PTX"
+            f"{self.name} has no float8 product in its machine code for {self.build.arch}: {opcodes['HMMA']} HMMA and "
+            f"{opcodes['F2FP']} F2FP, conversions that are not in the counts of its PTX"
         )
 
     def loop_issue_share(self, gpu: Gpu) -> float | None:
@@ -149,12 +149,12 @@ def count(
         If there is no compiler or disassembler.
     """
     plan = kernel.launch_plan(problem, config, sms=default_sms(arch) if sms is None else sms)
-    made = make_inputs(problem)
+    inputs = make_inputs(problem)
     ran: list[tuple[Build, Report]] = []
     executor = SimulatedExecutor(
         arch, on_launch=lambda build, report: ran.append((build, report)), checks=(), counters=True
     )
-    executor.run(plan, {"q": made.q, "k": made.k, "v": made.v})
+    executor.run(plan, {"q": inputs.q, "k": inputs.k, "v": inputs.v})
     launched = iter(_counted(plan, ran))
     return CountedPlan(plan, tuple(step if isinstance(step, Gemm) else next(launched) for step in plan.steps))
 

@@ -94,9 +94,9 @@ class Outputs:
             return ""
         assert references.rows is not None
         b, h, i = errors.worst_row
-        told = ", ".join(f"{name} {getattr(errors, name):.3g} above {getattr(limits, name):.3g}" for name in over)
+        exceeded = ", ".join(f"{name} {getattr(errors, name):.3g} above {getattr(limits, name):.3g}" for name in over)
         return (
-            f"INCORRECT in {len(references.rows)} sampled rows of each head: {told}; the worst row is "
+            f"INCORRECT in {len(references.rows)} sampled rows of each head: {exceeded}; the worst row is "
             f"(b={b}, h={h}, i={references.rows[i]})"
         )
 

@@ -189,8 +189,8 @@ class _Row:
             with self.subject.scope():
                 step()
         except Exception as error:
-            said = " ".join(str(error).split())[:300]
-            self.status, self.reason = MeasureStatus.FAILED, f"{type(error).__name__}: {said}"
+            message = " ".join(str(error).split())[:300]
+            self.status, self.reason = MeasureStatus.FAILED, f"{type(error).__name__}: {message}"
 
     def ready(self, clock: Clock) -> None:
         """Call once, check, and only then let the clock have it."""

@@ -66,16 +66,16 @@ def read_raw_csv(text: str) -> tuple[LaunchProfile, ...]:
     """
     names, units, rows = _table(text)
     where = {name: place for place, name in enumerate(names)}
-    stalls = {found[1]: place for name, place in where.items() if (found := re.fullmatch(STALL_PATTERN, name))}
+    stalls = {match[1]: place for name, place in where.items() if (match := re.fullmatch(STALL_PATTERN, name))}
     launches = []
     for row in rows:
         figures = {}
         for figure in METRICS:
-            places = [where[name] for name in figure.metrics if name in where and _told(row[where[name]])]
+            places = [where[name] for name in figure.metrics if name in where and _has_value(row[where[name]])]
             values = [_number(row[place], names[place]) * _scale(units[place], figure.unit) for place in places]
             if values:
                 figures[figure.key] = max(values) if figure.largest else values[0]
-        waits = {name: _number(row[place], names[place]) for name, place in stalls.items() if _told(row[place])}
+        waits = {name: _number(row[place], names[place]) for name, place in stalls.items() if _has_value(row[place])}
         launches.append(
             LaunchProfile(
                 kernel=row[where["Kernel Name"]],
@@ -91,10 +91,10 @@ def read_raw_csv(text: str) -> tuple[LaunchProfile, ...]:
 def clean_csv(text: str) -> str:
     """The same table without what ncu said before it, and without the columns that name a process or a host."""
     names, units, rows = _table(text)
-    kept = [place for place, name in enumerate(names) if name not in _PRIVATE]
+    columns = [place for place, name in enumerate(names) if name not in _PRIVATE]
     out = io.StringIO()
     writer = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    writer.writerows([row[place] for place in kept] for row in (names, units, *rows))
+    writer.writerows([row[place] for place in columns] for row in (names, units, *rows))
     return out.getvalue()
 
 
@@ -119,7 +119,7 @@ def _table(text: str) -> tuple[list[str], list[str], list[list[str]]]:
     return names, table[1], table[2:]
 
 
-def _told(value: str) -> bool:
+def _has_value(value: str) -> bool:
     """Whether ncu has a value: it leaves the column empty, or says so, if a metric could not be collected."""
     return value not in ("", "n/a")
 

@@ -26,13 +26,13 @@ def main(order: str) -> None:
     from sdpalab.judge.tensors import to_torch
     from sdpalab.run import GpuExecutor, torch_gpu
 
-    told = json.loads(order)
-    kernel = resolve(told["kernel"])
+    request = json.loads(order)
+    kernel = resolve(request["kernel"])
     assert isinstance(kernel, Kernel), "the command line refuses callables"
-    problem = Problem(**told["problem"])
+    problem = Problem(**request["problem"])
     ordinal = torch_gpu.current_ordinal()
     executor = GpuExecutor(ordinal)
-    plan = kernel.launch_plan(problem, kernel.config_with(told["settings"]), sms=executor.sms)
+    plan = kernel.launch_plan(problem, kernel.config_with(request["settings"]), sms=executor.sms)
     device = torch_gpu.device(ordinal)
     inputs = make_inputs(problem)
     buffers = {name: to_torch(array).to(device) for name, array in vars(inputs).items()}

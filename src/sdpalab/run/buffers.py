@@ -57,13 +57,13 @@ def tensor_map(tiled: TiledMap, array: Array, where: str) -> TensorMap:
 
 def unreleased(buffers: Sequence[Buffer], arrays: Mapping[str, Array]) -> list[str]:
     """A sentence for each semaphore that is not zeros after the plan: the next run would find it taken."""
-    found = []
+    messages = []
     for buffer in buffers:
         values = arrays[buffer.name].reshape(-1)
         if buffer.role == "semaphore" and values.any():
             first = int(np.flatnonzero(values)[0])
-            found.append(f"semaphore {buffer.name} is not left as zeros: element {first} is {values[first]}")
-    return found
+            messages.append(f"semaphore {buffer.name} is not left as zeros: element {first} is {values[first]}")
+    return messages
 
 
 def multiply(gemm: Gemm, arrays: Mapping[str, Array]) -> None:

@@ -98,10 +98,10 @@ class GpuExecutor:
             If the kernel does what the GPU does not allow; the process cannot use the GPU after that.
         """
         image = Image({buffer.name: starting_array(buffer, inputs, poison) for buffer in plan.buffers})
-        made = self._builds(plan, builds)
+        built = self._builds(plan, builds)
         with self.gpu.current(), DeviceMemory(self.gpu, image) as memory:
             addresses = {name: memory.address + offset for name, offset in image.offsets.items()}
-            prepared = Prepared(self.gpu, self._steps(plan, addresses, made))
+            prepared = Prepared(self.gpu, self._steps(plan, addresses, built))
             prepared.launch()
             self.gpu.synchronize(f"run {'; '.join(step.label for step in prepared.steps)}")
             after = memory.read()
@@ -109,7 +109,7 @@ class GpuExecutor:
         return RunResult(
             outputs={buffer.name: arrays[buffer.name] for buffer in plan.buffers if buffer.role == "out"},
             device=self.device,
-            ptx_sha256=tuple(each.ptx_sha256 for each in made),
+            ptx_sha256=tuple(each.ptx_sha256 for each in built),
             hazards=(*image.damage(after), *unreleased(plan.buffers, arrays)),
             changed_inputs=tuple(
                 buffer.name
@@ -147,10 +147,10 @@ class GpuExecutor:
         addresses = {
             buffer.name: device_address(buffer, buffers[buffer.name], self.gpu.ordinal) for buffer in plan.buffers
         }
-        made = self._builds(plan, builds)
+        built = self._builds(plan, builds)
         with self.gpu.current():
             self._release(plan, addresses)
-            return Prepared(self.gpu, self._steps(plan, addresses, made), keep=dict(buffers))
+            return Prepared(self.gpu, self._steps(plan, addresses, built), keep=dict(buffers))
 
     def _release(self, plan: LaunchPlan, addresses: Mapping[str, int]) -> None:
         """Fill semaphores with zeros: after all that may still use their memory, and before whatever comes, on any
@@ -192,7 +192,7 @@ class GpuExecutor:
             return encode(self.gpu, fields)
 
         steps: list[AnyPrepared] = []
-        made, buffers = iter(builds), {buffer.name: buffer for buffer in plan.buffers}
+        remaining, buffers = iter(builds), {buffer.name: buffer for buffer in plan.buffers}
         scratch: Scratch | None = None
         for number, step in enumerate(plan.steps, 1):
             if isinstance(step, Gemm):
@@ -201,7 +201,7 @@ class GpuExecutor:
                 scratch = scratch or Scratch(self.gpu, workspace_size(self.gpu.capability))
                 steps.append(prepare_gemm(blas, step, buffers, addresses, scratch, f"step {number} of the plan"))
                 continue
-            built = next(made)
+            built = next(remaining)
             knobs = " ".join(option.removeprefix("-D") for option in built.command if option.startswith("-D"))
             where = f"step {number} of the plan, {built.name}" + (f" with {knobs}" if knobs else "")
             entry = entry_of(built.ptx, built.entry)

@@ -148,11 +148,13 @@ class GpuDevice:
         if self.lost:
             raise MachineError(f"GPU {self.ordinal} cannot {action}: its context is lost since {self.lost}")
         _, text = self.driver.cuGetErrorString(status)
-        said = f"{action}: {status.name} ({text.decode() if text else 'unknown'})"
+        message = f"{action}: {status.name} ({text.decode() if text else 'unknown'})"
         if status.name in STICKY:
-            self.lost = said
-            raise KernelFault(f"{said}; the context of GPU {self.ordinal} is lost, and only a new process can use it")
-        raise MachineError(f"GPU {self.ordinal} cannot {said}")
+            self.lost = message
+            raise KernelFault(
+                f"{message}; the context of GPU {self.ordinal} is lost, and only a new process can use it"
+            )
+        raise MachineError(f"GPU {self.ordinal} cannot {message}")
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -200,8 +202,8 @@ class GpuDevice:
         options = [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
         # PTX is a text that ends with a zero byte; a cubin knows its own length.
         answer = driver.cuModuleLoadDataEx(image + b"\0", len(options), options, [log, _LOG_BYTES])
-        said = " ".join(log.split(b"\0")[0].decode(errors="replace").split())
-        module = self.check(answer, f"load the module of {entry}" + (f" ({said})" if said else ""))
+        message = " ".join(log.split(b"\0")[0].decode(errors="replace").split())
+        module = self.check(answer, f"load the module of {entry}" + (f" ({message})" if message else ""))
         handle = self.check(driver.cuModuleGetFunction(module, entry.encode()), f"find the entry {entry}")
         return GpuFunction(
             handle, entry, self._get(handle, "SHARED_SIZE_BYTES"), self._get(handle, "MAX_THREADS_PER_BLOCK")

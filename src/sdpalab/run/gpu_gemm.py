@@ -89,9 +89,9 @@ class Blas:
             self._handle = binding.create()
             binding.set_math_mode(self._handle, int(binding.Math.DISALLOW_REDUCED_PRECISION_REDUCTION))
         except (RuntimeError, binding.cuBLASError) as error:  # RuntimeError: the binding could not open the library
-            said = str(error).partition("\n")[0]
+            message = str(error).partition("\n")[0]
             raise MachineError(
-                f"GPU {device.ordinal} cannot start cuBLAS ({said}): if there is none, pip install nvidia-cublas"
+                f"GPU {device.ordinal} cannot start cuBLAS ({message}): if there is none, pip install nvidia-cublas"
             ) from None
 
     def multiply(self, arguments: tuple[int, ...], stream: int, workspace: Scratch, label: str) -> None:

@@ -60,12 +60,12 @@ class Image:
         wrong = stretch != _pattern(len(stretch))
         for name in self._like:
             self._place(wrong, name)[:] = False
-        found: dict[str, list[int]] = {}
+        by_buffer: dict[str, list[int]] = {}
         for at in np.flatnonzero(wrong):
-            found.setdefault(self._nearest(int(at)), []).append(int(at))
+            by_buffer.setdefault(self._nearest(int(at)), []).append(int(at))
         return tuple(
             f"{len(places)} bytes outside buffer {name} were written, the first {self._where(name, places[0])}"
-            for name, places in found.items()
+            for name, places in by_buffer.items()
         )
 
     def _place(self, stretch: Array, name: str) -> Array:

@@ -175,10 +175,10 @@ def small_problems(
     for dim, kind in product(_HEAD_DIMS, [dtype] if dtype else DTYPES):
         sizes = [(length if causal else min(length, rows + 7), length, causal) for length in dict.fromkeys(lengths)]
         sizes += [] if causal else [((stages + 1) * keys - 7,) * 2 + (True,)]
-        found = [Problem(1, 1, q, dim, seq_kv=kv, dtype=kind, causal=mask) for q, kv, mask in sizes]
-        found = [problem for problem in found if kernel.reject_reason(problem, config) is None]
-        if found:
-            return found
+        problems = [Problem(1, 1, q, dim, seq_kv=kv, dtype=kind, causal=mask) for q, kv, mask in sizes]
+        problems = [problem for problem in problems if kernel.reject_reason(problem, config) is None]
+        if problems:
+            return problems
     problem = Problem(1, 1, keys, _HEAD_DIMS[0], dtype=dtype or "float16", causal=causal)
     raise UserError(f"no small problem suits {kernel.name}: {kernel.reject_reason(problem, config)}; give a --shape")
 
@@ -228,8 +228,8 @@ def sanitize_kernel(
         plan, inputs = kernel.launch_plan(problem, config, lse=kernel.lse, sms=default_sms(arch)), make_inputs(problem)
         arrays = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
         builds = [build(step.module, arch, cache=cache) for step in plan.launches if step.module is not None]
-        names = [f"{made.name}.ptx" for made in builds]
-        for options in modes.options(any(b"async" in made.ptx for made in builds)):
+        names = [f"{built.name}.ptx" for built in builds]
+        for options in modes.options(any(b"async" in built.ptx for built in builds)):
             label = f"{problem.label}, {options['schedule']}, {options['async_mode']}"
             executor = SimulatedExecutor(arch, cache, on_launch=collected.launched, **options)
             with collected.run(label, names):
@@ -270,7 +270,7 @@ class _Collected:
         self.labels: list[str] = []
         self.names: list[str] = []
         """The PTX of the launches that this run still has before it."""
-        self.found: dict[tuple[str, str, int], SanitizedHazard] = {}
+        self.hazards: dict[tuple[str, str, int], SanitizedHazard] = {}
 
     @contextmanager
     def run(self, label: str, names: Sequence[str]) -> Iterator[None]:
@@ -306,11 +306,11 @@ class _Collected:
 
     def _note(self, hazard: SanitizedHazard) -> None:
         key = hazard.ptx, hazard.kind, hazard.ptx_line
-        known = self.found.setdefault(key, hazard)
+        known = self.hazards.setdefault(key, hazard)
         if hazard.runs[0] not in known.runs:
-            self.found[key] = replace(known, runs=(*known.runs, *hazard.runs))
+            self.hazards[key] = replace(known, runs=(*known.runs, *hazard.runs))
 
     def result(self, config: str, device: str, cases: Sequence[str]) -> Sanitized:
         """All of it, in the order of the code."""
-        ordered = sorted(self.found.values(), key=lambda hazard: (hazard.ptx, hazard.ptx_line, hazard.kind))
+        ordered = sorted(self.hazards.values(), key=lambda hazard: (hazard.ptx, hazard.ptx_line, hazard.kind))
         return Sanitized(self.target, config, device, tuple(cases), tuple(self.labels), tuple(ordered))

@@ -112,7 +112,7 @@ class Barriers(AsyncUnit):
         if self.rules is not None:
             self.rules.complete(name, done, barrier.arrived, need)
         released: list[Resume] = []
-        kept: list[_Waiting] = []
+        waiting: list[_Waiting] = []
         freed: list[tuple[Selection, Reduction]] = []
         for entry in barrier.waiting:
             mask = done[machine.cta[entry.sel]]
@@ -122,12 +122,12 @@ class Barriers(AsyncUnit):
                 if entry.reduction is not None:
                     freed.append((free, entry.reduction))
             if not mask.all():
-                kept.append(_Waiting(subset(entry.sel, ~mask), entry.resume, entry.instruction, entry.reduction))
+                waiting.append(_Waiting(subset(entry.sel, ~mask), entry.resume, entry.instruction, entry.reduction))
         self._pass_on(name, [sel for _, sel in released], done)
         self._reduce(freed)
-        barrier.waiting = kept
+        barrier.waiting = waiting
         barrier.arrived[done] = 0
-        if not kept and not barrier.arrived.any():
+        if not waiting and not barrier.arrived.any():
             del self.barriers[name]
         return released
 

@@ -32,7 +32,7 @@ def member_mask(body: Sequence[Instruction]) -> tuple[Instruction, Operand] | No
 
     None where there is not one mask for all, or it is not known before the code runs: then they want the whole warp.
     """
-    found: tuple[Instruction, Operand] | None = None
+    first: tuple[Instruction, Operand] | None = None
     written: set[str] = set()
     constants: dict[str, Immediate] = {}
     for instruction in body:
@@ -44,9 +44,9 @@ def member_mask(body: Sequence[Instruction]) -> tuple[Instruction, Operand] | No
                 if mask.name not in constants:
                     return None
                 mask = constants[mask.name]
-            if found is not None and found[1] != mask:
+            if first is not None and first[1] != mask:
                 return None
-            found = found or (instruction, mask)
+            first = first or (instruction, mask)
         names = registers_written(instruction)
         written.update(names)
         for name in names:
@@ -55,7 +55,7 @@ def member_mask(body: Sequence[Instruction]) -> tuple[Instruction, Operand] | No
             target, value = instruction.operands
             if isinstance(target, Register) and isinstance(value, Immediate):
                 constants[target.name] = value
-    return found
+    return first
 
 
 def warp_words(lanes: Indices, count: int, flags: Mask | None = None) -> Array:

@@ -149,11 +149,11 @@ class Decoder:
         return run
 
     def _raw(self, instruction: Instruction, name: str) -> tuple[Array, PtxType]:
-        found = self.machine.row(name)
-        if found is None:
+        row = self.machine.row(name)
+        if row is None:
             why = next((f": {why}" for prefix, why in _WITHOUT_VALUE.items() if name.startswith(prefix)), "")
             raise UnsupportedInstruction(f"{instruction.text}: register {name} is not modelled{why}", instruction.line)
-        return found
+        return row
 
     def src(self, instruction: Instruction, operand: Operand, type_: PtxType) -> Array:
         """An operand's values as ``type_``: shape (lanes,), or (lanes, 2) for packed types. Read-only for constants."""

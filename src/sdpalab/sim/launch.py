@@ -172,7 +172,7 @@ def launch(
     log, tally = HazardLog(), Tally(code, program, size, geometry.ctas, traffic=counters)
     history = GlobalHistory(code, size) if "race" in checks else None
     chunks = Chunks(setup, space, tally, log, history)
-    with log.kept():
+    with log.attach_to_errors():
         run_chunks(chunks, workers, MEMORY_BUDGET // need)
     arena.copy_back(space)
     return Report(

@@ -95,8 +95,8 @@ class Mbarriers(AsyncUnit):
 
     def usable(self, sel: Selection, offset: int, home: Indices, instruction: Instruction) -> Mask:
         """For which lanes there is an mbarrier at that address."""
-        found = self.objects.get(offset)
-        valid: Mask = np.zeros(len(home), np.bool_) if found is None else found.valid[home]
+        mbarrier = self.objects.get(offset)
+        valid: Mask = np.zeros(len(home), np.bool_) if mbarrier is None else mbarrier.valid[home]
         if not valid.all():
             what = f"there is no mbarrier at offset {offset} of shared memory"
             self.misuse(subset(sel, ~valid), instruction, what, "usually a missing mbarrier.init, or one after its use")
@@ -226,18 +226,18 @@ class Mbarriers(AsyncUnit):
         return True
 
     def _wake(self, offset: int) -> None:
-        kept: list[Waiting] = []
+        waiting: list[Waiting] = []
         for entry in self.waiting:
             over = self.objects[entry.offset].phase[entry.home] > entry.phase
             if entry.offset != offset or not over.any():
-                kept.append(entry)
+                waiting.append(entry)
                 continue
             free = entry if over.all() else entry.part(over)
             self.complete(free)
             self.machine.woken.append((free.resume, free.sel))
             if not over.all():
-                kept.append(entry.part(~over))
-        self.waiting = kept
+                waiting.append(entry.part(~over))
+        self.waiting = waiting
 
     def complete(self, entry: Waiting) -> None:
         """The phase that these lanes wait for is complete."""

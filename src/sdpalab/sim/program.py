@@ -194,8 +194,8 @@ def _ranges(
     ranges: dict[int, list[int]] = {}
 
     def touch(register: int, position: int) -> None:
-        found = ranges.setdefault(register, [position, position])
-        found[0], found[1] = min(found[0], position), max(found[1], position)
+        span = ranges.setdefault(register, [position, position])
+        span[0], span[1] = min(span[0], position), max(span[1], position)
 
     position = 0
     for b, block in enumerate(blocks):

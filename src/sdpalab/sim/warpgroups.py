@@ -77,16 +77,16 @@ class Flight:
 
     def part(self, machine: Machine, chosen: Mask) -> Flight:
         """The same in some of its CTAs."""
-        kept = np.zeros(machine.n_cta, dtype=np.bool_)
-        kept[machine.cta[self.leaders[chosen]]] = True
+        in_part = np.zeros(machine.n_cta, dtype=np.bool_)
+        in_part[machine.cta[self.leaders[chosen]]] = True
         readings = []
         for reading in self.readings:
-            mine = kept[machine.cta[reading.sel]]
+            mine = in_part[machine.cta[reading.sel]]
             tickets = [None if ticket is None else ticket[mine] for ticket in reading.tickets]
             readings.append(Reading(reading.sel[mine], tickets))
         return replace(
             self,
-            sel=subset(self.sel, kept[machine.cta[self.sel]]),
+            sel=subset(self.sel, in_part[machine.cta[self.sel]]),
             leaders=self.leaders[chosen],
             group=self.group[chosen],
             operands=tuple(operand[chosen] for operand in self.operands),

@@ -83,7 +83,7 @@ def reload_proofs() -> None:
     _ready.plans.clear()
 
 
-def launch(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
+def launch(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     """Launch the kernel on torch's current stream of the tensors' GPU, and return its outputs; does not wait for it.
 
     Raises
@@ -91,10 +91,10 @@ def launch(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Te
     UserError
         As :func:`make_ready`.
     """
-    return make_ready(found, q, k, v)(q, k, v)
+    return make_ready(kernel, q, k, v)(q, k, v)
 
 
-def make_ready(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLaunch:
+def make_ready(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLaunch:
     """The kernel, prepared once for each thread: its module is loaded, and the GPU waited for.
 
     Raises
@@ -103,16 +103,16 @@ def make_ready(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLau
         If torch's current stream is being captured into a CUDA graph, which allows neither.
     """
     ordinal = _ordinal(q)
-    key = ordinal, id(found)
+    key = ordinal, id(kernel)
     ready = _ready.plans.get(key)
     if ready is None:
         if torch_gpu.capturing():
             raise UserError(
-                f"the first call with these shapes prepares {found.proof.kernel}, which cannot be done while a CUDA "
+                f"the first call with these shapes prepares {kernel.proof.kernel}, which cannot be done while a CUDA "
                 "graph is captured: call it once before, on this thread, or sdpalab.prepare(q, k, v, ...)"
             )
-        made = TorchLaunch(_executor(ordinal, found.proof.arch), found.plan, q, k, v, found.builds)
-        ready = _ready.plans[key] = found, made  # the first is kept so that its id stays its own
+        prepared = TorchLaunch(_executor(ordinal, kernel.proof.arch), kernel.plan, q, k, v, kernel.builds)
+        ready = _ready.plans[key] = kernel, prepared  # the first is kept so that its id stays its own
     return ready[1]
 
 

@@ -100,9 +100,9 @@ def _attention_with_lse(
     """By a proven kernel; by torch, or UserError within :func:`sdpalab.no_fallback`, if there is none."""
     reason = unfit_reason(q, k, v, None, 0.0, True)
     if reason is None:
-        found, reason = proven(q, k, v, is_causal, scale, lse=True)
-        if found is not None:
-            outputs = launch(found, q, k, v)
+        kernel, reason = proven(q, k, v, is_causal, scale, lse=True)
+        if kernel is not None:
+            outputs = launch(kernel, q, k, v)
             return outputs["o"], outputs["lse"]
     fall_back(reason)
     return _torchs(q, k, v, is_causal, scale)

@@ -119,10 +119,10 @@ def scaled_dot_product_attention(
     reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
     # A compiled graph asks for the proof when it runs: the records cannot be read while it is traced.
     if reason is None and not torch.compiler.is_compiling():
-        found, reason = proven(q, k, v, is_causal, scale)
-        if found is not None:
+        kernel, reason = proven(q, k, v, is_causal, scale)
+        if kernel is not None:
             # Nothing traces this call and nothing differentiates it, so that the dispatcher would only take its time.
-            return launch(found, q, k, v)["o"]
+            return launch(kernel, q, k, v)["o"]
     if reason is None:
         out: Tensor = torch.ops.sdpalab.attention(q, k, v, is_causal, scale)
         return out
@@ -160,8 +160,8 @@ def explain(
     reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
     if reason is not None:
         return Explanation(None, reason)
-    found, why = proven(q, k, v, is_causal, scale, lse=lse)
-    return Explanation(None if found is None else found.proof.kernel, why)
+    kernel, why = proven(q, k, v, is_causal, scale, lse=lse)
+    return Explanation(None if kernel is None else kernel.proof.kernel, why)
 
 
 def prepare(
@@ -190,11 +190,11 @@ def prepare(
     reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
     if reason is not None:
         return Explanation(None, reason)
-    found, why = proven(q, k, v, is_causal, scale, lse=lse)
-    if found is None:
+    kernel, why = proven(q, k, v, is_causal, scale, lse=lse)
+    if kernel is None:
         return Explanation(None, why)
-    make_ready(found, q, k, v)
-    return Explanation(found.proof.kernel, why)
+    make_ready(kernel, q, k, v)
+    return Explanation(kernel.proof.kernel, why)
 
 
 def fall_back(reason: str) -> None:
@@ -232,9 +232,9 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: 
     if torch_gpu.ordinal_of(q) is None:
         return _torchs(q, k, v, is_causal, scale).contiguous()
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-    found, why = proven(q, k, v, is_causal, scale)
-    if found is not None:
-        return launch(found, q, k, v)["o"]
+    kernel, why = proven(q, k, v, is_causal, scale)
+    if kernel is not None:
+        return launch(kernel, q, k, v)["o"]
     fall_back(why)
     return _torchs(q, k, v, is_causal, scale).contiguous()
 

@@ -156,7 +156,7 @@ def _witness_of(name: str, run: Run) -> dict[str, str]:
     return {case: digests[name] for case, digests in run.witnesses.items() if name in digests}
 
 
-def _largest(found: Sequence[Errors | None], name: str) -> float | None:
+def _largest(all_errors: Sequence[Errors | None], name: str) -> float | None:
     """The largest of one figure; None if there is none, or one is missing or not finite."""
-    values = [getattr(errors, name) for errors in found if errors is not None]
-    return max(values) if values and len(values) == len(found) else None
+    values = [getattr(errors, name) for errors in all_errors if errors is not None]
+    return max(values) if values and len(values) == len(all_errors) else None

@@ -123,13 +123,13 @@ def lab_packages(version: str) -> tuple[str, ...]:
     match = _VERSION.fullmatch(version)
     assert match is not None, "the version was checked"
     instead = _FOR_NUMPY_1 if (int(match[1]), int(match[2] or 0)) < (2, 3) else {}
-    found = []
+    requirements = []
     for name in _LAB:
         try:
-            found.append(instead.get(name) or f"{name}=={metadata.version(name)}")
+            requirements.append(instead.get(name) or f"{name}=={metadata.version(name)}")
         except metadata.PackageNotFoundError:
             continue
-    return tuple(found)
+    return tuple(requirements)
 
 
 def make_environment(
@@ -168,9 +168,9 @@ def make_environment(
     folder = root / f"{version}-{tag}-{key[:12]}"
     try:
         with _lock(root / "locks" / folder.name):
-            found = _kept(folder, version)
-            if found is not None:
-                return found
+            existing = _existing(folder, version)
+            if existing is not None:
+                return existing
             shutil.rmtree(folder, ignore_errors=True)
             try:
                 return _make(folder, version, requirements, max_bytes, tell)
@@ -181,7 +181,7 @@ def make_environment(
         raise CannotInstall(f"{folder} cannot be written: {error.strerror or error}") from None
 
 
-def _kept(folder: Path, version: str) -> TorchEnvironment | None:
+def _existing(folder: Path, version: str) -> TorchEnvironment | None:
     """The environment in ``folder``, if it is complete and its torch still imports."""
     if not (folder / _MARKER).is_file():
         return None
@@ -217,16 +217,16 @@ def _make(folder: Path, version: str, requirements: Sequence[str], max_bytes: in
         )
     tell(f"torch {version}: downloading and installing {_gib(size)}")
     _checked([*install, *requirements], "pip")
-    made = _probed(folder, version)
-    (folder / _MARKER).write_text(json.dumps({"torch": made.torch, "requirements": list(requirements)}) + "\n")
-    return made
+    environment = _probed(folder, version)
+    (folder / _MARKER).write_text(json.dumps({"torch": environment.torch, "requirements": list(requirements)}) + "\n")
+    return environment
 
 
 def _probed(folder: Path, version: str) -> TorchEnvironment:
     """What ``import torch`` gives in ``folder``; CannotInstall if nothing, or another version than was asked for."""
     python = _python(folder)
-    told = _checked([python, "-I", "-c", "import torch; print('torch is', torch.__version__)"], "import torch")
-    torch = told.rpartition("torch is ")[2].strip()
+    output = _checked([python, "-I", "-c", "import torch; print('torch is', torch.__version__)"], "import torch")
+    torch = output.rpartition("torch is ")[2].strip()
     if not _is_build_of(torch, version):
         raise CannotInstall(f"what was installed as torch {version} says that it is {torch}")
     return TorchEnvironment(torch, python)

@@ -173,9 +173,9 @@ class _Exchange:
                 process.kill()
                 process.wait()
         try:
-            found: dict[str, Any] = json.loads(result.read_text())
+            outcome: dict[str, Any] = json.loads(result.read_text())
         except (OSError, ValueError):
-            said = errors.read_text(errors="replace").strip().splitlines()
-            last = said[-1] if said else f"exit code {process.returncode}"
+            lines = errors.read_text(errors="replace").strip().splitlines()
+            last = lines[-1] if lines else f"exit code {process.returncode}"
             return {"refused": f"the run in its environment failed: {last}"}
-        return found
+        return outcome

@@ -200,8 +200,8 @@ def check_manifest(members: Members) -> list[str]:
         return findings
     if manifest.get("format") not in READS:
         known = " and ".join(map(str, READS))
-        found = f"manifest.yaml: format {manifest.get('format')!r}, and this verifier knows {known}"
-        return [f"{found}; the verify.py in the bundle, or of the commit in its name, is for it"]
+        problem = f"manifest.yaml: format {manifest.get('format')!r}, and this verifier knows {known}"
+        return [f"{problem}; the verify.py in the bundle, or of the commit in its name, is for it"]
     if manifest.get("digest") != manifest_digest(manifest):
         findings.append("manifest.yaml: its digest over all is not that of what it says")
     files: Mapping[str, Any] = manifest.get("files") or {}
@@ -210,10 +210,10 @@ def check_manifest(members: Members) -> list[str]:
         f"{name}: not in the manifest" for name in sorted(set(members) - set(files)) if name != "manifest.yaml"
     ]
     for name in sorted(set(files) & set(members)):
-        said = {"sha256": hashlib.sha256(members[name]).hexdigest(), "size": len(members[name])}
-        if files[name] != said:
+        actual = {"sha256": hashlib.sha256(members[name]).hexdigest(), "size": len(members[name])}
+        if files[name] != actual:
             findings.append(f"{name}: its bytes are not those of the manifest")
-        if name.startswith("arrays/") and name != f"arrays/{said['sha256']}.raw":
+        if name.startswith("arrays/") and name != f"arrays/{actual['sha256']}.raw":
             findings.append(f"{name}: an array's name is the digest of its bytes, and this one's is not")
     needed = {"report.html", "environment.json", "floors.json", "verify.py"} - set(files)
     findings += [f"{name}: every bundle has one, and this one has not" for name in sorted(needed)]

@@ -59,14 +59,14 @@ def diagnose(failures: Sequence[Failure]) -> Diagnosis | None:
     A cause that explains the output beats one that is only told from the error's look; of causes that explain equally
     many cases, the more special one is told.
     """
-    found = [explanations(failure) for failure in _chosen(failures)]
-    counts = Counter(cause for one in found for cause in {diagnosis.cause for diagnosis in one})
-    often = [cause for cause in Cause if counts[cause] and 2 * counts[cause] >= len(found)]
+    by_failure = [explanations(failure) for failure in _chosen(failures)]
+    counts = Counter(cause for one in by_failure for cause in {diagnosis.cause for diagnosis in one})
+    often = [cause for cause in Cause if counts[cause] and 2 * counts[cause] >= len(by_failure)]
     ranked = [cause for cause in often if cause not in _PATTERNS] or often
     if not ranked:
         return None
     cause = max(ranked, key=counts.__getitem__)  # the first of the most frequent ones
-    details = [diagnosis.detail for one in found for diagnosis in one if diagnosis.cause is cause]
+    details = [diagnosis.detail for one in by_failure for diagnosis in one if diagnosis.cause is cause]
     return Diagnosis(cause, max(details, key=details.count))
 
 
@@ -105,7 +105,7 @@ def explanations(failure: Failure, *, scores: bool = True) -> tuple[Diagnosis, .
         if few and guess.cause not in (Cause.NO_ATTENTION, Cause.ROWS):
             return False
         rows = judged if guess.cause is Cause.NO_ATTENTION else bad
-        error, left = (float(np.linalg.norm((out - made)[rows])) for made in (right, guess.out))
+        error, left = (float(np.linalg.norm((out - output)[rows])) for output in (right, guess.out))
         least = math.sqrt(out[rows].size) * LEAST_SUBNORMAL[failure.problem.dtype]
         size = max(float(np.linalg.norm(guess.out[rows])), least)
         return left <= error / ENOUGH and left <= ROUNDING * failure.limits.rel_l2 * size
@@ -116,10 +116,10 @@ def explanations(failure: Failure, *, scores: bool = True) -> tuple[Diagnosis, .
             tried += [*hypotheses(failure.workings), *fitted(failure, bad)]
         if failure.bad.size * failure.problem.seq_q <= MOST_PAIRS:
             tried += moved(failure, bad)
-        told = [Diagnosis(guess.cause, f"{guess.detail}{where}") for guess in tried if explains(guess)]
-    found = (*told, *not_finite, *_patterns(failure))
+        matches = [Diagnosis(guess.cause, f"{guess.detail}{where}") for guess in tried if explains(guess)]
+    diagnoses = (*matches, *not_finite, *_patterns(failure))
     order = list(Cause)
-    return tuple(sorted(found, key=lambda diagnosis: order.index(diagnosis.cause)))
+    return tuple(sorted(diagnoses, key=lambda diagnosis: order.index(diagnosis.cause)))
 
 
 def _rows(bad: npt.NDArray[np.bool_]) -> str:

@@ -89,8 +89,8 @@ def judge_output(
     wrong_lse = ""
     if lse is not None:
         rows = references.log_sum_exp(numerics)
-        found = measure_lse(lse, *rows)
-        errors, wrong_lse = replace(errors, lse=found), lse_reason(lse, *rows, found)
+        lse_errors = measure_lse(lse, *rows)
+        errors, wrong_lse = replace(errors, lse=lse_errors), lse_reason(lse, *rows, lse_errors)
     failure = Failure(problem, inputs, out, errors, limits, reference)
     if errors.not_finite:
         status, reason = Status.NOT_FINITE, not_finite_reason(failure)
@@ -161,25 +161,25 @@ def evaluate(
         **{key: reply[key] for key in noted if key in reply},
     }
 
-    def found(status: Status, reason: str = "") -> Evidence:
+    def evidence(status: Status, reason: str = "") -> Evidence:
         return Evidence(status, reason, judged.errors, judged.limits, arrays, run)
 
     if reply.get("hazards"):
         more = f" (and {reply['hazard_count'] - 1} more)" if reply.get("hazard_count", 1) > 1 else ""
-        return found(Status.HAZARD, f"{reply['hazards'][0]}{more}")
+        return evidence(Status.HAZARD, f"{reply['hazards'][0]}{more}")
     if reply.get("changed"):
-        return found(Status.INPUT_CHANGED, f"the candidate wrote to its input {', '.join(reply['changed'])}")
+        return evidence(Status.INPUT_CHANGED, f"the candidate wrote to its input {', '.join(reply['changed'])}")
     if judged.status is Status.NOT_FINITE:
-        return found(judged.status, judged.reason)
+        return evidence(judged.status, judged.reason)
     if not same:
         asked = "" if lse is None else "; the first was asked for the log-sum-exp, and the second was not"
-        return found(Status.NONDETERMINISTIC, _difference(first, second, rows) + asked)
+        return evidence(Status.NONDETERMINISTIC, _difference(first, second, rows) + asked)
     if judged.status is not Status.PASSED:
-        return found(judged.status, judged.reason)
+        return evidence(judged.status, judged.reason)
     if other is not None and "other" in outputs:
         reason = _stale(problem, other, outputs["other"], first, numerics)
-        return found(Status.STALE if reason else Status.PASSED, reason)
-    return found(Status.PASSED)
+        return evidence(Status.STALE if reason else Status.PASSED, reason)
+    return evidence(Status.PASSED)
 
 
 def _stale(problem: Problem, other: Inputs, out: Array, first: Array, numerics: Numerics) -> str:

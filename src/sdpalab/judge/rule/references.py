@@ -124,7 +124,7 @@ class References:
             self.nbytes += array.nbytes
 
 
-_kept: OrderedDict[str, References] = OrderedDict()
+_cache: OrderedDict[str, References] = OrderedDict()
 _lock = threading.Lock()
 
 
@@ -132,10 +132,10 @@ def references_of(problem: Problem, inputs: Inputs) -> References:
     """The references of all rows, the same object for the same problem and the same bytes of the inputs."""
     key = _key(problem, inputs)
     with _lock:
-        references = _kept.setdefault(key, References(problem, inputs))
-        _kept.move_to_end(key)
-        while len(_kept) > 1 and sum(each.nbytes for each in _kept.values()) > MOST_BYTES:
-            _kept.popitem(last=False)
+        references = _cache.setdefault(key, References(problem, inputs))
+        _cache.move_to_end(key)
+        while len(_cache) > 1 and sum(each.nbytes for each in _cache.values()) > MOST_BYTES:
+            _cache.popitem(last=False)
     return references
 
 

@@ -140,13 +140,13 @@ def _limit(kind: int, most: int, grace: int = 0) -> None:
 
 def _reap(child: int) -> str:
     """Collect what has ended; how ``child`` did, once it has: ``exit 3`` or ``signal 11``."""
-    found = ""
+    outcome = ""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == child:
                 code = os.waitstatus_to_exitcode(ended[1])
-                found = f"exit {code}" if code >= 0 else f"signal {-code}"
-    return found
+                outcome = f"exit {code}" if code >= 0 else f"signal {-code}"
+    return outcome
 
 
 def _excess(order: Mapping[str, Any]) -> str:
@@ -186,8 +186,8 @@ def descendants() -> Iterator[int]:
 
 def _end_all() -> None:
     """Kill until nothing is left: an orphan of what was killed has become this process's own child."""
-    while found := list(descendants()):
-        for pid in found:
+    while alive := list(descendants()):
+        for pid in alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         _reap(0)

@@ -226,7 +226,7 @@ def _path() -> list[str]:
 
 
 def _environment(more: tuple[str, ...]) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name in (*_ENVIRONMENT, *more)}
+    inherited = {name: value for name, value in os.environ.items() if name in (*_ENVIRONMENT, *more)}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     # glibc hands small freed blocks out again without poisoning them, unless it keeps none.
-    return kept | threads | {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+    return inherited | threads | {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}

@@ -115,8 +115,8 @@ class CandidateProcesses:
             device = ""
             if gpu:
                 self._executor = self._start_executor(gpu=True)
-                device, arch, found = self._open_gpu(self._executor, arch)
-                sms = sms or found
+                device, arch, gpu_sms = self._open_gpu(self._executor, arch)
+                sms = sms or gpu_sms
             order = {
                 "do": "load",
                 "kind": candidate_spec.kind,
@@ -130,8 +130,8 @@ class CandidateProcesses:
             self._arch = arch or str(self.about["arch"])
             # Where candidates are not confined, one of them may have put a build of another kernel into the user's
             # cache.
-            shut_in = self._candidate.confinement == "namespaces"
-            self._cache = str(Cache().root) if shut_in else self._own_cache()
+            confined = self._candidate.confinement == "namespaces"
+            self._cache = str(Cache().root) if confined else self._own_cache()
             if self.about["kind"] == "cuda":
                 self.about["sms"] = sms or default_sms(self._arch)
             if device:
@@ -184,10 +184,10 @@ class CandidateProcesses:
                 first = name == "first"
                 plan = plans and (plans.full if first else plans.bare)
                 poison = POISONS[not first]
-                reply, found = self._once(problem, arrays, plan, poison, reuse, watched=first, layout=layout)
-                outputs[name] = found["o"]
+                reply, results = self._once(problem, arrays, plan, poison, reuse, watched=first, layout=layout)
+                outputs[name] = results["o"]
                 if first and self.about["lse"]:
-                    outputs["lse"] = found["lse"]
+                    outputs["lse"] = results["lse"]
                 notes = notes or reply
                 changed |= set(reply.get("changed", ()))
             if plans is None:
@@ -220,10 +220,10 @@ class CandidateProcesses:
         self._begin()
         try:
             plans = self._plans(problem)
-            reply, found = self._once(problem, inputs, plans and plans.bare, poison, reuse, watched)
+            reply, results = self._once(problem, inputs, plans and plans.bare, poison, reuse, watched)
         except _Failed as failure:
             return failure.reply, {}
-        return reply, {"o": found["o"]}
+        return reply, {"o": results["o"]}
 
     def close(self) -> None:
         """End the processes, and whatever they started."""
@@ -305,9 +305,9 @@ class CandidateProcesses:
         if self._executor is None:
             return None
         lse = bool(self.about["lse"])
-        _, found = self._ask(self._candidate, {"do": "plan", "problem": problem.to_dict()}, {}, _MOST_PLAN)
+        _, results = self._ask(self._candidate, {"do": "plan", "problem": problem.to_dict()}, {}, _MOST_PLAN)
         try:
-            plan = read_plan(found["plan"].tobytes() if "plan" in found else b"", problem, lse=lse)
+            plan = read_plan(results["plan"].tobytes() if "plan" in results else b"", problem, lse=lse)
         except PlanError as error:
             raise _Failed(Status.BUILD_FAILED, str(error)) from None
         plans = _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
@@ -334,26 +334,26 @@ class CandidateProcesses:
             process = self._candidate
             memory = {"poison": poison, "reuse": reuse, "layout": layout}
             order = {"do": "call", "problem": problem.to_dict(), **memory}
-            reply, found = self._ask(process, order, inputs, room)
+            reply, results = self._ask(process, order, inputs, room)
         else:
             process = self._executor
             settings = {"arch": self._arch, "cache": self._cache, "poison": poison, "watched": watched}
-            reply, found = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
-        if "o" not in found:
+            reply, results = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
+        if "o" not in results:
             raise self._died(process, WireError("message without an output"))
         held = {"confinement": self._candidate.confinement, "confined_by": self._candidate.confined_by}
-        return {**reply, **held}, found
+        return {**reply, **held}, results
 
     def _look_again(self, problem: Problem, sent: Array) -> None:
         """Fail if the output of the last call is no longer what it was when the call returned."""
-        _, found = self._ask(self._candidate, {"do": "again"}, {}, sent.nbytes)
-        if "o" not in found or found["o"].tobytes() != sent.tobytes():
+        _, results = self._ask(self._candidate, {"do": "again"}, {}, sent.nbytes)
+        if "o" not in results or results["o"].tobytes() != sent.tobytes():
             raise _Failed(Status.NONDETERMINISTIC, "the output changed after the call had returned it")
 
     def _ask(self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int) -> Answer:
         """Have an order carried out; _Failed if the answer is a failure, CandidateDied if there is none."""
         try:
-            header, found = self._exchange(process, order, arrays, room, self._deadline)
+            header, results = self._exchange(process, order, arrays, room, self._deadline)
             kind = Reply if process is self._candidate else ExecutorReply
             reply = _checked(kind, header).model_dump(exclude_unset=True)
         except WireError as error:
@@ -362,7 +362,7 @@ class CandidateProcesses:
             # What a kernel has left unusable is of use to no other case.
             failure = CandidateDied if reply.get("lost") else _Failed
             raise failure(Status(reply["status"]), reply["reason"])
-        return reply, found
+        return reply, results
 
     def _exchange(
         self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int, deadline: float
@@ -370,10 +370,10 @@ class CandidateProcesses:
         """Send an order and receive its answer, whose number shows that it was not there before the order was."""
         number = secrets.randbits(63)
         process.channel.send({**order, "number": number}, arrays, seconds=deadline - time.monotonic())
-        header, found = process.channel.receive(seconds=deadline - time.monotonic(), max_bytes=room)
+        header, results = process.channel.receive(seconds=deadline - time.monotonic(), max_bytes=room)
         if header.get("number") != number:
             raise WireError("message that answers no order")
-        return header, found
+        return header, results
 
     def _died(self, process: GuardedProcess, error: WireError) -> CandidateDied:
         """What it means that a process did not answer as it should."""

@@ -194,5 +194,5 @@ def _first(error: Exception) -> str:
     """The first thing that is wrong: where, and what."""
     if not isinstance(error, ValidationError):
         return str(error)
-    found = error.errors()[0]
-    return f"{'.'.join(map(str, found['loc']))}: {found['msg']}" if found["loc"] else found["msg"]
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first["loc"] else first["msg"]

@@ -72,8 +72,8 @@ class _CandidateServer:
     def _plan(self, problem: Problem) -> Answer:
         assert self._kernel is not None, "the candidate is no kernel"
         try:
-            made = self._kernel.launch_plan(problem, self._config, lse=self._kernel.lse, sms=self._sms)
-            plan = send_plan(made, self._arch)
+            launch_plan = self._kernel.launch_plan(problem, self._config, lse=self._kernel.lse, sms=self._sms)
+            plan = send_plan(launch_plan, self._arch)
         except UnsupportedProblem as error:
             return {"status": Status.UNSUPPORTED.value, "reason": _text(error)}, {}
         except UserError as error:
@@ -85,15 +85,15 @@ class _CandidateServer:
     def _load(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[str, Any]:
         """Make the candidate, and say what it is; or say why there is none."""
         try:
-            made = _resolve(order, arrays)
-            if not isinstance(made, Kernel):
-                self._callable = CallableRunner(made)
+            candidate = _resolve(order, arrays)
+            if not isinstance(candidate, Kernel):
+                self._callable = CallableRunner(candidate)
                 return {"ok": True, **self._callable.describe()}
-            self._kernel, self._arch = made, order["arch"] or made.default_arch
+            self._kernel, self._arch = candidate, order["arch"] or candidate.default_arch
             self._sms = order["sms"] or default_sms(self._arch)
             settings = order["config"]
-            self._config = made.default_config if settings is None else made.config_with(settings)
-            return {"ok": True, **self._describe(made, [Problem(**fields) for fields in order["problems"]])}
+            self._config = candidate.default_config if settings is None else candidate.config_with(settings)
+            return {"ok": True, **self._describe(candidate, [Problem(**fields) for fields in order["problems"]])}
         except MachineError as error:
             return {"ok": False, "machine": True, "message": _text(error)}
         except UserError as error:

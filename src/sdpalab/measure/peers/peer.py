@@ -75,8 +75,8 @@ def library_missing(peer: str, module: str, package: str) -> str | None:
             return f"{peer}: the package {package} is not installed"
         return f"{peer}: {package} is installed but lacks {error.name}"
     except Exception as error:  # a library built for another torch fails in ways of its own
-        said = " ".join(str(error).split())[:200]
-        return f"{peer}: {package} is installed but does not load ({type(error).__name__}: {said})"
+        message = " ".join(str(error).split())[:200]
+        return f"{peer}: {package} is installed but does not load ({type(error).__name__}: {message})"
     return None
 
 

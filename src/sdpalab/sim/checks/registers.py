@@ -69,9 +69,9 @@ class RegisterCheck(Observer):
 
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
-        self.found = find_undefined(machine.program, machine.entry)
+        self.undefined = find_undefined(machine.program, machine.entry)
         self.shadows: dict[str, Array] = {}
-        for name in self.found.registers:
+        for name in self.undefined.registers:
             type_ = machine.entry.registers.get(name)
             if type_ is None:
                 continue  # damaged PTX: decoding says so
@@ -101,7 +101,7 @@ class RegisterCheck(Observer):
 
     def _look(self, instruction: Instruction) -> Step | None:
         targets = [self.shadows[name] for name in writes(self.machine.entry, instruction) if name in self.shadows]
-        reads = self.found.reads.get(instruction.pc, frozenset())
+        reads = self.undefined.reads.get(instruction.pc, frozenset())
         act = self._act(instruction, reads, targets)
         guard = instruction.guard
         if guard is None:
@@ -191,7 +191,7 @@ class RegisterCheck(Observer):
 
     def _uses(self, instruction: Instruction, reads: frozenset[str]) -> list[Step]:
         """Checks of the operands by which undefined values come to matter."""
-        found: list[Step] = []
+        uses: list[Step] = []
         added_to: list[Step] = []
         stores = instruction.opcode == "st"
         private = not {"local", "param"}.isdisjoint(instruction.mods)
@@ -206,10 +206,10 @@ class RegisterCheck(Observer):
                 if name not in reads:
                     continue
                 use = self._use(instruction, Register(name), role, width if not address else None)
-                (added_to if accumulates and place == 0 else found).append(use)
+                (added_to if accumulates and place == 0 else uses).append(use)
         if added_to:
-            found.append(_where(self.decoder.predicate(instruction, instruction.operands[3]), added_to))
-        return found
+            uses.append(_where(self.decoder.predicate(instruction, instruction.operands[3]), added_to))
+        return uses
 
     def _use(self, instruction: Instruction, register: Register, role: str, width: PtxType | None = None) -> Step:
         """Report lanes in which a register is undefined; of a stored one the low ``width`` bits count."""

@@ -183,7 +183,7 @@ def _bulk_copy(decoder: Decoder, instruction: Instruction) -> Step:
             lanes = everyone[length == size]
             for target in to.parts(lanes, width=int(size)):
                 for source in origin.parts(target.sel, width=int(size)):
-                    kept = np.searchsorted(indices(target.sel), indices(source.sel))
-                    transfers(indices(source.sel), target.index[kept], source.index, int(size))
+                    positions = np.searchsorted(indices(target.sel), indices(source.sel))
+                    transfers(indices(source.sel), target.index[positions], source.index, int(size))
 
     return step

@@ -145,7 +145,7 @@ class _ClusterBarrier(AsyncUnit):
     def _released(self) -> list[Resume]:
         """Take those whose phase is over out of the waiting."""
         released: list[Resume] = []
-        kept: list[_Waiting] = []
+        waiting: list[_Waiting] = []
         for entry in self.waiting:
             over = self.phase[self.cluster[entry.sel]] >= self.arrivals[entry.sel]
             if over.any():
@@ -154,8 +154,8 @@ class _ClusterBarrier(AsyncUnit):
                     observer.acquire(_COMPLETE, free, self.cluster[free] * self.machine.cluster_size)
                 released.append((entry.resume, free))
             if not over.all():
-                kept.append(_Waiting(subset(entry.sel, ~over), entry.resume, entry.instruction))
-        self.waiting = kept
+                waiting.append(_Waiting(subset(entry.sel, ~over), entry.resume, entry.instruction))
+        self.waiting = waiting
         return released
 
     def check_drained(self) -> None:

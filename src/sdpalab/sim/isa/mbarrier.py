@@ -38,7 +38,7 @@ class MbarrierOperand:
         ``accessed`` tells the observers; ``there`` reports and leaves out lanes for which there is no mbarrier.
         """
         stride = self.unit.machine.shared_stride
-        found: list[tuple[Selection, int, Indices]] = []
+        groups: list[tuple[Selection, int, Indices]] = []
         for access in self.access.updates(sel) if accessed else self.access.parts(sel):
             chosen, home, offsets = access.sel, access.index // stride, access.index % stride
             for offset in (offsets[0],) if (offsets == offsets[0]).all() else np.unique(offsets):
@@ -48,8 +48,8 @@ class MbarrierOperand:
                     usable = self.unit.usable(lanes, int(offset), homes, self.instruction)
                     lanes, homes = (lanes, homes) if usable.all() else (subset(lanes, usable), homes[usable])
                 if len(homes):
-                    found.append((lanes, int(offset), homes))
-        return found
+                    groups.append((lanes, int(offset), homes))
+        return groups
 
 
 def _order(mods: Mods, orders: tuple[str, ...]) -> bool:
@@ -193,7 +193,7 @@ class _Wait:
     def entries(self, sel: Selection, resume: int) -> list[Waiting]:
         """What each group of lanes waits for; lanes without an mbarrier get true, and are reported."""
         self.result[sel] = True
-        found: list[Waiting] = []
+        entries: list[Waiting] = []
         for lanes, offset, home in self.mbarrier.groups(sel):
             now = self.mbarrier.unit.objects[offset].phase[home]
             if self.parity:  # the current phase if it has that parity, otherwise the one before
@@ -207,8 +207,8 @@ class _Wait:
                         subset(lanes, old), self.instruction, what, "usually a state token too old"
                     )
             self.result[lanes] = False
-            found.append(Waiting(lanes, offset, home, phase, resume, self.instruction, self.result, self.acquires))
-        return found
+            entries.append(Waiting(lanes, offset, home, phase, resume, self.instruction, self.result, self.acquires))
+        return entries
 
 
 @opcode("mbarrier.test_wait")
