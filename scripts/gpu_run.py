@@ -15,7 +15,7 @@ from typing import IO, Any
 from gpu_parts import AGAIN, Part, describe
 from gpu_records import Workspace
 
-__all__ = ["DONE", "Runner"]
+__all__ = ["DONE", "PartRunner"]
 
 DONE = frozenset({"passed", "failed", "skipped"})
 """States of a part that came to its end; ``failed`` is exit code 1: something was found to be wrong."""
@@ -65,7 +65,7 @@ class _Running:
         return False
 
 
-class Runner:
+class PartRunner:
     """Runs parts until the deadline, on the clock of :func:`time.monotonic`.
 
     Attributes

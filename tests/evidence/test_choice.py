@@ -14,7 +14,7 @@ from evidence_sample import honest, judged
 from proof_sample import DRIVER, FLASH, GPU, JUDGED, SMS, TORCH, attempt, bench, flash_build, kept_times, kept_verdict
 from sdpalab.errors import MachineError
 from sdpalab.evidence import choice
-from sdpalab.evidence.choice import Choice, Machine, choose, forget
+from sdpalab.evidence.choice import Choice, GpuPlatform, choose, forget
 from sdpalab.evidence.folders import data_folder, folder_of, proofs_folder
 from sdpalab.evidence.kept import AnyRecord, KeptRecord, RecordWarning, keep, sealed
 from sdpalab.evidence.store import ArrayStore
@@ -22,7 +22,7 @@ from sdpalab.evidence.timings import LEAST_ROUNDS
 from sdpalab.judge.verdict import Case, Status
 from sdpalab.problem import Problem
 
-HERE = Machine(GPU, DRIVER, TORCH, SMS)
+HERE = GpuPlatform(GPU, DRIVER, TORCH, SMS)
 FASTER, SLOWER = [0.5] * 30, [1.5] * 30
 COMMAND = "run: sdpalab prove --shape 1,4,60,32 --time"
 
@@ -48,7 +48,7 @@ def ship(folder: Path, name: str, record: AnyRecord) -> None:
     path.write_text(record.model_dump_json())
 
 
-def chosen(*records: KeptRecord, problem: Problem = JUDGED, machine: Machine = HERE, lse: bool = False) -> Choice:
+def chosen(*records: KeptRecord, problem: Problem = JUDGED, machine: GpuPlatform = HERE, lse: bool = False) -> Choice:
     """What is chosen with these records in the user's folder."""
     for number, record in enumerate(records):
         keep(record, f"{number}")

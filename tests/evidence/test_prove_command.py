@@ -21,7 +21,7 @@ from sdpalab.cli import main
 from sdpalab.commands import prove, proving
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence import choice, kept
-from sdpalab.evidence.choice import Machine
+from sdpalab.evidence.choice import GpuPlatform
 from sdpalab.evidence.kept import SampledRecord
 from sdpalab.evidence.store import ArrayStore
 from sdpalab.judge.verdict import Case, Status, Verdict
@@ -87,7 +87,7 @@ def gpu(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable
         monkeypatch.setattr("sdpalab.judge.judge_candidate", judge or passes)
 
     executor = SimpleNamespace(arch="sm_89", device=GPU)
-    monkeypatch.setattr(prove, "_open", lambda: (executor, Machine(GPU, DRIVER, TORCH, SMS)))
+    monkeypatch.setattr(prove, "_open", lambda: (executor, GpuPlatform(GPU, DRIVER, TORCH, SMS)))
     monkeypatch.setenv("SDPALAB_DATA_DIR", str(tmp_path / "data"))
     choice.forget()
     return install
@@ -113,7 +113,7 @@ def test_a_failure_is_kept_and_is_exit_1(gpu: Callable[..., None], case: Case, t
     assert main(["prove", "flash", *SHAPE]) == 1
     assert len(list((tmp_path / "data" / "proofs" / "l4").iterdir())) == 1
     choice.forget()
-    found = choice.choose(JUDGED, Machine(GPU, DRIVER, TORCH, SMS))
+    found = choice.choose(JUDGED, GpuPlatform(GPU, DRIVER, TORCH, SMS))
     assert "flash failed there (INCORRECT" in found.reason
 
 

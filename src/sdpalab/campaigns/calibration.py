@@ -22,7 +22,7 @@ from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
 from sdpalab.judge.rule.evaluate import Judged, judge_output
 from sdpalab.judge.verdict import LIMITED, Status, limited
 from sdpalab.kernels.kernel import Kernel, Numerics
-from sdpalab.kernels.registry import KERNELS, needs, resolve
+from sdpalab.kernels.registry import KERNELS, load_kernel, needs
 from sdpalab.problem import MISSION, TWELVE_CASES, Problem
 from sdpalab.run.simulated import SimulatedExecutor
 
@@ -210,7 +210,7 @@ def run(say: Say) -> CampaignResult:
     calibration = Calibration()
     implementations = tests_module("judge", "implementations")
     calibration.hold((*implementations.CORRECT, *implementations.DECLARED_LESS), correct_inputs())
-    built = [*(KERNELS[name] for name in KERNELS if needs(name) is None), resolve(str(checkout() / TRITON_KERNEL))]
+    built = [*(KERNELS[name] for name in KERNELS if needs(name) is None), load_kernel(str(checkout() / TRITON_KERNEL))]
     for kernel in built:
         assert isinstance(kernel, Kernel)
         dtypes = [

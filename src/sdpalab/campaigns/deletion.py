@@ -28,7 +28,7 @@ from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
 from sdpalab.kernels.plan import HEADER_FOLDERS, LaunchPlan, Source
-from sdpalab.kernels.registry import KERNELS, resolve
+from sdpalab.kernels.registry import KERNELS, load_kernel
 from sdpalab.problem import Problem
 from sdpalab.run.sanitize import Modes, small_problems
 from sdpalab.run.simulated import SimulatedExecutor
@@ -90,7 +90,7 @@ def targets(names: Sequence[str], say: Say) -> Iterator[Target]:
     on the problems of all of them.
     """
     for name in names or (*KERNELS, *(str(checkout() / file) for file in TEST_KERNELS)):
-        kernel = resolve(name)
+        kernel = load_kernel(name)
         if not isinstance(kernel, Kernel):
             raise UserError(f"{name} is a Python callable: it has no PTX")
         groups: list[tuple[list[Source | None], Target]] = []

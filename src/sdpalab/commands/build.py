@@ -53,7 +53,7 @@ def build(
     json: JsonOption = None,
 ) -> int:
     """Compile a kernel to PTX and a cubin; print its resources, its instructions and the static gate."""
-    from sdpalab.kernels.registry import resolve
+    from sdpalab.kernels.registry import load_kernel
 
     console = console_for(json)
     if every:
@@ -65,7 +65,7 @@ def build(
     if shape and len(shape) > 1:
         raise UserError(f"build takes one --shape for a kernel, and several only with --all, not {' '.join(shape)}")
     problem = problem_of(shape[0] if shape else "mission", dtype=dtype, causal=causal)
-    loaded = resolve(kernel)
+    loaded = load_kernel(kernel)
     if not isinstance(loaded, Kernel):
         raise UserError(f"{kernel} is a Python callable: there is nothing to build, but it can be judged")
     config = loaded.config_with(parse_settings(settings))

@@ -23,7 +23,7 @@ from sdpalab.errors import UserError
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
-    from sdpalab.evidence.choice import Machine
+    from sdpalab.evidence.choice import GpuPlatform
     from sdpalab.kernels.kernel import Kernel
     from sdpalab.run import GpuExecutor
 
@@ -140,11 +140,11 @@ def _named(names: Sequence[str]) -> list[Kernel]:
     return kernels
 
 
-def _open() -> tuple[GpuExecutor, Machine]:
+def _open() -> tuple[GpuExecutor, GpuPlatform]:
     """This machine's GPU; raises UserError where there is none, or torch does not see it."""
     import torch
 
-    from sdpalab.evidence.choice import Machine
+    from sdpalab.evidence.choice import GpuPlatform
     from sdpalab.run import GpuExecutor, gpu_problem, torch_gpu
     from sdpalab.run.driver_version import driver_version
 
@@ -157,7 +157,7 @@ def _open() -> tuple[GpuExecutor, Machine]:
             "torch sees no GPU here, so scaled_dot_product_attention can run no kernel: install torch's CUDA build"
         )
     executor = GpuExecutor()
-    return executor, Machine(executor.device, driver_version(), torch.__version__, torch_gpu.properties(0).sm_count)
+    return executor, GpuPlatform(executor.device, driver_version(), torch.__version__, torch_gpu.properties(0).sm_count)
 
 
 def _attempts(

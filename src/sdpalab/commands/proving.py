@@ -19,7 +19,7 @@ from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
     from sdpalab.compile import Build
-    from sdpalab.evidence.choice import Machine
+    from sdpalab.evidence.choice import GpuPlatform
     from sdpalab.evidence.kept import KeptRecord, SampledRecord
     from sdpalab.judge.verdict import Verdict
     from sdpalab.kernels.kernel import Kernel
@@ -56,7 +56,7 @@ class Attempt:
 
 
 def judge_attempt(
-    console: Console, attempt: Attempt, executor: GpuExecutor, machine: Machine, level: str, seed: int
+    console: Console, attempt: Attempt, executor: GpuExecutor, machine: GpuPlatform, level: str, seed: int
 ) -> None:
     """Judge a kernel on all its problems, and keep what came of it, good or bad."""
     from sdpalab.evidence.kept import keep
@@ -148,7 +148,7 @@ def sample(
     )
 
 
-def _record(attempt: Attempt, executor: GpuExecutor, machine: Machine) -> KeptRecord:
+def _record(attempt: Attempt, executor: GpuExecutor, machine: GpuPlatform) -> KeptRecord:
     """The verdict as it is kept, with a record of every build that it ran.
 
     Raises
@@ -197,7 +197,7 @@ def time_attempts(
     attempts: Sequence[Attempt],
     problems: Sequence[Problem],
     executor: GpuExecutor,
-    machine: Machine,
+    machine: GpuPlatform,
     seconds: float,
 ) -> tuple[list[Path], bool]:
     """Time what passed beside torch by the eager clock, a record for each problem.

@@ -41,7 +41,7 @@ __all__ = ["repro"]
 
 
 @dataclass(frozen=True)
-class _Attempt:
+class _KernelRun:
     """What came of one kernel."""
 
     name: str
@@ -179,7 +179,7 @@ def _attempt(
     gpu: GpuExecutor | None,
     large: Sequence[Problem],
     case_seconds: float | None,
-) -> _Attempt:
+) -> _KernelRun:
     """Build, gate and judge one kernel, and put what came of it into the bundle, good or bad.
 
     Beside the cases of level quick it is judged on small problems with its code for the ``large`` ones.
@@ -226,7 +226,7 @@ def _attempt(
         verdict=verdict,
         failure=failure,
     )
-    return _Attempt(kernel.name, steps, verdict, failure, time.monotonic() - start)
+    return _KernelRun(kernel.name, steps, verdict, failure, time.monotonic() - start)
 
 
 def _print_build(console: Console, step: BuiltStep) -> None:
@@ -257,13 +257,13 @@ def _headline(console: Console, text: str) -> None:
     console.rule(text, align="left", characters="-")
 
 
-def _machine_failed(attempt: _Attempt) -> bool:
+def _machine_failed(attempt: _KernelRun) -> bool:
     from sdpalab.judge.verdict import Status
 
     return attempt.verdict is not None and attempt.verdict.status is Status.INFRA_ERROR
 
 
-def _summary(console: Console, attempts: list[_Attempt], seconds: float, ran: str) -> None:
+def _summary(console: Console, attempts: list[_KernelRun], seconds: float, ran: str) -> None:
     """A row a kernel, and the outcome of all, with where they ``ran``, as the last line."""
     shown = table("", ("kernel", "gate", "verdict", "cases", "seconds"), numeric=("cases", "seconds"))
     for attempt in attempts:

@@ -145,10 +145,10 @@ def _kernel(
     progress: Progress,
 ) -> tuple[Sanitized, list[Path]]:
     """The outcome, and where the kernel's sources lie."""
-    from sdpalab.kernels.registry import resolve
+    from sdpalab.kernels.registry import load_kernel
     from sdpalab.run.sanitize import sanitize_kernel, small_problems
 
-    kernel = resolve(name)
+    kernel = load_kernel(name)
     if not isinstance(kernel, Kernel):
         raise UserError(f"{name} is a Python callable: there is no PTX to run, but it can be judged")
     config = kernel.config_with(parse_settings(settings))

@@ -28,9 +28,9 @@ VerdictsOption = Annotated[
 
 def kernel_for(name: str, problems: Sequence[Problem], settings: Mapping[str, str]) -> tuple[Kernel, Config]:
     """A kernel with its configuration, refused here if it takes none of the problems."""
-    from sdpalab.kernels.registry import resolve
+    from sdpalab.kernels.registry import load_kernel
 
-    kernel = resolve(name)
+    kernel = load_kernel(name)
     if not isinstance(kernel, Kernel):
         raise UserError(f"{name} is a Python callable, and only what the lab builds can be timed; it can be judged")
     config = kernel.config_with(settings)

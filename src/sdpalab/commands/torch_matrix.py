@@ -28,7 +28,7 @@ from sdpalab.judge.verdict import Status
 
 if TYPE_CHECKING:
     from sdpalab.judge.cases import CaseSpec
-    from sdpalab.torch_matrix.matrix import Drift, Matrix, Row
+    from sdpalab.torch_matrix.matrix import Drift, Matrix, VersionRow
 
 __all__ = ["torch_matrix", "versions_for"]
 
@@ -153,7 +153,7 @@ def _print(console: Console, kernel: str, matrix: Matrix, seconds: float) -> Non
     console.print(f"{ran} of {len(matrix.rows)} versions ran in {seconds:.1f} s", soft_wrap=True)
 
 
-def _candidate_cells(row: Row, base: str) -> tuple[str | Text, ...]:
+def _candidate_cells(row: VersionRow, base: str) -> tuple[str | Text, ...]:
     name = f"{row.run.torch or row.run.asked}{' (this environment)' if row.run.here else ''}"
     if not row.ran:
         word = "not run" if row.run.torch else "not installed"

@@ -30,11 +30,11 @@ from sdpalab.evidence.workload import prove_command
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.problem import Problem
 
-__all__ = ["Choice", "Machine", "Records", "choose", "forget", "records_on"]
+__all__ = ["Choice", "GpuPlatform", "Records", "choose", "forget", "records_on"]
 
 
 @dataclass(frozen=True)
-class Machine:
+class GpuPlatform:
     """What a choice is made for.
 
     Attributes
@@ -105,13 +105,13 @@ def forget() -> None:
     records_on.cache_clear()
 
 
-def choose(problem: Problem, machine: Machine, records: Records | None = None, *, lse: bool = False) -> Choice:
+def choose(problem: Problem, machine: GpuPlatform, records: Records | None = None, *, lse: bool = False) -> Choice:
     """The kernel that computes ``problem`` on ``machine``, built; or None, and what is missing.
 
     Parameters
     ----------
     problem : Problem
-    machine : Machine
+    machine : GpuPlatform
     records : Records, optional
         Default: those on the machine's GPU.
     lse : bool
@@ -145,7 +145,7 @@ def choose(problem: Problem, machine: Machine, records: Records | None = None, *
     return Choice(None, f"{why}; run: {prove_command(problem)}")
 
 
-def _usable(problem: Problem, machine: Machine, proofs: Sequence[Proof]) -> tuple[list[Proof], str]:
+def _usable(problem: Problem, machine: GpuPlatform, proofs: Sequence[Proof]) -> tuple[list[Proof], str]:
     """The verdicts that cover the problem on the machine; if there are none, what those that there are lack."""
     passed = [proof for proof in proofs if not proof.failure]
     if not passed:
@@ -173,7 +173,7 @@ def _usable(problem: Problem, machine: Machine, proofs: Sequence[Proof]) -> tupl
     return exact, ""
 
 
-def _timed(problem: Problem, machine: Machine, timings: Sequence[Timing]) -> Iterator[Timing]:
+def _timed(problem: Problem, machine: GpuPlatform, timings: Sequence[Timing]) -> Iterator[Timing]:
     """The comparisons that count for the problem on the machine: of each code the newest."""
     newest: dict[tuple[object, ...], Timing] = {}
     for timing in timings:
@@ -185,7 +185,7 @@ def _timed(problem: Problem, machine: Machine, timings: Sequence[Timing]) -> Ite
     yield from newest.values()
 
 
-def _untimed(problem: Problem, machine: Machine, proofs: Sequence[Proof], timed: Sequence[Timing]) -> str:
+def _untimed(problem: Problem, machine: GpuPlatform, proofs: Sequence[Proof], timed: Sequence[Timing]) -> str:
     """Why no comparison lets a kernel run that is proven."""
     proof = proofs[-1]
     proven = f"{proof.kernel} is proven for {problem.label} on {machine.gpu} by {proof.record}"
@@ -200,7 +200,12 @@ def _untimed(problem: Problem, machine: Machine, proofs: Sequence[Proof], timed:
 
 
 def _choice_of(
-    timing: Timing, proofs: Sequence[Proof], problem: Problem, machine: Machine, verdicts: Sequence[Proof], lse: bool
+    timing: Timing,
+    proofs: Sequence[Proof],
+    problem: Problem,
+    machine: GpuPlatform,
+    verdicts: Sequence[Proof],
+    lse: bool,
 ) -> Choice:
     """The kernel that was timed, if it builds to the code that was timed and judged, and no verdict failed on it."""
     name = timing.kernel

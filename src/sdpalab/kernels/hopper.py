@@ -24,7 +24,7 @@ from sdpalab.kernels.warpgroups import (
 )
 from sdpalab.problem import DTYPES, Problem
 
-__all__ = ["HOPPER", "chosen", "modelled_clocks", "smem_bytes"]
+__all__ = ["HOPPER", "modelled_clocks", "resolve", "smem_bytes"]
 
 HEAD_DIMS = (64, 128, 256)
 VALUES = {"BLOCK_M": (64, 128, 192), "BLOCK_N": (64, 80, 128, 176), "NUM_STAGES": (2, 3, 4), "SPLIT": (1, 2, 4)}
@@ -68,7 +68,7 @@ def _tiles(problem: Problem, block_m: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def chosen(problem: Problem, config: Config, sms: int = SMS) -> Config:
+def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
     """``config`` with a value for each knob that is 0 or ``auto``, for a GPU of ``sms`` SMs.
 
     BLOCK_M, SPLIT and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only where the GPU
@@ -156,7 +156,7 @@ def _reject(problem: Problem, config: Config) -> str | None:
         return f"NUM_CTAS must be 0 to {MAX_CTAS}, not {ctas}"
     if ctas and schedule != "persistent":
         return f"NUM_CTAS is the number of persistent blocks: with SCHEDULE={schedule} it must be 0, not {ctas}"
-    return _unsuitable(problem, chosen(problem, config))
+    return _unsuitable(problem, resolve(problem, config))
 
 
 def _macros(problem: Problem, resolved: Config) -> Mapping[str, Knob]:
@@ -221,7 +221,7 @@ HOPPER = CudaKernel(
     only_arch="sm_90a",
     knobs={**VALUES, "SCHEDULE": SCHEDULES},
     lse=True,
-    resolve=chosen,
+    resolve=resolve,
     macros=_macros,
     idea="FlashAttention-3: TMA feeds warpgroups that overlap softmax and products; clusters split keys of few rows",
 )

@@ -22,7 +22,7 @@ from sdpalab.kernels.userfile import is_user_file, load_user_kernel
 from sdpalab.kernels.warp_specialized import WARP_SPECIALIZED
 from sdpalab.kernels.wmma import WMMA
 
-__all__ = ["CUDA_KERNELS", "KERNELS", "get", "needs", "resolve"]
+__all__ = ["CUDA_KERNELS", "KERNELS", "get", "load_kernel", "needs"]
 
 CUDA_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
     {
@@ -90,7 +90,7 @@ def needs(name: str) -> str | None:
     return None
 
 
-def resolve(text: str) -> Kernel | Callable[..., Any]:
+def load_kernel(text: str) -> Kernel | Callable[..., Any]:
     """What a command line names: a shipped kernel, or a user's own as ``FILE.py[:NAME]``, which is imported.
 
     Raises

@@ -166,7 +166,7 @@ class MeasuredSession:
         }
 
 
-class _Row:
+class _SubjectRow:
     """One subject while it is measured."""
 
     def __init__(self, subject: Subject) -> None:
@@ -274,7 +274,7 @@ def measure(
         raise UserError(f"a measurement needs subjects with different names, not {', '.join(names) or 'none'}")
     rule = rule or StoppingRule()
     looker: Watch = watch or NoWatch("unknown: nobody looked")
-    rows = [_Row(subject) for subject in subjects]
+    rows = [_SubjectRow(subject) for subject in subjects]
     for row in rows:
         row.attempt(partial(row.ready, clock))
     draw, start = random.Random(seed), now()
@@ -297,12 +297,12 @@ def measure(
     return MeasuredSession(tuple(row.result(clock) for row in rows), stopped, seconds, looker.about, tuple(states))
 
 
-def _leave_out(rows: Sequence[_Row], seconds: float, now: Callable[[], float]) -> None:
+def _leave_out(rows: Sequence[_SubjectRow], seconds: float, now: Callable[[], float]) -> None:
     """Leave out the slowest, while there is no time for enough rounds and it takes over twice the mean of others.
 
     A first sample may be slow for another reason, such as a busy host: a second one has to confirm it.
     """
-    confirmed: list[_Row] = []
+    confirmed: list[_SubjectRow] = []
     while (alive := [row for row in rows if row.alive]) and LEAST_ROUNDS * sum(row.seconds for row in alive) > seconds:
         slowest = max(alive, key=lambda row: row.seconds)
         others = [row.seconds for row in alive if row is not slowest]
@@ -321,7 +321,7 @@ def _leave_out(rows: Sequence[_Row], seconds: float, now: Callable[[], float]) -
         )
 
 
-def _round(rows: Sequence[tuple[_Row, list[float]]], now: Callable[[], float], *, checked: bool = False) -> None:
+def _round(rows: Sequence[tuple[_SubjectRow, list[float]]], now: Callable[[], float], *, checked: bool = False) -> None:
     """One sample of each. Checks come after all of them, so that what they do to caches and clocks falls on nobody."""
     steps = [[(row, row.subject.overwrite_output) for row, _ in rows]] if checked else []
     steps.append([(row, partial(row.sample, times, now)) for row, times in rows])

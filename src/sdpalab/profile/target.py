@@ -10,7 +10,7 @@ import sys
 
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Kernel
-from sdpalab.kernels.registry import resolve
+from sdpalab.kernels.registry import load_kernel
 from sdpalab.problem import Problem
 
 __all__ = ["main"]
@@ -27,7 +27,7 @@ def main(order: str) -> None:
     from sdpalab.run import GpuExecutor, torch_gpu
 
     request = json.loads(order)
-    kernel = resolve(request["kernel"])
+    kernel = load_kernel(request["kernel"])
     assert isinstance(kernel, Kernel), "the command line refuses callables"
     problem = Problem(**request["problem"])
     ordinal = torch_gpu.current_ordinal()

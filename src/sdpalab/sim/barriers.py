@@ -30,7 +30,7 @@ class Reduction:
 
 
 @dataclass
-class _Waiting:
+class _BarrierWait:
     sel: Selection
     resume: int
     instruction: Instruction
@@ -42,7 +42,7 @@ class _Barrier:
     arrived: Indices
     expected: Indices
     """Threads that complete the barrier in each CTA; 0 means all that are alive."""
-    waiting: list[_Waiting] = field(default_factory=list)
+    waiting: list[_BarrierWait] = field(default_factory=list)
 
 
 class Barriers(AsyncUnit):
@@ -96,7 +96,7 @@ class Barriers(AsyncUnit):
             barrier.arrived += np.bincount(machine.cta[lanes], minlength=machine.n_cta)
         barrier.expected[machine.cta[lanes]] = threads
         if waits:
-            barrier.waiting.append(_Waiting(sel, resume, instruction, reduction))
+            barrier.waiting.append(_BarrierWait(sel, resume, instruction, reduction))
             return self.release(name)
         return [(resume, sel), *self.release(name)]
 
@@ -112,7 +112,7 @@ class Barriers(AsyncUnit):
         if self.rules is not None:
             self.rules.complete(name, done, barrier.arrived, need)
         released: list[Resume] = []
-        waiting: list[_Waiting] = []
+        waiting: list[_BarrierWait] = []
         freed: list[tuple[Selection, Reduction]] = []
         for entry in barrier.waiting:
             mask = done[machine.cta[entry.sel]]
@@ -122,7 +122,7 @@ class Barriers(AsyncUnit):
                 if entry.reduction is not None:
                     freed.append((free, entry.reduction))
             if not mask.all():
-                waiting.append(_Waiting(subset(entry.sel, ~mask), entry.resume, entry.instruction, entry.reduction))
+                waiting.append(_BarrierWait(subset(entry.sel, ~mask), entry.resume, entry.instruction, entry.reduction))
         self._pass_on(name, [sel for _, sel in released], done)
         self._reduce(freed)
         barrier.waiting = waiting

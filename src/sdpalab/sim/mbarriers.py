@@ -17,7 +17,7 @@ from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 
-__all__ = ["PENDING_BITS", "PENDING_MASK", "Mbarriers", "Waiting"]
+__all__ = ["PENDING_BITS", "PENDING_MASK", "MbarrierWait", "Mbarriers"]
 
 _MOST_COUNT, _MOST_BYTES = (1 << 20) - 1, (1 << 20) - 1
 PENDING_BITS = np.uint64(32)
@@ -36,7 +36,7 @@ class _Objects:
 
 
 @dataclass
-class Waiting:
+class MbarrierWait:
     """Lanes that wait for a phase, each for that of the mbarrier at ``offset`` in the CTA ``home`` of the chunk."""
 
     sel: Selection
@@ -49,9 +49,9 @@ class Waiting:
     result: Array
     acquires: bool
 
-    def part(self, mask: Mask) -> Waiting:
+    def part(self, mask: Mask) -> MbarrierWait:
         """Some of its lanes."""
-        return Waiting(
+        return MbarrierWait(
             *(subset(self.sel, mask), self.offset, self.home[mask], self.phase[mask]),
             *(self.resume, self.instruction, self.result, self.acquires),
         )
@@ -65,7 +65,7 @@ class Mbarriers(AsyncUnit):
         self.objects: dict[int, _Objects] = {}
         self.words = np.zeros(len(machine.spaces["shared"].data) // 8, dtype=np.bool_)
         """Which 8-byte words of shared memory are mbarriers."""
-        self.waiting: list[Waiting] = []
+        self.waiting: list[MbarrierWait] = []
 
     @staticmethod
     def of(machine: Machine) -> Mbarriers:
@@ -226,7 +226,7 @@ class Mbarriers(AsyncUnit):
         return True
 
     def _wake(self, offset: int) -> None:
-        waiting: list[Waiting] = []
+        waiting: list[MbarrierWait] = []
         for entry in self.waiting:
             over = self.objects[entry.offset].phase[entry.home] > entry.phase
             if entry.offset != offset or not over.any():
@@ -239,7 +239,7 @@ class Mbarriers(AsyncUnit):
                 waiting.append(entry.part(~over))
         self.waiting = waiting
 
-    def complete(self, entry: Waiting) -> None:
+    def complete(self, entry: MbarrierWait) -> None:
         """The phase that these lanes wait for is complete."""
         entry.result[entry.sel] = True
         if entry.acquires:

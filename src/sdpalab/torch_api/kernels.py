@@ -55,7 +55,7 @@ def _proven_for(
     lse: bool,
 ) -> tuple[ProvenKernel | None, str]:
     """The same by shapes: every call asks, so an answer is kept until :func:`reload_proofs`."""
-    from sdpalab.evidence.choice import Machine, choose
+    from sdpalab.evidence.choice import GpuPlatform, choose
     from sdpalab.run.driver_version import driver_version
 
     name = str(dtype).removeprefix("torch.")
@@ -66,7 +66,7 @@ def _proven_for(
     except (ProblemError, MachineError) as error:
         return None, str(error)
     gpu = torch_gpu.properties(ordinal)
-    choice = choose(problem, Machine(gpu.name, driver, torch.__version__, gpu.sm_count), lse=lse)
+    choice = choose(problem, GpuPlatform(gpu.name, driver, torch.__version__, gpu.sm_count), lse=lse)
     return choice.kernel, choice.reason
 
 

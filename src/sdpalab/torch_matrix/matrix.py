@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-__all__ = ["CONTRACT", "OWN_CHOICE", "Change", "Conclusion", "Drift", "Matrix", "Row", "Run", "WitnessRow"]
+__all__ = ["CONTRACT", "OWN_CHOICE", "Change", "Conclusion", "Drift", "Matrix", "Run", "VersionRow", "WitnessRow"]
 
 OWN_CHOICE = "own choice"
 """The witness that is whichever backend torch takes by itself."""
@@ -89,7 +89,7 @@ class WitnessRow:
 
 
 @dataclass(frozen=True)
-class Row:
+class VersionRow:
     """One version. ``output`` is the candidate's drift from the base; ``contract`` counts cases that the original
     contract would have passed; ``own_choice`` names the backend whose bits torch's own choice has, if one's."""
 
@@ -137,7 +137,7 @@ class Row:
 class Matrix:
     """All versions, in the order in which they were asked for, and what follows."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[VersionRow, ...]
     base: str
     conclusion: Conclusion
     sentence: str

@@ -28,7 +28,7 @@ _NUMBER = int(_READING) - 1
 
 
 @dataclass
-class _Flight:
+class _PendingAccesses:
     """Accesses of one instruction in flight: their numbers begin with ``first``, one for each of the lanes ``sel``."""
 
     first: int
@@ -51,7 +51,7 @@ class AsyncCheck(Observer):
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
         self.flight = Shadow(len(machine.spaces["shared"].data), _GRANULE)
-        self.flying: list[_Flight] = []
+        self.flying: list[_PendingAccesses] = []
         self.numbers = 0
         machine.on_reset.append(self.reset)
 
@@ -77,7 +77,7 @@ class AsyncCheck(Observer):
             self.numbers = 0
         if self.numbers + many > _NUMBER:
             raise StepLimit(f"the async check follows at most {_NUMBER} accesses while a copy is in flight")
-        self.flying.append(_Flight(self.numbers, access.instruction, access.sel, many))
+        self.flying.append(_PendingAccesses(self.numbers, access.instruction, access.sel, many))
         marks = np.arange(self.numbers, self.numbers + many, dtype=np.uint32)
         marks |= _WRITING if writes else _READING
         self.numbers += many

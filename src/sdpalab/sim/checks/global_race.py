@@ -31,7 +31,7 @@ _FOREVER = int(TIME_MASK)
 
 
 @dataclass
-class _Marks:
+class _BlockMarks:
     """Who accessed each granule last: block + 1 (0: nobody), the tag of the warp, and the instruction."""
 
     owner: Shadow
@@ -52,7 +52,7 @@ class GlobalHistory:
     def __init__(self, entry: Entry, size: int) -> None:
         granule = granule_of(entry, ("global",))
         self.writes, self.reads, self.strong = (
-            _Marks(Shadow(size, granule), Shadow(size, granule), Shadow(size, granule)) for _ in range(3)
+            _BlockMarks(Shadow(size, granule), Shadow(size, granule), Shadow(size, granule)) for _ in range(3)
         )
         self.ordered: dict[int, dict[int, int]] = {}
         """For a block, the blocks whose accesses it comes after, and up to which time of its chunk."""
@@ -115,7 +115,7 @@ class GlobalRaceCheck(Observer):
 
     # ---- rules ------------------------------------------------------------------------------------------------------
 
-    def _check(self, access: Access, marks: _Marks, what: str, matters: Mask | None) -> None:
+    def _check(self, access: Access, marks: _BlockMarks, what: str, matters: Mask | None) -> None:
         owners = marks.owner.gather(access.index, access.width)
         own = self.owner[access.sel][:, None]
         tags = marks.tag.gather(access.index, access.width)
@@ -154,7 +154,7 @@ class GlobalRaceCheck(Observer):
                 self._report(access, int(lane), what, owner, tag, access.instruction.pc)
                 return
 
-    def _mark(self, access: Access, marks: _Marks) -> None:
+    def _mark(self, access: Access, marks: _BlockMarks) -> None:
         marks.owner.scatter(access.index, access.width, self.owner[access.sel])
         marks.tag.scatter(access.index, access.width, self.clocks.tags(access.sel))
         marks.pc.scatter(access.index, access.width, np.full(len(access.index), access.instruction.pc, dtype=np.uint32))

@@ -28,7 +28,7 @@ _USUALLY = "usually a missing __syncwarp() between them"
 
 
 @dataclass(frozen=True)
-class _Marks:
+class _LaneMarks:
     """For every granule, which lane accessed it last and when (epoch * 64 + lane), of which warp, by which pc."""
 
     lane: Shadow
@@ -47,7 +47,7 @@ class WarpRaceCheck(Observer):
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
         size, granule = len(machine.spaces["shared"].data), granule_of(machine.entry, ("shared",))
-        self.written, self.read = (_Marks(*(Shadow(size, granule) for _ in range(3))) for _ in range(2))
+        self.written, self.read = (_LaneMarks(*(Shadow(size, granule) for _ in range(3))) for _ in range(2))
         self.epoch = np.ones(machine.lanes, dtype=np.uint32)
         lane = np.arange(machine.lanes)
         self.warp: Array = (lane // WARP).astype(np.uint32)
@@ -91,13 +91,13 @@ class WarpRaceCheck(Observer):
         self._check(self.read, access, "overwrites what {other} reads")
         self._mark(self.written, access, self.lane[access.sel])
 
-    def _mark(self, marks: _Marks, access: Access, lanes: Array) -> None:
+    def _mark(self, marks: _LaneMarks, access: Access, lanes: Array) -> None:
         index, width, sel = access.index, access.width, access.sel
         marks.lane.scatter(index, width, self.epoch[sel] << np.uint32(6) | lanes)
         marks.warp.scatter(index, width, self.warp[sel])
         marks.pc.scatter(index, width, np.full(len(index), access.instruction.pc, dtype=np.uint32))
 
-    def _check(self, marks: _Marks, access: Access, what: str) -> None:
+    def _check(self, marks: _LaneMarks, access: Access, what: str) -> None:
         sel = access.sel
         left = marks.lane.gather(access.index, access.width)
         same_warp = marks.warp.gather(access.index, access.width) == self.warp[sel][:, None]

@@ -27,7 +27,7 @@ _Copies = list[tuple[Array, Array]]
 
 
 @dataclass(frozen=True)
-class _Site:
+class _CallSite:
     """Where lanes go on that called a function, and what they take along."""
 
     resume: int
@@ -38,7 +38,7 @@ class _Calls(AsyncUnit):
     """The call sites of a machine's program, and for each function the site that each lane called it from."""
 
     def __init__(self, machine: Machine) -> None:
-        self.sites: list[_Site] = []
+        self.sites: list[_CallSite] = []
         self.caller = {name: np.zeros(machine.lanes, dtype=np.int64) for name in machine.entry.functions}
 
     @staticmethod
@@ -77,7 +77,7 @@ def _call(flow: Flow, instruction: Instruction, following: int) -> End:
     calls = _Calls.of(machine)
     results = _copies(flow.decoder, instruction, function.results, given.items, "results")
     site = len(calls.sites)
-    calls.sites.append(_Site(following, [(target, source) for source, target in results]))
+    calls.sites.append(_CallSite(following, [(target, source) for source, target in results]))
     caller, target = calls.caller[name], machine.program.block_of_label[function_label(name)]
 
     def end(sel: Selection) -> list[Resume]:

@@ -71,7 +71,7 @@ def _getctarank(decoder: Decoder, instruction: Instruction) -> Step:
 
 
 @dataclass
-class _Waiting:
+class _ClusterWait:
     sel: Selection
     resume: int
     instruction: Instruction
@@ -88,7 +88,7 @@ class _ClusterBarrier(AsyncUnit):
         self.phase = np.zeros(clusters, dtype=np.int64)
         self.arrivals = np.zeros(machine.lanes, dtype=np.int64)
         self.waits = np.zeros(machine.lanes, dtype=np.int64)
-        self.waiting: list[_Waiting] = []
+        self.waiting: list[_ClusterWait] = []
 
     @staticmethod
     def of(machine: Machine) -> _ClusterBarrier:
@@ -118,7 +118,7 @@ class _ClusterBarrier(AsyncUnit):
         """Lanes wait for the end of the phase in which they arrived; those that may go on."""
         self._expect(sel, self.arrivals[sel] <= self.waits[sel], instruction, "waits without having arrived")
         self.waits[sel] = self.arrivals[sel]
-        self.waiting.append(_Waiting(sel, resume, instruction))
+        self.waiting.append(_ClusterWait(sel, resume, instruction))
         return self._released()
 
     def _expect(self, sel: Selection, wrong: Mask, instruction: Instruction, what: str) -> None:
@@ -145,7 +145,7 @@ class _ClusterBarrier(AsyncUnit):
     def _released(self) -> list[Resume]:
         """Take those whose phase is over out of the waiting."""
         released: list[Resume] = []
-        waiting: list[_Waiting] = []
+        waiting: list[_ClusterWait] = []
         for entry in self.waiting:
             over = self.phase[self.cluster[entry.sel]] >= self.arrivals[entry.sel]
             if over.any():
@@ -154,7 +154,7 @@ class _ClusterBarrier(AsyncUnit):
                     observer.acquire(_COMPLETE, free, self.cluster[free] * self.machine.cluster_size)
                 released.append((entry.resume, free))
             if not over.all():
-                waiting.append(_Waiting(subset(entry.sel, ~over), entry.resume, entry.instruction))
+                waiting.append(_ClusterWait(subset(entry.sel, ~over), entry.resume, entry.instruction))
         self.waiting = waiting
         return released
 

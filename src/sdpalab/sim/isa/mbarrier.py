@@ -14,7 +14,7 @@ from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Symbol
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.machine import Resume
-from sdpalab.sim.mbarriers import PENDING_BITS, PENDING_MASK, Mbarriers, Waiting
+from sdpalab.sim.mbarriers import PENDING_BITS, PENDING_MASK, Mbarriers, MbarrierWait
 from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import Indices, Selection, subset
 from sdpalab.sim.types import TYPES
@@ -190,10 +190,10 @@ class _Wait:
         if len(instruction.operands) > 3:
             decoder.src(instruction, instruction.operands[3], TYPES["u32"])  # how long to be suspended at most
 
-    def entries(self, sel: Selection, resume: int) -> list[Waiting]:
+    def entries(self, sel: Selection, resume: int) -> list[MbarrierWait]:
         """What each group of lanes waits for; lanes without an mbarrier get true, and are reported."""
         self.result[sel] = True
-        entries: list[Waiting] = []
+        entries: list[MbarrierWait] = []
         for lanes, offset, home in self.mbarrier.groups(sel):
             now = self.mbarrier.unit.objects[offset].phase[home]
             if self.parity:  # the current phase if it has that parity, otherwise the one before
@@ -207,7 +207,9 @@ class _Wait:
                         subset(lanes, old), self.instruction, what, "usually a state token too old"
                     )
             self.result[lanes] = False
-            entries.append(Waiting(lanes, offset, home, phase, resume, self.instruction, self.result, self.acquires))
+            entries.append(
+                MbarrierWait(lanes, offset, home, phase, resume, self.instruction, self.result, self.acquires)
+            )
         return entries
 
 

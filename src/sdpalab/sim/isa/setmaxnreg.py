@@ -27,7 +27,7 @@ _USUALLY = "usually a number that does not suit the block: the sum over its warp
 
 
 @dataclass
-class _Waiting:
+class _RegisterWait:
     sel: Selection
     wanted: int
     following: int
@@ -43,7 +43,7 @@ class _Pool(AsyncUnit):
         self.block = min(REGISTER_FILE, self.before * machine.warps * WARP)
         self.exact = "maxnreg" in machine.entry.directives
         self.held = np.full(machine.lanes, self.before, dtype=np.int64)
-        self.waiting: list[_Waiting] = []
+        self.waiting: list[_RegisterWait] = []
 
     @staticmethod
     def of(machine: Machine) -> _Pool:
@@ -76,15 +76,17 @@ class _Pool(AsyncUnit):
             rest = [] if wrong.all() else self.ask(subset(sel, ~wrong), wanted, following, instruction)
             return [(following, subset(sel, wrong)), *rest]
         # Who gives back goes first, for those who wait.
-        self.waiting.insert(len(self.waiting) if grows else 0, _Waiting(sel, wanted, following, instruction))
+        self.waiting.insert(len(self.waiting) if grows else 0, _RegisterWait(sel, wanted, following, instruction))
         resumed: list[Resume] = []
-        left: list[_Waiting] = []
+        left: list[_RegisterWait] = []
         for entry in self.waiting:
             granted = self._grant(indices(entry.sel), entry.wanted)
             if granted.any():
                 resumed.append((entry.following, subset(entry.sel, granted)))
             if not granted.all():
-                left.append(_Waiting(subset(entry.sel, ~granted), entry.wanted, entry.following, entry.instruction))
+                left.append(
+                    _RegisterWait(subset(entry.sel, ~granted), entry.wanted, entry.following, entry.instruction)
+                )
         self.waiting = left
         return resumed
 
