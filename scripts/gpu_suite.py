@@ -29,7 +29,7 @@ import gpu_parts
 from gpu_archive import pack, unpack
 from gpu_parts import ROOT, Part
 from gpu_records import Workspace, collect, green, merge_golden, share_golden, why_not_green
-from gpu_run import Runner
+from gpu_run import PartRunner
 from gpu_summary import write_summary
 
 from sdpalab.evidence.environment import current_environment, harness_diff
@@ -51,7 +51,7 @@ class Suite:
         self, work: Workspace, out: Path, gpu: dict[str, Any], halves: Sequence[str], seconds: float, patience: float
     ) -> None:
         self.work, self.out, self.gpu, self.halves = work, out, gpu, halves
-        self.runner = Runner(work, ROOT, patience)
+        self.runner = PartRunner(work, ROOT, patience)
         self._seconds, self._patience, self._packed_at = seconds, patience, time.monotonic()
 
     def run(self) -> int:
