@@ -146,7 +146,7 @@ def _attempts(bundle: Path) -> list[AttemptRecord]:
 
 def green(work: Workspace) -> list[str]:
     """The kernels that the collected records prove, in the ladder's order."""
-    read_proofs.cache_clear()  # records were added since it was asked last
+    read_proofs.cache_clear()  # records were added since the last call
     proven = {proof.kernel for proof in read_proofs(work.evidence.parent)}
     return [name for name in KERNELS if name in proven]
 

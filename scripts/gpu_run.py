@@ -89,7 +89,7 @@ class PartRunner:
 
     @property
     def complete(self) -> bool:
-        """Whether every part asked for came to its end, in this call or an earlier one."""
+        """Whether every requested part has finished, in this call or an earlier one."""
         return set(self._states.values()) <= DONE
 
     def run(self, parts: Sequence[Part], workers: int = 1) -> None:
@@ -128,7 +128,7 @@ class PartRunner:
         time.sleep(_POLL_SECONDS if running else 0)
 
     def _settled(self, part: Part) -> bool:
-        """Whether nothing is to be run: it is done, or cannot be done here. Skipped parts are asked about each time."""
+        """Whether nothing is to be run: it is done, or cannot be done here. Skipped parts are checked each time."""
         if part.skip:
             self._keep(part, "skipped", part.skip)
             return True

@@ -179,7 +179,7 @@ def arguments_of(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Whoever ends the suite, and however: it ends its parts and packs."""
+    """On any end of the suite: end its parts and pack the results."""
     raise KeyboardInterrupt
 
 

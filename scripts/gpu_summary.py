@@ -52,7 +52,7 @@ def write_summary(
 
 
 def _headline(report: Mapping[str, Any]) -> list[str]:
-    """What a reader wants to see first of the results."""
+    """The most important results."""
     lines = [f"not for this GPU: {reason}" for reason in report["refused"]]
     lines += [f"{name} is not timed: {why}" for name, why in report["dropped"].items()]
     for name, comparison in report["comparisons"].items():

@@ -35,7 +35,7 @@ __global__ void doctor(__half *out) { out[threadIdx.x] = __float2half(threadIdx.
 
 
 class Health(str, Enum):
-    """What a check found: ``fail`` means that the main job cannot run."""
+    """The result of a check: ``fail`` means that the main job cannot run."""
 
     OK = "ok"
     WARN = "warn"
@@ -44,7 +44,7 @@ class Health(str, Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the pre-flight: what was looked at, what was found, and what to do (empty if nothing)."""
+    """One line of the pre-flight: what was checked, the result, and what to do (empty if nothing)."""
 
     name: str
     health: Health
@@ -57,7 +57,7 @@ class Check:
 
 
 def examine() -> tuple[Check, ...]:
-    """All checks, in the order in which the job meets what they look at. None of them raises."""
+    """All checks, in the order in which the job needs what they check. None of them raises."""
     checks: tuple[Callable[[], Check], ...] = (
         _python,
         _torch,
@@ -160,7 +160,7 @@ def _disassemblers() -> Check:
 
 
 def _gpu() -> Check:
-    """A GPU is not needed; a GPU that one part of the machine sees and another does not is worth a word."""
+    """A GPU is optional; a GPU that only one of driver, nvidia-smi and torch finds is a warning."""
     from sdpalab.run import gpu_problem, torch_gpu
     from sdpalab.run.gpu_driver import gpu_device
 
@@ -179,12 +179,12 @@ def _gpu() -> Check:
     )
     with contextlib.suppress(ImportError, OSError):  # that torch is missing is said elsewhere
         if not torch_gpu.available():
-            return Check("GPU", Health.WARN, f"{detail}, and torch does not see it", "install torch's CUDA build")
+            return Check("GPU", Health.WARN, f"{detail}, and torch does not find it", "install torch's CUDA build")
     return Check("GPU", Health.OK, detail)
 
 
 def _confinement() -> Check:
-    """Start a process as the judge starts a candidate's."""
+    """Start a process in the way in which the judge starts a candidate's."""
     from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, describe
 
     try:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["assert_attention", "attention_judge", "pytest_addoption"]
 
 MOST_REASONS = 5
-"""Failed cases whose reasons are told; of the others, the names."""
+"""Failed cases whose reasons are shown; of the others, only the names."""
 OPTIONS = {
     "level": ("quick", "how much assert_attention judges: quick or full"),
     "device": ("auto", "what attention is judged on: auto, sim, cpu or gpu"),
@@ -162,7 +162,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def attention_judge(pytestconfig: pytest.Config) -> Callable[..., Verdict]:
-    """:func:`assert_attention` with the level and the device that pytest was asked for."""
+    """:func:`assert_attention` with the level and the device of pytest's options."""
     chosen = {
         name: pytestconfig.getoption(f"sdpalab_{name}") or pytestconfig.getini(f"sdpalab_{name}") for name in OPTIONS
     }

@@ -249,7 +249,7 @@ def test_code_that_failed_once_does_not_run_whatever_passed(case: Case) -> None:
     found = chosen(kept_verdict(case), kept_times(FASTER), failed)
     assert found.kernel is None
     assert "flash failed on NVIDIA L4 (NONDETERMINISTIC: " in found.reason
-    assert "a test), says " in found.reason
+    assert "a test), see " in found.reason
 
 
 def test_where_all_failed_that_is_the_reason(case: Case) -> None:
@@ -262,7 +262,7 @@ def test_damaged_and_foreign_files_are_skipped_with_a_warning(case: Case, conten
     keep(kept_verdict(case), "flash")
     path = keep(kept_times(FASTER), "times")
     (path.parent / "foreign.json").write_bytes(content)
-    with pytest.warns(RecordWarning, match=r"foreign\.json is no legal record and counts for nothing"):
+    with pytest.warns(RecordWarning, match=r"foreign\.json is not a valid record and is ignored"):
         assert chosen().kernel is not None
 
 
@@ -281,7 +281,7 @@ def test_times_of_another_form_are_skipped(case: Case, folders: Path) -> None:
     times = bench(FASTER)
     ship(folders, "bench.json", times.model_copy(update={"results": ({"clock": "eager"},)}))
     ship(folders, "flash.json", kept_verdict(case))
-    with pytest.warns(RecordWarning, match=r"bench\.json is no legal record"):
+    with pytest.warns(RecordWarning, match=r"bench\.json is not a valid record"):
         assert "no measured comparison" in chosen().reason
 
 

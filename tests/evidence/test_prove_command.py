@@ -154,7 +154,7 @@ def test_what_ran_must_be_what_is_kept(
     other = replace(case, run={**case.run, "ptx_sha256": ["0" * 64]})
     gpu(lambda name, specs, **_: Verdict(name, str(FLASH.default_config), GPU, "quick", 0, (other,)))
     assert main(["prove", "flash", *SHAPE]) == 3
-    assert "what was judged of flash is not what it builds to in this process" in capsys.readouterr().err
+    assert "the code of flash that was judged differs from its build in this process" in capsys.readouterr().err
 
 
 def test_without_a_name_every_kernel_that_the_gpu_runs_as_exactly_as_torch(

@@ -1,4 +1,4 @@
-"""Delete each synchronisation instruction of a kernel's PTX in turn, and see whether the simulator notices.
+"""Delete each synchronisation instruction of a kernel's PTX in turn, and check that the simulator reports a hazard.
 
 Without kernels, all that are shipped, in all their configurations, and those of the tests. A mutant is run on
 small problems (one tile of keys, an even and an odd number, a ragged one), first in lockstep, then in every schedule
@@ -112,7 +112,7 @@ def targets(names: Sequence[str], say: Say) -> Iterator[Target]:
 
 
 def chooses(kernel: Kernel, config: Config, problem: Problem) -> bool:
-    """Whether the kernel puts values of its own in place of the configuration's, other ones for another problem."""
+    """Whether the kernel replaces values of the configuration by values that depend on the problem."""
     if not isinstance(kernel, CudaKernel):
         return False
     macros = kernel.macros(problem, kernel.resolved(problem, config, default_sms(kernel.default_arch)))
@@ -247,7 +247,7 @@ def deletions(of: Target, modes: Modes, reasons: Sequence[dict[str, Any]]) -> di
 
 
 def _reason(of: Target, site: Site, excuses: list[dict[str, Any]]) -> str:
-    """Why a survivor is redundant, if the committed file says so and it has not said so too often; otherwise empty."""
+    """Why a survivor is redundant, if the committed file has a reason that is not used up; otherwise empty."""
     for entry in excuses:
         named = (entry["kernel"], entry["opcode"]) == (of.kernel.name, site.opcode)
         if named and entry["text"] in site.source_text and entry["most"] > 0:
@@ -257,7 +257,7 @@ def _reason(of: Target, site: Site, excuses: list[dict[str, Any]]) -> str:
 
 
 def totals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Counts over all targets; ``share`` is of those that are not redundant."""
+    """Counts over all targets; ``share`` is the share of killed mutants among those that are not redundant."""
     mutants = [mutant for record in records for mutant in record["mutants"]]
     killed = [mutant for mutant in mutants if mutant["killed_by"]]
     redundant = sum(1 for mutant in mutants if not mutant["killed_by"] and mutant["reason"])

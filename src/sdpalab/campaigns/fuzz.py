@@ -1,4 +1,5 @@
-"""Fuzz the simulator: damaged PTX must raise its typed errors and nothing else; random programs must compute rightly.
+"""Fuzz the simulator: damaged PTX must raise its typed errors and nothing else; random programs must compute the right
+results.
 
 Each round is made from one seed, which is printed where a round fails, so that ``--seed`` runs it again. Random
 programs are compared with the scalar evaluator of the tests, register by register and bit by bit. Exit 1 if any fails.
@@ -78,7 +79,7 @@ def texts() -> list[str]:
 
 
 def parser_round(seed: int, sources: Sequence[str]) -> tuple[str, str]:
-    """Damage a text and launch it: (outcome, what escaped and should not have)."""
+    """Damage a text and launch it: (outcome, the untyped exception if one escaped)."""
     draw = random.Random(f"parser {seed}")
     which = draw.randrange(len(sources))
     program = list(_programs().values())[which]

@@ -1,8 +1,8 @@
 """Verdicts of kernels at level full, as ``sdpalab judge KERNEL --level full`` gives them, without what each case has.
 
 Each kernel runs in its default configuration on the simulator: minutes a kernel. The record has a kernel's cases by
-status, the case that came nearest to each limit, and a digest of the code that the mission shape runs, by which a test
-sees whether the kernel has changed since. Of several records the newest that names a kernel counts.
+status, the case that came nearest to each limit, and a digest of the code that the mission shape runs, from which a
+test detects that the kernel has changed since. Of several records the newest that names a kernel counts.
 ``scripts/readme_tables.py --write`` brings the figures into ``docs/ladder.md``.
 """
 

@@ -88,7 +88,7 @@ def bench(
     environment = current_environment(harness_diff())
 
     def write(*, complete: bool) -> BenchRecord:
-        """What there is so far: whoever ends the command early keeps it."""
+        """The record so far, which is kept if the command is interrupted."""
         sms = executor.sms if executor else None
         record = bench_record(device.name, judged, results, sms=sms, complete=complete, environment=environment)
         if complete or json != "-":
@@ -97,7 +97,7 @@ def bench(
 
     try:
         for name, (loaded, config) in zip(kernel or (), kernels, strict=True):
-            assert executor is not None, "kernels need one, and it was asked for"
+            assert executor is not None, "kernels need an executor"
             taken = [problem for problem in problems if loaded.reject_reason(problem, config) is None]
             judged.append(timing_gate(console, name, loaded, config, taken, settings, executor, verdicts))
             write(complete=False)
@@ -208,7 +208,7 @@ def show_session(
             )
     for comparison in against.values():
         console.print(comparison.sentence, soft_wrap=True)
-    slowed = "" if not session.slowed else f", the GPU was protecting itself in {session.slowed:.0%} of the rounds"
+    slowed = "" if not session.slowed else f", the GPU was throttled in {session.slowed:.0%} of the rounds"
     stopped = session.stopped.value if session.stopped else "nothing was left to measure"
     console.print(
         f"{len(session.states)} rounds in {session.seconds:.1f} s, stopped: {stopped}; clocks: {session.watch}{slowed}",

@@ -1,4 +1,5 @@
-"""``sdpalab build``: compile a kernel, show what it uses, and hold it against its limits; or fill the build cache."""
+"""``sdpalab build``: compile a kernel, show its resources, and check them against its limits; or fill the build
+cache."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ def _build_all(
 
 
 def print_step(console: Console, title: str, step: BuiltStep) -> None:
-    """What one module uses, what it consists of, each rule of the gate, and the gate's outcome as the last line."""
+    """Print one module's resources and instructions, each rule of the gate, and the gate's outcome as the last line."""
     built, used = step.build, step.resources
     cache = "cache hit" if built.cache_hit else f"cache miss, compiled in {built.compile_seconds * 1e3:.0f} ms"
     facts = {
@@ -122,7 +123,7 @@ def print_step(console: Console, title: str, step: BuiltStep) -> None:
         "spills": f"{used.spill_bytes} bytes to and from local memory",
         "shared memory": f"{used.shared_bytes} bytes a block ({used.static_shared_bytes} static)",
         "occupancy": f"{used.blocks_per_sm} blocks an SM, {used.threads_per_block} threads each; "
-        f"{used.limiter} keeps the next one out",
+        f"{used.limiter} limits them",
         "SASS": _mix(used.sass),
         "main loop": _mix(used.main_loop) if used.main_loop else "none",
     }

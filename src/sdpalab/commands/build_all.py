@@ -1,4 +1,5 @@
-"""``sdpalab build --all``: fill the build cache with all that a GPU machine will ask for, on a machine without one."""
+"""``sdpalab build --all``: fill the build cache with all builds that a GPU machine needs, on a machine without a
+GPU."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ COMPARED = (
 
 @dataclass(frozen=True)
 class KernelBuilds:
-    """What came of one kernel's modules: the builds, and a sentence for each module that does not compile."""
+    """The results for one kernel's modules: the builds, and a sentence for each module that does not compile."""
 
     kernel: str
     builds: tuple[Build, ...]
@@ -155,7 +156,7 @@ def _identity(module: Source) -> tuple[Any, ...]:
 
 
 def _build_kernel(name: str, modules: Sequence[Source], arch: str, cache: Cache) -> KernelBuilds:
-    """Compile on every core: the compilers let go of Python's lock."""
+    """Compile on every core: the compilers release Python's GIL."""
     start = time.perf_counter()
     builds: list[Build] = []
     failures: list[str] = []
@@ -182,7 +183,7 @@ def _cores() -> int:
 
 
 def available(names: Iterable[str]) -> tuple[dict[str, Kernel], list[str]]:
-    """The shipped kernels of these names that can be had here, and a sentence for each that cannot."""
+    """The shipped kernels of these names that are available here, and a sentence for each that is not."""
     from sdpalab.kernels.registry import get
 
     kernels: dict[str, Kernel] = {}

@@ -1,4 +1,4 @@
-"""Compile every module of a kernel's launch plan, read what each uses, and hold it against the kernel's limits."""
+"""Compile every module of a kernel's launch plan, read its resources, and check them against the kernel's limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["BuiltStep", "build_kernel"]
 
 @dataclass(frozen=True)
 class BuiltStep:
-    """One module: where it is used first, what came of it, what it uses, and what the gate says."""
+    """One module: the problem that uses it first, its build, its resources, and the result of the gate."""
 
     problem: Problem
     module: Source

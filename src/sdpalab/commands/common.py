@@ -45,7 +45,7 @@ SetOption = Annotated[
 ]
 
 _PIPE_WIDTH = 120
-"""Columns of a table that goes to a file or a pipe, where nobody says how wide the paper is."""
+"""Width of a table that goes to a file or a pipe, in columns."""
 
 
 def console_for(json_target: str | None = None, *, option: str = "--json") -> Console:
@@ -67,7 +67,7 @@ def progress_console() -> Console:
 
 
 def one_thread_each() -> None:
-    """Have NumPy and torch, if they are not loaded yet, compute in one thread each.
+    """Limit NumPy and torch to one thread each, if they are not loaded yet.
 
     The judge keeps every core busy with cases already: with threads of their own, each would wait for the others.
     """
@@ -76,7 +76,8 @@ def one_thread_each() -> None:
 
 
 class _Console(Console):
-    """A console whose reader may leave (``sdpalab kernels | head``): the command goes on, and its exit code stands."""
+    """A console that ignores a closed pipe (``sdpalab kernels | head``): the command goes on and keeps its exit
+    code."""
 
     def on_broken_pipe(self) -> None:
         """Write no more."""
@@ -85,7 +86,7 @@ class _Console(Console):
 
 
 def silence(stream: IO[str]) -> None:
-    """Send what is still to be written to a broken pipe to nowhere, also what Python flushes at exit."""
+    """Discard all further output to a broken pipe, also what Python flushes at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -98,7 +99,7 @@ def _console(stream: IO[str]) -> Console:
 
 
 def table(title: str, columns: Sequence[str], *, numeric: Sequence[str] = ()) -> Table:
-    """An empty table in the house style: title, rule under the heads, no frame; ``numeric`` columns on the right."""
+    """An empty table in the common style: title, line under the heads, no frame; ``numeric`` columns right-aligned."""
     from rich import box
 
     new_table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)

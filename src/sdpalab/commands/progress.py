@@ -1,4 +1,4 @@
-"""Progress over the cases of a judgement, and a case in a line."""
+"""Progress over the cases of a judgement, and one line for each case."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def _problems(
 
 
 def _named(names: Sequence[str]) -> list[Kernel]:
-    """The kernels that were asked for; raises UserError for one that the op would never run."""
+    """The named kernels; raises UserError for one that the op would never run."""
     from sdpalab.evidence.proven import exactness_reason
     from sdpalab.kernels.registry import get
     from sdpalab.kernels.userfile import is_user_file
@@ -141,7 +141,7 @@ def _named(names: Sequence[str]) -> list[Kernel]:
 
 
 def _open() -> tuple[GpuExecutor, GpuPlatform]:
-    """This machine's GPU; raises UserError where there is none, or torch does not see it."""
+    """This machine's GPU; raises UserError where there is none, or torch does not find it."""
     import torch
 
     from sdpalab.evidence.choice import GpuPlatform
@@ -154,7 +154,7 @@ def _open() -> tuple[GpuExecutor, GpuPlatform]:
         )
     if not torch_gpu.available():
         raise UserError(
-            "torch sees no GPU here, so scaled_dot_product_attention can run no kernel: install torch's CUDA build"
+            "torch finds no GPU here, so scaled_dot_product_attention can run no kernel: install torch's CUDA build"
         )
     executor = GpuExecutor()
     return executor, GpuPlatform(executor.device, driver_version(), torch.__version__, torch_gpu.properties(0).sm_count)
@@ -199,7 +199,7 @@ def _attempts(
 
 
 def _exit_code(attempts: Sequence[Attempt]) -> int:
-    """0 if all passed; 3 if the machine failed for all that did not; otherwise 1."""
+    """0 if all passed; 3 if the machine failed for all others; otherwise 1."""
     bad = [attempt for attempt in attempts if not attempt.passed]
     if not bad:
         return 0

@@ -1,4 +1,5 @@
-"""The work of ``sdpalab prove``: kernels judged on the GPU, large problems sampled, times taken, and all of it kept."""
+"""The work of ``sdpalab prove``: judge kernels on the GPU, sample large problems, measure times, and keep the
+records."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ __all__ = ["Attempt", "judge_attempt", "machine_failed", "sample", "small_ones",
 
 @dataclass
 class Attempt:
-    """One kernel: the problems that it takes, its verdict and where that is kept."""
+    """One kernel: the problems that it takes, its verdict and the path of its record."""
 
     kernel: Kernel
     problems: tuple[Problem, ...]
@@ -58,7 +59,7 @@ class Attempt:
 def judge_attempt(
     console: Console, attempt: Attempt, executor: GpuExecutor, machine: GpuPlatform, level: str, seed: int
 ) -> None:
-    """Judge a kernel on all its problems, and keep what came of it, good or bad."""
+    """Judge a kernel on all its problems, and keep the result, good or bad."""
     from sdpalab.evidence.kept import keep
     from sdpalab.judge import judge_candidate
     from sdpalab.judge.cases import cases_for
@@ -172,7 +173,8 @@ def _record(attempt: Attempt, executor: GpuExecutor, machine: GpuPlatform) -> Ke
     ran = {digest for case in verdict.cases for digest in case.run.get("ptx_sha256", ())}
     if not ran <= builds.keys():
         raise MachineError(
-            f"what was judged of {kernel.name} is not what it builds to in this process: the build cache kept nothing"
+            f"the code of {kernel.name} that was judged differs from its build in this process: "
+            "the build cache stored nothing"
         )
     return sealed(
         gpu=machine.gpu,

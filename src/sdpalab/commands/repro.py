@@ -42,7 +42,7 @@ __all__ = ["repro"]
 
 @dataclass(frozen=True)
 class _KernelRun:
-    """What came of one kernel."""
+    """The outcome of one kernel."""
 
     name: str
     steps: tuple[BuiltStep, ...] = ()
@@ -180,7 +180,7 @@ def _attempt(
     large: Sequence[Problem],
     case_seconds: float | None,
 ) -> _KernelRun:
-    """Build, gate and judge one kernel, and put what came of it into the bundle, good or bad.
+    """Build, gate and judge one kernel, and add the outcome to the bundle, good or bad.
 
     Beside the cases of level quick it is judged on small problems with its code for the ``large`` ones.
     """
@@ -230,7 +230,7 @@ def _attempt(
 
 
 def _print_build(console: Console, step: BuiltStep) -> None:
-    """One line: what was built, what it uses, what the gate says."""
+    """One line: the build, its resources, the result of the gate."""
     used = step.resources
     console.print(
         f"built for {step.build.arch} in {step.build.seconds * 1e3:.0f} ms"
@@ -243,7 +243,7 @@ def _print_build(console: Console, step: BuiltStep) -> None:
 
 
 def _own_command() -> str:
-    """How to call this command line again from here: it need not be on the path."""
+    """How to call this command line again from here, also if it is not on the path."""
     if shutil.which("sdpalab"):
         return "sdpalab"
     script = Path(sys.executable).with_name("sdpalab")

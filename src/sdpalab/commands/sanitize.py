@@ -64,7 +64,7 @@ def sanitize(
     strict: Annotated[bool, typer.Option("--strict", help="Also races between the lanes of one warp.")] = False,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order.")] = 0,
     max_steps: Annotated[
-        int | None, typer.Option(metavar="N", help="Steps of one run, above which it is taken for endless.")
+        int | None, typer.Option(metavar="N", help="Steps of one run, above which it counts as an endless loop.")
     ] = None,
     launch: Annotated[
         str | None,
@@ -144,7 +144,7 @@ def _kernel(
     modes: Modes,
     progress: Progress,
 ) -> tuple[Sanitized, list[Path]]:
-    """The outcome, and where the kernel's sources lie."""
+    """The outcome, and the folders of the kernel's sources."""
     from sdpalab.kernels.registry import load_kernel
     from sdpalab.run.sanitize import sanitize_kernel, small_problems
 

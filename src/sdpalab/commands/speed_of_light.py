@@ -40,9 +40,9 @@ def speed_of_light(
         str, typer.Option(metavar="P", help="Of the two products: fp16 (also for bfloat16) or fp8.")
     ] = "fp16",
     target: Annotated[
-        str | None, typer.Option(metavar="TIME|RATIO", help="Is this possible: 5us, or 15x as fast as --peer?")
+        str | None, typer.Option(metavar="TIME|RATIO", help="A target time: 5us, or 15x as fast as --peer.")
     ] = None,
-    peer: Annotated[str | None, typer.Option(metavar="TIME", help="What a ratio is taken of, such as 25.9us.")] = None,
+    peer: Annotated[str | None, typer.Option(metavar="TIME", help="The base of a ratio, such as 25.9us.")] = None,
     json: JsonOption = None,
 ) -> int:
     """Print how fast a problem can be on a GPU at best, resource by resource, and whether a target is possible."""
@@ -52,7 +52,7 @@ def speed_of_light(
     gpus = list(dict.fromkeys(gpu_named(name) for name in gpu or ()))
     shown = gpus or [one for one in GPUS.values() if precision != "fp8" or one.fp8_tflops is not None]
     by_gpu = [_facts(one, problem, precision, target_us) for one in shown]
-    console.print(f"{problem.label}, {precision} products: what no kernel can be faster than")
+    console.print(f"{problem.label}, {precision} products: the least time of any kernel")
     if gpus:
         for facts in by_gpu:
             _print_one(console, facts, problem)
@@ -66,14 +66,12 @@ def _target_us(target: str | None, peer: str | None) -> float | None:
     """The target in microseconds; raises UserError if it is neither a time nor a ratio with a peer's time."""
     if target is None:
         if peer is not None:
-            raise UserError("--peer is what a --target such as 15x is taken of, and there is no --target")
+            raise UserError("--peer is the base of a --target such as 15x, and there is no --target")
         return None
     value, unit = _quantity(target)
     if unit == "x":
         if peer is None:
-            raise UserError(
-                f"--target {target} is a ratio and needs the time that it is taken of, such as --peer 25.9us"
-            )
+            raise UserError(f"--target {target} is a ratio and needs its base, such as --peer 25.9us")
         return _time_us(peer, "--peer") / value
     if peer is not None:
         raise UserError(f"--peer is for a ratio such as --target 15x, and --target {target} is none")
@@ -96,7 +94,7 @@ def _quantity(text: str) -> tuple[float, str]:
 
 
 def _facts(gpu: Gpu, problem: Problem, precision: str, target_us: float | None) -> dict[str, Any]:
-    """All that is said of one GPU, as plain JSON values."""
+    """The facts about one GPU, as plain JSON values."""
     facts: dict[str, Any] = {
         "gpu": gpu.name,
         "floors": [asdict(floor) for floor in floors(problem, gpu, precision=precision)],

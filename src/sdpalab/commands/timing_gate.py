@@ -1,4 +1,4 @@
-"""GREEN before FAST, for the commands that measure: which kernels may be timed at all."""
+"""GREEN before FAST, for the commands that measure: which kernels may be timed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def kernel_for(name: str, problems: Sequence[Problem], settings: Mapping[str, st
 def proven_by(
     kernel: Kernel, config: Config, problem: Problem, arch: str, sms: int | None = None, more: Path | None = None
 ) -> str | None:
-    """The record of a GPU's verdict on the very PTX of a problem; None if there is none.
+    """The record of a GPU's verdict on exactly the PTX of a problem; None if there is none.
 
     One that is committed, or lies in a folder of ``more``. The plan is for a GPU of ``sms`` multiprocessors.
     """

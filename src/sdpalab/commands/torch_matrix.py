@@ -92,7 +92,7 @@ def torch_matrix(
 
 
 def versions_for(given: Sequence[str] | None) -> list[str]:
-    """The versions asked for; beside a single one, that of this environment.
+    """The requested versions; for a single one, also that of this environment.
 
     Raises
     ------

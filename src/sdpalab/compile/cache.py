@@ -1,9 +1,9 @@
 """A content-keyed store of build results: atomic, verified on every read, safe under concurrent builders and kills.
 
-An entry is a folder ``NAME`` with its files and ``SHA256SUMS``, whose first line is the entry's full key. It is
-written under ``tmp/``, synced, and renamed into place, so that it exists complete or not at all. What does not match
-its digests is moved to ``quarantine/`` and made again. A lock is a flock on ``locks/NAME``, which the operating system
-releases when its holder dies.
+An entry is a folder ``NAME`` with its files and ``SHA256SUMS``, whose first line is the entry's full key. It is written
+under ``tmp/``, synced, and renamed into place, so that it is either complete or absent. What does not match its digests
+is moved to ``quarantine/`` and made again. A lock is a flock on ``locks/NAME``, which the operating system releases
+when its process ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def key_of(*parts: bytes | str) -> str:
 
 
 class _Corrupt(Exception):
-    """An entry that is not what was written."""
+    """The content of an entry differs from what was written."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a kernel does in the GPU's own instructions: the mix by class, the main loop, traffic to local memory.
+"""A kernel's SASS: the mix of instructions by class, the main loop, traffic to local memory.
 
 The cubin is disassembled by nvdisasm, whose text is kept in the cache as derived data. Everything here is static: an
 instruction counts once, however often it runs.

@@ -28,7 +28,7 @@ def _find(tool: str) -> str:
 
 @cache
 def tool_version(tool: str) -> str:
-    """What the tool says of its own version, on one line."""
+    """The tool's version, on one line."""
     return " ".join(_run([_find(tool), "--version"]).split())
 
 

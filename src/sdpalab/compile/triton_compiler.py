@@ -36,7 +36,7 @@ class TritonCompiled:
     entry : str
         Name in the PTX.
     log : str
-        What ptxas said: registers and spills.
+        The output of ptxas: registers and spills.
     dynamic_smem : int
         Bytes of dynamic shared memory of a block.
     threads : int
@@ -138,7 +138,7 @@ class TritonProgram:
 
 
 def _finished(compiled: Any, module: TritonModule) -> TritonCompiled:
-    """Read what Triton says of its kernel, and assemble the PTX once more: without paths, and with ptxas's report."""
+    """Read Triton's metadata of its kernel, and assemble the PTX once more: without paths, and with ptxas's report."""
     name, runtime = str(compiled.metadata.name), sum(kind != "constexpr" for kind in module.signature.values())
     scratch = sum(getattr(compiled.metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile"))
     if scratch:
@@ -211,7 +211,7 @@ def _ptxas_version(path: str) -> str:
 
 
 def _assemble(ptx: bytes, target: str, name: str) -> tuple[bytes, str]:
-    """The cubin of a PTX text, and what ptxas said."""
+    """The cubin of a PTX text, and the output of ptxas."""
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_bytes(ptx)

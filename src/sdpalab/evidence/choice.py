@@ -35,7 +35,7 @@ __all__ = ["Choice", "GpuPlatform", "Records", "choose", "forget", "records_on"]
 
 @dataclass(frozen=True)
 class GpuPlatform:
-    """What a choice is made for.
+    """The GPU, driver and torch that a choice is made for.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Choice:
 
 @cache
 def records_on(gpu: str) -> Records:
-    """What is known of a model of GPU, from the records that are shipped and those of the user.
+    """The records of a model of GPU: the shipped ones and those of the user.
 
     Warns
     -----
@@ -90,9 +90,7 @@ def records_on(gpu: str) -> Records:
                 new_timings = list(timings_of(record, name, own=own))
             except (ValueError, KeyError, TypeError, UserError) as error:
                 message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                warnings.warn(
-                    f"{path} is no legal record and counts for nothing: {message}", RecordWarning, stacklevel=2
-                )
+                warnings.warn(f"{path} is not a valid record and is ignored: {message}", RecordWarning, stacklevel=2)
                 continue
             # Two models may share a folder's name, and a file may have been put into the wrong one.
             proofs += [proof] if proof is not None and proof.gpu == gpu else []
@@ -101,7 +99,7 @@ def records_on(gpu: str) -> Records:
 
 
 def forget() -> None:
-    """Read the records again when they are needed next."""
+    """Drop the records from memory: the next use reads them again."""
     records_on.cache_clear()
 
 
@@ -115,7 +113,7 @@ def choose(problem: Problem, machine: GpuPlatform, records: Records | None = Non
     records : Records, optional
         Default: those on the machine's GPU.
     lse : bool
-        Whether it is to write the log-sum-exp, too. The judge asks for it wherever a kernel writes it, so that verdicts
+        Whether it is to write the log-sum-exp, too. The judge requires it wherever a kernel writes it, so that verdicts
         cover it; the comparison is that of the output alone, of which torch's own way to the log-sum-exp takes a
         multiple.
     """
@@ -146,11 +144,11 @@ def choose(problem: Problem, machine: GpuPlatform, records: Records | None = Non
 
 
 def _usable(problem: Problem, machine: GpuPlatform, proofs: Sequence[Proof]) -> tuple[list[Proof], str]:
-    """The verdicts that cover the problem on the machine; if there are none, what those that there are lack."""
+    """The verdicts that cover the problem on the machine; if there are none, what the existing ones lack."""
     passed = [proof for proof in proofs if not proof.failure]
     if not passed:
         failed = next((proof for proof in proofs), None)
-        more = f": {failed.kernel} failed there ({failed.failure}), says {failed.record}" if failed else ""
+        more = f": {failed.kernel} failed there ({failed.failure}), see {failed.record}" if failed else ""
         return [], f"no kernel is proven on {machine.gpu}{more}"
     same = [proof for proof in passed if proof.driver == machine.driver]
     if not same:
@@ -186,7 +184,7 @@ def _timed(problem: Problem, machine: GpuPlatform, timings: Sequence[Timing]) ->
 
 
 def _untimed(problem: Problem, machine: GpuPlatform, proofs: Sequence[Proof], timed: Sequence[Timing]) -> str:
-    """Why no comparison lets a kernel run that is proven."""
+    """Why no comparison allows a proven kernel to run."""
     proof = proofs[-1]
     proven = f"{proof.kernel} is proven for {problem.label} on {machine.gpu} by {proof.record}"
     if not timed:
@@ -224,7 +222,7 @@ def _choice_of(
         return Choice(None, f"the code of {name} is no longer what {timing.record} has timed")
     failed = next(failures(builds, [proof for proof in verdicts if proof.driver == machine.driver]), None)
     if failed is not None:
-        return Choice(None, f"{name} failed on {machine.gpu} ({failed.failure}), says {failed.record}")
+        return Choice(None, f"{name} failed on {machine.gpu} ({failed.failure}), see {failed.record}")
     proof = holding[-1]
     reason = (
         f"{name} is proven for {problem.label} on {machine.gpu} by {proof.record}, and takes {timing.says} there by "

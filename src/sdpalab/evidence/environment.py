@@ -38,10 +38,10 @@ PACKAGES = (
 
 _PACKAGE_DIR = Path(__file__).resolve().parent.parent
 _SHIPPED = _PACKAGE_DIR / "evidence" / "shipped"
-"""Records that a wheel carries: they are what was made, not what makes it."""
+"""Records that a wheel carries: they are results, not sources."""
 _SOURCES = {".py", ".cu", ".cuh", ".json", ".j2"}
 _TRACKED = ("src", "pyproject.toml", "constraints.txt", "repro.sh")
-"""What of the repository makes a result; its diff goes into the bundle."""
+"""The parts of the repository that a result depends on; their diff goes into the bundle."""
 
 
 def current_environment(diff: str) -> Environment:
@@ -50,7 +50,7 @@ def current_environment(diff: str) -> Environment:
     Raises
     ------
     UserError
-        If there is no git work tree, and ``SDPALAB_COMMIT`` is set to what is no commit.
+        If there is no git work tree, and ``SDPALAB_COMMIT`` is not a commit.
     """
     versions = {}
     for name in PACKAGES:

@@ -1,7 +1,7 @@
 """What was timed on GPUs: the records that ``sdpalab bench --json`` writes, and the times that they hold.
 
-``evidence/<gpu>/*.json`` keeps them. A time is derived from its raw samples again whenever it is read: what a record
-says beside them must agree, or the record is not believed.
+``evidence/<gpu>/*.json`` keeps them. A time is derived from its raw samples again whenever it is read: the other
+figures of the record must agree with them, or the record is rejected.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def bench_record(
     complete: bool = True,
     environment: Environment | None = None,
 ) -> BenchRecord:
-    """The record of what was timed just now, by this source, on ``gpu``; ``environment`` is found out if not given."""
+    """The record of what was timed just now, by this source, on ``gpu``; ``environment`` is the current one if not
+    given."""
     return BenchRecord(
         format=FORMAT,
         gpu=gpu,
@@ -118,7 +119,9 @@ def read_times(folder: Path = EVIDENCE) -> tuple[MeasuredTime, ...]:
             if isinstance(data, dict) and data.get("record") == "bench":
                 times += _times(BenchRecord.model_validate(data), name)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise MachineError(f"{name} in the evidence is no legal record: {' '.join(str(error).split())}") from None
+            raise MachineError(
+                f"{name} in the evidence is not a valid record: {' '.join(str(error).split())}"
+            ) from None
     return tuple(times)
 
 

@@ -1,9 +1,9 @@
-"""What is proven on which GPU: read from records of verdicts, so that no list in the code says it.
+"""What is proven on which GPU, read from records of verdicts; the code has no list of it.
 
 The records are those that are shipped (``evidence/<gpu>/*.json``) and those that ``sdpalab prove`` keeps
 (:mod:`sdpalab.evidence.kept`). One proves its kernel where its verdict is PASSED and names a GPU as what ran it: what
-was simulated, or computed by a callable, proves nothing about a GPU. And it proves the code that was judged, by its
-digest, not what the kernel has become since.
+was simulated, or computed by a callable, proves nothing about a GPU. It proves the code that was judged, by its digest,
+and not a later version of the kernel.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from sdpalab.problem import Problem
 __all__ = ["EVIDENCE", "Proof", "ProvenKernel", "exactness_reason", "proof_of", "read_proofs"]
 
 _LARGEST_TILE = 128
-"""Rows or keys that a block takes at most: a length that is no multiple of it may end in a part of a tile."""
+"""Rows or keys that a block takes at most: a length that is not a multiple of it may end in a part of a tile."""
 
 _UNDECIDED = (Status.INFRA_ERROR, Status.UNSUPPORTED, Status.BUILD_FAILED)
-"""Verdicts that say nothing of the code: it did not run."""
+"""Statuses without information on the code: it did not run."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _proofs(folder: Path) -> Iterator[Proof]:
 
 
 def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None:
-    """What the record says of a kernel on a GPU, good or bad; None if that is nothing.
+    """The proof or failure that a record holds for a kernel on a GPU; None if it holds none.
 
     Parameters
     ----------

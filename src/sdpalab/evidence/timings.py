@@ -91,7 +91,8 @@ class Timing:
 def codes_of(
     kernels: Iterable[tuple[Kernel, Config]], problem: Problem, arch: str, sms: int
 ) -> dict[str, dict[str, Any]]:
-    """What ties times to code, as JSON values: each kernel's configuration, and the digests of its modules' builds."""
+    """The code behind the times, as JSON values: each kernel's configuration, and the digests of its modules'
+    builds."""
     by_kernel = {}
     for kernel, config in kernels:
         builds = [build(module, arch) for module in modules_of(kernel.launch_plan(problem, config, sms=sms))]
@@ -103,7 +104,7 @@ def codes_of(
 def timings_of(record: AnyRecord, name: str, *, own: bool = False) -> Iterator[Timing]:
     """Every comparison of a kernel with torch by the eager clock, inputs in L2, that the record holds.
 
-    Samples are compared again here: what a record says beside them is not asked.
+    Samples are compared again here: the figures that a record has beside them are not used.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ def read_workload(path: Path) -> tuple[Problem, ...]:
     except OSError as error:
         raise UserError(f"--shapes-from {path}: cannot read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"--shapes-from {path}: it is no UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise UserError(f"--shapes-from {path}: it is not UTF-8 text: {error.reason} at byte {error.start}") from None
     problems: dict[Problem, None] = {}
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
@@ -57,7 +57,7 @@ def _object(line: str) -> Problem:
     try:
         fields = json.loads(line)
     except ValueError as error:
-        raise ProblemError(f"it is no JSON object: {error}") from None
+        raise ProblemError(f"it is not a JSON object: {error}") from None
     unknown = [name for name in fields if name not in _FIELDS]
     if unknown:
         raise ProblemError(f"a problem has no field {unknown[0]!r}; its fields are {', '.join(_FIELDS)}")

@@ -1,7 +1,7 @@
-"""Witnesses: what each backend of torch's scaled_dot_product_attention makes of the same inputs.
+"""Witnesses: the output of each backend of torch's scaled_dot_product_attention on the same inputs.
 
 No backend is the oracle, which is float64 (:mod:`sdpalab.judge.rule.reference`). Each is a witness with a name, so that
-a change of torch is seen as a change of a witness, and never of a kernel. ``None`` for a backend is torch's own choice
+a change of torch shows as a change of a witness, and never of a kernel. ``None`` for a backend is torch's own choice
 among them: what a user of ``scaled_dot_product_attention`` gets, and what may change from one torch to the next without
 any backend having changed.
 
@@ -65,7 +65,7 @@ class WitnessUnavailable(MachineError):
 
 
 def witness_device() -> str:
-    """``cuda`` where torch sees a GPU, otherwise ``cpu``."""
+    """``cuda`` where torch finds a GPU, otherwise ``cpu``."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"

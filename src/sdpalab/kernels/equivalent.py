@@ -1,4 +1,4 @@
-"""A small problem that runs the very code of a large one, so that the code can be judged where the problem cannot.
+"""A small problem that runs the same code as a large one, so that the code can be judged where the problem cannot.
 
 A plan is data: its modules, with their macros, are all that the build sees. Two plans whose launches have equal modules
 therefore run the same PTX, and differ only in grids, arguments and the sizes of buffers. A kernel may well choose other
@@ -32,19 +32,19 @@ _HEADS = (1, 2, 3, 4, 6, *range(8, 257, 8), 320, 384, 448, 512)
 
 @dataclass(frozen=True)
 class Equivalent:
-    """The small problem with the code of a large one; or None, and in ``reason`` why not."""
+    """The small problem with the code of a large one; or None, with the ``reason``."""
 
     problem: Problem | None
     reason: str = ""
 
 
 def modules_of(plan: LaunchPlan) -> tuple[Source, ...]:
-    """What the build sees of a plan: the module of each launch, in order."""
+    """The input of the build: the module of each launch, in order."""
     return tuple(step.module for step in plan.launches if step.module is not None)
 
 
 def equivalent_small(kernel: Kernel, config: Config | None, problem: Problem, *, sms: int | None = None) -> Equivalent:
-    """The cheapest problem with the same code as ``problem``, which may be that itself.
+    """The cheapest problem with the same code as ``problem``, which may be ``problem`` itself.
 
     It has the same head_dim, dtype, mask, scale, and query heads for each head of K and V; lengths that are no longer,
     and as ragged; at least :data:`LEAST_LENGTH` queries and keys where the large problem has so many; and at most

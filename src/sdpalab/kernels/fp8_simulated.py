@@ -1,4 +1,4 @@
-"""The ``fp8_simulated`` kernel: its workspaces and its three steps. The idea is told in ``fp8_simulated.cu``."""
+"""The ``fp8_simulated`` kernel: its workspaces and its three steps. The idea is in ``fp8_simulated.cu``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``hopper_fp8`` kernel: its knobs, its shared memory and its two steps. The idea is told in ``hopper_fp8.cu``."""
+"""The ``hopper_fp8`` kernel: its knobs, its shared memory and its two steps. The idea is in ``hopper_fp8.cu``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel's plan, built for a GPU and counted on the simulator: what the modelled time is made of."""
+"""A kernel's plan, built for a GPU and counted on the simulator: the input of the modelled time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CountedLaunch:
 
     @property
     def work(self) -> StepWork:
-        """What it asks of a GPU."""
+        """Its requirements on a GPU."""
         return launch_work(self.name, self.counters, self.resources.blocks_per_sm, fp8_units=self._fp8_units)
 
     @property
@@ -52,7 +52,7 @@ class CountedLaunch:
 
     @property
     def not_modelled(self) -> str:
-        """Why the counts of the PTX say nothing of the time, in one sentence; empty if they do.
+        """Why the counts of the PTX are not a basis for the time, in one sentence; empty if they are.
 
         Where the PTX multiplies float8 and the machine code does not, the compiler has put conversions to float16 and
         float16 products in the place of each product: more instructions than are counted, on other units.
@@ -86,7 +86,7 @@ class CountedPlan:
 
     @property
     def main(self) -> CountedLaunch:
-        """The launch that does most: of matrix products, or of anything where none does any."""
+        """The launch with the most work: of matrix products, or of anything where none does any."""
         return max(self.launches, key=lambda one: (one.counters.tensor_flops, one.counters.total("warps")))
 
     @property
@@ -163,6 +163,6 @@ def _counted(plan: LaunchPlan, ran: Sequence[tuple[Build, Report]]) -> list[Coun
     counted = []
     for launch, (build, report) in zip(plan.launches, ran, strict=True):
         assert launch.module is not None, "a launch plan names the module of every step"
-        assert report.counters is not None, "they were asked for"
+        assert report.counters is not None, "counters were requested"
         counted.append(CountedLaunch(launch.module.entry, build, resources(build, launch), report.counters))
     return counted

@@ -42,7 +42,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Feasibility:
-    """Whether a target time is physically possible, and in words how near to the limit it lies."""
+    """Whether a target time is possible, and its distance from the limit, in words."""
 
     possible: bool
     sentence: str

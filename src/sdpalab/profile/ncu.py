@@ -1,4 +1,4 @@
-"""Runs Nsight Compute on one run of a launch plan. Clocks are left as they are, caches too unless asked."""
+"""Runs Nsight Compute on one run of a launch plan. Clocks are left unchanged, and by default caches, too."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NCU_OPTIONS = (
 
 _METRICS = "--metrics="
 _UNKNOWN_METRIC = re.compile(r"\bmetrics?\b", re.IGNORECASE)
-"""What ncu says of a metric that it does not have, in whatever words."""
+"""The message of ncu for an unknown metric, in all known versions."""
 
 SECONDS = 300.0
 _PLACES = "/usr/local/cuda/bin"
@@ -50,7 +50,7 @@ def profile_command(
     cold : bool
         Empty the caches before each of ncu's replays.
     arch : str
-        Of the GPU, such as ``sm_90a``: on sm_90 the metrics of wgmma are asked for, too.
+        Of the GPU, such as ``sm_90a``: on sm_90 the metrics of wgmma are collected, too.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def profile_command(
 def run_ncu(command: Sequence[str], report: Path) -> str:
     """Profile, and return the raw page of the report as CSV.
 
-    Metrics beside those of the set are asked for only as far as this ncu has them: if it fails with them, it is run
+    Metrics beside those of the set are collected only if this ncu has them: if it fails with them, it is run
     without.
 
     Raises
@@ -130,7 +130,7 @@ def _environment() -> dict[str, str]:
 
 
 def _last(output: str) -> str:
-    """The last thing that ncu called an error, or else its last line."""
+    """The last error message of ncu, or else its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("==ERROR==")]
     return (errors or lines or ["it said nothing"])[-1]

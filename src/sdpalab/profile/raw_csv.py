@@ -1,6 +1,6 @@
 """Reads what ``ncu --import FILE --csv --page raw --print-units base`` prints: a row of names, one of units, launches.
 
-What ncu itself says stands before it, on lines that begin with ``==``. Source: Nsight Compute, "Nsight Compute CLI",
+Messages of ncu come before it, on lines that begin with ``==``. Source: Nsight Compute, "Nsight Compute CLI",
 "Command Line Options" (Console Output).
 """
 
@@ -62,7 +62,7 @@ def read_raw_csv(text: str) -> tuple[LaunchProfile, ...]:
     Raises
     ------
     UserError
-        If it is none: no row of names with ``Kernel Name``, no row of units, or a value that is no number.
+        If it is none: no row of names with ``Kernel Name``, no row of units, or a value that is not a number.
     """
     names, units, rows = _table(text)
     where = {name: place for place, name in enumerate(names)}
@@ -89,7 +89,7 @@ def read_raw_csv(text: str) -> tuple[LaunchProfile, ...]:
 
 
 def clean_csv(text: str) -> str:
-    """The same table without what ncu said before it, and without the columns that name a process or a host."""
+    """The same table without ncu's messages before it, and without the columns that name a process or a host."""
     names, units, rows = _table(text)
     columns = [place for place, name in enumerate(names) if name not in _PRIVATE]
     out = io.StringIO()
@@ -104,15 +104,15 @@ def _table(text: str) -> tuple[list[str], list[str], list[list[str]]]:
     start = next((n for n, line in enumerate(lines) if line.startswith('"ID",')), None)
     if start is None:
         raise UserError(
-            'this is no raw page of ncu: it has no line that begins with "ID"; export it with '
+            'this is not a raw page of ncu: it has no line that begins with "ID"; export it with '
             "ncu --import FILE --csv --page raw --print-units base"
         )
     table = list(csv.reader(lines[start:]))
     names = table[0]
     if "Kernel Name" not in names:
-        raise UserError("this is no raw page of ncu: its first row names no column Kernel Name")
+        raise UserError("this is not a raw page of ncu: its first row names no column Kernel Name")
     if len(table) < 2 or table[1][0]:
-        raise UserError("this is no raw page of ncu: behind the names of the columns there is no row of their units")
+        raise UserError("this is not a raw page of ncu: behind the names of the columns there is no row of their units")
     for number, row in enumerate(table, 1):
         if len(row) != len(names):
             raise UserError(f"the raw page is damaged: row {number} has {len(row)} columns, and there are {len(names)}")
@@ -120,7 +120,7 @@ def _table(text: str) -> tuple[list[str], list[str], list[list[str]]]:
 
 
 def _has_value(value: str) -> bool:
-    """Whether ncu has a value: it leaves the column empty, or says so, if a metric could not be collected."""
+    """Whether ncu has a value: the column is empty or n/a if a metric could not be collected."""
     return value not in ("", "n/a")
 
 
@@ -128,7 +128,7 @@ def _number(text: str, name: str) -> float:
     try:
         return float(text.replace(",", ""))
     except ValueError:
-        raise UserError(f"the raw page is damaged: {name} is {text!r}, which is no number") from None
+        raise UserError(f"the raw page is damaged: {name} is {text!r}, which is not a number") from None
 
 
 def _scale(unit: str, wanted: str) -> float:

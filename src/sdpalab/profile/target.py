@@ -1,4 +1,4 @@
-"""The process that ncu watches: one run of a kernel's plan between ``cuProfilerStart`` and ``cuProfilerStop``.
+"""The process that ncu profiles: one run of a kernel's plan between ``cuProfilerStart`` and ``cuProfilerStop``.
 
 ``python -m sdpalab.profile.target ORDER``, with the order that :func:`sdpalab.profile.ncu.profile_command` writes.
 """

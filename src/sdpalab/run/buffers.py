@@ -1,4 +1,4 @@
-"""What a launch plan's buffers hold at the start, for every executor: copies of the inputs, and poison."""
+"""The initial content of a launch plan's buffers, for every executor: copies of the inputs, and poison."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def starting_array(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> 
 
 
 def tensor_map(tiled: TiledMap, array: Array, where: str) -> TensorMap:
-    """The tensor map on ``array``, its buffer; raises LaunchError for what the driver would refuse, too."""
+    """The tensor map on ``array``, its buffer; raises LaunchError for what the driver would refuse."""
     try:
         return TensorMap(array, tiled.box, tiled.swizzle, shape=tiled.shape, strides=tiled.strides)
     except LaunchError as error:

@@ -1,4 +1,4 @@
-"""Which NVIDIA driver this machine runs."""
+"""The version of this machine's NVIDIA driver."""
 
 from __future__ import annotations
 

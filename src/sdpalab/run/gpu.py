@@ -65,7 +65,7 @@ class GpuExecutor:
 
     @property
     def device(self) -> str:
-        """What records call this executor: the GPU's name."""
+        """The name of this executor in records: the GPU's name."""
         return self.gpu.name
 
     def run(
@@ -130,7 +130,7 @@ class GpuExecutor:
         plan : LaunchPlan
         buffers : mapping of str to torch.Tensor or int
             One for each buffer of the plan, workspace too: a contiguous tensor of the buffer's shape and dtype on this
-            GPU, or a device pointer, which nobody checks.
+            GPU, or a device pointer, which is not checked.
         builds : sequence of Build, optional
             One for each launch. Default: each launch's module is built here.
 
@@ -153,7 +153,7 @@ class GpuExecutor:
             return Prepared(self.gpu, self._steps(plan, addresses, built), keep=dict(buffers))
 
     def _release(self, plan: LaunchPlan, addresses: Mapping[str, int]) -> None:
-        """Fill semaphores with zeros: after all that may still use their memory, and before whatever comes, on any
+        """Fill semaphores with zeros: after all work that may still use their memory, and before all later work, on any
         stream."""
         semaphores = [buffer for buffer in plan.buffers if buffer.role == "semaphore"]
         if semaphores:
@@ -183,7 +183,7 @@ class GpuExecutor:
     def _steps(self, plan: LaunchPlan, addresses: Mapping[str, int], builds: Sequence[Build]) -> list[AnyPrepared]:
         def encoded(where: str, tiled: TiledMap) -> bytes:
             buffer = plan.buffer(tiled.buffer)
-            # Memory that nobody touches: the map's checks want an array.
+            # This memory is never accessed: the map's checks need an array.
             array = np.empty(buffer.shape, dtype_of(buffer.dtype))
             try:
                 fields = tensor_map_fields(tensor_map(tiled, array, where), addresses[tiled.buffer])
@@ -212,7 +212,7 @@ class GpuExecutor:
 
 
 def device_address(buffer: Buffer, value: Any, ordinal: int) -> int:
-    """Where a buffer lies on GPU ``ordinal``: the address of a tensor that is what the plan says, or ``value`` itself.
+    """Address of a buffer on GPU ``ordinal``: of a tensor that matches the plan, or ``value`` itself.
 
     Raises
     ------

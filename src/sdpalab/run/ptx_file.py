@@ -1,4 +1,4 @@
-"""A PTX text with a description of one launch beside it: how PTX that came from anywhere enters the lab.
+"""A PTX text with a description of one launch beside it: the entry for PTX from other sources.
 
 The description is JSON::
 

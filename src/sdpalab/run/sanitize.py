@@ -1,7 +1,7 @@
-"""What is wrong with a kernel's order and memory: its launches on the simulator, in every schedule, all checks on.
+"""Races and memory errors of a kernel: its launches on the simulator, in every schedule, with all checks.
 
 A wrong order of warps need not give a wrong result, and one schedule need not show every hazard. So each launch is
-repeated, and what is found is put together: one hazard for each kind and instruction, with the runs that showed it.
+repeated, and the hazards are merged: one hazard for each kind and instruction, with the runs that showed it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_STEPS = 2_000_000
 """Vector steps of one run: fifty times what the shipped kernels take on their small problems."""
 
 _ENDED: dict[type[SimError], str] = {Deadlock: "deadlock", StepLimit: "endless", KernelTrap: "trap"}
-"""What ends a launch by the kernel's fault, and the kind of hazard that it is."""
+"""Errors of the kernel that end a launch, and the kind of hazard that it is."""
 _HEAD_DIMS = (64, 128, 32, 16, 96, 256, 80, 48, 112, 192)
 _TILE = 64
 """Keys of a tile where no knob says so."""
@@ -59,7 +59,7 @@ class Modes:
     seed : int
         Of the random schedule.
     max_steps : int
-        Vector steps of one run; more is taken for an endless loop.
+        Vector steps of one run; more counts as an endless loop.
     """
 
     schedules: tuple[str, ...] = SCHEDULES
@@ -155,7 +155,7 @@ Progress = Callable[[str], None]
 def small_problems(
     kernel: Kernel, config: Config | None = None, *, dtype: str | None = None, causal: bool = False
 ) -> list[Problem]:
-    """Small problems that take a kernel's pipeline through its cases.
+    """Small problems that exercise all cases of a kernel's pipeline.
 
     One tile of keys, as many as there are stages, one more, and twice as many and a ragged one: so the number of tiles
     is one, even and odd, and every stage is filled again. Tiles and stages are the knobs BLOCK_M, BLOCK_N and
@@ -213,7 +213,7 @@ def sanitize_kernel(
     cache : Cache, optional
         Where builds are kept. Default: the user's.
     progress : callable, optional
-        Told the label of each run before it.
+        Called with the label of each run before it.
 
     Raises
     ------
@@ -263,7 +263,7 @@ def sanitize_ptx(described: PtxLaunch, modes: Modes | None = None, *, progress: 
 
 
 class _Collected:
-    """Findings of many runs, each kind and instruction once."""
+    """Hazards of many runs, each kind and instruction once."""
 
     def __init__(self, target: str, progress: Progress | None) -> None:
         self.target, self.progress = target, progress

@@ -19,7 +19,7 @@ __all__ = ["TorchLaunch"]
 class TorchLaunch:
     """A plan that is prepared on one GPU, by and for one thread: a call takes its addresses from one place in memory.
 
-    What can be known before a call is found out here; a call allocates, writes addresses, and launches.
+    All that does not depend on the call is prepared here; a call allocates, writes addresses, and launches.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class TorchLaunch:
         Parameters
         ----------
         q, k, v : Tensor
-            Contiguous, of the plan's shapes and dtype, on the GPU, each at a multiple of 16 bytes. Nobody checks it.
+            Contiguous, of the plan's shapes and dtype, on the GPU, each at a multiple of 16 bytes. Not checked.
         """
         allocated = self._allocated()
         addresses = {name: torch_gpu.address(tensor) for name, tensor in (("q", q), ("k", k), ("v", v))}

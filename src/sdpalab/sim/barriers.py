@@ -1,4 +1,4 @@
-"""CTA barriers (PTX ISA, "bar, barrier"): who has arrived, who waits, and who is let go.
+"""CTA barriers (PTX ISA, "bar, barrier"): arrivals, waiting lanes and their release.
 
 A barrier is complete for a CTA when as many threads have arrived as the instruction names, or all threads that have
 not exited where it names none. Waiting lanes are outside the run queue until then.
@@ -101,7 +101,7 @@ class Barriers(AsyncUnit):
         return [(resume, sel), *self.release(name)]
 
     def release(self, name: int) -> list[Resume]:
-        """Let go the CTAs whose barrier ``name`` is complete."""
+        """Release the CTAs whose barrier ``name`` is complete."""
         machine, barrier = self.machine, self.barriers[name]
         alive = np.bincount(machine.cta[machine.live], minlength=machine.n_cta)
         need = np.where(barrier.expected > 0, barrier.expected, alive)
@@ -132,7 +132,7 @@ class Barriers(AsyncUnit):
         return released
 
     def _pass_on(self, name: int, freed: list[Selection], done: Mask) -> None:
-        """Tell the observers who goes on, and that the barrier begins anew."""
+        """Notify the observers of the released lanes, and of the barrier's next phase."""
         for observer in self.machine.observers:
             for sel in freed:
                 observer.acquire(("bar", name), sel)

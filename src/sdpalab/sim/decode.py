@@ -1,8 +1,8 @@
 """From instructions to closures: operands bound to register rows once, so that executing costs no look-ups.
 
-Each opcode has a handler ``handler(decoder, instruction) -> step`` in ``sdpalab.sim.isa``; ``step(selection)``
-executes it for those lanes. A handler takes every modifier it honours; one that is left over raises, so nothing is
-ever ignored in silence.
+Each opcode has a handler ``handler(decoder, instruction) -> step`` in ``sdpalab.sim.isa``; ``step(selection)`` executes
+it for those lanes. A handler takes every modifier it honours; one that is left over raises, so no modifier is ignored
+silently.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _WITHOUT_VALUE = {
     **dict.fromkeys(("%clock", "%globaltimer", "%pm"), _NO_TIME),
     **dict.fromkeys(("%smid", "%nsmid"), _NO_PLACE),
 }
-"""Why some special registers have no value here, by how their names begin: a made-up one would mislead."""
+"""Why some special registers have no value here, by how their names begin: an invented value would mislead."""
 
 _Entry = TypeVar("_Entry")
 

@@ -27,7 +27,7 @@ _USES = frozenset(
 
 @dataclass(frozen=True)
 class Undefined:
-    """What find_undefined found.
+    """The result of :func:`find_undefined`.
 
     Attributes
     ----------

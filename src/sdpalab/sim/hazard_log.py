@@ -59,7 +59,7 @@ class HazardLog:
 
     @contextmanager
     def attach_to_errors(self) -> Iterator[None]:
-        """What stops the launch in this context carries what was found before (:attr:`SimError.hazards`)."""
+        """Attach the hazards so far to an error that stops the launch in this context (:attr:`SimError.hazards`)."""
         try:
             yield
         except SimError as error:

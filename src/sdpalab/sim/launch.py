@@ -45,7 +45,7 @@ _MAX_STEPS = 20_000_000
 
 @dataclass(frozen=True)
 class Report:
-    """What a launch did and what was found.
+    """The result of a launch.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Report:
     shared_bytes : int
         Static and dynamic shared memory of one CTA.
     counters : Counters, optional
-        What a profiler would count, if it was asked for.
+        The counters, if requested.
     printed : tuple of str
         What each printf of each thread wrote, in the order of execution.
     """

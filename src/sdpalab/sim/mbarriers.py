@@ -1,7 +1,7 @@
-"""The mbarriers of a machine: their phases, and who waits for them (PTX ISA, "mbarrier").
+"""The mbarriers of a machine: their phases, and the lanes that wait for them (PTX ISA, "mbarrier").
 
 An object's state lies here, by CTA and address; its eight bytes in shared memory are opaque. A phase is complete when
-nobody is left to arrive and no bytes are left to come. Who waits is outside the run queue until then.
+no arrivals and no bytes are pending. Waiting lanes are outside the run queue until then.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class MbarrierWait:
 
 
 class Mbarriers(AsyncUnit):
-    """All mbarriers of a machine, and who waits for them."""
+    """All mbarriers of a machine, and the lanes that wait for them."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -69,7 +69,7 @@ class Mbarriers(AsyncUnit):
 
     @staticmethod
     def of(machine: Machine) -> Mbarriers:
-        """The machine's mbarriers, made when first asked for."""
+        """The machine's mbarriers, made on first use."""
         unit = machine.units.get("mbarrier")
         if not isinstance(unit, Mbarriers):
             unit = machine.units["mbarrier"] = Mbarriers(machine)
@@ -82,7 +82,7 @@ class Mbarriers(AsyncUnit):
         self.waiting.clear()
 
     def misuse(self, sel: Selection, instruction: Instruction, what: str, usually: str) -> None:
-        """Tell the observers, or raise where there are none."""
+        """Notify the observers, or raise if there are none."""
         if not self.machine.observers:
             self._raise(sel, instruction, what)
         for observer in self.machine.observers:
@@ -121,12 +121,12 @@ class Mbarriers(AsyncUnit):
         objects.bytes[home] = objects.phase[home] = 0
 
     def _waited(self, offset: int, home: Indices) -> Mask:
-        """In which of the CTAs somebody waits for the mbarrier."""
+        """The CTAs with lanes that wait for the mbarrier."""
         waited = [entry.home for entry in self.waiting if entry.offset == offset]
         return np.isin(home, np.concatenate(waited)) if waited else np.zeros(len(home), np.bool_)
 
     def invalidate(self, offset: int, home: Indices) -> None:
-        """There are no mbarriers there any more."""
+        """End the mbarriers: their memory is free."""
         self.objects[offset].valid[home] = False
         self.words[(home * self.machine.shared_stride + offset) // 8] = False
 
@@ -211,7 +211,7 @@ class Mbarriers(AsyncUnit):
             self.misuse(subset(sel, wrong), instruction, what, "split the copy over several phases")
 
     def settle(self, offset: int) -> bool:
-        """Phases that are complete end, and those who wait for them go on; False if none is."""
+        """Complete phases end, and lanes that wait for them go on; False if none is complete."""
         objects = self.objects[offset]
         done = objects.valid & (objects.pending == 0) & (objects.bytes == 0) & ~objects.spent
         if not done.any():

@@ -54,7 +54,7 @@ def _proven_for(
     scale: float | None,
     lse: bool,
 ) -> tuple[ProvenKernel | None, str]:
-    """The same by shapes: every call asks, so an answer is kept until :func:`reload_proofs`."""
+    """The same by shapes: called by every call, so the result is kept until :func:`reload_proofs`."""
     from sdpalab.evidence.choice import GpuPlatform, choose
     from sdpalab.run.driver_version import driver_version
 
@@ -73,7 +73,7 @@ def _proven_for(
 def reload_proofs() -> None:
     """Have the functions of the lab read the records of verdicts and times again, such as after ``sdpalab prove``.
 
-    A process reads them once, when it is first asked for a shape on a GPU, and keeps its answer for each shape. Whoever
+    A process reads them once, at the first call with a shape on a GPU, and keeps its choice for each shape. Whoever
     launches on other threads while this is called may still get an answer from before.
     """
     from sdpalab.evidence.choice import forget
@@ -117,7 +117,7 @@ def make_ready(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLa
 
 
 class _Local(threading.local):
-    """What this thread has ready: a plan that is launched takes its addresses from one place in memory."""
+    """The prepared plans of this thread: a plan that is launched takes its addresses from one place in memory."""
 
     def __init__(self) -> None:
         self.plans: dict[tuple[int, int], tuple[ProvenKernel, TorchLaunch]] = {}

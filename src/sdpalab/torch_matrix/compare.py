@@ -1,4 +1,4 @@
-"""From what came back of each version to the matrix.
+"""From the results of each version to the matrix.
 
 The first version that ran is the base, and the others are compared with it, array by array:
 
@@ -51,7 +51,7 @@ def compare(specs: Sequence[CaseSpec], runs: Sequence[Run], load: Load) -> Matri
     Parameters
     ----------
     specs : sequence of CaseSpec
-        What every run was asked, seeds included.
+        The cases of every run, seeds included.
     runs : sequence of Run
         One a version, in order.
     load : callable

@@ -1,4 +1,4 @@
-"""What follows from the matrix, as one of a closed set and in a sentence.
+"""The conclusion from the matrix, as one of a closed set and in a sentence.
 
 The kernel changed if any bit of its output did: it was given the same bits. The reference changed if any witness,
 torch's own choice among its backends included, changed by more than rounding.

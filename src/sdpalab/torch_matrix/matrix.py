@@ -36,12 +36,12 @@ class Conclusion(str, Enum):
 
 @dataclass(frozen=True)
 class Run:
-    """What came back from one version.
+    """The result of one version.
 
     Attributes
     ----------
     asked : str
-        The version that was asked for.
+        The requested version.
     torch, here, about
         The build that ran, whether it is that of this process, and its Python, NumPy and device.
     reason : str
@@ -49,7 +49,7 @@ class Run:
     verdict : mapping
         As :meth:`sdpalab.judge.verdict.Verdict.to_dict` gives it.
     witnesses : mapping of case to mapping of witness to digest
-    missing : mapping of witness to what torch said
+    missing : mapping of witness to torch's message
     """
 
     asked: str
@@ -135,7 +135,7 @@ class VersionRow:
 
 @dataclass(frozen=True)
 class Matrix:
-    """All versions, in the order in which they were asked for, and what follows."""
+    """All versions, in the requested order, and what follows."""
 
     rows: tuple[VersionRow, ...]
     base: str

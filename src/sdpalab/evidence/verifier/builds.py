@@ -51,7 +51,7 @@ def check_build(bundle: Findings, where: str, build: Mapping[str, Any]) -> bool:
         if least is not (rule["name"] == "blocks_per_sm"):
             bundle.find(where, f"gate rule {rule['name']} is on the wrong side of its limit")
         if rule["value"] != value or rule["ok"] is not (value >= limit if least else value <= limit):
-            bundle.find(where, f"gate rule {rule['name']}: {value} against {limit} is not what the record says")
+            bundle.find(where, f"gate rule {rule['name']}: {value} against {limit} does not match the record")
     ok = all(rule["ok"] for rule in gate["rules"])
     if gate["ok"] is not ok:
         bundle.find(where, "the gate's outcome is not that of its rules")
@@ -67,10 +67,10 @@ def cubin_resources(cubin: bytes, entry: str) -> dict[str, int]:
     Raises
     ------
     ValueError
-        If it is no such file, or has no such entry.
+        If it is not such a file, or has no such entry.
     """
     if cubin[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("the cubin is no 64-bit ELF file")
+        raise ValueError("the cubin is not a 64-bit ELF file")
     offset, size, count, strings = (*struct.unpack_from("<Q", cubin, 40), *struct.unpack_from("<HHH", cubin, 58))
     sections = [struct.unpack_from("<IIQQQQII", cubin, offset + i * size) for i in range(count)]
 

@@ -1,4 +1,4 @@
-"""A case in a bundle: everything that its record says is derived again from its raw arrays."""
+"""A case in a bundle: all figures of its record are derived again from its raw arrays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Cases:
         self.bundle.same_keys(where, "case", case)
         self.bundle.same_keys(where, "problem", case["problem"])
         if case["status"] not in STATUSES:
-            self.bundle.find(where, f"{case['status']!r} is no status")
+            self.bundle.find(where, f"{case['status']!r} is not a status")
         if case["status"] != "PASSED" and not case["reason"]:
             self.bundle.find(where, f"{case['status']} without a reason")
         contract = keeps_original_contract(case["errors"]) if case["errors"] else None
@@ -89,7 +89,7 @@ class Cases:
     def check_lse(
         self, where: str, case: Mapping[str, Any], arrays: Mapping[str, Any], recorded: Mapping[str, Any] | None
     ) -> dict[str, Any] | None:
-        """Compares what a case says of its log-sum-exp with the array; what that gives, or None without one."""
+        """Compares the figures of a log-sum-exp with the array; returns the derived figures, or None without one."""
         if (recorded is None) is not ("lse" not in arrays):
             self.bundle.find(where, "a log-sum-exp without figures, or figures without one")
         if recorded is None or "lse" not in arrays:

@@ -1,4 +1,4 @@
-"""What attention would give with a certain bug in it, in float64: one output a hypothesis, for a diagnosis to try."""
+"""The outputs of attention with a certain bug, in float64: one output for each hypothesis of a diagnosis."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _no_attention(w: Float64Attention) -> _Outputs:
 def _masks(w: Float64Attention) -> _Outputs:
     rows, columns = w.rows, w.columns
     if not w.problem.causal:
-        yield "there is a causal mask, and none was asked for", w.output(hidden=columns > rows)
+        yield "there is a causal mask, and the problem has none", w.output(hidden=columns > rows)
         return
     yield "there is none", w.output(hidden=np.zeros_like(w.hidden))
     yield "query i sees key i + 1", w.output(hidden=columns > rows + 1)

@@ -1,4 +1,4 @@
-"""What outputs of one problem on its inputs are compared with: oracle, yardstick, limits; each computed once.
+"""The references of one problem on its inputs: oracle, yardstick, limits; each computed once.
 
 None of it depends on what is judged, and it is most of the judge's own work, so :func:`references_of` keeps what it
 computed last, found by the content of the inputs. Nothing of it is on disk or shared with another process: a candidate

@@ -1,4 +1,4 @@
-"""A candidate, seen from the judge: processes that hold it, are told what to run, and end whatever it does.
+"""A candidate, from the judge's side: the processes that hold it, run it on request, and can always be ended.
 
 A callable runs in the process that loaded it. A kernel that the lab builds only makes its launch plan there; the plan
 comes back as data, is checked here, and is executed in a second process in which no Python of the candidate ever runs.
@@ -65,7 +65,7 @@ class CandidateProcesses:
     candidate_spec : CandidateSpec
         The candidate.
     problems : tuple of Problem
-        What it will be asked, so that it can say at once which of them it does not support.
+        The problems to run, so that it can report at once which of them it does not support.
     arch : str, optional
         What to build for, and what the simulator is to be, for a kernel that the lab builds. Default: what the kernel
         says, or what the GPU is.
@@ -82,8 +82,8 @@ class CandidateProcesses:
     Attributes
     ----------
     about : dict
-        What the candidate says of itself (:class:`~sdpalab.judge.sandbox.messages.About`), and ``device``: what it runs
-        on.
+        The candidate's description of itself (:class:`~sdpalab.judge.sandbox.messages.About`), and ``device``: what it
+        runs on.
 
     Raises
     ------
@@ -156,7 +156,7 @@ class CandidateProcesses:
         by address, by object or by problem is then out of date. A simulated launch starts from nothing, so that a
         kernel can keep nothing, and is not run on ``other``. All arrays here are contiguous; ``layout`` is how they lie
         in the memory that a callable gets (a kernel's buffers are contiguous by contract). A kernel that writes the
-        log-sum-exp is asked for it in the first run, and gets a null pointer in the second.
+        log-sum-exp computes it in the first run, and gets a null pointer in the second.
 
         Returns
         -------
@@ -233,7 +233,7 @@ class CandidateProcesses:
             self._folder.cleanup()
 
     def kill(self) -> None:
-        """Have the processes ended: safe from another thread, whose :meth:`run` then fails."""
+        """End the processes: safe from another thread, whose :meth:`run` then fails."""
         for process in self._processes():
             process.kill()
 
@@ -257,7 +257,7 @@ class CandidateProcesses:
         return process
 
     def _open_gpu(self, process: GuardedProcess, arch: str | None) -> tuple[str, str, int]:
-        """Have the executor open the GPU; what that is called, what to build for, and its multiprocessors."""
+        """Open the GPU in the executor; return its name, the architecture to build for, and its multiprocessors."""
         deadline = time.monotonic() + START_SECONDS
         try:
             header, _ = self._exchange(process, {"do": "open", "arch": arch}, {}, 0, deadline)
@@ -297,7 +297,7 @@ class CandidateProcesses:
         self._candidate.forget_output()
 
     def _limit(self, seconds: float) -> None:
-        """From now on there are so many seconds."""
+        """Set the time limit, in seconds from now."""
         self._deadline, self._seconds = time.monotonic() + seconds, seconds
 
     def _plans(self, problem: Problem) -> _Plans | None:
@@ -351,7 +351,7 @@ class CandidateProcesses:
             raise _Failed(Status.NONDETERMINISTIC, "the output changed after the call had returned it")
 
     def _ask(self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int) -> Answer:
-        """Have an order carried out; _Failed if the answer is a failure, CandidateDied if there is none."""
+        """Send an order and wait for its answer; _Failed if the answer is a failure, CandidateDied if there is none."""
         try:
             header, results = self._exchange(process, order, arrays, room, self._deadline)
             kind = Reply if process is self._candidate else ExecutorReply
@@ -376,7 +376,7 @@ class CandidateProcesses:
         return header, results
 
     def _died(self, process: GuardedProcess, error: WireError) -> CandidateDied:
-        """What it means that a process did not answer as it should."""
+        """The failure behind a missing or malformed answer."""
         if isinstance(error, WireTimeout):
             return CandidateDied(Status.TIMED_OUT, f"no answer within {self._seconds:g} s{process.quote()}")
         closed = isinstance(error, WireClosed)
@@ -386,7 +386,7 @@ class CandidateProcesses:
             # Nothing of the candidate runs there but its PTX: the lab or the machine failed.
             return CandidateDied(Status.INFRA_ERROR, f"building or running it failed: {why}")
         if ending is not None and ending.killed:
-            return CandidateDied(Status.INFRA_ERROR, f"{why}; judge it again, if it was not the candidate's own doing")
+            return CandidateDied(Status.INFRA_ERROR, f"{why}; judge it again, if the candidate did not cause it")
         timed_out = ending is not None and ending.how == "SIGXCPU"
         return CandidateDied(Status.TIMED_OUT if timed_out else Status.CRASHED, why)
 
@@ -403,7 +403,7 @@ def _as_bytes(plan: SentPlan) -> Array:
 
 
 class _Failed(Exception):
-    """A process answered with a failure, or with what can only be one."""
+    """A process answered with a failure, or with a message that implies one."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
@@ -411,7 +411,7 @@ class _Failed(Exception):
 
 
 def _checked(kind: type[M], header: Mapping[str, Any]) -> M:
-    """``header`` as a message of that kind; a WireError if that is not what it is."""
+    """``header`` as a message of that kind; a WireError if it is malformed."""
     try:
         return kind.model_validate(header)
     except ValidationError as error:

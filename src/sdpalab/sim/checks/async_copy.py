@@ -1,6 +1,6 @@
-"""The ``async`` check: touching what an asynchronous operation is still working on.
+"""The ``async`` check: accesses to memory that an asynchronous operation still uses.
 
-An operation that nobody ever waits for is no hazard as long as nobody touches what it writes.
+An operation without a wait is not a hazard as long as no access touches the memory that it writes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _PendingAccesses:
     left: int
 
     def lane(self, number: int) -> int:
-        """Who issued an access."""
+        """The lane that issued an access."""
         place = number - self.first
         return self.sel.start + place if isinstance(self.sel, slice) else int(self.sel[place])
 
@@ -103,14 +103,14 @@ class AsyncCheck(Observer):
                 self.flight.scatter(words, _GRANULE, np.zeros(len(words), dtype=np.uint32))
 
     def load(self, access: Access) -> None:
-        """Nobody may read what is being written."""
+        """A read must not touch memory that is being written."""
         if access.space.name == "shared":
             self._check_opaque(access)
             if self.flying:
                 self._check(access, False)
 
     def store(self, access: Access, words: Array | None) -> None:
-        """Nobody may write what is being written or read."""
+        """A write must not touch memory that is being written or read."""
         if access.space.name == "shared":
             self._check_opaque(access)
             if self.flying:
@@ -143,7 +143,7 @@ class AsyncCheck(Observer):
         usually: str,
         other: ConflictingAccess | None = None,
     ) -> None:
-        """Record what a unit found."""
+        """Record a misuse that a unit reports."""
         self.log.add(self.machine, kind, instruction, int(indices(sel)[0]), what, usually, other)
 
     def _place(self, mark: int) -> int:

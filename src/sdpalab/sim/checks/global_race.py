@@ -1,4 +1,4 @@
-"""The ``race`` check for global memory: accesses of different blocks, or of a block's warps, that nothing orders.
+"""The ``race`` check for global memory: unordered accesses of different blocks, or of a block's warps.
 
 Blocks of a grid run in any order, or at the same time. What orders them is a strong operation: an atomic, or an ld or
 st that is volatile, relaxed, acquire or release. One that reads a place which another block wrote so orders that
@@ -32,7 +32,7 @@ _FOREVER = int(TIME_MASK)
 
 @dataclass
 class _BlockMarks:
-    """Who accessed each granule last: block + 1 (0: nobody), the tag of the warp, and the instruction."""
+    """The last access to each granule: block + 1 (0: none), the tag of the warp, and the instruction."""
 
     owner: Shadow
     tag: Shadow
@@ -104,7 +104,8 @@ class GlobalRaceCheck(Observer):
             self._check_together(access, words)
 
     def atomic(self, access: Access) -> None:
-        """Atomic operations race only with plain accesses of others, and order those who meet at one place."""
+        """Atomic operations race only with plain accesses of others, and order the accesses before and after them at
+        one place."""
         if access.space.name != "global":
             return
         self.clocks.tick(access.instruction)

@@ -1,7 +1,7 @@
-"""The ``memory`` check for registers: values that were never set, where they come to matter.
+"""The ``memory`` check for registers: uses of undefined values.
 
-Beside each register that may be read before it was written lies a shadow of it, whose bits are 1 where nobody has set
-the register's. What an instruction computes from undefined bits is undefined; only addresses, stored values, branches
+Beside each register that may be read before it was written lies a shadow of it, whose bits are 1 where the register's
+are undefined. What an instruction computes from undefined bits is undefined; only addresses, stored values, branches
 and what other lanes or units see are reported. So a value that is set and used under the same condition is never
 reported, whatever the compiler computes in between. The idea is that of MemorySanitizer (Stepanov and Serebryany, CGO
 2015). What is stored in local memory, or passed to a function, counts as set.
@@ -54,7 +54,7 @@ class _ShadowDecoder(Decoder):
         return super()._raw(instruction, name)
 
     def shadow_of(self, operand: Operand, *, target: bool = False) -> Operand:
-        """The operand that stands for an operand's shadow; what has none is defined, or of no interest as a target."""
+        """The operand of an operand's shadow; an operand without one is defined, or not relevant as a target."""
         if isinstance(operand, Vector):
             return Vector(tuple(self.shadow_of(item, target=target) for item in operand.items))
         if isinstance(operand, Pair):
@@ -81,7 +81,7 @@ class RegisterCheck(Observer):
         machine.on_reset.append(self.reset)
 
     def reset(self) -> None:
-        """A new chunk of CTAs: nobody has set anything."""
+        """A new chunk of CTAs: all registers are undefined."""
         for shadow in self.shadows.values():
             shadow.fill(_ones(shadow))
 

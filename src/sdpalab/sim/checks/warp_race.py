@@ -1,9 +1,8 @@
 """The ``strict`` check: races between the lanes of one warp in shared memory.
 
 Lanes of a warp need not run together (sm_70 and later): what one writes and another reads, or overwrites, needs a
-bar.warp.sync, a CTA barrier or a warp-wide instruction that is aligned between them. It is a check of its own
-because much correct-looking code relies on lanes running together; in this simulator and on today's hardware they
-mostly do.
+bar.warp.sync, a CTA barrier or a warp-wide instruction that is aligned between them. It is a separate check because
+much code relies on lanes running together, which mostly holds in this simulator and on today's hardware.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class _LaneMarks:
     pc: Shadow
 
     def clear(self) -> None:
-        """Nobody has accessed anything."""
+        """Reset: there are no accesses yet."""
         for shadow in (self.lane, self.warp, self.pc):
             shadow.clear()
 

@@ -43,7 +43,7 @@ class _Calls(AsyncUnit):
 
     @staticmethod
     def of(machine: Machine) -> _Calls:
-        """The machine's calls, made when first asked for."""
+        """The machine's calls, made on first use."""
         unit = machine.units.get("call")
         if not isinstance(unit, _Calls):
             unit = machine.units["call"] = _Calls(machine)
@@ -134,7 +134,7 @@ def _copies(
     pairs = []
     for inner, outer in zip(formal, actual, strict=True):
         if isinstance(inner, Register) and decoder.machine.row(inner.name) is None:
-            continue  # nobody reads it
+            continue  # it is never read
         own = parameter_place(decoder, instruction, inner)
         if isinstance(outer, Immediate) and f"b{8 * own.itemsize}" in TYPES:
             value = decoder.src(instruction, outer, TYPES[f"b{8 * own.itemsize}"])

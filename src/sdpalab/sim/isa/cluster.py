@@ -78,7 +78,7 @@ class _ClusterWait:
 
 
 class _ClusterBarrier(AsyncUnit):
-    """The barrier of every cluster of a machine: how many have arrived in this phase, and who waits for its end."""
+    """The barrier of every cluster of a machine: the arrivals of this phase, and the lanes that wait for its end."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -92,14 +92,14 @@ class _ClusterBarrier(AsyncUnit):
 
     @staticmethod
     def of(machine: Machine) -> _ClusterBarrier:
-        """The machine's barriers, made when first asked for."""
+        """The machine's barriers, made on first use."""
         unit = machine.units.get("barrier.cluster")
         if not isinstance(unit, _ClusterBarrier):
             unit = machine.units["barrier.cluster"] = _ClusterBarrier(machine)
         return unit
 
     def reset(self) -> None:
-        """Nobody has arrived."""
+        """Reset: there are no arrivals."""
         for counts in (self.arrived, self.phase, self.arrivals, self.waits):
             counts.fill(0)
         self.waiting.clear()
@@ -128,7 +128,7 @@ class _ClusterBarrier(AsyncUnit):
                 observer.misuse("cluster", subset(sel, wrong), instruction, f"a thread {what}", usually)
 
     def exited(self) -> list[Resume]:
-        """Clusters in which everybody has arrived or exited begin the next phase; those that may go on."""
+        """Clusters whose threads have all arrived or exited begin the next phase; returns the released lanes."""
         machine = self.machine
         alive = np.bincount(self.cluster[machine.live], minlength=len(self.arrived))
         done = (self.arrived >= alive) & (self.arrived > 0)

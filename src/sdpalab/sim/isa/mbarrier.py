@@ -35,7 +35,7 @@ class MbarrierOperand:
     ) -> list[tuple[Selection, int, Indices]]:
         """(lanes, offset in the CTA, CTA of the chunk) for each address.
 
-        ``accessed`` tells the observers; ``there`` reports and leaves out lanes for which there is no mbarrier.
+        ``accessed`` notifies the observers; ``there`` reports and leaves out lanes for which there is no mbarrier.
         """
         stride = self.unit.machine.shared_stride
         groups: list[tuple[Selection, int, Indices]] = []
@@ -63,7 +63,7 @@ def _order(mods: Mods, orders: tuple[str, ...]) -> bool:
 
 @opcode("mbarrier.inval")
 def _inval(decoder: Decoder, instruction: Instruction) -> Step:
-    """There is no mbarrier any more."""
+    """Ends the mbarrier: its memory is free."""
     mbarrier = _plain(decoder, instruction, "inval")
 
     def inval(sel: Selection) -> None:
