@@ -105,7 +105,7 @@ def sanitizer_parts(kernels: Sequence[str]) -> list[Part]:
 
 
 def verdict_parts(work: Workspace, kernels: Sequence[str], patience: float) -> list[Part]:
-    """A verdict for each kernel, with a bundle; one that hung before is not asked again."""
+    """A verdict for each kernel, with a bundle; one that hung before is not run again."""
     parts = []
     limits = ("--case-seconds", str(CASE_SECONDS * patience))
     for name in kernels:

@@ -29,7 +29,7 @@ import gpu_parts
 from gpu_archive import pack, unpack
 from gpu_parts import ROOT, Part
 from gpu_records import Workspace, collect, green, merge_golden, share_golden, why_not_green
-from gpu_run import Runner
+from gpu_run import PartRunner
 from gpu_summary import write_summary
 
 from sdpalab.evidence.environment import current_environment, harness_diff
@@ -51,7 +51,7 @@ class Suite:
         self, work: Workspace, out: Path, gpu: dict[str, Any], halves: Sequence[str], options: argparse.Namespace
     ) -> None:
         self.work, self.out, self.gpu, self.halves = work, out, gpu, halves
-        self.runner = Runner(work, ROOT, options.patience)
+        self.runner = PartRunner(work, ROOT, options.patience)
         self._seconds, self._patience, self._large = options.seconds, options.patience, options.large
         self._packed_at = time.monotonic()
 
@@ -183,7 +183,7 @@ def arguments_of(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Whoever ends the suite, and however: it ends its parts and packs."""
+    """On any end of the suite: end its parts and pack the results."""
     raise KeyboardInterrupt
 
 

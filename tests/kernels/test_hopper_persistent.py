@@ -11,7 +11,7 @@ from checking import assert_computes, assert_log_sum_exp, assert_same_bits_in_ev
 
 from sdpalab import sim
 from sdpalab.inputs import make_inputs
-from sdpalab.kernels.hopper import HOPPER, chosen, modelled_clocks, smem_bytes
+from sdpalab.kernels.hopper import HOPPER, modelled_clocks, resolve, smem_bytes
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import Launch
 from sdpalab.kernels.warpgroups import SMS, blocks_per_sm
@@ -187,7 +187,7 @@ def test_what_the_next_tile_rests_on(file: str, old: str, new: str, tmp_path: Pa
     ids=label,
 )
 def test_the_schedule_follows_the_problem(problem: Problem, schedule: str) -> None:
-    made = chosen(problem, AUTO)
+    made = resolve(problem, AUTO)
     assert made["SCHEDULE"] == schedule
     step = launch(problem, AUTO)
     assert step == launch(problem, made)

@@ -56,7 +56,7 @@ def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs
     Raises
     ------
     UserError
-        If there is no such kind, the seed is negative, or the problem is one that this kind cannot be made for.
+        If there is no such kind, the seed is negative, or this kind does not exist for the problem.
     """
     if kind not in MAKERS:
         raise UserError(f"inputs must be one of {', '.join(MAKERS)}, not {kind!r}")

@@ -1,4 +1,4 @@
-"""Which cases a candidate is judged on."""
+"""The cases that a candidate is judged on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUICK_PROBES = (
     *("uniform", "needle", "forbidden", "ramp", "reverse_ramp", "negative", "plateau", "onehot", "constant"),
     *("large_logits", "outlier", "nan_heads"),
 )
-"""Kinds of inputs that find what random normal ones let through; the full level has every kind there is."""
+"""Kinds of inputs that detect bugs which random normal inputs miss; the full level has every kind."""
 
 SMALL_SEQ = 180
 """Longest sequence of a probe: three tiles of 64, the last one ragged, and cheap to simulate."""
@@ -53,7 +53,7 @@ class CaseSpec:
     seed : int, optional
         None is hidden: the judge draws it once the candidate is fixed, and records it.
     derived : bool
-        The judge's own choice of a problem: a kernel that says it does not support it is not asked.
+        The judge's own choice of a problem: skipped for a kernel that does not support it.
     relation : str
         A metamorphic relation of :data:`sdpalab.judge.rule.relations.RELATIONS` that the case is about; empty for none.
     tile : int

@@ -1,4 +1,4 @@
-"""What a launch plan's buffers hold at the start, for every executor: copies of the inputs, and poison."""
+"""The initial content of a launch plan's buffers, for every executor: copies of the inputs, and poison."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def starting_array(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> 
 
 
 def tensor_map(tiled: TiledMap, array: Array, where: str) -> TensorMap:
-    """The tensor map on ``array``, its buffer; raises LaunchError for what the driver would refuse, too."""
+    """The tensor map on ``array``, its buffer; raises LaunchError for what the driver would refuse."""
     try:
         return TensorMap(array, tiled.box, tiled.swizzle, shape=tiled.shape, strides=tiled.strides)
     except LaunchError as error:
@@ -48,13 +48,13 @@ def tensor_map(tiled: TiledMap, array: Array, where: str) -> TensorMap:
 
 def unreleased(buffers: Sequence[Buffer], arrays: Mapping[str, Array]) -> list[str]:
     """A sentence for each semaphore that is not zeros after the plan: the next run would find it taken."""
-    found = []
+    messages = []
     for buffer in buffers:
         values = arrays[buffer.name].reshape(-1)
         if buffer.role == "semaphore" and values.any():
             first = int(np.flatnonzero(values)[0])
-            found.append(f"semaphore {buffer.name} is not left as zeros: element {first} is {values[first]}")
-    return found
+            messages.append(f"semaphore {buffer.name} is not left as zeros: element {first} is {values[first]}")
+    return messages
 
 
 def multiply(gemm: Gemm, arrays: Mapping[str, Array]) -> None:

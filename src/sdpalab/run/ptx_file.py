@@ -1,4 +1,4 @@
-"""A PTX text with a description of one launch beside it: how PTX that came from anywhere enters the lab.
+"""A PTX text with a description of one launch beside it: the entry for PTX from other sources.
 
 The description is JSON::
 
@@ -76,7 +76,7 @@ def read_ptx_launch(ptx: Path, description: Path) -> PtxLaunch:
     dynamic_smem = facts.get("dynamic_smem", 0)
     if not _whole(dynamic_smem) or dynamic_smem < 0:
         raise UserError(f"{description}: 'dynamic_smem' is a number of bytes, not {dynamic_smem!r}")
-    made = PtxLaunch(
+    launch = PtxLaunch(
         ptx.name,
         text,
         str(facts.get("entry", entries[0] if entries else "")),
@@ -87,10 +87,10 @@ def read_ptx_launch(ptx: Path, description: Path) -> PtxLaunch:
         _dims(facts.get("cluster", [1, 1, 1]), "cluster", description),
     )
     try:
-        made.arguments()
+        launch.arguments()
     except UserError as error:
         raise UserError(f"{description}: {error}") from None
-    return made
+    return launch
 
 
 def _text(path: Path) -> str:

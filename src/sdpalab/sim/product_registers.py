@@ -41,9 +41,9 @@ class ProductRegisters:
     def __init__(self, machine: Machine, names: tuple[str, ...], kind: str) -> None:
         self.names, self.kind = names, kind
         self.late = machine.async_mode == "late"
-        found = [machine.row(name) for name in names] if kind else []
+        rows = [machine.row(name) for name in names] if kind else []
         dtype = np.dtype({"f32": np.float32, "s32": np.int32}.get(kind, np.uint32))
-        self.rows: list[Array] = [row[0].view(dtype) for row in found if row is not None and row[1].bits == 32]
+        self.rows: list[Array] = [row[0].view(dtype) for row in rows if row is not None and row[1].bits == 32]
         self.columns = len(self.rows) * (4 if kind == "f16" else 2)
         held = np.int32 if kind == "s32" else np.float32
         self.sums: Array = np.empty((machine.lanes // WARP, 16, self.columns), held)

@@ -32,10 +32,10 @@ class Relation:
     Attributes
     ----------
     name, says : str
-        What it is called, and what must hold, for messages.
+        Its name, and the condition, for messages.
     decides : bool
         Whether a difference fails the case. Where it does not, it is only recorded: that a kernel's result does not
-        depend on the batch, say, is a property worth knowing, and not owed.
+        depend on the batch, say, is a useful property, but not required.
     applies : callable
         ``applies(problem)``: whether there is anything to compare.
     inputs : callable

@@ -77,8 +77,9 @@ _NEAREST: dict[str, Compute] = {"add": np.add, "sub": np.subtract, "mul": np.mul
 
 
 def _directed(operation: str, rounding: str) -> Compute:
-    """A float32 operation in float64, rounded as told: products are exact there, sums rounded to odd, and a quotient of
-    24-bit numbers is never as close to a 24-bit number, without being one, as float64's rounding could make it."""
+    """A float32 operation in float64, with the given rounding: products are exact there, sums rounded to odd, and a
+    quotient of 24-bit numbers is never as close to a 24-bit number, without being one, as float64's rounding could make
+    it."""
     downward = rounding == "rm"
     exact: dict[str, Callable[..., Array]] = {
         "add": lambda a, b: sum_to_odd(a, b, downward=downward),
@@ -98,7 +99,7 @@ def _directed(operation: str, rounding: str) -> Compute:
 
 
 def _rounded(decoder: Decoder, mods: Mods, type_: PtxType, operation: str) -> Compute:
-    """The compute of an operation, under the rounding that its modifiers ask for."""
+    """The compute of an operation, with the rounding of its modifiers."""
     rounding = mods.choice(ROUNDINGS, default="rn")
     if rounding != "rn" and type_.name != "f32":
         raise mods.unsupported(f".{rounding} is modelled for f32 only")

@@ -1,5 +1,5 @@
-"""Roots, reciprocals, exponentials and their kin (PTX ISA, "Floating Point Instructions": rcp, sqrt, rsqrt, ex2, lg2,
-sin, ...).
+"""Roots, reciprocals, exponentials and related instructions (PTX ISA, "Floating Point Instructions": rcp, sqrt, rsqrt,
+ex2, lg2, sin, ...).
 
 An approximation by hardware differs from the exact result by no more than the manual's bound. Here it is the exact
 result to within one unit in the last place, in most cases the nearest number, so what a kernel computes on a GPU may
@@ -107,8 +107,8 @@ def _approximation(decoder: Decoder, instruction: Instruction) -> Step:
 
 
 def _roundable(exact: Compute, wide: Any) -> Handler:
-    """rcp or sqrt: approximate, or rounded as told. ``exact`` rounds to nearest; ``wide`` computes in float64, which is
-    enough to tell on which side of a float32 number the result is."""
+    """rcp or sqrt: approximate, or with the given rounding. ``exact`` rounds to nearest; ``wide`` computes in float64,
+    which is enough to tell on which side of a float32 number the result is."""
 
     def handler(decoder: Decoder, instruction: Instruction) -> Step:
         mods = Mods(instruction)
