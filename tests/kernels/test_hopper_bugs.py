@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checking import planted, run
-from hopper_bugs import BUGS, CLUSTER, Bug
 
 from sdpalab import Config, Problem
+from sdpalab.bugs.hopper import BUGS, CLUSTER, Bug
 from sdpalab.kernels.hopper import HOPPER
 from sdpalab.sim import Deadlock, Report
 

@@ -6,6 +6,6 @@ source of a shipped kernel. The judge's self-test (:mod:`sdpalab.campaigns.self_
 
 from __future__ import annotations
 
-from sdpalab.bugs.mutant import Bug, Mutant
+from sdpalab.bugs.bug import Bug, Mutant
 
 __all__ = ["Bug", "Mutant"]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sdpalab.bugs.bug import Bug, Mutant
 from sdpalab.bugs.edit import (
     CAUSAL,
     CROSS,
@@ -25,7 +26,6 @@ from sdpalab.bugs.edit import (
 from sdpalab.bugs.fp8 import FP8_BUGS, FP8_KERNELS, WIDENED, WIDENING_BUGS
 from sdpalab.bugs.lse import LSE_BUGS
 from sdpalab.bugs.merge import MERGE_BUGS, MERGING
-from sdpalab.bugs.mutant import Bug, Mutant
 from sdpalab.kernels.kernel import CudaKernel, Knob
 from sdpalab.kernels.plan import INCLUDE_DIR
 from sdpalab.kernels.registry import CUDA_KERNELS

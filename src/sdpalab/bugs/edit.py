@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sdpalab.bugs.mutant import WRONG, Bug
+from sdpalab.bugs.bug import WRONG, Bug
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 

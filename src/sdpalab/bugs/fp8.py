@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from sdpalab.bugs.bug import WRONG, Bug
 from sdpalab.bugs.edit import EVEN, RAGGED, SEVERAL_TILES, Edit
-from sdpalab.bugs.mutant import WRONG, Bug
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Knob
 

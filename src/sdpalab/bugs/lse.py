@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from sdpalab.bugs.bug import Bug
 from sdpalab.bugs.edit import CAUSAL, EVEN, FLAT, GROUPED, HAZARD, RAGGED, Edit
-from sdpalab.bugs.mutant import Bug
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 

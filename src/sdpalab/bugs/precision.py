@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sdpalab.bugs.mutant import BF16, CAUSAL, PLAIN, Bug, Mutant, planted
+from sdpalab.bugs.bug import BF16, CAUSAL, PLAIN, Bug, Mutant, planted
 from sdpalab.bugs.tiled import TiledAttention
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem

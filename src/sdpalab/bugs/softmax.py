@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sdpalab.bugs.mutant import BF16, CAUSAL, PLAIN, Bug, Mutant, planted
+from sdpalab.bugs.bug import BF16, CAUSAL, PLAIN, Bug, Mutant, planted
 from sdpalab.bugs.tiled import TiledAttention
 
 if TYPE_CHECKING:

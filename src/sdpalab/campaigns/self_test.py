@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from sdpalab.bugs.mutant import Bug, Mutant
+from sdpalab.bugs.bug import Bug, Mutant
 from sdpalab.judge.cases import CaseSpec, quick_cases
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.verdict import Status
