@@ -1,4 +1,4 @@
-"""What the judge's self-test is made of: candidates with one planted bug each, and what must become of them."""
+"""An entry of the catalogue of planted bugs."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from sdpalab.bugs.edit import SourceEdit
+from sdpalab.judge.diagnose.hypotheses import Cause
 from sdpalab.judge.verdict import Status
-from sdpalab.kernels.kernel import Kernel
+from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.problem import Problem
 
-__all__ = ["BF16", "CAUSAL", "CROSS", "GROUPED", "PLAIN", "WRONG", "Bug", "Mutant", "planted"]
+__all__ = ["HAZARD", "WRONG", "Bug", "Family", "Implementation"]
 
-PLAIN = Problem(1, 2, 200, 64)
-CAUSAL = PLAIN.with_(causal=True)
-CROSS = Problem(1, 2, 90, 64, seq_kv=150, causal=True)
-GROUPED = Problem(2, 4, 100, 64, kv_heads=2)
-BF16 = PLAIN.with_(dtype="bfloat16")
+Implementation = Callable[..., Any]
+"""``attention(q, k, v, *, scale, causal) -> out`` on torch tensors, as the judge calls it."""
 
 WRONG = frozenset({Status.INCORRECT, Status.NOT_FINITE})
+HAZARD = frozenset({Status.HAZARD})
 
 
-class Bug(str, Enum):
-    """Classes of bugs, by which the kill rate is published."""
+class Family(str, Enum):
+    """Families of bugs, by which the kill rate is published."""
 
     SOFTMAX = "softmax"
     """Scale, exponential, running maximum, rescale, normalisation."""
@@ -39,50 +39,58 @@ class Bug(str, Enum):
     DEGENERATE = "degenerate"
     """Zeros, mean(V), V, constants, old outputs."""
     CUDA = "CUDA source"
-    """Bugs of all these classes in the source of the shipped kernels, run on the simulator."""
+    """Bugs of all these families in the source of the shipped kernels, run on the simulator."""
     LSE = "log-sum-exp"
-    """What the shipped kernels write as log-sum-exp beside a right output."""
+    """A wrong log-sum-exp of a shipped kernel beside a right output."""
     SYNCHRONISATION = "synchronisation"
-    """Barriers, waits and fences missing from the shipped kernels, found by the simulator's checks."""
+    """Barriers, waits, fences and announcements missing from the shipped kernels or misplaced in them."""
 
 
 @dataclass(frozen=True)
-class Mutant:
-    """A candidate with one bug.
+class Bug:
+    """One planted bug: everything else in its candidate is right.
 
     Attributes
     ----------
-    bug : Bug
-    name : str
-        What is wrong, in words.
-    candidate : callable or Kernel
+    id : str
+        What is wrong, in words, after the kernel's name where it is in one's source; unique, and the same in records.
+    family : Family
+    cause : Cause, str or None
+        What has to be named: by a diagnosis the class of the error, by the simulator the kind of hazard (``deadlock``
+        among them). None where nothing that either could say is right, or nothing says it always.
+    edit : SourceEdit or callable
+        How it is planted: in the source of a shipped kernel, or as an implementation in Python that has it.
     problem : Problem
         It is judged on the quick cases of this problem.
+    harmless : Problem, optional
+        A problem on which the bug changes nothing, so that the candidate must pass: an error on ``problem`` is then
+        due to this bug, and not to a copy that is wrong altogether.
     statuses : frozenset of Status
         What the judge may say of it: rejected for another reason is not killed.
     equivalent : str
         Why it is no bug after all, for one that computes the same; it must then pass. Empty for all others.
-    harmless : Problem, optional
-        A problem on which the bug changes nothing, so that the candidate must pass: what is found on ``problem`` is
-        then this bug, and not that the copy is wrong altogether.
     """
 
-    bug: Bug
-    name: str
-    candidate: Callable[..., Any] | Kernel
-    problem: Problem = PLAIN
+    id: str
+    family: Family
+    cause: Cause | str | None
+    edit: SourceEdit | Implementation
+    problem: Problem
+    harmless: Problem | None = None
     statuses: frozenset[Status] = WRONG
     equivalent: str = ""
-    harmless: Problem | None = None
 
+    @property
+    def in_source(self) -> bool:
+        """Whether it is planted in the source of a shipped kernel."""
+        return isinstance(self.edit, SourceEdit)
 
-def planted(
-    bug: Bug, name: str, problem: Problem = PLAIN, *, equivalent: str = "", into: list[Mutant]
-) -> Callable[[type[Any]], type[Any]]:
-    """Class decorator: an instance of the class is a mutant, put into a list."""
+    @property
+    def candidate(self) -> CudaKernel | Implementation:
+        """What the judge is given. Raises ValueError as :meth:`.edit.SourceEdit.apply`."""
+        return self.edit.apply() if isinstance(self.edit, SourceEdit) else self.edit
 
-    def note(made: type[Any]) -> type[Any]:
-        into.append(Mutant(bug, name, made(), problem, equivalent=equivalent))
-        return made
-
-    return note
+    @property
+    def expected(self) -> frozenset[Status]:
+        """What the judge must say of it."""
+        return frozenset({Status.PASSED}) if self.equivalent else self.statuses

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sdpalab.bugs.bug import CAUSAL, CROSS, PLAIN, Bug, Mutant, planted
-from sdpalab.bugs.tiled import TiledAttention
+from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.tiled import CAUSAL, CROSS, PLAIN, TiledAttention, planted
+from sdpalab.judge.diagnose.hypotheses import Cause
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["MUTANTS"]
+__all__ = ["BUGS"]
 
-MUTANTS: list[Mutant] = []
-_mask = partial(planted, Bug.MASK, into=MUTANTS)
-_boundary = partial(planted, Bug.BOUNDARY, into=MUTANTS)
-_historical = partial(planted, Bug.HISTORICAL, into=MUTANTS)
+BUGS: list[Bug] = []
+_mask = partial(planted, Family.MASK, into=BUGS, cause=Cause.MASK)
+_boundary = partial(planted, Family.BOUNDARY, into=BUGS)
+_historical = partial(planted, Family.HISTORICAL, into=BUGS)
 
 
 # ---- masks ----------------------------------------------------------------------------------------------------------
@@ -108,19 +109,19 @@ class _Window(TiledAttention):
 # ---- edges ----------------------------------------------------------------------------------------------------------
 
 
-@_boundary("the keys after the last whole tile are left out")
+@_boundary("the keys after the last whole tile are left out", cause=Cause.KEYS)
 class _WholeTilesOnly(TiledAttention):
     def starts(self, seq_kv: int) -> Sequence[int]:
         return range(0, max(self.tile, seq_kv // self.tile * self.tile), self.tile)
 
 
-@_boundary("the last key is left out")
+@_boundary("the last key is left out", cause=Cause.KEYS)
 class _NoLastKey(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return (q, k[:, :, :-1], v[:, :, :-1]) if k.shape[2] > 1 else (q, k, v)
 
 
-@_boundary("keys after the last multiple of 8 are left out")
+@_boundary("keys after the last multiple of 8 are left out", cause=Cause.KEYS)
 class _MultipleOfEight(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         last = max(8, k.shape[2] // 8 * 8)
@@ -137,11 +138,15 @@ class _Padded(TiledAttention):
         return q, pad(k, (0, 0, 0, missing)), pad(v, (0, 0, 0, missing))
 
 
-_boundary("zeros up to the end of the tile count as keys", PLAIN)(_Padded)
-_boundary("zeros up to the end of the tile count as keys, under a mask", CROSS.with_(seq_q=150, seq_kv=90))(_Padded)
+_boundary("zeros up to the end of the tile count as keys", PLAIN, cause=Cause.PADDING)(_Padded)
+_boundary(
+    "zeros up to the end of the tile count as keys, under a mask",
+    CROSS.with_(seq_q=150, seq_kv=90),
+    cause=Cause.PADDING,
+)(_Padded)
 
 
-@_boundary("the keys after the last belong to the next head")
+@_boundary("the keys after the last belong to the next head", cause=Cause.PADDING)
 class _IntoNextHead(_Padded):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         _, keys, values = super().operands(q, k, v)
@@ -152,7 +157,7 @@ class _IntoNextHead(_Padded):
         return q, keys, values
 
 
-@_boundary("the last row is not written")
+@_boundary("the last row is not written", cause=Cause.EDGE)
 class _NoLastRow(TiledAttention):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         done = out / total
@@ -160,7 +165,7 @@ class _NoLastRow(TiledAttention):
         return done
 
 
-@_boundary("rows after the last whole tile are those of the tile before")
+@_boundary("rows after the last whole tile are those of the tile before", cause=Cause.ROWS)
 class _TailRowsStale(TiledAttention):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         done = out / total
@@ -171,7 +176,7 @@ class _TailRowsStale(TiledAttention):
         return done
 
 
-@_boundary("the last column is that before it")
+@_boundary("the last column is that before it", cause=Cause.COLUMNS)
 class _LastColumn(TiledAttention):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         done = out / total
@@ -179,13 +184,13 @@ class _LastColumn(TiledAttention):
         return done
 
 
-@_boundary("a single row is taken for no row")
+@_boundary("a single row is taken for no row", cause=Cause.NO_ATTENTION)
 class _SingleRow(TiledAttention):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         return out / total * (out.shape[2] > 1)
 
 
-@_boundary("one row in the middle is wrong by 2%")
+@_boundary("one row in the middle is wrong by 2%", cause=Cause.PLACE)
 class _OneRow(TiledAttention):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         done = out / total
@@ -193,7 +198,7 @@ class _OneRow(TiledAttention):
         return done
 
 
-@_boundary("one element is wrong by 0.01")
+@_boundary("one element is wrong by 0.01", cause=Cause.PLACE)
 class _OneElement(TiledAttention):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         done = out / total
@@ -201,7 +206,7 @@ class _OneElement(TiledAttention):
         return done
 
 
-@_historical("a stale build: the kernel of yesterday's flags, without a mask", CAUSAL)
+@_historical("a stale build: the kernel of yesterday's flags, without a mask", CAUSAL, cause=Cause.MASK)
 class _StaleBuild(_NoMask):
     pass
 

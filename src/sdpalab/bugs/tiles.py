@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sdpalab.bugs.bug import GROUPED, PLAIN, Bug, Mutant, planted
-from sdpalab.bugs.tiled import TiledAttention
+from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.tiled import GROUPED, PLAIN, TiledAttention, planted
+from sdpalab.judge.diagnose.hypotheses import Cause
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["MUTANTS"]
+__all__ = ["BUGS"]
 
-MUTANTS: list[Mutant] = []
-_tiles = partial(planted, Bug.TILES, into=MUTANTS)
+BUGS: list[Bug] = []
+_tiles = partial(planted, Family.TILES, into=BUGS)
 
 
 def _rows(out: Tensor, instead: Callable[[int], int]) -> list[int]:
@@ -27,26 +28,26 @@ def _rows(out: Tensor, instead: Callable[[int], int]) -> list[int]:
 # ---- tiles ----------------------------------------------------------------------------------------------------------
 
 
-@_tiles("the first tile is left out")
+@_tiles("the first tile is left out", cause=Cause.KEYS)
 class _NoFirst(TiledAttention):
     def starts(self, seq_kv: int) -> Sequence[int]:
         return super().starts(seq_kv)[1:] or [0]
 
 
-@_tiles("the last tile is counted twice")
+@_tiles("the last tile is counted twice", cause=Cause.KEYS)
 class _LastTwice(TiledAttention):
     def starts(self, seq_kv: int) -> Sequence[int]:
         return [*super().starts(seq_kv), super().starts(seq_kv)[-1]]
 
 
-@_tiles("the second tile is counted twice, the third never")
+@_tiles("the second tile is counted twice, the third never", cause=Cause.KEYS)
 class _StaleTile(TiledAttention):
     def starts(self, seq_kv: int) -> Sequence[int]:
         starts = list(super().starts(seq_kv))
         return starts[:2] + starts[1:2] + starts[3:] if len(starts) > 2 else starts
 
 
-@_tiles("V of the tile before (a stage that was not waited for)")
+@_tiles("V of the tile before (a stage that was not waited for)", cause=Cause.KEYS)
 class _StaleValues(TiledAttention):
     def value_tile(self, values: Tensor, chosen: slice) -> Tensor:
         length = chosen.stop - chosen.start
@@ -54,7 +55,7 @@ class _StaleValues(TiledAttention):
         return values[:, :, back : back + length]
 
 
-@_tiles("K of the tile before (a stage that was not waited for)")
+@_tiles("K of the tile before (a stage that was not waited for)", cause=Cause.KEYS)
 class _StaleKeys(TiledAttention):
     def tile_of(self, keys: Tensor, chosen: slice) -> Tensor:
         length = chosen.stop - chosen.start
@@ -62,7 +63,7 @@ class _StaleKeys(TiledAttention):
         return keys[:, :, back : back + length]
 
 
-@_tiles("two rows of K change places (a wrong swizzle)")
+@_tiles("two rows of K change places (a wrong swizzle)", cause=Cause.KEYS)
 class _KeyRowsSwapped(TiledAttention):
     def tile_of(self, keys: Tensor, chosen: slice) -> Tensor:
         tile = super().tile_of(keys, chosen).clone()
@@ -71,7 +72,7 @@ class _KeyRowsSwapped(TiledAttention):
         return tile
 
 
-@_tiles("rows 8 to 15 of V hold rows 0 to 7 (a fragment loaded twice)")
+@_tiles("rows 8 to 15 of V hold rows 0 to 7 (a fragment loaded twice)", cause=Cause.KEYS)
 class _ValueRowsTwice(TiledAttention):
     def value_tile(self, values: Tensor, chosen: slice) -> Tensor:
         tile = super().value_tile(values, chosen).clone()
@@ -93,44 +94,44 @@ class _Reversed(TiledAttention):
         return super().value_tile(values, chosen).flip(2)
 
 
-@_tiles("the last 8 of head_dim are left out of the scores")
+@_tiles("the last 8 of head_dim are left out of the scores", cause=Cause.OPERANDS)
 class _ShortDot(TiledAttention):
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         return q[..., :-8] @ k[..., :-8].mT
 
 
-@_tiles("Q starts one row late")
+@_tiles("Q starts one row late", cause=Cause.ROWS)
 class _LateQueries(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return q.roll(-1, 2), k, v
 
 
-@_tiles("K and V change places", PLAIN)
+@_tiles("K and V change places", PLAIN, cause=Cause.OPERANDS)
 class _KeysAsValues(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return q, v, k
 
 
-@_tiles("Q and K change places", PLAIN)
+@_tiles("Q and K change places", PLAIN, cause=Cause.OPERANDS)
 class _KeysAsQueries(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return (k, q, v) if q.shape == k.shape else (q, k, v)
 
 
-@_tiles("columns of O change places in pairs (an accumulator's layout misread)")
+@_tiles("columns of O change places in pairs (an accumulator's layout misread)", cause=Cause.COLUMNS)
 class _ColumnPairs(TiledAttention):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         return (out / total).reshape(*out.shape[:3], -1, 2).flip(-1).reshape(out.shape)
 
 
-@_tiles("rows 8 apart change places (an accumulator's layout misread)")
+@_tiles("rows 8 apart change places (an accumulator's layout misread)", cause=Cause.ROWS)
 class _RowHalves(TiledAttention):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         rows = _rows(out, lambda row: row ^ 8)
         return (out / total)[:, :, rows]
 
 
-@_tiles("rows 8 to 15 of each 16 are divided by the sums of rows 0 to 7")
+@_tiles("rows 8 to 15 of each 16 are divided by the sums of rows 0 to 7", cause=Cause.NORMALISATION)
 class _OthersTotal(TiledAttention):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         return out / total[:, :, _rows(out, lambda row: row & ~8)]
@@ -139,31 +140,31 @@ class _OthersTotal(TiledAttention):
 # ---- heads ----------------------------------------------------------------------------------------------------------
 
 
-@_tiles("query head h reads K/V head h mod Hkv", GROUPED)
+@_tiles("query head h reads K/V head h mod Hkv", GROUPED, cause=Cause.HEADS)
 class _HeadsModulo(TiledAttention):
     def heads(self, tensor: Tensor, group: int) -> Tensor:
         return tensor.repeat(1, group, 1, 1)
 
 
-@_tiles("all query heads read K/V head 0", GROUPED)
+@_tiles("all query heads read K/V head 0", GROUPED, cause=Cause.HEADS)
 class _HeadZero(TiledAttention):
     def heads(self, tensor: Tensor, group: int) -> Tensor:
         return tensor[:, :1].expand(-1, tensor.shape[1] * group, -1, -1)
 
 
-@_tiles("all batches read batch 0", GROUPED)
+@_tiles("all batches read batch 0", GROUPED, cause=Cause.HEADS)
 class _BatchZero(TiledAttention):
     def heads(self, tensor: Tensor, group: int) -> Tensor:
         return super().heads(tensor[:1].expand_as(tensor), group)
 
 
-@_tiles("V of the next head")
+@_tiles("V of the next head", cause=Cause.HEADS)
 class _NextHeadsValues(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return q, k, v.roll(-1, 1)
 
 
-@_tiles("O in [B, S, H, D] order in memory that is read as [B, H, S, D]")
+@_tiles("O in [B, S, H, D] order in memory that is read as [B, H, S, D]", cause=Cause.LAYOUT)
 class _WrongOrder(TiledAttention):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         return (out / total).transpose(1, 2).reshape(out.shape)
