@@ -188,6 +188,7 @@ def test_a_process_reads_new_records_when_it_is_told_to(l4: StandIn, judged: Pat
     assert (done.stderr, done.stdout.split()) == ("", ["None", "None", "flash"])
 
 
+@pytest.mark.slow
 def test_a_damaged_record_is_a_warning_and_no_failure(l4: StandIn, judged: Path, tmp_path: Path) -> None:
     data = timed(judged, tmp_path, FASTER)
     (data / "proofs" / "l4" / "half.json").write_text('{"record": "kept", "gpu')

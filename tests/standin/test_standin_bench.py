@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from standin_gpu import StandIn
 
 WRONG = '''
@@ -26,6 +27,8 @@ def plan(problem: Problem, config: Config) -> Launch:
     return Launch(grid=(1, 1, 1), block=(128, 1, 1), args=("o", size))
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 zeros = CudaKernel(name="zeros", source=SOURCE, entry="zeros", plan=plan)
 '''
 
