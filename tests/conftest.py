@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # readline exports the size of a terminal that there is not, and tables would be made for it.
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
-    # Inductor's own compile processes would outlive the test that compiles, and be taken for somebody's leftovers.
+    # Inductor's own compile processes would outlive the test that compiles, and be taken for leftovers of another test.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     _configure_hypothesis(_is_full(config))
     config.stash[LEFT_OUT] = {}

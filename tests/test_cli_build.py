@@ -9,7 +9,7 @@ import pytest
 from sdpalab.cli import main
 
 
-def test_a_kernel_is_built_for_its_own_architecture_where_nobody_says_another(
+def test_a_kernel_is_built_for_its_own_architecture_without_an_option(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["build", "hopper", "--json", "-"]) == 0

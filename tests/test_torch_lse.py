@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-import setuptools as setuptools  # replaces distutils for inductor's C++, and must do so before anybody imports that
+import setuptools as setuptools  # replaces distutils for inductor's C++, and must do so before any import of that
 import torch
 
 from sdpalab import UserError, attention_with_lse, explain, no_fallback

@@ -10,7 +10,7 @@ import threading
 from typing import Any
 
 import pytest
-import setuptools as setuptools  # replaces distutils for inductor's C++, and must do so before anybody imports that
+import setuptools as setuptools  # replaces distutils for inductor's C++, and must do so before any import of that
 import torch
 import torch.nn.functional as functional
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -214,14 +214,14 @@ def test_what_torch_computes_needs_no_preparation() -> None:
         sdpalab.prepare(tensors[0], tensors[1].to("meta"), tensors[2])
 
 
-def test_records_are_read_again_when_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_read_again_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten = []
     monkeypatch.setattr("sdpalab.evidence.choice.forget", lambda: forgotten.append(True))
     sdpalab.reload_proofs()
     assert forgotten == [True]
 
 
-def test_a_compiled_call_on_a_gpu_is_the_op_which_asks_for_the_proof_when_it_runs() -> None:
+def test_a_compiled_call_on_a_gpu_is_the_op_which_looks_up_the_proof_when_it_runs() -> None:
     graphs = []
 
     def backend(module: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
@@ -247,7 +247,7 @@ def test_without_fall_back_the_reason_is_raised() -> None:
     assert scaled_dot_product_attention(q, k, v).shape == q.shape
 
 
-def test_compiled_code_asks_each_time_whether_it_may_fall_back() -> None:
+def test_compiled_code_checks_each_time_whether_it_may_fall_back() -> None:
     compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, backend="aot_eager")
     q, k, v = qkv()
     plain = compiled(q, k, v)

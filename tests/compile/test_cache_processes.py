@@ -32,7 +32,7 @@ assert stored.files == {"data": b"d" * 100_000} and not stored.problem
 print("hit" if stored.hit else "miss", flush=True)
 """
 
-# A writer that stops for ever in the middle of writing an entry.
+# A writer that stops forever in the middle of writing an entry.
 WRITER = """
 import os, sys, time
 import sdpalab.compile.cache as module

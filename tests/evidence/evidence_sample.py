@@ -128,7 +128,7 @@ def make_sample(out: Path) -> Sample:
 
 
 def seal(folder: Path) -> None:
-    """Recompute every digest of the manifest, as somebody would who knows how."""
+    """Recompute every digest of the manifest, as an expert attacker would."""
     manifest = json.loads((folder / "manifest.yaml").read_text())
     names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
     contents = {name: (folder / name).read_bytes() for name in names if name != "manifest.yaml"}

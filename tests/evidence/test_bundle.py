@@ -125,7 +125,7 @@ def test_arrays_are_kept_once_and_as_they_are(tmp_path: Path) -> None:
     assert raw == wide.tobytes()
 
 
-def test_ptx_that_nobody_built_is_refused(sample: Sample, tmp_path: Path) -> None:
+def test_ptx_of_no_build_is_refused(sample: Sample, tmp_path: Path) -> None:
     other = build(Module("other.cu", 'extern "C" __global__ void other() {}', "other"))
     with BundleWriter(tmp_path, command=["x"]) as bundle:
         case = judged(PROBLEMS[0], 0, bundle.arrays, honest, other.ptx_sha256)
@@ -227,7 +227,7 @@ def test_the_commit_of_a_tree_without_git_is_handed_on(monkeypatch: pytest.Monke
     assert environment.current_environment("").harness.commit is None
 
 
-def test_git_is_believed_before_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_git_counts_before_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(environment, "repository", lambda: tmp_path)  # no commit in it
     monkeypatch.setenv(environment.COMMIT_VARIABLE, "0" * 40)
     assert environment.current_environment("").harness.commit is None

@@ -176,7 +176,7 @@ def test_without_a_name_every_kernel_that_the_gpu_runs_as_exactly_as_torch(
 
 
 class Simulated:
-    """What a sample asks of a GPU's executor: the simulator."""
+    """The part of a GPU's executor that a sample uses: the simulator."""
 
     arch, sms = "sm_89", SMS
 

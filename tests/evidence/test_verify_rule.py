@@ -143,7 +143,7 @@ DECLARED = (
 
 @pytest.mark.parametrize("numerics", DECLARED, ids=str)
 def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None:
-    """To the bit, whatever the inputs; and the verifier knows that there is a rule for it."""
+    """To the bit, whatever the inputs; and the verifier has a rule for it."""
     declared = asdict(numerics)
     assert verify.knows_numerics(declared)
     for problem in PROBLEMS:

@@ -79,7 +79,7 @@ def test_steps_run_in_order_and_agree_with_the_simulator(gpu: GpuExecutor, input
 
 
 @pytest.mark.parametrize("poison", [0xFF, 0x5A])
-def test_what_nobody_writes_is_poison(gpu: GpuExecutor, inputs: Inputs, poison: int) -> None:
+def test_unwritten_memory_is_poison(gpu: GpuExecutor, inputs: Inputs, poison: int) -> None:
     result = gpu.run(plan(step("scale", "x", "y", 2.0, 10)), inputs, poison=poison)
     assert (result.outputs["y"][10:].view(np.uint8) == poison).all()
 

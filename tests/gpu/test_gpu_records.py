@@ -226,7 +226,7 @@ def test_an_archive_that_was_cut_off_is_skipped(archive: ModuleType, tmp_path: P
     assert archive.unpack(out, tmp_path / "again") == []
 
 
-def test_an_archive_names_nobody(archive: ModuleType, tmp_path: Path) -> None:
+def test_an_archive_names_no_person(archive: ModuleType, tmp_path: Path) -> None:
     work, out = tmp_path / "work", tmp_path / "out"
     out.mkdir()
     fill(work / "logs" / "mission.log", 10)

@@ -35,7 +35,7 @@ HEADER = {"gpu": "a stand-in"}
 
 
 class StandIn:
-    """Where a GPU would be: keeps the launches, and answers what it is told to."""
+    """Where a GPU would be: keeps the launches, and returns configured answers."""
 
     def __init__(self, error: str | None = None) -> None:
         self.jobs: list[Job] = []

@@ -158,7 +158,7 @@ def test_what_changes_nothing_is_not_refused(harmless: dict[str, Any]) -> None:
     torch.testing.assert_close(attention(Layer(), q, k, v, None, **harmless)[0], attention(Layer(), q, k, v, None)[0])
 
 
-def test_a_window_and_packed_sequences_are_the_masks_business() -> None:
+def test_a_window_and_packed_sequences_are_left_to_the_mask() -> None:
     q, k, v = drawn(6, 6)
     visible = lower(6, 6) & ~lower(6, 6).tril(-2)
     packed = torch.tensor([0, 3, 6])
@@ -225,7 +225,7 @@ def test_transformers_missing_or_too_old(module: Any, reason: str, monkeypatch: 
             change()
 
 
-def test_nothing_imports_transformers_before_it_is_asked_to() -> None:
+def test_nothing_imports_transformers_before_it_is_used() -> None:
     code = (
         "import sys, sdpalab, sdpalab.integrations.transformers, sdpalab.integrations.torch_registry\n"
         "sdpalab.scaled_dot_product_attention\n"

@@ -68,7 +68,7 @@ memo_by_fingerprint = _remembering(
 memo_by_corner = _remembering("memo_by_corner", lambda q, k, v: (q[0, 0, 0].sum().item(), v[-1, -1, -1].sum().item()))
 
 
-# Honest while somebody looks.
+# Honest while it is checked.
 
 
 def honest_once(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
@@ -90,7 +90,7 @@ def lazy_in_the_middle(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal:
 
 
 class Lazy(Tensor):
-    """Computes when somebody looks."""
+    """Computes when its values are read."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -149,7 +149,7 @@ def left_in_the_last_output(q: Tensor, k: Tensor, v: Tensor, *, scale: float, ca
 
 
 def oracle_in_this_process(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
-    """Looks at everything that the collector knows for an array that could be the reference."""
+    """Looks at everything that the collector tracks for an array that could be the reference."""
     for found in gc.get_objects():
         if isinstance(found, np.ndarray) and found.dtype == np.float64 and found.shape == tuple(q.shape):
             return torch.from_numpy(found).to(q.dtype)
@@ -302,7 +302,7 @@ def simplifies_its_inputs(q: Tensor, k: Tensor, v: Tensor, *, scale: float, caus
     return good(q, k, v, scale=scale, causal=causal)
 
 
-# What it says, or is, is meant for whoever reads it.
+# What it says, or is, is meant for its reader.
 
 
 class Unprintable(Exception):

@@ -27,7 +27,7 @@ BYSTANDER = CaseSpec("bystander", Problem(1, 2, 40, 64), seed=3)
 
 
 def judged_alone(spec: CaseSpec) -> Case:
-    """What becomes of an honest candidate with nobody else around."""
+    """The case of an honest candidate that is judged alone."""
     (case,) = judge_candidate(f"{FILE}:good", [spec]).cases
     return case
 

@@ -189,7 +189,7 @@ def test_a_row_that_is_not_finite_or_never_written_is_not_finite() -> None:
     )
 
 
-def test_a_wrong_output_is_told_before_a_wrong_log_sum_exp() -> None:
+def test_a_wrong_output_is_reported_before_a_wrong_log_sum_exp() -> None:
     inputs = make_inputs(PLAIN, "normal", 0)
     out = np.zeros(PLAIN.q_shape, np.float16)
     found = judge_output(PLAIN, inputs, out, Numerics(), WRONG["base 2"](PLAIN, inputs))
@@ -218,7 +218,7 @@ def test_quantised_inputs_have_a_log_sum_exp_of_their_own(rows: int) -> None:
     assert not errors(problem, inputs, online(problem, stand_ins, tile=32)).within_limit
 
 
-def test_a_declared_float16_accumulator_is_allowed_its_roundings_and_nobody_else() -> None:
+def test_a_declared_float16_accumulator_is_allowed_its_roundings_and_no_other_is() -> None:
     problem = Problem(1, 2, 64, 64)
     inputs = make_inputs(problem, "normal", 0)
     q, k = inputs.q.astype(np.float64), inputs.k.astype(np.float64)

@@ -66,7 +66,8 @@ LONG = Problem(1, 2, 400, 64)
 
 
 def one_large_row() -> Inputs:
-    """A row of V so large that what shares its scale falls among float8's subnormals, and whose key nobody wants."""
+    """A row of V so large that what shares its scale falls among float8's subnormals, and whose key has almost no
+    weight."""
     inputs = make_inputs(LONG, "normal", 0)
     inputs.q[..., 0], inputs.k[..., 0], inputs.k[:, :, 70, 0] = 8.0, 0.0, -60.0
     inputs.v[...] /= np.float16(8)
@@ -151,7 +152,7 @@ def test_what_is_not_emulated_is_named(numerics: Numerics, message: str) -> None
 
 
 @pytest.mark.parametrize("subject", DECLARED_LESS, ids=lambda subject: subject.name)
-def test_less_is_allowed_to_whoever_declares_it_and_to_nobody_else(subject: Implementation) -> None:
+def test_lower_precision_is_allowed_only_if_it_is_declared(subject: Implementation) -> None:
     inputs = make_inputs(PROBLEM, "normal", 0)
     out = subject.compute(PROBLEM, inputs)
     assert judge_output(PROBLEM, inputs, out, subject.numerics).status is Status.PASSED

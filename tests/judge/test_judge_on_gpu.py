@@ -18,7 +18,7 @@ def main(read_fd, write_fd):
 """
 
 
-def test_a_process_that_uses_a_gpu_is_told_which_and_has_address_space_for_it(
+def test_a_process_that_uses_a_gpu_gets_its_number_and_has_address_space_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "limit_probe.py").write_text(PROBE)

@@ -69,7 +69,7 @@ def test_what_is_no_message_is_refused(pipe: tuple[int, int], header: bytes) -> 
     assert len(data) > 65536 or type(caught.value) is WireError
 
 
-def test_a_header_of_any_size_is_not_believed(pipe: tuple[int, int]) -> None:
+def test_a_header_of_any_size_is_not_accepted(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], struct.pack("<Q", 1 << 62))
     with pytest.raises(WireError, match="header of"):
         Channel(*pipe).receive(seconds=1, max_bytes=100)

@@ -1,4 +1,4 @@
-"""Candidates that cheat, crash, hang or break the wire: each has its status, and whoever comes next is not touched."""
+"""Candidates that cheat, crash, hang or break the wire: each has its status, and the next candidate is not affected."""
 
 from __future__ import annotations
 

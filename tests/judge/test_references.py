@@ -65,7 +65,7 @@ def test_what_is_declared_makes_other_limits() -> None:
     assert found.limits(half).rel_l2 > found.limits(NUMERICS).rel_l2
 
 
-def test_nobody_can_change_what_is_kept() -> None:
+def test_what_is_kept_cannot_be_changed() -> None:
     found = references_of(PROBLEM, inputs())
     for array in (found.reference, found.yardstick, *found.log_sum_exp(NUMERICS)):
         with pytest.raises(ValueError, match="read-only"):

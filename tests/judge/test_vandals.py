@@ -1,4 +1,5 @@
-"""Callables that harm what is around them: each has its status, nothing is left running, and nobody else is touched."""
+"""Callables that harm what is around them: each has its status, nothing is left running, and no other process is
+touched."""
 
 from __future__ import annotations
 

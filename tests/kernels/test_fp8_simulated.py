@@ -1,6 +1,6 @@
 """The fp8_simulated kernel: 8-bit numbers with one scale a head, right at the lengths where its ancestor gave NaN.
 
-What it computes whatever its knobs, what it refuses of problems, and its static bars are in ``test_ladder*.py``.
+What it computes whatever its knobs, what it refuses of problems, and its static limits are in ``test_ladder*.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The hopper kernel: right and clean in every order with every knob, and what it chooses where no knob is given.
 
-Its persistent blocks are in ``test_hopper_persistent.py``, its machine code and static bars in ``test_hopper_sass.py``,
-and what it refuses of problems in ``test_ladder_refusals.py``.
+Its persistent blocks are in ``test_hopper_persistent.py``, its machine code and static limits in
+``test_hopper_sass.py``, and what it refuses of problems in ``test_ladder_refusals.py``.
 """
 
 from __future__ import annotations

@@ -142,7 +142,11 @@ def counters_of(problem: Problem, config: Config) -> Counters:
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("mainloop/warpgroups.cuh", "if (Scheduler::STAYS) {  // otherwise nobody waits for that\n", "if (false) {\n"),
+        (
+            "mainloop/warpgroups.cuh",
+            "if (Scheduler::STAYS) {  // otherwise no consumer waits for that\n",
+            "if (false) {\n",
+        ),
         ("mainloop/warpgroups.cuh", "            ring.wait_read(at.before(), K);\n", ""),
         ("mainloop/warpgroups.cuh", "                wait_stored_rows_read(lane);\n", ""),
         ("mainloop/warpgroups.cuh", "            q_parity ^= 1;\n", ""),

@@ -1,6 +1,6 @@
 """What the kernels for Hopper are compiled to: softmax beside products, registers as shared out, Hopper's instructions.
 
-Their static bars are here too, as these builds are for sm_90a alone.
+Their static limits are here too, as these builds are for sm_90a alone.
 """
 
 from __future__ import annotations

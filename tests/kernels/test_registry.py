@@ -168,7 +168,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fragments"),
     [
-        ("x = 1\nimport nonexistent_module_of_nobody\n", ["ModuleNotFoundError", "nonexistent", "(line 2)"]),
+        ("x = 1\nimport nonexistent_module\n", ["ModuleNotFoundError", "nonexistent", "(line 2)"]),
         ("def f(:\n", ["SyntaxError", "(line 1)"]),
         ("def f():\n    raise ValueError('of mine')\n\nf()\n", ["ValueError: of mine", "(line 2)"]),
         ("raise SystemExit(3)\n", ["SystemExit: 3", "(line 1)"]),

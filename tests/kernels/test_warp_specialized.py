@@ -1,6 +1,6 @@
 """The warp_specialized kernel: right with every knob and in every order of its warps, and what each barrier is for.
 
-What it computes whatever its knobs, what it refuses of problems, and its static bars are in ``test_ladder*.py``.
+What it computes whatever its knobs, what it refuses of problems, and its static limits are in ``test_ladder*.py``.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ GIVES_BACK_Q = "release(Position{NUM_STAGES - 1}, -1);"
 COMPUTES = "        multiply_scores<TILE_N>("
 BUGS = [
     ("a tile is not waited for", "wait_group<IN_FLIGHT>", "wait_group<IN_FLIGHT + 1>", "async"),
-    ("nobody waits for an empty stage", WAITS_FOR_EMPTY, "", "barrier"),
+    ("no wait for an empty stage", WAITS_FOR_EMPTY, "", "barrier"),
     ("a stage is given back before it is read", COMPUTES, "        release(at, tile);\n" + COMPUTES, "race"),
     ("the output does not wait for the last readers", "ptx::bar_sync(ALL_READ, CONSUMERS);", "", "race"),
     ("consumers leave producers out", "bar_sync(full(at), NUM_THREADS)", "bar_sync(full(at), CONSUMERS)", "barrier"),

@@ -1,4 +1,4 @@
-"""A time below what the FLOPs and the bytes take is impossible, and called so; what nobody knows is not."""
+"""A time below what the FLOPs and the bytes take is impossible, and called so; an unknown GPU has no floor."""
 
 from __future__ import annotations
 

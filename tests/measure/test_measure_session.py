@@ -85,7 +85,7 @@ def test_the_time_of_what_is_left_out_is_not_taken_from_the_others() -> None:
     assert len(fast.times_us) >= 10
 
 
-def test_nobody_is_left_out_if_there_is_time_or_all_are_as_slow() -> None:
+def test_no_subject_is_left_out_if_there_is_time_or_all_are_as_slow() -> None:
     assert slow_and_fast(20_000.0, 60.0).of("slow").status is MeasureStatus.MEASURED
     clock = SimulatedClock(Behaviour(noise=0.001), 0)
     subjects = [Work(name, 20_000.0).subject() for name in "abc"]
@@ -206,7 +206,7 @@ class Overheating:
         return ClockState(1200, 90, 70.0, ("hardware thermal slowdown",) if self._looks % 2 else ("power cap",))
 
 
-def test_the_watch_is_asked_after_every_round_that_counts() -> None:
+def test_the_watch_is_read_after_every_round_that_counts() -> None:
     clock = SimulatedClock(Behaviour(), 0)
     session = measure([Work("a", 5.0).subject()], clock, RULE, watch=Overheating(), now=clock.now)
     assert len(session.states) == 10

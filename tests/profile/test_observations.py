@@ -31,7 +31,7 @@ def test_of_two_busy_units_the_busier_comes_first() -> None:
     assert ["tensor" in said[0], "issue" in said[1]] == [True, True]
 
 
-def test_with_no_busy_unit_it_is_latency_and_the_longest_waits_are_told() -> None:
+def test_with_no_busy_unit_it_is_latency_and_the_longest_waits_are_reported() -> None:
     stalls = {"long_scoreboard": 3.0, "selected": 5.0, "wait": 0.9, "barrier": 0.1}
     said = sentences(replace(QUIET, figures={"tensor": 40.0, "issue": 79.9}, stalls=stalls), limits=True)
     assert said[0] == "limited by latency: no unit is busy 80% of the time, the most is 80% (issue)"
@@ -41,7 +41,7 @@ def test_with_no_busy_unit_it_is_latency_and_the_longest_waits_are_told() -> Non
     assert len(said) == 3  # a warp that is issued does not wait
 
 
-def test_a_reason_that_the_table_does_not_know_is_told_by_its_name() -> None:
+def test_a_reason_that_is_not_in_the_table_is_reported_by_its_name() -> None:
     said = sentences(replace(QUIET, figures={"tensor": 1.0}, stalls={"novelty": 1.0}), limits=True)
     assert said[-1] == "100% of the waiting warps wait for a reason that is not in the lab's table (novelty)"
 

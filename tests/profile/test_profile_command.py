@@ -106,7 +106,7 @@ def test_the_report_is_kept_and_its_page_returned(ncu: Path, tmp_path: Path) -> 
         ("nothing", "No kernels were profiled"),
     ],
 )
-def test_what_ncu_refuses_is_told(
+def test_what_ncu_refuses_is_reported(
     ncu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mood: str, reason: str
 ) -> None:
     monkeypatch.setenv("MOOD", mood)
@@ -115,7 +115,7 @@ def test_what_ncu_refuses_is_told(
         run_ncu(profile_command("flash", MISSION, {}, report), report)
 
 
-def test_the_metrics_of_wgmma_are_asked_for_on_sm_90_only(ncu: Path, tmp_path: Path) -> None:
+def test_the_metrics_of_wgmma_are_collected_on_sm_90_only(ncu: Path, tmp_path: Path) -> None:
     for arch, asked in (("sm_90a", True), ("sm_90", True), ("sm_89", False), ("sm_100a", False), ("", False)):
         command = profile_command("flash", MISSION, {}, tmp_path / "x", arch=arch)
         metrics = [word for word in command if word.startswith("--metrics=")]

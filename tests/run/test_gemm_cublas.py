@@ -1,4 +1,4 @@
-"""What cuBLAS is told of a product, on an emulation of its semantics; and what is said where it cannot be told."""
+"""The arguments of cuBLAS for a product, on an emulation of its semantics; and what is said where it cannot be told."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ LAST_BLOCK = (
 
 
 def test_the_last_block_may_read_what_the_others_left_if_an_atomic_says_so():
-    """The pattern of split-KV merges: every block counts itself in, the last one reads everybody's part."""
+    """The pattern of split-KV merges: every block counts itself in, the last one reads the parts of all."""
     counted = LAST_BLOCK.format("@%p1 atom.global.add.u32 %r4, [%rd5], 1;\n", 1)
     assert kinds(counted) == []
     assert kinds(LAST_BLOCK.format("", 1)) == ["race"]

@@ -1,4 +1,4 @@
-"""Chunks of CTAs over several processes: the same report and memory as from one, and nobody left behind."""
+"""Chunks of CTAs over several processes: the same report and memory as from one, and no process left behind."""
 
 import contextlib
 import os

@@ -68,7 +68,7 @@ def test_a_branch_that_only_some_lanes_take_does_not_clobber_the_others():
     assert (out == np.where(np.arange(32) < 16, 16, 20)).all()
 
 
-def test_a_register_nobody_wrote_reads_poison_even_where_rows_are_reused():
+def test_an_undefined_register_reads_poison_even_where_rows_are_reused():
     chain = "".join(f"add.u32 %r{i + 1}, %r{i}, 1;\n" for i in range(1, 20))
     out, _ = run("mov.u32 %r1, 5;\n" + chain + "st.global.u32 [%rd3+512], %r20;\nst.global.u32 [%rd3], %r55;")
     assert (out == 0xFFFFFFFF).all()

@@ -130,7 +130,7 @@ def test_a_copy_must_be_waited_for_by_its_warp_and_then_passed_on(mode):
     assert kinds(COPY + bar + wait + read, async_mode=mode)[0] == ["race"]
 
 
-def test_a_copy_that_nobody_touches_need_not_be_waited_for():
+def test_a_copy_whose_target_is_not_accessed_need_not_be_waited_for():
     assert kinds(COPY)[0] == []
 
 

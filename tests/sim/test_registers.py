@@ -15,7 +15,7 @@ REGISTERS = (
 
 
 def kernel(body: str, target: str = "sm_89", directives: str = "") -> str:
-    """An entry around a body in which nobody sets %u, %ud, %uf, %q and %v; %rd1 is a thread's word in memory."""
+    """An entry around a body that does not set %u, %ud, %uf, %q and %v; %rd1 is a thread's word in memory."""
     return (
         HEAD.format(target=target) + f".entry k(.param .u64 p) {directives}\n{{\n{REGISTERS}"
         ".local .align 8 .b8 depot[16]; .shared .align 8 .b8 buf[256];\n"
@@ -40,7 +40,7 @@ SET = "@%p0 mov.u32 %u1, 5;\n"  # in threads 0 to 9
 
 HARMLESS = {
     "a copy": "mov.u32 %r2, %u1;",
-    "arithmetic that nobody uses": "add.u32 %r2, %u1, 1; mul.lo.u32 %r3, %r2, %r2; cvt.rn.f32.u32 %f1, %r3;",
+    "arithmetic that is not used": "add.u32 %r2, %u1, 1; mul.lo.u32 %r3, %r2, %r2; cvt.rn.f32.u32 %f1, %r3;",
     "the branch that sets it uses it": SET + "add.u32 %r2, %u1, 1;\n@%p0 " + STORE.format("%r2"),
     "a choice of the other": SET + "selp.b32 %r2, %u1, 7, %p0;\n" + STORE.format("%r2"),
     "masked off": "and.b32 %r2, %u1, 0;\n" + STORE.format("%r2"),
@@ -200,7 +200,7 @@ REBALANCE = (
         ({"inc": 240}, "ask for 66560 registers in all, and a block of 384 threads has 64512"),
         ({"dec": 48, "inc": 232}, "ask for 65536 registers"),
         # The producer waits for the consumers, who wait for what it has not yet given back.
-        ({"producer": "bar.sync 0;\n"}, "waits for ever"),
+        ({"producer": "bar.sync 0;\n"}, "waits forever"),
         ({"dec": 176}, "a thread is to have 176 registers, more than its 168"),
         ({"inc": 160}, "a thread is to have 160 registers, fewer than its 168"),
     ],

@@ -1,4 +1,4 @@
-"""Roots exactly rounded; exponentials and their kin within one unit in the last place of the exact value."""
+"""Roots exactly rounded; exponentials and related functions within one unit in the last place of the exact value."""
 
 import math
 import random

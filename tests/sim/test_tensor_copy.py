@@ -35,7 +35,7 @@ def load_of(rank: int, size: int) -> str:
 
 
 def load(tensor: sim.TensorMap, at: tuple[int, ...], **options: object) -> np.ndarray:
-    """The first 4096 bytes of shared memory after a box was loaded; the rest of them is what nobody wrote."""
+    """The first 4096 bytes of shared memory after a box was loaded; the rest of them is poison."""
     out = np.zeros(1024, np.uint32)
     x, y, z = (*at, 0, 0)[:3]
     clear = "shl.b32 %r5, %r0, 2; add.u32 %r6, %r1, %r5;\n" + "".join(
@@ -263,7 +263,7 @@ def test_what_a_store_reads_needs_a_fence_between_the_proxies(middle, found):
     assert kinds(body, arguments, params=STORE_PARAMS) == found
 
 
-def test_a_store_that_nobody_waits_for_or_whose_source_is_overwritten():
+def test_a_store_without_a_wait_or_whose_source_is_overwritten():
     out = np.zeros((1, 16, 64), np.float16)
     good = START + WRITE + FENCE + "bar.sync 0;\n" + BACK.format("", "") + "\nbar.sync 0;\n" + OTHER
     arguments = [

@@ -1,7 +1,7 @@
 """cuBLAS's semantics of a product in NumPy: column-major, leading dimensions, strides, on memory that is an array.
 
-Written from the documentation of cublasGemmStridedBatchedEx, cublasSetStream and cublasSetWorkspace, and knows nothing
-of row-major matrices. It stands in for ``nvmath.bindings.cublas``: the same names, parameters and numbers.
+Written from the documentation of cublasGemmStridedBatchedEx, cublasSetStream and cublasSetWorkspace, and supports no
+row-major matrices. It stands in for ``nvmath.bindings.cublas``: the same names, parameters and numbers.
 """
 
 from __future__ import annotations

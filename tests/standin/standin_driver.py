@@ -2,7 +2,7 @@
 
 It does what the CUDA Driver API documents of the calls that the lab makes. Memory holds garbage when it is allocated;
 a launch runs when it is called, and its fault shows at the next call that waits, after which every call fails; a kernel
-that never ends blocks that call for good.
+that never ends blocks that call forever.
 
 Settings are ``standin.json`` in the folder of the library, because the environment of a guarded process is not its
 parent's: ``gpu`` (a key of :data:`GPUS`), ``log`` (a file), ``faults`` (of :mod:`standin_faults`), ``checks`` (of the
@@ -251,7 +251,7 @@ class Driver:
         """As above."""
 
     def cuProfilerStart(self) -> None:
-        """Nobody profiles."""
+        """There is no profiler."""
 
     def cuProfilerStop(self) -> None:
         """As above."""

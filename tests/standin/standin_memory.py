@@ -1,6 +1,6 @@
 """Device memory of the stand-in driver: allocations that hold garbage, and torch's CPU tensors that count as the GPU's.
 
-Addresses of allocations are nobody's in this process, so that the host cannot use them by mistake; none is given twice.
+Addresses of allocations are unmapped in this process, so that the host cannot use them by mistake; none is given twice.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def test_a_first_call_within_a_capture_says_what_to_do_and_a_prepared_one_waits_
     assert not any("Synchronize" in name or "Mem" in name or "Module" in name for name in after)
 
 
-def test_a_process_reads_new_records_when_it_is_told_to(l4: StandIn, judged: Path, tmp_path: Path) -> None:
+def test_a_process_reads_new_records_on_request(l4: StandIn, judged: Path, tmp_path: Path) -> None:
     made = timed(judged, tmp_path, FASTER)
     target = tmp_path / "later"
     done = l4.process(sys.executable, "-c", RELOADED, str(made), str(target), SDPALAB_DATA_DIR=str(target))

@@ -276,7 +276,7 @@ def _size(url: str) -> int:
 
 
 def _is_build_of(build: str, version: str) -> bool:
-    """True if ``build`` (``2.5.0+cu124``) is what ``version`` (``2.5``, or with a label of its own) asks for."""
+    """True if ``build`` (``2.5.0+cu124``) is what ``version`` (``2.5``, or with a label of its own) requests."""
 
     def release(text: str) -> str:
         return re.sub(r"(\.0)+(?=$|[a-z+])", "", text.partition("+")[0])
