@@ -164,7 +164,7 @@ class PartRunner:
         return _Running(part, process, log, start, limit)
 
     def _record(self, each: _Running, waiting: list[Part]) -> None:
-        """What came of a part; one whose process had to end, and that has more to do, is put first in line."""
+        """The outcome of a part; one whose process had to end, and that has more to do, is put first in line."""
         part, code, seconds = each.part, each.process.returncode, time.monotonic() - each.start
         last = self._last_line(part)
         if each.ending:
@@ -181,7 +181,7 @@ class PartRunner:
             self._keep(part, "error", f"{how}: {last}", seconds, code)
 
     def _last_line(self, part: Part) -> str:
-        """The last thing that it printed, which says what came of it."""
+        """The last thing that it printed, which names the outcome."""
         lines = [line for line in self._work.log(part.name).read_text(errors="replace").splitlines() if line.strip()]
         return _shortened(lines[-1].strip()) if lines else "it printed nothing"
 
@@ -192,5 +192,5 @@ class PartRunner:
 
 
 def _shortened(line: str) -> str:
-    """At most some 400 characters: what it is about is at the beginning, and what came of it at the end."""
+    """At most some 400 characters: what it is about is at the beginning, and the outcome at the end."""
     return line if len(line) <= 400 else f"{line[:150]} [...] {line[-250:]}"

@@ -1,4 +1,4 @@
-"""``summary.txt`` and ``summary.json`` of the GPU suite: what ran, what came of it, what was dropped and why."""
+"""``summary.txt`` and ``summary.json`` of the GPU suite: the parts, their outcomes, what was dropped and why."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def test_another_gpu_has_nothing(case: Case) -> None:
     assert found.reason.startswith("no kernel is proven on NVIDIA H200; run: ")
 
 
-def test_a_record_in_the_folder_of_another_gpu_counts_for_nothing(case: Case) -> None:
+def test_a_record_in_the_folder_of_another_gpu_is_ignored(case: Case) -> None:
     path = keep(kept_verdict(case), "flash")
     stray = path.parent.parent / "h200" / path.name
     stray.parent.mkdir()

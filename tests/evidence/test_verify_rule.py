@@ -145,7 +145,7 @@ DECLARED = (
 def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None:
     """To the bit, whatever the inputs; and the verifier has a rule for it."""
     declared = asdict(numerics)
-    assert verify.knows_numerics(declared)
+    assert verify.has_rule_for(declared)
     for problem in PROBLEMS:
         for kind in ("normal", "outlier", "tiny", "huge", "uniform"):
             made = make_inputs(problem, kind, 3)
@@ -173,7 +173,7 @@ def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None
 )
 def test_the_lab_and_the_verifier_refuse_the_same_numerics(changes: dict[str, Any]) -> None:
     fields = {**asdict(Numerics()), **changes}
-    assert not verify.knows_numerics(fields)
+    assert not verify.has_rule_for(fields)
     with pytest.raises(UserError, match="numerics"):
         check_numerics(Numerics.from_dict(fields))
 

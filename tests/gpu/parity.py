@@ -94,7 +94,7 @@ class Records:
         self._append({"began": label})
 
     def end(self, label: str, **found: Any) -> None:
-        """What came of it; ``agrees`` is among that."""
+        """The outcome; ``agrees`` is part of it."""
         self.ended[label] = {"case": label, **found}
         self._append(self.ended[label])
 

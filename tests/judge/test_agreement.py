@@ -94,11 +94,11 @@ def test_a_verdict_says_it_of_its_largest_public_case_and_nothing_is_decided() -
     ]
     verdict = judge_candidate(TorchBackend(Backend.MATH), specs)
     assert verdict.passed
-    heard = {case.name: case.run["witnesses"] for case in verdict.cases if "witnesses" in case.run}
-    assert list(heard) == ["public"]
+    witnessed = {case.name: case.run["witnesses"] for case in verdict.cases if "witnesses" in case.run}
+    assert list(witnessed) == ["public"]
     record = json.loads(json.dumps(verdict.to_dict()))["cases"][1]["run"]["witnesses"]
     found = Agreement.from_dict(record)
-    assert found.to_dict() == record == heard["public"]
+    assert found.to_dict() == record == witnessed["public"]
     assert (record["best"], found.device, found.torch) == ("math", "cpu", torch.__version__)
     text = "\n".join(found.lines("public"))
     assert f"torch math: {found.nearest.from_float64:.1e} from float64, 0.0e+00 from it" in text

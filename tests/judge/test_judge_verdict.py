@@ -66,7 +66,7 @@ def test_an_error_is_shown_as_a_share_of_its_limit() -> None:
     assert INFRA.limited == INFRA.shares == {}
 
 
-def test_the_original_contract_is_counted_and_decides_nothing() -> None:
+def test_the_original_contract_is_counted_and_not_decisive() -> None:
     """0.06 and 1e-3, both inclusive, and nothing that is not finite."""
     for changes, kept in (
         ({}, True),

@@ -98,7 +98,7 @@ def test_who_comes_after_them_is_judged_as_if_alone(cases: dict[str, Case]) -> N
 
 
 @pytest.mark.slow
-def test_without_namespaces_what_is_left_is_hunted_down(unconfined: None) -> None:
+def test_without_namespaces_remaining_processes_are_killed(unconfined: None) -> None:
     found = judged(["leaves_daemons", "bombs", "good"])
     assert {name: case.status for name, case in found.items()} == {
         "leaves_daemons": Status.PASSED,

@@ -116,7 +116,7 @@ def this_environment(version: str | None = None) -> TorchEnvironment | None:
 
 
 def lab_packages(version: str) -> tuple[str, ...]:
-    """Requirements of the lab beside torch: the very versions that run here, so that only torch differs.
+    """Requirements of the lab beside torch: the same versions as here, so that only torch differs.
 
     The exception is a torch older than 2.3, which was built for NumPy 1 and does not take the arrays of NumPy 2.
     """
