@@ -22,7 +22,7 @@ def write_summary(
     dropped: Mapping[str, str],
     packed: Packed,
 ) -> None:
-    """Write both files into ``out``; ``dropped`` says of kernels why they are not timed."""
+    """Write both files into ``out``; ``dropped`` has the reason for each kernel that is not timed."""
     parts = _parts(work)
     environment = _read(work.evidence / "environment.json")
     commit = environment.get("harness", {}).get("commit")

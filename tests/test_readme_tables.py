@@ -110,6 +110,6 @@ def test_a_check_says_which_page_is_stale_and_writing_mends_it(
     monkeypatch.setattr(script, "tables", lambda: {"one": "new"})
     (tmp_path / "page.md").write_text("<!-- table: one -->\n<!-- end of table -->\n")
     assert script.main(["--check"]) == 1
-    assert "page.md is not what the records say" in capsys.readouterr().out
+    assert "page.md differs from the records" in capsys.readouterr().out
     assert script.main(["--write"]) == 0
     assert script.main(["--check"]) == 0

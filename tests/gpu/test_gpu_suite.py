@@ -317,7 +317,7 @@ def test_an_interrupt_loses_nothing_and_leaves_nothing_running(
     hanging.send_signal(sign)
     printed, _ = hanging.communicate(timeout=30)
     assert hanging.returncode == 130
-    assert "interrupted: what was done is kept" in printed
+    assert "interrupted: finished parts are kept" in printed
     assert machine.states()["mission"] == "interrupted"
     assert machine.states()["verdict_flash"] == "passed"
     assert "evidence/t1/flash.json" in members(machine.out / "records.tar.gz")
