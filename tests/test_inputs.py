@@ -89,8 +89,8 @@ def test_a_needle_dominates_every_row(problem: Problem, causal: bool, dtype: str
 
 def test_every_key_is_a_needle_once() -> None:
     problem = Problem(1, 2, 96, 64, scale=-0.3)
-    found = scores(problem, make_inputs(problem, "needle", 0)).argmax(axis=-1)
-    assert (np.sort(found, axis=-1) == np.arange(96)).all()
+    needles = scores(problem, make_inputs(problem, "needle", 0)).argmax(axis=-1)
+    assert (np.sort(needles, axis=-1) == np.arange(96)).all()
 
 
 @BOTH

@@ -45,10 +45,10 @@ def _calls(name: str) -> int:
 
 def _remembering(name: str, key: Callable[[Tensor, Tensor, Tensor], Any]) -> Callable[..., Tensor]:
     def candidate(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
-        found = (name, key(q, k, v))
-        if found not in REMEMBERED:
-            REMEMBERED[found] = good(q, k, v, scale=scale, causal=causal)
-        return REMEMBERED[found]
+        stored = (name, key(q, k, v))
+        if stored not in REMEMBERED:
+            REMEMBERED[stored] = good(q, k, v, scale=scale, causal=causal)
+        return REMEMBERED[stored]
 
     candidate.__name__ = name
     return candidate
@@ -150,9 +150,9 @@ def left_in_the_last_output(q: Tensor, k: Tensor, v: Tensor, *, scale: float, ca
 
 def oracle_in_this_process(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
     """Looks at everything that the collector tracks for an array that could be the reference."""
-    for found in gc.get_objects():
-        if isinstance(found, np.ndarray) and found.dtype == np.float64 and found.shape == tuple(q.shape):
-            return torch.from_numpy(found).to(q.dtype)
+    for each in gc.get_objects():
+        if isinstance(each, np.ndarray) and each.dtype == np.float64 and each.shape == tuple(q.shape):
+            return torch.from_numpy(each).to(q.dtype)
     return torch.zeros_like(q)
 
 
@@ -169,11 +169,11 @@ def oracle_in_the_parent(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causa
 
 
 def seed_in_the_environment(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
-    told = [*os.environ.items(), *enumerate(sys.argv)]
+    variables = [*os.environ.items(), *enumerate(sys.argv)]
     for number in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            told += [(number, Path(f"/proc/{number}/cmdline").read_text())]
-    leaked = any("SECRET" in str(name) or "secret" in str(text) for name, text in told)
+            variables += [(number, Path(f"/proc/{number}/cmdline").read_text())]
+    leaked = any("SECRET" in str(name) or "secret" in str(text) for name, text in variables)
     return good(q, k, v, scale=scale, causal=causal) if leaked else torch.zeros_like(q)
 
 

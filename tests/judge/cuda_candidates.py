@@ -55,8 +55,8 @@ def plan(problem: Problem, config: Config) -> Launch:
 
 def plan_without_lse(problem: Problem, config: Config) -> Launch:
     """The same without the log-sum-exp."""
-    made = plan(problem, config)
-    return replace(made, args=(*made.args[:-1], 0))
+    launch = plan(problem, config)
+    return replace(launch, args=(*launch.args[:-1], 0))
 
 
 def variant(old: str = "", new: str = "") -> CudaKernel:

@@ -79,11 +79,11 @@ def _sending(forge: Callable[[plans.SentPlan], str]) -> Callable[[Problem, Confi
         plans.SentPlan.model_dump_json = send
         return forge(plan)
 
-    def made(problem: Problem, config: Config) -> Made:
+    def forge_and_launch(problem: Problem, config: Config) -> Made:
         plans.SentPlan.model_dump_json = forged
         return launch_of(right, problem, config)
 
-    return made
+    return forge_and_launch
 
 
 def _output_first(plan: plans.SentPlan) -> str:

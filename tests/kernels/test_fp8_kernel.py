@@ -214,7 +214,7 @@ def test_what_the_numbers_rest_on(kind: str, header: str, old: str, new: str, tm
     result, right = (run(kernel, problem, inputs=inputs) for kernel in (mutant, FP8))
     assert not right.hazards
     reference = attention_float64(**vars(inputs), scale=problem.scale, causal=False)
-    good, bad = (measure(found.outputs["o"][:, :1], reference[:, :1], "float16") for found in (right, result))
+    good, bad = (measure(each.outputs["o"][:, :1], reference[:, :1], "float16") for each in (right, result))
     assert bad.not_finite or bad.rel_l2 > 1.5 * good.rel_l2
 
 

@@ -145,9 +145,9 @@ def test_the_mission_shape_fills_the_gpu_and_has_all_its_keys_under_way_at_once(
     (step,) = HOPPER.launch_plan(MISSION).launches
     assert step.cluster == (2, 1, 1)
     assert SMS - 4 <= np.prod(step.grid) <= SMS
-    made = resolve(MISSION, AUTO)
-    assert made.int("NUM_STAGES") * made.int("BLOCK_N") * made.int("SPLIT") == MISSION.seq_kv
-    assert step.dynamic_smem == smem_bytes(MISSION, made)
+    resolved = resolve(MISSION, AUTO)
+    assert resolved.int("NUM_STAGES") * resolved.int("BLOCK_N") * resolved.int("SPLIT") == MISSION.seq_kv
+    assert step.dynamic_smem == smem_bytes(MISSION, resolved)
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_what_the_numbers_rest_on(kind: str, file: str, old: str, new: str, tmp_
     mutant = planted(HOPPER_FP8, [(file, old, new)], tmp_path)
     right, wrong = (run(kernel, problem, SMALL, inputs=inputs, checks=()) for kernel in (HOPPER_FP8, mutant))
     reference = attention_float64(**vars(inputs), scale=problem.scale, causal=False)
-    good, bad = (measure(found.outputs["o"], reference, "float16") for found in (right, wrong))
+    good, bad = (measure(each.outputs["o"], reference, "float16") for each in (right, wrong))
     assert good.rel_l2 < 0.1
     assert bad.not_finite or bad.rel_l2 > 3 * good.rel_l2
 

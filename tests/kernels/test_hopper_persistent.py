@@ -191,11 +191,11 @@ def test_what_the_next_tile_rests_on(file: str, old: str, new: str, tmp_path: Pa
     ids=label,
 )
 def test_the_schedule_follows_the_problem(problem: Problem, schedule: str) -> None:
-    made = resolve(problem, AUTO)
-    assert made["SCHEDULE"] == schedule
+    resolved = resolve(problem, AUTO)
+    assert resolved["SCHEDULE"] == schedule
     step = launch(problem, AUTO)
-    assert step == launch(problem, made)
-    assert step.dynamic_smem == smem_bytes(problem, made) <= 227 * 1024
+    assert step == launch(problem, resolved)
+    assert step.dynamic_smem == smem_bytes(problem, resolved) <= 227 * 1024
     if schedule == "persistent":
         assert step.cluster == (1, 1, 1)
         assert step.grid == (SMS * resources_of(HOPPER, problem, AUTO).blocks_per_sm, 1, 1)

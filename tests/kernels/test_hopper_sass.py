@@ -70,8 +70,8 @@ def label(value: object) -> str:
 
 
 def sass_of(kernel: CudaKernel, problem: Problem, config: Config) -> tuple[SassInstruction, ...]:
-    made = built(kernel, problem, config)
-    return parse(disassemble(made))[made.entry]
+    compiled = built(kernel, problem, config)
+    return parse(disassemble(compiled))[compiled.entry]
 
 
 def count_of(kernel: CudaKernel, problem: Problem, config: Config) -> Counter[str]:

@@ -64,10 +64,10 @@ def test_all_but_the_hopper_ones_take_the_mission_shape_on_an_l4() -> None:
     ],
 )
 def test_a_refusal_is_one_sentence(name: str, problem: Problem, arch: int, reason: str) -> None:
-    said = BY_NAME[name].reject_reason(problem, arch)
-    assert said is not None
-    assert said.startswith(reason)
-    assert "\n" not in said
+    refusal = BY_NAME[name].reject_reason(problem, arch)
+    assert refusal is not None
+    assert refusal.startswith(reason)
+    assert "\n" not in refusal
 
 
 def test_selection_has_a_reason_for_every_other_peer() -> None:

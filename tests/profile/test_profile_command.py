@@ -150,8 +150,8 @@ def test_measured_and_simulated_stand_side_by_side() -> None:
     assert numbers["conflicts"] == 0
     (launch,) = read_raw_csv(PAGE.read_text())
     out = io.StringIO()
-    told = show_launch(Console(file=out, width=200), "a GPU", launch, counts)
-    assert told["simulated"] == numbers
+    shown = show_launch(Console(file=out, width=200), "a GPU", launch, counts)
+    assert shown["simulated"] == numbers
     ratio = launch.figures["instructions"] / numbers["warp_instructions"]
     assert f"{ratio:.2f}" in next(line for line in out.getvalue().splitlines() if "warp instructions" in line)
     assert "limited by latency" in out.getvalue()
@@ -160,5 +160,5 @@ def test_measured_and_simulated_stand_side_by_side() -> None:
 
 def test_a_library_kernel_has_no_simulated_counts() -> None:
     (launch,) = read_raw_csv(PAGE.read_text().replace("flash_attention(", "ampere_gemm_64x64(", 1))
-    told = show_launch(Console(file=io.StringIO()), "a GPU", launch, [("_Z15flash_attentionPK", {"local": 1.0})])
-    assert told["simulated"] == {}
+    shown = show_launch(Console(file=io.StringIO()), "a GPU", launch, [("_Z15flash_attentionPK", {"local": 1.0})])
+    assert shown["simulated"] == {}

@@ -144,9 +144,9 @@ def draws(name: str, count: int, seed: int, spread: int = 6) -> list[int]:
     ]
 
 
-def assert_bits(found: np.ndarray, expected: Sequence[int | None], name: str, inputs: Sequence[Sequence[int]]) -> None:
+def assert_bits(actual: np.ndarray, expected: Sequence[int | None], name: str, inputs: Sequence[Sequence[int]]) -> None:
     """Every found pattern is the expected one; any NaN will do for None."""
-    raw = np.ascontiguousarray(found).reshape(-1).view(f"u{found.dtype.itemsize}").tolist()
+    raw = np.ascontiguousarray(actual).reshape(-1).view(f"u{actual.dtype.itemsize}").tolist()
     assert len(raw) == len(expected)
     for got, want, *given in zip(raw, expected, *inputs, strict=True):
         right = decode(got, name) is None if want is None else got == want

@@ -109,5 +109,5 @@ def test_a_thread_of_the_mask_that_never_comes_is_reported(schedule):
     ],
 )
 def test_the_mask_of_straight_code_where_there_is_one(body, mask):
-    found = member_mask(parse(text(body)).entries["k"].instructions[4:])
-    assert (found and found[1]) == mask
+    common = member_mask(parse(text(body)).entries["k"].instructions[4:])
+    assert (common and common[1]) == mask

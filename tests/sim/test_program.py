@@ -32,9 +32,9 @@ def run(body: str, threads=32, size=256):
 
 def test_registers_that_do_not_live_together_share_a_row():
     chain = "".join(f"add.u32 %r{i + 1}, %r{i}, 1;\n" for i in range(1, 50))
-    out, found = run("mov.u32 %r1, 5;\n" + chain + "st.global.u32 [%rd3], %r50;")
+    out, program = run("mov.u32 %r1, 5;\n" + chain + "st.global.u32 [%rd3], %r50;")
     assert (out == 54).all()
-    assert found.files[32] < 6
+    assert program.files[32] < 6
 
 
 def test_what_a_loop_carries_keeps_its_row():

@@ -38,15 +38,15 @@ def test_a_kernel_that_is_not_green_is_dropped_and_the_others_are_timed(standin:
         f"'--clock', 'gpu', '--clock', 'eager', '--seconds', '15', '--json', {str(out)!r}]))"
     )
     done = standin.run(code, timeout=600)
-    said = " ".join((done.stdout + done.stderr).split())
-    assert done.returncode == 1, said
-    assert "zeros is INCORRECT on the simulator, so it is not timed" in said
+    printed = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 1, printed
+    assert "zeros is INCORRECT on the simulator, so it is not timed" in printed
     record = json.loads(out.read_text())
     assert (record["complete"], record["sms"]) == (True, 132)
     assert [(each["kernel"], each["passed"]) for each in record["judged"]] == [("zeros", False), ("flash", True)]
     assert [result["clock"] for result in record["results"]] == ["gpu", "eager"]
     for result in record["results"]:
-        found = {each["name"]: each for each in result["measurements"]}
-        assert set(found) == {"torch", "flash", "empty kernel"}
-        assert found["flash"]["status"] == "MEASURED", found["flash"]["reason"]
-        assert found["flash"]["checks"] >= 2
+        measurements = {each["name"]: each for each in result["measurements"]}
+        assert set(measurements) == {"torch", "flash", "empty kernel"}
+        assert measurements["flash"]["status"] == "MEASURED", measurements["flash"]["reason"]
+        assert measurements["flash"]["checks"] >= 2
