@@ -1,4 +1,4 @@
-"""Where ``gpu_suite.sh`` keeps what it finds, and what it makes of it: python scripts/gpu_records.py COMMAND [FOLDER]
+"""The records of ``gpu_suite.sh``: python scripts/gpu_records.py COMMAND [FOLDER]
 
     probe               the GPU, what to build for, and the kernels that it runs, as JSON; exit code 3 without a GPU
     environment FOLDER  FOLDER/environment.json: versions, commit, and how the judge's processes are confined
@@ -43,7 +43,7 @@ class Workspace:
 
     @property
     def evidence(self) -> Path:
-        """What is to be committed, in a folder named after the GPU."""
+        """The records to commit, in a folder named after the GPU."""
         return self.path / "evidence" / folder_of(self.gpu)
 
     def replay(self, shard: int) -> Path:
@@ -213,7 +213,8 @@ def environment(folder: Path) -> str:
 
 
 def _confinement() -> tuple[str, str]:
-    """How a process with a candidate's code is held here: ``namespaces`` or ``processes``, and a sentence on that."""
+    """The confinement of a process with a candidate's code here: ``namespaces`` or ``processes``, and a sentence about
+    it."""
     from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, describe
 
     process = GuardedProcess("sdpalab.judge.sandbox.worker", Quota(cpu_seconds=60), untrusted=True)
@@ -225,7 +226,7 @@ def _confinement() -> tuple[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the command says; exit code 2 for wrong usage, 3 without a GPU."""
+    """Run the command; exit code 2 for wrong usage, 3 without a GPU."""
     try:
         if arguments == ["probe"]:
             print(json.dumps(probe()))

@@ -1,4 +1,5 @@
-"""The GPU suite (``gpu_suite.sh``, which says what it needs): its parts in order, each with a limit, within a budget.
+"""The GPU suite (``gpu_suite.sh``, which lists its requirements): its parts in order, each with a limit, within a
+budget.
 
     prepare FOLDER [--arch sm_90a]     FOLDER/cache.tar.gz: all that smoke and measure would compile; FOLDER/commit
     smoke OUT | measure OUT | OUT      the first half, the second, or both, one after the other
@@ -39,7 +40,7 @@ SECONDS = {"smoke": 240.0, "measure": 570.0}
 
 PACKING_SECONDS = 20.0
 REPACK_SECONDS = 60.0
-"""At least so long between two packings on the way: what is lost if the suite itself is killed."""
+"""At least so long between two packings on the way: the work that is lost if the suite itself is killed."""
 
 PROBE_SECONDS = 90.0
 
@@ -56,7 +57,7 @@ class Suite:
         self._packed_at = time.monotonic()
 
     def run(self) -> int:
-        """Both halves or one, and whatever happens the archives and the summary."""
+        """Run both halves or one, and always write the archives and the summary."""
         code = 130
         try:
             for half in self.halves:
@@ -65,14 +66,14 @@ class Suite:
                 getattr(self, half)()
             code = 0 if self.runner.complete else 1
         except KeyboardInterrupt:
-            print("interrupted: what was done is kept", flush=True)
+            print("interrupted: finished parts are kept", flush=True)
         finally:
             self.pack()
         print((self.out / "summary.txt").read_text(), end="")
         return code
 
     def smoke(self) -> None:
-        """Is this a machine on which anything can be run, and does each kernel run at all?"""
+        """Check that the machine works, and that each kernel runs."""
         kernels = self.gpu["kernels"]
         self._go(gpu_parts.first_parts(self.work))
         self._go(gpu_parts.smoke_parts(kernels), min(4, gpu_parts.workers()))
@@ -80,7 +81,7 @@ class Suite:
         self._go(gpu_parts.sanitizer_parts(bad))
 
     def measure(self) -> None:
-        """Verdicts first: only what is green is timed. Then times, alone on the GPU; then what may run beside."""
+        """Verdicts first: only kernels that passed are timed. Then times, alone on the GPU; then the parallel parts."""
         self._go(gpu_parts.first_parts(self.work)[1:])
         verdicts = gpu_parts.verdict_parts(self.work, self.gpu["kernels"], self._patience)
         self._go(verdicts, min(4, gpu_parts.workers()))
@@ -99,7 +100,7 @@ class Suite:
         self._go(gpu_parts.comparison_parts(self.work, kernels, self._patience), gpu_parts.workers())
 
     def pack(self) -> None:
-        """The archives and the summary, from what there is."""
+        """Write the archives and the summary of the results so far."""
         collect(self.work)
         merge_golden(self.work)
         packed = pack(self.work.path, self.out)
@@ -136,7 +137,7 @@ def prepare(folder: Path, arch: str) -> int:
 
 
 def probe() -> tuple[dict[str, Any], int]:
-    """What ``gpu_records.py probe`` says, from a process of its own: this one never touches the GPU."""
+    """The output of ``gpu_records.py probe``, in a process of its own: this process never uses the GPU."""
     command = [gpu_parts.PYTHON, str(ROOT / "scripts" / "gpu_records.py"), "probe"]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
@@ -188,7 +189,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run what the command line says."""
+    """Run the command line."""
     asked = arguments_of(words)
     out = asked.out.absolute()
     if asked.half == "prepare":

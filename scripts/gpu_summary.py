@@ -1,4 +1,4 @@
-"""``summary.txt`` and ``summary.json`` of the GPU suite: what ran, what came of it, what was dropped and why."""
+"""``summary.txt`` and ``summary.json`` of the GPU suite: the parts, their outcomes, what was dropped and why."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write_summary(
     dropped: Mapping[str, str],
     packed: Packed,
 ) -> None:
-    """Write both files into ``out``; ``dropped`` says of kernels why they are not timed."""
+    """Write both files into ``out``; ``dropped`` has the reason for each kernel that is not timed."""
     parts = _parts(work)
     environment = _read(work.evidence / "environment.json")
     commit = environment.get("harness", {}).get("commit")

@@ -49,7 +49,7 @@ def newest(folder: Path = FOLDER) -> tuple[str, dict[str, Any]]:
 
 
 def verdicts(folder: Path = CAMPAIGNS) -> dict[str, dict[str, Any]]:
-    """What the newest campaign that judged a kernel at level full says of it, and in which ``record``; by kernel."""
+    """The entry of the newest campaign that judged a kernel at level full, and its ``record``; by kernel."""
     records = [(path.name, json.loads(path.read_text())) for path in folder.glob("verdicts-*.json")]
     by_kernel: dict[str, dict[str, Any]] = {}
     for name, record in sorted(records, key=lambda each: str(each[1]["when"])):
@@ -220,7 +220,7 @@ def _percent(share: float | None) -> str:
 
 
 def _ratio(total: Mapping[str, int], name: str) -> str:
-    """Passes, or sectors, over what there would be at best."""
+    """Passes, or sectors, over the fewest possible."""
     return f"{total[name] / total[f'ideal_{name}']:.2f}x" if total[f"ideal_{name}"] else "none"
 
 
@@ -265,7 +265,7 @@ def filled(text: str, contents: Mapping[str, str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the pages, or say which are not what the records say."""
+    """Write the pages, or list those that differ from the records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--check", action="store_true")
@@ -281,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in stale:
         if given.write:
             (ROOT / name).write_text(pages[name])
-        print(f"wrote {name}" if given.write else f"{name} is not what the records say: run it with --write")
+        print(f"wrote {name}" if given.write else f"{name} differs from the records: run it with --write")
     return 1 if stale and given.check else 0
 
 

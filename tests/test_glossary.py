@@ -48,8 +48,8 @@ def test_a_term_is_used(texts: dict[Path, str], term: str) -> None:
     "name", sorted({name for row in _rows("Terms") for name in re.findall(r"`([A-Z]\w+)`", row[1])})
 )
 def test_a_class_of_the_glossary_exists_once(texts: dict[Path, str], name: str) -> None:
-    found = [path for path, text in texts.items() if re.search(rf"^class {name}\b", text, re.M)]
-    assert len(found) == 1, found
+    places = [path for path, text in texts.items() if re.search(rf"^class {name}\b", text, re.M)]
+    assert len(places) == 1, places
 
 
 @pytest.mark.parametrize("word", [word for row in _rows("Words that are not used") for word in row[0].split(", ")])

@@ -18,36 +18,36 @@ from sdpalab.evidence import verify_bundle
 
 def case(record: dict[str, Any], number: int = 0) -> dict[str, Any]:
     """A case of a record."""
-    found: dict[str, Any] = record["verdict"]["cases"][number]
-    return found
+    chosen: dict[str, Any] = record["verdict"]["cases"][number]
+    return chosen
 
 
 def build_of(record: dict[str, Any]) -> dict[str, Any]:
     """The first build of a record."""
-    found: dict[str, Any] = record["builds"][0]
-    return found
+    first: dict[str, Any] = record["builds"][0]
+    return first
 
 
 def call_it_passed(record: dict[str, Any]) -> None:
     """Flip every status to PASSED, with limits that would allow it."""
-    for found in record["verdict"]["cases"]:
-        found["limits"].update(dict.fromkeys(verify.LIMITED, 1.0))
-        found.update(status="PASSED", reason="")
+    for each in record["verdict"]["cases"]:
+        each["limits"].update(dict.fromkeys(verify.LIMITED, 1.0))
+        each.update(status="PASSED", reason="")
     record["verdict"].update(status="PASSED", passed=True, reason="")
 
 
 def drop_the_builds(record: dict[str, Any]) -> None:
     """Say that nothing was built, and that no PTX ran."""
     record["builds"] = []
-    for found in record["verdict"]["cases"]:
-        del found["run"]["ptx_sha256"]
+    for each in record["verdict"]["cases"]:
+        del each["run"]["ptx_sha256"]
 
 
 def shrink_errors(record: dict[str, Any]) -> None:
     """Flip every status to PASSED, with errors that would allow it."""
-    for found in record["verdict"]["cases"]:
-        found["errors"].update(dict.fromkeys(verify.LIMITED, 1e-09))
-        found.update(status="PASSED", reason="")
+    for each in record["verdict"]["cases"]:
+        each["errors"].update(dict.fromkeys(verify.LIMITED, 1e-09))
+        each.update(status="PASSED", reason="")
     record["verdict"].update(status="PASSED", passed=True, reason="")
 
 

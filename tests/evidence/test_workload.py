@@ -60,7 +60,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
 def test_a_file_without_problems_or_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("# nothing\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for name, why in {"empty": "it has no problem", "binary": "no UTF-8 text", "none": "No such file"}.items():
+    for name, why in {"empty": "it has no problem", "binary": "not UTF-8 text", "none": "No such file"}.items():
         with pytest.raises(UserError, match=why):
             read_workload(tmp_path / name)
     with pytest.raises(UserError, match="cannot read: Is a directory"):

@@ -112,11 +112,11 @@ def test_prefill_in_parts(family: str, parts: tuple[int, ...], static: bool) -> 
     eager, ours = pair(family)
     with torch.no_grad():
         whole = eager(PROMPT).logits
-        kept = transformers.StaticCache(ours.config, max_cache_len=16) if static else transformers.DynamicCache()
+        cache = transformers.StaticCache(ours.config, max_cache_len=16) if static else transformers.DynamicCache()
         logits, start = [], 0
         for part in parts:
             where = torch.arange(start, start + part)
-            more = {"past_key_values": kept, "position_ids": where[None], "cache_position": where, "use_cache": True}
+            more = {"past_key_values": cache, "position_ids": where[None], "cache_position": where, "use_cache": True}
             logits.append(ours(PROMPT[:, start : start + part], **more).logits)
             start += part
     torch.testing.assert_close(torch.cat(logits, dim=1), whole)

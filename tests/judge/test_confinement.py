@@ -44,8 +44,8 @@ def test_root_has_namespaces_where_user_namespaces_are_refused() -> None:
     if shutil.which("unshare") is None:
         pytest.skip("needs the program unshare")
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
-    said = started("unshare", "-Ur", "sh", "-c", forbid, "sh")
-    assert said == "namespaces (pid, mount, ipc, net)"
+    confinement = started("unshare", "-Ur", "sh", "-c", forbid, "sh")
+    assert confinement == "namespaces (pid, mount, ipc, net)"
 
 
 @pytest.mark.usefixtures("unconfined")

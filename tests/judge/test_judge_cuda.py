@@ -98,7 +98,7 @@ def test_devices_architectures_and_knobs_that_are_none() -> None:
         judge_candidate(spec, cases, config={"TILE": "1"})
 
 
-def test_a_kernel_is_built_for_its_own_architecture_unless_another_is_asked_for() -> None:
+def test_a_kernel_is_built_for_its_own_architecture_unless_another_is_given() -> None:
     cases = [CaseSpec("one", PROBLEM)]
     later = replace(cuda_candidates.right, min_arch=90)
     assert judge_candidate(later, cases).device == "simulator sm_90"

@@ -29,7 +29,7 @@ def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
 
 
 def takes_strides_for_granted(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
-    """As a kernel launched on data_ptr() does that was told shapes only."""
+    """As a kernel launched on data_ptr() does that gets shapes only."""
     q, k, v = (tensor.as_strided(tensor.shape, torch.empty(tensor.shape).stride()) for tensor in (q, k, v))
     return attention(q, k, v, scale=scale, causal=causal)
 

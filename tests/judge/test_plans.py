@@ -32,24 +32,26 @@ def test_what_is_sent_arrives() -> None:
     arguments = ("q", 7, -0.1, -math.inf, TiledMap("k", (1, 8, 32), "64B", shape=(12, 8, 32)), 1 << 63)
     plan = changed(args=arguments, cluster=(2, 1, 1), grid=(np.int64(4), 1, 1), dynamic_smem=1024)
     plan = replace(plan, buffers=(*plan.buffers, Buffer("heap", (3, 5), "float8_e4m3fn", "workspace")))
-    found = read_plan(send_plan(plan, "sm_89"), BUFFERS)
+    received = read_plan(send_plan(plan, "sm_89"), BUFFERS)
     (step,) = plan.steps
-    assert found.plan() == LaunchPlan(plan.buffers, (replace(step, module=None),))
-    assert found.steps[0].code == step.module
-    assert read_plan(found.model_dump_json().encode(), BUFFERS) == found
+    assert received.plan() == LaunchPlan(plan.buffers, (replace(step, module=None),))
+    assert received.steps[0].code == step.module
+    assert read_plan(received.model_dump_json().encode(), BUFFERS) == received
 
 
 def test_a_build_is_sent_without_its_cubin() -> None:
-    made = build(right.module(PROBLEM, Config(GAIN=1)))
+    compiled = build(right.module(PROBLEM, Config(GAIN=1)))
     data = json.loads(send_plan(PLAN, "sm_89"))
     sent = read_plan(send_plan(PLAN, "sm_89"), BUFFERS)
     assert "cubin" not in json.dumps(data)
     (code,) = sent.builds("sm_89", Cache())
-    assert code.ptx_sha256 == made.ptx_sha256
-    as_built = sent.model_copy(update={"steps": (sent.steps[0].model_copy(update={"code": replace(made, cubin=b"")}),)})
+    assert code.ptx_sha256 == compiled.ptx_sha256
+    as_built = sent.model_copy(
+        update={"steps": (sent.steps[0].model_copy(update={"code": replace(compiled, cubin=b"")}),)}
+    )
     again = read_plan(as_built.model_dump_json().encode(), BUFFERS)
     (code,) = again.builds("sm_89", Cache("/nowhere/at/all"))
-    assert (code.ptx, code.cubin, code.entry) == (made.ptx, b"", made.entry)
+    assert (code.ptx, code.cubin, code.entry) == (compiled.ptx, b"", compiled.entry)
 
 
 PRODUCT = Gemm("q", "k", "scores", batch=1, m=9, n=12, k=32, transpose_b=True, ldc=16)
@@ -60,11 +62,11 @@ TICKET = Buffer("ticket", (1,), "int32", "semaphore")
 def test_a_product_between_launches_and_a_semaphore_arrive() -> None:
     step = replace(PLAN.steps[0], args=("q", "lse"))
     plan = LaunchPlan((*PLAN.buffers, SCORES, TICKET), (step, replace(PRODUCT, m=np.int64(9)), step))
-    found = read_plan(send_plan(plan, "sm_89"), BUFFERS)
+    received = read_plan(send_plan(plan, "sm_89"), BUFFERS)
     bare = replace(step, module=None)
-    assert found.plan() == LaunchPlan(plan.buffers, (bare, PRODUCT, bare))
-    assert len(found.builds("sm_89", Cache())) == 2
-    assert found.without("lse").plan() == found.plan().without("lse")
+    assert received.plan() == LaunchPlan(plan.buffers, (bare, PRODUCT, bare))
+    assert len(received.builds("sm_89", Cache())) == 2
+    assert received.without("lse").plan() == received.plan().without("lse")
 
 
 @pytest.mark.parametrize(
@@ -147,9 +149,9 @@ def test_a_plan_is_text_and_numbers() -> None:
 def test_the_log_sum_exp_is_there_as_declared_or_not_at_all() -> None:
     plan = right.launch_plan(PROBLEM, Config(GAIN=1), lse=True)
     data = json.loads(send_plan(plan, "sm_89"))
-    found = read_plan(json.dumps(data).encode(), problem_buffers(PROBLEM, lse=True))
-    assert found.plan().buffer("lse") == Buffer("lse", (1, 1, 9), "float32", "out")
-    bare = found.without("lse")
+    received = read_plan(json.dumps(data).encode(), problem_buffers(PROBLEM, lse=True))
+    assert received.plan().buffer("lse") == Buffer("lse", (1, 1, 9), "float32", "out")
+    bare = received.without("lse")
     assert bare == read_plan(send_plan(PLAN, "sm_89"), BUFFERS)
     assert bare.plan().steps[0].args[-1] == 0
     with pytest.raises(PlanError, match="a further buffer of a launch plan is"):

@@ -59,8 +59,8 @@ def run(
 ) -> RunResult:
     """One simulated run on inputs of ``kind``, or on ``inputs`` in place of those.
 
-    The kernel has ``less_smem`` bytes less shared memory than its plan asks for, and ``poison`` in what it has to
-    write. It is asked for the log-sum-exp if it writes that, and ``lse`` does not say otherwise. ``options`` are the
+    The kernel has ``less_smem`` bytes less shared memory than its plan needs, and ``poison`` in what it has to write.
+    It gets a buffer for the log-sum-exp if it writes that, and ``lse`` does not say otherwise. ``options`` are the
     executor's, such as ``schedule="reverse"``; the architecture is the kernel's default.
     """
     options.setdefault("arch", kernel.default_arch)
@@ -99,7 +99,7 @@ def assert_computes(
 
 
 def assert_log_sum_exp(kernel: Kernel, problem: Problem, config: Config | None = None) -> None:
-    """The log-sum-exp is that of float64, and neither the output nor the PTX depends on who asks for it.
+    """The log-sum-exp is that of float64, and neither the output nor the PTX depends on whether it is requested.
 
     It is so to 4e-6 and a unit in the last place of a float32, which is less than the judge allows: the simulator's
     exponentials and logarithms are exact to a float32.

@@ -1,6 +1,6 @@
 """The fp8 kernel: its numbers with every knob and both types of P, on e4m3 tensor cores, and what they rest on.
 
-What it computes whatever its knobs, what it refuses of problems, and its static bars are in ``test_ladder*.py``.
+What it computes whatever its knobs, what it refuses of problems, and its static limits are in ``test_ladder*.py``.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def test_weights_in_float16_leave_no_error_but_that_of_quantisation() -> None:
 
 
 def _with_a_large_row(problem: Problem) -> Inputs:
-    """One row of V is 3,000 times the others, and its key is the one that nobody wants."""
+    """One row of V is 3,000 times the others, and its key is one with almost no weight."""
     inputs = make_inputs(problem, "normal")
     inputs.q[..., 0], inputs.k[..., 0], inputs.k[:, :, 70, 0] = 8.0, 0.0, -60.0
     inputs.v[...] /= np.float16(8)

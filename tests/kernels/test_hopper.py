@@ -1,7 +1,7 @@
 """The hopper kernel: right and clean in every order with every knob, and what it chooses where no knob is given.
 
-Its persistent blocks are in ``test_hopper_persistent.py``, its machine code and static bars in ``test_hopper_sass.py``,
-and what it refuses of problems in ``test_ladder_refusals.py``.
+Its persistent blocks are in ``test_hopper_persistent.py``, its machine code and static limits in
+``test_hopper_sass.py``, and what it refuses of problems in ``test_ladder_refusals.py``.
 """
 
 from __future__ import annotations
@@ -145,9 +145,9 @@ def test_the_mission_shape_fills_the_gpu_and_has_all_its_keys_under_way_at_once(
     (step,) = HOPPER.launch_plan(MISSION).launches
     assert step.cluster == (2, 1, 1)
     assert SMS - 4 <= np.prod(step.grid) <= SMS
-    made = resolve(MISSION, AUTO)
-    assert made.int("NUM_STAGES") * made.int("BLOCK_N") * made.int("SPLIT") == MISSION.seq_kv
-    assert step.dynamic_smem == smem_bytes(MISSION, made)
+    resolved = resolve(MISSION, AUTO)
+    assert resolved.int("NUM_STAGES") * resolved.int("BLOCK_N") * resolved.int("SPLIT") == MISSION.seq_kv
+    assert step.dynamic_smem == smem_bytes(MISSION, resolved)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The hopper_fp8 kernel: its declared numerics on every shape and knob, and what they rest on.
 
 What the kernels that quantise share is in ``test_ladder_quantised.py``, what it refuses of problems in
-``test_ladder_refusals.py``; its machine code and static bars are in ``test_hopper_sass.py``.
+``test_ladder_refusals.py``; its machine code and static limits are in ``test_hopper_sass.py``.
 """
 
 from __future__ import annotations

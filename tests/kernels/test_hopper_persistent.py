@@ -150,11 +150,11 @@ def counters_of(problem: Problem, config: Config) -> Counters:
     ids=label,
 )
 def test_the_schedule_follows_the_problem(problem: Problem, schedule: str) -> None:
-    made = resolve(problem, AUTO)
-    assert made["SCHEDULE"] == schedule
+    resolved = resolve(problem, AUTO)
+    assert resolved["SCHEDULE"] == schedule
     step = launch(problem, AUTO)
-    assert step == launch(problem, made)
-    assert step.dynamic_smem == smem_bytes(problem, made) <= 227 * 1024
+    assert step == launch(problem, resolved)
+    assert step.dynamic_smem == smem_bytes(problem, resolved) <= 227 * 1024
     if schedule == "persistent":
         assert step.cluster == (1, 1, 1)
         assert step.grid == (SMS * resources_of(HOPPER, problem, AUTO).blocks_per_sm, 1, 1)

@@ -1,6 +1,6 @@
 """The warp_specialized kernel: right with every knob and in every order of its warps, and what each barrier is for.
 
-What it computes whatever its knobs, what it refuses of problems, and its static bars are in ``test_ladder*.py``.
+What it computes whatever its knobs, what it refuses of problems, and its static limits are in ``test_ladder*.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The wmma kernel with every knob: right, really on tensor cores, and no race without its barriers.
 
-What it computes whatever its knobs, what it refuses of problems, and its static bars are in ``test_ladder*.py``.
+What it computes whatever its knobs, what it refuses of problems, and its static limits are in ``test_ladder*.py``.
 """
 
 from __future__ import annotations

@@ -120,9 +120,9 @@ def test_a_deadlock_and_an_endless_loop_are_findings() -> None:
     assert (deadlock.kind, deadlock.source) == ("deadlock", "toy.cu:2")
     assert "32 of 64 threads" in deadlock.message
     endless = "while (*(volatile unsigned *)o != 3) { }"
-    (found,) = sanitize_kernel(toy(endless), TINY, modes=replace(LOCKSTEP, max_steps=1000)).hazards
-    assert found.kind == "endless"
-    assert found.ptx_line > 0
+    (hazard,) = sanitize_kernel(toy(endless), TINY, modes=replace(LOCKSTEP, max_steps=1000)).hazards
+    assert hazard.kind == "endless"
+    assert hazard.ptx_line > 0
 
 
 def test_what_was_found_before_a_deadlock_is_reported_beside_it() -> None:
@@ -282,8 +282,8 @@ def test_sarif_of_findings_in_cuda_sources(tmp_path: Path) -> None:
             lines = [other["physicalLocation"]["region"]["startLine"] for other in others]
             assert lines == [int(hazard.other.source.rpartition(":")[2]), hazard.other.ptx_line]
             assert all(hazard.other.text in other["message"]["text"] for other in others)
-    found = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results}
-    assert "src/sdpalab/kernels/include/ptx/sm80.cuh" in found
+    uris = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results}
+    assert "src/sdpalab/kernels/include/ptx/sm80.cuh" in uris
     elsewhere = to_sarif(outcome, version="1", root=ROOT / "tests", directories=[kernels, *HEADER_FOLDERS])
     assert "sm80.cuh" in json.dumps(elsewhere)
     assert "src/" not in json.dumps(elsewhere)

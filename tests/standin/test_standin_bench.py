@@ -27,12 +27,11 @@ def plan(problem: Problem, config: Config) -> Launch:
     return Launch(grid=(1, 1, 1), block=(128, 1, 1), args=("o", size))
 
 
-@pytest.mark.slow
-@pytest.mark.slow
 zeros = CudaKernel(name="zeros", source=SOURCE, entry="zeros", plan=plan)
 '''
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_not_green_is_dropped_and_the_others_are_timed(standin: StandIn, tmp_path: Path) -> None:
     """Judged on the simulator, timed by both kinds of clock: as a graph launches it, and as the op calls it."""
     (tmp_path / "wrong.py").write_text(WRONG)
@@ -43,9 +42,9 @@ def test_a_kernel_that_is_not_green_is_dropped_and_the_others_are_timed(standin:
         f"'--clock', 'gpu', '--clock', 'eager', '--seconds', '15', '--json', {str(out)!r}]))"
     )
     done = standin.run(code, timeout=600)
-    said = " ".join((done.stdout + done.stderr).split())
-    assert done.returncode == 1, said
-    assert "zeros is INCORRECT on the simulator, so it is not timed" in said
+    printed = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 1, printed
+    assert "zeros is INCORRECT on the simulator, so it is not timed" in printed
     record = json.loads(out.read_text())
     assert (record["complete"], record["sms"]) == (True, 132)
     assert [(each["kernel"], each["passed"]) for each in record["judged"]] == [("zeros", False), ("flash", True)]
@@ -57,6 +56,7 @@ def test_a_kernel_that_is_not_green_is_dropped_and_the_others_are_timed(standin:
         assert found["flash"]["checks"] >= 2
 
 
+@pytest.mark.slow
 def test_an_interrupt_during_a_launch_ends_it_and_keeps_what_was_measured(standin: StandIn, tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     options = ("--shape", "1,1,64,64", "--shape", "1,2,256,64", "--peer", "torch", "--clock", "gpu", "--seconds", "10")

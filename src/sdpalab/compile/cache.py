@@ -141,7 +141,7 @@ class Cache:
                 break
             with suppress(OSError), self._lock(name):
                 aside = tempfile.mkdtemp(prefix=f"{name}.", dir=self._folder("tmp"))
-                os.rename(self.root / name, os.path.join(aside, name))  # at once, whoever reads it
+                os.rename(self.root / name, os.path.join(aside, name))  # at once, also while it is read
                 shutil.rmtree(aside)
                 removed += size
         return removed

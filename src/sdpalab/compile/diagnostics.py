@@ -22,7 +22,7 @@ def first_error(name: str, entry: str | None, log: str, ptx: bytes) -> str:
     name : str
         File name of the source.
     entry : str or None
-        Name expression that the compiler was asked for.
+        Name expression of the entry.
     log : str
         All that NVRTC and ptxas said.
     ptx : bytes

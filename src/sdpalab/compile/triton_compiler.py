@@ -40,7 +40,7 @@ class TritonCompiled:
     dynamic_smem : int
         Bytes of dynamic shared memory of a block.
     threads : int
-        Threads of a block; more than 32 for each warp asked for where Triton specialises warps.
+        Threads of a block; more than 32 for each requested warp where Triton specialises warps.
     scratch_params : int
         Pointers that Triton appends to the parameters; null where no scratch memory is needed.
     """

@@ -78,7 +78,7 @@ def records_on(gpu: str) -> Records:
     Warns
     -----
     RecordWarning
-        For each file that is damaged or foreign; it counts for nothing.
+        For each file that is damaged or foreign; it is ignored.
     """
     proofs: list[Proof] = []
     timings: list[Timing] = []

@@ -1,7 +1,7 @@
 """Other inputs with the same fingerprints: they reveal a candidate that returns a stored output instead of computing
 it.
 
-They are run in the very memory of the run before (:meth:`sdpalab.judge.sandbox.isolation.CandidateProcesses.run`), and
+They are run in the same memory as the run before (:meth:`sdpalab.judge.sandbox.isolation.CandidateProcesses.run`), and
 their output is held against their own right answer. An output that is remembered by address, by object or by problem is
 then out of date; so is one that is remembered by a fingerprint, since the usual fingerprints are the same.
 """

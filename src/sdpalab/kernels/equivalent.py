@@ -1,9 +1,9 @@
 """A small problem that runs the same code as a large one, so that the code can be judged where the problem cannot.
 
-A plan is data: its modules, with their macros, are all that the build sees. Two plans whose launches have equal modules
-therefore run the same PTX, and differ only in grids, arguments and the sizes of buffers. A kernel may well choose other
-code for a large problem (more stages, another schedule), so what is small has to be searched for, and the search costs
-a few hundred plans: nothing is compiled.
+A plan is data: its modules, with their macros, are the only input of the build. Two plans whose launches have equal
+modules therefore run the same PTX, and differ only in grids, arguments and the sizes of buffers. A kernel may well
+choose other code for a large problem (more stages, another schedule), so what is small has to be searched for, and the
+search costs a few hundred plans: nothing is compiled.
 """
 
 from __future__ import annotations

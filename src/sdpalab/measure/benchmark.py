@@ -57,7 +57,7 @@ def cuda_device() -> CudaDevice:
     Raises
     ------
     UserError
-        If torch sees none.
+        If torch finds none.
     """
     if not torch_gpu.available():
         raise UserError(

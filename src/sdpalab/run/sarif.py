@@ -83,7 +83,7 @@ RULES: dict[str, tuple[str, str]] = {
     "registers": (
         "The warps of a block ask for more registers than it has",
         "setmaxnreg.inc waits until the block's other warps have given enough back with setmaxnreg.dec. Over all "
-        "warps, the registers asked for must not exceed those the block was launched with.",
+        "warps, the requested registers must not exceed those the block was launched with.",
     ),
     "tensor-map": (
         "A tensor copy is given no tensor map",

@@ -44,7 +44,7 @@ class Transfer:
     fill : bytes
         One unit of what a load writes for the others.
     barrier : CompletionBarrier, optional
-        The mbarriers to tell, one a row.
+        The mbarriers to signal, one a row.
     combine : function, optional
         How a reduction combines values of type ``element``.
     """
@@ -126,7 +126,7 @@ class BulkCopies(AsyncUnit):
             self.flying.append(transfer)
 
     def _announce_shared(self, transfer: Transfer, index: Indices, writes: bool) -> None:
-        """Tell the observers of 16-byte chunks, however small the units are; of less, if a row has less."""
+        """Report 16-byte chunks to the observers, however small the units are; of less, if a row has less."""
         shared = self.machine.spaces["shared"]
         rows, units = index.shape
         width = min(CHUNK, units * transfer.unit)
@@ -143,7 +143,7 @@ class BulkCopies(AsyncUnit):
                 transfer.tickets.append((observer, ticket, row))
 
     def _announce_global(self, transfer: Transfer, index: Indices, words: Array | None = None) -> None:
-        """Tell the observers of what is read, or with ``words`` written, on behalf of the lanes that issued it."""
+        """Report to the observers what is read, or with ``words`` written, on behalf of the lanes that issued it."""
         space = self.machine.spaces["global"]
         rows, inside = np.arange(index.shape[0]), transfer.inside
         if words is None:  # a multicast reads once for all
@@ -165,7 +165,7 @@ class BulkCopies(AsyncUnit):
                 observer.atomic(access)
 
     def _announce_reduction(self, transfer: Transfer, index: Indices) -> None:
-        """Tell the observers of atomic updates of shared memory, visible to all lanes that wait for the mbarrier.
+        """Report to the observers the atomic updates of shared memory, visible to all lanes that wait for the mbarrier.
 
         They are made on behalf of the lanes that issued them, at the time of the landing.
         """
@@ -204,7 +204,7 @@ class BulkCopies(AsyncUnit):
             observer.misuse("async", transfer.lanes[rows], transfer.instruction, what, usually)
 
     def _land(self, transfer: Transfer) -> None:
-        """Read what is to be read, write what is to be written, tell the mbarriers."""
+        """Read what is to be read, write what is to be written, signal the mbarriers."""
         self._read(transfer)
         assert transfer.data is not None
         name, index = transfer.target
@@ -231,7 +231,7 @@ class BulkCopies(AsyncUnit):
             self._complete_on(transfer, transfer.barrier)
 
     def _complete(self, transfer: Transfer) -> None:
-        """Tell the observers that the accesses to shared memory are over."""
+        """Report to the observers that the accesses to shared memory are complete."""
         for observer, ticket, row in transfer.tickets:
             barrier = transfer.barrier
             if barrier is not None:

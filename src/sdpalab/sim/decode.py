@@ -133,7 +133,7 @@ class Decoder:
         return step if instruction.guard is None else self.guarded(instruction, step)
 
     def guarded(self, instruction: Instruction, step: Step) -> Step:
-        """``step`` for the lanes whose predicate lets it."""
+        """``step`` for the lanes whose predicate is true."""
         assert instruction.guard is not None
         negated = instruction.guard.negated
         predicate = self.src(instruction, instruction.guard.register, TYPES["pred"])

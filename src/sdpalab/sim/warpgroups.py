@@ -236,10 +236,10 @@ class Warpgroups(AsyncUnit):
             # A lane that has waited is ordered after the reads of all four warps, since the operation is the
             # warpgroup's: for each ticket there are four lanes, one in each warp.
             first = reading.sel - reading.sel // slot % GROUP_WARPS * slot
-            everybody = first + slot * np.arange(GROUP_WARPS)[:, None]
+            all_lanes = first + slot * np.arange(GROUP_WARPS)[:, None]
             for observer, ticket in zip(self.machine.observers, reading.tickets, strict=True):
                 if ticket is not None:
-                    observer.complete(ticket, everybody)
+                    observer.complete(ticket, all_lanes)
 
     # ---- rules for registers ----------------------------------------------------------------------------------------
 

@@ -73,8 +73,8 @@ def _proven_for(
 def reload_proofs() -> None:
     """Have the functions of the lab read the records of verdicts and times again, such as after ``sdpalab prove``.
 
-    A process reads them once, at the first call with a shape on a GPU, and keeps its choice for each shape. Whoever
-    launches on other threads while this is called may still get an answer from before.
+    A process reads them once, at the first call with a shape on a GPU, and keeps its choice for each shape. A caller
+    that launches on other threads while this is called may still get an answer from before.
     """
     from sdpalab.evidence.choice import forget
 

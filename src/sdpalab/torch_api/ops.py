@@ -58,7 +58,7 @@ class _Mode(threading.local):
 _mode = _Mode()
 _lock = threading.Lock()
 _refusals = 0
-_somebody_refuses = False
+_any_refuses = False
 """Whether any thread is within no_fallback. Compiled code is guarded by this; by a thread's own setting it cannot
 be."""
 
@@ -79,10 +79,10 @@ def no_fallback() -> Iterator[None]:
 
 
 def _count(change: int) -> None:
-    global _refusals, _somebody_refuses
+    global _refusals, _any_refuses
     with _lock:
         _refusals += change
-        _somebody_refuses = _refusals > 0
+        _any_refuses = _refusals > 0
 
 
 def scaled_dot_product_attention(
@@ -129,7 +129,7 @@ def scaled_dot_product_attention(
         return out
     if not torch.compiler.is_compiling():
         fall_back(reason)
-    elif _somebody_refuses:
+    elif _any_refuses:
         q = torch.ops.sdpalab.fall_back(q, reason)
     return functional.scaled_dot_product_attention(
         q, k, v, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa

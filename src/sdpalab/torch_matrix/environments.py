@@ -116,7 +116,7 @@ def this_environment(version: str | None = None) -> TorchEnvironment | None:
 
 
 def lab_packages(version: str) -> tuple[str, ...]:
-    """Requirements of the lab beside torch: the very versions that run here, so that only torch differs.
+    """Requirements of the lab beside torch: the same versions as here, so that only torch differs.
 
     The exception is a torch older than 2.3, which was built for NumPy 1 and does not take the arrays of NumPy 2.
     """
@@ -276,7 +276,7 @@ def _size(url: str) -> int:
 
 
 def _is_build_of(build: str, version: str) -> bool:
-    """True if ``build`` (``2.5.0+cu124``) is what ``version`` (``2.5``, or with a label of its own) asks for."""
+    """True if ``build`` (``2.5.0+cu124``) is what ``version`` (``2.5``, or with a label of its own) requests."""
 
     def release(text: str) -> str:
         return re.sub(r"(\.0)+(?=$|[a-z+])", "", text.partition("+")[0])

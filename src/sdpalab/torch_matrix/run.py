@@ -68,7 +68,7 @@ def run_matrix(
     max_bytes : int
         Most that one environment may download.
     tell : callable
-        Told, in a few words, what is being done.
+        Called with a short description of each step.
 
     Returns
     -------

@@ -15,8 +15,8 @@ from sdpalab.evidence.verifier.findings import Findings
 from sdpalab.evidence.verifier.rule import (
     errors_of,
     fixed_elements,
+    has_rule_for,
     keeps_original_contract,
-    knows_numerics,
     limits_of,
     lse_errors_of,
     lse_of,
@@ -120,7 +120,7 @@ class Cases:
                 if np.count_nonzero(arrays[name] != generated) > 1 + generated.size // 10**6:
                     self.bundle.find(where, f"{name} is not what normal inputs of seed {case['seed']} are")
         declares = case["run"].get("ptx_sha256")
-        if not (knows_numerics(numerics) if declares else numerics == UNDECLARED):
+        if not (has_rule_for(numerics) if declares else numerics == UNDECLARED):
             self.bundle.find(where, f"there is no rule for the numerics that it declares, {numerics}")
         dtype, order = problem["dtype"], numerics["normalise"]
         exact = reference_of(q, k, v, problem)

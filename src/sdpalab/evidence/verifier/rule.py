@@ -18,8 +18,8 @@ from sdpalab.evidence.verifier.facts import LIMITED, ORIGINAL_CONTRACT, UNDECLAR
 __all__ = [
     "errors_of",
     "fixed_elements",
+    "has_rule_for",
     "keeps_original_contract",
-    "knows_numerics",
     "limits_of",
     "lse_errors_of",
     "lse_of",
@@ -99,7 +99,7 @@ def keeps_original_contract(errors: Mapping[str, Any]) -> bool:
     return not errors["not_finite"] and all(errors[name] <= most for name, most in ORIGINAL_CONTRACT.items())
 
 
-def knows_numerics(numerics: Mapping[str, Any]) -> bool:
+def has_rule_for(numerics: Mapping[str, Any]) -> bool:
     """Whether there is a rule for these numerics, as a kernel may declare them."""
     p_type, factor, quantised = (numerics[name] for name in ("probabilities", "probability_scale", "quantised"))
     scaled = 0 < factor <= FLOAT8_MAX and float(rounded(factor, FLOAT8)) == factor

@@ -55,7 +55,7 @@ class CallableRunner:
         poison : int
             Byte that fills all memory that the function gets from malloc.
         reuse : bool
-            Put the inputs into the very tensors of the last call, whose layout they then have; otherwise into memory
+            Put the inputs into the same tensors as the last call, whose layout they then have; otherwise into memory
             that those do not share.
         layout : Layout
             How they lie in that memory.

@@ -3,12 +3,12 @@
 Run as a script, ``python -I -S guard.py ORDER`` with the order as JSON: it needs the standard library alone, so that it
 is there in a few hundredths of a second, and none of what it watches is imported into it.
 
-An untrusted process is confined by Linux namespaces where the kernel lets an ordinary user have them: it sees no
-process but its own (a signal, ``/proc/PID/fd`` or ptrace reach no other process, and its remaining children end with
-the guard, in every session), it can write to a folder of its own in memory and nowhere else, and it has no
-network. Where the kernel does not, the guard adopts orphans and kills remaining children, which a malicious process can
-escape. The first line of the report says which it is: ``namespaces`` and the kinds of them, or ``processes`` and why.
-The last says how the process ended.
+An untrusted process is confined by Linux namespaces where the kernel allows them for an ordinary user: it sees only its
+own processes (a signal, ``/proc/PID/fd`` or ptrace reach no other process, and its remaining children end with the
+guard, in every session), it can write to a folder of its own in memory and nowhere else, and it has no network. Where
+the kernel does not, the guard adopts orphans and kills remaining children, which a malicious process can escape. The
+first line of the report says which it is: ``namespaces`` and the kinds of them, or ``processes`` and why. The last says
+how the process ended.
 
 See user_namespaces(7), pid_namespaces(7), mount_namespaces(7), mount_setattr(2), prctl(2).
 """

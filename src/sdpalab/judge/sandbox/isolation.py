@@ -211,7 +211,7 @@ class CandidateProcesses:
         poison : int
             Byte that fills the memory of the output.
         reuse : bool
-            For a callable: put the inputs into the very tensors of the run before, which had the same shapes.
+            For a callable: put the inputs into the same tensors as the run before, which had the same shapes.
         watched : bool
             For a kernel: with the simulator's checks on.
 

@@ -183,7 +183,7 @@ class RaceCheck(Observer):
             first = cta - cta % machine.cluster_size
             if actor < self.clocks.actors:
                 lane = int((actor % machine.warps * machine.n_cta + first + actor // machine.warps) * WARP)
-            else:  # a copy, by who issued it
+            else:  # a copy, by its issuer
                 lanes = self.issuers[time]
                 lanes = lanes[machine.cta[lanes] // machine.cluster_size == cta // machine.cluster_size]
                 lane = int(lanes[machine.cta[lanes] != cta][0])

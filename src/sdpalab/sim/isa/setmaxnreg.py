@@ -116,7 +116,7 @@ class _Pool(AsyncUnit):
                 asked[each.sel] = each.wanted
             total = int(asked[machine.cta == machine.cta[lane]].sum())
             what = (
-                f"waits for ever: the warps of the block ask for {total} registers in all, "
+                f"waits forever: the warps of the block ask for {total} registers in all, "
                 f"and a block of {machine.geometry.threads} threads has {self.block}"
             )
             self._report(entry.sel, entry.instruction, what)
