@@ -41,21 +41,21 @@ def pack(work: Path, out: Path, *, most_bytes: int = MOST_BYTES, most_files: int
 
     Records come first: they have all the archives but one if they need them, and logs what is left.
     """
-    found = Packed()
+    packed = Packed()
     archives = most_files - _SUMMARIES
     for kind, entries in (("records", RECORDS), ("logs", LOGS)):
         room = archives - 1 if kind == "records" else archives
         volumes, left_out = _volumes(work, list(_files(work, entries)), most_bytes, room)
         archives -= len(volumes)
-        found.left_out += left_out
+        packed.left_out += left_out
         for number, members in enumerate(volumes, 1):
             path = out / (f"{kind}.tar.gz" if number == 1 else f"{kind}.{number}.tar.gz")
             _write(work, members, path)
-            found.archives.append(path)
+            packed.archives.append(path)
     for path in out.glob("*.tar.gz"):
-        if path not in found.archives and path.name.partition(".")[0] in ("records", "logs"):
+        if path not in packed.archives and path.name.partition(".")[0] in ("records", "logs"):
             path.unlink()
-    return found
+    return packed
 
 
 def unpack(out: Path, work: Path) -> list[str]:

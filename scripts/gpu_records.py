@@ -57,10 +57,10 @@ class Workspace:
     def state(self, part: str) -> dict[str, Any]:
         """How a part ended; empty if it was never begun, or its record was cut off."""
         try:
-            found = json.loads((self.path / "parts" / f"{part}.json").read_bytes())
+            record = json.loads((self.path / "parts" / f"{part}.json").read_bytes())
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return record if isinstance(record, dict) else {}
 
     def keep(self, part: str, state: dict[str, Any]) -> None:
         """Record how a part ended."""
@@ -114,25 +114,25 @@ def collect(work: Workspace) -> list[Path]:
     written = []
     for bundle in sorted((work.path / "verdicts").glob("*/*.tar.gz")):
         try:
-            found = _attempts(bundle)
+            attempts = _attempts(bundle)
         except (OSError, EOFError, tarfile.TarError, ValueError) as error:
             print(f"{bundle.name}: not a bundle: {error}", file=sys.stderr)
             continue
-        for attempt in found:
+        for attempt in attempts:
             if attempt.verdict is None or attempt.verdict.device.startswith(("simulator", "cpu")):
                 continue
             target = work.evidence / f"{attempt.kernel}.json"
             write_text(target, attempt.model_dump_json(indent=1) + "\n")
             written.append(target)
-    for kept in sorted((work.path / "data" / "proofs").glob("*/*.json")):
-        target = work.evidence / kept.name
-        write_text(target, kept.read_text())
+    for proof in sorted((work.path / "data" / "proofs").glob("*/*.json")):
+        target = work.evidence / proof.name
+        write_text(target, proof.read_text())
         written.append(target)
     return written
 
 
 def _attempts(bundle: Path) -> list[AttemptRecord]:
-    found = []
+    attempts = []
     with tarfile.open(bundle) as archive:
         for member in archive.getmembers():
             file = archive.extractfile(member) if "/records/" in f"/{member.name}" else None
@@ -140,13 +140,13 @@ def _attempts(bundle: Path) -> list[AttemptRecord]:
                 continue
             data = json.loads(file.read())
             if {"kernel", "verdict"} <= data.keys():
-                found.append(AttemptRecord.model_validate(data))
-    return found
+                attempts.append(AttemptRecord.model_validate(data))
+    return attempts
 
 
 def green(work: Workspace) -> list[str]:
     """The kernels that the collected records prove, in the ladder's order."""
-    read_proofs.cache_clear()  # records were added since it was asked last
+    read_proofs.cache_clear()  # records were added since the last call
     proven = {proof.kernel for proof in read_proofs(work.evidence.parent)}
     return [name for name in KERNELS if name in proven]
 
@@ -168,7 +168,7 @@ def has_times(file: Path) -> bool:
     """Whether a record of ``sdpalab bench`` holds at least one time."""
     try:
         results = json.loads(file.read_bytes())["results"]
-        return any(found["summary"] for result in results for found in result["measurements"])
+        return any(measurement["summary"] for result in results for measurement in result["measurements"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -15,7 +15,7 @@ from typing import IO, Any
 from gpu_parts import AGAIN, Part, describe
 from gpu_records import Workspace
 
-__all__ = ["DONE", "Runner"]
+__all__ = ["DONE", "PartRunner"]
 
 DONE = frozenset({"passed", "failed", "skipped"})
 """States of a part that came to its end; ``failed`` is exit code 1: something was found to be wrong."""
@@ -65,7 +65,7 @@ class _Running:
         return False
 
 
-class Runner:
+class PartRunner:
     """Runs parts until the deadline, on the clock of :func:`time.monotonic`.
 
     Attributes
@@ -89,7 +89,7 @@ class Runner:
 
     @property
     def complete(self) -> bool:
-        """Whether every part asked for came to its end, in this call or an earlier one."""
+        """Whether every requested part has finished, in this call or an earlier one."""
         return set(self._states.values()) <= DONE
 
     def run(self, parts: Sequence[Part], workers: int = 1) -> None:
@@ -128,7 +128,7 @@ class Runner:
         time.sleep(_POLL_SECONDS if running else 0)
 
     def _settled(self, part: Part) -> bool:
-        """Whether nothing is to be run: it is done, or cannot be done here. Skipped parts are asked about each time."""
+        """Whether nothing is to be run: it is done, or cannot be done here. Skipped parts are checked each time."""
         if part.skip:
             self._keep(part, "skipped", part.skip)
             return True

@@ -115,7 +115,7 @@ def test_a_word_of_the_name_is_enough() -> None:
         (["--target", "0us"], "--target takes a time"),
         (["--target", "-5us"], "--target takes a time"),
         (["--target", "fast"], "--target takes a time"),
-        (["--target", "15x"], "needs the time that it is taken of, such as --peer 25.9us"),
+        (["--target", "15x"], "needs its base, such as --peer 25.9us"),
         (["--target", "15x", "--peer", "2x"], "--peer takes a time such as 25.9us"),
         (["--target", "5us", "--peer", "9us"], "--peer is for a ratio"),
         (["--peer", "9us"], "there is no --target"),

@@ -188,7 +188,7 @@ REASONS = {
     "the tensors are not on a CUDA GPU": (qkv(), {}),
     "key padding masks and additive bias stay with torch": (qkv(), {"attn_mask": MASK}),
     "the kernels have no dropout": (qkv(), {"dropout_p": 0.1}),
-    "gradients are asked for": (tuple(tensor.clone().requires_grad_() for tensor in qkv()), {}),
+    "gradients are required": (tuple(tensor.clone().requires_grad_() for tensor in qkv()), {}),
     "tensors of rank 4, not 3, 3 and 3": ([on_gpu(4, 9, 64)] * 3, {}),
     "k and v of one shape, with the batch": ([on_gpu(*GPU), on_gpu(*GPU), on_gpu(2, 4, 9, 32)], {}),
     "the heads of k and v broadcast": ([on_gpu(*GPU), on_gpu(2, 1, 9, 64), on_gpu(2, 1, 9, 64)], {}),

@@ -205,7 +205,7 @@ def test_unknown_option_is_a_build_error(scale: Module, cache: Cache) -> None:
 
 
 def test_bad_macro_name_is_refused(scale: Module, cache: Cache) -> None:
-    with pytest.raises(UserError, match="'2X' cannot be the name of a macro"):
+    with pytest.raises(UserError, match="'2X' is not a valid name of a macro"):
         build(replace(scale, defines={"2X": "1"}), cache=cache)
 
 

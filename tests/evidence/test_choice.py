@@ -15,7 +15,7 @@ from proof_sample import DRIVER, FLASH, GPU, JUDGED, SMS, TORCH, attempt, bench,
 from sdpalab.bugs import replace_once
 from sdpalab.errors import MachineError
 from sdpalab.evidence import choice
-from sdpalab.evidence.choice import Choice, Machine, choose, forget
+from sdpalab.evidence.choice import Choice, GpuPlatform, choose, forget
 from sdpalab.evidence.folders import data_folder, folder_of, proofs_folder
 from sdpalab.evidence.kept import AnyRecord, KeptRecord, RecordWarning, keep, sealed
 from sdpalab.evidence.store import ArrayStore
@@ -23,7 +23,7 @@ from sdpalab.evidence.timings import LEAST_ROUNDS
 from sdpalab.judge.verdict import Case, Status
 from sdpalab.problem import Problem
 
-HERE = Machine(GPU, DRIVER, TORCH, SMS)
+HERE = GpuPlatform(GPU, DRIVER, TORCH, SMS)
 FASTER, SLOWER = [0.5] * 30, [1.5] * 30
 COMMAND = "run: sdpalab prove --shape 1,4,60,32 --time"
 
@@ -49,7 +49,7 @@ def ship(folder: Path, name: str, record: AnyRecord) -> None:
     path.write_text(record.model_dump_json())
 
 
-def chosen(*records: KeptRecord, problem: Problem = JUDGED, machine: Machine = HERE, lse: bool = False) -> Choice:
+def chosen(*records: KeptRecord, problem: Problem = JUDGED, machine: GpuPlatform = HERE, lse: bool = False) -> Choice:
     """What is chosen with these records in the user's folder."""
     for number, record in enumerate(records):
         keep(record, f"{number}")
@@ -250,7 +250,7 @@ def test_code_that_failed_once_does_not_run_whatever_passed(case: Case) -> None:
     found = chosen(kept_verdict(case), kept_times(FASTER), failed)
     assert found.kernel is None
     assert "flash failed on NVIDIA L4 (NONDETERMINISTIC: " in found.reason
-    assert "a test), says " in found.reason
+    assert "a test), see " in found.reason
 
 
 def test_where_all_failed_that_is_the_reason(case: Case) -> None:
@@ -263,7 +263,7 @@ def test_damaged_and_foreign_files_are_skipped_with_a_warning(case: Case, conten
     keep(kept_verdict(case), "flash")
     path = keep(kept_times(FASTER), "times")
     (path.parent / "foreign.json").write_bytes(content)
-    with pytest.warns(RecordWarning, match=r"foreign\.json is no legal record and counts for nothing"):
+    with pytest.warns(RecordWarning, match=r"foreign\.json is not a valid record and is ignored"):
         assert chosen().kernel is not None
 
 
@@ -282,7 +282,7 @@ def test_times_of_another_form_are_skipped(case: Case, folders: Path) -> None:
     times = bench(FASTER)
     ship(folders, "bench.json", times.model_copy(update={"results": ({"clock": "eager"},)}))
     ship(folders, "flash.json", kept_verdict(case))
-    with pytest.warns(RecordWarning, match=r"bench\.json is no legal record"):
+    with pytest.warns(RecordWarning, match=r"bench\.json is not a valid record"):
         assert "no measured comparison" in chosen().reason
 
 

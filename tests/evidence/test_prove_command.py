@@ -22,7 +22,7 @@ from sdpalab.cli import main
 from sdpalab.commands import prove, proving
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence import choice, kept
-from sdpalab.evidence.choice import Machine
+from sdpalab.evidence.choice import GpuPlatform
 from sdpalab.evidence.kept import SampledRecord
 from sdpalab.evidence.store import ArrayStore
 from sdpalab.judge.verdict import Case, Status, Verdict
@@ -88,7 +88,7 @@ def gpu(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable
         monkeypatch.setattr("sdpalab.judge.judge_candidate", judge or passes)
 
     executor = SimpleNamespace(arch="sm_89", device=GPU)
-    monkeypatch.setattr(prove, "_open", lambda: (executor, Machine(GPU, DRIVER, TORCH, SMS)))
+    monkeypatch.setattr(prove, "_open", lambda: (executor, GpuPlatform(GPU, DRIVER, TORCH, SMS)))
     monkeypatch.setenv("SDPALAB_DATA_DIR", str(tmp_path / "data"))
     choice.forget()
     return install
@@ -114,7 +114,7 @@ def test_a_failure_is_kept_and_is_exit_1(gpu: Callable[..., None], case: Case, t
     assert main(["prove", "flash", *SHAPE]) == 1
     assert len(list((tmp_path / "data" / "proofs" / "l4").iterdir())) == 1
     choice.forget()
-    found = choice.choose(JUDGED, Machine(GPU, DRIVER, TORCH, SMS))
+    found = choice.choose(JUDGED, GpuPlatform(GPU, DRIVER, TORCH, SMS))
     assert "flash failed there (INCORRECT" in found.reason
 
 
@@ -155,7 +155,7 @@ def test_what_ran_must_be_what_is_kept(
     other = replace(case, run={**case.run, "ptx_sha256": ["0" * 64]})
     gpu(lambda name, specs, **_: Verdict(name, str(FLASH.default_config), GPU, "quick", 0, (other,)))
     assert main(["prove", "flash", *SHAPE]) == 3
-    assert "what was judged of flash is not what it builds to in this process" in capsys.readouterr().err
+    assert "the code of flash that was judged differs from its build in this process" in capsys.readouterr().err
 
 
 def test_without_a_name_every_kernel_that_the_gpu_runs_as_exactly_as_torch(

@@ -134,7 +134,7 @@ def test_a_damaged_record_is_skipped_with_a_warning(evidence: Path, case: Case) 
     data = json.loads(attempt(case).model_dump_json())
     data["verdict"]["status"] = "INCORRECT"
     (evidence / "l4" / "damaged.json").write_text(json.dumps(data))
-    with pytest.warns(RecordWarning, match=r"damaged\.json is no legal record") as warned:
+    with pytest.warns(RecordWarning, match=r"damaged\.json is not a valid record") as warned:
         (proof,) = read_proofs(evidence)
     assert proof.record == "l4/flash.json"
     assert len(warned) == 1

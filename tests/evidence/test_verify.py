@@ -222,7 +222,7 @@ def test_a_bundle_of_another_format_is_sent_to_its_own_verifier(unpacked: Path) 
     manifest["format"] = 1
     manifest["digest"] = verify.manifest_digest(manifest)
     (unpacked / "manifest.yaml").write_bytes(verify.canonical(manifest))
-    said = "manifest.yaml: format 1, and this verifier knows 2 and 3; the verify.py in the bundle"
+    said = "manifest.yaml: format 1, and this verifier reads 2 and 3; the verify.py in the bundle"
     assert [finding.startswith(said) for finding in verify_bundle(unpacked).findings] == [True]
 
 

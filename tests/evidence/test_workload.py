@@ -33,7 +33,7 @@ BAD = {
     "1,8,512,64 causal causal": "causal is given twice",
     "1,8,512,64 dtype=float32": "dtype must be one of float16, bfloat16, not 'float32'",
     "1,8,512,64 scale=nan": "scale must be a finite number",
-    '{"batch": 1,': "it is no JSON object",
+    '{"batch": 1,': "it is not a JSON object",
     '{"batch": 1, "heads": 8, "seq_q": 512}': "the problem has no head_dim",
     '{"batch": 1, "heads": 8, "seq_q": 512, "head_dim": 64, "count": 3}': "a problem has no field 'count'",
     '{"batch": true, "heads": 8, "seq_q": 512, "head_dim": 64}': "batch must be a positive integer, not True",

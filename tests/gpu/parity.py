@@ -28,7 +28,7 @@ from sdpalab.commands.build_all import COMPARED
 from sdpalab.compile import build
 from sdpalab.errors import MachineError, UserError
 from sdpalab.inputs import make_inputs
-from sdpalab.kernels.registry import KERNELS, needs, resolve
+from sdpalab.kernels.registry import KERNELS, load_kernel, needs
 from sdpalab.run import GpuExecutor, KernelFault, SimulatedExecutor
 from sdpalab.run.gpu_gemm import gemm_problem
 
@@ -59,7 +59,7 @@ def kernel_names() -> Iterator[str]:
 
 def kernel_of(name: str) -> Kernel:
     """The kernel of that name, or in that file."""
-    kernel = resolve(name)
+    kernel = load_kernel(name)
     if not isinstance(kernel, Kernel):
         raise UserError(f"{name} is no kernel that the lab builds, and nothing of it can be compared")
     return kernel

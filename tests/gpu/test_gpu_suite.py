@@ -366,7 +366,7 @@ def test_a_part_that_hangs_costs_its_limit_and_no_more(
     quick = parts.Part("quick", 30, (sys.executable, "-c", "print('done')"))
     missing = parts.Part("missing", 30, (str(tmp_path / "there is none"),))
     monkeypatch.setattr(run, "_GRACE_SECONDS", 0.2)
-    runner = run.Runner(work, root)
+    runner = run.PartRunner(work, root)
     runner.deadline = time.monotonic() + 60
     begin = time.monotonic()
     runner.run([hung, missing, quick], 2)

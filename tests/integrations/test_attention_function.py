@@ -139,7 +139,7 @@ def test_dropout_is_applied() -> None:
 )
 def test_what_would_be_ignored_is_refused(name: str, given: Any) -> None:
     q, k, v = drawn(6, 6)
-    with pytest.raises(sdpalab.UserError, match=rf"^Layer asks for {name}\b.* does not compute; load this model"):
+    with pytest.raises(sdpalab.UserError, match=rf"^Layer uses {name}\b.* does not compute; load this model"):
         attention(Layer(), q, k, v, None, **{name: given})
 
 

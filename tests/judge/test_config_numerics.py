@@ -105,7 +105,7 @@ mine = replace(kernel, plan=plan, name="number " + os.urandom(8).hex())
     verdict = judge_candidate(f"{file}:mine", cases, workers=1)
     assert [case.status for case in verdict.cases] == [Status.PASSED, Status.CRASHED, Status.CRASHED]
     reason = verdict.cases[2].reason
-    assert reason.startswith("the candidate says of itself {'name': 'number ")
+    assert reason.startswith("the candidate declares {'name': 'number ")
     assert reason.count("'numerics': {") == 2
 
 

@@ -136,5 +136,5 @@ def test_a_kernel_that_the_lab_builds_gets_contiguous_buffers() -> None:
     verdict = judge_candidate("scalar", specs, workers=1)
     assert [case.name for case in verdict.cases] == ["contiguous"]
     assert verdict.passed
-    with pytest.raises(UserError, match="none of the cases asked for is one for scalar"):
+    with pytest.raises(UserError, match="none of the requested cases suits scalar"):
         judge_candidate("scalar", specs[1:], workers=1)

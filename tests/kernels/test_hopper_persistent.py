@@ -10,7 +10,7 @@ from checking import assert_computes, assert_log_sum_exp, assert_same_bits_in_ev
 
 from sdpalab import sim
 from sdpalab.inputs import make_inputs
-from sdpalab.kernels.hopper import HOPPER, chosen, modelled_clocks, smem_bytes
+from sdpalab.kernels.hopper import HOPPER, modelled_clocks, resolve, smem_bytes
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import Launch
 from sdpalab.kernels.warpgroups import SMS, blocks_per_sm
@@ -150,7 +150,7 @@ def counters_of(problem: Problem, config: Config) -> Counters:
     ids=label,
 )
 def test_the_schedule_follows_the_problem(problem: Problem, schedule: str) -> None:
-    made = chosen(problem, AUTO)
+    made = resolve(problem, AUTO)
     assert made["SCHEDULE"] == schedule
     step = launch(problem, AUTO)
     assert step == launch(problem, made)

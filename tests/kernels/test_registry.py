@@ -27,7 +27,7 @@ def written(folder: Path, text: str) -> Path:
 
 def refusal(spec: str | Path) -> str:
     with pytest.raises(UserError) as refused:
-        registry.resolve(str(spec))
+        registry.load_kernel(str(spec))
     message = str(refused.value)
     assert "\n" not in message
     return message
@@ -49,7 +49,7 @@ def test_the_ladder_is_in_order() -> None:
         assert kernel.idea
         assert isinstance(kernel.source, Path)
         assert kernel.source.is_file()
-        assert registry.get(name) is kernel is registry.resolve(name)
+        assert registry.get(name) is kernel is registry.load_kernel(name)
         assert registry.needs(name) is None
 
 
@@ -125,7 +125,7 @@ def test_the_only_kernel_of_a_file_needs_no_name(tmp_path: Path) -> None:
     kernel = load_user_kernel(str(path))
     assert isinstance(kernel, CudaKernel)
     assert kernel is not load_user_kernel(str(path))  # run anew, not remembered
-    assert registry.resolve(f"{path}:MINE").name == "k"
+    assert registry.load_kernel(f"{path}:MINE").name == "k"
 
 
 def test_the_only_function_that_the_file_defines(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_the_source_lies_beside_the_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path.parent)
     kernel = load_user_kernel(f"{tmp_path.name}/{path.name}")
     assert isinstance(kernel, CudaKernel)
-    assert kernel.source == tmp_path.resolve() / "k.cu"
+    assert kernel.source == tmp_path.load_kernel() / "k.cu"
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_without_a_gpu_it_says_so_and_what_works(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = refusal(capsys, *arguments)
-    assert "torch sees no GPU here" in said
+    assert "torch finds no GPU here" in said
     for command in ("sdpalab speed-of-light", "sdpalab judge", "sdpalab sanitize"):
         assert command in said
 
@@ -139,7 +139,7 @@ def test_a_session_as_it_is_printed() -> None:
     assert "magic: INVALID: 1.7" in shown
     assert rows["empty kernel"][-3:-1] == ["-", "-"]
     assert "flash takes 0.4" in shown
-    assert "clocks: unknown: nobody looked" in shown
+    assert "clocks: unknown: not recorded" in shown
     assert json.loads(json.dumps(result, allow_nan=False))["comparisons"][0]["b"] == "torch efficient"
 
 

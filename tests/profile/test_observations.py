@@ -43,7 +43,7 @@ def test_with_no_busy_unit_it_is_latency_and_the_longest_waits_are_told() -> Non
 
 def test_a_reason_that_the_table_does_not_know_is_told_by_its_name() -> None:
     said = sentences(replace(QUIET, figures={"tensor": 1.0}, stalls={"novelty": 1.0}), limits=True)
-    assert said[-1] == "100% of the waiting warps wait for a reason that the lab's table does not know (novelty)"
+    assert said[-1] == "100% of the waiting warps wait for a reason that is not in the lab's table (novelty)"
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_without_a_gpu_it_says_so_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "flash", "--out", str(tmp_path / "p")]) == 2
-    assert "torch sees no GPU here" in capsys.readouterr().err
+    assert "torch finds no GPU here" in capsys.readouterr().err
     assert not (tmp_path / "p").exists()
 
 

@@ -26,7 +26,7 @@ def found(body: str, schedule: str, threads: int = 128, grid: int = 2) -> list[s
 
 
 WRONG = {
-    "no multiple of a warp": ("bar.sync 1, 100;", "given 100 threads, which is no multiple of the 32"),
+    "no multiple of a warp": ("bar.sync 1, 100;", "given 100 threads, which is not a multiple of the 32"),
     "more than the block": ("bar.sync 1, 160;", "given 160 threads, and the block has 128"),
     "no such barrier": ("mov.u32 %r5, 16;\nbar.sync %r5;", "barrier 16 does not exist"),
     "an arrival without a count": ("bar.arrive 1;", "without a number of threads"),

@@ -193,7 +193,7 @@ def test_a_damaged_record_is_a_warning_and_no_failure(l4: StandIn, judged: Path,
     done = l4.run(CALL, SDPALAB_DATA_DIR=str(data))
     assert done.returncode == 0
     assert json.loads(done.stdout)["kernel"] == "flash"
-    assert "half.json is no legal record and counts for nothing" in done.stderr
+    assert "half.json is not a valid record and is ignored" in done.stderr
 
 
 def test_what_is_too_slow_to_be_timed_is_torch_and_the_reason_is_kept(l4: StandIn, tmp_path: Path) -> None:

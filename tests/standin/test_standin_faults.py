@@ -160,4 +160,4 @@ def test_doctor_and_judge_say_in_one_line_that_the_driver_does_not_start(standin
     done = standin.cli("judge", "scalar", "--device", "gpu", "--shape", "1,1,9,32")
     assert done.returncode in (2, 3)
     assert done.stderr.count("\n") == 1
-    assert "the NVIDIA driver sees none" in done.stderr
+    assert "the NVIDIA driver finds none" in done.stderr

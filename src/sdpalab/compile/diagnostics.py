@@ -15,7 +15,7 @@ _NAME_EXPRESSIONS = "__nv_name_map"
 
 
 def first_error(name: str, entry: str | None, log: str, ptx: bytes) -> str:
-    """Say what is wrong with a source, where.
+    """Return one sentence: the first error of a source and its location.
 
     Parameters
     ----------

@@ -60,7 +60,7 @@ def built_module(
     build : Build
         What came of it.
     resources, gate
-        What the cubin uses, and what the static gate said; None where it was not asked.
+        What the cubin uses, and the result of the static gate; None where it was not run.
     """
     name = os.path.basename(module.name)
     files = {name: module.source.encode(), PTX: build.ptx, CUBIN: build.cubin, LOG: build.log.encode()}

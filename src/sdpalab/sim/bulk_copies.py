@@ -2,7 +2,7 @@
 
 A load poisons its destination when it is issued; the data and the bytes for the mbarrier come when nothing else can
 run, a copy at a time (in the late mode) or at once (in the early one). A store reads shared memory at the latest moment
-that the waits allow, and writes global memory when nobody waits for less.
+that the waits allow, and global memory is written at that moment, too, unless a wait covers only the reading.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class BulkCopies(AsyncUnit):
 
     @staticmethod
     def of(machine: Machine) -> BulkCopies:
-        """The machine's bulk copies, made when first asked for."""
+        """The machine's bulk copies, made on first use."""
         unit = machine.units.get("cp.async.bulk")
         if not isinstance(unit, BulkCopies):
             unit = machine.units["cp.async.bulk"] = BulkCopies(machine)
@@ -143,7 +143,7 @@ class BulkCopies(AsyncUnit):
                 transfer.tickets.append((observer, ticket, row))
 
     def _announce_global(self, transfer: Transfer, index: Indices, words: Array | None = None) -> None:
-        """Tell the observers of what is read, or with ``words`` written, in the name of the lanes that issued it."""
+        """Tell the observers of what is read, or with ``words`` written, on behalf of the lanes that issued it."""
         space = self.machine.spaces["global"]
         rows, inside = np.arange(index.shape[0]), transfer.inside
         if words is None:  # a multicast reads once for all
@@ -165,9 +165,9 @@ class BulkCopies(AsyncUnit):
                 observer.atomic(access)
 
     def _announce_reduction(self, transfer: Transfer, index: Indices) -> None:
-        """Tell the observers of atomic updates of shared memory, which whoever waits for the mbarrier will see.
+        """Tell the observers of atomic updates of shared memory, visible to all lanes that wait for the mbarrier.
 
-        They are made in the name of the lanes that issued them, at the time of the landing.
+        They are made on behalf of the lanes that issued them, at the time of the landing.
         """
         assert transfer.barrier is not None
         row, flat = np.repeat(np.arange(len(index)), index.shape[1]), index.reshape(-1)
@@ -288,7 +288,7 @@ class BulkCopies(AsyncUnit):
         return True
 
     def check_drained(self) -> None:
-        """Report stores whose reading nobody waited for before the end."""
+        """Report stores without a wait for their reading before the end."""
         for transfer in self.flying:
             if not transfer.waited:
                 everything = np.ones(len(transfer.lanes), dtype=np.bool_)

@@ -79,8 +79,8 @@ def normal_inputs(problem: Mapping[str, Any], seed: int) -> Iterator[tuple[str, 
             yield name, rounded(flat, "bfloat16").reshape(shape)
 
 
-def near(said: float, found: float, scale: float) -> bool:
-    return math.isclose(said, found, rel_tol=TOLERANCE, abs_tol=NOISE * scale)
+def near(recorded: float, derived: float, scale: float) -> bool:
+    return math.isclose(recorded, derived, rel_tol=TOLERANCE, abs_tol=NOISE * scale)
 
 
 def is_at(values: Any, place: list[int], largest: float, scale: float) -> bool:

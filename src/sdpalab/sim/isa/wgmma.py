@@ -151,8 +151,8 @@ class _WgmmaInstruction:
     def _registers(self, mods: Mods, operand: Operand, kind: str, number: int) -> ProductRegisters:
         items = operand.items if isinstance(operand, Vector) else ()
         names = tuple(item.name for item in items if isinstance(item, Register))
-        found = [self.unit.machine.row(name) for name in names]
-        if len(names) != number or any(row is None or row[1].bits != 32 for row in found):
+        rows = [self.unit.machine.row(name) for name in names]
+        if len(names) != number or any(row is None or row[1].bits != 32 for row in rows):
             raise mods.unsupported(f"expected {number} 32-bit registers")
         return self.unit.registers[names, kind]
 
