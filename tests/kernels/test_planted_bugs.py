@@ -19,7 +19,7 @@ IN_SOURCE = [bug for bug in BUGS.values() if bug.in_source]
 HAZARDS = [bug for bug in IN_SOURCE if bug.cause]
 WRONG = [bug for bug in IN_SOURCE if not bug.cause and Status.INCORRECT in bug.statuses]
 MAX_STEPS = 20_000
-"""Without its bug, no kernel takes a fifth of it on the problem of one."""
+"""Steps of one run, above which it counts as endless: bugs must show well before."""
 
 
 def candidate(bug: Bug) -> CudaKernel:
