@@ -161,7 +161,7 @@ BUGS: tuple[Bug, ...] = (
     *_next_tile(
         "the last V is not released",
         "deadlock",
-        ("if (Scheduler::STAYS) {  // otherwise nobody waits for that\n", "if (false) {\n"),
+        ("if (Scheduler::STAYS) {  // otherwise", "if (false) {  // otherwise"),
     ),
     *_next_tile("Q is overwritten", "async", ("            ring.wait_read(at.before(), K);\n", "")),
     *_next_tile("the output is overwritten", "async", ("                wait_stored_rows_read(lane);\n", "")),
