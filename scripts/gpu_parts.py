@@ -116,11 +116,15 @@ def verdict_parts(work: Workspace, kernels: Sequence[str], patience: float) -> l
     return parts
 
 
-def time_parts(work: Workspace, green: Sequence[str]) -> list[Part]:
+LARGE_SHAPES = ("prefill-4k", "2,16,4096,128")
+
+
+def time_parts(work: Workspace, green: Sequence[str], large: Sequence[str] = LARGE_SHAPES) -> list[Part]:
     """Times of the kernels with a PASSED verdict, beside torch's; without any, of the peers alone."""
+    shapes = [word for shape in large for word in ("--shape", shape)]
     bench = [
         ("mission", 100, ("--shape", "mission", "--seconds", "8")),
-        ("large", 90, ("--shape", "prefill-4k", "--shape", "2,16,4096,128", "--clock", "gpu", "--seconds", "6")),
+        ("large", 90, (*shapes, "--clock", "gpu", "--seconds", "6")),
         ("mission_cold", 50, ("--shape", "mission", "--clock", "gpu", "--cold", "--seconds", "8")),
     ]
     parts = []

@@ -49,11 +49,12 @@ class Suite:
     """One call of the suite on one GPU."""
 
     def __init__(
-        self, work: Workspace, out: Path, gpu: dict[str, Any], halves: Sequence[str], seconds: float, patience: float
+        self, work: Workspace, out: Path, gpu: dict[str, Any], halves: Sequence[str], options: argparse.Namespace
     ) -> None:
         self.work, self.out, self.gpu, self.halves = work, out, gpu, halves
-        self.runner = PartRunner(work, ROOT, patience)
-        self._seconds, self._patience, self._packed_at = seconds, patience, time.monotonic()
+        self.runner = PartRunner(work, ROOT, options.patience)
+        self._seconds, self._patience, self._large = options.seconds, options.patience, options.large
+        self._packed_at = time.monotonic()
 
     def run(self) -> int:
         """Run both halves or one, and always write the archives and the summary."""
@@ -87,7 +88,7 @@ class Suite:
         collect(self.work)
         fast = green(self.work)
         for part in (
-            *gpu_parts.time_parts(self.work, fast),
+            *gpu_parts.time_parts(self.work, fast, self._large),
             *gpu_parts.prove_parts(self.work, fast),
             *gpu_parts.profile_parts(self.work, fast),
         ):
@@ -167,6 +168,8 @@ def arguments_of(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.0, help="budget of each half (default: 240 and 570)")
     parser.add_argument("--patience", type=float, default=1.0, help="factor on every limit, for a slow machine")
     parser.add_argument("--kernel", action="append", help="only this kernel; may be repeated (default: all)")
+    shapes = "shape of the part `large`; may be repeated (default: prefill-4k and 2,16,4096,128)"
+    parser.add_argument("--large", action="append", metavar="SHAPE", help=shapes)
     parser.add_argument("--commit", help="commit of this tree, where it came without .git (SDPALAB_COMMIT)")
     parser.add_argument("--cache", type=Path, help="cache.tar.gz of prepare, unpacked beside OUT")
     parser.add_argument("--resume", type=Path, help="folder with the archives of an earlier call, if not OUT")
@@ -175,6 +178,7 @@ def arguments_of(words: Sequence[str]) -> argparse.Namespace:
     named = asked.words[0] in ("prepare", *SECONDS)
     if len(asked.words) != 1 + named:
         parser.error("it takes one folder OUT, and before it prepare, smoke, measure or nothing")
+    asked.large = asked.large or gpu_parts.LARGE_SHAPES
     asked.half, asked.out = asked.words[0] if named else "both", Path(asked.words[-1])
     return asked
 
@@ -219,7 +223,7 @@ def main(words: Sequence[str]) -> int:
     halves = tuple(SECONDS) if asked.half == "both" else (asked.half,)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    return Suite(work, out, gpu, halves, asked.seconds, asked.patience).run()
+    return Suite(work, out, gpu, halves, asked).run()
 
 
 if __name__ == "__main__":

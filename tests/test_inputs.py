@@ -33,7 +33,7 @@ def test_shapes_dtypes_and_repeatability(kind: str, dtype: str) -> None:
     for name, shape in (("q", problem.q_shape), ("k", problem.kv_shape), ("v", problem.kv_shape)):
         array: npt.NDArray[Any] = getattr(inputs, name)
         assert array.shape == shape
-        assert array.dtype == dtype_of(problem)
+        assert array.dtype == dtype_of(problem.dtype)
         assert array.flags.c_contiguous
         assert np.isfinite(array.astype(np.float64)).all() or (kind == "nan_heads" and name != "q")
     assert make_inputs(problem, kind, 3).digests() == inputs.digests()

@@ -68,7 +68,7 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
     for own, theirs in zip(intended_own, outputs, strict=True):
         np.testing.assert_array_equal(own, decoded(theirs, problem.dtype))
     with np.errstate(over="ignore", invalid="ignore"):
-        wrong = [(reference * 1.01).astype(dtype_of(problem)), np.zeros_like(outputs[0]), outputs[0].copy()]
+        wrong = [(reference * 1.01).astype(dtype_of(problem.dtype)), np.zeros_like(outputs[0]), outputs[0].copy()]
     wrong[-1][(*np.argwhere(judged_rows(*qkv))[-1], 0)] = np.nan
     statuses = set()
     for declared in (outputs[:1], outputs):

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from sdpalab.bugs import Mutant
-from sdpalab.bugs.catalogue import mutants
+from sdpalab.bugs import Bug
+from sdpalab.bugs.catalogue import BUGS
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.diagnose.diagnosis import Diagnosis, diagnose, explanations, first_sight
 from sdpalab.judge.diagnose.error_map import MOST_COLUMNS, MOST_ROWS, error_map
@@ -21,7 +21,6 @@ from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 
-MUTANTS = {mutant.name: mutant for mutant in mutants()}
 PLAIN = Problem(1, 2, 100, 64)
 CAUSAL = PLAIN.with_(causal=True)
 
@@ -30,17 +29,17 @@ def judged(problem: Problem, kind: str, out: npt.NDArray[np.generic]) -> Judged:
     return judge_output(problem, make_inputs(problem, kind), out, UNDECLARED)
 
 
-def failure(mutant: Mutant, problem: Problem, kind: str) -> Failure | None:
+def failure(bug: Bug, problem: Problem, kind: str) -> Failure | None:
     inputs = make_inputs(problem, kind)
     tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
-    out = from_torch(mutant.candidate(*tensors, scale=problem.scale, causal=problem.causal))
+    out = from_torch(bug.edit(*tensors, scale=problem.scale, causal=problem.causal))
     verdict = judged(problem, kind, out)
     return None if verdict.status is Status.PASSED else Failure(problem, inputs, out, verdict.errors, verdict.limits)
 
 
 def diagnosed(name: str, problem: Problem, *kinds: str) -> Diagnosis | None:
     torch.set_num_threads(1)
-    failures = [failure(MUTANTS[name], problem, kind) for kind in kinds]
+    failures = [failure(BUGS[name], problem, kind) for kind in kinds]
     failed = [one for one in failures if one is not None]
     assert failed, "the bug does not show on these inputs"
     return diagnose(failed)

@@ -41,7 +41,7 @@ def test_what_is_called_exact_is_the_reference_rounded(kind: str, dtype: str) ->
         reference = attention_float64(inputs.q, inputs.k, inputs.v, scale=problem.scale, causal=problem.causal)
         for any_count in (False, True):
             elements = exact(problem, inputs, any_count)
-            rounded = reference.astype(np.float32).astype(dtype_of(problem))
+            rounded = reference.astype(np.float32).astype(dtype_of(problem.dtype))
             assert (rounded == elements.expected)[elements.mask].all()
             assert not elements.wrong(np.where(elements.mask, rounded, 0)).any()
             if kind == "needle":
@@ -90,8 +90,8 @@ def test_near_a_tie_or_where_v_cancels_nothing_is_exact(dtype: str) -> None:
     problem = Problem(1, 1, 1, 4, dtype=dtype, seq_kv=2)
     ulp = 2.0 ** (1 - 11 if dtype == "float16" else 1 - 8)
     values = np.array([[1, 1, 1, 2 / ulp], [1, 1 + 2, -1, 2 / ulp + 2]])
-    zero = np.zeros((1, 1, 1, 4), dtype_of(problem))
-    v = values.astype(dtype_of(problem))[None, None]
+    zero = np.zeros((1, 1, 1, 4), dtype_of(problem.dtype))
+    v = values.astype(dtype_of(problem.dtype))[None, None]
     elements = exact(problem, Inputs(zero, np.zeros_like(v), v))
     # 1; 2; 0 out of 1 - 1; halfway between two numbers.
     assert elements.mask[0, 0, 0].tolist() == [True, True, False, False]
@@ -106,7 +106,7 @@ def test_how_far_a_key_must_dominate(dtype: str) -> None:
         q, k = np.zeros((1, 1, 1, 32)), np.zeros((1, 1, 2, 32))
         q[..., 0], k[0, 0, 0, 0] = 1, gap
         v = np.stack([np.linspace(1.0, 1.99, 32), np.linspace(-2, 2, 32)])[None, None]
-        inputs = Inputs(*(x.astype(dtype_of(problem)) for x in (q, k, v)))
+        inputs = Inputs(*(x.astype(dtype_of(problem.dtype)) for x in (q, k, v)))
         elements = exact(problem, inputs)
         reference = attention_float64(inputs.q, inputs.k, inputs.v, scale=1.0, causal=False)
         np.testing.assert_array_equal(

@@ -94,7 +94,7 @@ def online(
     ``lazy``: the maximum is only replaced by one that is larger by that much (in units of the exponent), as
     FlashAttention-4 does.
     """
-    dtype = dtype_of(problem)
+    dtype = dtype_of(problem.dtype)
     rounding = rounding.of(dtype)
     tiles = Tiles(problem, inputs, tile, float(LOG2E) if base == 2 else 1.0)
     power = np.exp2 if base == 2 else np.exp

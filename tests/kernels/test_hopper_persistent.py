@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from checking import assert_computes, assert_log_sum_exp, assert_same_bits_in_every_order, planted, resources_of, run
+from checking import assert_computes, assert_log_sum_exp, assert_same_bits_in_every_order, resources_of, run
 
 from sdpalab import sim
 from sdpalab.inputs import make_inputs
@@ -18,7 +17,6 @@ from sdpalab.kernels.warpgroups import SMS, blocks_per_sm
 from sdpalab.measure.counted import count
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run import SimulatedExecutor
-from sdpalab.sim import Deadlock
 from sdpalab.sim.counters import Counters
 
 ARCH = HOPPER.default_arch
@@ -136,45 +134,6 @@ def test_a_tile_of_queries_moves_what_it_moves_in_the_grid() -> None:
 def counters_of(problem: Problem, config: Config) -> Counters:
     (counted,) = count(HOPPER, problem, ARCH, config).launches
     return counted.counters
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("file", "old", "new"),
-    [
-        (
-            "mainloop/warpgroups.cuh",
-            "if (Scheduler::STAYS) {  // otherwise no consumer waits for that\n",
-            "if (false) {\n",
-        ),
-        ("mainloop/warpgroups.cuh", "            ring.wait_read(at.before(), K);\n", ""),
-        ("mainloop/warpgroups.cuh", "                wait_stored_rows_read(lane);\n", ""),
-        ("mainloop/warpgroups.cuh", "            q_parity ^= 1;\n", ""),
-        ("mainloop/warpgroups.cuh", "if (Scheduler::STAYS && work.tiles < STAGES) {\n", "if (false) {\n"),
-        ("mainloop/warpgroups.cuh", "smem.rows[O_PLACE]", "smem.rows[0]"),
-        ("mainloop/ring.cuh", "RingPosition{STAGES - 1, parity ^ 1}", "RingPosition{STAGES - 1, parity}"),
-    ],
-    ids=[
-        "the last V is not released",
-        "Q is overwritten",
-        "the output is overwritten",
-        "the first Q is waited for again",
-        "the ring begins anew",
-        "the output takes the place of Q",
-        "the wrong phase of the last K",
-    ],
-)
-def test_what_the_next_tile_rests_on(file: str, old: str, new: str, tmp_path: Path) -> None:
-    mutant = planted(HOPPER, [(file, old, new)], tmp_path)
-
-    def findings(problem: Problem, config: Config) -> bool:
-        try:
-            return bool(run(mutant, problem, config, max_steps=100_000).hazards)
-        except Deadlock:
-            return True
-
-    one_tile = (Problem(1, 1, 300, 64, seq_kv=50), TWO.but(NUM_CTAS=1, NUM_STAGES=3))
-    assert any(findings(*each) for each in ((LONG, TWO.but(NUM_CTAS=1)), one_tile))
 
 
 @pytest.mark.sample(3)

@@ -42,7 +42,7 @@ from sdpalab.sim import (
 
 __all__ = ["DRIVER", "GPUS", "Gpu", "attach"]
 
-HANG = 0xFFFFFFFF
+INTERRUPTED, HANG = 0xFFFFFFFE, 0xFFFFFFFF
 _CONTEXT, _VERSION = 0x51, 13000
 E = names.CUresult
 A = names.CUdevice_attribute
@@ -467,7 +467,10 @@ def attach(slot: int, library: str) -> None:
     )
 
     def dispatch(name: bytes, count: int, args: Any) -> int:
-        return DRIVER.call(name.decode(), args[:count])
+        try:
+            return DRIVER.call(name.decode(), args[:count])
+        except KeyboardInterrupt:  # ctypes would print and forget it
+            return INTERRUPTED
 
     callback = kind(dispatch)
     sys.modules[__name__].__dict__["_callback"] = callback  # kept alive as long as the process

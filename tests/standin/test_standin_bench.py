@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 
 from standin_gpu import StandIn
@@ -50,3 +52,22 @@ def test_a_kernel_that_is_not_green_is_dropped_and_the_others_are_timed(standin:
         assert set(measurements) == {"torch", "flash", "empty kernel"}
         assert measurements["flash"]["status"] == "MEASURED", measurements["flash"]["reason"]
         assert measurements["flash"]["checks"] >= 2
+
+
+def test_an_interrupt_during_a_launch_ends_it_and_keeps_what_was_measured(standin: StandIn, tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    options = ("--shape", "1,1,64,64", "--shape", "1,2,256,64", "--peer", "torch", "--clock", "gpu", "--seconds", "10")
+    process = standin.start("bench", "flash", *options, "--json", out)
+    patience = time.monotonic() + 240
+    while process.poll() is None and time.monotonic() < patience:
+        if out.exists() and json.loads(out.read_text())["results"]:
+            break
+        time.sleep(0.05)
+    before = len(standin.launches())
+    while process.poll() is None and len(standin.launches()) == before and time.monotonic() < patience:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, output + errors
+    record = json.loads(out.read_text())
+    assert (record["complete"], len(record["results"])) == (False, 1)

@@ -65,11 +65,11 @@ def judge(
 
     console = console_for(json)
     if self_test:
-        from sdpalab.commands.self_test import run_self_test
+        from sdpalab.commands.campaign import run_self_test
 
         if kernel is not None:
             raise UserError(f"--self-test judges kernels of its own, and takes no KERNEL, not {kernel!r}")
-        return run_self_test(console, json)
+        return run_self_test(json, in_evidence=False)
     if kernel is None:
         raise UserError("judge needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --self-test")
     if seed < 0:

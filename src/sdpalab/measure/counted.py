@@ -11,7 +11,7 @@ from sdpalab.compile import Build, Resources, disassemble, resources
 from sdpalab.compile.sass import TENSOR_CLASSES, main_loop, parse
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, default_sms
-from sdpalab.inputs import make_inputs
+from sdpalab.inputs import dtype_of, make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan, Step, TiledMap
 from sdpalab.measure.modelled import (
@@ -24,7 +24,6 @@ from sdpalab.measure.modelled import (
     modelled,
 )
 from sdpalab.problem import Problem
-from sdpalab.run.buffers import dtype_of
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import Report
 from sdpalab.sim.counters import Counters

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from sdpalab.errors import UserError
+from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Buffer, Gemm, TiledMap
 from sdpalab.run.executor import Array
 from sdpalab.sim import LaunchError, TensorMap
 
-__all__ = ["dtype_of", "multiply", "same_bytes", "starting_array", "tensor_map", "unreleased"]
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a buffer, from ml_dtypes what NumPy lacks; raises UserError if there is no such type."""
-    try:
-        return np.dtype(getattr(ml_dtypes, name, name))
-    except TypeError:
-        raise UserError(f"buffer dtype {name!r} is neither a NumPy nor an ml_dtypes type") from None
+__all__ = ["multiply", "same_bytes", "starting_array", "tensor_map", "unreleased"]
 
 
 def starting_array(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> Array:

@@ -15,9 +15,10 @@ import numpy as np
 
 from sdpalab.compile import Build, Cache, build
 from sdpalab.errors import UserError
+from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, TiledMap
 from sdpalab.run import torch_gpu
-from sdpalab.run.buffers import dtype_of, same_bytes, starting_array, tensor_map, unreleased
+from sdpalab.run.buffers import same_bytes, starting_array, tensor_map, unreleased
 from sdpalab.run.executor import Array, RunResult
 from sdpalab.run.gpu_arguments import encode, entry_of, parameter_bytes, tensor_map_fields
 from sdpalab.run.gpu_driver import gpu_device

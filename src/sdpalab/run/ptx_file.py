@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import UserError
+from sdpalab.inputs import dtype_of
 
 __all__ = ["PtxLaunch", "read_ptx_launch"]
 
@@ -130,9 +130,9 @@ def _buffer(described: dict[str, Any], place: int) -> Array:
     shape, init = described["shape"], described.get("init", "normal")
     shape = shape if isinstance(shape, list) else [shape]
     try:
-        dtype = np.dtype(getattr(ml_dtypes, str(described["dtype"]), described["dtype"]))
-    except TypeError:
-        raise UserError(f"argument {place}: {described['dtype']!r} is neither a NumPy nor an ml_dtypes type") from None
+        dtype = dtype_of(str(described["dtype"]))
+    except UserError as error:
+        raise UserError(f"argument {place}: {error}") from None
     if not shape or not all(_whole(size) and size >= 1 for size in shape):
         raise UserError(f"argument {place}: 'shape' takes positive integers, not {described['shape']!r}")
     count = int(np.prod(shape, dtype=object))

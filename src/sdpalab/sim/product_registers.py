@@ -13,6 +13,7 @@ from sdpalab.sim.isa.fragments import (
     pack_accumulator,
     store_accumulator,
 )
+from sdpalab.sim.isa.rounding import canonical_nans
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.selection import WARP, Array, Selection, count, subset
 
@@ -79,6 +80,7 @@ class ProductRegisters:
             after = product + before
             if self.kind == "f16":
                 after = after.astype(np.float16).astype(np.float32)
+            canonical_nans(after)
         self.sums[warps] = after
         if not self.late:
             self._write(sel)
@@ -100,7 +102,7 @@ class ProductRegisters:
     def _write(self, sel: Selection) -> None:
         sums = self.sums[_warps(sel)]
         if self.kind == "f16":
-            for row, values in zip(self.rows, pack_accumulator(sums.astype(np.float16)), strict=True):
+            for row, values in zip(self.rows, pack_accumulator(canonical_nans(sums.astype(np.float16))), strict=True):
                 row[sel] = values
         else:
             store_accumulator(self.rows, sel, sums)

@@ -153,7 +153,7 @@ class _Exchange:
     def load(self, digest: str, problem: Problem) -> npt.NDArray[Any]:
         """An output that one of the environments left."""
         data = (self._arrays / digest).read_bytes()
-        return np.frombuffer(data, dtype_of(problem)).reshape(problem.q_shape)
+        return np.frombuffer(data, dtype_of(problem.dtype)).reshape(problem.q_shape)
 
     def _started(self, version: str, environment: TorchEnvironment) -> dict[str, Any]:
         """The runner's result; ``refused`` with the end of what it printed if it left none."""

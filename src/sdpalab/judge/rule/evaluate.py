@@ -135,7 +135,7 @@ def evaluate(
         return Evidence(Status(reply["status"]), str(reply.get("reason") or "the worker gave no reason"))
     expected = ("first", "second") if "other" not in outputs else ("first", "second", "other")
     for out in map(outputs.get, expected):
-        if out is None or out.shape != problem.q_shape or out.dtype != dtype_of(problem):
+        if out is None or out.shape != problem.q_shape or out.dtype != dtype_of(problem.dtype):
             got = "nothing" if out is None else f"{out.dtype} {out.shape}"
             return Evidence(Status.BAD_OUTPUT, f"the output is {got}, not {problem.dtype} {problem.q_shape}")
 

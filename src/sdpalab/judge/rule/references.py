@@ -130,19 +130,14 @@ _lock = threading.Lock()
 
 def references_of(problem: Problem, inputs: Inputs) -> References:
     """The references of all rows, the same object for the same problem and the same bytes of the inputs."""
-    key = _key(problem, inputs)
+    digest = sha256(repr(problem).encode())  # of all that they depend on: not how the inputs were made, but their bytes
+    for array in vars(inputs).values():
+        digest.update(repr((array.dtype.name, array.shape)).encode())
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    key = digest.hexdigest()
     with _lock:
         references = _cache.setdefault(key, References(problem, inputs))
         _cache.move_to_end(key)
         while len(_cache) > 1 and sum(each.nbytes for each in _cache.values()) > MOST_BYTES:
             _cache.popitem(last=False)
     return references
-
-
-def _key(problem: Problem, inputs: Inputs) -> str:
-    """Digest of all that the references depend on: the inputs' own bytes, and not how they were made."""
-    digest = sha256(repr(problem).encode())
-    for array in vars(inputs).values():
-        digest.update(repr((array.dtype.name, array.shape)).encode())
-        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
-    return digest.hexdigest()

@@ -138,7 +138,7 @@ def broken_relation(
     numerics : Numerics
         As for :func:`sdpalab.judge.rule.evaluate.judge_output`, by which the related output must be right in itself.
     """
-    if related.shape != related_problem.q_shape or related.dtype != dtype_of(related_problem):
+    if related.shape != related_problem.q_shape or related.dtype != dtype_of(related_problem.dtype):
         return f"on related inputs the output is {related.dtype} {related.shape} ({relation.says})", related.size
     judged = judge_output(related_problem, related_inputs, related, numerics)
     differs = relation.differs(out, related, problem)

@@ -27,6 +27,7 @@ from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply,
 from sdpalab.judge.sandbox.plans import PlanError, SentPlan, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
 from sdpalab.judge.verdict import Status
+from sdpalab.kernels.plan import problem_buffers
 from sdpalab.problem import Problem
 
 __all__ = ["POISONS", "CandidateDied", "CandidateProcesses"]
@@ -184,14 +185,16 @@ class CandidateProcesses:
                 first = name == "first"
                 plan = plans and (plans.full if first else plans.bare)
                 poison = POISONS[not first]
-                reply, results = self._once(problem, arrays, plan, poison, reuse, watched=first, layout=layout)
+                reply, results = self._once(
+                    problem.to_dict(), arrays, plan, poison, reuse, watched=first, layout=layout
+                )
                 outputs[name] = results["o"]
                 if first and self.about["lse"]:
                     outputs["lse"] = results["lse"]
                 notes = notes or reply
                 changed |= set(reply.get("changed", ()))
             if plans is None:
-                self._look_again(problem, outputs["second"])
+                self._look_again(outputs["second"])
         except _Failed as failure:
             return failure.reply, {}
         return {**notes, "changed": sorted(changed)}, outputs
@@ -220,7 +223,7 @@ class CandidateProcesses:
         self._begin()
         try:
             plans = self._plans(problem)
-            reply, results = self._once(problem, inputs, plans and plans.bare, poison, reuse, watched)
+            reply, results = self._once(problem.to_dict(), inputs, plans and plans.bare, poison, reuse, watched)
         except _Failed as failure:
             return failure.reply, {}
         return reply, {"o": results["o"]}
@@ -307,7 +310,7 @@ class CandidateProcesses:
         lse = bool(self.about["lse"])
         _, results = self._ask(self._candidate, {"do": "plan", "problem": problem.to_dict()}, {}, _MOST_PLAN)
         try:
-            plan = read_plan(results["plan"].tobytes() if "plan" in results else b"", problem, lse=lse)
+            plan = read_plan(results["plan"].tobytes() if "plan" in results else b"", problem_buffers(problem, lse=lse))
         except PlanError as error:
             raise _Failed(Status.BUILD_FAILED, str(error)) from None
         plans = _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
@@ -321,7 +324,7 @@ class CandidateProcesses:
 
     def _once(
         self,
-        problem: Problem,
+        problem: Mapping[str, Any],
         inputs: Arrays,
         plan: Array | None,
         poison: int,
@@ -333,7 +336,7 @@ class CandidateProcesses:
         if plan is None or self._executor is None:
             process = self._candidate
             memory = {"poison": poison, "reuse": reuse, "layout": layout}
-            order = {"do": "call", "problem": problem.to_dict(), **memory}
+            order = {"do": "call", "problem": problem, **memory}
             reply, results = self._ask(process, order, inputs, room)
         else:
             process = self._executor
@@ -344,7 +347,7 @@ class CandidateProcesses:
         held = {"confinement": self._candidate.confinement, "confined_by": self._candidate.confined_by}
         return {**reply, **held}, results
 
-    def _look_again(self, problem: Problem, sent: Array) -> None:
+    def _look_again(self, sent: Array) -> None:
         """Fail if the output of the last call is no longer what it was when the call returned."""
         _, results = self._ask(self._candidate, {"do": "again"}, {}, sent.nbytes)
         if "o" not in results or results["o"].tobytes() != sent.tobytes():

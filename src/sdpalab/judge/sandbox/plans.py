@@ -18,8 +18,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from sdpalab.compile import Build, Cache, build
 from sdpalab.errors import UserError
-from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, Module, Step, TiledMap, TritonModule, problem_buffers
-from sdpalab.problem import Problem
+from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, Module, Step, TiledMap, TritonModule
 
 __all__ = ["PlanError", "SentPlan", "read_plan", "send_plan"]
 
@@ -117,10 +116,9 @@ def send_plan(plan: LaunchPlan, arch: str) -> bytes:
         raise PlanError(f"the launch plan is malformed: {_first(error)}") from None
 
 
-def read_plan(data: bytes, problem: Problem, *, lse: bool = False) -> SentPlan:
-    """The plan in ``data``, checked: it is one for ``problem``, and has no other content.
-
-    With ``lse`` it must write the log-sum-exp, too; without, it cannot.
+def read_plan(data: bytes, known: tuple[Buffer, ...]) -> SentPlan:
+    """The plan in ``data``, checked: it begins with the buffers of its problem
+    (:func:`sdpalab.kernels.plan.problem_buffers`), and holds nothing but what a plan holds.
 
     Raises
     ------
@@ -131,10 +129,9 @@ def read_plan(data: bytes, problem: Problem, *, lse: bool = False) -> SentPlan:
         plan = SentPlan.model_validate_json(data)
     except ValidationError as error:
         raise PlanError(f"the launch plan is malformed: {_first(error)}") from None
-    known = problem_buffers(problem, lse=lse)
     if plan.buffers[: len(known)] != known:
-        names = ", ".join(buffer.name for buffer in known)
-        raise PlanError(f"the launch plan does not begin with the buffers of {problem.label}: {names}")
+        names = ", ".join(f"{buffer.name} {list(buffer.shape)}" for buffer in known)
+        raise PlanError(f"the launch plan does not begin with the buffers of its problem: {names}")
     extra = plan.buffers[len(known) :]
     if any(buffer.role not in ("workspace", "semaphore") or buffer.dtype not in _DTYPES for buffer in extra):
         raise PlanError(f"a further buffer of a launch plan is a workspace or semaphore of one of {', '.join(_DTYPES)}")

@@ -14,7 +14,7 @@ from sdpalab.sim.isa.access import Accessor, address_register
 from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS, UPDATES
 from sdpalab.sim.isa.mbarrier import MbarrierOperand
 from sdpalab.sim.isa.memory_mods import take_cache_hint
-from sdpalab.sim.isa.rounding import flush
+from sdpalab.sim.isa.rounding import canonical_nans, flush
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import CompletionBarrier
@@ -43,9 +43,9 @@ def combination(instruction: Instruction, name: str, dtype: np.dtype[np.generic]
     ):
         raise UnsupportedInstruction(f"{instruction.text} on {dtype} is not modelled", instruction.line)
     if dtype == np.float32:
-        return lambda old, new: flush(flush(old) + flush(new))
+        return lambda old, new: canonical_nans(flush(flush(old) + flush(new)))
     combine: Combine = getattr(np, _UFUNCS[name])
-    return combine
+    return (lambda old, new: canonical_nans(combine(old, new))) if floating else combine
 
 
 def multicast_targets(machine: Machine, lanes: Indices, masks: Array) -> tuple[Indices, Indices]:

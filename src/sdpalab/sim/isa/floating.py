@@ -1,6 +1,6 @@
 """Floating-point add, sub, mul, div, fma, min, max, abs, neg in every type (PTX ISA, "Floating Point Instructions").
 
-Results are rounded once, as the instruction says. A NaN result is a NaN; which one (payload and sign) is not modelled.
+Results are rounded once, as the instruction says. A NaN result is the canonical one (0x7fffffff in f32).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sdpalab.sim.isa.rounding import (
     FORMATS,
     ROUNDINGS,
     Compute,
+    canonical,
     clamping_negatives,
     elementwise,
     flushing,
@@ -38,7 +39,7 @@ def is_half(type_: PtxType) -> bool:
 
 
 def apply(decoder: Decoder, instruction: Instruction, type_: PtxType, sources: int, compute: Compute) -> Step:
-    """Bind a destination and that many source operands of one type to ``compute``.
+    """Bind a destination and that many source operands of one type to ``compute``, whose NaNs become canonical.
 
     Raises
     ------
@@ -49,7 +50,7 @@ def apply(decoder: Decoder, instruction: Instruction, type_: PtxType, sources: i
     if len(operands) != sources:
         raise Mods(instruction).unsupported(f"expected {sources} source operands")
     return elementwise(
-        compute,
+        canonical(compute),
         decoder.dst(instruction, destination, type_),
         *[decoder.src(instruction, operand, type_) for operand in operands],
     )

@@ -16,7 +16,7 @@ from sdpalab.sim.decode import Decoder, Handler, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.floating import apply, is_half
 from sdpalab.sim.isa.half import halved
-from sdpalab.sim.isa.rounding import FORMATS, ROUNDINGS, Compute, flushing, round_to
+from sdpalab.sim.isa.rounding import FORMATS, ROUNDINGS, Compute, elementwise, flushing, round_to
 from sdpalab.sim.selection import Array
 
 __all__: list[str] = []
@@ -137,14 +137,15 @@ opcode("sqrt")(_roundable(np.sqrt, np.sqrt))
 
 @opcode("copysign")
 def _copysign(decoder: Decoder, instruction: Instruction) -> Step:
-    """``copysign d, a, b``: b with the sign of a."""
+    """``copysign d, a, b``: b with the sign of a, a NaN too."""
     mods = Mods(instruction)
     type_ = mods.type()
     mods.done()
     if type_.name not in ("f32", "f64"):
         raise mods.unsupported("copysign has the types f32 and f64")
 
-    def compute(a: Array, b: Array, out: Array) -> None:
-        np.copysign(b, a, out)
-
-    return apply(decoder, instruction, type_, 2, compute)
+    if len(instruction.operands) != 3:
+        raise mods.unsupported("expected 2 source operands")
+    d, a, b = instruction.operands
+    sources = [decoder.src(instruction, operand, type_) for operand in (b, a)]
+    return elementwise(np.copysign, decoder.dst(instruction, d, type_), *sources)
