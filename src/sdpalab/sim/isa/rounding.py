@@ -71,7 +71,7 @@ _CANONICAL_NANS: dict[np.dtype[Any], Any] = {
     TYPES["f16"].dtype: np.uint16(0x7FFF),
     TYPES["bf16"].dtype: np.uint16(0x7FFF),
 }
-"""The NaN that arithmetic gives (CUDA's math_constants.h, cuda_fp16.h and cuda_bf16.h: CUDART_NAN and related operations)."""
+"""The NaN that arithmetic gives (CUDA's math_constants.h, cuda_fp16.h and cuda_bf16.h: CUDART_NAN and others)."""
 
 
 def elementwise(compute: Compute, destination: Array, *sources: Array) -> Step:
