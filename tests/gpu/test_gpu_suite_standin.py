@@ -64,6 +64,7 @@ def test_smoke_goes_on_behind_a_kernel_that_faults_and_the_next_call_has_nothing
     assert standin.launches() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "seconds", "words"),
     [

@@ -14,6 +14,7 @@ import torch
 from standin_gpu import HERE, ROOT, StandIn, prepended
 
 from proof_sample import proof_times
+from sdpalab.bugs import replace_once
 from sdpalab.evidence.kept import keep
 from sdpalab.problem import Problem
 
@@ -158,9 +159,7 @@ def with_source(folder: Path, old: str, new: str) -> dict[str, str]:
     package = folder / "src" / "sdpalab"
     shutil.copytree(ROOT / "src" / "sdpalab", package, ignore=shutil.ignore_patterns("__pycache__", "shipped"))
     path = package / "kernels" / "flash.cu"
-    source = path.read_text()
-    assert old in source
-    path.write_text(source.replace(old, new))
+    path.write_text(replace_once(path.read_text(), (old, new)))
     return {"PYTHONPATH": prepended("PYTHONPATH", HERE, folder / "src")}
 
 
@@ -197,6 +196,7 @@ def test_a_damaged_record_is_a_warning_and_no_failure(l4: StandIn, judged: Path,
     assert "half.json is not a valid record and is ignored" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_too_slow_to_be_timed_is_torch_and_the_reason_is_kept(l4: StandIn, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shape = ("--shape", "1,1,16,32")

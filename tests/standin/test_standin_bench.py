@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from standin_gpu import StandIn
 
 WRONG = '''
@@ -30,6 +31,7 @@ zeros = CudaKernel(name="zeros", source=SOURCE, entry="zeros", plan=plan)
 '''
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_not_green_is_dropped_and_the_others_are_timed(standin: StandIn, tmp_path: Path) -> None:
     """Judged on the simulator, timed by both kinds of clock: as a graph launches it, and as the op calls it."""
     (tmp_path / "wrong.py").write_text(WRONG)
@@ -54,6 +56,7 @@ def test_a_kernel_that_is_not_green_is_dropped_and_the_others_are_timed(standin:
         assert measurements["flash"]["checks"] >= 2
 
 
+@pytest.mark.slow
 def test_an_interrupt_during_a_launch_ends_it_and_keeps_what_was_measured(standin: StandIn, tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     options = ("--shape", "1,1,64,64", "--shape", "1,2,256,64", "--peer", "torch", "--clock", "gpu", "--seconds", "10")
