@@ -37,9 +37,9 @@ def hazards(bug: Bug, schedule: str = "lockstep", async_mode: str = "late") -> d
 @pytest.mark.sample(10)
 @pytest.mark.parametrize("bug", HAZARDS, ids=lambda bug: bug.id)
 def test_the_hazard_is_reported(bug: Bug) -> None:
-    found = hazards(bug)
-    assert bug.cause in found, found
-    assert found[bug.cause] or bug.cause == "deadlock"
+    reported = hazards(bug)
+    assert bug.cause in reported, reported
+    assert reported[bug.cause] or bug.cause == "deadlock"
     if isinstance(bug.edit, SourceEdit) and bug.edit.knobs.get("SPLIT") == 2:
         # Another order may show it in another way, but not hide it.
         assert hazards(bug, "reverse", "early")
