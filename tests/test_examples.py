@@ -44,6 +44,7 @@ def test_an_example_passes(cli: Runner, tmp_path: Path, example: str) -> None:
     assert not any(case["problem"]["causal"] for case in verdict["cases"])
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("example", ["my_kernel.py:MY_KERNEL", "my_callable.py:blocked_attention"])
 def test_an_example_passes_by_name_and_with_a_mask(cli: Runner, tmp_path: Path, example: str) -> None:

@@ -88,6 +88,7 @@ def test_without_a_gpu_there_is_one_line_that_says_why(folder: Path, monkeypatch
     assert [line.partition(":")[0] for line in left_out] == ["DESELECTED [1] no GPU"]
 
 
+@pytest.mark.slow
 def test_workers_report_what_they_left_out(folder: Path) -> None:
     pytest.importorskip("xdist")
     _, alone = printed(folder)

@@ -45,6 +45,7 @@ def reason(out: Path, part: str) -> str:
     return next(str(each["reason"]) for each in summary(out)["parts"] if each["name"] == part)
 
 
+@pytest.mark.slow
 def test_smoke_goes_on_behind_a_kernel_that_faults_and_the_next_call_has_nothing_to_do(
     standin: StandIn, root: Path, tmp_path: Path
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_comparison_that_faults_or_hangs_is_recorded_and_a_new_process_goes_on
     assert len({line["case"] for line in lines if "case" in line}) == 2  # the first was not tried again
 
 
+@pytest.mark.slow
 def test_a_kernel_that_there_is_not(standin: StandIn, root: Path, tmp_path: Path) -> None:
     done = suite(standin, root, tmp_path / "out", "--kernel", "flesh")
     assert done.returncode == 2

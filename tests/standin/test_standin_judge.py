@@ -50,6 +50,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.slow
 def test_every_kernel_has_its_status_and_the_case_behind_a_fault_has_a_gpu(standin: StandIn) -> None:
     verdicts = judged(standin, *EXPECTED, "faults_on_needles")
     for name, (status, words) in EXPECTED.items():

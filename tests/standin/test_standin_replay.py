@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from standin_gpu import StandIn
 
 SAMPLE = (
@@ -40,6 +41,7 @@ def test_a_sample_of_the_simulators_launches_agrees(standin: StandIn, tmp_path: 
     assert len(standin.launches()) == len(launches)
 
 
+@pytest.mark.slow
 def test_an_error_fails_the_run_and_is_tried_again_by_the_next(standin: StandIn, tmp_path: Path) -> None:
     test = "tests/sim/test_video.py"
     standin.fail({"function": "cuLaunchKernelEx", "nth": 2, "result": 999})

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from standin_gpu import StandIn
 
 
+@pytest.mark.slow
 def test_bench_measures_a_kernel_with_a_simulated_clock(standin: StandIn, tmp_path: Path) -> None:
     out = tmp_path / "bench.json"
     small = ("--shape", "1,1,64,64", "--peer", "torch", "--clock", "gpu", "--seconds", "1")
@@ -69,6 +71,7 @@ def test_the_op_launches_a_proven_kernel_on_torchs_tensors(standin: StandIn) -> 
     assert len(standin.launches()) == 3
 
 
+@pytest.mark.slow
 def test_doctor_sees_the_gpu_and_says_how_processes_are_confined(standin: StandIn) -> None:
     standin.configure(gpu="l4")
     done = standin.cli("doctor")
