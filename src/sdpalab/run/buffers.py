@@ -10,7 +10,7 @@ import numpy as np
 
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Buffer, Gemm, TiledMap
-from sdpalab.run.executor import Array
+from sdpalab.run.plan_executor import Array
 from sdpalab.sim import LaunchError, TensorMap
 
 __all__ = ["dtype_of", "multiply", "same_bytes", "starting_array", "tensor_map", "unreleased"]

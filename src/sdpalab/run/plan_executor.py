@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sdpalab.kernels.plan import LaunchPlan
 
-__all__ = ["Executor", "RunResult"]
+__all__ = ["PlanExecutor", "RunResult"]
 
 Array = npt.NDArray[Any]
 
@@ -41,7 +41,7 @@ class RunResult:
     changed_inputs: tuple[str, ...] = ()
 
 
-class Executor(Protocol):
+class PlanExecutor(Protocol):
     """Runs launch plans. Holds no time: timing is the business of ``measure``."""
 
     def run(self, plan: LaunchPlan, inputs: Mapping[str, Array], *, poison: int = 0xFF) -> RunResult:

@@ -1,0 +1,84 @@
+"""How long a search may go on: so many configurations, or so much time."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sdpalab.errors import UserError
+
+__all__ = ["SWEEP_SHARE", "Budget", "Clock"]
+
+SWEEP_SHARE = 0.4
+"""Of the time: for the sweep. The rest is for the last gates, of which the full judge alone takes minutes."""
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """One of the two is given.
+
+    Attributes
+    ----------
+    configurations : int or None
+        That are tried, those of a resumed log among them; the last gates come on top.
+    seconds : float or None
+        Of this run, last gates included.
+    """
+
+    configurations: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def parse(cls, text: str | int) -> Budget:
+        """From ``200``, ``90s``, ``10m`` or ``1h``.
+
+        Raises
+        ------
+        UserError
+            If it is none of these, or nothing.
+        """
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(text).strip())
+        if found is None or (not found[2] and "." in found[1]):
+            raise UserError(
+                f"a budget is a number of configurations or a time, such as 200, 90s, 10m or 1h, not {text!r}"
+            )
+        amount = float(found[1])
+        if amount <= 0:
+            raise UserError(f"a budget of {text} leaves nothing to try: give configurations or a time above 0")
+        return cls(seconds=amount * _UNITS[found[2]]) if found[2] else cls(configurations=int(amount))
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A budget that began to run."""
+
+    budget: Budget
+    now: Callable[[], float] = time.monotonic
+    start: float = field(default=-1.0)
+
+    def __post_init__(self) -> None:
+        if self.start < 0:
+            object.__setattr__(self, "start", self.now())
+
+    def left(self, tried: int) -> int | None:
+        """Configurations that may still be tried; None for any number."""
+        return None if self.budget.configurations is None else max(0, self.budget.configurations - tried)
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the end of everything; infinite without a limit."""
+        return self._until(1.0)
+
+    @property
+    def sweep_seconds_left(self) -> float:
+        """Until the sweep has to end."""
+        return self._until(SWEEP_SHARE)
+
+    def _until(self, share: float) -> float:
+        if self.budget.seconds is None:
+            return float("inf")
+        return self.start + share * self.budget.seconds - self.now()

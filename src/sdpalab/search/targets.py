@@ -1,0 +1,81 @@
+"""What a search is for: a kernel by name, the GPUs, and what identifies a configuration on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from sdpalab.compile import Build
+from sdpalab.errors import UserError
+from sdpalab.kernels.kernel import Kernel
+from sdpalab.kernels.plan import Launch, LaunchPlan
+from sdpalab.kernels.registry import KERNELS, resolve
+
+__all__ = ["identity_of", "kernel_of", "source_digest", "spec_of"]
+
+
+def kernel_of(spec: str) -> Kernel:
+    """The kernel that a job's ``spec`` names: of the registry, or in a file.
+
+    Raises
+    ------
+    UserError
+        If there is none, or it is a Python callable, which has no knobs.
+    """
+    found = resolve(spec)
+    if not isinstance(found, Kernel):
+        raise UserError(f"{spec} is a Python callable: it has no knobs and no PTX to search, but it can be judged")
+    return found
+
+
+def spec_of(kernel: str | Kernel) -> str:
+    """How a job names ``kernel``, on any machine: a registry name, or an absolute ``FILE.py[:NAME]``.
+
+    Raises
+    ------
+    UserError
+        If it is an object that no name leads to: jobs carry names, never pickled objects.
+    """
+    if isinstance(kernel, Kernel):
+        if kernel.name in KERNELS and KERNELS[kernel.name] is kernel:
+            return kernel.name
+        raise UserError(
+            f"a search takes a kernel by its name, so that other processes find it: give {kernel.name} as FILE.py:NAME"
+        )
+    stem, colon, name = kernel.partition(".py")
+    if not colon:
+        return kernel
+    return f"{Path(stem + '.py').absolute()}{name}"
+
+
+def source_digest(kernel: Kernel) -> str:
+    """Sha256 of the kernel's source text: the code version of the jobs that build it."""
+    source = getattr(kernel, "source", None)
+    if isinstance(source, Path):
+        try:
+            source = source.read_text()
+        except OSError as error:
+            raise UserError(f"kernel {kernel.name}: cannot read {source}: {error.strerror}") from None
+    if source is None:
+        source = str(getattr(getattr(kernel, "fn", None), "src", kernel.name))
+    return sha256(str(source).encode()).hexdigest()
+
+
+def identity_of(plan: LaunchPlan, builds: Sequence[Build]) -> str:
+    """Sha256 of what runs: each launch's PTX, grid, block, cluster, shared memory and arguments, and matrix products.
+
+    Two configurations with one identity are the same kernel.
+    """
+    ready = iter(builds)
+    parts: list[object] = []
+    for step in plan.steps:
+        if isinstance(step, Launch):
+            build = next(ready)
+            launch = build.completed(step)
+            place = [launch.grid, launch.block, launch.cluster, launch.dynamic_smem, list(map(str, launch.args))]
+            parts.append([build.ptx_sha256, build.entry, *place])
+        else:
+            parts.append(repr(step))
+    return sha256(json.dumps(parts).encode()).hexdigest()
