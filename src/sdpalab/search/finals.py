@@ -1,4 +1,4 @@
-"""The last gates: the full judge, and held-out shapes with a fresh seed in a fresh process, for the best that passed."""
+"""The last gates, for the best: the full judge, and held-out shapes with a fresh seed in a fresh process."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def build_gate(inputs: Inputs) -> Value:
                 used.append(resources(made, step))
                 result = check(used[-1], kernel.static_limits(problem))
                 broken += [] if result.ok else [f"{gpu.name}, {problem.label}: {'; '.join(result.failures)}"]
-        most = max(used, key=lambda each: each.registers * each.threads, default=None)
+        most = max(used, key=lambda each: each.registers * each.threads_per_block, default=None)
         found["identity"][gpu.name] = identity_of_all(identities)
         found["ptx_sha256"][gpu.name] = list(dict.fromkeys(digests))
         if most is not None:

@@ -119,7 +119,8 @@ class SearchLog:
     """
 
     def __init__(self, path: Path | None, head: Head, *, resume: bool = False) -> None:
-        self.head, self.path, self.notes = head, path, []
+        self.head, self.path = head, path
+        self.notes: list[str] = []
         self._file: IO[bytes] | None = None
         self._trials: dict[tuple[tuple[str, str], ...], Trial] = {}
         self._unbuilt: dict[str, Trial] = {}

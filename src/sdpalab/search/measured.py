@@ -1,4 +1,4 @@
-"""The measured cost: challengers against the champion on a GPU, in the same rounds. Only FASTER, confirmed, replaces it.
+"""The measured cost: challengers against the champion, in the same rounds. Only FASTER, confirmed, replaces it.
 
 A time on its own is not kept as a cost: clocks and temperature change from one minute to the next. Each challenger runs
 in the same rounds as the champion and the default configuration, and its cost is its ratio to the default, times what

@@ -27,6 +27,8 @@ def front(costs: Sequence[Costs]) -> list[int]:
 
 def ranked(costs: Sequence[Costs]) -> list[int]:
     """All places, best first: front by front, and within one by the geometric mean of the costs, then in order."""
+    if all(len(each) == 1 for each in costs):
+        return sorted(range(len(costs)), key=lambda n: (costs[n][0], n))
     left, ordered = list(range(len(costs))), []
     while left:
         best = {left[n] for n in front([costs[n] for n in left])}

@@ -12,6 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
+import numpy as np
+import numpy.typing as npt
+
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
 from sdpalab.kernels.kernel import Config, Kernel, Knob
@@ -43,9 +46,17 @@ class Space:
     knobs: Mapping[str, tuple[Knob, ...]]
     configs: tuple[Config, ...]
     rejected: Mapping[str, str] = field(default_factory=dict)
+    _members: frozenset[Config] = field(init=False, repr=False, compare=False)
+    _places: Mapping[str, Mapping[Knob, int]] = field(init=False, repr=False, compare=False)
+    _codes: npt.NDArray[np.int32] = field(init=False, repr=False, compare=False)
+    _steps: dict[Config, tuple[Config, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        places = {name: {value: n for n, value in enumerate(values)} for name, values in self.knobs.items()}
+        codes = [[place[config[name]] for name, place in places.items()] for config in self.configs]
         object.__setattr__(self, "_members", frozenset(self.configs))
+        object.__setattr__(self, "_places", places)
+        object.__setattr__(self, "_codes", np.array(codes, np.int32).reshape(len(self.configs), len(self.knobs)))
 
     @classmethod
     def of(cls, kernel: Kernel, problems: Sequence[Problem], gpus: Sequence[Gpu]) -> Space:
@@ -94,8 +105,7 @@ class Space:
         return iter(self.configs)
 
     def __contains__(self, config: object) -> bool:
-        members: frozenset[Config] = self.__dict__["_members"]
-        return config in members
+        return config in self._members
 
     def distance(self, one: Config, other: Config) -> int:
         """How many knobs differ."""
@@ -106,24 +116,30 @@ class Space:
 
         None if there is none with those knobs. Of several the first in the order of the space.
         """
-        fixed = fixed or {}
-        suitable = (each for each in self.configs if all(each[name] == value for name, value in fixed.items()))
-        return min(suitable, key=lambda each: self.distance(each, config), default=None)
+        wanted = [place.get(config[name], -1) for name, place in self._places.items()]
+        differ = (self._codes != wanted).sum(axis=1)
+        for column, (name, place) in enumerate(self._places.items()):
+            if fixed and name in fixed:
+                differ += (len(self.knobs) + 1) * (self._codes[:, column] != place.get(fixed[name], -1))
+        nearest = int(differ.argmin())
+        return self.configs[nearest] if differ[nearest] <= len(self.knobs) else None
 
-    def steps(self, config: Config) -> Iterator[Config]:
+    def steps(self, config: Config) -> tuple[Config, ...]:
         """The valid configurations one step away: one knob changed to a neighbouring value.
 
         The neighbours of a number are those beside it in the knob's order; of a name, all others. Where a condition
         makes that configuration invalid, the nearest valid one with the changed knob takes its place.
         """
-        found: dict[Config, None] = {}
-        for name, values in self.knobs.items():
-            for value in _neighbours(values, config[name]):
-                step = config.but(**{name: value})
-                repaired = step if step in self else self.nearest(step, {name: value})
-                if repaired is not None and repaired != config:
-                    found[repaired] = None
-        yield from found
+        if config not in self._steps:
+            found: dict[Config, None] = {}
+            for name, values in self.knobs.items():
+                for value in _neighbours(values, config[name]):
+                    step = config.but(**{name: value})
+                    repaired = step if step in self else self.nearest(step, {name: value})
+                    if repaired is not None and repaired != config:
+                        found[repaired] = None
+            self._steps[config] = tuple(found)
+        return self._steps[config]
 
     def crossed(self, one: Config, other: Config, draw: random.Random) -> Config | None:
         """A child with each knob from one of two parents, or the nearest valid one; None if it is one of the two."""

@@ -72,8 +72,7 @@ class Elites:
     def __init__(self, space: Space, objectives: int = 1, seed: int = 0) -> None:
         self._space, self._draw = space, random.Random(seed)
         self._asked: set[Config] = set()
-        self._passed: dict[Config, tuple[float, ...]] = {}
-        self._elites: list[Config] = []
+        self._elites: dict[Config, tuple[float, ...]] = {}
         self._shuffled = list(space)
         self._draw.shuffle(self._shuffled)
 
@@ -93,16 +92,17 @@ class Elites:
         self._asked.add(config)
         if not outcome.passed:
             return
-        self._passed[config] = outcome.costs
-        known = list(self._passed)
-        self._elites = [known[place] for place in ranked(list(self._passed.values()))[: self.ELITES]]
+        pool = [*self._elites.items(), (config, outcome.costs)]
+        best = ranked([costs for _, costs in pool])[: self.ELITES]
+        self._elites = dict(pool[place] for place in best)
 
     def _next(self) -> Config | None:
         if len(self._asked) >= self.FIRST and self._elites:
             chance = self._draw.random()
             child = None
             if chance < self.CROSSED and len(self._elites) > 1:
-                child = self._space.crossed(*self._draw.sample(self._elites, 2), self._draw)
+                one, other = self._draw.sample(list(self._elites), 2)
+                child = self._space.crossed(one, other, self._draw)
             elif chance >= self.CROSSED + self.DRAWN:
                 child = self._step()
             if child is not None and child not in self._asked:
@@ -113,9 +113,9 @@ class Elites:
 
     def _step(self) -> Config | None:
         """A new configuration one step from an elite; from a worse one if the better have none left."""
-        order = sorted(range(len(self._elites)), key=lambda place: place + self.ELITES * self._draw.random() / 2)
-        for place in order:
-            new = [step for step in self._space.steps(self._elites[place]) if step not in self._asked]
+        preference = {elite: place + self.ELITES * self._draw.random() / 2 for place, elite in enumerate(self._elites)}
+        for elite in sorted(self._elites, key=preference.__getitem__):
+            new = [step for step in self._space.steps(elite) if step not in self._asked]
             if new:
                 return self._draw.choice(new)
         return None

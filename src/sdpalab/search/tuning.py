@@ -193,7 +193,7 @@ def tune(
     chosen = strategy_named(strategy, space, len(gpus), seed)
     head = Head(
         kernel=found.name,
-        problems=tuple(wanted),
+        problems=wanted,
         gpus=tuple(each.name for each in gpus),
         clock="gpu" if measured else MODELLED,
         strategy=strategy,
@@ -203,15 +203,14 @@ def tune(
         judge=judge_version(),
         lab=__version__,
     )
-    records = SearchLog(None if log is None else Path(log), head, resume=resume)
-    with closing(records):
-        own = isinstance(executor, str)
-        workers = executor_named(executor, address=address, gpu=measured) if isinstance(executor, str) else executor
-        try:
+    own = isinstance(executor, str)
+    workers = executor_named(executor, address=address, gpu=measured) if isinstance(executor, str) else executor
+    try:
+        with closing(SearchLog(None if log is None else Path(log), head, resume=resume)) as records:
             campaign = Campaign(
                 spec=spec,
                 kernel=found,
-                problems=tuple(wanted),
+                problems=wanted,
                 gpus=gpus,
                 space=space,
                 executor=workers,
@@ -221,9 +220,9 @@ def tune(
                 say=progress or _silent,
             )
             return run_campaign(campaign, Sweep(campaign, chosen))
-        finally:
-            if own:
-                workers.close()
+    finally:
+        if own:
+            workers.close()
 
 
 def run_campaign(campaign: Campaign, sweep: Sweep) -> TuneResult:

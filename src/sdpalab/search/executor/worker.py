@@ -35,7 +35,7 @@ def main(read_fd: int, write_fd: int) -> None:
 def answer(kind: str, inputs: Mapping[str, Any], code: str) -> dict[str, Any]:
     """Run a job: ``value`` is its result, ``bad_input`` why it cannot be asked for, ``machine`` what failed here.
 
-    Leaves the process at once after an error that makes the GPU unusable: the executor finds it LOST and starts another.
+    After an error that makes the GPU unusable it leaves the process at once: the job is LOST, and a worker starts anew.
     """
     from sdpalab.run import KernelFault
     from sdpalab.search.gates import KINDS, code_version
