@@ -62,6 +62,17 @@ def test_a_kernel_without_knobs_has_one_configuration() -> None:
     assert list(Space.of(bare, [PROBLEM], [L4])) == [Config()]
 
 
+def test_a_kernel_with_configurations_and_no_knobs_has_those() -> None:
+    listed = ({"A": 1, "B": 1}, {"A": 2, "B": 1}, {"A": 4, "B": 2})
+    plain = CudaKernel(
+        "plain", "", "plain", plan=lambda problem, config: Launch((1, 1, 1), (32, 1, 1), ()), configs=listed
+    )
+    space = Space.of(plain, [PROBLEM], [L4])
+    assert list(space) == [Config(each) for each in listed]
+    assert space.knobs == {"A": (1, 2, 4), "B": (1, 2)}
+    assert space.steps(Config(listed[0])) == (Config(listed[1]), Config(listed[2]))
+
+
 def test_steps_change_one_knob_to_a_neighbour_or_repair_what_a_condition_forbids() -> None:
     space = Space.of(kernel(), [PROBLEM], [L4])
     start = Config(TILE=64, STAGES=3, WARPS=4, MODE="a", NOISE=0)

@@ -6,6 +6,7 @@ predicate holds for every problem of the search.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +61,7 @@ class Space:
 
     @classmethod
     def of(cls, kernel: Kernel, problems: Sequence[Problem], gpus: Sequence[Gpu]) -> Space:
-        """The space of ``kernel`` for all ``problems`` on all ``gpus``.
+        """The space of ``kernel`` for all ``problems`` on all ``gpus``: combinations of its knobs, or its ``configs``.
 
         Predicates, in their order: ``arch`` (the kernel can be built for the GPUs), ``supports`` and ``reject`` (the
         kernel's own), ``static limits`` (threads of a block, and dynamic shared memory against the declared limit).
@@ -70,10 +71,7 @@ class Space:
         UserError
             If no configuration is valid, with the predicates that emptied the space; or there are too many to list.
         """
-        knobs = {name: tuple(dict.fromkeys(values)) for name, values in kernel.knobs.items()}
-        total = 1
-        for values in knobs.values():
-            total *= len(values)
+        knobs, candidates, total = _candidates(kernel)
         if total > MOST_COMBINATIONS:
             raise UserError(
                 f"kernel {kernel.name} has {total} combinations of its knobs, and a search lists at most "
@@ -82,8 +80,7 @@ class Space:
         counts: Counter[str] = Counter()
         first: dict[str, str] = {}
         configs: dict[Config, None] = {}
-        for values in product(*knobs.values()):
-            config = kernel.default_config.but(**dict(zip(knobs, values, strict=True)))
+        for config in candidates:
             rejection = _rejection(kernel, problems, gpus, config)
             if rejection is None:
                 configs[config] = None
@@ -146,6 +143,19 @@ class Space:
         mixed = one.but(**{name: draw.choice((one, other))[name] for name in self.knobs})
         child = mixed if mixed in self else self.nearest(mixed)
         return None if child in (one, other) else child
+
+
+def _candidates(kernel: Kernel) -> tuple[dict[str, tuple[Knob, ...]], Iterator[Config], int]:
+    """Knobs, all their combinations, and how many these are; of a kernel that declares no knobs, its configurations."""
+    if not kernel.knobs:
+        listed = [Config(each) for each in kernel.configs]
+        names = dict.fromkeys(name for config in listed for name in config)
+        values = {name: tuple(dict.fromkeys(config[name] for config in listed if name in config)) for name in names}
+        return values, iter(listed), len(listed)
+    knobs = {name: tuple(dict.fromkeys(values)) for name, values in kernel.knobs.items()}
+    default = kernel.default_config
+    combined = (default.but(**dict(zip(knobs, values, strict=True))) for values in product(*knobs.values()))
+    return knobs, combined, math.prod(map(len, knobs.values()))
 
 
 def _neighbours(values: Sequence[Knob], value: Knob) -> Sequence[Knob]:
