@@ -3,7 +3,7 @@
     python benchmarks/build.py [--repeats 5] [--kernel flash] [--no-peers] [--load-inline flash]
 
 A cold build has an empty cache; the compiler library is loaded, which is timed apart. A hit is read from the cache and
-verified. Peers compile the same source with the same macros; ``load_inline`` takes minutes, so is asked for by name.
+verified. Peers compile the same source with the same macros; ``load_inline`` takes minutes, so must be named.
 What cannot be run here is said, with the reason. All times are wall time on this machine's CPU; the processor time that
 ours took stands beside, since other work on the machine changes the one and not the other.
 """

@@ -2,8 +2,8 @@
 
     sdpalab judge examples/my_kernel.py
 
-compiles it, runs its PTX on the simulator and compares the result with a float64 reference. Nothing of the package
-is touched: a CudaKernel says what the source is called, how it is launched, and what it can do.
+compiles it, runs its PTX on the simulator and compares the result with a float64 reference. The package stays
+unchanged: a CudaKernel names the source, its launch and the supported problems.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ def plan(problem: Problem, config: Config) -> Launch:
 
 
 def supports(problem: Problem) -> str | None:
-    """None, or why not."""
+    """None, or the reason why the problem is not supported."""
     if problem.dtype != "float16":
         return f"my_kernel computes float16, not {problem.dtype}"
     if problem.head_dim > 64:

@@ -1,4 +1,4 @@
-"""A few files out of many: what ``gpu_suite.sh`` leaves for another machine, and how a later call takes it up again.
+"""The archives of ``gpu_suite.sh``: few files for another machine, and their use by a later call.
 
 At most eight files of at most 16 MiB: ``summary.txt``, ``summary.json``, ``records.tar.gz`` (what is to be committed,
 as ``evidence/<gpu>/...``) and ``logs.tar.gz`` (logs, how each part ended, bundles, profiles). What does not fit into
@@ -17,7 +17,7 @@ from pathlib import Path
 __all__ = ["MOST_BYTES", "MOST_FILES", "Packed", "pack", "unpack"]
 
 MOST_FILES, MOST_BYTES = 8, 16 << 20
-"""Of all that is left for another machine."""
+"""Of all files for another machine."""
 
 _SUMMARIES = 2
 _OVERHEAD = 1536
@@ -30,7 +30,7 @@ LOGS = ("parts", "logs", "verdicts", "profile", "doctor.json")
 
 @dataclass
 class Packed:
-    """The archives that were written, and a sentence for each file that is in none."""
+    """The written archives, and a sentence for each file that is in none."""
 
     archives: list[Path] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -41,25 +41,26 @@ def pack(work: Path, out: Path, *, most_bytes: int = MOST_BYTES, most_files: int
 
     Records come first: they have all the archives but one if they need them, and logs what is left.
     """
-    found = Packed()
+    packed = Packed()
     archives = most_files - _SUMMARIES
     for kind, entries in (("records", RECORDS), ("logs", LOGS)):
         room = archives - 1 if kind == "records" else archives
         volumes, left_out = _volumes(work, list(_files(work, entries)), most_bytes, room)
         archives -= len(volumes)
-        found.left_out += left_out
+        packed.left_out += left_out
         for number, members in enumerate(volumes, 1):
             path = out / (f"{kind}.tar.gz" if number == 1 else f"{kind}.{number}.tar.gz")
             _write(work, members, path)
-            found.archives.append(path)
+            packed.archives.append(path)
     for path in out.glob("*.tar.gz"):
-        if path not in found.archives and path.name.partition(".")[0] in ("records", "logs"):
+        if path not in packed.archives and path.name.partition(".")[0] in ("records", "logs"):
             path.unlink()
-    return found
+    return packed
 
 
 def unpack(out: Path, work: Path) -> list[str]:
-    """Put what an earlier call left in ``out`` back into ``work``, where it is not; the names of the archives read.
+    """Copy missing files from the archives of an earlier call in ``out`` to ``work``; returns the names of the
+    archives.
 
     An archive that cannot be read is skipped: its parts are done again.
     """
@@ -114,7 +115,7 @@ def _volumes(work: Path, files: list[Path], most_bytes: int, room: int) -> tuple
 
 
 def _compressed_bytes(path: Path) -> int:
-    """What a file takes at most in an archive: compressed alone, it takes no less than among others.
+    """An upper bound of a file's size in an archive: its size when compressed alone.
 
     What is compressed already stays as large as it is; bundles are tens of megabytes, and this is done often.
     """

@@ -1,4 +1,4 @@
-"""The parts of ``gpu_suite.sh``, as data: what each runs, for how long at most, and in which order."""
+"""The parts of ``gpu_suite.sh`` as data: commands, time limits and order."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Part:
         At most.
     command : tuple of str
     ended : callable
-        Whether exit code 1 is an end: something was judged wrong, but all was done. It gets nothing.
+        Whether exit code 1 means that the part finished with a wrong result. Called without arguments.
     skip : str
         Why the part cannot run here; empty if it can.
     """
@@ -82,7 +82,7 @@ def _tests(name: str, seconds: float, *arguments: str | Path) -> Part:
 
 
 def first_parts(work: Workspace) -> list[Part]:
-    """What this machine is: pre-flight, versions, how a candidate's process is confined."""
+    """Facts about this machine: pre-flight, versions, confinement of a candidate's process."""
     return [
         Part("doctor", 40, _lab("doctor", "--json", work.path / "doctor.json")),
         Part("environment", 40, _python(ROOT / "scripts" / "gpu_records.py", "environment", work.evidence)),
@@ -90,7 +90,7 @@ def first_parts(work: Workspace) -> list[Part]:
 
 
 def smoke_parts(kernels: Sequence[str]) -> list[Part]:
-    """Each kernel once: the simplest first, which tries the path itself, then from the fastest down."""
+    """Each kernel once: the simplest first, as a test of the path, then in order of speed."""
     order = [*kernels[:1], *reversed(kernels[1:])]
     return [Part(f"smoke_{name}", 25, _python(ROOT / "scripts" / "gpu_smoke.py", name)) for name in order]
 
@@ -105,7 +105,7 @@ def sanitizer_parts(kernels: Sequence[str]) -> list[Part]:
 
 
 def verdict_parts(work: Workspace, kernels: Sequence[str], patience: float) -> list[Part]:
-    """A verdict for each kernel, with a bundle; one that hung before is not asked again."""
+    """A verdict for each kernel, with a bundle; one that hung before is not run again."""
     parts = []
     limits = ("--case-seconds", str(CASE_SECONDS * patience))
     for name in kernels:
@@ -116,11 +116,15 @@ def verdict_parts(work: Workspace, kernels: Sequence[str], patience: float) -> l
     return parts
 
 
-def time_parts(work: Workspace, green: Sequence[str]) -> list[Part]:
-    """Times of the kernels that are green, beside torch's; without any there are still the peers."""
+LARGE_SHAPES = ("prefill-4k", "2,16,4096,128")
+
+
+def time_parts(work: Workspace, green: Sequence[str], large: Sequence[str] = LARGE_SHAPES) -> list[Part]:
+    """Times of the kernels with a PASSED verdict, beside torch's; without any, of the peers alone."""
+    shapes = [word for shape in large for word in ("--shape", shape)]
     bench = [
         ("mission", 100, ("--shape", "mission", "--seconds", "8")),
-        ("large", 90, ("--shape", "prefill-4k", "--shape", "2,16,4096,128", "--clock", "gpu", "--seconds", "6")),
+        ("large", 90, (*shapes, "--clock", "gpu", "--seconds", "6")),
         ("mission_cold", 50, ("--shape", "mission", "--clock", "gpu", "--cold", "--seconds", "8")),
     ]
     parts = []
@@ -132,11 +136,10 @@ def time_parts(work: Workspace, green: Sequence[str]) -> list[Part]:
 
 
 def prove_parts(work: Workspace, green: Sequence[str]) -> list[Part]:
-    """What lets the op run a kernel on this GPU: its verdict and its time beside torch's, of the two fastest that are
-    as
-    exact as torch."""
+    """The records with which the op runs a kernel on this GPU: its verdict and its time beside torch's, of the two
+    fastest that are as exact as torch."""
     exact = [name for name in green if exactness_reason(name, str(KERNELS[name].default_config)) is None][-2:]
-    skip = "" if exact else "no kernel that is as exact as torch is green"
+    skip = "" if exact else "no kernel that is as exact as torch has a PASSED verdict"
     command = _lab(
         "prove", *exact, "--shape", "mission", "--time", "--seconds", "8", "--json", work.path / "prove.json"
     )
@@ -160,12 +163,13 @@ def profile_parts(work: Workspace, green: Sequence[str]) -> list[Part]:
 
 
 def timing_tests() -> Part:
-    """What must hold of the clocks: alone on the GPU, before all that computes beside."""
+    """The tests of the clocks: alone on the GPU, before the parts that run in parallel."""
     return _tests("timing_tests", 60, TESTS / "measure" / "test_gpu_timing.py")
 
 
 def comparison_parts(work: Workspace, kernels: Sequence[str], patience: float) -> list[Part]:
-    """What may run beside each other: the tests of the GPU path, each kernel against the simulator, and the replays."""
+    """The parts that may run in parallel: the tests of the GPU path, each kernel against the simulator, and the
+    replays."""
     # A process for each file: after a fault in one, the others still have a GPU.
     parts = [
         _tests(f"tests_{Path(name).stem.removeprefix('test_')}", 120, TESTS / name, "-m", "gpu") for name in GPU_TESTS
@@ -184,14 +188,15 @@ def replay_part(work: Workspace, shard: int) -> Part:
 
 
 def prepare_parts(arch: str) -> list[Part]:
-    """What fills a cache on a machine without a GPU: the kernels, and what the simulator's tests launch."""
+    """The commands that fill a cache on a machine without a GPU: the kernels, and the launches of the simulator's
+    tests."""
     hour = 3600.0
     build = Part("build", hour, _lab("build", "--all", "--arch", arch))
     return [build, _tests("build_tests", hour, TESTS / "sim")]
 
 
 def workers() -> int:
-    """Processes beside each other where nothing is timed."""
+    """Parallel processes where nothing is timed."""
     return max(1, min(8, os.cpu_count() or 1))
 
 

@@ -1,4 +1,4 @@
-"""Where ``gpu_suite.sh`` keeps what it finds, and what it makes of it: python scripts/gpu_records.py COMMAND [FOLDER]
+"""The records of ``gpu_suite.sh``: python scripts/gpu_records.py COMMAND [FOLDER]
 
     probe               the GPU, what to build for, and the kernels that it runs, as JSON; exit code 3 without a GPU
     environment FOLDER  FOLDER/environment.json: versions, commit, and how the judge's processes are confined
@@ -43,7 +43,7 @@ class Workspace:
 
     @property
     def evidence(self) -> Path:
-        """What is to be committed, in a folder named after the GPU."""
+        """The records to commit, in a folder named after the GPU."""
         return self.path / "evidence" / folder_of(self.gpu)
 
     def replay(self, shard: int) -> Path:
@@ -57,10 +57,10 @@ class Workspace:
     def state(self, part: str) -> dict[str, Any]:
         """How a part ended; empty if it was never begun, or its record was cut off."""
         try:
-            found = json.loads((self.path / "parts" / f"{part}.json").read_bytes())
+            record = json.loads((self.path / "parts" / f"{part}.json").read_bytes())
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return record if isinstance(record, dict) else {}
 
     def keep(self, part: str, state: dict[str, Any]) -> None:
         """Record how a part ended."""
@@ -114,25 +114,25 @@ def collect(work: Workspace) -> list[Path]:
     written = []
     for bundle in sorted((work.path / "verdicts").glob("*/*.tar.gz")):
         try:
-            found = _attempts(bundle)
+            attempts = _attempts(bundle)
         except (OSError, EOFError, tarfile.TarError, ValueError) as error:
             print(f"{bundle.name}: not a bundle: {error}", file=sys.stderr)
             continue
-        for attempt in found:
+        for attempt in attempts:
             if attempt.verdict is None or attempt.verdict.device.startswith(("simulator", "cpu")):
                 continue
             target = work.evidence / f"{attempt.kernel}.json"
             write_text(target, attempt.model_dump_json(indent=1) + "\n")
             written.append(target)
-    for kept in sorted((work.path / "data" / "proofs").glob("*/*.json")):
-        target = work.evidence / kept.name
-        write_text(target, kept.read_text())
+    for proof in sorted((work.path / "data" / "proofs").glob("*/*.json")):
+        target = work.evidence / proof.name
+        write_text(target, proof.read_text())
         written.append(target)
     return written
 
 
 def _attempts(bundle: Path) -> list[AttemptRecord]:
-    found = []
+    attempts = []
     with tarfile.open(bundle) as archive:
         for member in archive.getmembers():
             file = archive.extractfile(member) if "/records/" in f"/{member.name}" else None
@@ -140,13 +140,13 @@ def _attempts(bundle: Path) -> list[AttemptRecord]:
                 continue
             data = json.loads(file.read())
             if {"kernel", "verdict"} <= data.keys():
-                found.append(AttemptRecord.model_validate(data))
-    return found
+                attempts.append(AttemptRecord.model_validate(data))
+    return attempts
 
 
 def green(work: Workspace) -> list[str]:
     """The kernels that the collected records prove, in the ladder's order."""
-    read_proofs.cache_clear()  # records were added since it was asked last
+    read_proofs.cache_clear()  # records were added since the last call
     proven = {proof.kernel for proof in read_proofs(work.evidence.parent)}
     return [name for name in KERNELS if name in proven]
 
@@ -168,7 +168,7 @@ def has_times(file: Path) -> bool:
     """Whether a record of ``sdpalab bench`` holds at least one time."""
     try:
         results = json.loads(file.read_bytes())["results"]
-        return any(found["summary"] for result in results for found in result["measurements"])
+        return any(measurement["summary"] for result in results for measurement in result["measurements"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -213,7 +213,8 @@ def environment(folder: Path) -> str:
 
 
 def _confinement() -> tuple[str, str]:
-    """How a process with a candidate's code is held here: ``namespaces`` or ``processes``, and a sentence on that."""
+    """The confinement of a process with a candidate's code here: ``namespaces`` or ``processes``, and a sentence about
+    it."""
     from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, describe
 
     process = GuardedProcess("sdpalab.judge.sandbox.worker", Quota(cpu_seconds=60), untrusted=True)
@@ -225,7 +226,7 @@ def _confinement() -> tuple[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the command says; exit code 2 for wrong usage, 3 without a GPU."""
+    """Run the command; exit code 2 for wrong usage, 3 without a GPU."""
     try:
         if arguments == ["probe"]:
             print(json.dumps(probe()))

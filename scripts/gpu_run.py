@@ -15,19 +15,19 @@ from typing import IO, Any
 from gpu_parts import AGAIN, Part, describe
 from gpu_records import Workspace
 
-__all__ = ["DONE", "Runner"]
+__all__ = ["DONE", "PartRunner"]
 
 DONE = frozenset({"passed", "failed", "skipped"})
-"""States of a part that came to its end; ``failed`` is exit code 1: something was found to be wrong."""
+"""States of a finished part; ``failed`` is exit code 1: something was found to be wrong."""
 
 _GRACE_SECONDS, _DEATH_SECONDS = 5.0, 10.0
-"""After an interrupt until it is killed; after that until it is left alone."""
+"""Seconds after an interrupt until it is killed; and after that until it is given up."""
 _POLL_SECONDS = 0.05
 
 
 @dataclass
 class _Running:
-    """A part that runs; ``ending`` says why it has to end, once it has, and ``since`` from when on."""
+    """A part that runs; ``ending`` is the reason for which it has to end, and ``since`` the time of that."""
 
     part: Part
     process: subprocess.Popen[bytes]
@@ -40,18 +40,18 @@ class _Running:
     killed: bool = False
 
     def signal(self, number: signal.Signals) -> None:
-        """To all of its session."""
+        """Send a signal to its whole session."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
     def end(self, state: str, why: str) -> None:
-        """Have it end: an interrupt first, so that it can clean up."""
+        """End it: an interrupt first, so that it can clean up."""
         if not self.ending:
             self.state, self.ending, self.since = state, why, time.monotonic()
             self.signal(signal.SIGINT)
 
     def gone(self) -> bool:
-        """Whether it has ended, or nothing more can be done about it; sends the next signal when that is due."""
+        """Whether it has ended, or cannot be ended; sends the next signal when that is due."""
         if self.process.poll() is not None:
             self.signal(signal.SIGKILL)  # what it left running
             return True
@@ -60,12 +60,12 @@ class _Running:
             self.killed = True
             self.signal(signal.SIGKILL)
         if self.ending and waited > _GRACE_SECONDS + _DEATH_SECONDS:
-            self.ending += "; it does not die of SIGKILL"
+            self.ending += "; SIGKILL does not end it"
             return True
         return False
 
 
-class Runner:
+class PartRunner:
     """Runs parts until the deadline, on the clock of :func:`time.monotonic`.
 
     Attributes
@@ -89,7 +89,7 @@ class Runner:
 
     @property
     def complete(self) -> bool:
-        """Whether every part asked for came to its end, in this call or an earlier one."""
+        """Whether every requested part has finished, in this call or an earlier one."""
         return set(self._states.values()) <= DONE
 
     def run(self, parts: Sequence[Part], workers: int = 1) -> None:
@@ -116,7 +116,7 @@ class Runner:
             raise
 
     def _poll(self, running: list[_Running], waiting: list[Part]) -> None:
-        """Record what has ended, and have that end whose time is over."""
+        """Record parts that have ended, and end those whose time is over."""
         for each in list(running):
             if each.gone():
                 running.remove(each)
@@ -128,7 +128,7 @@ class Runner:
         time.sleep(_POLL_SECONDS if running else 0)
 
     def _settled(self, part: Part) -> bool:
-        """Whether nothing is to be run: it is done, or cannot be done here. Skipped parts are asked about each time."""
+        """Whether the part needs no run: it is done, or cannot run here. Skipped parts are checked each time."""
         if part.skip:
             self._keep(part, "skipped", part.skip)
             return True
@@ -164,7 +164,7 @@ class Runner:
         return _Running(part, process, log, start, limit)
 
     def _record(self, each: _Running, waiting: list[Part]) -> None:
-        """What came of a part; one whose process had to end, and that has more to do, is put first in line."""
+        """The outcome of a part; one whose process had to end, and that has more to do, is put first in line."""
         part, code, seconds = each.part, each.process.returncode, time.monotonic() - each.start
         last = self._last_line(part)
         if each.ending:
@@ -181,7 +181,7 @@ class Runner:
             self._keep(part, "error", f"{how}: {last}", seconds, code)
 
     def _last_line(self, part: Part) -> str:
-        """The last thing that it printed, which says what came of it."""
+        """The last thing that it printed, which names the outcome."""
         lines = [line for line in self._work.log(part.name).read_text(errors="replace").splitlines() if line.strip()]
         return _shortened(lines[-1].strip()) if lines else "it printed nothing"
 
@@ -192,5 +192,5 @@ class Runner:
 
 
 def _shortened(line: str) -> str:
-    """At most some 400 characters: what it is about is at the beginning, and what came of it at the end."""
+    """At most some 400 characters: the subject is at the beginning, and the outcome at the end."""
     return line if len(line) <= 400 else f"{line[:150]} [...] {line[-250:]}"

@@ -1,4 +1,4 @@
-"""Run one shipped kernel once on the GPU and hold the output against float64: python scripts/gpu_smoke.py KERNEL
+"""Run one shipped kernel once on the GPU and compare the output with float64: python scripts/gpu_smoke.py KERNEL
 
 Exit code: 0 if the output is right; 1 if it is wrong or the kernel faulted; 2 for wrong usage; 3 if the machine failed.
 """
@@ -20,7 +20,7 @@ PROBLEM = Problem(1, 4, 128, 64)
 
 
 def smoke(name: str) -> tuple[bool, str]:
-    """Whether the kernel's output is right, and a sentence that says so or why not."""
+    """Whether the kernel's output is right, and a sentence with the result."""
     kernel = get(name)
     inputs = make_inputs(PROBLEM)
     executor = GpuExecutor()
@@ -37,7 +37,7 @@ def smoke(name: str) -> tuple[bool, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the usage says."""
+    """The command line."""
     if len(arguments) != 1:
         print("usage: python scripts/gpu_smoke.py KERNEL", file=sys.stderr)
         return 2

@@ -1,4 +1,5 @@
-"""The GPU suite (``gpu_suite.sh``, which says what it needs): its parts in order, each with a limit, within a budget.
+"""The GPU suite (``gpu_suite.sh``, which lists its requirements): its parts in order, each with a limit, within a
+budget.
 
     prepare FOLDER [--arch sm_90a]     FOLDER/cache.tar.gz: all that smoke and measure would compile; FOLDER/commit
     smoke OUT | measure OUT | OUT      the first half, the second, or both, one after the other
@@ -29,7 +30,7 @@ import gpu_parts
 from gpu_archive import pack, unpack
 from gpu_parts import ROOT, Part
 from gpu_records import Workspace, collect, green, merge_golden, share_golden, why_not_green
-from gpu_run import Runner
+from gpu_run import PartRunner
 from gpu_summary import write_summary
 
 from sdpalab.evidence.environment import current_environment, harness_diff
@@ -39,7 +40,7 @@ SECONDS = {"smoke": 240.0, "measure": 570.0}
 
 PACKING_SECONDS = 20.0
 REPACK_SECONDS = 60.0
-"""At least so long between two packings on the way: what is lost if the suite itself is killed."""
+"""At least so long between two packings on the way: the work that is lost if the suite itself is killed."""
 
 PROBE_SECONDS = 90.0
 
@@ -48,14 +49,15 @@ class Suite:
     """One call of the suite on one GPU."""
 
     def __init__(
-        self, work: Workspace, out: Path, gpu: dict[str, Any], halves: Sequence[str], seconds: float, patience: float
+        self, work: Workspace, out: Path, gpu: dict[str, Any], halves: Sequence[str], options: argparse.Namespace
     ) -> None:
         self.work, self.out, self.gpu, self.halves = work, out, gpu, halves
-        self.runner = Runner(work, ROOT, patience)
-        self._seconds, self._patience, self._packed_at = seconds, patience, time.monotonic()
+        self.runner = PartRunner(work, ROOT, options.patience)
+        self._seconds, self._patience, self._large = options.seconds, options.patience, options.large
+        self._packed_at = time.monotonic()
 
     def run(self) -> int:
-        """Both halves or one, and whatever happens the archives and the summary."""
+        """Run both halves or one, and always write the archives and the summary."""
         code = 130
         try:
             for half in self.halves:
@@ -64,14 +66,14 @@ class Suite:
                 getattr(self, half)()
             code = 0 if self.runner.complete else 1
         except KeyboardInterrupt:
-            print("interrupted: what was done is kept", flush=True)
+            print("interrupted: finished parts are kept", flush=True)
         finally:
             self.pack()
         print((self.out / "summary.txt").read_text(), end="")
         return code
 
     def smoke(self) -> None:
-        """Is this a machine on which anything can be run, and does each kernel run at all?"""
+        """Check that the machine works, and that each kernel runs."""
         kernels = self.gpu["kernels"]
         self._go(gpu_parts.first_parts(self.work))
         self._go(gpu_parts.smoke_parts(kernels), min(4, gpu_parts.workers()))
@@ -79,14 +81,14 @@ class Suite:
         self._go(gpu_parts.sanitizer_parts(bad))
 
     def measure(self) -> None:
-        """Verdicts first: only what is green is timed. Then times, alone on the GPU; then what may run beside."""
+        """Verdicts first: only kernels that passed are timed. Then times, alone on the GPU; then the parallel parts."""
         self._go(gpu_parts.first_parts(self.work)[1:])
         verdicts = gpu_parts.verdict_parts(self.work, self.gpu["kernels"], self._patience)
         self._go(verdicts, min(4, gpu_parts.workers()))
         collect(self.work)
         fast = green(self.work)
         for part in (
-            *gpu_parts.time_parts(self.work, fast),
+            *gpu_parts.time_parts(self.work, fast, self._large),
             *gpu_parts.prove_parts(self.work, fast),
             *gpu_parts.profile_parts(self.work, fast),
         ):
@@ -98,7 +100,7 @@ class Suite:
         self._go(gpu_parts.comparison_parts(self.work, kernels, self._patience), gpu_parts.workers())
 
     def pack(self) -> None:
-        """The archives and the summary, from what there is."""
+        """Write the archives and the summary of the results so far."""
         collect(self.work)
         merge_golden(self.work)
         packed = pack(self.work.path, self.out)
@@ -135,7 +137,7 @@ def prepare(folder: Path, arch: str) -> int:
 
 
 def probe() -> tuple[dict[str, Any], int]:
-    """What ``gpu_records.py probe`` says, from a process of its own: this one never touches the GPU."""
+    """The output of ``gpu_records.py probe``, in a process of its own: this process never uses the GPU."""
     command = [gpu_parts.PYTHON, str(ROOT / "scripts" / "gpu_records.py"), "probe"]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
@@ -166,6 +168,8 @@ def arguments_of(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.0, help="budget of each half (default: 240 and 570)")
     parser.add_argument("--patience", type=float, default=1.0, help="factor on every limit, for a slow machine")
     parser.add_argument("--kernel", action="append", help="only this kernel; may be repeated (default: all)")
+    shapes = "shape of the part `large`; may be repeated (default: prefill-4k and 2,16,4096,128)"
+    parser.add_argument("--large", action="append", metavar="SHAPE", help=shapes)
     parser.add_argument("--commit", help="commit of this tree, where it came without .git (SDPALAB_COMMIT)")
     parser.add_argument("--cache", type=Path, help="cache.tar.gz of prepare, unpacked beside OUT")
     parser.add_argument("--resume", type=Path, help="folder with the archives of an earlier call, if not OUT")
@@ -174,17 +178,18 @@ def arguments_of(words: Sequence[str]) -> argparse.Namespace:
     named = asked.words[0] in ("prepare", *SECONDS)
     if len(asked.words) != 1 + named:
         parser.error("it takes one folder OUT, and before it prepare, smoke, measure or nothing")
+    asked.large = asked.large or gpu_parts.LARGE_SHAPES
     asked.half, asked.out = asked.words[0] if named else "both", Path(asked.words[-1])
     return asked
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Whoever ends the suite, and however: it ends its parts and packs."""
+    """On any end of the suite: end its parts and pack the results."""
     raise KeyboardInterrupt
 
 
 def main(words: Sequence[str]) -> int:
-    """Run what the command line says."""
+    """Run the command line."""
     asked = arguments_of(words)
     out = asked.out.absolute()
     if asked.half == "prepare":
@@ -218,7 +223,7 @@ def main(words: Sequence[str]) -> int:
     halves = tuple(SECONDS) if asked.half == "both" else (asked.half,)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    return Suite(work, out, gpu, halves, asked.seconds, asked.patience).run()
+    return Suite(work, out, gpu, halves, asked).run()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``summary.txt`` and ``summary.json`` of the GPU suite: what ran, what came of it, what was dropped and why."""
+"""``summary.txt`` and ``summary.json`` of the GPU suite: the parts, their outcomes, what was dropped and why."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write_summary(
     dropped: Mapping[str, str],
     packed: Packed,
 ) -> None:
-    """Write both files into ``out``; ``dropped`` says of kernels why they are not timed."""
+    """Write both files into ``out``; ``dropped`` has the reason for each kernel that is not timed."""
     parts = _parts(work)
     environment = _read(work.evidence / "environment.json")
     commit = environment.get("harness", {}).get("commit")
@@ -52,11 +52,11 @@ def write_summary(
 
 
 def _headline(report: Mapping[str, Any]) -> list[str]:
-    """What a reader wants to see first of the results."""
+    """The most important results."""
     lines = [f"not for this GPU: {reason}" for reason in report["refused"]]
     lines += [f"{name} is not timed: {why}" for name, why in report["dropped"].items()]
-    for name, found in report["comparisons"].items():
-        lines.append(f"{name}: {found}")
+    for name, comparison in report["comparisons"].items():
+        lines.append(f"{name}: {comparison}")
     open_parts = [part["name"] for part in report["parts"] if part["state"] not in ("passed", "failed", "skipped")]
     if open_parts:
         lines.append(f"not complete, and done by the next call: {', '.join(open_parts)}")
@@ -65,36 +65,36 @@ def _headline(report: Mapping[str, Any]) -> list[str]:
 
 def _parts(work: Workspace) -> list[dict[str, Any]]:
     """The record of each part, in the order in which they ended, with the last line of its log."""
-    found = [state for path in sorted((work.path / "parts").glob("*.json")) if (state := work.state(path.stem))]
-    for state in found:
+    states = [state for path in sorted((work.path / "parts").glob("*.json")) if (state := work.state(path.stem))]
+    for state in states:
         state["last_line"] = _last_line(work.log(state["name"]))
-    return sorted(found, key=lambda state: float(state.get("when", 0.0)))
+    return sorted(states, key=lambda state: float(state.get("when", 0.0)))
 
 
 def _comparisons(work: Workspace) -> dict[str, str]:
     """How many cases of each kernel agreed with the simulator, and how many launches of the replay."""
-    found: dict[str, str] = {}
+    comparisons: dict[str, str] = {}
     for path in sorted(work.evidence.glob("parity_*.jsonl")):
         records = [record for record in _lines(path) if "agrees" in record]
         good = sum(record["agrees"] for record in records)
         equal = sum(record.get("different_elements") == 0 for record in records)
-        found[path.stem] = f"{good} of {len(records)} cases agree with the simulator, {equal} bit for bit"
+        comparisons[path.stem] = f"{good} of {len(records)} cases agree with the simulator, {equal} bit for bit"
     launches = _lines(work.evidence / "golden.jsonl")[1:]
     if launches:
         equal = sum(bool(record.get("equal")) for record in launches)
         errors = sum(bool(record.get("error")) for record in launches)
-        found["replay"] = f"{equal} of {len(launches)} launches equal bit for bit, {errors} without a result"
-    return found
+        comparisons["replay"] = f"{equal} of {len(launches)} launches equal bit for bit, {errors} without a result"
+    return comparisons
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    found = []
+    records = []
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
-            found.append(json.loads(line))
+            records.append(json.loads(line))
         except ValueError:
             break  # cut off
-    return found
+    return records
 
 
 def _last_line(log: Path) -> str:
@@ -109,7 +109,7 @@ def _last_line(log: Path) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        data = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}

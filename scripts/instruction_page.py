@@ -2,7 +2,7 @@
 
     python scripts/instruction_page.py
 
-A test keeps the page as the tables are.
+A test compares the page with the tables.
 """
 
 from __future__ import annotations

@@ -45,25 +45,25 @@ def newest(folder: Path = FOLDER) -> tuple[str, dict[str, Any]]:
     records = [(path.name, json.loads(path.read_text())) for path in sorted(folder.glob("ladder-*.json"))]
     if not records:
         raise UserError("there is no record of the ladder in evidence/ladder: run sdpalab campaign ladder")
-    return max(records, key=lambda found: str(found[1]["when"]))
+    return max(records, key=lambda record: str(record[1]["when"]))
 
 
 def verdicts(folder: Path = CAMPAIGNS) -> dict[str, dict[str, Any]]:
-    """What the newest campaign that judged a kernel at level full says of it, and in which ``record``; by kernel."""
+    """The entry of the newest campaign that judged a kernel at level full, and its ``record``; by kernel."""
     records = [(path.name, json.loads(path.read_text())) for path in folder.glob("verdicts-*.json")]
-    found: dict[str, dict[str, Any]] = {}
+    by_kernel: dict[str, dict[str, Any]] = {}
     for name, record in sorted(records, key=lambda each: str(each[1]["when"])):
-        found |= {each["kernel"]: {**each, "record": name} for each in record["verdicts"]}
-    return found
+        by_kernel |= {each["kernel"]: {**each, "record": name} for each in record["verdicts"]}
+    return by_kernel
 
 
 def mission_times(times: Iterable[MeasuredTime]) -> Times:
     """Those of the mission shape by the GPU's own clock with inputs in L2; of each subject and GPU the newest."""
-    found: Times = {}
+    by_gpu: Times = {}
     for time in sorted(times, key=lambda time: time.when):
         if (time.problem, time.clock, time.l2) == (MISSION, ClockKind.GPU.value, L2State.WARM.value):
-            found.setdefault(time.gpu, {})[time.subject] = time
-    return found
+            by_gpu.setdefault(time.gpu, {})[time.subject] = time
+    return by_gpu
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def _percent(share: float | None) -> str:
 
 
 def _ratio(total: Mapping[str, int], name: str) -> str:
-    """Passes, or sectors, over what there would be at best."""
+    """Passes, or sectors, over the fewest possible."""
     return f"{total[name] / total[f'ideal_{name}']:.2f}x" if total[f"ideal_{name}"] else "none"
 
 
@@ -230,8 +230,8 @@ def _us(on: Mapping[str, Any] | None) -> str:
 
 def _measured(kernel: str, times: Times) -> str:
     of_kernel = [subjects[kernel] for subjects in times.values() if kernel in subjects]
-    found = [f"{time.gpu}: {time.summary.median_us:.2f} us" for time in of_kernel]
-    return ", ".join(found) or NOT_RUN.removesuffix(" on hardware")
+    cells = [f"{time.gpu}: {time.summary.median_us:.2f} us" for time in of_kernel]
+    return ", ".join(cells) or NOT_RUN.removesuffix(" on hardware")
 
 
 # ---- pages -----------------------------------------------------------------------------------------------------------
@@ -251,29 +251,29 @@ def tables() -> dict[str, str]:
     }
 
 
-def filled(text: str, made: Mapping[str, str]) -> str:
+def filled(text: str, contents: Mapping[str, str]) -> str:
     """A page with its tables filled in; raises UserError for a marker that names none, or has no end."""
     if text.count("<!-- table: ") != len(_MARKED.findall(text)):
         raise UserError("a marker <!-- table: NAME --> has no <!-- end of table --> after it")
 
-    def fill(found: re.Match[str]) -> str:
-        if found[2] not in made:
-            raise UserError(f"there is no table {found[2]!r}; there are {', '.join(made)}")
-        return f"{found[1]}\n{made[found[2]]}\n\n{found[3]}"
+    def fill(match: re.Match[str]) -> str:
+        if match[2] not in contents:
+            raise UserError(f"there is no table {match[2]!r}; there are {', '.join(contents)}")
+        return f"{match[1]}\n{contents[match[2]]}\n\n{match[3]}"
 
     return _MARKED.sub(fill, text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the pages, or say which are not what the records say."""
+    """Write the pages, or list those that differ from the records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--check", action="store_true")
     what.add_argument("--write", action="store_true")
     given = parser.parse_args(arguments)
     try:
-        made = tables()
-        pages = {name: filled((ROOT / name).read_text(), made) for name in PAGES}
+        contents = tables()
+        pages = {name: filled((ROOT / name).read_text(), contents) for name in PAGES}
     except (UserError, MachineError) as error:
         print(f"readme_tables: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 3
@@ -281,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in stale:
         if given.write:
             (ROOT / name).write_text(pages[name])
-        print(f"wrote {name}" if given.write else f"{name} is not what the records say: run it with --write")
+        print(f"wrote {name}" if given.write else f"{name} differs from the records: run it with --write")
     return 1 if stale and given.check else 0
 
 

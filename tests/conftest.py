@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # readline exports the size of a terminal that there is not, and tables would be made for it.
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
-    # Inductor's own compile processes would outlive the test that compiles, and be taken for somebody's leftovers.
+    # Inductor's own compile processes would outlive the test that compiles, and be taken for leftovers of another test.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     _configure_hypothesis(_is_full(config))
     config.stash[LEFT_OUT] = {}
@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     no_gpu, slow = gpu_problem(), "slow: --full runs them"
     beyond = set() if _is_full(config) else beyond_the_sample(items)
-    kept: list[pytest.Item] = []
+    selected: list[pytest.Item] = []
     left_out: dict[str, list[pytest.Item]] = {}
     for item in items:
         if no_gpu and item.get_closest_marker("gpu"):
@@ -110,8 +110,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif item in beyond or (item.get_closest_marker("slow") and not _is_full(config)):
             left_out.setdefault(slow, []).append(item)
         else:
-            kept.append(item)
-    items[:] = kept
+            selected.append(item)
+    items[:] = selected
     for reason, tests in left_out.items():
         config.stash[LEFT_OUT][reason] = len(tests)
         config.hook.pytest_deselected(items=tests)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Gemm
-from sdpalab.run.buffers import dtype_of
 
 __all__ = ["arrays_for"]
 

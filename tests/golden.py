@@ -73,10 +73,10 @@ class Job:
     def digest(self) -> str:
         """Sha256 of all that the launch depends on."""
         parts = [self.ptx, json.dumps(self.geometry), json.dumps(self.args), json.dumps(_kinds(self.arrays))]
-        found = sha256()
+        sha = sha256()
         for part in [*(text.encode() for text in parts), *(array.tobytes() for array in self.arrays)]:
-            found.update(b"%d:" % len(part) + part)
-        return found.hexdigest()
+            sha.update(b"%d:" % len(part) + part)
+        return sha.hexdigest()
 
     @property
     def geometry(self) -> dict[str, Any]:
@@ -105,15 +105,15 @@ def _argument(described: dict[str, Any], arrays: Sequence[np.ndarray]) -> Any:
 def stored_float(ptx: str, entry: str) -> PtxType | None:
     """The float type of all stores to global memory, by their suffix or their register; None if there is not one."""
     code = parse(ptx).entries[entry]
-    found: set[PtxType | None] = set()
+    types: set[PtxType | None] = set()
     for instruction in code.instructions:
         if instruction.opcode != "st" or "global" not in instruction.mods:
             continue
         source = instruction.operands[1]
         named = source.items[0] if hasattr(source, "items") else source
         declared = code.registers.get(named.name) if isinstance(named, Register) else None
-        found.add(_FLOATS.get(instruction.mods[-1]) or (declared and _FLOATS.get(declared.name)))
-    return found.pop() if len(found) == 1 else None
+        types.add(_FLOATS.get(instruction.mods[-1]) or (declared and _FLOATS.get(declared.name)))
+    return types.pop() if len(types) == 1 else None
 
 
 def compare(golden: Sequence[np.ndarray], simulated: Sequence[np.ndarray], kind: PtxType | None) -> dict[str, Any]:

@@ -49,13 +49,13 @@ def attempt(
     )
 
 
-def kept_verdict(case: Case, *, driver: str = DRIVER, **changes: Any) -> KeptRecord:
+def proof_verdict(case: Case, *, driver: str = DRIVER, **changes: Any) -> KeptRecord:
     """The attempt as it is kept; ``changes`` as :func:`attempt` takes them."""
-    made = flash_build()
+    compiled = flash_build()
     return sealed(
         gpu=changes.get("device", GPU),
         driver=driver,
-        code={made.ptx_sha256: made.code_sha256},
+        code={compiled.ptx_sha256: compiled.code_sha256},
         attempt=attempt(case, **changes),
     )
 
@@ -103,6 +103,6 @@ def bench(
     )
 
 
-def kept_times(ratios: Sequence[float], *, driver: str = DRIVER, **changes: Any) -> KeptRecord:
+def proof_times(ratios: Sequence[float], *, driver: str = DRIVER, **changes: Any) -> KeptRecord:
     """The times as they are kept; ``changes`` as :func:`bench` takes them."""
     return sealed(gpu=GPU, driver=driver, bench=bench(ratios, **changes))

@@ -361,8 +361,8 @@ def test_repro_of_a_kernel_over_its_limits_is_exit_1_and_still_leaves_evidence(
     strict = replace(registry.KERNELS["flash"], limits=StaticLimits(registers=16, reason="this test"))
     monkeypatch.setattr(registry, "KERNELS", {"flash": strict})
     assert main(["repro", "--out", str(tmp_path / "out")]) == 1
-    said = capsys.readouterr().out
-    assert "gate failed: registers is" in said
-    assert "0 of 1 kernels" in said
+    printed = capsys.readouterr().out
+    assert "gate failed: registers is" in printed
+    assert "0 of 1 kernels" in printed
     (bundle,) = (tmp_path / "out").glob("*.tar.gz")
     assert verify_bundle(bundle).accepted

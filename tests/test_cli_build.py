@@ -9,7 +9,7 @@ import pytest
 from sdpalab.cli import main
 
 
-def test_a_kernel_is_built_for_its_own_architecture_where_nobody_says_another(
+def test_a_kernel_is_built_for_its_own_architecture_without_an_option(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["build", "hopper", "--json", "-"]) == 0
@@ -27,6 +27,6 @@ def test_an_architecture_that_it_cannot_be_built_for_is_refused(capsys: pytest.C
 
 def test_the_instructions_of_the_tensor_cores_have_their_own_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["build", "hopper"]) == 0
-    said = capsys.readouterr().out
-    assert "HGMMA is " in said
-    assert "HMMA is " not in said.replace("HGMMA", "")
+    printed = capsys.readouterr().out
+    assert "HGMMA is " in printed
+    assert "HMMA is " not in printed.replace("HGMMA", "")

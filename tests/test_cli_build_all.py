@@ -62,9 +62,9 @@ def test_a_module_that_does_not_compile_is_said_and_the_others_are_built(
     monkeypatch.setattr(registry, "get", lambda name: broken)
     assert main(["build", "--all", "--arch", "sm_89", "--json", "-"]) == 1
     printed = capsys.readouterr()
-    (found,) = json.loads(printed.out)["kernels"]
-    assert all("broken.cu" in failure for failure in found["failures"])
-    assert 0 < len(found["failures"]) < found["modules"]
+    (kernel,) = json.loads(printed.out)["kernels"]
+    assert all("broken.cu" in failure for failure in kernel["failures"])
+    assert 0 < len(kernel["failures"]) < kernel["modules"]
     assert "broken: " in printed.err
 
 
@@ -116,9 +116,9 @@ def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
         (("flash", "--shape", "mission", "--shape", "small"), "build takes one --shape for a kernel"),
     ):
         assert main(["build", *arguments]) == 2, arguments
-        said = capsys.readouterr().err
-        assert words in said
-        assert said.count("\n") == 1
+        printed = capsys.readouterr().err
+        assert words in printed
+        assert printed.count("\n") == 1
 
 
 def test_the_shapes_that_are_timed_can_be_others(two_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:

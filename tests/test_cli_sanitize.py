@@ -76,12 +76,12 @@ def test_hazards_are_printed_with_both_parties(cli: Runner, files: Path, tmp_pat
     assert races
     assert all(line.count("racy.cu:") == 2 and line.count("PTX line") == 2 for line in races)
     assert done.stdout.strip().splitlines()[-1].startswith("HAZARDS: ")
-    found = json.loads((tmp_path / "o.json").read_text())
-    assert found["clean"] is False
-    assert len(found["runs"]) == 4
-    assert {"race", "uninitialised"} <= {hazard["kind"] for hazard in found["hazards"]}
+    report = json.loads((tmp_path / "o.json").read_text())
+    assert report["clean"] is False
+    assert len(report["runs"]) == 4
+    assert {"race", "uninitialised"} <= {hazard["kind"] for hazard in report["hazards"]}
     sarif = json.loads((tmp_path / "o.sarif").read_text())
-    assert len(sarif["runs"][0]["results"]) == len(found["hazards"])
+    assert len(sarif["runs"][0]["results"]) == len(report["hazards"])
 
 
 def test_a_knob_can_mend_it(cli: Runner, files: Path) -> None:
@@ -136,10 +136,10 @@ def test_bad_input_is_one_line_and_exit_2(
 ) -> None:
     monkeypatch.chdir(files)
     assert main(["sanitize", *arguments]) == 2
-    said = capsys.readouterr()
-    (line,) = said.err.strip().splitlines()
+    printed = capsys.readouterr()
+    (line,) = printed.err.strip().splitlines()
     assert line.startswith("sdpalab: ")
     assert reason in line
-    assert said.out == ""
+    assert printed.out == ""
     if reason == "tcgen05":
         assert "PTX line" in line

@@ -48,11 +48,11 @@ def test_one_gpu_shows_its_arithmetic(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_target_is_judged_warm_and_cold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = facts(tmp_path / "a.json", "--gpu", "L4", "--target", "<5us")["L4"]["target"]
-    assert isinstance(said, dict)
-    assert said["warm"]["possible"]
-    assert "89%" in said["warm"]["sentence"]
-    assert not said["cold"]["possible"]
+    answer = facts(tmp_path / "a.json", "--gpu", "L4", "--target", "<5us")["L4"]["target"]
+    assert isinstance(answer, dict)
+    assert answer["warm"]["possible"]
+    assert "89%" in answer["warm"]["sentence"]
+    assert not answer["cold"]["possible"]
     assert "5 us on L4 is impossible from cold DRAM" in capsys.readouterr().out
 
 
@@ -63,9 +63,9 @@ def test_all_gpus_answer_in_a_word(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_ratio_is_taken_of_the_peer(tmp_path: Path) -> None:
-    said = facts(tmp_path / "b.json", "--target", "15x", "--peer", "25.9us")
-    assert not said["L4"]["target"]["warm"]["possible"]
-    assert said["H200"]["target"]["warm"]["possible"]
+    facts_by_gpu = facts(tmp_path / "b.json", "--target", "15x", "--peer", "25.9us")
+    assert not facts_by_gpu["L4"]["target"]["warm"]["possible"]
+    assert facts_by_gpu["H200"]["target"]["warm"]["possible"]
     assert json.loads((tmp_path / "b.json").read_text())["target_us"] == pytest.approx(25.9 / 15)
 
 
@@ -115,7 +115,7 @@ def test_a_word_of_the_name_is_enough() -> None:
         (["--target", "0us"], "--target takes a time"),
         (["--target", "-5us"], "--target takes a time"),
         (["--target", "fast"], "--target takes a time"),
-        (["--target", "15x"], "needs the time that it is taken of, such as --peer 25.9us"),
+        (["--target", "15x"], "needs its base, such as --peer 25.9us"),
         (["--target", "15x", "--peer", "2x"], "--peer takes a time such as 25.9us"),
         (["--target", "5us", "--peer", "9us"], "--peer is for a ratio"),
         (["--peer", "9us"], "there is no --target"),

@@ -1,4 +1,4 @@
-"""The examples are judged by the very commands that their README shows."""
+"""The examples are judged by the commands that their README shows."""
 
 from __future__ import annotations
 

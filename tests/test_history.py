@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sdpalab.bugs.catalogue import mutants
+from sdpalab.bugs.catalogue import BUGS
 from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status
@@ -32,12 +32,11 @@ def test_every_failure_has_a_test_that_exists() -> None:
 
 
 def test_every_planted_bug_that_is_named_is_planted() -> None:
-    planted = {mutant.name for mutant in mutants()}
     for section in SECTIONS:
         for paragraph in re.findall(r"^- Planted: (.*?)(?=^- |\Z)", section, re.MULTILINE | re.DOTALL):
             named = re.findall(r"`([^`]+)`", paragraph)
             assert named
-            assert {" ".join(name.split()) for name in named} <= planted
+            assert {" ".join(name.split()) for name in named} <= BUGS.keys()
 
 
 def test_what_the_old_tolerance_passed() -> None:

@@ -33,7 +33,7 @@ def test_shapes_dtypes_and_repeatability(kind: str, dtype: str) -> None:
     for name, shape in (("q", problem.q_shape), ("k", problem.kv_shape), ("v", problem.kv_shape)):
         array: npt.NDArray[Any] = getattr(inputs, name)
         assert array.shape == shape
-        assert array.dtype == dtype_of(problem)
+        assert array.dtype == dtype_of(problem.dtype)
         assert array.flags.c_contiguous
         assert np.isfinite(array.astype(np.float64)).all() or (kind == "nan_heads" and name != "q")
     assert make_inputs(problem, kind, 3).digests() == inputs.digests()
@@ -42,7 +42,7 @@ def test_shapes_dtypes_and_repeatability(kind: str, dtype: str) -> None:
 
 
 def test_the_bytes_are_those_of_every_platform() -> None:
-    # Recorded once; a change of NumPy, platform or code that moves a bit of anybody's inputs fails here.
+    # Recorded once; a change of NumPy, platform or code that changes a bit of any inputs fails here.
     expected = {
         "float16": "aca5acdb6851aefd2bb25d8bf523637725e4a31a59985967c88ff4bca1ca050a",
         "bfloat16": "185f52cadbbb4bbf21f4e54d271af0fc86df9623f9687ca140f456ecd30133d4",
@@ -89,8 +89,8 @@ def test_a_needle_dominates_every_row(problem: Problem, causal: bool, dtype: str
 
 def test_every_key_is_a_needle_once() -> None:
     problem = Problem(1, 2, 96, 64, scale=-0.3)
-    found = scores(problem, make_inputs(problem, "needle", 0)).argmax(axis=-1)
-    assert (np.sort(found, axis=-1) == np.arange(96)).all()
+    needles = scores(problem, make_inputs(problem, "needle", 0)).argmax(axis=-1)
+    assert (np.sort(needles, axis=-1) == np.arange(96)).all()
 
 
 @BOTH

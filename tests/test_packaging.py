@@ -34,8 +34,8 @@ def make(tree: Path, what: str, out: Path) -> Path:
     """The sdist or the wheel of ``tree``, by the build backend that pip would call."""
     code = f"import sys, setuptools.build_meta as backend; backend.build_{what}(sys.argv[1])"
     subprocess.run([sys.executable, "-c", code, str(out)], cwd=tree, check=True, capture_output=True, timeout=300)
-    (made,) = out.iterdir()
-    return made
+    (archive,) = out.iterdir()
+    return archive
 
 
 @pytest.mark.slow

@@ -41,8 +41,8 @@ def test_mission_numbers() -> None:
 def test_defaults_follow_the_fields_they_depend_on() -> None:
     wide = MISSION.with_(heads=4, seq_q=100, head_dim=128)
     assert (wide.kv_heads, wide.seq_kv, wide.scale) == (4, 100, 1.0 / math.sqrt(128))
-    kept = Problem(1, 8, 512, 64, kv_heads=2, seq_kv=9, scale=0.5).with_(seq_q=7, head_dim=32)
-    assert (kept.kv_heads, kept.seq_kv, kept.scale) == (2, 9, 0.5)
+    changed = Problem(1, 8, 512, 64, kv_heads=2, seq_kv=9, scale=0.5).with_(seq_q=7, head_dim=32)
+    assert (changed.kv_heads, changed.seq_kv, changed.scale) == (2, 9, 0.5)
 
 
 def test_frozen_hashable_and_json() -> None:

@@ -44,10 +44,10 @@ def test_every_kernel_has_its_text_in_order() -> None:
 
 
 def test_the_tables_are_those_of_the_records(readme_tables: ModuleType) -> None:
-    made = readme_tables.tables()
+    tables = readme_tables.tables()
     for page in readme_tables.PAGES:
         text = (ROOT / page).read_text()
-        assert text == readme_tables.filled(text, made), f"{page}: run python scripts/readme_tables.py --write"
+        assert text == readme_tables.filled(text, tables), f"{page}: run python scripts/readme_tables.py --write"
 
 
 @pytest.mark.sample(3)
@@ -110,14 +110,14 @@ def _newest(campaign: str) -> dict[str, Any]:
 
 
 def test_the_judges_own_figures_are_those_of_the_records() -> None:
-    told = " ".join(README.split())
+    text = " ".join(README.split())
     record, calibration = _newest("self-test"), _newest("calibration")["totals"]
     classes = ", ".join(f"{name} {rate['killed']} of {rate['planted']}" for name, rate in record["classes"].items())
     total = record["totals"]
-    assert f"Of {total['planted']} bugs it rejects {total['killed']}: {classes}." in told
+    assert f"Of {total['planted']} bugs it rejects {total['killed']}: {classes}." in text
     assert calibration["false_alarms"] == 0
-    assert f"Of {calibration['implementations']} correct implementations it rejects none in" in told
-    assert f"none in {calibration['runs']:,} runs" in told
+    assert f"Of {calibration['implementations']} correct implementations it rejects none in" in text
+    assert f"none in {calibration['runs']:,} runs" in text
 
 
 def test_nothing_is_left_to_fill_in() -> None:

@@ -24,9 +24,9 @@ def script(load_script: Callable[[str], ModuleType]) -> ModuleType:
 
 def time(subject: str, us: float, *, day: int = 1, gpu: str = "NVIDIA L4", **other: Any) -> MeasuredTime:
     """A time of the mission shape by the GPU's own clock with inputs in L2, but for ``other``."""
-    kept: dict[str, Any] = {"problem": MISSION, "clock": "gpu", "l2": "warm", **other}
+    fields: dict[str, Any] = {"problem": MISSION, "clock": "gpu", "l2": "warm", **other}
     when = datetime(2026, 12, day, tzinfo=timezone.utc)
-    return MeasuredTime(subject, gpu=gpu, when=when, summary=summarise([us]), record=f"l4/{day}.json", **kept)
+    return MeasuredTime(subject, gpu=gpu, when=when, summary=summarise([us]), record=f"l4/{day}.json", **fields)
 
 
 def test_times_are_those_of_the_mission_shape_by_the_gpus_own_clock_from_l2(script: ModuleType) -> None:
@@ -110,6 +110,6 @@ def test_a_check_says_which_page_is_stale_and_writing_mends_it(
     monkeypatch.setattr(script, "tables", lambda: {"one": "new"})
     (tmp_path / "page.md").write_text("<!-- table: one -->\n<!-- end of table -->\n")
     assert script.main(["--check"]) == 1
-    assert "page.md is not what the records say" in capsys.readouterr().out
+    assert "page.md differs from the records" in capsys.readouterr().out
     assert script.main(["--write"]) == 0
     assert script.main(["--check"]) == 0

@@ -1,4 +1,4 @@
-"""The set-up of repro.sh and test.sh, with a stand-in for Python that only writes down what it is asked to do."""
+"""The set-up of repro.sh and test.sh, with a stand-in for Python that only writes down its command lines."""
 
 from __future__ import annotations
 

@@ -41,15 +41,15 @@ ROOMS = (
 
 def _imports(path: Path) -> set[str]:
     """Modules of the lab that a file imports, at any depth of it."""
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path}: imports are absolute"
-            found.add(node.module)
-            found |= {f"{node.module}.{alias.name}" for alias in node.names if node.module == "sdpalab"}
-    return {name for name in found if name.startswith("sdpalab.")}
+            modules.add(node.module)
+            modules |= {f"{node.module}.{alias.name}" for alias in node.names if node.module == "sdpalab"}
+    return {name for name in modules if name.startswith("sdpalab.")}
 
 
 def test_imports_flow_one_way() -> None:

@@ -35,7 +35,7 @@ def raises(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
 
 
 def few_cases(level: str, problems: Any, *, seed: int) -> tuple[CaseSpec, ...]:
-    """In place of :func:`sdpalab.judge.cases.cases_for`: what was asked for shows in the names."""
+    """In place of :func:`sdpalab.judge.cases.cases_for`: the request shows in the names."""
     asked = "twelve" if problems is None else ", ".join(problem.label for problem in problems)
     problem = PROBLEM if problems is None else next(iter(problems))
     return tuple(CaseSpec(f"{level} {asked} {kind}", problem, kind, seed) for kind in ("normal", "needle"))

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-import setuptools as setuptools  # replaces distutils for inductor's C++, and must do so before anybody imports that
+import setuptools as setuptools  # replaces distutils for inductor's C++, and must do so before any import of that
 import torch
 
 from sdpalab import UserError, attention_with_lse, explain, no_fallback
@@ -16,8 +16,8 @@ Tensor = torch.Tensor
 
 def qkv(q: tuple[int, ...], k: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
-    made = [torch.randn(shape, generator=generator).to(dtype) for shape in (q, k, k)]
-    return made[0], made[1], made[2]
+    tensors = [torch.randn(shape, generator=generator).to(dtype) for shape in (q, k, k)]
+    return tensors[0], tensors[1], tensors[2]
 
 
 def exactly(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:
@@ -87,9 +87,9 @@ def test_it_compiles_into_one_graph() -> None:
 
 def test_falling_back_is_visible() -> None:
     q, k, v = qkv((1, 2, 9, 16), (1, 2, 9, 16))
-    said = explain(q, k, v, lse=True)
-    assert said.kernel is None
-    with no_fallback(), pytest.raises(UserError, match=re.escape(said.reason)):
+    explanation = explain(q, k, v, lse=True)
+    assert explanation.kernel is None
+    with no_fallback(), pytest.raises(UserError, match=re.escape(explanation.reason)):
         attention_with_lse(q, k, v)
 
 

@@ -10,7 +10,7 @@ import threading
 from typing import Any
 
 import pytest
-import setuptools as setuptools  # replaces distutils for inductor's C++, and must do so before anybody imports that
+import setuptools as setuptools  # replaces distutils for inductor's C++, and must do so before any import of that
 import torch
 import torch.nn.functional as functional
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -30,8 +30,8 @@ def qkv(
     """Seeded Q of shape ``q``, K and V of shape ``k``."""
     generator = torch.Generator().manual_seed(7)
     shapes = (q, k or q, k or q)
-    made = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
-    return made[0], made[1], made[2]
+    tensors = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    return tensors[0], tensors[1], tensors[2]
 
 
 def strided() -> Trio:
@@ -77,10 +77,10 @@ CASES: dict[str, tuple[Trio, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_fall_back_is_torch_bit_for_bit(name: str) -> None:
     tensors, options = CASES[name]
-    found = scaled_dot_product_attention(*tensors, **options)
+    out = scaled_dot_product_attention(*tensors, **options)
     wanted = functional.scaled_dot_product_attention(*tensors, **options)
-    assert torch.equal(found, wanted)
-    assert found.stride() == wanted.stride()
+    assert torch.equal(out, wanted)
+    assert out.stride() == wanted.stride()
 
 
 def test_arguments_have_torchs_order() -> None:
@@ -102,9 +102,9 @@ def test_dropout_draws_as_torch_does() -> None:
 def test_nested_tensors_are_torchs() -> None:
     rows = [torch.randn(length, 4, 16, generator=torch.Generator().manual_seed(length)) for length in (5, 8)]
     ragged = torch.nested.nested_tensor(rows, layout=torch.jagged).transpose(1, 2)
-    found = scaled_dot_product_attention(ragged, ragged, ragged).unbind()
+    parts = scaled_dot_product_attention(ragged, ragged, ragged).unbind()
     wanted = [functional.scaled_dot_product_attention(*[row.transpose(0, 1)] * 3) for row in rows]
-    assert all(torch.allclose(*pair, atol=1e-6) for pair in zip(found, wanted, strict=True))
+    assert all(torch.allclose(*pair, atol=1e-6) for pair in zip(parts, wanted, strict=True))
     assert "no nested tensors" in explain(ragged, ragged, ragged).reason
 
 
@@ -124,10 +124,10 @@ def gradients(function: Any, tensors: Trio, *arguments: Any, **options: Any) -> 
 def test_gradients_are_torchs() -> None:
     tensors, options = CASES["grouped"]
     wanted = gradients(functional.scaled_dot_product_attention, tensors, **options)
-    for found, right in zip(gradients(scaled_dot_product_attention, tensors, **options), wanted, strict=True):
-        assert torch.equal(found, right)
-    for found, right in zip(gradients(OP, tensors, True, None), wanted, strict=True):
-        assert torch.allclose(found, right, rtol=1e-5, atol=1e-6)
+    for gradient, right in zip(gradients(scaled_dot_product_attention, tensors, **options), wanted, strict=True):
+        assert torch.equal(gradient, right)
+    for gradient, right in zip(gradients(OP, tensors, True, None), wanted, strict=True):
+        assert torch.allclose(gradient, right, rtol=1e-5, atol=1e-6)
 
 
 def test_gradients_are_those_of_the_function() -> None:
@@ -153,9 +153,9 @@ def test_opcheck_of_the_check() -> None:
 
 def test_the_op_is_torchs_function_on_a_cpu_and_contiguous() -> None:
     tensors, options = CASES["strided"]
-    found = OP(*tensors, True)
-    assert torch.equal(found, functional.scaled_dot_product_attention(*tensors, **options))
-    assert found.is_contiguous()
+    out = OP(*tensors, True)
+    assert torch.equal(out, functional.scaled_dot_product_attention(*tensors, **options))
+    assert out.is_contiguous()
 
 
 @pytest.mark.sample(2)
@@ -188,23 +188,23 @@ REASONS = {
     "the tensors are not on a CUDA GPU": (qkv(), {}),
     "key padding masks and additive bias stay with torch": (qkv(), {"attn_mask": MASK}),
     "the kernels have no dropout": (qkv(), {"dropout_p": 0.1}),
-    "gradients are asked for": (tuple(tensor.clone().requires_grad_() for tensor in qkv()), {}),
+    "gradients are required": (tuple(tensor.clone().requires_grad_() for tensor in qkv()), {}),
     "tensors of rank 4, not 3, 3 and 3": ([on_gpu(4, 9, 64)] * 3, {}),
     "k and v of one shape, with the batch": ([on_gpu(*GPU), on_gpu(*GPU), on_gpu(2, 4, 9, 32)], {}),
     "the heads of k and v broadcast": ([on_gpu(*GPU), on_gpu(2, 1, 9, 64), on_gpu(2, 1, 9, 64)], {}),
     "last dimension of q, k or v is not contiguous": ([on_gpu(2, 4, 64, 9).transpose(2, 3)] * 3, {}),
     "take contiguous [batch, heads, sequence, head_dim]": ([on_gpu(2, 9, 4, 64).transpose(1, 2)] * 3, {}),
-    "a subclass of its tensor is its own": ([on_gpu(*GPU)] * 3, {}),
+    "tensor subclasses stay with torch": ([on_gpu(*GPU)] * 3, {}),
 }
 
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_explain_says_why_no_kernel_runs(reason: str) -> None:
     tensors, options = REASONS[reason]
-    found = explain(*tensors, **options)
-    assert found.kernel is None
-    assert reason in found.reason
-    assert str(found) == f"This call runs torch's scaled_dot_product_attention: {found.reason}."
+    explanation = explain(*tensors, **options)
+    assert explanation.kernel is None
+    assert reason in explanation.reason
+    assert str(explanation) == f"This call runs torch's scaled_dot_product_attention: {explanation.reason}."
 
 
 def test_what_torch_computes_needs_no_preparation() -> None:
@@ -214,14 +214,14 @@ def test_what_torch_computes_needs_no_preparation() -> None:
         sdpalab.prepare(tensors[0], tensors[1].to("meta"), tensors[2])
 
 
-def test_records_are_read_again_when_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_read_again_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten = []
     monkeypatch.setattr("sdpalab.evidence.choice.forget", lambda: forgotten.append(True))
     sdpalab.reload_proofs()
     assert forgotten == [True]
 
 
-def test_a_compiled_call_on_a_gpu_is_the_op_which_asks_for_the_proof_when_it_runs() -> None:
+def test_a_compiled_call_on_a_gpu_is_the_op_which_looks_up_the_proof_when_it_runs() -> None:
     graphs = []
 
     def backend(module: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
@@ -247,7 +247,7 @@ def test_without_fall_back_the_reason_is_raised() -> None:
     assert scaled_dot_product_attention(q, k, v).shape == q.shape
 
 
-def test_compiled_code_asks_each_time_whether_it_may_fall_back() -> None:
+def test_compiled_code_checks_each_time_whether_it_may_fall_back() -> None:
     compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, backend="aot_eager")
     q, k, v = qkv()
     plain = compiled(q, k, v)
@@ -260,22 +260,24 @@ def test_compiled_code_asks_each_time_whether_it_may_fall_back() -> None:
 def test_compiled_code_of_other_threads_may_fall_back() -> None:
     compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, backend="aot_eager")
     q, k, v = (tensor.requires_grad_() for tensor in qkv())
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
     with no_fallback():
-        thread = threading.Thread(target=lambda: found.extend(torch.autograd.grad(compiled(q, k, v).sum(), (q, k, v))))
+        thread = threading.Thread(
+            target=lambda: outputs.extend(torch.autograd.grad(compiled(q, k, v).sum(), (q, k, v)))
+        )
         thread.start()
         thread.join()
     wanted = torch.autograd.grad(functional.scaled_dot_product_attention(q, k, v).sum(), (q, k, v))
-    assert all(torch.allclose(*pair, atol=1e-6) for pair in zip(found, wanted, strict=True))
+    assert all(torch.allclose(*pair, atol=1e-6) for pair in zip(outputs, wanted, strict=True))
 
 
 def test_other_threads_may_still_fall_back() -> None:
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
     with no_fallback():
-        thread = threading.Thread(target=lambda: found.append(scaled_dot_product_attention(*qkv())))
+        thread = threading.Thread(target=lambda: outputs.append(scaled_dot_product_attention(*qkv())))
         thread.start()
         thread.join()
-    assert len(found) == 1
+    assert len(outputs) == 1
 
 
 def test_importing_the_package_does_not_import_torch() -> None:

@@ -1,4 +1,4 @@
-"""SDPA Lab: fused attention kernels for NVIDIA GPUs, and the lab that makes them believable.
+"""SDPA Lab: fused attention kernels for NVIDIA GPUs, and the lab that builds, simulates, judges and measures them.
 
 The names below are the public interface; each is imported when it is first used, so ``import sdpalab`` is cheap and
 needs neither torch nor a GPU. ``sdpalab.judge`` is the judge's package, and callable: ``sdpalab.judge("flash")``.
@@ -93,7 +93,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from the module that defines it, when it is first asked for (PEP 562)."""
+    """Import a public name from the module that defines it, on first use (PEP 562)."""
     if name in _PACKAGES:
         return import_module(f"sdpalab.{name}")
     if name in _MODULE_OF:

@@ -35,7 +35,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="sdpalab",
-    help="Fused attention kernels for NVIDIA GPUs, and the lab that makes them believable.",
+    help="Fused attention kernels for NVIDIA GPUs, and the lab that builds, simulates, judges and measures them.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from importlib import metadata
 from pathlib import Path
@@ -35,7 +35,7 @@ __global__ void doctor(__half *out) { out[threadIdx.x] = __float2half(threadIdx.
 
 
 class Health(str, Enum):
-    """What a check found: ``fail`` means that the main job cannot run."""
+    """The result of a check: ``fail`` means that the main job cannot run."""
 
     OK = "ok"
     WARN = "warn"
@@ -44,20 +44,20 @@ class Health(str, Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the pre-flight: what was looked at, what was found, and what to do (empty if nothing)."""
+    """One line of the pre-flight: what was checked, the result, and what to do (empty if nothing)."""
 
     name: str
     health: Health
-    found: str
+    detail: str
     advice: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {**asdict(self), "health": self.health.value}
+        """Plain JSON values; ``found`` is the name of ``detail`` in them."""
+        return {"name": self.name, "health": self.health.value, "found": self.detail, "advice": self.advice}
 
 
 def examine() -> tuple[Check, ...]:
-    """All checks, in the order in which the job meets what they look at. None of them raises."""
+    """All checks, in the order in which the job needs what they check. None of them raises."""
     checks: tuple[Callable[[], Check], ...] = (
         _python,
         _torch,
@@ -75,10 +75,10 @@ def examine() -> tuple[Check, ...]:
 
 
 def _python() -> Check:
-    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    detail = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     if platform.system() != "Linux":
-        return Check("Python", Health.WARN, found, "the lab is tested on Linux only")
-    return Check("Python", Health.OK, found)
+        return Check("Python", Health.WARN, detail, "the lab is tested on Linux only")
+    return Check("Python", Health.OK, detail)
 
 
 def _torch() -> Check:
@@ -139,28 +139,28 @@ def _compile() -> Check:
 
     try:
         with tempfile.TemporaryDirectory(prefix="sdpalab-doctor-") as folder:
-            made = build(Module("doctor.cu", _SOURCE, "doctor"), cache=Cache(folder))
+            built = build(Module("doctor.cu", _SOURCE, "doctor"), cache=Cache(folder))
     except (UserError, MachineError, OSError) as error:
         return Check("compile", Health.FAIL, f"a three-line kernel does not compile: {error}", "see the lines above")
     return Check(
-        "compile", Health.OK, f"a three-line kernel to PTX and a cubin for {made.arch} in {made.seconds * 1e3:.0f} ms"
+        "compile", Health.OK, f"a three-line kernel to PTX and a cubin for {built.arch} in {built.seconds * 1e3:.0f} ms"
     )
 
 
 def _disassemblers() -> Check:
     from sdpalab.compile.tools import tool_version
 
-    found = []
+    versions = []
     for tool in ("cuobjdump", "nvdisasm"):
         try:
-            found.append(f"{tool} {tool_version(tool).rpartition(' release ')[2].partition(',')[0]}")
+            versions.append(f"{tool} {tool_version(tool).rpartition(' release ')[2].partition(',')[0]}")
         except MachineError as error:
             return Check("disassemblers", Health.FAIL, "missing", str(error))
-    return Check("disassemblers", Health.OK, ", ".join(found))
+    return Check("disassemblers", Health.OK, ", ".join(versions))
 
 
 def _gpu() -> Check:
-    """A GPU is not needed; a GPU that one part of the machine sees and another does not is worth a word."""
+    """A GPU is optional; a GPU that only one of driver, nvidia-smi and torch finds is a warning."""
     from sdpalab.run import gpu_problem, torch_gpu
     from sdpalab.run.gpu_driver import gpu_device
 
@@ -174,15 +174,17 @@ def _gpu() -> Check:
         gpu = gpu_device()
     except MachineError as error:
         return Check("GPU", Health.WARN, str(error), "see the driver's own messages")
-    found = "{}, sm_{}{}, through cuda.bindings {}".format(gpu.name, *gpu.capability, metadata.version("cuda-bindings"))
+    detail = "{}, sm_{}{}, through cuda.bindings {}".format(
+        gpu.name, *gpu.capability, metadata.version("cuda-bindings")
+    )
     with contextlib.suppress(ImportError, OSError):  # that torch is missing is said elsewhere
         if not torch_gpu.available():
-            return Check("GPU", Health.WARN, f"{found}, and torch does not see it", "install torch's CUDA build")
-    return Check("GPU", Health.OK, found)
+            return Check("GPU", Health.WARN, f"{detail}, and torch does not find it", "install torch's CUDA build")
+    return Check("GPU", Health.OK, detail)
 
 
 def _confinement() -> Check:
-    """Start a process as the judge starts a candidate's."""
+    """Start a process in the way in which the judge starts a candidate's."""
     from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota, describe
 
     try:
@@ -193,10 +195,10 @@ def _confinement() -> Check:
             process.close()
     except MachineError as error:
         return Check("confinement", Health.FAIL, str(error), "the judge cannot start a process")
-    found = describe(process.confinement, process.confined_by)
+    detail = describe(process.confinement, process.confined_by)
     if process.confinement == "namespaces":
-        return Check("confinement", Health.OK, found)
-    return Check("confinement", Health.WARN, found, "see docs/isolation.md for what is confined less")
+        return Check("confinement", Health.OK, detail)
+    return Check("confinement", Health.WARN, detail, "see docs/isolation.md for what is confined less")
 
 
 def _listed_gpu() -> str:
@@ -238,7 +240,7 @@ def _disk() -> Check:
     from sdpalab.compile import Cache
 
     worst = Check("disk", Health.OK, "")
-    found = []
+    sizes = []
     for name, folder in (
         ("here", Path.cwd()),
         ("temporary files", Path(tempfile.gettempdir())),
@@ -247,9 +249,9 @@ def _disk() -> Check:
         while not folder.exists():
             folder = folder.parent
         free = shutil.disk_usage(folder).free
-        found.append(f"{name} {free / 2**30:.1f} GiB")
+        sizes.append(f"{name} {free / 2**30:.1f} GiB")
         if free < LEAST_DISK:
             worst = Check("disk", Health.FAIL, "", f"free some space: a run needs {LEAST_DISK >> 20} MiB")
         elif free < LITTLE_DISK and worst.health is Health.OK:
             worst = Check("disk", Health.WARN, "", "space is getting short")
-    return Check("disk", worst.health, "free: " + ", ".join(found), worst.advice)
+    return Check("disk", worst.health, "free: " + ", ".join(sizes), worst.advice)

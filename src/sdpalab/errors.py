@@ -1,4 +1,4 @@
-"""The two kinds of failure a user meets: what they asked for is wrong, or the machine failed."""
+"""The two kinds of failure that a user gets: bad input, or a failure of the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class UserError(ValueError):
 
 
 class MachineError(RuntimeError):
-    """The machine failed, not the kernel: no space, no compiler, a worker that died before it was given work.
+    """The machine failed, not the kernel: no space, no compiler, a worker that died before it got work.
 
     The command line prints the message and exits with 3. A verdict records it as ``INFRA_ERROR``, never as a pass
     or a fail.

@@ -127,5 +127,5 @@ def default_sms(arch: str) -> int:
 
 
 def _number(arch: str) -> int:
-    """90 of ``sm_90a``; 0 of what is no architecture."""
+    """90 of ``sm_90a``; 0 for any other text."""
     return int("".join(filter(str.isdigit, arch)) or 0)

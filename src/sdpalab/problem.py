@@ -1,4 +1,4 @@
-"""What is to be computed: one frozen attention problem, its work, and the shapes that have names.
+"""One frozen attention problem, its work, and the named shapes.
 
 O = softmax(scale * Q K^T + mask) V with Q [B, H, Sq, D], K and V [B, Hkv, Skv, D], O [B, H, Sq, D].
 The causal mask is torch's ``is_causal``: query i sees keys 0..i (aligned to the top left), also when Sq != Skv.
@@ -19,7 +19,7 @@ DTYPES: dict[str, int] = {"float16": 2, "bfloat16": 2}
 
 
 class ProblemError(UserError):
-    """A shape, dtype or scale that no attention problem can have."""
+    """An invalid shape, dtype or scale of an attention problem."""
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,12 @@ Kind = TypeVar("Kind", bound="JsonRecord")
 class JsonRecord:
     """Base of records that are dataclasses: ``to_dict`` gives plain JSON values, ``from_dict`` is the inverse.
 
-    A subclass is a ``pydantic.dataclasses.dataclass(frozen=True, config=RECORD)``, and says in ``__post_init__`` what
-    is illegal.
+    A subclass is a ``pydantic.dataclasses.dataclass(frozen=True, config=RECORD)``, and validates in ``__post_init__``.
 
     Attributes
     ----------
     derived : tuple of str
-        Properties that are in the JSON beside the fields, and have to be there what the fields say.
+        Properties that are in the JSON beside the fields, and must match the fields.
     added : tuple of str
         Fields with a default that JSON of an older format may lack; all others must be there.
     """
@@ -61,7 +60,7 @@ class JsonRecord:
         for name in cls.derived:
             value, stated = _plain(getattr(record, name)), _plain(data[name])
             if type(value) is not type(stated) or value != stated:
-                raise ValueError(f"{cls.__name__}: {name} is {stated}, and its fields say {value}")
+                raise ValueError(f"{cls.__name__}: {name} is {stated}, and its fields give {value}")
         return record
 
     @model_serializer(mode="wrap")
@@ -92,7 +91,7 @@ def _plain(value: Any) -> Any:
 
 
 def _problem(value: Any) -> Problem:
-    """A problem, or the one with the fields that a mapping holds; ``Problem`` says what is illegal."""
+    """A problem, or the one with the fields that a mapping holds; ``Problem`` validates them."""
     if isinstance(value, Problem):
         return value
     names = [field.name for field in fields(Problem)]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["assert_attention", "attention_judge", "pytest_addoption"]
 
 MOST_REASONS = 5
-"""Failed cases whose reasons are told; of the others, the names."""
+"""Failed cases whose reasons are shown; of the others, only the names."""
 OPTIONS = {
     "level": ("quick", "how much assert_attention judges: quick or full"),
     "device": ("auto", "what attention is judged on: auto, sim, cpu or gpu"),
@@ -74,20 +74,20 @@ def assert_attention(
     from sdpalab.judge.verdict import Status
 
     problems = [problem] if isinstance(problem, Problem) else problem
-    kept = _FailedArrays()
+    arrays = _FailedArrays()
     verdict = judge_candidate(
         kernel,
         cases_for(level, problems, seed=seed),
         device=device,
         level=level,
         seed=seed,
-        store=kept,
-        progress=kept.forget_if_passed,
+        store=arrays,
+        progress=arrays.forget_if_passed,
     )
     if verdict.status is Status.INFRA_ERROR:
         raise MachineError(verdict.reason)
     if not verdict.passed:
-        raise AssertionError(_told(verdict, kept))
+        raise AssertionError(_failure_message(verdict, arrays))
     return verdict
 
 
@@ -122,7 +122,7 @@ class _FailedArrays:
         return Inputs(q, k, v), out
 
 
-def _told(verdict: Verdict, kept: _FailedArrays) -> str:
+def _failure_message(verdict: Verdict, arrays: _FailedArrays) -> str:
     """The message of a failed assertion."""
     from sdpalab.judge.diagnose.diagnosis import diagnose
     from sdpalab.judge.diagnose.error_map import error_map
@@ -144,7 +144,7 @@ def _told(verdict: Verdict, kept: _FailedArrays) -> str:
             continue
         # Without any of these the output is right, and its log-sum-exp is not.
         if set(broken_rules(case.errors, case.limits)) - {"lse"}:
-            inputs, out = kept.of(case)
+            inputs, out = arrays.of(case)
             wrong.append(Failure(case.problem, inputs, out, case.errors, case.limits))
             if len(wrong) == 1:
                 lines.append(f"error of {case.name}, {error_map(wrong[0])}")
@@ -162,7 +162,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def attention_judge(pytestconfig: pytest.Config) -> Callable[..., Verdict]:
-    """:func:`assert_attention` with the level and the device that pytest was asked for."""
+    """:func:`assert_attention` with the level and the device of pytest's options."""
     chosen = {
         name: pytestconfig.getoption(f"sdpalab_{name}") or pytestconfig.getini(f"sdpalab_{name}") for name in OPTIONS
     }

@@ -80,7 +80,7 @@ def subjects(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for subject in record["subjects"]:
             of.setdefault(subject["configurations"][0].partition(" ")[0], []).append(subject)
         newest |= of
-    return [subject for found in newest.values() for subject in found]
+    return [subject for entries in newest.values() for subject in entries]
 
 
 def test_the_records_cover_every_configuration_of_every_kernel(subjects: list[dict[str, Any]]) -> None:

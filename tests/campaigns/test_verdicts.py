@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sdpalab import cli
-from sdpalab.bugs.cuda import mutants
+from sdpalab.bugs.catalogue import BUGS
 from sdpalab.campaigns import verdicts
 from sdpalab.errors import UserError
 from sdpalab.judge import CaseSpec, judge_candidate
@@ -39,7 +39,7 @@ def test_a_record_has_the_verdict_and_how_near_it_came_to_each_limit(
 
 
 def test_what_fails_is_recorded_and_is_exit_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = next(mutant for mutant in mutants() if mutant.name == "wmma: rescale of O lost")
+    broken = BUGS["wmma: rescale of O lost"]
     monkeypatch.setattr(verdicts, "full_cases", lambda: quick_cases([broken.problem])[:1])
     monkeypatch.setattr(
         verdicts, "judge_candidate", lambda _, *given, **more: judge_candidate(broken.candidate, *given, **more)

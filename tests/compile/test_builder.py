@@ -20,18 +20,18 @@ from sdpalab.kernels.plan import Module
 
 
 def test_ptx_and_cubin_of_one_run(tensor: Module, cache: Cache) -> None:
-    made = build(tensor, cache=cache)
-    assert made.entry == "_Z6tensorILi8EEvPK6__halfS2_Pf"
-    assert f".entry {made.entry}(".encode() in made.ptx
-    assert b".target sm_89" in made.ptx
-    assert b"wmma.mma.sync" in made.ptx
-    assert made.cubin.startswith(b"\x7fELF")
-    assert made.entry.encode() in made.cubin
-    assert not made.cache_hit
-    assert 0 < made.compile_seconds <= made.seconds
-    assert re.fullmatch(r"tensor-sm_89-[0-9a-f]{16}", made.name)
-    assert made.key.startswith(made.name[-16:])
-    assert {"tensor.cu", "mma.h", "cuda_fp16.h"} <= set(made.sources)
+    compiled = build(tensor, cache=cache)
+    assert compiled.entry == "_Z6tensorILi8EEvPK6__halfS2_Pf"
+    assert f".entry {compiled.entry}(".encode() in compiled.ptx
+    assert b".target sm_89" in compiled.ptx
+    assert b"wmma.mma.sync" in compiled.ptx
+    assert compiled.cubin.startswith(b"\x7fELF")
+    assert compiled.entry.encode() in compiled.cubin
+    assert not compiled.cache_hit
+    assert 0 < compiled.compile_seconds <= compiled.seconds
+    assert re.fullmatch(r"tensor-sm_89-[0-9a-f]{16}", compiled.name)
+    assert compiled.key.startswith(compiled.name[-16:])
+    assert {"tensor.cu", "mma.h", "cuda_fp16.h"} <= set(compiled.sources)
 
 
 def test_hit_after_miss_is_the_same_build(tensor: Module, cache: Cache) -> None:
@@ -186,16 +186,16 @@ def test_unknown_architecture_lists_the_known(scale: Module, cache: Cache, arch:
 
 @pytest.mark.parametrize("arch", [*supported_archs(), "sm_90a", "sm_100a", "sm_120a"])
 def test_every_architecture_builds(scale: Module, cache: Cache, arch: str) -> None:
-    made = build(scale, arch, cache=cache)
-    assert re.search(rf"^\.target {arch}$", made.ptx.decode(), re.MULTILINE)
-    assert made.cubin.startswith(b"\x7fELF")
+    compiled = build(scale, arch, cache=cache)
+    assert re.search(rf"^\.target {arch}$", compiled.ptx.decode(), re.MULTILINE)
+    assert compiled.cubin.startswith(b"\x7fELF")
 
 
 @pytest.mark.parametrize(
     "option", ["-I/x", "-I", "--include-path=/x", "-include=x.h", "--pre-include=x.h", "-arch=sm_80"]
 )
 def test_options_that_hide_inputs_are_refused(scale: Module, cache: Cache, option: str) -> None:
-    with pytest.raises(UserError, match="cannot be given"):
+    with pytest.raises(UserError, match="is not allowed"):
         build(scale, cache=cache, options=(option,))
 
 
@@ -205,7 +205,7 @@ def test_unknown_option_is_a_build_error(scale: Module, cache: Cache) -> None:
 
 
 def test_bad_macro_name_is_refused(scale: Module, cache: Cache) -> None:
-    with pytest.raises(UserError, match="'2X' cannot be the name of a macro"):
+    with pytest.raises(UserError, match="'2X' is not a valid name of a macro"):
         build(replace(scale, defines={"2X": "1"}), cache=cache)
 
 
@@ -247,6 +247,6 @@ def test_trouble_of_the_compiler_itself_is_the_machines(
 
 def test_version_is_the_compilers_own(scale: Module, cache: Cache) -> None:
     major, minor, patch = nvrtc_version()
-    made = build(scale, cache=cache)
-    assert made.compiler == compiler_version()
-    assert f"release {major}.{minor}, V{major}.{minor}.{patch}".encode() in made.ptx
+    compiled = build(scale, cache=cache)
+    assert compiled.compiler == compiler_version()
+    assert f"release {major}.{minor}, V{major}.{minor}.{patch}".encode() in compiled.ptx

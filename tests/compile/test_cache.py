@@ -99,8 +99,8 @@ def test_damage_is_quarantined_and_made_again(cache: Cache, damage: str) -> None
     assert not again.hit
     assert again.files == FILES
     assert cache.get_or_make("x", "k", _never).hit
-    (kept,) = (cache.root / "quarantine").glob("x.*/x")
-    assert {path.name: path.read_bytes() for path in kept.iterdir()} == damaged
+    (quarantined,) = (cache.root / "quarantine").glob("x.*/x")
+    assert {path.name: path.read_bytes() for path in quarantined.iterdir()} == damaged
 
 
 def test_another_key_under_the_same_name_is_no_hit(cache: Cache) -> None:
@@ -137,10 +137,10 @@ def test_no_space_still_builds_and_never_hits_wrong(
             patch.setattr("sdpalab.compile.cache.tempfile.mkdtemp", full)
         else:
             patch.setattr(f"sdpalab.compile.cache.os.{call}", full)
-        made = build(scale, cache=cache)
-    assert (made.ptx, made.cubin) == (good.ptx, good.cubin)
-    assert made.cache_problem == os.strerror(errno.ENOSPC)
-    assert not made.cache_hit
+        compiled = build(scale, cache=cache)
+    assert (compiled.ptx, compiled.cubin) == (good.ptx, good.cubin)
+    assert compiled.cache_problem == os.strerror(errno.ENOSPC)
+    assert not compiled.cache_hit
     assert not list(cache.root.glob("tmp/*"))
     later = build(scale, cache=cache)
     assert (later.ptx, later.cubin, later.cache_hit, later.cache_problem) == (good.ptx, good.cubin, False, "")
@@ -171,14 +171,14 @@ class _FullFile:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_cannot_be_written_still_builds(scale: Module, tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
-    made = build(scale, cache=Cache(tmp_path / "locked"))
-    assert made.cubin.startswith(b"\x7fELF")
-    assert made.cache_problem
+    compiled = build(scale, cache=Cache(tmp_path / "locked"))
+    assert compiled.cubin.startswith(b"\x7fELF")
+    assert compiled.cache_problem
 
 
 def test_a_file_where_the_folder_should_be_still_builds(scale: Module, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    made = build(scale, cache=Cache(tmp_path / "file"))
-    assert made.cubin.startswith(b"\x7fELF")
-    assert made.cache_problem
+    compiled = build(scale, cache=Cache(tmp_path / "file"))
+    assert compiled.cubin.startswith(b"\x7fELF")
+    assert compiled.cache_problem
     assert (tmp_path / "file").read_text() == "in the way"

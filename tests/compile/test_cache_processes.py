@@ -32,7 +32,7 @@ assert stored.files == {"data": b"d" * 100_000} and not stored.problem
 print("hit" if stored.hit else "miss", flush=True)
 """
 
-# A writer that stops for ever in the middle of writing an entry.
+# A writer that stops forever in the middle of writing an entry.
 WRITER = """
 import os, sys, time
 import sdpalab.compile.cache as module
@@ -110,8 +110,8 @@ def test_a_writer_killed_leaves_a_usable_cache(cache: Cache, times: int) -> None
         _kill(writer)
         assert cache.load("x", "k") is None
     assert list((cache.root / "tmp").iterdir()), "the kill came in the middle of writing"
-    made = cache.get_or_make("x", "k", lambda: {"a": b"1"})
-    assert (made.files, made.hit, made.problem) == ({"a": b"1"}, False, "")
+    stored = cache.get_or_make("x", "k", lambda: {"a": b"1"})
+    assert (stored.files, stored.hit, stored.problem) == ({"a": b"1"}, False, "")
     assert not list((cache.root / "tmp").iterdir())
     assert cache.load("x", "k") == {"a": b"1"}
 
@@ -130,6 +130,6 @@ def test_a_build_killed_at_any_time_leaves_a_usable_cache(scale: Module, cache: 
         _kill(process)
     expected = build(scale, cache=Cache(cache.root.parent / "other"), options=("-DN=0",))
     for number in range(3):
-        made = build(scale, cache=cache, options=(f"-DN={number}",))
-        assert (made.ptx, made.cubin, made.cache_problem) == (expected.ptx, expected.cubin, "")
+        compiled = build(scale, cache=cache, options=(f"-DN={number}",))
+        assert (compiled.ptx, compiled.cubin, compiled.cache_problem) == (expected.ptx, expected.cubin, "")
     assert not (cache.root / "quarantine").exists(), "an entry exists complete or not at all"

@@ -69,10 +69,10 @@ def test_agrees_with_nvidias_calculator(tmp_path: Path) -> None:
     done = subprocess.run([str(program)], input="\n".join(lines), capture_output=True, text=True, check=True)
     expected = [int(line) for line in done.stdout.split()]
     assert len(expected) == len(cases)
-    found = [
+    blocks = [
         occupancy(f"sm_{cc}", threads, registers, shared).blocks_per_sm for cc, threads, registers, shared in cases
     ]
-    wrong = [(case, one, other) for case, one, other in zip(cases, found, expected, strict=True) if one != other]
+    wrong = [(case, one, other) for case, one, other in zip(cases, blocks, expected, strict=True) if one != other]
     assert not wrong, wrong[:5]
     assert {0, 1, 2, 5, 16, 24, 32} <= set(expected)
 

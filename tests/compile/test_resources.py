@@ -97,8 +97,8 @@ def _own_local_bytes(entry: str) -> int:
     """Bytes of STL and LDL in the entry's own function; a callee counts for every entry of its module."""
     from sdpalab.compile.sass import _local_bytes, disassemble, parse
 
-    made = _built(entry)
-    return sum(map(_local_bytes, parse(disassemble(made))[made.entry]))
+    compiled = _built(entry)
+    return sum(map(_local_bytes, parse(disassemble(compiled))[compiled.entry]))
 
 
 def test_gate_passes_within_the_missions_limits() -> None:

@@ -138,12 +138,12 @@ def test_a_tensor_kernel_on_each_generation(tensor: Module, arch: str) -> None:
 
 
 def test_disassembly_is_cached(scale: Module, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = build(scale, cache=cache)
-    first = disassemble(made, cache)
+    compiled = build(scale, cache=cache)
+    first = disassemble(compiled, cache)
 
     def refuse(*arguments: object) -> None:
         raise AssertionError("disassembled again")
 
     monkeypatch.setattr(sass, "run_tool", refuse)
-    assert disassemble(made, cache) == first
+    assert disassemble(compiled, cache) == first
     assert "EXIT" in first

@@ -76,19 +76,19 @@ def judged(
         declared, arguments = numerics or Numerics(), {"scale": problem.scale, "causal": problem.causal}
         exact, _ = log_sum_exp_float64(**vars(inputs), **arguments, numerics=declared)
         outputs["lse"] = exact.astype(np.float32)
-    found = evaluate(problem, inputs, about, {"ptx_sha256": [ptx]}, outputs)
-    digests = {name: store.put(array) for name, array in {**vars(inputs), **found.arrays}.items()}
+    evidence = evaluate(problem, inputs, about, {"ptx_sha256": [ptx]}, outputs)
+    digests = {name: store.put(array) for name, array in {**vars(inputs), **evidence.arrays}.items()}
     return Case(
         f"{problem.label} {kind} seed {seed}",
         problem,
         kind,
         seed,
-        found.status,
-        found.reason,
-        found.errors,
-        found.limits,
+        evidence.status,
+        evidence.reason,
+        evidence.errors,
+        evidence.limits,
         digests,
-        found.run,
+        evidence.run,
     )
 
 
@@ -108,7 +108,7 @@ def make_sample(out: Path) -> Sample:
     """
     built = build(MODULE)
     used = resources(built, Launch((1, 1, 1), (64, 1, 1), ("x", 2.0)))
-    kept = built_module(MODULE, built, used, check(used, StaticLimits()))
+    module_record = built_module(MODULE, built, used, check(used, StaticLimits()))
 
     def wrong(problem: Problem, q: Array, k: Array, v: Array) -> Array:
         return honest(problem, (q.astype(np.float32) * 1.02).astype(q.dtype), k, v)
@@ -121,14 +121,14 @@ def make_sample(out: Path) -> Sample:
                 for seed, problem in enumerate(PROBLEMS)
             )
             verdict = Verdict(name, "BLOCK_M=64", "simulator sm_89", "quick", 0, cases)
-            bundle.add(name, config="BLOCK_M=64", idea="a test", builds=[kept], verdict=verdict)
+            bundle.add(name, config="BLOCK_M=64", idea="a test", builds=[module_record], verdict=verdict)
             verdicts.append(verdict)
         bundle.add("never", config="", verdict=None, failure="it does not compile")
         return Sample(bundle.write(), built, tuple(verdicts))
 
 
 def seal(folder: Path) -> None:
-    """Recompute every digest of the manifest, as somebody would who knows how."""
+    """Recompute every digest of the manifest, as an expert attacker would."""
     manifest = json.loads((folder / "manifest.yaml").read_text())
     names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
     contents = {name: (folder / name).read_bytes() for name in names if name != "manifest.yaml"}

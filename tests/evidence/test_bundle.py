@@ -125,7 +125,7 @@ def test_arrays_are_kept_once_and_as_they_are(tmp_path: Path) -> None:
     assert raw == wide.tobytes()
 
 
-def test_ptx_that_nobody_built_is_refused(sample: Sample, tmp_path: Path) -> None:
+def test_ptx_of_no_build_is_refused(sample: Sample, tmp_path: Path) -> None:
     other = build(Module("other.cu", 'extern "C" __global__ void other() {}', "other"))
     with BundleWriter(tmp_path, command=["x"]) as bundle:
         case = judged(PROBLEMS[0], 0, bundle.arrays, honest, other.ptx_sha256)
@@ -166,9 +166,9 @@ def test_headers_of_the_kernel_are_kept_and_cudas_are_digests(tmp_path: Path) ->
     (tmp_path / "mine.cuh").write_text("#define TWO 2.0f\n")
     source = '#include "mine.cuh"\n#include <cuda_fp16.h>\nextern "C" __global__ void k(__half* x) { *x *= TWO; }\n'
     module = Module("k.cu", source, "k", {}, (tmp_path,))
-    kept = built_module(module, build(module))
-    assert set(kept.files) == {"k.cu", "kernel.ptx", "kernel.cubin", "log.txt", "include/mine.cuh"}
-    record = kept.record("build/00-k")
+    module_record = built_module(module, build(module))
+    assert set(module_record.files) == {"k.cu", "kernel.ptx", "kernel.cubin", "log.txt", "include/mine.cuh"}
+    record = module_record.record("build/00-k")
     assert {"k.cu", "mine.cuh", "cuda_fp16.h"} <= set(record.sources)
     assert record.sources["mine.cuh"] == record.files["include/mine.cuh"]
 
@@ -204,9 +204,9 @@ def test_the_diff_of_a_dirty_harness(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "+y = 3" in diff
     assert "private" not in diff
     assert str(tmp_path) not in diff
-    found = environment.current_environment(diff).harness
-    assert found.dirty
-    assert re.fullmatch(r"[0-9a-f]{40}", found.commit or "")
+    harness = environment.current_environment(diff).harness
+    assert harness.dirty
+    assert re.fullmatch(r"[0-9a-f]{40}", harness.commit or "")
     monkeypatch.setattr(environment, "repository", lambda: None)
     monkeypatch.delenv(environment.COMMIT_VARIABLE, raising=False)
     assert environment.current_environment(environment.harness_diff()).harness.commit is None
@@ -217,8 +217,8 @@ def test_the_commit_of_a_tree_without_git_is_handed_on(monkeypatch: pytest.Monke
     monkeypatch.setattr(environment, "repository", lambda: None)
     for text, dirty in ((commit, False), (f"{commit}-dirty", True)):
         monkeypatch.setenv(environment.COMMIT_VARIABLE, text)
-        found = environment.current_environment("").harness
-        assert (found.commit, found.dirty) == (commit, dirty)
+        harness = environment.current_environment("").harness
+        assert (harness.commit, harness.dirty) == (commit, dirty)
     for text in ("v0.1", commit[:7], f"{commit} ", f"{commit}-clean"):
         monkeypatch.setenv(environment.COMMIT_VARIABLE, text)
         with pytest.raises(UserError, match="SDPALAB_COMMIT takes a commit's 40 hex digits"):
@@ -227,14 +227,14 @@ def test_the_commit_of_a_tree_without_git_is_handed_on(monkeypatch: pytest.Monke
     assert environment.current_environment("").harness.commit is None
 
 
-def test_git_is_believed_before_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_git_counts_before_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(environment, "repository", lambda: tmp_path)  # no commit in it
     monkeypatch.setenv(environment.COMMIT_VARIABLE, "0" * 40)
     assert environment.current_environment("").harness.commit is None
 
 
 def test_the_environment_is_anonymous() -> None:
-    found = json.loads(environment.current_environment("").model_dump_json())
-    assert found["packages"]["numpy"] == np.__version__
-    assert "node" not in found
-    assert socket.gethostname() not in json.dumps(found) or len(socket.gethostname()) < 6
+    recorded = json.loads(environment.current_environment("").model_dump_json())
+    assert recorded["packages"]["numpy"] == np.__version__
+    assert "node" not in recorded
+    assert socket.gethostname() not in json.dumps(recorded) or len(socket.gethostname()) < 6

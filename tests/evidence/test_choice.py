@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from evidence_sample import honest, judged
 
-from proof_sample import DRIVER, FLASH, GPU, JUDGED, SMS, TORCH, attempt, bench, flash_build, kept_times, kept_verdict
+from proof_sample import DRIVER, FLASH, GPU, JUDGED, SMS, TORCH, attempt, bench, flash_build, proof_times, proof_verdict
 from sdpalab.errors import MachineError
 from sdpalab.evidence import choice
-from sdpalab.evidence.choice import Choice, Machine, choose, forget
+from sdpalab.evidence.choice import Choice, GpuPlatform, choose, forget
 from sdpalab.evidence.folders import folder_of, proofs_folder
 from sdpalab.evidence.kept import AnyRecord, KeptRecord, RecordWarning, keep, sealed
 from sdpalab.evidence.store import ArrayStore
@@ -23,7 +23,7 @@ from sdpalab.judge.verdict import Case, Status
 from sdpalab.problem import Problem
 from sdpalab.user_folder import data_folder
 
-HERE = Machine(GPU, DRIVER, TORCH, SMS)
+HERE = GpuPlatform(GPU, DRIVER, TORCH, SMS)
 FASTER, SLOWER = [0.5] * 30, [1.5] * 30
 COMMAND = "run: sdpalab prove --shape 1,4,60,32 --time"
 
@@ -49,7 +49,7 @@ def ship(folder: Path, name: str, record: AnyRecord) -> None:
     path.write_text(record.model_dump_json())
 
 
-def chosen(*records: KeptRecord, problem: Problem = JUDGED, machine: Machine = HERE, lse: bool = False) -> Choice:
+def chosen(*records: KeptRecord, problem: Problem = JUDGED, machine: GpuPlatform = HERE, lse: bool = False) -> Choice:
     """What is chosen with these records in the user's folder."""
     for number, record in enumerate(records):
         keep(record, f"{number}")
@@ -58,12 +58,12 @@ def chosen(*records: KeptRecord, problem: Problem = JUDGED, machine: Machine = H
 
 
 def test_a_verdict_and_a_comparison_let_a_kernel_run(case: Case) -> None:
-    verdict, times = keep(kept_verdict(case), "flash"), keep(kept_times(FASTER), "times")
-    found = chosen()
-    assert found.kernel is not None
-    assert found.kernel.proof.kernel == "flash"
-    assert [each.ptx_sha256 for each in found.kernel.builds] == [flash_build().ptx_sha256]
-    assert found.reason == (
+    verdict, times = keep(proof_verdict(case), "flash"), keep(proof_times(FASTER), "times")
+    selected = chosen()
+    assert selected.kernel is not None
+    assert selected.kernel.proof.kernel == "flash"
+    assert [each.ptx_sha256 for each in selected.kernel.builds] == [flash_build().ptx_sha256]
+    assert selected.reason == (
         f"flash is proven for 1x4x60x32 on NVIDIA L4 by {verdict}, and takes 0.50x torch's eager time (0.50 to 0.50, "
         f"30 rounds) there by {times}"
     )
@@ -71,12 +71,12 @@ def test_a_verdict_and_a_comparison_let_a_kernel_run(case: Case) -> None:
 
 
 def test_what_is_shipped_counts_as_well(case: Case, folders: Path) -> None:
-    ship(folders, "flash.json", kept_verdict(case))
+    ship(folders, "flash.json", proof_verdict(case))
     ship(folders, "bench.json", bench(FASTER))
-    found = chosen()
-    assert found.kernel is not None
-    assert "by evidence/l4/flash.json, and takes" in found.reason
-    assert found.reason.endswith("by evidence/l4/bench.json")
+    selected = chosen()
+    assert selected.kernel is not None
+    assert "by evidence/l4/flash.json, and takes" in selected.reason
+    assert selected.reason.endswith("by evidence/l4/bench.json")
 
 
 def test_without_a_record_it_is_torch_and_the_command_is_named() -> None:
@@ -84,28 +84,28 @@ def test_without_a_record_it_is_torch_and_the_command_is_named() -> None:
 
 
 def test_without_a_comparison_it_is_torch(case: Case) -> None:
-    found = chosen(kept_verdict(case))
-    assert found.kernel is None
-    assert "flash is proven for 1x4x60x32 on NVIDIA L4 by " in found.reason
-    assert f"but no measured comparison with torch {TORCH} on driver {DRIVER} is kept; {COMMAND}" in found.reason
+    selected = chosen(proof_verdict(case))
+    assert selected.kernel is None
+    assert "flash is proven for 1x4x60x32 on NVIDIA L4 by " in selected.reason
+    assert f"but no measured comparison with torch {TORCH} on driver {DRIVER} is kept; {COMMAND}" in selected.reason
 
 
 @pytest.mark.parametrize(
     ("times", "why"),
     [
-        (lambda: kept_times(FASTER, clock="gpu"), "no measured comparison"),
-        (lambda: kept_times(FASTER, torch="2.12.0"), "no measured comparison"),
-        (lambda: kept_times(FASTER, driver="570.1"), "no measured comparison"),
-        (lambda: kept_times(FASTER, problem=JUDGED.with_(heads=2, kv_heads=2)), "no measured comparison"),
-        (lambda: kept_times(FASTER, kernel="wmma"), "no measured comparison"),
-        (lambda: kept_times(SLOWER), "does not show that it is not slower: flash takes 1.50x torch's eager time"),
+        (lambda: proof_times(FASTER, clock="gpu"), "no measured comparison"),
+        (lambda: proof_times(FASTER, torch="2.12.0"), "no measured comparison"),
+        (lambda: proof_times(FASTER, driver="570.1"), "no measured comparison"),
+        (lambda: proof_times(FASTER, problem=JUDGED.with_(heads=2, kv_heads=2)), "no measured comparison"),
+        (lambda: proof_times(FASTER, kernel="wmma"), "no measured comparison"),
+        (lambda: proof_times(SLOWER), "does not show that it is not slower: flash takes 1.50x torch's eager time"),
         (
-            lambda: kept_times(FASTER[: LEAST_ROUNDS - 1]),
+            lambda: proof_times(FASTER[: LEAST_ROUNDS - 1]),
             f"is from fewer than {LEAST_ROUNDS} rounds: flash takes 0.50x",
         ),
-        (lambda: kept_times([0.9, 1.2] * 20), "does not show that it is not slower"),
+        (lambda: proof_times([0.9, 1.2] * 20), "does not show that it is not slower"),
         (
-            lambda: kept_times(FASTER, code={"config": str(FLASH.default_config), "code_sha256": ["0" * 64]}),
+            lambda: proof_times(FASTER, code={"config": str(FLASH.default_config), "code_sha256": ["0" * 64]}),
             "the code of flash is no longer what",
         ),
     ],
@@ -114,24 +114,24 @@ def test_without_a_comparison_it_is_torch(case: Case) -> None:
 def test_a_comparison_that_does_not_show_it_lets_nothing_run(
     case: Case, times: Callable[[], KeptRecord], why: str
 ) -> None:
-    found = chosen(kept_verdict(case), times())
-    assert found.kernel is None
-    assert why in found.reason
-    assert found.reason.endswith(COMMAND)
+    selected = chosen(proof_verdict(case), times())
+    assert selected.kernel is None
+    assert why in selected.reason
+    assert selected.reason.endswith(COMMAND)
 
 
 @pytest.mark.parametrize(("ratio", "runs"), [(1.015, True), (1.025, False)])
 def test_two_percent_is_the_limit(case: Case, ratio: float, runs: bool) -> None:
-    assert (chosen(kept_verdict(case), kept_times([ratio] * 30)).kernel is not None) is runs
+    assert (chosen(proof_verdict(case), proof_times([ratio] * 30)).kernel is not None) is runs
 
 
 def test_an_ambiguous_comparison_counts_if_its_interval_ends_below_the_limit(case: Case) -> None:
-    times = kept_times([0.985, 0.985, 1.0, 1.0] * 8)
+    times = proof_times([0.985, 0.985, 1.0, 1.0] * 8)
     forget()
-    found = chosen(kept_verdict(case), times)
+    selected = chosen(proof_verdict(case), times)
     (timing,) = choice.records_on(GPU).timings
     assert timing.comparison.outcome.value == "AMBIGUOUS"
-    assert found.kernel is not None
+    assert selected.kernel is not None
 
 
 def test_a_kernel_without_a_time_is_said_to_have_none(case: Case) -> None:
@@ -139,20 +139,20 @@ def test_a_kernel_without_a_time_is_said_to_have_none(case: Case) -> None:
     (result,) = times.results
     left_out = {"name": "flash", "status": "LEFT OUT", "reason": "too slow", "summary": None, "samples": None}
     record = times.model_copy(update={"results": ({**result, "measurements": [result["measurements"][0], left_out]},)})
-    found = chosen(kept_verdict(case), sealed(gpu=GPU, driver=DRIVER, bench=record))
-    assert found.kernel is None
-    assert "has no time of flash: LEFT OUT: too slow; run: " in found.reason
+    selected = chosen(proof_verdict(case), sealed(gpu=GPU, driver=DRIVER, bench=record))
+    assert selected.kernel is None
+    assert "has no time of flash: LEFT OUT: too slow; run: " in selected.reason
 
 
 def test_the_newest_comparison_of_a_code_decides(case: Case) -> None:
     early, late = (datetime(2026, month, 1, tzinfo=timezone.utc) for month in (1, 2))
-    slower_since = chosen(kept_verdict(case), kept_times(FASTER, when=early), kept_times(SLOWER, when=late))
+    slower_since = chosen(proof_verdict(case), proof_times(FASTER, when=early), proof_times(SLOWER, when=late))
     assert slower_since.kernel is None
-    assert chosen(kept_times(FASTER, when=datetime(2026, 3, 1, tzinfo=timezone.utc))).kernel is not None
+    assert chosen(proof_times(FASTER, when=datetime(2026, 3, 1, tzinfo=timezone.utc))).kernel is not None
 
 
 def test_the_kernel_with_the_least_ratio_runs(case: Case) -> None:
-    verdict = kept_verdict(case)
+    verdict = proof_verdict(case)
     keep(verdict, "flash")
     forget()
     (proof,) = choice.records_on(GPU).proofs
@@ -160,40 +160,40 @@ def test_the_kernel_with_the_least_ratio_runs(case: Case) -> None:
     code = {"config": other.config, "code_sha256": sorted(proof.code)}
     (fast,) = chosen_timings(0.5)
     (faster,) = chosen_timings(0.4, code)
-    found = choose(JUDGED, HERE, choice.Records((proof, other), (fast, faster)))
-    assert found.kernel is not None
-    assert found.kernel.proof is other
+    selected = choose(JUDGED, HERE, choice.Records((proof, other), (fast, faster)))
+    assert selected.kernel is not None
+    assert selected.kernel.proof is other
 
 
 def chosen_timings(ratio: float, code: dict[str, object] | None = None) -> list[choice.Timing]:
-    return list(choice.timings_of(kept_times([ratio] * 30, code=code), "a record"))
+    return list(choice.timings_of(proof_times([ratio] * 30, code=code), "a record"))
 
 
 def test_another_driver_is_torch_again(case: Case) -> None:
-    found = chosen(kept_verdict(case), kept_times(FASTER), machine=replace(HERE, driver="581.1"))
-    assert found == Choice(
+    selected = chosen(proof_verdict(case), proof_times(FASTER), machine=replace(HERE, driver="581.1"))
+    assert selected == Choice(
         None, f"the verdicts on NVIDIA L4 are from driver {DRIVER}, and this one is 581.1; {COMMAND}"
     )
 
 
 def test_a_record_that_names_no_driver_lets_nothing_run(case: Case, folders: Path) -> None:
     ship(folders, "flash.json", attempt(case))
-    assert "are from driver none that a record names, and this one is" in chosen(kept_times(FASTER)).reason
+    assert "are from driver none that a record names, and this one is" in chosen(proof_times(FASTER)).reason
 
 
 def test_another_version_of_the_lab_judges_again(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep(kept_verdict(case), "flash")
+    keep(proof_verdict(case), "flash")
     monkeypatch.setattr(choice, "__version__", "9.9")
     assert "are from version 0.1.0 of the lab, and this is 9.9" in chosen().reason
 
 
 def test_another_gpu_has_nothing(case: Case) -> None:
-    found = chosen(kept_verdict(case), kept_times(FASTER), machine=replace(HERE, gpu="NVIDIA H200"))
-    assert found.reason.startswith("no kernel is proven on NVIDIA H200; run: ")
+    selected = chosen(proof_verdict(case), proof_times(FASTER), machine=replace(HERE, gpu="NVIDIA H200"))
+    assert selected.reason.startswith("no kernel is proven on NVIDIA H200; run: ")
 
 
-def test_a_record_in_the_folder_of_another_gpu_counts_for_nothing(case: Case) -> None:
-    path = keep(kept_verdict(case), "flash")
+def test_a_record_in_the_folder_of_another_gpu_is_ignored(case: Case) -> None:
+    path = keep(proof_verdict(case), "flash")
     stray = path.parent.parent / "h200" / path.name
     stray.parent.mkdir()
     path.rename(stray)
@@ -201,24 +201,24 @@ def test_a_record_in_the_folder_of_another_gpu_counts_for_nothing(case: Case) ->
 
 
 def test_what_is_larger_is_not_covered(case: Case) -> None:
-    found = chosen(kept_verdict(case), kept_times(FASTER), problem=JUDGED.with_(seq_q=61, seq_kv=61, causal=True))
-    assert found.reason == (
+    selected = chosen(proof_verdict(case), proof_times(FASTER), problem=JUDGED.with_(seq_q=61, seq_kv=61, causal=True))
+    assert selected.reason == (
         "no kernel that is proven on NVIDIA L4 covers 1x4x61x32 causal; "
         "run: sdpalab prove --shape 1,4,61,32 --causal --time"
     )
 
 
 def test_a_kernel_whose_source_changed_is_torch_again(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    records = kept_verdict(case), kept_times(FASTER)
+    records = proof_verdict(case), proof_times(FASTER)
     changed = replace(
         FLASH, numerics=FLASH.numerics, source=FLASH.source.read_text().replace("*= rescale[i / 2]", "*= 1.0f")
     )
     monkeypatch.setattr(choice, "KERNELS", {"flash": changed})
     assert flash_build().code_sha256 != code_with(changed)
-    found = chosen(*records)
-    assert found.kernel is None
-    assert "the code of flash is no longer what " in found.reason
-    assert "the kernel or its compiler was changed since; run: sdpalab prove" in found.reason
+    selected = chosen(*records)
+    assert selected.kernel is None
+    assert "the code of flash is no longer what " in selected.reason
+    assert "the kernel or its compiler was changed since; run: sdpalab prove" in selected.reason
 
 
 def code_with(kernel: object) -> str:
@@ -229,67 +229,67 @@ def code_with(kernel: object) -> str:
 
 
 def test_another_text_of_the_same_source_is_said_to_be_that(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = flash_build()
-    other = replace(made, ptx=made.ptx.replace(b".reg .f32", b".reg .b32", 1))
+    compiled = flash_build()
+    other = replace(compiled, ptx=compiled.ptx.replace(b".reg .f32", b".reg .b32", 1))
     monkeypatch.setattr(choice, "build", lambda *_: other)
-    found = chosen(kept_verdict(case), kept_times(FASTER))
-    assert "the compiler has made another text of the same source" in found.reason
+    selected = chosen(proof_verdict(case), proof_times(FASTER))
+    assert "the compiler has made another text of the same source" in selected.reason
 
 
 def test_a_kernel_that_does_not_build_is_no_failure_of_the_call(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_compiler(*_: object) -> None:
         raise MachineError("there is no compiler")
 
-    records = kept_verdict(case), kept_times(FASTER)
+    records = proof_verdict(case), proof_times(FASTER)
     monkeypatch.setattr(choice, "build", no_compiler)
     assert "flash is proven and cannot be built here: there is no compiler" in chosen(*records).reason
 
 
 def test_code_that_failed_once_does_not_run_whatever_passed(case: Case) -> None:
-    failed = kept_verdict(case, status=Status.NONDETERMINISTIC)
-    found = chosen(kept_verdict(case), kept_times(FASTER), failed)
-    assert found.kernel is None
-    assert "flash failed on NVIDIA L4 (NONDETERMINISTIC: " in found.reason
-    assert "a test), says " in found.reason
+    failed = proof_verdict(case, status=Status.NONDETERMINISTIC)
+    selected = chosen(proof_verdict(case), proof_times(FASTER), failed)
+    assert selected.kernel is None
+    assert "flash failed on NVIDIA L4 (NONDETERMINISTIC: " in selected.reason
+    assert "a test), see " in selected.reason
 
 
 def test_where_all_failed_that_is_the_reason(case: Case) -> None:
-    found = chosen(kept_verdict(case, status=Status.INCORRECT), kept_times(FASTER))
-    assert found.reason.startswith("no kernel is proven on NVIDIA L4: flash failed there (INCORRECT: ")
+    selected = chosen(proof_verdict(case, status=Status.INCORRECT), proof_times(FASTER))
+    assert selected.reason.startswith("no kernel is proven on NVIDIA L4: flash failed there (INCORRECT: ")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"record": "kept"}', b"[1]", b"\xff\xfe", b'{"record": "bench"}'])
 def test_damaged_and_foreign_files_are_skipped_with_a_warning(case: Case, content: bytes) -> None:
-    keep(kept_verdict(case), "flash")
-    path = keep(kept_times(FASTER), "times")
+    keep(proof_verdict(case), "flash")
+    path = keep(proof_times(FASTER), "times")
     (path.parent / "foreign.json").write_bytes(content)
-    with pytest.warns(RecordWarning, match=r"foreign\.json is no legal record and counts for nothing"):
+    with pytest.warns(RecordWarning, match=r"foreign\.json is not a valid record and is ignored"):
         assert chosen().kernel is not None
 
 
 def test_a_record_that_was_edited_is_not_trusted(case: Case) -> None:
-    keep(kept_verdict(case), "flash")
-    path = keep(kept_times(SLOWER), "times")
+    keep(proof_verdict(case), "flash")
+    path = keep(proof_times(SLOWER), "times")
     data = json.loads(path.read_bytes())
     for row in data["bench"]["results"][0]["measurements"]:
         row["samples"]["times_us"] = [1.0] * 30
     path.write_text(json.dumps(data))
-    with pytest.warns(RecordWarning, match="its content is not what was written"):
+    with pytest.warns(RecordWarning, match="its content was changed"):
         assert chosen().kernel is None
 
 
 def test_times_of_another_form_are_skipped(case: Case, folders: Path) -> None:
     times = bench(FASTER)
     ship(folders, "bench.json", times.model_copy(update={"results": ({"clock": "eager"},)}))
-    ship(folders, "flash.json", kept_verdict(case))
-    with pytest.warns(RecordWarning, match=r"bench\.json is no legal record"):
+    ship(folders, "flash.json", proof_verdict(case))
+    with pytest.warns(RecordWarning, match=r"bench\.json is not a valid record"):
         assert "no measured comparison" in chosen().reason
 
 
 def test_records_are_read_once_until_they_are_forgotten(case: Case) -> None:
     assert choose(JUDGED, HERE).kernel is None
-    keep(kept_verdict(case), "flash")
-    keep(kept_times(FASTER), "times")
+    keep(proof_verdict(case), "flash")
+    keep(proof_times(FASTER), "times")
     assert choose(JUDGED, HERE).kernel is None
     forget()
     assert choose(JUDGED, HERE).kernel is not None

@@ -21,7 +21,7 @@ from sdpalab.cli import main
 from sdpalab.commands import prove, proving
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence import choice, kept
-from sdpalab.evidence.choice import Machine
+from sdpalab.evidence.choice import GpuPlatform
 from sdpalab.evidence.kept import SampledRecord
 from sdpalab.evidence.store import ArrayStore
 from sdpalab.judge.verdict import Case, Status, Verdict
@@ -87,7 +87,7 @@ def gpu(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable
         monkeypatch.setattr("sdpalab.judge.judge_candidate", judge or passes)
 
     executor = SimpleNamespace(arch="sm_89", device=GPU)
-    monkeypatch.setattr(prove, "_open", lambda: (executor, Machine(GPU, DRIVER, TORCH, SMS)))
+    monkeypatch.setattr(prove, "_open", lambda: (executor, GpuPlatform(GPU, DRIVER, TORCH, SMS)))
     monkeypatch.setenv("SDPALAB_DATA_DIR", str(tmp_path / "data"))
     choice.forget()
     return install
@@ -99,11 +99,11 @@ def test_a_verdict_is_kept_and_what_is_missing_is_said(
     gpu(None)
     assert main(["prove", "flash", *SHAPE, "--json", str(tmp_path / "result.json")]) == 0
     (record,) = (tmp_path / "data" / "proofs" / "l4").iterdir()
-    told = json.loads((tmp_path / "result.json").read_text())
-    (attempt,) = told["attempts"]
+    report = json.loads((tmp_path / "result.json").read_text())
+    (attempt,) = report["attempts"]
     assert attempt == {"kernel": "flash", "status": "PASSED", "reason": "", "sampled": [], "record": str(record)}
-    assert told["times"] == []
-    assert f"flash is proven for 1x4x60x32 on NVIDIA L4 by {record}, but no measured" in told["choices"][0]["reason"]
+    assert report["times"] == []
+    assert f"flash is proven for 1x4x60x32 on NVIDIA L4 by {record}, but no measured" in report["choices"][0]["reason"]
     assert "1x4x60x32: scaled_dot_product_attention runs torch: flash is proven" in capsys.readouterr().out
 
 
@@ -113,8 +113,8 @@ def test_a_failure_is_kept_and_is_exit_1(gpu: Callable[..., None], case: Case, t
     assert main(["prove", "flash", *SHAPE]) == 1
     assert len(list((tmp_path / "data" / "proofs" / "l4").iterdir())) == 1
     choice.forget()
-    found = choice.choose(JUDGED, Machine(GPU, DRIVER, TORCH, SMS))
-    assert "flash failed there (INCORRECT" in found.reason
+    selected = choice.choose(JUDGED, GpuPlatform(GPU, DRIVER, TORCH, SMS))
+    assert "flash failed there (INCORRECT" in selected.reason
 
 
 def test_a_failure_of_the_machine_is_no_verdict(gpu: Callable[..., None], case: Case, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_what_ran_must_be_what_is_kept(
     other = replace(case, run={**case.run, "ptx_sha256": ["0" * 64]})
     gpu(lambda name, specs, **_: Verdict(name, str(FLASH.default_config), GPU, "quick", 0, (other,)))
     assert main(["prove", "flash", *SHAPE]) == 3
-    assert "what was judged of flash is not what it builds to in this process" in capsys.readouterr().err
+    assert "the code of flash that was judged differs from its build in this process" in capsys.readouterr().err
 
 
 def test_without_a_name_every_kernel_that_the_gpu_runs_as_exactly_as_torch(
@@ -176,7 +176,7 @@ def test_without_a_name_every_kernel_that_the_gpu_runs_as_exactly_as_torch(
 
 
 class Simulated:
-    """What a sample asks of a GPU's executor: the simulator."""
+    """The part of a GPU's executor that a sample uses: the simulator."""
 
     arch, sms = "sm_89", SMS
 

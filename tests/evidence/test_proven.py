@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from evidence_sample import honest, judged
 
-from proof_sample import DRIVER, GPU, JUDGED, attempt, flash_build, kept_verdict
+from proof_sample import DRIVER, GPU, JUDGED, attempt, flash_build, proof_verdict
 from sdpalab.evidence.kept import KeptRecord, RecordWarning, SampledRecord, sealed
 from sdpalab.evidence.proven import Proof, exactness_reason, proof_of, read_proofs
 from sdpalab.evidence.records import AttemptRecord
@@ -42,27 +42,27 @@ def commit(folder: Path, record: AttemptRecord | KeptRecord) -> None:
     (folder / "l4" / "flash.json").write_text(record.model_dump_json())
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_a_verdict_from_a_gpu_proves_its_kernel_there(evidence: Path, case: Case, kept: bool) -> None:
-    commit(evidence, kept_verdict(case) if kept else attempt(case))
+@pytest.mark.parametrize("with_machine", [False, True])
+def test_a_verdict_from_a_gpu_proves_its_kernel_there(evidence: Path, case: Case, with_machine: bool) -> None:
+    commit(evidence, proof_verdict(case) if with_machine else attempt(case))
     (proof,) = read_proofs(evidence)
     assert (proof.kernel, proof.gpu, proof.arch, proof.record) == ("flash", GPU, "sm_89", "l4/flash.json")
     assert proof.is_of(flash_build())
     assert proof.covers(JUDGED)
-    assert proof.driver == (DRIVER if kept else None)
+    assert proof.driver == (DRIVER if with_machine else None)
     assert proof.lab is None  # it is shipped
 
 
 def test_the_code_is_what_counts_and_not_its_line_numbers(case: Case) -> None:
-    proof, made = proof_of(kept_verdict(case), ""), flash_build()
+    proof, compiled = proof_of(proof_verdict(case), ""), flash_build()
     assert proof is not None
-    moved = replace(made, ptx=made.ptx.replace(b"\t.loc\t1 ", b"\t.loc\t1 9"))
-    assert moved.ptx_sha256 != made.ptx_sha256
-    assert moved.code_sha256 == made.code_sha256
+    moved = replace(compiled, ptx=compiled.ptx.replace(b"\t.loc\t1 ", b"\t.loc\t1 9"))
+    assert moved.ptx_sha256 != compiled.ptx_sha256
+    assert moved.code_sha256 == compiled.code_sha256
     assert proof.is_of(moved)
     for old, new in ((b"add.s32", b"sub.s32"), (b".reg .f32", b".reg .b32"), (b"release 13.0", b"release 13.1")):
-        changed = replace(made, ptx=made.ptx.replace(old, new, 1))
-        assert changed.ptx != made.ptx
+        changed = replace(compiled, ptx=compiled.ptx.replace(old, new, 1))
+        assert changed.ptx != compiled.ptx
         assert not proof.is_of(changed)
 
 
@@ -105,7 +105,7 @@ def test_whole_tiles_are_not_covered_by_ragged_ones_nor_the_other_way_round() ->
 
 def test_a_large_problem_that_was_sampled_is_covered_if_the_small_one_was_judged(case: Case) -> None:
     large = JUDGED.with_(seq_q=6000, seq_kv=6000)
-    plain = kept_verdict(case)
+    plain = proof_verdict(case)
     for small, covered in ((JUDGED, True), (JUDGED.with_(heads=8, kv_heads=8), False)):
         sample = SampledRecord(problem=large, small=small, rows=64, seed=0)
         record = sealed(gpu=GPU, driver=DRIVER, code=plain.code, attempt=plain.attempt, sampled=(sample,))
@@ -134,7 +134,7 @@ def test_a_damaged_record_is_skipped_with_a_warning(evidence: Path, case: Case) 
     data = json.loads(attempt(case).model_dump_json())
     data["verdict"]["status"] = "INCORRECT"
     (evidence / "l4" / "damaged.json").write_text(json.dumps(data))
-    with pytest.warns(RecordWarning, match=r"damaged\.json is no legal record") as warned:
+    with pytest.warns(RecordWarning, match=r"damaged\.json is not a valid record") as warned:
         (proof,) = read_proofs(evidence)
     assert proof.record == "l4/flash.json"
     assert len(warned) == 1

@@ -54,7 +54,7 @@ def test_passed_needs_errors_below_their_limits_and_arrays(sample: Sample) -> No
         (lambda case: case["errors"].update(not_finite=3, exact_wrong=1), "PASSED with not_finite, exact_wrong"),
         (lambda case: case["errors"].pop("exact"), "Errors: exact must be there"),
         (lambda case: case["limits"].pop("rms_row_rel_l2"), "rms_row_rel_l2 must be there"),
-        (lambda case: case.update(original_contract=False), "original_contract is False, and its fields say True"),
+        (lambda case: case.update(original_contract=False), "original_contract is False, and its fields give True"),
         (lambda case: case["digests"].pop("o"), "without the digest of o"),
         (lambda case: case["digests"].update(o="abc"), "not a sha256"),
         (lambda case: case.update(status="INCORRECT"), "needs a reason"),
@@ -68,9 +68,9 @@ def test_passed_needs_errors_below_their_limits_and_arrays(sample: Sample) -> No
         spoil(record["cases"][0])
         with pytest.raises(ValidationError, match=message):
             Verdict.from_dict(record)
-    with pytest.raises(ValidationError, match="status is INCORRECT, and its fields say PASSED"):
+    with pytest.raises(ValidationError, match="status is INCORRECT, and its fields give PASSED"):
         Verdict.from_dict({**good, "status": "INCORRECT", "passed": False})
-    with pytest.raises(ValidationError, match="original_contract is 3, and its fields say 4"):
+    with pytest.raises(ValidationError, match="original_contract is 3, and its fields give 4"):
         Verdict.from_dict({**good, "original_contract": 3})
     with pytest.raises(ValidationError, match="its fields say INFRA_ERROR"):
         Verdict.from_dict({**good, "cases": []})
@@ -115,9 +115,9 @@ def test_a_gate_says_what_its_rules_say() -> None:
         "ok": False,
     }
     assert GateResult.from_dict(data) == gate
-    with pytest.raises(ValidationError, match="Rule: ok is True, and its fields say False"):
+    with pytest.raises(ValidationError, match="Rule: ok is True, and its fields give False"):
         Rule.from_dict({**data["rules"][0], "ok": True})
-    with pytest.raises(ValidationError, match="GateResult: ok is True, and its fields say False"):
+    with pytest.raises(ValidationError, match="GateResult: ok is True, and its fields give False"):
         GateResult.from_dict({**data, "ok": True})
     with pytest.raises(ValidationError, match="at least 1 item"):
         GateResult((), "")

@@ -115,13 +115,13 @@ def test_bundles_of_older_commits_are_accepted_and_read(path: Path, tmp_path: Pa
 
 def test_it_imports_nothing_of_the_lab() -> None:
     tree = ast.parse(assembled())
-    found = {
+    imported = {
         (name.name if isinstance(node, ast.Import) else node.module or "").partition(".")[0]
         for node in ast.walk(tree)
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for name in node.names
     }
-    assert found <= set(sys.stdlib_module_names) | {"numpy"}
+    assert imported <= set(sys.stdlib_module_names) | {"numpy"}
 
 
 def test_any_flipped_byte_of_the_tarball_is_rejected(sample: Sample, tmp_path: Path) -> None:
@@ -162,10 +162,10 @@ def test_the_manifest_has_one_form_only(unpacked: Path, old: bytes, new: bytes) 
 
 def test_a_missing_or_added_file_is_rejected(unpacked: Path) -> None:
     for path in sorted(p for p in unpacked.rglob("*") if p.is_file() and p.name != "manifest.yaml"):
-        kept = path.read_bytes()
+        original = path.read_bytes()
         path.unlink()
         assert any("missing" in finding for finding in verify_bundle(unpacked).findings), path.name
-        path.write_bytes(kept)
+        path.write_bytes(original)
     assert verify_bundle(unpacked).accepted
     (unpacked / "records" / "hidden.json").write_text("{}")
     assert verify_bundle(unpacked).findings == ["records/hidden.json: not in the manifest"]
@@ -222,8 +222,8 @@ def test_a_bundle_of_another_format_is_sent_to_its_own_verifier(unpacked: Path) 
     manifest["format"] = 1
     manifest["digest"] = verify.manifest_digest(manifest)
     (unpacked / "manifest.yaml").write_bytes(verify.canonical(manifest))
-    said = "manifest.yaml: format 1, and this verifier knows 2 and 3; the verify.py in the bundle"
-    assert [finding.startswith(said) for finding in verify_bundle(unpacked).findings] == [True]
+    message = "manifest.yaml: format 1, and this verifier reads 2 and 3; the verify.py in the bundle"
+    assert [finding.startswith(message) for finding in verify_bundle(unpacked).findings] == [True]
 
 
 def test_a_bundle_of_format_2_is_one_without_a_log_sum_exp(unpacked: Path) -> None:

@@ -18,36 +18,36 @@ from sdpalab.evidence import verify_bundle
 
 def case(record: dict[str, Any], number: int = 0) -> dict[str, Any]:
     """A case of a record."""
-    found: dict[str, Any] = record["verdict"]["cases"][number]
-    return found
+    chosen: dict[str, Any] = record["verdict"]["cases"][number]
+    return chosen
 
 
 def build_of(record: dict[str, Any]) -> dict[str, Any]:
     """The first build of a record."""
-    found: dict[str, Any] = record["builds"][0]
-    return found
+    first: dict[str, Any] = record["builds"][0]
+    return first
 
 
 def call_it_passed(record: dict[str, Any]) -> None:
     """Flip every status to PASSED, with limits that would allow it."""
-    for found in record["verdict"]["cases"]:
-        found["limits"].update(dict.fromkeys(verify.LIMITED, 1.0))
-        found.update(status="PASSED", reason="")
+    for each in record["verdict"]["cases"]:
+        each["limits"].update(dict.fromkeys(verify.LIMITED, 1.0))
+        each.update(status="PASSED", reason="")
     record["verdict"].update(status="PASSED", passed=True, reason="")
 
 
 def drop_the_builds(record: dict[str, Any]) -> None:
     """Say that nothing was built, and that no PTX ran."""
     record["builds"] = []
-    for found in record["verdict"]["cases"]:
-        del found["run"]["ptx_sha256"]
+    for each in record["verdict"]["cases"]:
+        del each["run"]["ptx_sha256"]
 
 
 def shrink_errors(record: dict[str, Any]) -> None:
     """Flip every status to PASSED, with errors that would allow it."""
-    for found in record["verdict"]["cases"]:
-        found["errors"].update(dict.fromkeys(verify.LIMITED, 1e-09))
-        found.update(status="PASSED", reason="")
+    for each in record["verdict"]["cases"]:
+        each["errors"].update(dict.fromkeys(verify.LIMITED, 1e-09))
+        each.update(status="PASSED", reason="")
     record["verdict"].update(status="PASSED", passed=True, reason="")
 
 
@@ -105,7 +105,7 @@ FORGERIES: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
         "the verdict says PASSED, and its cases say INCORRECT",
     ),
     "passed flipped": ("01-wrong-scale", lambda r: r["verdict"].update(passed=True), "the verdict says"),
-    "a new status": ("00-honest", lambda r: case(r).update(status="GOOD"), "is no status"),
+    "a new status": ("00-honest", lambda r: case(r).update(status="GOOD"), "is not a status"),
     "no reason": ("01-wrong-scale", lambda r: case(r).update(reason=""), "without a reason"),
     "another seed": ("00-honest", lambda r: case(r).update(seed=7), "is not what normal inputs of seed 7 are"),
     "an array gone": ("00-honest", lambda r: case(r)["digests"].pop("yardstick"), "without the array yardstick"),
@@ -189,12 +189,12 @@ FORGERIES: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
     "a gate limit below the value": (
         "00-honest",
         lambda r: build_of(r)["gate"]["rules"][0].update(limit=1),
-        "is not what the record says",
+        "does not match the record",
     ),
     "a gate value": (
         "00-honest",
         lambda r: build_of(r)["gate"]["rules"][0].update(value=1),
-        "is not what the record says",
+        "does not match the record",
     ),
     "a gate rule dropped": ("00-honest", lambda r: build_of(r)["gate"]["rules"].pop(2), "no rule for spill_bytes"),
     "a gate rule turned round": (
@@ -222,7 +222,7 @@ FORGERIES: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
     "a measurement without a GPU": (
         "00-honest",
         lambda r: r["figures"].append({**SPEED, "gpu": None}),
-        "does not say where it was measured",
+        "it names neither its GPU nor its source",
     ),
     "a field too many": ("00-honest", lambda r: r.update(speedup="15x"), "fields of its attempt"),
     "a field too many in a case": ("00-honest", lambda r: case(r).update(note="ok"), "fields of its case"),

@@ -60,7 +60,7 @@ ATTEMPTS: tuple[tuple[str, Callable[..., Array], Numerics, Sequence[Status]], ..
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All attempts, judged by the judge, as a directory."""
     built = build(MODULE)
-    kept = built_module(MODULE, built)
+    module_record = built_module(MODULE, built)
     with BundleWriter(tmp_path_factory.mktemp("probes"), command=["sdpalab", "repro"]) as writer:
         for name, compute, numerics, expected in ATTEMPTS:
             cases = tuple(
@@ -69,7 +69,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
             assert [case.status for case in cases] == list(expected), [case.reason for case in cases]
             verdict = Verdict(name, "BLOCK_M=64", "simulator sm_89", "quick", 0, cases)
-            writer.add(name, config="BLOCK_M=64", builds=[kept], verdict=verdict)
+            writer.add(name, config="BLOCK_M=64", builds=[module_record], verdict=verdict)
         tarball = writer.write().tarball
     shutil.unpack_archive(tarball, tarball.parent / "unpacked", filter="data")
     return next((tarball.parent / "unpacked").iterdir())

@@ -53,10 +53,10 @@ def close(left: dict[str, Any], right: dict[str, Any]) -> None:
 def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
     """On every kind of inputs, for right and wrong outputs, and with both sorts of declared numerics."""
     try:
-        made = make_inputs(problem, kind, 11)
+        inputs = make_inputs(problem, kind, 11)
     except UserError:
         pytest.skip("this kind cannot be made for this problem")
-    qkv = (made.q, made.k, made.v)
+    qkv = (inputs.q, inputs.k, inputs.v)
     common: dict[str, Any] = {"scale": problem.scale, "causal": problem.causal}
     reference = attention_float64(*qkv, **common)
     q, k, v = (decoded(array, problem.dtype) for array in qkv)
@@ -68,7 +68,7 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
     for own, theirs in zip(intended_own, outputs, strict=True):
         np.testing.assert_array_equal(own, decoded(theirs, problem.dtype))
     with np.errstate(over="ignore", invalid="ignore"):
-        wrong = [(reference * 1.01).astype(dtype_of(problem)), np.zeros_like(outputs[0]), outputs[0].copy()]
+        wrong = [(reference * 1.01).astype(dtype_of(problem.dtype)), np.zeros_like(outputs[0]), outputs[0].copy()]
     wrong[-1][(*np.argwhere(judged_rows(*qkv))[-1], 0)] = np.nan
     statuses = set()
     for declared in (outputs[:1], outputs):
@@ -79,8 +79,8 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
         limits = limits_for(reference, outputs[1], declared, problem.dtype)
         measured = [verify.errors_of(own, exact, problem.dtype) for own in intended_own]
         intended = {n: max(m[n] for m in measured[: len(declared)]) for n in verify.LIMITED}
-        found = verify.limits_of(exact, measured[1], intended, problem.dtype)
-        close(asdict(limits), found)
+        derived = verify.limits_of(exact, measured[1], intended, problem.dtype)
+        close(asdict(limits), derived)
         for out in (*outputs, *wrong):
             errors = measure(out, reference, problem.dtype, fixed)
             own_errors = verify.errors_of(decoded(out, problem.dtype), exact, problem.dtype, own_fixed)
@@ -88,7 +88,7 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
                 close({name: value for name, value in asdict(errors).items() if name != "lse"}, own_errors)
             broken = broken_rules(errors, limits)
             status = "NOT_FINITE" if "not_finite" in broken else "INCORRECT" if broken else "PASSED"
-            assert verify.status_of(own_errors, found) == status
+            assert verify.status_of(own_errors, derived) == status
             assert verify.keeps_original_contract(own_errors) is keeps_original_contract(errors)
             statuses.add(status)
     assert statuses >= {"PASSED", "NOT_FINITE"}
@@ -101,27 +101,27 @@ def test_the_log_sum_exp_and_its_limits_agree(kind: str) -> None:
     numerics = (Numerics(), Numerics(accumulate="float16"), Numerics(quantised=Quantisation(rows=7)))
     for problem in PROBLEMS:
         try:
-            made = make_inputs(problem, kind, 11)
+            inputs = make_inputs(problem, kind, 11)
         except UserError:
             continue
-        q, k, v = (decoded(array, problem.dtype) for array in (made.q, made.k, made.v))
+        q, k, v = (decoded(array, problem.dtype) for array in (inputs.q, inputs.k, inputs.v))
         for declared in numerics:
-            arguments = {**vars(made), "scale": problem.scale, "causal": problem.causal}
+            arguments = {**vars(inputs), "scale": problem.scale, "causal": problem.causal}
             reference, limit = log_sum_exp_float64(**arguments, numerics=declared)
             own = verify.lse_of(q, k, v, problem.to_dict(), asdict(declared))
             for one, other in zip(own, (reference, limit), strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-12)
             right = (reference + 0.3 * limit).astype(np.float32)
             wrong, missing = (reference + 3 * limit).astype(np.float32), right.copy()
-            missing[tuple(np.argwhere(judged_rows(made.q, made.k, made.v))[-1])] = np.nan
+            missing[tuple(np.argwhere(judged_rows(inputs.q, inputs.k, inputs.v))[-1])] = np.nan
             for lse, status in ((right, "PASSED"), (wrong, "INCORRECT"), (missing, "NOT_FINITE")):
-                found = measure_lse(lse, reference, limit)
-                figures = verify.lse_errors_of(lse, *own, list(found.row))
-                assert figures["row"] == list(found.row)
-                assert figures["not_finite"] == found.not_finite
-                assert figures["limit"] == pytest.approx(found.limit, rel=1e-9)
-                assert figures["error"] == pytest.approx(found.error, abs=1e-6 * found.limit)
-                assert found.within_limit is (status == "PASSED")
+                lse_errors = measure_lse(lse, reference, limit)
+                figures = verify.lse_errors_of(lse, *own, list(lse_errors.row))
+                assert figures["row"] == list(lse_errors.row)
+                assert figures["not_finite"] == lse_errors.not_finite
+                assert figures["limit"] == pytest.approx(lse_errors.limit, rel=1e-9)
+                assert figures["error"] == pytest.approx(lse_errors.error, abs=1e-6 * lse_errors.limit)
+                assert lse_errors.within_limit is (status == "PASSED")
                 fine = dict.fromkeys((*verify.LIMITED, "not_finite", "exact_wrong"), 0)
                 assert verify.status_of(fine, fine, figures) == status
                 assert verify.status_of({**fine, "max_abs": 1}, fine, figures) == "INCORRECT"
@@ -143,13 +143,13 @@ DECLARED = (
 
 @pytest.mark.parametrize("numerics", DECLARED, ids=str)
 def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None:
-    """To the bit, whatever the inputs; and the verifier knows that there is a rule for it."""
+    """To the bit, whatever the inputs; and the verifier has a rule for it."""
     declared = asdict(numerics)
-    assert verify.knows_numerics(declared)
+    assert verify.has_rule_for(declared)
     for problem in PROBLEMS:
         for kind in ("normal", "outlier", "tiny", "huge", "uniform"):
-            made = make_inputs(problem, kind, 3)
-            qkv = (made.q, made.k, made.v)
+            inputs = make_inputs(problem, kind, 3)
+            qkv = (inputs.q, inputs.k, inputs.v)
             theirs = intended_output(*qkv, scale=problem.scale, causal=problem.causal, numerics=numerics)
             own = verify.intended_of(*(decoded(x, problem.dtype) for x in qkv), problem.to_dict(), declared)
             np.testing.assert_array_equal(own, decoded(theirs, problem.dtype), err_msg=f"{problem.label} {kind}")
@@ -173,7 +173,7 @@ def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None
 )
 def test_the_lab_and_the_verifier_refuse_the_same_numerics(changes: dict[str, Any]) -> None:
     fields = {**asdict(Numerics()), **changes}
-    assert not verify.knows_numerics(fields)
+    assert not verify.has_rule_for(fields)
     with pytest.raises(UserError, match="numerics"):
         check_numerics(Numerics.from_dict(fields))
 
@@ -194,11 +194,11 @@ def test_float8_is_rounded_as_ml_dtypes_does() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_normal_inputs_are_made_again(dtype: str) -> None:
     problem = Problem(1, 4, 33, 64, kv_heads=2, seq_kv=21, dtype=dtype)
-    made = make_inputs(problem, "normal", 5)
+    inputs = make_inputs(problem, "normal", 5)
     for name, array in verify.normal_inputs(problem.to_dict(), 5):
-        np.testing.assert_array_equal(array, decoded(getattr(made, name), dtype))
+        np.testing.assert_array_equal(array, decoded(getattr(inputs, name), dtype))
     other = dict(verify.normal_inputs(problem.to_dict(), 6))
-    assert not np.array_equal(other["q"], decoded(made.q, dtype))
+    assert not np.array_equal(other["q"], decoded(inputs.q, dtype))
 
 
 def test_bfloat16_is_rounded_and_decoded_as_ml_dtypes_does() -> None:
@@ -267,23 +267,23 @@ extern "C" __global__ void heavy(float* x, int n) {
 )
 def test_resources_are_read_from_the_cubin_as_the_disassembler_does(entry: str, arch: str) -> None:
     built = build(Module("two.cu", SOURCE, entry), arch)
-    found = resources(built, Launch((1, 1, 1), (64, 1, 1), ()))
+    used = resources(built, Launch((1, 1, 1), (64, 1, 1), ()))
     for name, value in verify.cubin_resources(built.cubin, built.entry).items():
-        assert value == getattr(found, name), name
+        assert value == getattr(used, name), name
     if entry == "heavy":
-        assert found.stack_bytes > 0
-        assert found.static_shared_bytes == 4000
+        assert used.stack_bytes > 0
+        assert used.static_shared_bytes == 4000
 
 
 @pytest.mark.parametrize("arch", ["sm_89", "sm_90", "sm_120"])
 def test_a_kernel_without_shared_memory_has_none(arch: str) -> None:
-    found = verify.cubin_resources(build(Module("two.cu", SOURCE, "plain"), arch).cubin, "plain")
-    assert (found["static_shared_bytes"], found["stack_bytes"]) == (0, 0)
-    assert 4 <= found["registers"] <= 32
+    used = verify.cubin_resources(build(Module("two.cu", SOURCE, "plain"), arch).cubin, "plain")
+    assert (used["static_shared_bytes"], used["stack_bytes"]) == (0, 0)
+    assert 4 <= used["registers"] <= 32
 
 
 def test_a_cubin_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="no 64-bit ELF"):
+    with pytest.raises(ValueError, match="not a 64-bit ELF"):
         verify.cubin_resources(b"nothing", "x")
     built = build(Module("two.cu", SOURCE, "plain"))
     with pytest.raises(ValueError, match="has no entry other"):

@@ -33,7 +33,7 @@ BAD = {
     "1,8,512,64 causal causal": "causal is given twice",
     "1,8,512,64 dtype=float32": "dtype must be one of float16, bfloat16, not 'float32'",
     "1,8,512,64 scale=nan": "scale must be a finite number",
-    '{"batch": 1,': "it is no JSON object",
+    '{"batch": 1,': "it is not a JSON object",
     '{"batch": 1, "heads": 8, "seq_q": 512}': "the problem has no head_dim",
     '{"batch": 1, "heads": 8, "seq_q": 512, "head_dim": 64, "count": 3}': "a problem has no field 'count'",
     '{"batch": true, "heads": 8, "seq_q": 512, "head_dim": 64}': "batch must be a positive integer, not True",
@@ -60,7 +60,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
 def test_a_file_without_problems_or_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("# nothing\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for name, why in {"empty": "it has no problem", "binary": "no UTF-8 text", "none": "No such file"}.items():
+    for name, why in {"empty": "it has no problem", "binary": "not UTF-8 text", "none": "No such file"}.items():
         with pytest.raises(UserError, match=why):
             read_workload(tmp_path / name)
     with pytest.raises(UserError, match="cannot read: Is a directory"):

@@ -28,7 +28,7 @@ from sdpalab.commands.build_all import COMPARED
 from sdpalab.compile import build
 from sdpalab.errors import MachineError, UserError
 from sdpalab.inputs import make_inputs
-from sdpalab.kernels.registry import KERNELS, needs, resolve
+from sdpalab.kernels.registry import KERNELS, load_kernel, needs
 from sdpalab.run import GpuExecutor, KernelFault, SimulatedExecutor
 from sdpalab.run.gpu_gemm import gemm_problem
 
@@ -59,7 +59,7 @@ def kernel_names() -> Iterator[str]:
 
 def kernel_of(name: str) -> Kernel:
     """The kernel of that name, or in that file."""
-    kernel = resolve(name)
+    kernel = load_kernel(name)
     if not isinstance(kernel, Kernel):
         raise UserError(f"{name} is no kernel that the lab builds, and nothing of it can be compared")
     return kernel
@@ -93,9 +93,9 @@ class Records:
         """A case is on the GPU from now on."""
         self._append({"began": label})
 
-    def end(self, label: str, **found: Any) -> None:
-        """What came of it; ``agrees`` is among that."""
-        self.ended[label] = {"case": label, **found}
+    def end(self, label: str, **fields: Any) -> None:
+        """The outcome; ``agrees`` is part of it."""
+        self.ended[label] = {"case": label, **fields}
         self._append(self.ended[label])
 
     def _append(self, line: dict[str, Any]) -> None:
@@ -106,13 +106,13 @@ class Records:
 
 
 def _legal(lines: Sequence[str]) -> list[dict[str, Any]]:
-    found = []
+    configs = []
     for line in lines:
         try:
-            found.append(json.loads(line))
+            configs.append(json.loads(line))
         except ValueError:
             break
-    return found
+    return configs
 
 
 def compare(gpu: GpuExecutor, case: ParityCase, records: Records | None = None, seconds: float = 0.0) -> dict[str, Any]:
@@ -133,8 +133,11 @@ def compare(gpu: GpuExecutor, case: ParityCase, records: Records | None = None, 
         As the executors do.
     """
     problem, numerics = case.problem, case.kernel.numerics_of(case.config)
-    made = make_inputs(problem, case.inputs)
-    inputs, plan = {"q": made.q, "k": made.k, "v": made.v}, case.kernel.launch_plan(problem, case.config, sms=gpu.sms)
+    drawn = make_inputs(problem, case.inputs)
+    inputs, plan = (
+        {"q": drawn.q, "k": drawn.k, "v": drawn.v},
+        case.kernel.launch_plan(problem, case.config, sms=gpu.sms),
+    )
     if plan.launches != plan.steps and gemm_problem():
         return {"agrees": True, "skipped": gemm_problem()}
     builds = [build(step.module, gpu.arch) for step in plan.launches if step.module is not None]
@@ -151,7 +154,7 @@ def compare(gpu: GpuExecutor, case: ParityCase, records: Records | None = None, 
         if watch:
             watch.cancel()
     one, other = (np.asarray(result.outputs["o"]).astype(np.float64) for result in (measured, simulated))
-    allowed = tolerance(problem, made, numerics, narrow_sums([each.ptx for each in builds], gpu.arch))
+    allowed = tolerance(problem, drawn, numerics, narrow_sums([each.ptx for each in builds], gpu.arch))
     distance = float(np.linalg.norm(one - other) / np.linalg.norm(other))
     wrong = [
         *(f"the GPU: {each}" for each in measured.hazards),
@@ -192,15 +195,19 @@ def run(name: str, path: Path, seconds: float) -> int:
         if case.label in records.ended:
             continue
         try:
-            found = compare(gpu, case, records, seconds)
+            comparison = compare(gpu, case, records, seconds)
         except KernelFault as fault:
             records.end(case.label, agrees=False, error=f"FAULT: {fault}")
             print(f"{case.label}: FAULT: {fault}", flush=True)
             return AGAIN
         except UserError as error:
-            found = {"agrees": False, "error": str(error)}
-        records.end(case.label, **found)
-        says = found["error"] if found.get("error") else found.get("skipped") or f"{found['relative_l2']:.2e}"
+            comparison = {"agrees": False, "error": str(error)}
+        records.end(case.label, **comparison)
+        says = (
+            comparison["error"]
+            if comparison.get("error")
+            else comparison.get("skipped") or f"{comparison['relative_l2']:.2e}"
+        )
         print(f"{case.label}: {says}", flush=True)
     good = sum(each["agrees"] for each in records.ended.values())
     print(f"{kernel.name}: {good} of {len(records.ended)} cases agree with the simulator")

@@ -1,6 +1,6 @@
 """The process that repeats launches on a GPU: what a launch breaks there is this process, not the tests'.
 
-The driver's JIT assembles the PTX: it is handed the very text that the simulator ran.
+The driver's JIT assembles the PTX: it gets the text that the simulator ran.
 """
 
 from __future__ import annotations

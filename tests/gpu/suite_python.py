@@ -1,4 +1,4 @@
-"""Stands in the place of python in tests of ``gpu_suite.sh``: notes what it was asked for, and ends as MOODS says.
+"""Stands in the place of python in tests of ``gpu_suite.sh``: notes its command line, and ends as MOODS says.
 
 The suite itself runs on the real Python. MOODS maps the name of a part's subject to what happens there: ``wrong`` (exit
 code 1), ``refused`` (3), ``again`` (4 the first time), ``hang``.

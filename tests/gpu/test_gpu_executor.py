@@ -79,15 +79,15 @@ def test_steps_run_in_order_and_agree_with_the_simulator(gpu: GpuExecutor, input
 
 
 @pytest.mark.parametrize("poison", [0xFF, 0x5A])
-def test_what_nobody_writes_is_poison(gpu: GpuExecutor, inputs: Inputs, poison: int) -> None:
+def test_unwritten_memory_is_poison(gpu: GpuExecutor, inputs: Inputs, poison: int) -> None:
     result = gpu.run(plan(step("scale", "x", "y", 2.0, 10)), inputs, poison=poison)
     assert (result.outputs["y"][10:].view(np.uint8) == poison).all()
 
 
 def test_a_write_outside_a_buffer_is_found(gpu: GpuExecutor, inputs: Inputs) -> None:
     result = gpu.run(plan(step("beyond", "y", N, blocks=1, threads=2)), inputs)
-    (found,) = result.hazards
-    assert "outside buffer y were written, the first 1 bytes behind its end" in found
+    (hazard,) = result.hazards
+    assert "outside buffer y were written, the first 1 bytes behind its end" in hazard
 
 
 def test_a_changed_input_is_found(gpu: GpuExecutor, inputs: Inputs) -> None:
@@ -157,8 +157,8 @@ def test_a_semaphore_begins_as_zeros_and_must_end_so(gpu: GpuExecutor) -> None:
     result = gpu.run(counting(0), {})
     assert sorted(result.outputs["y"].tolist()) == list(range(N))
     assert result.hazards == ()
-    (found,) = gpu.run(counting(5), {}).hazards
-    assert found == "semaphore ticket is not left as zeros: element 0 is 5"
+    (hazard,) = gpu.run(counting(5), {}).hazards
+    assert hazard == "semaphore ticket is not left as zeros: element 0 is 5"
 
 
 @pytest.fixture

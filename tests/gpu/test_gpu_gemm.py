@@ -40,8 +40,8 @@ def test_the_gpus_product_is_the_hosts(gpu: GpuExecutor, gemm: Gemm, operands: s
     buffers = tuple(Buffer(name, array.shape, array.dtype.name, roles[name]) for name, array in arrays.items())
     result = gpu.run(LaunchPlan(buffers, (gemm,)), arrays)
     multiply(gemm, arrays)
-    found, expected = (each[..., : gemm.n].astype(np.float64) for each in (result.outputs["c"], arrays["c"]))
-    np.testing.assert_array_equal(found, expected)
+    actual, expected = (each[..., : gemm.n].astype(np.float64) for each in (result.outputs["c"], arrays["c"]))
+    np.testing.assert_array_equal(actual, expected)
     assert np.isnan(result.outputs["c"][..., gemm.n :].astype(np.float64)).all()
     assert (result.hazards, result.changed_inputs, result.ptx_sha256) == ((), (), ())
 
@@ -51,8 +51,8 @@ def test_the_cublas_kernel_is_captured_and_gives_the_same_bits_on_every_stream(g
     if not torch.cuda.is_available():
         pytest.skip("torch sees no GPU")
     problem = Problem(1, 4, 300, 64, kv_heads=2, seq_kv=515, causal=True)
-    made = make_inputs(problem)
-    plan, inputs = CUBLAS.launch_plan(problem), {"q": made.q, "k": made.k, "v": made.v}
+    drawn = make_inputs(problem)
+    plan, inputs = CUBLAS.launch_plan(problem), {"q": drawn.q, "k": drawn.k, "v": drawn.v}
     expected = gpu.run(plan, inputs).outputs["o"]
     tensors: dict[str, Any] = {
         buffer.name: torch.from_numpy(inputs[buffer.name]).cuda()

@@ -99,9 +99,9 @@ def test_a_right_kernel_passes_under_the_name_of_the_gpu(gpu: GpuExecutor) -> No
     ],
 )
 def test_a_wrong_kernel_has_its_status(old: str, new: str, status: Status, words: str) -> None:
-    found = cases(kernel(old, new))
-    assert found[0].status is status, found[0].reason
-    assert re.search(words, found[0].reason)
+    judged = cases(kernel(old, new))
+    assert judged[0].status is status, judged[0].reason
+    assert re.search(words, judged[0].reason)
 
 
 def test_an_illegal_access_is_a_crash_with_cudas_name_for_it_and_the_next_case_has_a_gpu() -> None:

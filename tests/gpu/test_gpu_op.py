@@ -56,8 +56,8 @@ def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return functional.scaled_dot_product_attention(*tensors, is_causal=True, enable_gqa=True)
 
 
-def error(found: Tensor, q: Tensor, k: Tensor, v: Tensor) -> float:
-    return float((found.detach().cpu().double() - exact(q, k, v)).abs().max())
+def error(out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> float:
+    return float((out.detach().cpu().double() - exact(q, k, v)).abs().max())
 
 
 @pytest.fixture
@@ -66,12 +66,12 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     gpu = torch_gpu.properties(0)
     arch, plan = arch_of(gpu.capability), KERNELS["flash"].launch_plan(PROBLEM, sms=gpu.sm_count)
     builds = tuple(build(step.module, arch) for step in plan.launches if step.module is not None)
-    found = ProvenKernel(Proof("flash", "", "", arch, frozenset(), frozenset(), "a test"), plan, builds)
+    kernel = ProvenKernel(Proof("flash", "", "", arch, frozenset(), frozenset(), "a test"), plan, builds)
     count = 0
 
     def proven(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[ProvenKernel | None, str]:
         fits = q.dtype == torch.float16 and tuple(q.shape) == PROBLEM.q_shape and tuple(k.shape) == PROBLEM.kv_shape
-        return (found, "a test") if fits else (None, "this test proves it for one problem")
+        return (kernel, "a test") if fits else (None, "this test proves it for one problem")
 
     launch = ops.launch
 
@@ -107,12 +107,12 @@ def test_opcheck(device: torch.device, launches: Callable[[], int], needs_gradie
 def test_gradients_are_torchs(device: torch.device, launches: Callable[[], int]) -> None:
     leaves = [tensor.requires_grad_() for tensor in qkv(device)]
     out = OP(*leaves, True, None)
-    found = torch.autograd.grad(out.float().sum(), leaves)
+    gradients = torch.autograd.grad(out.float().sum(), leaves)
     assert launches() == 1
     wanted = torch.autograd.grad(
         functional.scaled_dot_product_attention(*leaves, is_causal=True, enable_gqa=True).float().sum(), leaves
     )
-    assert all(torch.allclose(one, other, rtol=1e-2, atol=1e-2) for one, other in zip(found, wanted, strict=True))
+    assert all(torch.allclose(one, other, rtol=1e-2, atol=1e-2) for one, other in zip(gradients, wanted, strict=True))
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
@@ -133,11 +133,11 @@ def test_autocast(device: torch.device, launches: Callable[[], int]) -> None:
     half, single = qkv(device), qkv(device, dtype=torch.float32)
     # The stand-in's torch has autocast to float16 on a CPU, too.
     with torch.autocast(device.type, dtype=torch.float16):
-        found = attention(*half)
+        out = attention(*half)
         fallen = attention(*single)
         wanted = functional.scaled_dot_product_attention(*single, is_causal=True, enable_gqa=True)
     assert launches() == 1
-    assert error(found, *half) < LIMIT
+    assert error(out, *half) < LIMIT
     assert fallen.dtype == wanted.dtype
     assert torch.equal(fallen, wanted)
 
@@ -165,8 +165,8 @@ def test_compiled_code_that_is_captured_replays_the_kernel(cuda: torch.device, l
     compiled = torch.compile(attention, fullgraph=True, mode="reduce-overhead")
     for seed in range(4):
         tensors = qkv(cuda, seed=seed)
-        found = compiled(*tensors).clone()
-        assert error(found, *tensors) < LIMIT
+        out = compiled(*tensors).clone()
+        assert error(out, *tensors) < LIMIT
     assert launches() > 0
 
 

@@ -100,11 +100,11 @@ def on_gpu(gpu: GpuExecutor, arrays: dict[str, np.ndarray[Any, Any]]) -> dict[st
 
 
 def from_gpu(gpu: GpuExecutor, address: int, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    found = np.empty_like(like)
+    array = np.empty_like(like)
     with gpu.gpu.current():
         gpu.gpu.synchronize("finish")
-        gpu.gpu.check(gpu.gpu.driver.cuMemcpyDtoH(found.ctypes.data, address, found.nbytes), "copy")
-    return found
+        gpu.gpu.check(gpu.gpu.driver.cuMemcpyDtoH(array.ctypes.data, address, array.nbytes), "copy")
+    return array
 
 
 def test_a_plan_leaves_no_memory(gpu: GpuExecutor) -> None:
@@ -145,8 +145,8 @@ def test_a_plan_is_prepared_on_torchs_tensors(gpu: GpuExecutor) -> None:
 
 @pytest.mark.usefixtures("products")
 def test_the_cublas_kernel_with_its_products_left_to_cublas(gpu: GpuExecutor) -> None:
-    made = make_inputs(PROBLEM)
-    inputs = {"q": made.q, "k": made.k, "v": made.v}
+    drawn = make_inputs(PROBLEM)
+    inputs = {"q": drawn.q, "k": drawn.k, "v": drawn.v}
     plan = CUBLAS.launch_plan(PROBLEM, lse=True)
     result, simulated = gpu.run(plan, inputs), SimulatedExecutor(gpu.arch).run(plan, inputs)
     assert result.ptx_sha256 == simulated.ptx_sha256
@@ -167,9 +167,9 @@ def test_a_prepared_plan_moves_to_other_buffers(gpu: GpuExecutor, kernel: Any) -
     plan = kernel.launch_plan(problem)
     places = []
     for seed in (3, 4):
-        made = make_inputs(problem, "normal", seed)
+        inputs = make_inputs(problem, "normal", seed)
         arrays = {buffer.name: np.zeros(buffer.shape, buffer.dtype) for buffer in plan.buffers}
-        arrays |= {"q": made.q, "k": made.k, "v": made.v}
+        arrays |= {"q": inputs.q, "k": inputs.k, "v": inputs.v}
         places.append((on_gpu(gpu, arrays), arrays))
     prepared = gpu.prepare(plan, places[0][0])
     for addresses, arrays in places:
@@ -182,9 +182,9 @@ def test_a_prepared_plan_moves_to_other_buffers(gpu: GpuExecutor, kernel: Any) -
 
 @pytest.mark.usefixtures("products")
 def test_a_prepared_plan_has_one_workspace_for_its_products_as_long_as_it_lives(gpu: GpuExecutor) -> None:
-    made = make_inputs(PROBLEM)
+    inputs = make_inputs(PROBLEM)
     plan = CUBLAS.launch_plan(PROBLEM)
-    arrays = {"q": made.q, "k": made.k, "v": made.v}
+    arrays = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
     missing = [buffer for buffer in plan.buffers if buffer.name not in arrays]
     arrays |= {buffer.name: np.full(buffer.shape, np.nan, buffer.dtype) for buffer in missing}
     addresses = on_gpu(gpu, arrays)
@@ -210,9 +210,9 @@ def test_without_nvmath_a_product_is_refused_and_everything_else_runs(
 
     monkeypatch.setattr(gpu_gemm, "_binding", missing)
     gpu_gemm.blas_of.cache_clear()
-    made = make_inputs(PROBLEM)
+    inputs = make_inputs(PROBLEM)
     with pytest.raises(MachineError, match="pip install 'sdpalab"):
-        gpu.run(CUBLAS.launch_plan(PROBLEM), {"q": made.q, "k": made.k, "v": made.v})
+        gpu.run(CUBLAS.launch_plan(PROBLEM), {"q": inputs.q, "k": inputs.k, "v": inputs.v})
     assert not gpu.run(TWO_STEPS, INPUTS).hazards
 
 

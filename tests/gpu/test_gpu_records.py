@@ -140,11 +140,11 @@ def test_times_are_what_makes_a_bench_an_end(records: ModuleType, tmp_path: Path
 
 
 def test_the_environment_says_how_processes_are_confined(records: ModuleType, tmp_path: Path) -> None:
-    said = records.environment(tmp_path)
-    found = json.loads((tmp_path / "environment.json").read_text())
-    assert found["confinement"] in ("namespaces", "processes")
-    assert said.startswith(f"confinement: {found['confinement']}")
-    assert found["harness"]["package_sha256"]
+    sentence = records.environment(tmp_path)
+    record = json.loads((tmp_path / "environment.json").read_text())
+    assert record["confinement"] in ("namespaces", "processes")
+    assert sentence.startswith(f"confinement: {record['confinement']}")
+    assert record["harness"]["package_sha256"]
 
 
 def test_wrong_usage(records: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,8 +210,8 @@ def test_no_archive_is_larger_than_allowed_and_there_are_no_more_than_allowed(
         "records.tar.gz",
     ]
     assert all(path.stat().st_size <= 100_000 for path in out.iterdir())
-    kept = [name for path in packed.archives for name in names(path)]
-    assert sum(name.startswith("evidence") for name in kept) == 9
+    archived = [name for path in packed.archives for name in names(path)]
+    assert sum(name.startswith("evidence") for name in archived) == 9
     assert len(packed.left_out) == 1 + 7
     assert "evidence/h200/large.json is left out: " in packed.left_out[0]
     assert packed.left_out[-1] == "logs/8.log is left out: the archives are full"
@@ -226,7 +226,7 @@ def test_an_archive_that_was_cut_off_is_skipped(archive: ModuleType, tmp_path: P
     assert archive.unpack(out, tmp_path / "again") == []
 
 
-def test_an_archive_names_nobody(archive: ModuleType, tmp_path: Path) -> None:
+def test_an_archive_names_no_person(archive: ModuleType, tmp_path: Path) -> None:
     work, out = tmp_path / "work", tmp_path / "out"
     out.mkdir()
     fill(work / "logs" / "mission.log", 10)

@@ -132,8 +132,8 @@ class Machine:
 
     def summary(self) -> dict[str, Any]:
         """What the summary says."""
-        found: dict[str, Any] = json.loads((self.out / "summary.json").read_text())
-        return found
+        content: dict[str, Any] = json.loads((self.out / "summary.json").read_text())
+        return content
 
     def states(self) -> dict[str, str]:
         """How each part ended."""
@@ -206,9 +206,9 @@ def test_a_few_files_come_back_and_hold_what_is_to_be_committed(machine: Machine
         "summary.json",
         "summary.txt",
     ]
-    kept = members(machine.out / "records.tar.gz")
+    files = members(machine.out / "records.tar.gz")
     names = ("flash", "scalar", "hopper", "mission", "large", "mission_cold")
-    assert {f"evidence/t1/{name}.json" for name in names} == kept
+    assert {f"evidence/t1/{name}.json" for name in names} == files
     assert {"logs/mission.log", "parts/mission.json", "verdicts/flash/bundle.tar.gz"} <= members(
         machine.out / "logs.tar.gz"
     )
@@ -317,7 +317,7 @@ def test_an_interrupt_loses_nothing_and_leaves_nothing_running(
     hanging.send_signal(sign)
     printed, _ = hanging.communicate(timeout=30)
     assert hanging.returncode == 130
-    assert "interrupted: what was done is kept" in printed
+    assert "interrupted: finished parts are kept" in printed
     assert machine.states()["mission"] == "interrupted"
     assert machine.states()["verdict_flash"] == "passed"
     assert "evidence/t1/flash.json" in members(machine.out / "records.tar.gz")
@@ -330,9 +330,9 @@ def test_packages_that_travel_stay_on_the_path_and_the_commit_is_handed_on(machi
     printed, _ = machine.start("smoke", "--commit", "0" * 40).communicate(timeout=90)  # the shell puts src before it
     log = machine.folder / "out.work" / "logs" / "smoke_flash.log"
     assert log.exists(), printed
-    (said,) = re.findall(r"PYTHONPATH=(\S+)\nSDPALAB_COMMIT=(\S+)", log.read_text())
+    (variables,) = re.findall(r"PYTHONPATH=(\S+)\nSDPALAB_COMMIT=(\S+)", log.read_text())
     carried = machine.folder / "carried"
-    assert said == (os.pathsep.join((str(machine.root / "src"), str(carried), "/elsewhere")), "0" * 40)
+    assert variables == (os.pathsep.join((str(machine.root / "src"), str(carried), "/elsewhere")), "0" * 40)
 
 
 def test_a_cache_is_prepared_without_a_gpu_and_taken_along(machine: Machine) -> None:
@@ -366,7 +366,7 @@ def test_a_part_that_hangs_costs_its_limit_and_no_more(
     quick = parts.Part("quick", 30, (sys.executable, "-c", "print('done')"))
     missing = parts.Part("missing", 30, (str(tmp_path / "there is none"),))
     monkeypatch.setattr(run, "_GRACE_SECONDS", 0.2)
-    runner = run.Runner(work, root)
+    runner = run.PartRunner(work, root)
     runner.deadline = time.monotonic() + 60
     begin = time.monotonic()
     runner.run([hung, missing, quick], 2)

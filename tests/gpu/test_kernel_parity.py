@@ -27,9 +27,9 @@ def test_gpu_and_simulator_agree(
 ) -> None:
     if reason := case.kernel.arch_reason(gpu.arch):
         pytest.skip(reason)
-    found = compare(gpu, case)
-    for name, value in found.items():
+    comparison = compare(gpu, case)
+    for name, value in comparison.items():
         record_property(name, value)
-    if "skipped" in found:
-        pytest.skip(found["skipped"])
-    assert found["agrees"], found["error"]
+    if "skipped" in comparison:
+        pytest.skip(comparison["skipped"])
+    assert comparison["agrees"], comparison["error"]

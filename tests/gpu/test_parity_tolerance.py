@@ -65,8 +65,8 @@ def test_the_emulation_with_exact_sums_is_the_judges() -> None:
             inputs = make_inputs(problem)
             options = {"scale": problem.scale, "causal": problem.causal}
             intended = intended_output(inputs.q, inputs.k, inputs.v, **options, numerics=numerics)
-            found = attention(problem, inputs, numerics, exact_product).astype(intended.dtype)
-            off = np.linalg.norm((found - intended).astype(np.float64)) / np.linalg.norm(intended.astype(np.float64))
+            emulated = attention(problem, inputs, numerics, exact_product).astype(intended.dtype)
+            off = np.linalg.norm((emulated - intended).astype(np.float64)) / np.linalg.norm(intended.astype(np.float64))
             assert off < 2e-3, (name, problem.label)
 
 
@@ -85,10 +85,10 @@ def test_which_sums_are_narrow_is_read_from_the_ptx() -> None:
 def test_the_tolerance_of_kernels_in_16_bits_is_the_roundoff_of_the_output(problem: Problem) -> None:
     inputs = make_inputs(problem)
     for name in ("flash", "hopper", "scalar"):
-        found = tolerance(problem, inputs, KERNELS[name].numerics_of(), None)
+        allowed = tolerance(problem, inputs, KERNELS[name].numerics_of(), None)
         roundoff = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[problem.dtype]
-        assert roundoff <= found.total < 1.15 * roundoff
-        assert (found.inputs, found.sums) == (0.0, 0.0)
+        assert roundoff <= allowed.total < 1.15 * roundoff
+        assert (allowed.inputs, allowed.sums) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("kind", ["normal", "outlier"])

@@ -35,7 +35,7 @@ HEADER = {"gpu": "a stand-in"}
 
 
 class StandIn:
-    """Where a GPU would be: keeps the launches, and answers what it is told to."""
+    """Where a GPU would be: keeps the launches, and returns configured answers."""
 
     def __init__(self, error: str | None = None) -> None:
         self.jobs: list[Job] = []
@@ -166,9 +166,9 @@ def test_a_tensor_map_is_made_again_as_it_was() -> None:
     options = {"element_strides": (2, 1), "oob_fill": "nan", "shape": (30, 64), "strides": (128, 2)}
     given = sim.TensorMap(array, (16, 32), "64B", **options)
     job, _ = job_of(COPY, "copy", 1, (32, 2), [given, array, np.uint32(3)], [array, array, 3], {"cluster": (2, 1, 1)})
-    made = job.arguments()[0][0]
+    tensor_map = job.arguments()[0][0]
     for name in ("box", "dims", "strides", "steps", "swizzle", "fill", "bytes"):
-        assert getattr(made, name) == getattr(given, name), name
+        assert getattr(tensor_map, name) == getattr(given, name), name
     assert (len(job.arrays), job.block, job.cluster) == (1, (32, 2, 1), (2, 1, 1))
     assert job.args[1:] == ({"array": 0}, {"value": 3})
 

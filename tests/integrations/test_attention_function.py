@@ -25,9 +25,9 @@ class Layer(torch.nn.Module):
 
 def drawn(rows: int, keys: int, heads: int = 4, kv_heads: int = 2, dv: int = 16, batch: int = 2) -> list[Tensor]:
     """Q, K and V in float64, with the strides that models hand over: a transposed view of [B, S, H, D]."""
-    made = torch.Generator().manual_seed(rows * 100 + keys)
+    generator = torch.Generator().manual_seed(rows * 100 + keys)
     sizes = ((rows, heads, 16), (keys, kv_heads, 16), (keys, kv_heads, dv))
-    return [torch.randn(batch, *size, generator=made, dtype=torch.float64).transpose(1, 2) for size in sizes]
+    return [torch.randn(batch, *size, generator=generator, dtype=torch.float64).transpose(1, 2) for size in sizes]
 
 
 def expected(
@@ -139,7 +139,7 @@ def test_dropout_is_applied() -> None:
 )
 def test_what_would_be_ignored_is_refused(name: str, given: Any) -> None:
     q, k, v = drawn(6, 6)
-    with pytest.raises(sdpalab.UserError, match=rf"^Layer asks for {name}\b.* does not compute; load this model"):
+    with pytest.raises(sdpalab.UserError, match=rf"^Layer uses {name}\b.* does not compute; load this model"):
         attention(Layer(), q, k, v, None, **{name: given})
 
 
@@ -158,7 +158,7 @@ def test_what_changes_nothing_is_not_refused(harmless: dict[str, Any]) -> None:
     torch.testing.assert_close(attention(Layer(), q, k, v, None, **harmless)[0], attention(Layer(), q, k, v, None)[0])
 
 
-def test_a_window_and_packed_sequences_are_the_masks_business() -> None:
+def test_a_window_and_packed_sequences_are_left_to_the_mask() -> None:
     q, k, v = drawn(6, 6)
     visible = lower(6, 6) & ~lower(6, 6).tril(-2)
     packed = torch.tensor([0, 3, 6])
@@ -214,7 +214,7 @@ def test_it_compiles_in_one_graph() -> None:
     ("module", "reason"),
     [
         (None, r"^this needs transformers 4\.53 or newer: pip install 'sdpalab\[transformers\]'"),
-        (types.SimpleNamespace(__version__="4.51.3", AttentionInterface=dict), r"^transformers 4\.51\.3 does not let"),
+        (types.SimpleNamespace(__version__="4.51.3", AttentionInterface=dict), r"4\.51\.3 has no registry of masks"),
     ],
     ids=["missing", "too old"],
 )
@@ -225,7 +225,7 @@ def test_transformers_missing_or_too_old(module: Any, reason: str, monkeypatch: 
             change()
 
 
-def test_nothing_imports_transformers_before_it_is_asked_to() -> None:
+def test_nothing_imports_transformers_before_it_is_used() -> None:
     code = (
         "import sys, sdpalab, sdpalab.integrations.transformers, sdpalab.integrations.torch_registry\n"
         "sdpalab.scaled_dot_product_attention\n"

@@ -104,9 +104,9 @@ def activated() -> None:
 
 
 def drawn(rows: int = 5, keys: int = 5, requires_grad: bool = False) -> list[Tensor]:
-    made = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     shapes = ((1, 2, rows, 16), (1, 2, keys, 16), (1, 2, keys, 16))
-    return [torch.randn(shape, generator=made).requires_grad_(requires_grad) for shape in shapes]
+    return [torch.randn(shape, generator=generator).requires_grad_(requires_grad) for shape in shapes]
 
 
 def test_registering_twice_is_once_and_activates_nothing() -> None:
@@ -183,10 +183,10 @@ def test_torchs_backward_pass_reads_the_log_sum_exp_of_the_kernel(
     q, k, v = drawn(requires_grad=True)
     out = OPERATOR.redispatch(WITH_GRADIENTS, q, k, v, 0.0, is_causal, scale=0.3)[0]
     weights = torch.randn(out.shape)
-    found = torch.autograd.grad(out, (q, k, v), weights)
+    gradient = torch.autograd.grad(out, (q, k, v), weights)
     assert (len(proven), torchs.forwards, torchs.backwards) == (1, 0, 1)
     plain = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=0.3)
-    torch.testing.assert_close(found, torch.autograd.grad(plain, (q, k, v), weights))
+    torch.testing.assert_close(gradient, torch.autograd.grad(plain, (q, k, v), weights))
 
 
 def test_in_training_torchs_own_forward_runs_where_the_gradients_are_seen(torchs: Torchs) -> None:

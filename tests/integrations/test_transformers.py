@@ -112,11 +112,11 @@ def test_prefill_in_parts(family: str, parts: tuple[int, ...], static: bool) -> 
     eager, ours = pair(family)
     with torch.no_grad():
         whole = eager(PROMPT).logits
-        kept = transformers.StaticCache(ours.config, max_cache_len=16) if static else transformers.DynamicCache()
+        cache = transformers.StaticCache(ours.config, max_cache_len=16) if static else transformers.DynamicCache()
         logits, start = [], 0
         for part in parts:
             where = torch.arange(start, start + part)
-            more = {"past_key_values": kept, "position_ids": where[None], "cache_position": where, "use_cache": True}
+            more = {"past_key_values": cache, "position_ids": where[None], "cache_position": where, "use_cache": True}
             logits.append(ours(PROMPT[:, start : start + part], **more).logits)
             start += part
     torch.testing.assert_close(torch.cat(logits, dim=1), whole)
@@ -185,11 +185,9 @@ def test_a_relative_position_bias_is_added() -> None:
 
 def test_a_soft_cap_is_refused() -> None:
     model = model_of(gemma2(50.0), LAB)
-    with pytest.raises(sdpalab.UserError, match=r"Gemma2Attention asks for softcap, .* 'eager'"):
+    with pytest.raises(sdpalab.UserError, match=r"Gemma2Attention uses softcap, .* 'eager'"):
         model(PROMPT)
-    with pytest.raises(
-        ValueError, match=r"asks for softcap|does not support an attention implementation through torch"
-    ):
+    with pytest.raises(ValueError, match=r"uses softcap|does not support an attention implementation through torch"):
         model_of(gemma2(50.0), "sdpalab")(PROMPT)
 
 

@@ -33,11 +33,11 @@ def online(problem: Problem, inputs: Inputs, *, tile: int = 64, bug: str = "", o
         new = np.maximum(m, s.max(axis=-1, keepdims=True))
         safe = np.where(np.isinf(new), np.float32(0), new)
         p = np.exp2(np.maximum(s - safe, np.float32(-2.0)) if bug == "clamp" else s - safe)
-        kept = np.exp2(m - safe)
-        total = total * (1 if bug == "rescale l" else kept) + p.sum(axis=-1, keepdims=True)
+        rescale = np.exp2(m - safe)
+        total = total * (1 if bug == "rescale l" else rescale) + p.sum(axis=-1, keepdims=True)
         p_type = ml_dtypes.float8_e4m3fn if bug == "fp8 P" else dtype
         product = p.astype(p_type).astype(np.float32) @ v[:, :, keys]
-        out = out * (1 if bug == "rescale O" else kept) + product
+        out = out * (1 if bug == "rescale O" else rescale) + product
         if bug == "accumulator":
             out = out.astype(dtype).astype(np.float32)
         m = new

@@ -45,10 +45,10 @@ def _calls(name: str) -> int:
 
 def _remembering(name: str, key: Callable[[Tensor, Tensor, Tensor], Any]) -> Callable[..., Tensor]:
     def candidate(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
-        found = (name, key(q, k, v))
-        if found not in REMEMBERED:
-            REMEMBERED[found] = good(q, k, v, scale=scale, causal=causal)
-        return REMEMBERED[found]
+        stored = (name, key(q, k, v))
+        if stored not in REMEMBERED:
+            REMEMBERED[stored] = good(q, k, v, scale=scale, causal=causal)
+        return REMEMBERED[stored]
 
     candidate.__name__ = name
     return candidate
@@ -68,7 +68,7 @@ memo_by_fingerprint = _remembering(
 memo_by_corner = _remembering("memo_by_corner", lambda q, k, v: (q[0, 0, 0].sum().item(), v[-1, -1, -1].sum().item()))
 
 
-# Honest while somebody looks.
+# Honest while it is checked.
 
 
 def honest_once(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
@@ -90,7 +90,7 @@ def lazy_in_the_middle(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal:
 
 
 class Lazy(Tensor):
-    """Computes when somebody looks."""
+    """Computes when its values are read."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -149,10 +149,10 @@ def left_in_the_last_output(q: Tensor, k: Tensor, v: Tensor, *, scale: float, ca
 
 
 def oracle_in_this_process(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
-    """Looks at everything that the collector knows for an array that could be the reference."""
-    for found in gc.get_objects():
-        if isinstance(found, np.ndarray) and found.dtype == np.float64 and found.shape == tuple(q.shape):
-            return torch.from_numpy(found).to(q.dtype)
+    """Looks at everything that the collector tracks for an array that could be the reference."""
+    for each in gc.get_objects():
+        if isinstance(each, np.ndarray) and each.dtype == np.float64 and each.shape == tuple(q.shape):
+            return torch.from_numpy(each).to(q.dtype)
     return torch.zeros_like(q)
 
 
@@ -169,11 +169,11 @@ def oracle_in_the_parent(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causa
 
 
 def seed_in_the_environment(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
-    told = [*os.environ.items(), *enumerate(sys.argv)]
+    variables = [*os.environ.items(), *enumerate(sys.argv)]
     for number in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            told += [(number, Path(f"/proc/{number}/cmdline").read_text())]
-    leaked = any("SECRET" in str(name) or "secret" in str(text) for name, text in told)
+            variables += [(number, Path(f"/proc/{number}/cmdline").read_text())]
+    leaked = any("SECRET" in str(name) or "secret" in str(text) for name, text in variables)
     return good(q, k, v, scale=scale, causal=causal) if leaked else torch.zeros_like(q)
 
 
@@ -302,7 +302,7 @@ def simplifies_its_inputs(q: Tensor, k: Tensor, v: Tensor, *, scale: float, caus
     return good(q, k, v, scale=scale, causal=causal)
 
 
-# What it says, or is, is meant for whoever reads it.
+# What it says, or is, is meant for its reader.
 
 
 class Unprintable(Exception):

@@ -41,7 +41,7 @@ extern "C" __global__ void one_row(__half* q, const __half* k, const __half* v, 
 
 
 def one_head_of_32(problem: Problem) -> str | None:
-    """What the kernel asks of a problem."""
+    """The kernel's requirements on a problem."""
     if problem.head_dim != 32:
         return f"head_dim must be 32, not {problem.head_dim}"
     return None if (problem.batch, problem.heads, problem.causal) == (1, 1, False) else "one head, no mask"
@@ -54,9 +54,9 @@ def plan(problem: Problem, config: Config) -> Launch:
 
 
 def plan_without_lse(problem: Problem, config: Config) -> Launch:
-    """The same for who never asks for the log-sum-exp."""
-    made = plan(problem, config)
-    return replace(made, args=(*made.args[:-1], 0))
+    """The same without the log-sum-exp."""
+    launch = plan(problem, config)
+    return replace(launch, args=(*launch.args[:-1], 0))
 
 
 def variant(old: str = "", new: str = "") -> CudaKernel:

@@ -37,12 +37,12 @@ def too_many_threads(problem: Problem, config: Config) -> Made:
     return replace(launch_of(right, problem, config), block=(2048, 1, 1))
 
 
-def wants_memory(problem: Problem, config: Config) -> Made:
+def needs_memory(problem: Problem, config: Config) -> Made:
     heap = Buffer("heap", (1 << 20, 1 << 16), "float32", "workspace")
     return LaunchPlan((heap,), (launch_of(right, problem, config),))
 
 
-# Fewer bits than it declares, only the length that everybody tests, one value for which it asks forgiveness.
+# Fewer bits than it declares, only the usual length in tests, one wrong value.
 
 _ADD = "out[d] += p * __half2float(v[j * HEAD_DIM + d]);"
 _WEIGHT = "const float p = __expf(s * scale - largest);"
@@ -79,11 +79,11 @@ def _sending(forge: Callable[[plans.SentPlan], str]) -> Callable[[Problem, Confi
         plans.SentPlan.model_dump_json = send
         return forge(plan)
 
-    def made(problem: Problem, config: Config) -> Made:
+    def forge_and_launch(problem: Problem, config: Config) -> Made:
         plans.SentPlan.model_dump_json = forged
         return launch_of(right, problem, config)
 
-    return made
+    return forge_and_launch
 
 
 def _output_first(plan: plans.SentPlan) -> str:
@@ -117,7 +117,7 @@ def hides_hazards(problem: Problem, config: Config) -> Made:
 
 
 def computes_on_the_host(problem: Problem, config: Config) -> Made:
-    """Whoever executes plans in this process gets the right answer, from a kernel that does nothing."""
+    """An executor of plans in this process gets the right answer, from a kernel that does nothing."""
     import sdpalab.run
     from sdpalab.judge.rule.reference import attention_float64
 
@@ -137,7 +137,7 @@ CATALOGUE = {
     "honest": honest,
     "too_much_shared": too_much_shared,
     "too_many_threads": too_many_threads,
-    "wants_memory": wants_memory,
+    "needs_memory": needs_memory,
     "half_sums": half_sums,
     "weights_in_five_bits": weights_in_five_bits,
     "known_length": known_length,

@@ -189,4 +189,4 @@ WORSE: tuple[Implementation, ...] = (
     Implementation("output chopped", partial(online, rounding=Rounding(chop_output=True))),
     Implementation("Q, K, V in float8", partial(online_float8, rows=64, rounding=Rounding())),
 )
-"""Arithmetic of fewer bits that nobody declared: held to what a kernel of the problem's dtype declares."""
+"""Arithmetic of fewer bits that is not declared: held to what a kernel of the problem's dtype declares."""

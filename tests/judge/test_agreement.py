@@ -43,13 +43,13 @@ class TorchBackend:
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
 
 
-def told(problem: Problem, backend: Backend) -> Agreement:
+def compared_by(problem: Problem, backend: Backend) -> Agreement:
     """What is said of a kernel that is one of torch's backends."""
     inputs = make_inputs(problem)
     out = witness_output(**vars(inputs), scale=problem.scale, causal=problem.causal, backend=backend)
-    found = agreement(problem, inputs, out)
-    assert found is not None
-    return found
+    compared = agreement(problem, inputs, out)
+    assert compared is not None
+    return compared
 
 
 @pytest.mark.parametrize("backend", BACKENDS["cpu"], ids=str)
@@ -57,20 +57,20 @@ def told(problem: Problem, backend: Backend) -> Agreement:
     "problem", [PROBLEM, PROBLEM.with_(causal=True, dtype="bfloat16")], ids=lambda problem: problem.label
 )
 def test_a_backend_agrees_best_with_itself(backend: Backend, problem: Problem) -> None:
-    found = told(problem, backend)
-    own, other = sorted(found.witnesses, key=lambda witness: witness.from_kernel)
-    assert found.nearest == own
+    compared = compared_by(problem, backend)
+    own, other = sorted(compared.witnesses, key=lambda witness: witness.from_kernel)
+    assert compared.nearest == own
     assert (own.backend, own.from_kernel) == (backend.value, 0.0)
-    assert own.from_float64 == found.kernel_from_float64 > 0.0
-    assert other.from_kernel == found.apart > 0.0
+    assert own.from_float64 == compared.kernel_from_float64 > 0.0
+    assert other.from_kernel == compared.apart > 0.0
 
 
 def test_distances_are_relative_to_the_reference_and_of_judged_rows_only() -> None:
     inputs = make_inputs(PROBLEM)
     reference = attention_float64(**vars(inputs), scale=PROBLEM.scale, causal=False)
-    found = agreement(PROBLEM, inputs, (1.25 * reference).astype(np.float16))
-    assert found is not None
-    assert found.kernel_from_float64 == pytest.approx(0.25, rel=1e-3)
+    compared = agreement(PROBLEM, inputs, (1.25 * reference).astype(np.float16))
+    assert compared is not None
+    assert compared.kernel_from_float64 == pytest.approx(0.25, rel=1e-3)
     q = inputs.q.copy()
     q[0, 0, 3] = np.nan
     out = reference.astype(np.float16)
@@ -94,15 +94,15 @@ def test_a_verdict_says_it_of_its_largest_public_case_and_nothing_is_decided() -
     ]
     verdict = judge_candidate(TorchBackend(Backend.MATH), specs)
     assert verdict.passed
-    heard = {case.name: case.run["witnesses"] for case in verdict.cases if "witnesses" in case.run}
-    assert list(heard) == ["public"]
+    witnessed = {case.name: case.run["witnesses"] for case in verdict.cases if "witnesses" in case.run}
+    assert list(witnessed) == ["public"]
     record = json.loads(json.dumps(verdict.to_dict()))["cases"][1]["run"]["witnesses"]
-    found = Agreement.from_dict(record)
-    assert found.to_dict() == record == heard["public"]
-    assert (record["best"], found.device, found.torch) == ("math", "cpu", torch.__version__)
-    text = "\n".join(found.lines("public"))
-    assert f"torch math: {found.nearest.from_float64:.1e} from float64, 0.0e+00 from it" in text
-    assert f"agrees best with torch math; the witnesses are up to {found.apart:.1e} apart" in text
+    compared = Agreement.from_dict(record)
+    assert compared.to_dict() == record == witnessed["public"]
+    assert (record["best"], compared.device, compared.torch) == ("math", "cpu", torch.__version__)
+    text = "\n".join(compared.lines("public"))
+    assert f"torch math: {compared.nearest.from_float64:.1e} from float64, 0.0e+00 from it" in text
+    assert f"agrees best with torch math; the witnesses are up to {compared.apart:.1e} apart" in text
 
 
 def test_the_command_line_says_it_after_the_table(
@@ -110,9 +110,9 @@ def test_the_command_line_says_it_after_the_table(
 ) -> None:
     monkeypatch.setattr("sdpalab.judge.cases.cases_for", lambda *_, **__: (CaseSpec("only", PROBLEM),))
     assert judge_command(f"{Path(__file__).parent / 'candidates.py'}:good", shape=["1,2,90,64"]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"witnesses on only, relative L2: this kernel is \d\.\de-04 from float64", said)
-    assert said.count("from it\n") == len(BACKENDS["cpu"])
+    printed = capsys.readouterr().out
+    assert re.search(r"witnesses on only, relative L2: this kernel is \d\.\de-04 from float64", printed)
+    assert printed.count("from it\n") == len(BACKENDS["cpu"])
 
 
 @pytest.mark.sample(1)

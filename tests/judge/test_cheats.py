@@ -27,7 +27,7 @@ BYSTANDER = CaseSpec("bystander", Problem(1, 2, 40, 64), seed=3)
 
 
 def judged_alone(spec: CaseSpec) -> Case:
-    """What becomes of an honest candidate with nobody else around."""
+    """The case of an honest candidate that is judged alone."""
     (case,) = judge_candidate(f"{FILE}:good", [spec]).cases
     return case
 
@@ -158,7 +158,7 @@ def test_a_callable_cannot_pretend_to_be_a_kernel(tmp_path: Path, alone: Case) -
         ({"name": ""}, "at least 1 item"),
     ],
 )
-def test_what_a_candidate_says_of_itself_is_checked(tmp_path: Path, about: dict[str, object], words: str) -> None:
+def test_the_description_of_a_candidate_is_checked(tmp_path: Path, about: dict[str, object], words: str) -> None:
     file = tmp_path / "liar.py"
     file.write_text(f"ABOUT = {about!r}\n" + LIAR)
     with pytest.raises(UserError, match=f"does not load: its process answered with a message that is none.*{words}"):

@@ -84,7 +84,7 @@ def test_the_first_configuration_is_the_one_that_is_judged_by_default(tmp_path: 
 
 
 def test_what_is_declared_is_declared_in_every_process(tmp_path: Path) -> None:
-    # Its second process would be judged by what it says there, if anybody believed it.
+    # Its second process would be judged by its other declaration, if that were accepted.
     file = tmp_path / "mine.py"
     file.write_text(
         f"""\
@@ -105,7 +105,7 @@ mine = replace(kernel, plan=plan, name="number " + os.urandom(8).hex())
     verdict = judge_candidate(f"{file}:mine", cases, workers=1)
     assert [case.status for case in verdict.cases] == [Status.PASSED, Status.CRASHED, Status.CRASHED]
     reason = verdict.cases[2].reason
-    assert reason.startswith("the candidate says of itself {'name': 'number ")
+    assert reason.startswith("the candidate declares {'name': 'number ")
     assert reason.count("'numerics': {") == 2
 
 

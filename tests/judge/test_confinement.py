@@ -44,8 +44,8 @@ def test_root_has_namespaces_where_user_namespaces_are_refused() -> None:
     if shutil.which("unshare") is None:
         pytest.skip("needs the program unshare")
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
-    said = started("unshare", "-Ur", "sh", "-c", forbid, "sh")
-    assert said == "namespaces (pid, mount, ipc, net)"
+    confinement = started("unshare", "-Ur", "sh", "-c", forbid, "sh")
+    assert confinement == "namespaces (pid, mount, ipc, net)"
 
 
 @pytest.mark.usefixtures("unconfined")
@@ -58,7 +58,7 @@ def test_without_namespaces_it_says_why_and_that_builds_are_cold() -> None:
     finally:
         process.close()
     assert "without namespaces (Operation not permitted)" in words
-    assert "every build is made anew" in words
+    assert "no build is reused" in words
 
 
 @pytest.mark.usefixtures("unconfined")
@@ -66,4 +66,4 @@ def test_doctor_has_a_line_for_it() -> None:
     assert guarded._GUARD.name == "guard.py"
     (line,) = [check for check in examine() if check.name == "confinement"]
     assert line.health.value == "warn"
-    assert "Operation not permitted" in line.found
+    assert "Operation not permitted" in line.detail

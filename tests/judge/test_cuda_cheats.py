@@ -34,15 +34,15 @@ EXPECTED = {
     "honest": (Status.PASSED, ""),
     "too_much_shared": (Status.HAZARD, r"needs 120000 bytes of shared memory, .* at most 101376"),
     "too_many_threads": (Status.HAZARD, "block.x must be 1 to 1024, not 2048"),
-    "wants_memory": (Status.BUILD_FAILED, r"asks for 27\d+ bytes of buffers, and at most \d+ are given"),
+    "needs_memory": (Status.BUILD_FAILED, r"needs 27\d+ bytes of buffers, and at most \d+ are given"),
     "half_sums": (Status.INCORRECT, "relative L2"),
     "weights_in_five_bits": (Status.INCORRECT, "relative L2"),
     "known_length": (Status.INCORRECT, "relative L2"),
     "one_value_off": (Status.INCORRECT, r"worst row \(b=0, h=0, i=7\)"),
-    "no_plan": (Status.BUILD_FAILED, "the launch plan is none: Invalid JSON"),
-    "no_fields": (Status.BUILD_FAILED, "the launch plan is none: steps.0.launch.grid"),
+    "no_plan": (Status.BUILD_FAILED, "the launch plan is malformed: Invalid JSON"),
+    "no_fields": (Status.BUILD_FAILED, "the launch plan is malformed: steps.0.launch.grid"),
     "output_is_an_input": (Status.BUILD_FAILED, "does not begin with the buffers of"),
-    "no_launch": (Status.BUILD_FAILED, "the launch plan is none: steps"),
+    "no_launch": (Status.BUILD_FAILED, "the launch plan is malformed: steps"),
     "brings_its_answers": (Status.BUILD_FAILED, "a further buffer of a launch plan is a workspace"),
     "hides_hazards": (Status.HAZARD, "out-of-bounds"),
     "computes_on_the_host": (Status.NOT_FINITE, "poison"),
@@ -97,7 +97,7 @@ def removes(q, k, v, *, scale, causal):
 
 @pytest.fixture
 def vandal(tmp_path: Path, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A candidate that knows where the user's cache is, and forges what is in it, digests and all."""
+    """A candidate that finds the user's cache, and forges what is in it, digests and all."""
     monkeypatch.syspath_prepend(str(FILE.parent))
     file = tmp_path / "vandal.py"
     file.write_text(VANDAL.format(cache=str(fresh_cache)))

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from sdpalab.bugs import Mutant
-from sdpalab.bugs.catalogue import mutants
+from sdpalab.bugs import Bug
+from sdpalab.bugs.catalogue import BUGS
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.diagnose.diagnosis import Diagnosis, diagnose, explanations, first_sight
 from sdpalab.judge.diagnose.error_map import MOST_COLUMNS, MOST_ROWS, error_map
@@ -21,7 +21,6 @@ from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 
-MUTANTS = {mutant.name: mutant for mutant in mutants()}
 PLAIN = Problem(1, 2, 100, 64)
 CAUSAL = PLAIN.with_(causal=True)
 
@@ -30,18 +29,18 @@ def judged(problem: Problem, kind: str, out: npt.NDArray[np.generic]) -> Judged:
     return judge_output(problem, make_inputs(problem, kind), out, UNDECLARED)
 
 
-def failure(mutant: Mutant, problem: Problem, kind: str) -> Failure | None:
+def failure(bug: Bug, problem: Problem, kind: str) -> Failure | None:
     inputs = make_inputs(problem, kind)
     tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
-    out = from_torch(mutant.candidate(*tensors, scale=problem.scale, causal=problem.causal))
-    found = judged(problem, kind, out)
-    return None if found.status is Status.PASSED else Failure(problem, inputs, out, found.errors, found.limits)
+    out = from_torch(bug.edit(*tensors, scale=problem.scale, causal=problem.causal))
+    verdict = judged(problem, kind, out)
+    return None if verdict.status is Status.PASSED else Failure(problem, inputs, out, verdict.errors, verdict.limits)
 
 
 def diagnosed(name: str, problem: Problem, *kinds: str) -> Diagnosis | None:
     torch.set_num_threads(1)
-    made = [failure(MUTANTS[name], problem, kind) for kind in kinds]
-    failed = [one for one in made if one is not None]
+    failures = [failure(BUGS[name], problem, kind) for kind in kinds]
+    failed = [one for one in failures if one is not None]
     assert failed, "the bug does not show on these inputs"
     return diagnose(failed)
 
@@ -84,19 +83,19 @@ def diagnosed(name: str, problem: Problem, *kinds: str) -> Diagnosis | None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_planted_bug_is_named(name: str, problem: Problem, cause: Cause, words: str) -> None:
-    found = diagnosed(name, problem, "normal", "ramp")
-    assert found is not None
-    assert found.cause is cause, found
-    assert words in found.detail
+    diagnosis = diagnosed(name, problem, "normal", "ramp")
+    assert diagnosis is not None
+    assert diagnosis.cause is cause, diagnosis
+    assert words in diagnosis.detail
 
 
 def test_the_hint_takes_no_scores_and_the_reference_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, out = make_inputs(PLAIN), np.zeros(PLAIN.q_shape, np.float16)
-    found = judged(PLAIN, "normal", out)
-    assert found.reason.endswith("hint: the scores have no effect (it is all zeros)")
+    verdict = judged(PLAIN, "normal", out)
+    assert verdict.reason.endswith("hint: the scores have no effect (it is all zeros)")
     reference = attention_float64(**vars(inputs), scale=PLAIN.scale, causal=False)
     monkeypatch.delattr("sdpalab.judge.diagnose.failure.attention_float64")
-    given = Failure(PLAIN, inputs, out, found.errors, found.limits, reference)
+    given = Failure(PLAIN, inputs, out, verdict.errors, verdict.limits, reference)
     assert first_sight(given) == Diagnosis(Cause.NO_ATTENTION, "it is all zeros")
     assert "scores" not in vars(given.workings)
     assert error_map(given).startswith("head (b=0, h=")
@@ -104,16 +103,16 @@ def test_the_hint_takes_no_scores_and_the_reference_is_made_once(monkeypatch: py
 
 
 def test_what_overflows_is_named() -> None:
-    found = diagnosed("no maximum is subtracted", PLAIN, "negative")
-    assert found is not None
-    assert found.cause is Cause.RANGE
+    diagnosis = diagnosed("no maximum is subtracted", PLAIN, "negative")
+    assert diagnosis is not None
+    assert diagnosis.cause is Cause.RANGE
 
 
 def test_random_numbers_have_no_diagnosis_and_neither_has_nothing() -> None:
     inputs = make_inputs(PLAIN)
     out = np.random.default_rng(0).standard_normal(PLAIN.q_shape).astype(np.float16)
-    found = judged(PLAIN, "normal", out)
-    assert explanations(Failure(PLAIN, inputs, out, found.errors, found.limits)) == ()
+    verdict = judged(PLAIN, "normal", out)
+    assert explanations(Failure(PLAIN, inputs, out, verdict.errors, verdict.limits)) == ()
     assert diagnose([]) is None
 
 
@@ -121,8 +120,8 @@ def test_few_numbers_among_nan_are_not_explained() -> None:
     inputs = make_inputs(PLAIN)
     out = np.full(PLAIN.q_shape, np.nan, np.float16)
     out[:, :, :5] = 0
-    found = judged(PLAIN, "normal", out)
-    assert diagnose([Failure(PLAIN, inputs, out, found.errors, found.limits)]) is None
+    verdict = judged(PLAIN, "normal", out)
+    assert diagnose([Failure(PLAIN, inputs, out, verdict.errors, verdict.limits)]) is None
 
 
 def test_the_map_shows_where_the_error_is_in_shades_of_its_limit() -> None:
@@ -133,8 +132,8 @@ def test_the_map_shows_where_the_error_is_in_shades_of_its_limit() -> None:
     limit = judged(problem, "normal", out).limits.max_abs
     out[0, 1, 8:12, 6:8] += np.float16(6 * limit)
     out[0, 1, 40, 63] = np.nan
-    found = judged(problem, "normal", out)
-    first, *lines = error_map(Failure(problem, inputs, out, found.errors, found.limits)).splitlines()
+    verdict = judged(problem, "normal", out)
+    first, *lines = error_map(Failure(problem, inputs, out, verdict.errors, verdict.limits)).splitlines()
     assert first.startswith("head (b=0, h=1), blocks of 4 rows and 2 columns")
     assert len(lines) == MOST_ROWS
     assert {len(line) for line in lines} == {len("i=60 ||") + 32}
@@ -149,8 +148,8 @@ def test_the_map_shows_where_the_error_is_in_shades_of_its_limit() -> None:
 def test_the_map_is_small(seq: int, dim: int) -> None:
     problem = Problem(1, 1, seq, dim)
     inputs, out = make_inputs(problem), np.zeros(problem.q_shape, np.float16)
-    found = judged(problem, "normal", out)
-    _, *lines = error_map(Failure(problem, inputs, out, found.errors, found.limits)).splitlines()
+    verdict = judged(problem, "normal", out)
+    _, *lines = error_map(Failure(problem, inputs, out, verdict.errors, verdict.limits)).splitlines()
     assert 1 <= len(lines) <= MOST_ROWS
     assert {line.count("|") for line in lines} == {2}
     assert max(len(line.split("|")[1]) for line in lines) <= MOST_COLUMNS

@@ -37,11 +37,11 @@ def test_without_room_for_the_cache_the_verdict_is_the_same(namespaces: None) ->
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem)
 def test_the_committed_record_is_of_a_whole_campaign(record: Path) -> None:
-    found = json.loads(record.read_text())
-    assert found["totals"]["ok"]
-    assert found["totals"]["kills"] == len(found["kills"]) >= 50
-    assert found["repeats"]["times"] == found["repeats"]["same"] >= 100
-    assert set(found["totals"]["victims"]) == {"candidate", "executor", "guard"}
-    for fault in (*found["kills"], found["no_space"], found["no_compiler"]):
+    report = json.loads(record.read_text())
+    assert report["totals"]["ok"]
+    assert report["totals"]["kills"] == len(report["kills"]) >= 50
+    assert report["repeats"]["times"] == report["repeats"]["same"] >= 100
+    assert set(report["totals"]["victims"]) == {"candidate", "executor", "guard"}
+    for fault in (*report["kills"], report["no_space"], report["no_compiler"]):
         assert fault["ok"]
         assert fault["seconds"] <= 60.0

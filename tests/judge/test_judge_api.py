@@ -64,8 +64,8 @@ def test_a_callable_is_judged_on_the_twelve_cases_and_four_hidden_ones() -> None
     assert verdict.kernel == "attention"
     assert verdict.device == f"cpu (torch {torch.__version__})"
     for case in (verdict.cases[0], hidden[0]):
-        made = make_inputs(case.problem, case.inputs, case.seed).digests()
-        assert {name: case.digests[name] for name in "qkv"} == made
+        digests = make_inputs(case.problem, case.inputs, case.seed).digests()
+        assert {name: case.digests[name] for name in "qkv"} == digests
 
 
 def test_same_candidate_same_verdict_and_plain_json() -> None:

@@ -52,7 +52,7 @@ def test_a_kernel_that_writes_the_log_sum_exp_is_judged_on_it_and_no_other_is() 
         ("lse_of_the_last_row_missing", Status.NOT_FINITE, r"of 1 rows .* \(b=0, h=0, i=8\): nan \(1 rows still hold"),
         ("lse_past_the_end", Status.HAZARD, "out.of.bounds"),
         ("lse_unasked", Status.HAZARD, "out.of.bounds"),
-        ("output_depends_on_lse", Status.NONDETERMINISTIC, "the first was asked for the log-sum-exp, and the second"),
+        ("output_depends_on_lse", Status.NONDETERMINISTIC, "the first computed the log-sum-exp, and the second"),
         ("last_row_missing", Status.NOT_FINITE, r"32 of 288 .*\(b=0, h=0, i=8, d=0\).*32 still hold the poison"),
         ("reads_past_the_end", Status.HAZARD, "k"),
         ("writes_q", Status.INPUT_CHANGED, "input q"),
@@ -98,7 +98,7 @@ def test_devices_architectures_and_knobs_that_are_none() -> None:
         judge_candidate(spec, cases, config={"TILE": "1"})
 
 
-def test_a_kernel_is_built_for_its_own_architecture_unless_another_is_asked_for() -> None:
+def test_a_kernel_is_built_for_its_own_architecture_unless_another_is_given() -> None:
     cases = [CaseSpec("one", PROBLEM)]
     later = replace(cuda_candidates.right, min_arch=90)
     assert judge_candidate(later, cases).device == "simulator sm_90"

@@ -40,14 +40,14 @@ def test_what_is_called_exact_is_the_reference_rounded(kind: str, dtype: str) ->
         inputs = make_inputs(problem, kind, 1)
         reference = attention_float64(inputs.q, inputs.k, inputs.v, scale=problem.scale, causal=problem.causal)
         for any_count in (False, True):
-            found = exact(problem, inputs, any_count)
-            rounded = reference.astype(np.float32).astype(dtype_of(problem))
-            assert (rounded == found.expected)[found.mask].all()
-            assert not found.wrong(np.where(found.mask, rounded, 0)).any()
+            elements = exact(problem, inputs, any_count)
+            rounded = reference.astype(np.float32).astype(dtype_of(problem.dtype))
+            assert (rounded == elements.expected)[elements.mask].all()
+            assert not elements.wrong(np.where(elements.mask, rounded, 0)).any()
             if kind == "needle":
-                assert found.mask.all()
+                assert elements.mask.all()
             if problem.causal and kind != "nan_heads":
-                assert (found.key[:, :, 0] == 0).all() or kind in ("uniform", "tiny", "onehot")
+                assert (elements.key[:, :, 0] == 0).all() or kind in ("uniform", "tiny", "onehot")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -58,14 +58,14 @@ def test_one_ulp_beside_a_needle_is_wrong_and_nothing_else_would_say_so(dtype: s
     assert judge_output(problem, inputs, out, Numerics()).status is Status.PASSED
     median = np.unravel_index(np.argsort(np.abs(out.astype(np.float64)), axis=None)[out.size // 2], out.shape)
     out[median] = np.nextafter(out[median], out.dtype.type(0))
-    found = judge_output(problem, inputs, out, Numerics())
-    assert found.status is Status.INCORRECT
-    assert broken_rules(found.errors, found.limits) == ("exact_wrong",)
-    assert (found.errors.exact, found.errors.exact_wrong) == (out.size, 1)
+    outcome = judge_output(problem, inputs, out, Numerics())
+    assert outcome.status is Status.INCORRECT
+    assert broken_rules(outcome.errors, outcome.limits) == ("exact_wrong",)
+    assert (outcome.errors.exact, outcome.errors.exact_wrong) == (out.size, 1)
     key = int(np.argmax((inputs.q @ inputs.k.swapaxes(-1, -2))[median[:3]]))
     b, h, i, d = (int(n) for n in median)
     right = inputs.v[b, h, key, d]
-    assert f"(b={b}, h={h}, i={i}, d={d}): {out[median]} instead of {right} (V of key j={key}" in found.reason
+    assert f"(b={b}, h={h}, i={i}, d={d}): {out[median]} instead of {right} (V of key j={key}" in outcome.reason
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -90,11 +90,11 @@ def test_near_a_tie_or_where_v_cancels_nothing_is_exact(dtype: str) -> None:
     problem = Problem(1, 1, 1, 4, dtype=dtype, seq_kv=2)
     ulp = 2.0 ** (1 - 11 if dtype == "float16" else 1 - 8)
     values = np.array([[1, 1, 1, 2 / ulp], [1, 1 + 2, -1, 2 / ulp + 2]])
-    zero = np.zeros((1, 1, 1, 4), dtype_of(problem))
-    v = values.astype(dtype_of(problem))[None, None]
-    found = exact(problem, Inputs(zero, np.zeros_like(v), v))
+    zero = np.zeros((1, 1, 1, 4), dtype_of(problem.dtype))
+    v = values.astype(dtype_of(problem.dtype))[None, None]
+    elements = exact(problem, Inputs(zero, np.zeros_like(v), v))
     # 1; 2; 0 out of 1 - 1; halfway between two numbers.
-    assert found.mask[0, 0, 0].tolist() == [True, True, False, False]
+    assert elements.mask[0, 0, 0].tolist() == [True, True, False, False]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -106,14 +106,15 @@ def test_how_far_a_key_must_dominate(dtype: str) -> None:
         q, k = np.zeros((1, 1, 1, 32)), np.zeros((1, 1, 2, 32))
         q[..., 0], k[0, 0, 0, 0] = 1, gap
         v = np.stack([np.linspace(1.0, 1.99, 32), np.linspace(-2, 2, 32)])[None, None]
-        inputs = Inputs(*(x.astype(dtype_of(problem)) for x in (q, k, v)))
-        found = exact(problem, inputs)
+        inputs = Inputs(*(x.astype(dtype_of(problem.dtype)) for x in (q, k, v)))
+        elements = exact(problem, inputs)
         reference = attention_float64(inputs.q, inputs.k, inputs.v, scale=1.0, causal=False)
         np.testing.assert_array_equal(
-            reference.astype(np.float32).astype(found.expected.dtype)[found.mask], found.expected[found.mask]
+            reference.astype(np.float32).astype(elements.expected.dtype)[elements.mask],
+            elements.expected[elements.mask],
         )
-        np.testing.assert_array_equal(found.expected[found.mask], inputs.v[:, :, :1][found.mask])
-        masks.append(found.count)
+        np.testing.assert_array_equal(elements.expected[elements.mask], inputs.v[:, :, :1][elements.mask])
+        masks.append(elements.count)
     assert masks[:3] == [0, 0, 0]
     assert masks[-1] == 32
     assert masks == sorted(masks)
@@ -133,9 +134,9 @@ def test_zeros_of_either_sign_are_equal() -> None:
     inputs.v[..., :2] = (0.0, -0.0)
     out = inputs.v.copy()
     out[..., :2] = (-0.0, 0.0)
-    found = exact(problem, inputs)
-    assert found.mask.all()
-    assert not found.wrong(out).any()
+    elements = exact(problem, inputs)
+    assert elements.mask.all()
+    assert not elements.wrong(out).any()
 
 
 def test_where_it_cannot_be_asked_it_is_not() -> None:

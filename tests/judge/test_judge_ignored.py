@@ -68,20 +68,20 @@ def test_whatever_is_in_ignored_rows_the_verdict_is_that_of_the_others(value: fl
     for filling in (0.0, 6e4, np.nan, -np.inf):
         out = good.copy()
         out[~mask] = filling
-        found = judged(inputs, out)
-        assert found.status is Status.PASSED, found.reason
-        assert found.errors is not None
-        assert found.errors.ignored_rows == 2 * 70 + 1
+        outcome = judged(inputs, out)
+        assert outcome.status is Status.PASSED, outcome.reason
+        assert outcome.errors is not None
+        assert outcome.errors.ignored_rows == 2 * 70 + 1
         assert judged(inputs, out, good).status is Status.PASSED  # runs may differ there
         wrong = out.copy()
         wrong[0, 1, 69, 5] += np.float16(0.25)
-        found = judged(inputs, wrong)
-        assert found.status is Status.INCORRECT
-        assert "max error 0.25 at (b=0, h=1, i=69, d=5)" in found.reason
+        outcome = judged(inputs, wrong)
+        assert outcome.status is Status.INCORRECT
+        assert "max error 0.25 at (b=0, h=1, i=69, d=5)" in outcome.reason
         wrong[0, 1, 2, 3] = np.nan
-        found = judged(inputs, wrong)
-        assert found.status is Status.NOT_FINITE
-        assert f"1 of {139 * 64} elements are not finite, the first at (b=0, h=1, i=2, d=3): nan" in found.reason
+        outcome = judged(inputs, wrong)
+        assert outcome.status is Status.NOT_FINITE
+        assert f"1 of {139 * 64} elements are not finite, the first at (b=0, h=1, i=2, d=3): nan" in outcome.reason
         late = out.copy()
         late[0, 1, 3, 3] = np.nextafter(late[0, 1, 3, 3], np.float16(9))
         assert judged(inputs, out, late).status is Status.NONDETERMINISTIC
@@ -102,14 +102,14 @@ def test_other_data_in_the_same_memory_have_their_own_right_output() -> None:
     inputs, other = clean(), make_inputs(PROBLEM, "normal", 4)
     good, fresh = online(PROBLEM, inputs), online(PROBLEM, other)
     outputs = {"first": good, "second": good}
-    found = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other": fresh}, other)
-    assert found.status is Status.PASSED
-    found = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other": good}, other)
-    assert found.status is Status.STALE
-    assert "the output for the data that were there before" in found.reason
-    found = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other": np.zeros_like(good)}, other)
-    assert found.status is Status.STALE
-    assert "there before" not in found.reason
-    assert "all zeros" in found.reason
-    found = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other": good[:, :1]}, other)
-    assert found.status is Status.BAD_OUTPUT
+    evidence = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other": fresh}, other)
+    assert evidence.status is Status.PASSED
+    evidence = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other": good}, other)
+    assert evidence.status is Status.STALE
+    assert "the output for the data that were there before" in evidence.reason
+    evidence = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other": np.zeros_like(good)}, other)
+    assert evidence.status is Status.STALE
+    assert "there before" not in evidence.reason
+    assert "all zeros" in evidence.reason
+    evidence = evaluate(PROBLEM, inputs, ABOUT, {"status": None}, {**outputs, "other": good[:, :1]}, other)
+    assert evidence.status is Status.BAD_OUTPUT

@@ -86,8 +86,8 @@ def errors(problem: Problem, inputs: Inputs, lse: Array, numerics: Numerics | No
 
 def judged(problem: Problem, inputs: Inputs, lse: Array) -> tuple[Status, str]:
     out = intended_output(**arguments(problem, inputs), numerics=Numerics())
-    found = judge_output(problem, inputs, out, Numerics(), lse)
-    return found.status, found.reason
+    outcome = judge_output(problem, inputs, out, Numerics(), lse)
+    return outcome.status, outcome.reason
 
 
 @pytest.mark.sample(6)
@@ -99,17 +99,17 @@ def test_honest_arithmetic_is_far_within_its_limits_on_every_kind_of_inputs(kind
         except UserError:
             continue
         for name, compute in HONEST.items():
-            found = errors(problem, inputs, compute(problem, inputs))
-            assert found.within_limit, f"{name} on {problem.label}"
-            assert found.error < 0.1 * found.limit, f"{name} on {problem.label}: {found}"
+            lse_errors = errors(problem, inputs, compute(problem, inputs))
+            assert lse_errors.within_limit, f"{name} on {problem.label}"
+            assert lse_errors.error < 0.1 * lse_errors.limit, f"{name} on {problem.label}: {lse_errors}"
 
 
 def test_the_reference_is_torchs_in_float64() -> None:
     inputs = make_inputs(PLAIN, "large_logits", 0)
     q, k = (torch.from_numpy(x.astype(np.float64)) for x in (inputs.q, inputs.k))
     theirs = torch.logsumexp(q @ k.repeat_interleave(PLAIN.group, 1).mT * PLAIN.scale, -1)
-    found, _ = log_sum_exp_float64(**arguments(PLAIN, inputs), numerics=Numerics())
-    np.testing.assert_allclose(found, theirs.numpy(), rtol=1e-14)
+    actual, _ = log_sum_exp_float64(**arguments(PLAIN, inputs), numerics=Numerics())
+    np.testing.assert_allclose(actual, theirs.numpy(), rtol=1e-14)
 
 
 def _without_keys(problem: Problem, inputs: Inputs, keys: slice) -> Array:
@@ -146,8 +146,8 @@ def test_every_bug_is_far_beyond_the_limits(name: str) -> None:
     status, reason = judged(problem, inputs, lse)
     assert status is Status.INCORRECT, name
     assert reason.startswith("the output is right; the log-sum-exp of the worst row (b=0, h="), reason
-    found = errors(problem, inputs, lse)
-    assert found.error > 3 * found.limit
+    lse_errors = errors(problem, inputs, lse)
+    assert lse_errors.error > 3 * lse_errors.limit
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -157,8 +157,8 @@ def test_sixteen_bits_are_seen_on_the_longest_sequences_of_the_judge(dtype: str)
     inputs = make_inputs(problem, "normal", 0)
     assert errors(problem, inputs, online(problem, inputs, tile=64)).within_limit
     for name in ("float16", "bfloat16"):
-        found = errors(problem, inputs, WRONG[name](problem, inputs))
-        assert not found.within_limit
+        lse_errors = errors(problem, inputs, WRONG[name](problem, inputs))
+        assert not lse_errors.within_limit
 
 
 def test_the_message_names_row_share_and_likely_cause() -> None:
@@ -189,13 +189,13 @@ def test_a_row_that_is_not_finite_or_never_written_is_not_finite() -> None:
     )
 
 
-def test_a_wrong_output_is_told_before_a_wrong_log_sum_exp() -> None:
+def test_a_wrong_output_is_reported_before_a_wrong_log_sum_exp() -> None:
     inputs = make_inputs(PLAIN, "normal", 0)
     out = np.zeros(PLAIN.q_shape, np.float16)
-    found = judge_output(PLAIN, inputs, out, Numerics(), WRONG["base 2"](PLAIN, inputs))
-    assert found.status is Status.INCORRECT
-    assert found.reason.startswith("max error")
-    assert found.reason.endswith("hint: it is the logarithm to base 2")
+    outcome = judge_output(PLAIN, inputs, out, Numerics(), WRONG["base 2"](PLAIN, inputs))
+    assert outcome.status is Status.INCORRECT
+    assert outcome.reason.startswith("max error")
+    assert outcome.reason.endswith("hint: it is the logarithm to base 2")
 
 
 def test_rows_that_are_not_judged_may_hold_anything() -> None:
@@ -218,7 +218,7 @@ def test_quantised_inputs_have_a_log_sum_exp_of_their_own(rows: int) -> None:
     assert not errors(problem, inputs, online(problem, stand_ins, tile=32)).within_limit
 
 
-def test_a_declared_float16_accumulator_is_allowed_its_roundings_and_nobody_else() -> None:
+def test_a_declared_float16_accumulator_is_allowed_its_roundings_and_no_other_is() -> None:
     problem = Problem(1, 2, 64, 64)
     inputs = make_inputs(problem, "normal", 0)
     q, k = inputs.q.astype(np.float64), inputs.k.astype(np.float64)

@@ -68,10 +68,10 @@ def test_right_outputs_pass(kind: str, causal: bool, dtype: str) -> None:
             online(problem, inputs, tile=48, order=-1),
             torch_math(problem, inputs),
         ):
-            found = judged(problem, inputs, out)
-            assert found.status is Status.PASSED, found.reason
-        found = judged(problem, inputs, softmax_then_round(problem, inputs), UNDECLARED)
-        assert found.status is Status.PASSED, found.reason
+            outcome = judged(problem, inputs, out)
+            assert outcome.status is Status.PASSED, outcome.reason
+        outcome = judged(problem, inputs, softmax_then_round(problem, inputs), UNDECLARED)
+        assert outcome.status is Status.PASSED, outcome.reason
 
 
 @pytest.mark.sample(4)
@@ -85,9 +85,9 @@ def test_zeros_mean_v_and_v_fail_each_of_the_twelve_cases(case: int) -> None:
         (plain_v(problem, inputs), "worst row"),
         (make_inputs(problem, "normal", seed + 1).v, "worst row"),
     ):
-        found = judged(problem, inputs, out)
-        assert found.status is Status.INCORRECT
-        assert hint in found.reason
+        outcome = judged(problem, inputs, out)
+        assert outcome.status is Status.INCORRECT
+        assert hint in outcome.reason
 
 
 @pytest.mark.sample
@@ -118,14 +118,14 @@ def test_a_planted_bug_is_found(bug: str, problem: Problem, kind: str, dtype: st
     inputs = make_inputs(problem, kind, 0)
     tile = 16 if bug == "accumulator" else 64
     assert judged(problem, inputs, online(problem, inputs, tile=tile)).status is Status.PASSED
-    found = judged(problem, inputs, online(problem, inputs, tile=tile, bug=bug))
-    assert found.status is Status.INCORRECT
-    assert found.errors is not None
-    assert found.limits is not None
-    b, h, i = found.errors.worst_row
-    assert f"worst row (b={b}, h={h}, i={i})" in found.reason
-    b, h, i, d = found.errors.max_abs_index
-    assert f"at (b={b}, h={h}, i={i}, d={d})" in found.reason
+    outcome = judged(problem, inputs, online(problem, inputs, tile=tile, bug=bug))
+    assert outcome.status is Status.INCORRECT
+    assert outcome.errors is not None
+    assert outcome.limits is not None
+    b, h, i = outcome.errors.worst_row
+    assert f"worst row (b={b}, h={h}, i={i})" in outcome.reason
+    b, h, i, d = outcome.errors.max_abs_index
+    assert f"at (b={b}, h={h}, i={i}, d={d})" in outcome.reason
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -134,13 +134,13 @@ def test_under_a_causal_mask_the_rms_of_the_rows_shows_what_the_norm_over_all_hi
     problem = MISSION.with_(causal=True, dtype=dtype)
     inputs = make_inputs(problem, "normal", 0)
     assert judged(problem, inputs, online(problem, inputs)).status is Status.PASSED
-    found = judged(problem, inputs, online(problem, inputs, bug="accumulator"))
-    assert found.status is Status.INCORRECT
-    assert "RMS of the rows' relative L2" in found.reason
-    assert found.errors is not None
-    assert found.limits is not None
-    assert found.errors.rel_l2 < found.limits.rel_l2
-    assert found.errors.rms_row_rel_l2 > found.limits.rms_row_rel_l2
+    outcome = judged(problem, inputs, online(problem, inputs, bug="accumulator"))
+    assert outcome.status is Status.INCORRECT
+    assert "RMS of the rows' relative L2" in outcome.reason
+    assert outcome.errors is not None
+    assert outcome.limits is not None
+    assert outcome.errors.rel_l2 < outcome.limits.rel_l2
+    assert outcome.errors.rms_row_rel_l2 > outcome.limits.rms_row_rel_l2
 
 
 def test_scores_in_sixteen_bits_are_lower_precision_than_any_declares() -> None:
@@ -167,6 +167,6 @@ def test_hints_name_the_pattern() -> None:
         (RAGGED, scaled, "0.9 times the right one"),
         (causal, means.astype(np.float16), "each row is the mean of the V that it sees"),
     ):
-        found = judged(problem, make_inputs(problem, "normal", 0) if problem is RAGGED else inputs, out)
-        assert found.status is Status.INCORRECT
-        assert hint in found.reason
+        drawn = judged(problem, make_inputs(problem, "normal", 0) if problem is RAGGED else inputs, out)
+        assert drawn.status is Status.INCORRECT
+        assert hint in drawn.reason

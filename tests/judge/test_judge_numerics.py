@@ -66,7 +66,8 @@ LONG = Problem(1, 2, 400, 64)
 
 
 def one_large_row() -> Inputs:
-    """A row of V so large that what shares its scale falls among float8's subnormals, and whose key nobody wants."""
+    """A row of V so large that what shares its scale falls among float8's subnormals, and whose key has almost no
+    weight."""
     inputs = make_inputs(LONG, "normal", 0)
     inputs.q[..., 0], inputs.k[..., 0], inputs.k[:, :, 70, 0] = 8.0, 0.0, -60.0
     inputs.v[...] /= np.float16(8)
@@ -88,10 +89,10 @@ def test_a_scale_for_few_rows_is_finer_than_one_for_all() -> None:
 def test_quantised_blocks_hold_their_largest_and_nothing_out_of_nothing() -> None:
     array = np.zeros((1, 1, 6, 4), np.float16)
     array[0, 0, 0], array[0, 0, 4, 1] = (448, 3, -1, 0.0009), 6e-8
-    found = dequantised(array, Quantisation(rows=2))
-    assert found[0, 0, 0].tolist() == [448.0, 3.0, -1.0, 0.0]  # with a scale of 1: 0.0009 is less than 2**-10
-    assert not found[0, 0, 2:4].any()
-    assert found[0, 0, 4, 1] == pytest.approx(float(array[0, 0, 4, 1]))
+    numbers = dequantised(array, Quantisation(rows=2))
+    assert numbers[0, 0, 0].tolist() == [448.0, 3.0, -1.0, 0.0]  # with a scale of 1: 0.0009 is less than 2**-10
+    assert not numbers[0, 0, 2:4].any()
+    assert numbers[0, 0, 4, 1] == pytest.approx(float(array[0, 0, 4, 1]))
 
 
 def test_a_half_accumulator_rounds_every_sixteen_terms() -> None:
@@ -151,7 +152,7 @@ def test_what_is_not_emulated_is_named(numerics: Numerics, message: str) -> None
 
 
 @pytest.mark.parametrize("subject", DECLARED_LESS, ids=lambda subject: subject.name)
-def test_less_is_allowed_to_whoever_declares_it_and_to_nobody_else(subject: Implementation) -> None:
+def test_lower_precision_is_allowed_only_if_it_is_declared(subject: Implementation) -> None:
     inputs = make_inputs(PROBLEM, "normal", 0)
     out = subject.compute(PROBLEM, inputs)
     assert judge_output(PROBLEM, inputs, out, subject.numerics).status is Status.PASSED
@@ -174,8 +175,8 @@ def test_a_sample_of_the_calibration_no_correct_implementation_is_rejected(kind:
     problem = Problem(1, 4, 72, 64, kv_heads=2, causal=kind != "uniform", dtype=dtype)
     inputs = make_inputs(problem, kind, 0)
     for subject in CORRECT:
-        found = judge_output(problem, inputs, subject.compute(problem, inputs), subject.numerics)
-        assert found.status is Status.PASSED, f"{subject.name}: {found.reason}"
+        outcome = judge_output(problem, inputs, subject.compute(problem, inputs), subject.numerics)
+        assert outcome.status is Status.PASSED, f"{subject.name}: {outcome.reason}"
 
 
 def test_a_sample_of_the_calibration_worse_arithmetic_is_rejected() -> None:

@@ -18,19 +18,19 @@ def main(read_fd, write_fd):
 """
 
 
-def test_a_process_that_uses_a_gpu_is_told_which_and_has_address_space_for_it(
+def test_a_process_that_uses_a_gpu_gets_its_number_and_has_address_space_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "limit_probe.py").write_text(PROBE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    said = []
+    replies = []
     for gpu in (False, True):
         process = GuardedProcess("limit_probe", Quota(cpu_seconds=60), untrusted=False, gpu=gpu)
         try:
             process.await_ready()
             process.channel.send({"number": 1}, seconds=60.0)
-            said.append(process.channel.receive(seconds=60.0, max_bytes=0)[0])
+            replies.append(process.channel.receive(seconds=60.0, max_bytes=0)[0])
         finally:
             process.close()
-    assert [(each["address"], each["gpu"]) for each in said] == [(16 << 30, ""), (-1, "3")]
+    assert [(each["address"], each["gpu"]) for each in replies] == [(16 << 30, ""), (-1, "3")]

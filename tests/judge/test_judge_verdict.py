@@ -59,16 +59,16 @@ def test_no_figure_is_nan() -> None:
 def test_an_error_is_shown_as_a_share_of_its_limit() -> None:
     """The one place where it is computed."""
     lse = LseErrors(1e-6, 4e-6, (0, 0, 0), 0)
-    found = limited(replace(ERRORS, rel_l2=0.0, worst_row_rel_l2=0.09, lse=lse), replace(LIMITS, rms_row_rel_l2=0.0))
-    assert list(found) == [*LIMITED, "lse"]
-    assert [each.text for each in found.values()] == ["50%", "0%", "1,000,000,000x", "150x", "25%"]
+    shares = limited(replace(ERRORS, rel_l2=0.0, worst_row_rel_l2=0.09, lse=lse), replace(LIMITS, rms_row_rel_l2=0.0))
+    assert list(shares) == [*LIMITED, "lse"]
+    assert [each.text for each in shares.values()] == ["50%", "0%", "1,000,000,000x", "150x", "25%"]
     assert PASSED.shares == pytest.approx({name: each.share for name, each in limited(ERRORS, LIMITS).items()})
     assert INFRA.limited == INFRA.shares == {}
 
 
-def test_the_original_contract_is_counted_and_decides_nothing() -> None:
+def test_the_original_contract_is_counted_and_not_decisive() -> None:
     """0.06 and 1e-3, both inclusive, and nothing that is not finite."""
-    for changes, kept in (
+    for changes, within in (
         ({}, True),
         ({"max_abs": 0.06, "rel_l2": 1e-3}, True),
         ({"max_abs": 0.0601}, False),
@@ -76,7 +76,7 @@ def test_the_original_contract_is_counted_and_decides_nothing() -> None:
         ({"not_finite": 1}, False),
         ({"worst_row_rel_l2": 1.0, "exact_wrong": 7}, True),
     ):
-        assert keeps_original_contract(replace(ERRORS, **changes)) is kept, changes
+        assert keeps_original_contract(replace(ERRORS, **changes)) is within, changes
     assert (WRONG.original_contract, WRONG.status) == (True, Status.INCORRECT)
     loose = replace(PASSED, errors=replace(ERRORS, max_abs=0.1), limits=replace(LIMITS, max_abs=0.2))
     assert (loose.original_contract, loose.status) == (False, Status.PASSED)

@@ -33,13 +33,13 @@ def test_what_is_sent_arrives_bit_for_bit(pipe: tuple[int, int]) -> None:
         "none": np.empty((0, 4), np.uint8),
     }
     channel.send({"n": 1}, arrays, seconds=5)
-    header, found = channel.receive(seconds=5, max_bytes=100)
+    header, received = channel.receive(seconds=5, max_bytes=100)
     assert header["n"] == 1
-    assert list(found) == list(arrays)
+    assert list(received) == list(arrays)
     for name, array in arrays.items():
-        assert found[name].dtype == array.dtype
-        assert found[name].shape == array.shape
-        assert found[name].tobytes() == array.tobytes()
+        assert received[name].dtype == array.dtype
+        assert received[name].shape == array.shape
+        assert received[name].tobytes() == array.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_is_no_message_is_refused(pipe: tuple[int, int], header: bytes) -> 
     assert len(data) > 65536 or type(caught.value) is WireError
 
 
-def test_a_header_of_any_size_is_not_believed(pipe: tuple[int, int]) -> None:
+def test_a_header_of_any_size_is_not_accepted(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], struct.pack("<Q", 1 << 62))
     with pytest.raises(WireError, match="header of"):
         Channel(*pipe).receive(seconds=1, max_bytes=100)

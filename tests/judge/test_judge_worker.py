@@ -1,4 +1,4 @@
-"""Candidates that cheat, crash, hang or break the wire: each has its status, and whoever comes next is not touched."""
+"""Candidates that cheat, crash, hang or break the wire: each has its status, and the next candidate is not affected."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ def _wait(condition: Callable[[], bool], seconds: float) -> bool:
 
 def _named(name: str) -> list[str]:
     """Numbers of the running processes that call themselves so."""
-    found = []
+    names = []
     for file in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
             if file.read_text().strip() == name:
-                found.append(file.parent.name)
-    return found
+                names.append(file.parent.name)
+    return names
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])

@@ -29,7 +29,7 @@ def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
 
 
 def takes_strides_for_granted(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
-    """As a kernel launched on data_ptr() does that was told shapes only."""
+    """As a kernel launched on data_ptr() does that gets shapes only."""
     q, k, v = (tensor.as_strided(tensor.shape, torch.empty(tensor.shape).stride()) for tensor in (q, k, v))
     return attention(q, k, v, scale=scale, causal=causal)
 
@@ -136,5 +136,5 @@ def test_a_kernel_that_the_lab_builds_gets_contiguous_buffers() -> None:
     verdict = judge_candidate("scalar", specs, workers=1)
     assert [case.name for case in verdict.cases] == ["contiguous"]
     assert verdict.passed
-    with pytest.raises(UserError, match="none of the cases asked for is one for scalar"):
+    with pytest.raises(UserError, match="none of the requested cases suits scalar"):
         judge_candidate("scalar", specs[1:], workers=1)

@@ -15,10 +15,11 @@ from cuda_candidates import right
 from sdpalab.compile import Cache, build
 from sdpalab.judge.sandbox.plans import PlanError, read_plan, send_plan
 from sdpalab.kernels.kernel import Config
-from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, TiledMap
+from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, TiledMap, problem_buffers
 from sdpalab.problem import Problem
 
 PROBLEM = Problem(1, 1, 9, 32, seq_kv=12)
+BUFFERS = problem_buffers(PROBLEM)
 PLAN = right.launch_plan(PROBLEM, Config(GAIN=1))
 
 
@@ -31,24 +32,26 @@ def test_what_is_sent_arrives() -> None:
     arguments = ("q", 7, -0.1, -math.inf, TiledMap("k", (1, 8, 32), "64B", shape=(12, 8, 32)), 1 << 63)
     plan = changed(args=arguments, cluster=(2, 1, 1), grid=(np.int64(4), 1, 1), dynamic_smem=1024)
     plan = replace(plan, buffers=(*plan.buffers, Buffer("heap", (3, 5), "float8_e4m3fn", "workspace")))
-    found = read_plan(send_plan(plan, "sm_89"), PROBLEM)
+    received = read_plan(send_plan(plan, "sm_89"), BUFFERS)
     (step,) = plan.steps
-    assert found.plan() == LaunchPlan(plan.buffers, (replace(step, module=None),))
-    assert found.steps[0].code == step.module
-    assert read_plan(found.model_dump_json().encode(), PROBLEM) == found
+    assert received.plan() == LaunchPlan(plan.buffers, (replace(step, module=None),))
+    assert received.steps[0].code == step.module
+    assert read_plan(received.model_dump_json().encode(), BUFFERS) == received
 
 
 def test_a_build_is_sent_without_its_cubin() -> None:
-    made = build(right.module(PROBLEM, Config(GAIN=1)))
+    compiled = build(right.module(PROBLEM, Config(GAIN=1)))
     data = json.loads(send_plan(PLAN, "sm_89"))
-    sent = read_plan(send_plan(PLAN, "sm_89"), PROBLEM)
+    sent = read_plan(send_plan(PLAN, "sm_89"), BUFFERS)
     assert "cubin" not in json.dumps(data)
     (code,) = sent.builds("sm_89", Cache())
-    assert code.ptx_sha256 == made.ptx_sha256
-    as_built = sent.model_copy(update={"steps": (sent.steps[0].model_copy(update={"code": replace(made, cubin=b"")}),)})
-    again = read_plan(as_built.model_dump_json().encode(), PROBLEM)
+    assert code.ptx_sha256 == compiled.ptx_sha256
+    as_built = sent.model_copy(
+        update={"steps": (sent.steps[0].model_copy(update={"code": replace(compiled, cubin=b"")}),)}
+    )
+    again = read_plan(as_built.model_dump_json().encode(), BUFFERS)
     (code,) = again.builds("sm_89", Cache("/nowhere/at/all"))
-    assert (code.ptx, code.cubin, code.entry) == (made.ptx, b"", made.entry)
+    assert (code.ptx, code.cubin, code.entry) == (compiled.ptx, b"", compiled.entry)
 
 
 PRODUCT = Gemm("q", "k", "scores", batch=1, m=9, n=12, k=32, transpose_b=True, ldc=16)
@@ -59,11 +62,11 @@ TICKET = Buffer("ticket", (1,), "int32", "semaphore")
 def test_a_product_between_launches_and_a_semaphore_arrive() -> None:
     step = replace(PLAN.steps[0], args=("q", "lse"))
     plan = LaunchPlan((*PLAN.buffers, SCORES, TICKET), (step, replace(PRODUCT, m=np.int64(9)), step))
-    found = read_plan(send_plan(plan, "sm_89"), PROBLEM)
+    received = read_plan(send_plan(plan, "sm_89"), BUFFERS)
     bare = replace(step, module=None)
-    assert found.plan() == LaunchPlan(plan.buffers, (bare, PRODUCT, bare))
-    assert len(found.builds("sm_89", Cache())) == 2
-    assert found.without("lse").plan() == found.plan().without("lse")
+    assert received.plan() == LaunchPlan(plan.buffers, (bare, PRODUCT, bare))
+    assert len(received.builds("sm_89", Cache())) == 2
+    assert received.without("lse").plan() == received.plan().without("lse")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +89,7 @@ def test_what_is_no_product_of_the_plan(changes: dict[str, Any], words: str) -> 
     data = json.loads(send_plan(plan, "sm_89"))
     data["steps"][0].update(changes)
     with pytest.raises(PlanError, match=words):
-        read_plan(json.dumps(data).encode(), PROBLEM)
+        read_plan(json.dumps(data).encode(), BUFFERS)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,10 @@ def test_what_cannot_be_sent(changes: dict[str, Any], words: str) -> None:
         (lambda plan: plan.update(host="code"), "host: Extra inputs"),
         (lambda plan: plan["steps"][0].update(code="x"), "steps.0.launch.code"),
         (lambda plan: plan["steps"][0].update(args=[True]), "steps.0.launch.args.0"),
-        (lambda plan: plan["buffers"].pop(), "does not begin with the buffers of 1x1x9x32/kv1x12"),
+        (
+            lambda plan: plan["buffers"].pop(),
+            r"does not begin with the buffers of its problem: q \[1, 1, 9, 32\], k \[1, 1, 12, 32\]",
+        ),
         (lambda plan: plan["buffers"][3].update(role="in"), "does not begin with the buffers"),
         (lambda plan: plan["buffers"].append(Buffer("x", (2,), "object", "workspace").__dict__), "a further buffer"),
         (lambda plan: plan["buffers"].append(Buffer("x", (2,), "float16", "in").__dict__), "a further buffer"),
@@ -130,7 +136,7 @@ def test_what_is_no_plan_of_the_problem(change: Callable[[dict[str, Any]], Any],
     data = json.loads(send_plan(PLAN, "sm_89"))
     change(data)
     with pytest.raises(PlanError, match=words):
-        read_plan(json.dumps(data).encode(), PROBLEM)
+        read_plan(json.dumps(data).encode(), BUFFERS)
 
 
 def test_a_plan_is_text_and_numbers() -> None:
@@ -143,16 +149,16 @@ def test_a_plan_is_text_and_numbers() -> None:
 def test_the_log_sum_exp_is_there_as_declared_or_not_at_all() -> None:
     plan = right.launch_plan(PROBLEM, Config(GAIN=1), lse=True)
     data = json.loads(send_plan(plan, "sm_89"))
-    found = read_plan(json.dumps(data).encode(), PROBLEM, lse=True)
-    assert found.plan().buffer("lse") == Buffer("lse", (1, 1, 9), "float32", "out")
-    bare = found.without("lse")
-    assert bare == read_plan(send_plan(PLAN, "sm_89"), PROBLEM)
+    received = read_plan(json.dumps(data).encode(), problem_buffers(PROBLEM, lse=True))
+    assert received.plan().buffer("lse") == Buffer("lse", (1, 1, 9), "float32", "out")
+    bare = received.without("lse")
+    assert bare == read_plan(send_plan(PLAN, "sm_89"), BUFFERS)
     assert bare.plan().steps[0].args[-1] == 0
     with pytest.raises(PlanError, match="a further buffer of a launch plan is"):
-        read_plan(json.dumps(data).encode(), PROBLEM)
-    with pytest.raises(PlanError, match=r"does not begin with the buffers of .*: q, k, v, o, lse"):
-        read_plan(send_plan(PLAN, "sm_89"), PROBLEM, lse=True)
+        read_plan(json.dumps(data).encode(), BUFFERS)
+    with pytest.raises(PlanError, match=r"does not begin with the buffers of its problem: q \[.*, lse \["):
+        read_plan(send_plan(PLAN, "sm_89"), problem_buffers(PROBLEM, lse=True))
     for changes in ({"shape": (1, 9)}, {"dtype": "float16"}, {"role": "workspace"}):
         other = {**data, "buffers": [*data["buffers"][:-1], {**data["buffers"][-1], **changes}]}
         with pytest.raises(PlanError, match="does not begin with the buffers"):
-            read_plan(json.dumps(other).encode(), PROBLEM, lse=True)
+            read_plan(json.dumps(other).encode(), problem_buffers(PROBLEM, lse=True))

@@ -23,7 +23,7 @@ NUMERICS = Numerics()
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is kept from other tests."""
-    monkeypatch.setattr(references, "_kept", OrderedDict())
+    monkeypatch.setattr(references, "_cache", OrderedDict())
 
 
 def inputs() -> Inputs:
@@ -39,10 +39,10 @@ def test_the_same_content_is_computed_once() -> None:
 
 
 def test_it_is_the_oracle_of_these_inputs() -> None:
-    found = references_of(PROBLEM, inputs())
+    references = references_of(PROBLEM, inputs())
     reference = attention_float64(**vars(inputs()), scale=PROBLEM.scale, causal=True)
-    assert np.array_equal(found.reference, reference)
-    assert np.abs(found.yardstick.astype(np.float64) - reference).max() < 1e-2
+    assert np.array_equal(references.reference, reference)
+    assert np.abs(references.yardstick.astype(np.float64) - reference).max() < 1e-2
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v"])
@@ -61,13 +61,13 @@ def test_the_mask_and_the_scale_make_another_result(problem: Problem) -> None:
 
 
 def test_what_is_declared_makes_other_limits() -> None:
-    found, half = references_of(PROBLEM, inputs()), replace(NUMERICS, accumulate="float16")
-    assert found.limits(half).rel_l2 > found.limits(NUMERICS).rel_l2
+    references, half = references_of(PROBLEM, inputs()), replace(NUMERICS, accumulate="float16")
+    assert references.limits(half).rel_l2 > references.limits(NUMERICS).rel_l2
 
 
-def test_nobody_can_change_what_is_kept() -> None:
-    found = references_of(PROBLEM, inputs())
-    for array in (found.reference, found.yardstick, *found.log_sum_exp(NUMERICS)):
+def test_what_is_kept_cannot_be_changed() -> None:
+    references = references_of(PROBLEM, inputs())
+    for array in (references.reference, references.yardstick, *references.log_sum_exp(NUMERICS)):
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from sdpalab.bugs import Bug, Mutant
-from sdpalab.bugs.catalogue import mutants
-from sdpalab.bugs.fp8 import FP8_KERNELS
+from sdpalab import cli
+from sdpalab.bugs import Bug, Family
+from sdpalab.bugs.catalogue import BUGS
 from sdpalab.bugs.tiled import TiledAttention
-from sdpalab.campaigns.self_test import rates, self_test
+from sdpalab.campaigns import self_test as campaign
+from sdpalab.campaigns.self_test import BugResult, SelfTest, self_test
 from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.cases import quick_cases
 from sdpalab.judge.rule.evaluate import judge_output
@@ -25,14 +27,11 @@ from sdpalab.judge.rule.relations import RELATIONS, broken_relation
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
-from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.problem import Problem
 
 Array = npt.NDArray[np.generic]
 CAMPAIGNS = Path(__file__).resolve().parents[2] / "evidence" / "campaigns"
-MUTANTS = mutants()
-IN_PYTHON = [mutant for mutant in MUTANTS if not isinstance(mutant.candidate, CudaKernel)]
-IN_CUDA = [mutant for mutant in MUTANTS if isinstance(mutant.candidate, CudaKernel)]
+IN_PYTHON = [bug for bug in BUGS.values() if not bug.in_source]
 
 
 def first_failure(function: Any, problem: Problem) -> tuple[str, Status] | None:
@@ -72,75 +71,92 @@ def right_everywhere(problem: Problem) -> bool:
 
 
 @pytest.mark.sample(24)
-@pytest.mark.parametrize("mutant", IN_PYTHON, ids=lambda mutant: mutant.name)
-def test_a_bug_in_python_is_found(mutant: Mutant) -> None:
+@pytest.mark.parametrize("bug", IN_PYTHON, ids=lambda bug: bug.id)
+def test_a_bug_in_python_is_found(bug: Bug) -> None:
     torch.set_num_threads(1)
-    assert right_everywhere(mutant.problem)
-    failure = first_failure(mutant.candidate, mutant.problem)
-    if mutant.equivalent:
+    assert right_everywhere(bug.problem)
+    failure = first_failure(bug.edit, bug.problem)
+    if bug.equivalent:
         assert failure is None
-    elif mutant.statuses >= {Status.NONDETERMINISTIC}:
-        assert mutant.name == "the output of the call before"  # which takes two runs to tell
+    elif bug.statuses >= {Status.NONDETERMINISTIC}:
+        assert bug.id == "the output of the call before"  # which takes two runs to tell
     else:
         assert failure is not None
-        assert failure[1] in mutant.statuses
+        assert failure[1] in bug.statuses
 
 
-SAMPLE = ("no barrier after a tile's copy", "rows past the end of K and V are loaded", "query i sees key i + 1")
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("kernel", ["scalar", "wmma", "flash"])
-def test_bugs_in_cuda_are_found(kernel: str) -> None:
-    chosen = [mutant for mutant in IN_CUDA if mutant.name.startswith(kernel) and mutant.name.endswith(SAMPLE)]
-    assert len(chosen) == (3 if kernel == "flash" else 2)
-    for outcome in self_test(chosen):
-        assert outcome.as_it_should, (outcome.mutant.name, outcome.status, outcome.reason)
-        if outcome.mutant.bug is Bug.CUDA:
-            assert outcome.harmless is Status.PASSED
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(
-    "name",
-    [*(f"{kernel}: the scale of K left out" for kernel in FP8_KERNELS), "fp8: keys widened in the wrong order"],
+SAMPLE = (
+    "scalar: rows past the end of K and V are loaded",
+    "wmma: query i sees key i + 1",
+    "warp_specialized: Q is never given back",
+    "flash: no barrier after a tile's copy",
+    "fp8_simulated: the scale of K left out",
+    "fp8: keys widened in the wrong order",
+    "hopper: K's descriptor does not advance",
+    "hopper_fp8: rescale of O lost",
 )
-def test_a_bug_of_8_bits_is_found(name: str) -> None:
-    (chosen,) = (mutant for mutant in IN_CUDA if mutant.name == name)
-    (outcome,) = self_test([chosen])
-    assert outcome.as_it_should, (outcome.status, outcome.reason)
-    assert outcome.harmless is Status.PASSED
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("bug", SAMPLE)
+def test_a_bug_in_a_kernel_is_found_in_the_whole_judge(bug: str) -> None:
+    (result,) = self_test([BUGS[bug]]).mutants
+    assert result.as_it_should, (result.status, result.reason)
+    assert result.harmless is (Status.PASSED if BUGS[bug].harmless else None)
 
 
 def test_the_output_of_the_call_before_is_found_in_the_whole_judge() -> None:
-    mutant = next(mutant for mutant in IN_PYTHON if mutant.name == "the output of the call before")
-    (outcome,) = self_test([mutant])
-    assert outcome.as_it_should, outcome.reason
-    (rate,) = rates([outcome])
-    assert (rate.bug, rate.planted, rate.killed, rate.equivalent) == (Bug.DEGENERATE, 1, 1, 0)
+    record = self_test([BUGS["the output of the call before"]])
+    assert record.mutants[0].as_it_should, record.mutants[0].reason
+    assert record.classes == {"degenerate": {"planted": 1, "killed": 1}}
 
 
-def test_there_are_more_than_a_hundred_bugs_of_every_class() -> None:
-    assert {mutant.bug for mutant in MUTANTS} == set(Bug)
-    assert len(IN_PYTHON) > 100
-    assert len(IN_CUDA) > 50
-    assert len({(mutant.name, mutant.problem.label) for mutant in MUTANTS}) == len(MUTANTS)
-    assert all(len(mutant.equivalent) > 60 for mutant in MUTANTS if mutant.equivalent)
+def test_what_survives_and_what_is_no_bug_are_counted_apart() -> None:
+    fields = {"family": Family.MASK, "problem": "1x1x8x32", "case": "", "reason": "", "harmless": None}
+    survivor = BugResult(**fields, id="a", expected=(Status.INCORRECT,), status=Status.PASSED, equivalent="")
+    harmful = replace(survivor, status=Status.INCORRECT, harmless=Status.HAZARD)
+    equivalent = replace(survivor, expected=(Status.PASSED,), equivalent="it computes the same")
+    record = SelfTest((survivor, harmful, replace(harmful, harmless=Status.PASSED), equivalent))
+    assert [result.as_it_should for result in record.mutants] == [False, False, True, True]
+    assert record.totals == {"planted": 3, "killed": 1}
+    assert SelfTest.from_dict(record.to_dict()) == record
+    changed = record.to_dict() | {"totals": {"planted": 3, "killed": 3}}
+    with pytest.raises(ValueError, match="totals"):
+        SelfTest.from_dict(changed)
+
+
+def test_the_command_and_the_campaign_print_the_rate_and_write_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    equivalent = next(bug for bug in BUGS.values() if bug.equivalent)
+    missed = replace(equivalent, id="a bug that is none", equivalent="")
+    monkeypatch.setattr(campaign, "BUGS", {bug.id: bug for bug in (BUGS["zeros"], equivalent, missed)})
+    monkeypatch.setattr(campaign, "quick_cases", lambda problems: quick_cases(problems)[:1])
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "record.json"
+    for words in (["judge", "--self-test", "--json", str(file)], ["campaign", "self-test", "--out", str(file)]):
+        assert cli.main(words) == 1
+        out = capsys.readouterr().out
+        assert "1 of 2 planted bugs rejected (50.0%)" in out
+        assert "a bug that is none: PASSED where it should be INCORRECT or NOT_FINITE" in out
+        record = json.loads(file.read_text())
+        assert (record["campaign"], record["command"]) == ("self-test", "sdpalab campaign self-test")
+        assert record["totals"] == {"planted": 2, "killed": 1}
+        assert [each["as_it_should"] for each in record["mutants"]] == [True, True, False]
 
 
 def test_the_committed_record_is_of_these_bugs_and_all_are_rejected() -> None:
     records = [json.loads(path.read_text()) for path in CAMPAIGNS.glob("self-test-*.json")]
-    assert records, "run: sdpalab judge --self-test --json evidence/campaigns/self-test-COMMIT.json"
-    record = max(records, key=lambda each: str(each["when"]))
-    named = [(each["class"], each["name"], each["problem"]) for each in record["mutants"]]
-    assert named == [(mutant.bug.value, mutant.name, mutant.problem.label) for mutant in MUTANTS]
-    assert all(each["as_it_should"] for each in record["mutants"])
-    assert record["totals"]["killed"] == record["totals"]["planted"] > 100
+    newest = max(records, key=lambda each: str(each["when"]))
+    record = SelfTest.from_dict({name: newest[name] for name in ("mutants", "format", "totals", "classes")})
+    described = [(each.family, each.id, each.problem, each.equivalent) for each in record.mutants]
+    assert described == [(bug.family, bug.id, bug.problem.label, bug.equivalent) for bug in BUGS.values()]
+    assert all(result.as_it_should for result in record.mutants)
+    assert record.totals["killed"] == record.totals["planted"] > 200
 
 
 def test_a_candidate_is_judged_until_it_fails() -> None:
-    zeros = next(mutant for mutant in IN_PYTHON if mutant.name == "zeros")
     specs = quick_cases([Problem(1, 1, 20, 32)])
-    verdict = judge_candidate(zeros.candidate, specs, workers=1, until_failure=True)
+    verdict = judge_candidate(BUGS["zeros"].candidate, specs, workers=1, until_failure=True)
     assert [case.passed for case in verdict.cases] == [False]
     assert verdict.status is Status.INCORRECT

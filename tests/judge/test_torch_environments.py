@@ -53,9 +53,9 @@ def test_only_torch_differs_but_where_it_is_older_than_numpy_2() -> None:
 def test_this_environment_is_known_by_its_version() -> None:
     public = HERE.partition("+")[0]
     for version in (public, HERE):
-        found = environments.this_environment(version)
-        assert found is not None
-        assert found.here
+        environment = environments.this_environment(version)
+        assert environment is not None
+        assert environment.here
     assert environments.this_environment("2.0.0") is None
     assert environments.this_environment(f"{public}+other") is None
 
@@ -107,14 +107,14 @@ class Maker:
     """Makes environments in one folder and remembers what was told."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.told = root, list[str]()
+        self.root, self.messages = root, list[str]()
 
     def __call__(self, version: str, *packages: str, max_bytes: int = 1 << 20) -> environments.TorchEnvironment:
-        self.told.clear()
-        return make_environment(version, packages, max_bytes=max_bytes, tell=self.told.append, root=self.root)
+        self.messages.clear()
+        return make_environment(version, packages, max_bytes=max_bytes, tell=self.messages.append, root=self.root)
 
     @property
-    def kept(self) -> list[Path]:
+    def folders(self) -> list[Path]:
         """Folders of environments that are there."""
         return [path for path in self.root.iterdir() if path.name != "locks"]
 
@@ -126,26 +126,26 @@ def make(tmp_path: Path) -> Maker:
 
 def test_an_environment_is_made_once_and_again_if_it_is_not_whole(wheels: Wheels, make: Maker) -> None:
     wheels("2.90.0")
-    made = make("2.90.0")
-    assert made.torch == "2.90.0"
-    assert not made.here
-    assert Path(made.python).parent.parent == make.kept[0]
-    assert "installing" in make.told[-1]
+    environment = make("2.90.0")
+    assert environment.torch == "2.90.0"
+    assert not environment.here
+    assert Path(environment.python).parent.parent == make.folders[0]
+    assert "installing" in make.messages[-1]
 
-    assert make("2.90.0") == made
-    assert make.told == []
+    assert make("2.90.0") == environment
+    assert make.messages == []
 
-    (make.kept[0] / "complete.json").unlink()  # as a kill during the installation leaves it
-    (make.kept[0] / "half").touch()
-    assert make("2.90.0") == made
-    assert "installing" in make.told[-1]
-    assert not (make.kept[0] / "half").exists()
+    (make.folders[0] / "complete.json").unlink()  # as a kill during the installation leaves it
+    (make.folders[0] / "half").touch()
+    assert make("2.90.0") == environment
+    assert "installing" in make.messages[-1]
+    assert not (make.folders[0] / "half").exists()
 
-    (torch,) = make.kept[0].glob("lib/python*/site-packages/torch/__init__.py")
+    (torch,) = make.folders[0].glob("lib/python*/site-packages/torch/__init__.py")
     torch.unlink()
     torch.parent.joinpath("__init__.py").write_text("raise ImportError('a library is gone')")
-    assert make("2.90.0") == made
-    assert "installing" in make.told[-1]
+    assert make("2.90.0") == environment
+    assert "installing" in make.messages[-1]
 
 
 def test_a_label_is_taken_as_pip_takes_it(wheels: Wheels, make: Maker) -> None:
@@ -158,7 +158,7 @@ def test_a_version_that_is_not_in_the_index(wheels: Wheels, make: Maker) -> None
     wheels("2.90.0")
     with pytest.raises(CannotInstall, match=r"No matching distribution found for torch==2\.91\.0"):
         make("2.91.0")
-    assert make.kept == []
+    assert make.folders == []
 
 
 def test_packages_that_do_not_go_together(wheels: Wheels, make: Maker) -> None:
@@ -167,7 +167,7 @@ def test_packages_that_do_not_go_together(wheels: Wheels, make: Maker) -> None:
     wheels("2", name="helper")
     with pytest.raises(CannotInstall, match=r"do not go together: .*helper==2; torch 2\.90\.0 depends on helper==1"):
         make("2.90.0", "helper==2")
-    assert make.kept == []
+    assert make.folders == []
 
 
 def test_more_than_may_be_downloaded(wheels: Wheels, make: Maker) -> None:
@@ -191,7 +191,7 @@ def test_what_was_installed_and_is_no_such_torch(wheels: Wheels, make: Maker, so
     wheels("2.90.0", source=source)
     with pytest.raises(CannotInstall, match=reason):
         make("2.90.0")
-    assert make.kept == []
+    assert make.folders == []
 
 
 # The whole
@@ -243,9 +243,9 @@ def test_from_the_command_to_the_conclusion(
     target = candidate.parent / "matrix.json"
     asked = ("--torch", HERE, "--torch", "2.90.0", "--torch", "2.91.0", "--json", str(target))
     assert main(["torch-matrix", f"{candidate}:{kernel}", *SMALL, *asked]) == code
-    told = json.loads(target.read_text())
-    assert told["conclusion"] == conclusion.value
-    *ran, missing = told["rows"]
+    record = json.loads(target.read_text())
+    assert record["conclusion"] == conclusion.value
+    *ran, missing = record["rows"]
     assert [row["torch"] for row in ran] == [HERE, "2.90.0"]
     assert [row["this_environment"] for row in ran] == [True, False]
     outputs: list[Mapping[str, str]] = [
@@ -255,10 +255,10 @@ def test_from_the_command_to_the_conclusion(
     assert len(outputs[0]) >= 4
     assert missing["torch"] is None
     assert "No matching distribution" in missing["reason"]
-    said = capsys.readouterr().out
-    assert told["sentence"] in said
-    assert "not installed" in said
-    assert f"torch 2.91.0: {missing['reason']}" in said
+    printed = capsys.readouterr().out
+    assert record["sentence"] in printed
+    assert "not installed" in printed
+    assert f"torch 2.91.0: {missing['reason']}" in printed
 
 
 def test_one_version_is_compared_with_the_one_that_is_here() -> None:

@@ -91,8 +91,8 @@ class Story:
             out = right(spec)
             digests[spec.name] = {name: self.put(change(out)) for name, change in changes.items()}
             digests[spec.name][OWN_CHOICE] = digests[spec.name][choice]
-            found = {"digests": {"o": self.put(kernel(out))}, "status": "PASSED"} if kernel else {}
-            cases.append({"name": spec.name, "status": "CRASHED", "digests": {}, **found})
+            verdict = {"digests": {"o": self.put(kernel(out))}, "status": "PASSED"} if kernel else {}
+            cases.append({"name": spec.name, "status": "CRASHED", "digests": {}, **verdict})
         return Run(version, torch=version, verdict={"cases": cases, "passed": kernel is not None}, witnesses=digests)
 
     def matrix(self, *runs: Run) -> Matrix:

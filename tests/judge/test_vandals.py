@@ -1,4 +1,5 @@
-"""Callables that harm what is around them: each has its status, nothing is left running, and nobody else is touched."""
+"""Callables that harm what is around them: each has its status, nothing is left running, and no other process is
+touched."""
 
 from __future__ import annotations
 
@@ -29,20 +30,20 @@ def judged(names: list[str], timeout: float = 10.0) -> dict[str, Case]:
 
 def left_behind() -> list[str]:
     """Processes that a vandal left, from wherever they are seen."""
-    found = []
+    processes = []
     for comm in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
             if comm.read_text().strip() == LEFT:
-                found.append(comm.parent.name)
-    return found
+                processes.append(comm.parent.name)
+    return processes
 
 
 def nothing_left() -> bool:
     """Whether all of them are gone, within a few seconds."""
     end = time.monotonic() + 10
-    while (found := left_behind()) and time.monotonic() < end:
+    while (processes := left_behind()) and time.monotonic() < end:
         time.sleep(0.1)
-    return not found
+    return not processes
 
 
 @pytest.fixture(scope="module")
@@ -97,15 +98,15 @@ def test_who_comes_after_them_is_judged_as_if_alone(cases: dict[str, Case]) -> N
 
 
 @pytest.mark.slow
-def test_without_namespaces_what_is_left_is_hunted_down(unconfined: None) -> None:
-    found = judged(["leaves_daemons", "bombs", "good"])
-    assert {name: case.status for name, case in found.items()} == {
+def test_without_namespaces_remaining_processes_are_killed(unconfined: None) -> None:
+    cases = judged(["leaves_daemons", "bombs", "good"])
+    assert {name: case.status for name, case in cases.items()} == {
         "leaves_daemons": Status.PASSED,
         "bombs": Status.CRASHED,
         "good": Status.PASSED,
     }
-    assert "processes, and at most 64" in found["bombs"].reason
-    assert found["good"].run["confinement"] == "processes"
+    assert "processes, and at most 64" in cases["bombs"].reason
+    assert cases["good"].run["confinement"] == "processes"
     assert nothing_left(), left_behind()
 
 

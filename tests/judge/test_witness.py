@@ -85,7 +85,7 @@ def test_without_a_gpu_no_backend_is_available_on_one() -> None:
     assert available_backends("cuda") == ()
 
 
-def test_a_torch_older_than_its_attention_module_is_asked_in_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_older_than_its_attention_module_is_called_in_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[set[str]] = []
 
     def sdp_kernel(**enabled: bool) -> nullcontext[None]:

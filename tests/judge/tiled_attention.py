@@ -94,7 +94,7 @@ def online(
     ``lazy``: the maximum is only replaced by one that is larger by that much (in units of the exponent), as
     FlashAttention-4 does.
     """
-    dtype = dtype_of(problem)
+    dtype = dtype_of(problem.dtype)
     rounding = rounding.of(dtype)
     tiles = Tiles(problem, inputs, tile, float(LOG2E) if base == 2 else 1.0)
     power = np.exp2 if base == 2 else np.exp
@@ -104,11 +104,11 @@ def online(
         top = np.maximum(m, s.max(-1, keepdims=True))
         new = np.where(top > m + F32(lazy), top, m)
         p = power(s - _finite_max(new))
-        kept = power(m - _finite_max(new))
-        total = (total * kept + p.sum(-1, keepdims=True)).astype(rounding.sum_type).astype(F32)
+        factor = power(m - _finite_max(new))
+        total = (total * factor + p.sum(-1, keepdims=True)).astype(rounding.sum_type).astype(F32)
         p = p * F32(rounding.p_scale)
         p = (chopped(p, dtype) if rounding.chop_p else p.astype(rounding.p_type)).astype(F32)
-        out = _added(out * kept, p, tiles.values(start), rounding)
+        out = _added(out * factor, p, tiles.values(start), rounding)
         m = new
     total = total * F32(rounding.p_scale)
     out = out * (F32(1) / total) if reciprocal else out / total
@@ -158,10 +158,10 @@ def fused_exponent(problem: Problem, inputs: Inputs, *, tile: int = 64) -> Array
         offset = (_finite_max(new) * abs(c)).astype(np.float64)
         with np.errstate(invalid="ignore"):
             exponent = np.where(np.isinf(s), -np.inf, s.astype(np.float64) * float(abs(c)) - offset)
-            kept = np.exp2(np.where(np.isinf(m), F32(-np.inf), m * abs(c) - offset.astype(F32)))
+            factor = np.exp2(np.where(np.isinf(m), F32(-np.inf), m * abs(c) - offset.astype(F32)))
         p = np.exp2(exponent.astype(F32))
-        total = total * kept + p.sum(-1, keepdims=True)
-        out = out * kept + p.astype(inputs.q.dtype).astype(F32) @ tiles.values(start)
+        total = total * factor + p.sum(-1, keepdims=True)
+        out = out * factor + p.astype(inputs.q.dtype).astype(F32) @ tiles.values(start)
         m = new
     return (out * (F32(1) / total)).astype(inputs.q.dtype)
 
@@ -196,9 +196,9 @@ class Part:
             s = tiles.scores(start)
             new = np.maximum(m, s.max(-1, keepdims=True))
             p = np.exp(s - _finite_max(new))
-            kept = np.exp(m - _finite_max(new))
-            total = total * kept + p.sum(-1, keepdims=True)
-            out = out * kept + p.astype(tiles.inputs.q.dtype).astype(F32) @ tiles.values(start)
+            factor = np.exp(m - _finite_max(new))
+            total = total * factor + p.sum(-1, keepdims=True)
+            out = out * factor + p.astype(tiles.inputs.q.dtype).astype(F32) @ tiles.values(start)
             m = new
         with np.errstate(divide="ignore"):
             return cls(m + np.log(total), out / np.where(total > 0, total, F32(1)))

@@ -29,7 +29,7 @@ def good(q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tens
 
 
 def _sleep() -> None:
-    """Be found by the test, which looks for LEFT, and by nobody else."""
+    """Be found by the test, which looks for LEFT, and by nothing else."""
     ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)  # PR_SET_PDEATHSIG: outlive the parent
     ctypes.CDLL(None).prctl(15, LEFT.encode(), 0, 0, 0)  # PR_SET_NAME
     time.sleep(600)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +16,8 @@ from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.rule.evaluate import Evidence, evaluate
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.verdict import Status
-from sdpalab.kernels.kernel import Config, CudaKernel, Kernel, Knob
-from sdpalab.kernels.plan import INCLUDE_DIR, Launch
+from sdpalab.kernels.kernel import Config, Kernel, Knob
+from sdpalab.kernels.plan import Launch
 from sdpalab.problem import Problem
 from sdpalab.run import RunResult, SimulatedExecutor
 from sdpalab.run.sanitize import ASYNC_MODES, SCHEDULES
@@ -36,7 +34,6 @@ __all__ = [
     "built",
     "edged",
     "judged",
-    "planted",
     "ptx_of",
     "resources_of",
     "run",
@@ -62,8 +59,8 @@ def run(
 ) -> RunResult:
     """One simulated run on inputs of ``kind``, or on ``inputs`` in place of those.
 
-    The kernel has ``less_smem`` bytes less shared memory than its plan asks for, and ``poison`` in what it has to
-    write. It is asked for the log-sum-exp if it writes that, and ``lse`` does not say otherwise. ``options`` are the
+    The kernel has ``less_smem`` bytes less shared memory than its plan needs, and ``poison`` in what it has to write.
+    It gets a buffer for the log-sum-exp if it writes that, and ``lse`` does not say otherwise. ``options`` are the
     executor's, such as ``schedule="reverse"``; the architecture is the kernel's default.
     """
     options.setdefault("arch", kernel.default_arch)
@@ -102,7 +99,7 @@ def assert_computes(
 
 
 def assert_log_sum_exp(kernel: Kernel, problem: Problem, config: Config | None = None) -> None:
-    """The log-sum-exp is that of float64, and neither the output nor the PTX depends on who asks for it.
+    """The log-sum-exp is that of float64, and neither the output nor the PTX depends on whether it is requested.
 
     It is so to 4e-6 and a unit in the last place of a float32, which is less than the judge allows: the simulator's
     exponentials and logarithms are exact to a float32.
@@ -195,21 +192,6 @@ def assert_values_have_their_own_code(
     problem, base = Problem(1, 1, 64, head_dim), base or kernel.default_config
     programs = {ptx_of(kernel, problem, base.but(**{knob: value})) for value in values}
     assert len(programs) == len(values), f"{kernel.name} {base}: {knob} of {values} makes {len(programs)} programs"
-
-
-def planted(kernel: CudaKernel, edits: Sequence[tuple[str, str, str]], folder: Path) -> CudaKernel:
-    """The kernel with mistakes planted in its own file or in headers; its sources are copied into ``folder``.
-
-    ``edits`` are the file, what is replaced in it, which it has once, and by what.
-    """
-    assert isinstance(kernel.source, Path)
-    shutil.copytree(INCLUDE_DIR, folder, dirs_exist_ok=True)
-    shutil.copy(kernel.source, folder)
-    for file, old, new in edits:
-        text = (folder / file).read_text()
-        assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times"
-        (folder / file).write_text(text.replace(old, new))
-    return replace(kernel, name=f"{kernel.name}-planted", source=folder / kernel.source.name)
 
 
 def built(kernel: Kernel, problem: Problem, config: Config | None = None, arch: str | None = None) -> Build:

@@ -65,5 +65,5 @@ def assert_refused(kernel: Kernel, refusal: Refusal, base: Config | None = None)
         assert isinstance(kernel, CudaKernel), f"{where}: the source of a static_assert is CUDA C++"
         with pytest.raises(BuildError) as failed:
             build(kernel.module(problem, config), kernel.default_arch)
-        said = f"{failed.value} {failed.value.log}"
-        assert refusal.message in said, f"{where}: {said}"
+        message = f"{failed.value} {failed.value.log}"
+        assert refusal.message in message, f"{where}: {message}"

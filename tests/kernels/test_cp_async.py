@@ -1,6 +1,6 @@
 """The cp_async kernel: as right as the wmma kernel with any number of stages, and different from it by its copies.
 
-What it computes whatever its knobs, what it refuses of problems, and its static bars are in ``test_ladder*.py``.
+What it computes whatever its knobs, what it refuses of problems, and its static limits are in ``test_ladder*.py``.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ def test_every_shipped_kernel_has_a_small_problem_with_the_code_of_a_large_one(n
     taken = [problem for problem in LARGE if kernel.reject_reason(problem) is None]
     assert len(taken) >= 4
     for problem in taken:
-        found = equivalent_small(kernel, None, problem, sms=sms)
-        small = found.problem
-        assert small is not None, found.reason
+        equivalent = equivalent_small(kernel, None, problem, sms=sms)
+        small = equivalent.problem
+        assert small is not None, equivalent.reason
         assert small.flops <= MOST_FLOPS
         assert modules_of(kernel.launch_plan(small, sms=sms)) == modules_of(kernel.launch_plan(problem, sms=sms))
         for trait in ("dtype", "head_dim", "causal", "group", "scale"):
@@ -80,9 +80,9 @@ def _by_length(macro: str) -> CudaKernel:
 
 
 def test_where_there_is_none_it_says_so() -> None:
-    found = equivalent_small(_by_length("SEQ_KV"), None, Problem(1, 64, 16384, 64))
-    assert found.problem is None
-    assert found.reason == (
+    equivalent = equivalent_small(_by_length("SEQ_KV"), None, Problem(1, 64, 16384, 64))
+    assert equivalent.problem is None
+    assert equivalent.reason == (
         "no problem of at most 4.3 GFLOP that was tried runs the code that rigid has for 1x64x16384x64"
     )
     # One with as many keys, and fewer queries and heads, is small enough here.

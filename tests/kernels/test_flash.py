@@ -1,7 +1,7 @@
 """The flash kernel with every knob: right, built as it says, with masks and exponentials only where they are due.
 
 Its schedules are in ``test_stream_k.py``. What it computes whatever its knobs, what it refuses of problems, and its
-static bars are in ``test_ladder*.py``.
+static limits are in ``test_ladder*.py``.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """The fp8 kernel: its numbers with every knob and both types of P, on e4m3 tensor cores, and what they rest on.
 
-What it computes whatever its knobs, what it refuses of problems, and its static bars are in ``test_ladder*.py``.
+What it computes whatever its knobs, what it refuses of problems, and its static limits are in ``test_ladder*.py``.
 """
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from checking import (
     assert_shared_memory,
     assert_values_have_their_own_code,
     built,
-    planted,
     ptx_of,
     resources_of,
     run,
@@ -121,7 +119,7 @@ def test_weights_in_float16_leave_no_error_but_that_of_quantisation() -> None:
 
 
 def _with_a_large_row(problem: Problem) -> Inputs:
-    """One row of V is 3,000 times the others, and its key is the one that nobody wants."""
+    """One row of V is 3,000 times the others, and its key is one with almost no weight."""
     inputs = make_inputs(problem, "normal")
     inputs.q[..., 0], inputs.k[..., 0], inputs.k[:, :, 70, 0] = 8.0, 0.0, -60.0
     inputs.v[...] /= np.float16(8)
@@ -177,45 +175,6 @@ def test_every_knob_changes_the_code(knob: str) -> None:
 @P_DTYPES
 def test_no_result_rests_on_the_order_of_warps(config: Config) -> None:
     assert_same_bits_in_every_order(FP8, RAGGED, config, async_modes=("late",))
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("kind", "header", "old", "new"),
-    [
-        (
-            "normal",
-            "tile/quantise.cuh",
-            "const QuantisePatch<RowOrder::mma> patch",
-            "const QuantisePatch<RowOrder::natural> patch",
-        ),
-        (
-            "normal",
-            "tile/quantise.cuh",
-            "if (row(i) < rows_left) {\n                chunk",
-            "if (true) {\n                chunk",
-        ),
-        (
-            "reverse_ramp",
-            "softmax/fp8.cuh",
-            "offset = fmaf(tile_max - row.max, scale_log2, WEIGHT_EXPONENT)",
-            "offset = WEIGHT_EXPONENT",
-        ),
-        ("ramp", "softmax/fp8.cuh", "const float tile_max = raw_max * tile.unit;", "const float tile_max = raw_max;"),
-    ],
-    ids=["keys in their own order", "rows past the end", "no maximum but the tile's", "raw maxima"],
-)
-def test_what_the_numbers_rest_on(kind: str, header: str, old: str, new: str, tmp_path: Path) -> None:
-    problem = Problem(1, 2, 70, 32, seq_kv=150)
-    inputs = make_inputs(problem, kind)
-    for array in (inputs.k, inputs.v):
-        array[:, 1] = np.nan
-    mutant = planted(FP8, [(header, old, new)], tmp_path)
-    result, right = (run(kernel, problem, inputs=inputs) for kernel in (mutant, FP8))
-    assert not right.hazards
-    reference = attention_float64(**vars(inputs), scale=problem.scale, causal=False)
-    good, bad = (measure(found.outputs["o"][:, :1], reference[:, :1], "float16") for found in (right, result))
-    assert bad.not_finite or bad.rel_l2 > 1.5 * good.rel_l2
 
 
 @pytest.mark.sample

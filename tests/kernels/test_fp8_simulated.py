@@ -1,6 +1,6 @@
 """The fp8_simulated kernel: 8-bit numbers with one scale a head, right at the lengths where its ancestor gave NaN.
 
-What it computes whatever its knobs, what it refuses of problems, and its static bars are in ``test_ladder*.py``.
+What it computes whatever its knobs, what it refuses of problems, and its static limits are in ``test_ladder*.py``.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def test_the_declared_numbers_bit_for_bit_over_several_blocks() -> None:
     problem = Problem(2, 2, 70, 32, kv_heads=1, seq_kv=200)
     inputs = make_inputs(problem, "outlier")
     plan = FP8_SIMULATED.launch_plan(problem)
-    kept = {"q_bytes", "k_bytes", "v_bytes", "q_scales", "k_scales", "v_scales"}
-    shown = [type(b)(b.name, b.shape, b.dtype, "out" if b.name in kept else b.role) for b in plan.buffers]
-    found = SimulatedExecutor().run(type(plan)(tuple(shown), plan.steps), vars(inputs)).outputs
+    shown_names = {"q_bytes", "k_bytes", "v_bytes", "q_scales", "k_scales", "v_scales"}
+    shown = [type(b)(b.name, b.shape, b.dtype, "out" if b.name in shown_names else b.role) for b in plan.buffers]
+    outputs = SimulatedExecutor().run(type(plan)(tuple(shown), plan.steps), vars(inputs)).outputs
     for name, array in vars(inputs).items():
-        numbers = found[f"{name}_bytes"].view(ml_dtypes.float8_e4m3fn).astype(np.float64)
-        scales = found[f"{name}_scales"].astype(np.float64)[:, :, None, None]
+        numbers = outputs[f"{name}_bytes"].view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+        scales = outputs[f"{name}_scales"].astype(np.float64)[:, :, None, None]
         assert np.array_equal(numbers * scales, dequantised(array, Quantisation())), name
 
 

@@ -1,7 +1,7 @@
 """The hopper kernel: right and clean in every order with every knob, and what it chooses where no knob is given.
 
-Its persistent blocks are in ``test_hopper_persistent.py``, its machine code and static bars in ``test_hopper_sass.py``,
-and what it refuses of problems in ``test_ladder_refusals.py``.
+Its persistent blocks are in ``test_hopper_persistent.py``, its machine code and static limits in
+``test_hopper_sass.py``, and what it refuses of problems in ``test_ladder_refusals.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sdpalab import sim
 from sdpalab.campaigns import deletion
 from sdpalab.compile import Build
 from sdpalab.inputs import Inputs
-from sdpalab.kernels.hopper import HOPPER, VALUES, chosen, modelled_clocks, smem_bytes
+from sdpalab.kernels.hopper import HOPPER, VALUES, modelled_clocks, resolve, smem_bytes
 from sdpalab.kernels.kernel import Config, Knob
 from sdpalab.kernels.warpgroups import SMS
 from sdpalab.problem import MISSION, Problem
@@ -44,7 +44,7 @@ WIDE = TWO.but(BLOCK_N=128)
 AS_GIVEN = replace(
     HOPPER, macros=lambda problem, config: {**config, "PERSISTENT": int(config["SCHEDULE"] == "persistent")}
 )
-"""Its source has the knobs themselves, and not what is chosen by them."""
+"""Its source has the knobs themselves, and not the values resolved from them."""
 
 SHAPES = [
     (Problem(1, 1, 1, 64), AUTO),
@@ -145,9 +145,9 @@ def test_the_mission_shape_fills_the_gpu_and_has_all_its_keys_under_way_at_once(
     (step,) = HOPPER.launch_plan(MISSION).launches
     assert step.cluster == (2, 1, 1)
     assert SMS - 4 <= np.prod(step.grid) <= SMS
-    made = chosen(MISSION, AUTO)
-    assert made.int("NUM_STAGES") * made.int("BLOCK_N") * made.int("SPLIT") == MISSION.seq_kv
-    assert step.dynamic_smem == smem_bytes(MISSION, made)
+    resolved = resolve(MISSION, AUTO)
+    assert resolved.int("NUM_STAGES") * resolved.int("BLOCK_N") * resolved.int("SPLIT") == MISSION.seq_kv
+    assert step.dynamic_smem == smem_bytes(MISSION, resolved)
 
 
 @pytest.mark.parametrize(
@@ -161,13 +161,13 @@ def test_the_mission_shape_fills_the_gpu_and_has_all_its_keys_under_way_at_once(
     ids=label,
 )
 def test_knobs_are_chosen_by_problem(problem: Problem, knobs: tuple[int, ...]) -> None:
-    assert tuple(chosen(problem, AUTO)[name] for name in VALUES) == knobs
+    assert tuple(resolve(problem, AUTO)[name] for name in VALUES) == knobs
 
 
 def test_what_is_given_is_not_chosen() -> None:
-    assert chosen(MISSION, ONE) == ONE
-    assert chosen(MISSION, AUTO.but(SPLIT=1)).int("SPLIT") == 1
-    assert chosen(MISSION, AUTO.but(BLOCK_M=128)).int("BLOCK_M") == 128
+    assert resolve(MISSION, ONE) == ONE
+    assert resolve(MISSION, AUTO.but(SPLIT=1)).int("SPLIT") == 1
+    assert resolve(MISSION, AUTO.but(BLOCK_M=128)).int("BLOCK_M") == 128
 
 
 def test_a_second_wave_costs_as_much_as_the_first() -> None:
@@ -178,7 +178,7 @@ def test_a_second_wave_costs_as_much_as_the_first() -> None:
 def test_every_combination_that_a_search_tries_has_code_of_its_own() -> None:
     space = list(HOPPER.space(MISSION))
     assert len(space) == len(set(space)) > 50
-    assert all(chosen(MISSION, config).but(NUM_CTAS=0) == config for config in space)
+    assert all(resolve(MISSION, config).but(NUM_CTAS=0) == config for config in space)
 
 
 def test_small_problems_give_each_block_of_a_cluster_enough_tiles_to_fill_its_stages_again() -> None:

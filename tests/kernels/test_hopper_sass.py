@@ -1,6 +1,6 @@
 """What the kernels for Hopper are compiled to: softmax beside products, registers as shared out, Hopper's instructions.
 
-Their static bars are here too, as these builds are for sm_90a alone.
+Their static limits are here too, as these builds are for sm_90a alone.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def label(value: object) -> str:
 
 
 def sass_of(kernel: CudaKernel, problem: Problem, config: Config) -> tuple[SassInstruction, ...]:
-    made = built(kernel, problem, config)
-    return parse(disassemble(made))[made.entry]
+    compiled = built(kernel, problem, config)
+    return parse(disassemble(compiled))[compiled.entry]
 
 
 def count_of(kernel: CudaKernel, problem: Problem, config: Config) -> Counter[str]:

@@ -36,8 +36,8 @@ def step_of(problem: Problem, rows: int, *, v_in_blocks: bool = True) -> LaunchP
         outputs = (replace(buffer, role="out") for buffer in quantisation_buffers(problem, rows))
         return LaunchPlan(tuple(outputs), (quantise_rows(problem, rows, v_in_blocks=v_in_blocks),))
 
-    made = CudaKernel("quantise", SOURCE, "unused", plan).launch_plan(problem)
-    return replace(made, buffers=tuple(buffer for buffer in made.buffers if buffer.name != "o"))
+    launch_plan = CudaKernel("quantise", SOURCE, "unused", plan).launch_plan(problem)
+    return replace(launch_plan, buffers=tuple(buffer for buffer in launch_plan.buffers if buffer.name != "o"))
 
 
 def quantised(
@@ -48,19 +48,19 @@ def quantised(
     runs = [SimulatedExecutor(**options).run(plan, arrays, poison=poison) for poison in (0xFF, 0x00)]
     for run in runs:
         assert not run.hazards
-    found = runs[0].outputs
+    outputs = runs[0].outputs
     for name, array in runs[1].outputs.items():
-        assert np.array_equal(array, found[name], equal_nan=array.dtype.kind == "f"), name
+        assert np.array_equal(array, outputs[name], equal_nan=array.dtype.kind == "f"), name
     heads, keys = problem.kv_shape[:2], -(-problem.seq_kv // rows) * rows
     if v_in_blocks:
-        blocks = found["v_bytes"].reshape(*heads, keys // rows, problem.head_dim, rows)
+        blocks = outputs["v_bytes"].reshape(*heads, keys // rows, problem.head_dim, rows)
         columns = blocks.swapaxes(2, 3).reshape(*heads, problem.head_dim, keys)
     else:
-        columns = found["v_bytes"].reshape(*heads, problem.head_dim, keys)
+        columns = outputs["v_bytes"].reshape(*heads, problem.head_dim, keys)
     key = (np.arange(0, keys, 16)[:, None] + MMA_ORDER).reshape(-1)
     v = np.empty((*heads, keys, problem.head_dim), np.uint8)
     v[:, :, key] = columns.swapaxes(2, 3)
-    return {**found, "v_bytes": v}
+    return {**outputs, "v_bytes": v}
 
 
 def numbers(patterns: Array, scales: Array, rows: int) -> Array:
@@ -71,13 +71,13 @@ def numbers(patterns: Array, scales: Array, rows: int) -> Array:
 
 
 def assert_declared(problem: Problem, inputs: Inputs, rows: int, *, v_in_blocks: bool = True) -> None:
-    found = quantised(problem, inputs, rows, v_in_blocks=v_in_blocks)
-    scales = {"q": found["q_scales"], "k": found["kv_scales"][..., 0], "v": found["kv_scales"][..., 1]}
+    outputs = quantised(problem, inputs, rows, v_in_blocks=v_in_blocks)
+    scales = {"q": outputs["q_scales"], "k": outputs["kv_scales"][..., 0], "v": outputs["kv_scales"][..., 1]}
     for name, array in vars(inputs).items():
-        made = numbers(found[f"{name}_bytes"], scales[name], rows)
+        decoded = numbers(outputs[f"{name}_bytes"], scales[name], rows)
         length = array.shape[2]
-        assert np.array_equal(made[:, :, :length], dequantised(array, Quantisation(rows=rows))), name
-        assert not made[:, :, length:].any(), "the padding of V is zeros"
+        assert np.array_equal(decoded[:, :, :length], dequantised(array, Quantisation(rows=rows))), name
+        assert not decoded[:, :, length:].any(), "the padding of V is zeros"
 
 
 @pytest.mark.sample
@@ -118,14 +118,14 @@ def test_every_pattern_of_float16_is_rounded_as_declared() -> None:
 
 def test_a_product_with_the_reciprocal_would_not_do() -> None:
     # The reason for a division: numbers of float16 whose quotient is a tie of e4m3, and whose product is not.
-    found = 0
+    different = 0
     for pattern in range(0x3C00, 0x4000):
         scale = np.array(pattern, np.uint16).view(np.float16).astype(np.float32) / np.float32(448)
         x = np.arange(0x2000, 0x3C00, dtype=np.uint16).view(np.float16).astype(np.float32)
         quotient, product = x / scale, x * (np.float32(1) / scale)
         e4m3 = ml_dtypes.float8_e4m3fn
-        found += int(np.count_nonzero(quotient.astype(e4m3) != product.astype(e4m3)))
-    assert found > 0
+        different += int(np.count_nonzero(quotient.astype(e4m3) != product.astype(e4m3)))
+    assert different > 0
 
 
 def test_a_head_of_nothing_has_scale_one_and_nan_stays_in_its_place() -> None:
@@ -134,10 +134,10 @@ def test_a_head_of_nothing_has_scale_one_and_nan_stays_in_its_place() -> None:
     inputs.v[:, 0] = 0.0
     inputs.k[:, 1] = np.nan
     inputs.q[0, 0, 3, 5] = np.nan
-    found = quantised(problem, inputs, 64)
-    assert found["kv_scales"][0, 0, 0, 1] == 1.0
-    assert not found["v_bytes"][:, 0].any()
-    q, k = (found[name].view(ml_dtypes.float8_e4m3fn).astype(np.float32) for name in ("q_bytes", "k_bytes"))
+    outputs = quantised(problem, inputs, 64)
+    assert outputs["kv_scales"][0, 0, 0, 1] == 1.0
+    assert not outputs["v_bytes"][:, 0].any()
+    q, k = (outputs[name].view(ml_dtypes.float8_e4m3fn).astype(np.float32) for name in ("q_bytes", "k_bytes"))
     assert np.isnan(k[:, 1]).all()
     assert np.isfinite(k[:, 0]).all()
     assert np.argwhere(np.isnan(q)).tolist() == [[0, 0, 3, 5]]

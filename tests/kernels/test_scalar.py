@@ -1,6 +1,6 @@
 """The scalar kernel with every knob: right, a different program for each value, and no race without its barriers.
 
-What it computes whatever its knobs, what it refuses of problems, and its static bars are in ``test_ladder*.py``.
+What it computes whatever its knobs, what it refuses of problems, and its static limits are in ``test_ladder*.py``.
 """
 
 from __future__ import annotations

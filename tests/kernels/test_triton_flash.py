@@ -1,6 +1,6 @@
 """The triton_flash kernel: right with every knob, one PTX with and without LSE, clean in every schedule.
 
-What it computes whatever its knobs, what it refuses of problems, and its static bars are in ``test_ladder*.py``.
+What it computes whatever its knobs, what it refuses of problems, and its static limits are in ``test_ladder*.py``.
 """
 
 from __future__ import annotations

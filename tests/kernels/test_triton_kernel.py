@@ -131,38 +131,38 @@ def test_the_build_completes_the_launch(write: Write) -> None:
     assert isinstance(shipped, TritonKernel)
     problem = Problem(1, 1, 64, 64)
     step = shipped.launch_plan(problem).steps[0]
-    made = built(shipped, problem=problem)
-    done = made.completed(step)
+    compiled = built(shipped, problem=problem)
+    done = compiled.completed(step)
     stages, tile_bytes = 2, 32 * 64 * 2
     assert done.dynamic_smem == stages * 2 * tile_bytes
     assert done.args == (*step.args, 0, 0)
     assert done.block == (128, 1, 1)
-    used = resources(made, step)
+    used = resources(compiled, step)
     assert (used.shared_bytes, used.threads_per_block) == (done.dynamic_smem, 128)
     assert used.sass["HMMA"] > 0
-    assert f"Used {used.registers} registers" in made.log
+    assert f"Used {used.registers} registers" in compiled.log
 
 
 def test_cuda_launches_are_complete_already(write: Write) -> None:
-    made = built(write())
+    compiled = built(write())
     launch = write().launch_plan(PROBLEM).steps[0]
-    assert Build(**{**vars(made), "triton": {}}).completed(launch) is launch
+    assert Build(**{**vars(compiled), "triton": {}}).completed(launch) is launch
 
 
 @pytest.mark.parametrize(("arch", "target"), [("sm_80", "sm_80"), ("sm_89", "sm_89"), ("sm_90", "sm_90a")])
 def test_it_is_compiled_for_the_architecture_that_is_named(write: Write, arch: str, target: str) -> None:
-    made = built(write(), arch)
-    assert f".target {target}\n" in made.ptx.decode()
-    assert made.compiler.startswith("Triton 3.")
-    assert "num_warps=1" in made.command
+    compiled = built(write(), arch)
+    assert f".target {target}\n" in compiled.ptx.decode()
+    assert compiled.compiler.startswith("Triton 3.")
+    assert "num_warps=1" in compiled.command
 
 
 def test_no_path_of_this_machine_is_in_it(write: Write, tmp_path: Path) -> None:
-    made = built(write())
-    assert b'"/mine.py"' in made.ptx
+    compiled = built(write())
+    assert b'"/mine.py"' in compiled.ptx
     for place in (str(tmp_path), str(Path(sys.prefix))):
-        assert place.encode() not in made.ptx + made.cubin
-    assert str(tmp_path) not in made.log
+        assert place.encode() not in compiled.ptx + compiled.cubin
+    assert str(tmp_path) not in compiled.log
 
 
 def test_a_hit_compiles_nothing_and_is_the_same(
@@ -210,7 +210,7 @@ def test_what_else_is_in_the_key(write: Write) -> None:
         built(kernel, problem=PROBLEM.with_(dtype="bfloat16")),
         built(kernel, problem=PROBLEM.with_(head_dim=32)),
     ]
-    assert len({made.key for made in makes}) == len({made.name for made in makes}) == len(makes)
+    assert len({each.key for each in makes}) == len({each.name for each in makes}) == len(makes)
 
 
 def test_lengths_are_not_in_the_key(write: Write) -> None:
@@ -310,18 +310,18 @@ def test_sanitize_takes_it_like_any_other(write: Write) -> None:
     assert shipped.folder == SHIPPED.parent
     problems = small_problems(shipped, shipped.default_config.but(num_stages=3))
     assert 4 * 32 in {problem.seq_kv for problem in problems}
-    found = sanitize_kernel(shipped, problems[:1], modes=Modes(schedules=("reverse",), async_modes=("late",)))
-    assert found.clean
+    outcome = sanitize_kernel(shipped, problems[:1], modes=Modes(schedules=("reverse",), async_modes=("late",)))
+    assert outcome.clean
     out_of_bounds = write("q_ptr + places,", "q_ptr + places + 8,")
-    found = sanitize_kernel(out_of_bounds, [PROBLEM], modes=Modes(schedules=("lockstep",)))
-    assert {(hazard.kind, hazard.source) for hazard in found.hazards} == {("out-of-bounds", "mine.py:15")}
+    outcome = sanitize_kernel(out_of_bounds, [PROBLEM], modes=Modes(schedules=("lockstep",)))
+    assert {(hazard.kind, hazard.source) for hazard in outcome.hazards} == {("out-of-bounds", "mine.py:15")}
 
 
 def test_its_source_is_kept_as_evidence(write: Write) -> None:
     module = module_of(write())
-    kept = built_module(module, build(module))
-    assert kept.files["mine.py"] == MINE.encode()
-    assert kept.record("kernels/scaled").compiler.startswith("Triton 3.")
+    module_record = built_module(module, build(module))
+    assert module_record.files["mine.py"] == MINE.encode()
+    assert module_record.record("kernels/scaled").compiler.startswith("Triton 3.")
 
 
 def test_command_line_builds_and_gates_it(cli: Callable[..., object]) -> None:

@@ -1,13 +1,11 @@
 """The warp_specialized kernel: right with every knob and in every order of its warps, and what each barrier is for.
 
-What it computes whatever its knobs, what it refuses of problems, and its static bars are in ``test_ladder*.py``.
+What it computes whatever its knobs, what it refuses of problems, and its static limits are in ``test_ladder*.py``.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from checking import (
@@ -25,7 +23,6 @@ from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.warp_specialized import WARP_SPECIALIZED
 from sdpalab.measure.counted import count
 from sdpalab.problem import MISSION, Problem
-from sdpalab.run.sanitize import Modes, sanitize_kernel
 
 DEFAULT = WARP_SPECIALIZED.default_config
 RAGGED = Problem(1, 2, 150, 32, kv_heads=1, seq_kv=333)
@@ -66,31 +63,6 @@ def test_every_order_gives_the_same_bits_and_no_hazard(head_dim: int, config: Co
 def test_the_ring_comes_to_its_end_at_every_place(tiles: int, stages: int) -> None:
     config = DEFAULT.but(BLOCK_N=32, NUM_STAGES=stages)
     assert_computes(WARP_SPECIALIZED, Problem(1, 1, 20, 32, seq_kv=32 * tiles), config, schedule="reverse")
-
-
-WAITS_FOR_EMPTY = "ptx::bar_sync(empty(loading), NUM_THREADS);"
-GIVES_BACK_Q = "release(Position{NUM_STAGES - 1}, -1);"
-COMPUTES = "        multiply_scores<TILE_N>("
-BUGS = [
-    ("a tile is not waited for", "wait_group<IN_FLIGHT>", "wait_group<IN_FLIGHT + 1>", "async"),
-    ("nobody waits for an empty stage", WAITS_FOR_EMPTY, "", "barrier"),
-    ("a stage is given back before it is read", COMPUTES, "        release(at, tile);\n" + COMPUTES, "race"),
-    ("the output does not wait for the last readers", "ptx::bar_sync(ALL_READ, CONSUMERS);", "", "race"),
-    ("consumers leave producers out", "bar_sync(full(at), NUM_THREADS)", "bar_sync(full(at), CONSUMERS)", "barrier"),
-    ("Q is never given back", GIVES_BACK_Q, "", "deadlock"),
-]
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize(("name", "old", "new", "kind"), BUGS, ids=[bug[0] for bug in BUGS])
-def test_what_the_barriers_are_for(name: str, old: str, new: str, kind: str) -> None:
-    assert isinstance(WARP_SPECIALIZED.source, Path)
-    text = WARP_SPECIALIZED.source.read_text()
-    assert old in text
-    broken = replace(WARP_SPECIALIZED, name=name, source=text.replace(old, new))
-    lockstep = Modes(schedules=("lockstep",), async_modes=("late",))
-    outcome = sanitize_kernel(broken, [Problem(1, 1, 64, 32, seq_kv=400)], modes=lockstep)
-    assert kind in {hazard.kind for hazard in outcome.hazards}
 
 
 @pytest.mark.sample(2)

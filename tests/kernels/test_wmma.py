@@ -1,11 +1,9 @@
 """The wmma kernel with every knob: right, really on tensor cores, and no race without its barriers.
 
-What it computes whatever its knobs, what it refuses of problems, and its static bars are in ``test_ladder*.py``.
+What it computes whatever its knobs, what it refuses of problems, and its static limits are in ``test_ladder*.py``.
 """
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 from checking import (
@@ -13,10 +11,8 @@ from checking import (
     assert_same_bits_in_every_order,
     assert_shared_memory,
     assert_values_have_their_own_code,
-    planted,
     ptx_of,
     resources_of,
-    run,
 )
 from refusals import WMMA_TILES, Refusal, assert_refused
 
@@ -77,13 +73,3 @@ def test_smem_bytes_is_what_the_kernel_touches() -> None:
 
 def test_no_result_rests_on_the_order_of_warps() -> None:
     assert_same_bits_in_every_order(WMMA, Problem(1, 1, 70, 32, causal=True), async_modes=("late",))
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(
-    "barrier", ["__syncthreads();  // this tile has come", "__syncthreads();  // everyone has read"]
-)
-def test_every_barrier_is_needed(barrier: str, tmp_path: Path) -> None:
-    weaker = barrier.replace("__syncthreads", "__syncwarp")
-    unsafe = planted(WMMA, [("mainloop/wmma_tiles.cuh", barrier, weaker)], tmp_path)
-    assert any("race" in hazard for hazard in run(unsafe, Problem(1, 1, 70, 32)).hazards)

@@ -66,9 +66,9 @@ def memory_efficient_attention(q: Any, k: Any, v: Any, attn_bias: Any = None, p:
 
 def module(name: str, **contents: Any) -> ModuleType:
     """A module with these contents."""
-    made = ModuleType(name)
-    vars(made).update(contents)
-    return made
+    created = ModuleType(name)
+    vars(created).update(contents)
+    return created
 
 
 LIBRARIES = {

@@ -121,16 +121,16 @@ class _Events:
         return event
 
     def CUDAGraph(self) -> Any:
-        made = SimpleNamespace(calls=[0])
-        made.replay = lambda: setattr(self, "us", self.us + made.calls[0] * self._graph)
-        return made
+        graph = SimpleNamespace(calls=[0])
+        graph.replay = lambda: setattr(self, "us", self.us + graph.calls[0] * self._graph)
+        return graph
 
     @contextmanager
-    def graph(self, made: Any) -> Iterator[None]:
-        self.capturing = made.calls
+    def graph(self, captured: Any) -> Iterator[None]:
+        self.capturing = captured.calls
         yield
         self.capturing = None
-        self.captured.append(made.calls[0])
+        self.captured.append(captured.calls[0])
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,12 @@ def test_torch_on_a_cpu_is_measured_for_real() -> None:
     ]
     rule = StoppingRule(least=6, most=6, seconds=60)
     session = measure(subjects, EagerClock(lambda: None, calls=3), rule, checked_share=1.0)
-    for found in session.measurements:
-        assert found.status is MeasureStatus.MEASURED, found.reason
-        assert found.checks == 1 + 6 + 1
-        assert found.samples is not None
-        assert found.samples.clock is ClockKind.EAGER
-        assert found.samples.calls == 3
+    for measurement in session.measurements:
+        assert measurement.status is MeasureStatus.MEASURED, measurement.reason
+        assert measurement.checks == 1 + 6 + 1
+        assert measurement.samples is not None
+        assert measurement.samples.clock is ClockKind.EAGER
+        assert measurement.samples.calls == 3
 
 
 def test_calls_take_the_copies_in_turn() -> None:

@@ -24,18 +24,18 @@ TRIALS = 200
 
 def outcomes(ratio: float, behaviour: Behaviour, rounds: int = 60, **options: float) -> list[ComparisonOutcome]:
     """Verdicts on A, whose true time is ``ratio`` of B's, over seeded trials of interleaved rounds."""
-    found = []
+    drawn = []
     for seed in range(TRIALS):
         clock = SimulatedClock(behaviour, seed)
         samples = [clock.ready(Work("a", 5.0 * ratio)), clock.ready(Work("b", 5.0))]
         row_a, row_b = zip(*([sample() for sample in samples] for _ in range(rounds)), strict=True)
         a, b = (Samples(name, clock.kind, clock.l2, clock.calls, row) for name, row in (("a", row_a), ("b", row_b)))
-        found.append(compare(a, b, **options).outcome)
-    return found
+        drawn.append(compare(a, b, **options).outcome)
+    return drawn
 
 
-def share(found: list[ComparisonOutcome], *wanted: ComparisonOutcome) -> float:
-    return sum(outcome in wanted for outcome in found) / len(found)
+def share(drawn: list[ComparisonOutcome], *wanted: ComparisonOutcome) -> float:
+    return sum(outcome in wanted for outcome in drawn) / len(drawn)
 
 
 @pytest.mark.parametrize("behaviour", [CALM, ROUGH], ids=["calm", "rough"])

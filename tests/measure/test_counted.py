@@ -83,7 +83,9 @@ def test_what_the_compiler_makes_of_float8_products_for_sm_90_is_not_modelled() 
     on_ada, on_hopper = (count(kernel, Problem(1, 1, 1, 32), arch) for arch in ("sm_89", "sm_90"))
     assert on_ada.not_modelled == ""
     assert on_ada.modelled(gpu_named("L4")).microseconds > 0
-    said = r"product has no float8 product in its machine code for sm_90: 2 HMMA and \d+ F2FP, conversions that are not"
-    assert re.match(said, on_hopper.not_modelled)
-    with pytest.raises(UserError, match=said):
+    reason = (
+        r"product has no float8 product in its machine code for sm_90: 2 HMMA and \d+ F2FP, conversions that are not"
+    )
+    assert re.match(reason, on_hopper.not_modelled)
+    with pytest.raises(UserError, match=reason):
         on_hopper.modelled(gpu_named("H200"))

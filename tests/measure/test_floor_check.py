@@ -1,4 +1,4 @@
-"""A time below what the FLOPs and the bytes take is impossible, and called so; what nobody knows is not."""
+"""A time below what the FLOPs and the bytes take is impossible, and called so; an unknown GPU has no floor."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ L4, H200 = gpu_named("L4"), gpu_named("H200")
 
 
 def test_fifteen_times_faster_than_torch_is_impossible_on_an_l4() -> None:
-    found = check_floor(25.9 / 15, MISSION, L4, l2=L2State.WARM)
-    assert not found.possible
-    assert "1.73 us is impossible on L4: the tensor floor alone is 4.43 us" in found.reason
+    floor_check = check_floor(25.9 / 15, MISSION, L4, l2=L2State.WARM)
+    assert not floor_check.possible
+    assert "1.73 us is impossible on L4: the tensor floor alone is 4.43 us" in floor_check.reason
     assert check_floor(5.0, MISSION, L4, l2=L2State.WARM).possible
     assert check_floor(5.0, MISSION, L4, l2=L2State.WARM).share == pytest.approx(0.886, abs=1e-3)
 
@@ -50,10 +50,10 @@ def test_only_hard_floors_count() -> None:
 
 
 def test_of_an_unknown_gpu_nothing_is_said() -> None:
-    found = check_floor(1e-3, MISSION, None, l2=L2State.COLD)
-    assert found.possible
-    assert found.share is None
-    assert "not in the lab's data file" in found.reason
+    floor_check = check_floor(1e-3, MISSION, None, l2=L2State.COLD)
+    assert floor_check.possible
+    assert floor_check.share is None
+    assert "not in the lab's data file" in floor_check.reason
     assert check_floor(1e-3, MISSION, gpu_named("A100 SXM"), l2=L2State.WARM, precision="fp8").share is None
 
 
@@ -69,9 +69,9 @@ def test_of_an_unknown_gpu_nothing_is_said() -> None:
     ],
 )
 def test_the_drivers_names(device: str, gpu: str) -> None:
-    found = gpu_of_device(device)
-    assert isinstance(found, Gpu)
-    assert found is GPUS[gpu]
+    row = gpu_of_device(device)
+    assert isinstance(row, Gpu)
+    assert row is GPUS[gpu]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.registry import KERNELS
@@ -29,6 +30,8 @@ PEERS = peers_named(["torch", "torch math"])
 @pytest.fixture(scope="module")
 def device() -> CudaDevice:
     """torch's GPU."""
+    if not torch.cuda.is_available():
+        pytest.skip("a clock on a GPU needs torch with CUDA")
     return cuda_device()
 
 
@@ -36,14 +39,14 @@ def session(device: CudaDevice, clock: ClockKind, l2: L2State = L2State.WARM) ->
     flash = KERNELS["flash"]
     executor = GpuExecutor(device.ordinal)
     kernels = [(flash, flash.default_config)]
-    found = benchmark(MISSION, PEERS, kernels, device, clock=clock, l2=l2, rule=RULE, executor=executor)
-    for each in found.measurements:
+    measured = benchmark(MISSION, PEERS, kernels, device, clock=clock, l2=l2, rule=RULE, executor=executor)
+    for each in measured.measurements:
         assert each.status is MeasureStatus.MEASURED, each.reason
-    return found
+    return measured
 
 
-def median(found: MeasuredSession, name: str) -> float:
-    summary = found.of(name).summary
+def median(measured: MeasuredSession, name: str) -> float:
+    summary = measured.of(name).summary
     assert summary is not None
     return summary.median_us
 
@@ -53,10 +56,10 @@ def median(found: MeasuredSession, name: str) -> float:
 def test_outputs_are_right_and_computing_takes_longer_than_nothing(
     device: CudaDevice, clock: ClockKind, l2: L2State
 ) -> None:
-    found = session(device, clock, l2)
+    measured = session(device, clock, l2)
     if clock is not ClockKind.EAGER:
-        assert median(found, EMPTY) < median(found, "flash")
-        assert median(found, EMPTY) < median(found, "torch math")
+        assert median(measured, EMPTY) < median(measured, "flash")
+        assert median(measured, EMPTY) < median(measured, "torch math")
 
 
 def test_dispatch_is_in_the_eager_time_only(device: CudaDevice) -> None:
@@ -66,7 +69,7 @@ def test_dispatch_is_in_the_eager_time_only(device: CudaDevice) -> None:
 
 
 def test_the_same_call_twice_is_no_difference(device: CudaDevice) -> None:
-    made = [peer_subject(PEERS[0], Outputs(MISSION, make_inputs(MISSION)), device.torch) for _ in range(2)]
-    subjects = [replace(subject, name=name) for subject, name in zip(made, "ab", strict=True)]
+    pair = [peer_subject(PEERS[0], Outputs(MISSION, make_inputs(MISSION)), device.torch) for _ in range(2)]
+    subjects = [replace(subject, name=name) for subject, name in zip(pair, "ab", strict=True)]
     compared = measure(subjects, GraphClock(), RULE).compare("a", "b", margin=0.03)
     assert compared.outcome in (ComparisonOutcome.SAME, ComparisonOutcome.AMBIGUOUS), compared.sentence

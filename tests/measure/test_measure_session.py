@@ -40,21 +40,21 @@ def test_samples_are_those_of_the_clock_in_order_and_warm_ups_apart() -> None:
     sample = ruler.ready(Work("ruler", 5.0))
     expected = [sample() for _ in range(15)]
     clock = SimulatedClock(Behaviour(), 7)
-    found = measure([Work("a", 5.0).subject()], clock, RULE, now=clock.now).of("a").samples
-    assert found is not None
-    assert found.warm_up_us == tuple(expected[:5])
-    assert found.times_us == tuple(expected[5:])
-    assert (found.clock, found.l2, found.calls) == (clock.kind, clock.l2, clock.calls)
+    samples = measure([Work("a", 5.0).subject()], clock, RULE, now=clock.now).of("a").samples
+    assert samples is not None
+    assert samples.warm_up_us == tuple(expected[:5])
+    assert samples.times_us == tuple(expected[5:])
+    assert (samples.clock, samples.l2, samples.calls) == (clock.kind, clock.l2, clock.calls)
 
 
 def test_slow_calls_warm_up_for_a_quarter_of_the_time() -> None:
     """A sample takes 0.1 s: three rounds of warm-up in 1.2 s, and not five."""
     clock = SimulatedClock(Behaviour(noise=0.001), 0)
     rule = StoppingRule(least=10, most=100, relative_width=1e-9, seconds=1.2)
-    found = measure([Work("slow", 1000.0).subject()], clock, rule, now=clock.now).of("slow").samples
-    assert found is not None
-    assert len(found.warm_up_us) == 3
-    assert 8 <= len(found.times_us) <= 10
+    samples = measure([Work("slow", 1000.0).subject()], clock, rule, now=clock.now).of("slow").samples
+    assert samples is not None
+    assert len(samples.warm_up_us) == 3
+    assert 8 <= len(samples.times_us) <= 10
 
 
 def slow_and_fast(slow_us: float, seconds: float, fast: int = 3) -> MeasuredSession:
@@ -85,12 +85,12 @@ def test_the_time_of_what_is_left_out_is_not_taken_from_the_others() -> None:
     assert len(fast.times_us) >= 10
 
 
-def test_nobody_is_left_out_if_there_is_time_or_all_are_as_slow() -> None:
+def test_no_subject_is_left_out_if_there_is_time_or_all_are_as_slow() -> None:
     assert slow_and_fast(20_000.0, 60.0).of("slow").status is MeasureStatus.MEASURED
     clock = SimulatedClock(Behaviour(noise=0.001), 0)
     subjects = [Work(name, 20_000.0).subject() for name in "abc"]
     session = measure(subjects, clock, StoppingRule(least=10, most=50, seconds=9.0), now=clock.now)
-    assert {found.status for found in session.measurements} == {MeasureStatus.MEASURED}
+    assert {measurement.status for measurement in session.measurements} == {MeasureStatus.MEASURED}
 
 
 def test_the_same_seed_gives_the_same_session() -> None:
@@ -206,7 +206,7 @@ class Overheating:
         return ClockState(1200, 90, 70.0, ("hardware thermal slowdown",) if self._looks % 2 else ("power cap",))
 
 
-def test_the_watch_is_asked_after_every_round_that_counts() -> None:
+def test_the_watch_is_read_after_every_round_that_counts() -> None:
     clock = SimulatedClock(Behaviour(), 0)
     session = measure([Work("a", 5.0).subject()], clock, RULE, watch=Overheating(), now=clock.now)
     assert len(session.states) == 10

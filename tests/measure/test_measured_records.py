@@ -1,4 +1,4 @@
-"""Records of times: what ``bench --json`` writes is read back, and believed only if its samples say so."""
+"""Records of times: what ``bench --json`` writes is read back, and accepted only if its samples agree."""
 
 from __future__ import annotations
 

@@ -121,13 +121,13 @@ def test_a_gpu_without_the_unit_or_the_room_is_refused() -> None:
 
 
 def counters(*texts: str) -> Counters:
-    made = [
+    counts = [
         InstructionCount(pc, pc, "", text, "tensor" if "mma" in text else "special", lanes=64, warps=2)
         for pc, text in enumerate(texts)
     ]
-    for each in made:
+    for each in counts:
         each.tensor_flops = 2 * 4096 if "mma" in each.text else 0
-    return Counters(made, compulsory_read_bytes=64, compulsory_write_bytes=32, by_cta=[3, 1])
+    return Counters(counts, compulsory_read_bytes=64, compulsory_write_bytes=32, by_cta=[3, 1])
 
 
 def test_products_are_counted_by_the_type_of_their_operands() -> None:

@@ -104,9 +104,9 @@ def test_a_wrong_row_of_the_sample_is_found() -> None:
     for row in (0, int(rows[50]), LARGE.seq_q - 1):
         wrong = out.copy()
         wrong[0, 1, row] *= np.float16(1.1)
-        said = OutputCheck(outputs)(wrong)
-        assert said.startswith(f"INCORRECT in {SAMPLED_ROWS} sampled rows of each head: ")
-        assert said.endswith(f"the worst row is (b=0, h=1, i={row})")
+        reason = OutputCheck(outputs)(wrong)
+        assert reason.startswith(f"INCORRECT in {SAMPLED_ROWS} sampled rows of each head: ")
+        assert reason.endswith(f"the worst row is (b=0, h=1, i={row})")
 
 
 def outside(outputs: Outputs) -> int:
@@ -134,9 +134,9 @@ def test_a_wrong_row_outside_the_sample_is_found_by_another_subjects_output() ->
     assert OutputCheck(outputs)(out) == ""
     other = out.copy()
     other[0, 0, row] = 0
-    said = OutputCheck(outputs)(other)
-    assert said.startswith("INCORRECT in a row that differs from another subject's: max_abs ")
-    assert f"(b=0, h=0, i={row}, " in said
+    reason = OutputCheck(outputs)(other)
+    assert reason.startswith("INCORRECT in a row that differs from another subject's: max_abs ")
+    assert f"(b=0, h=0, i={row}, " in reason
 
 
 # ---- what is computed once -------------------------------------------------------------------------------------------

@@ -64,13 +64,13 @@ def test_all_but_the_hopper_ones_take_the_mission_shape_on_an_l4() -> None:
     ],
 )
 def test_a_refusal_is_one_sentence(name: str, problem: Problem, arch: int, reason: str) -> None:
-    said = BY_NAME[name].reject_reason(problem, arch)
-    assert said is not None
-    assert said.startswith(reason)
-    assert "\n" not in said
+    refusal = BY_NAME[name].reject_reason(problem, arch)
+    assert refusal is not None
+    assert refusal.startswith(reason)
+    assert "\n" not in refusal
 
 
-def test_selection_says_of_everybody_why_not() -> None:
+def test_selection_has_a_reason_for_every_other_peer() -> None:
     problem = Problem(2, 8, 64, 64, kv_heads=2, causal=True, seq_kv=96)
     chosen = select(problem, 80)
     assert {"torch", "torch math"} <= {peer.name for peer in chosen.peers}
@@ -89,13 +89,13 @@ def test_a_subset_by_name() -> None:
 def test_why_a_library_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "stale_attention.py").write_text("raise RuntimeError('undefined symbol: _ZN3c10')\n")
-    (tmp_path / "needy_attention.py").write_text("import a_library_that_nobody_has\n")
+    (tmp_path / "needy_attention.py").write_text("import a_library_that_is_missing\n")
     missing = {name: library_missing("p", name, f"{name}-pip") for name in ("no_such_attention", "no_such.attention")}
     assert missing == {name: f"p: the package {name}-pip is not installed" for name in missing}
     stale = library_missing("p", "stale_attention", "stale")
     assert stale == "p: stale is installed but does not load (RuntimeError: undefined symbol: _ZN3c10)"
     needy = library_missing("p", "needy_attention", "needy")
-    assert needy == "p: needy is installed but lacks a_library_that_nobody_has"
+    assert needy == "p: needy is installed but lacks a_library_that_is_missing"
     assert library_missing("p", "torch", "torch") is None
 
 

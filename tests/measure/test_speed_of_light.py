@@ -18,10 +18,10 @@ def microseconds(name: str, precision: str = "fp16") -> dict[str, float]:
     [("L4", 4.43, 2.21, 6.99, 1.11), ("H100 SXM", 0.54, 0.27, 0.63, 0.54), ("H200", 0.54, 0.27, 0.44, 0.54)],
 )
 def test_mission_floors_are_those_of_the_table(name: str, fp16: float, fp8: float, dram: float, exp: float) -> None:
-    found = microseconds(name)
-    assert round(found["tensor"], 2) == fp16
-    assert round(found["dram"], 2) == dram
-    assert round(found["exp"], 2) == exp
+    times = microseconds(name)
+    assert round(times["tensor"], 2) == fp16
+    assert round(times["dram"], 2) == dram
+    assert round(times["exp"], 2) == exp
     assert round(microseconds(name, "fp8")["tensor"], 2) == fp8
 
 

@@ -49,12 +49,12 @@ def test_outliers_move_the_median_little() -> None:
 
 
 def test_the_figures_of_a_row() -> None:
-    found = summarise([float(n) for n in range(1, 102)])
-    assert (found.n, found.median_us, found.p10_us, found.p90_us) == (101, 51.0, 11.0, 91.0)
-    assert found.spread == pytest.approx(50 / 51)
-    assert found.interval.low < 51.0 < found.interval.high
-    assert found.relative_width == (found.interval.high - found.interval.low) / 51.0
-    assert found.to_dict()["method"] == METHOD
+    summary = summarise([float(n) for n in range(1, 102)])
+    assert (summary.n, summary.median_us, summary.p10_us, summary.p90_us) == (101, 51.0, 11.0, 91.0)
+    assert summary.spread == pytest.approx(50 / 51)
+    assert summary.interval.low < 51.0 < summary.interval.high
+    assert summary.relative_width == (summary.interval.high - summary.interval.low) / 51.0
+    assert summary.to_dict()["method"] == METHOD
     assert f"{RESAMPLES} circular block bootstrap resamples" in METHOD
 
 
@@ -80,15 +80,15 @@ def test_resamples_are_blocks_on_a_circle_and_the_same_everywhere() -> None:
 
 
 def test_one_sample_is_known_as_well_as_it_is() -> None:
-    found = summarise([3.0])
-    assert found.interval.low == found.interval.high == found.median_us == 3.0
+    summary = summarise([3.0])
+    assert summary.interval.low == summary.interval.high == summary.median_us == 3.0
 
 
 def test_samples_keep_their_order_and_their_warm_up() -> None:
-    kept = samples((3.0, 1.0, 2.0), warm_up_us=(9.0, 4.0))
-    assert kept.to_dict()["times_us"] == [3.0, 1.0, 2.0]
-    assert kept.to_dict()["warm_up_us"] == [9.0, 4.0]
-    assert kept.to_dict()["clock"] == "gpu"
+    taken = samples((3.0, 1.0, 2.0), warm_up_us=(9.0, 4.0))
+    assert taken.to_dict()["times_us"] == [3.0, 1.0, 2.0]
+    assert taken.to_dict()["warm_up_us"] == [9.0, 4.0]
+    assert taken.to_dict()["clock"] == "gpu"
 
 
 @pytest.mark.parametrize("row", [(), (0.0,), (-1.0,), (1.0, float("nan")), (float("inf"),)])

@@ -21,22 +21,22 @@ def test_quiet_times_stop_at_once_and_noisy_ones_later() -> None:
     assert quiet.stopped is noisy.stopped is StopReason.CONVERGED
     assert len(quiet.states) == 20
     assert 40 < len(noisy.states) < 2000
-    for found in (*quiet.measurements, *noisy.measurements):
-        assert found.summary is not None
-        assert found.summary.relative_width <= 0.01
+    for measurement in (*quiet.measurements, *noisy.measurements):
+        assert measurement.summary is not None
+        assert measurement.summary.relative_width <= 0.01
 
 
 def test_a_noisy_machine_ends_at_the_most_rounds() -> None:
-    found = session(Behaviour(noise=0.2), StoppingRule(least=10, most=60, relative_width=0.001, seconds=1e9))
-    assert found.stopped is StopReason.MOST_ROUNDS
-    assert len(found.states) == 60
+    ended = session(Behaviour(noise=0.2), StoppingRule(least=10, most=60, relative_width=0.001, seconds=1e9))
+    assert ended.stopped is StopReason.MOST_ROUNDS
+    assert len(ended.states) == 60
 
 
 def test_time_ends_it_even_below_the_least() -> None:
-    found = session(Behaviour(noise=0.2), StoppingRule(least=500, most=1000, seconds=0.05))
-    assert found.stopped is StopReason.TIME_UP
-    assert 1 <= len(found.states) < 500
-    assert found.seconds >= 0.05
+    ended = session(Behaviour(noise=0.2), StoppingRule(least=500, most=1000, seconds=0.05))
+    assert ended.stopped is StopReason.TIME_UP
+    assert 1 <= len(ended.states) < 500
+    assert ended.seconds >= 0.05
 
 
 def test_it_looks_only_now_and_then() -> None:

@@ -21,33 +21,33 @@ def sentences(launch: LaunchProfile, *, limits: bool) -> list[str]:
     [("tensor", "tensor cores"), ("dram", "DRAM"), ("l2", "L2"), ("exp", "exponential unit"), ("issue", "issue slots")],
 )
 def test_a_busy_unit_limits(key: str, word: str) -> None:
-    (said,) = sentences(replace(QUIET, figures={key: 91.0, "alu": 30.0}), limits=True)
-    assert word in said
-    assert "91% busy" in said
+    (observed,) = sentences(replace(QUIET, figures={key: 91.0, "alu": 30.0}), limits=True)
+    assert word in observed
+    assert "91% busy" in observed
 
 
 def test_of_two_busy_units_the_busier_comes_first() -> None:
-    said = sentences(replace(QUIET, figures={"issue": 85.0, "tensor": 90.0}), limits=True)
-    assert ["tensor" in said[0], "issue" in said[1]] == [True, True]
+    observed = sentences(replace(QUIET, figures={"issue": 85.0, "tensor": 90.0}), limits=True)
+    assert ["tensor" in observed[0], "issue" in observed[1]] == [True, True]
 
 
-def test_with_no_busy_unit_it_is_latency_and_the_longest_waits_are_told() -> None:
+def test_with_no_busy_unit_it_is_latency_and_the_longest_waits_are_reported() -> None:
     stalls = {"long_scoreboard": 3.0, "selected": 5.0, "wait": 0.9, "barrier": 0.1}
-    said = sentences(replace(QUIET, figures={"tensor": 40.0, "issue": 79.9}, stalls=stalls), limits=True)
-    assert said[0] == "limited by latency: no unit is busy 80% of the time, the most is 80% (issue)"
-    assert said[1].startswith("75% of the waiting warps wait for data from L2 or DRAM")
-    assert said[1].endswith("(long_scoreboard)")
-    assert "22%" in said[2]
-    assert len(said) == 3  # a warp that is issued does not wait
+    observed = sentences(replace(QUIET, figures={"tensor": 40.0, "issue": 79.9}, stalls=stalls), limits=True)
+    assert observed[0] == "limited by latency: no unit is busy 80% of the time, the most is 80% (issue)"
+    assert observed[1].startswith("75% of the waiting warps wait for data from L2 or DRAM")
+    assert observed[1].endswith("(long_scoreboard)")
+    assert "22%" in observed[2]
+    assert len(observed) == 3  # a warp that is issued does not wait
 
 
-def test_a_reason_that_the_table_does_not_know_is_told_by_its_name() -> None:
-    said = sentences(replace(QUIET, figures={"tensor": 1.0}, stalls={"novelty": 1.0}), limits=True)
-    assert said[-1] == "100% of the waiting warps wait for a reason that the lab's table does not know (novelty)"
+def test_a_reason_that_is_not_in_the_table_is_reported_by_its_name() -> None:
+    observed = sentences(replace(QUIET, figures={"tensor": 1.0}, stalls={"novelty": 1.0}), limits=True)
+    assert observed[-1] == "100% of the waiting warps wait for a reason that is not in the lab's table (novelty)"
 
 
 @pytest.mark.parametrize(
-    ("figures", "said"),
+    ("figures", "expected"),
     [
         ({"waves": 0.37}, "the grid is 0.37 of a wave"),
         ({"waves": 1.25}, "the last one leaves the GPU 62% filled"),
@@ -57,8 +57,8 @@ def test_a_reason_that_the_table_does_not_know_is_told_by_its_name() -> None:
     ],
     ids=str,
 )
-def test_what_else_is_noticed(figures: dict[str, float], said: str) -> None:
-    assert any(said in sentence for sentence in sentences(replace(QUIET, figures=figures), limits=False))
+def test_what_else_is_noticed(figures: dict[str, float], expected: str) -> None:
+    assert any(expected in sentence for sentence in sentences(replace(QUIET, figures=figures), limits=False))
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,6 @@ def test_nothing_is_said_of_what_was_not_reported() -> None:
 
 def test_findings_name_figures_that_are_there() -> None:
     (launch,) = read_raw_csv((Path(__file__).parent / "synthetic_raw.csv").read_text())
-    found = observations(launch)
-    assert found
-    assert {name for observation in found for name in observation.figures} <= {*launch.figures, *launch.stalls}
+    observed = observations(launch)
+    assert observed
+    assert {name for observation in observed for name in observation.figures} <= {*launch.figures, *launch.stalls}

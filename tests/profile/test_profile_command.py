@@ -60,7 +60,7 @@ def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_without_a_gpu_it_says_so_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "flash", "--out", str(tmp_path / "p")]) == 2
-    assert "torch sees no GPU here" in capsys.readouterr().err
+    assert "torch finds no GPU here" in capsys.readouterr().err
     assert not (tmp_path / "p").exists()
 
 
@@ -106,7 +106,7 @@ def test_the_report_is_kept_and_its_page_returned(ncu: Path, tmp_path: Path) -> 
         ("nothing", "No kernels were profiled"),
     ],
 )
-def test_what_ncu_refuses_is_told(
+def test_what_ncu_refuses_is_reported(
     ncu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mood: str, reason: str
 ) -> None:
     monkeypatch.setenv("MOOD", mood)
@@ -115,7 +115,7 @@ def test_what_ncu_refuses_is_told(
         run_ncu(profile_command("flash", MISSION, {}, report), report)
 
 
-def test_the_metrics_of_wgmma_are_asked_for_on_sm_90_only(ncu: Path, tmp_path: Path) -> None:
+def test_the_metrics_of_wgmma_are_collected_on_sm_90_only(ncu: Path, tmp_path: Path) -> None:
     for arch, asked in (("sm_90a", True), ("sm_90", True), ("sm_89", False), ("sm_100a", False), ("", False)):
         command = profile_command("flash", MISSION, {}, tmp_path / "x", arch=arch)
         metrics = [word for word in command if word.startswith("--metrics=")]
@@ -150,8 +150,8 @@ def test_measured_and_simulated_stand_side_by_side() -> None:
     assert numbers["conflicts"] == 0
     (launch,) = read_raw_csv(PAGE.read_text())
     out = io.StringIO()
-    told = show_launch(Console(file=out, width=200), "a GPU", launch, counts)
-    assert told["simulated"] == numbers
+    shown = show_launch(Console(file=out, width=200), "a GPU", launch, counts)
+    assert shown["simulated"] == numbers
     ratio = launch.figures["instructions"] / numbers["warp_instructions"]
     assert f"{ratio:.2f}" in next(line for line in out.getvalue().splitlines() if "warp instructions" in line)
     assert "limited by latency" in out.getvalue()
@@ -160,5 +160,5 @@ def test_measured_and_simulated_stand_side_by_side() -> None:
 
 def test_a_library_kernel_has_no_simulated_counts() -> None:
     (launch,) = read_raw_csv(PAGE.read_text().replace("flash_attention(", "ampere_gemm_64x64(", 1))
-    told = show_launch(Console(file=io.StringIO()), "a GPU", launch, [("_Z15flash_attentionPK", {"local": 1.0})])
-    assert told["simulated"] == {}
+    shown = show_launch(Console(file=io.StringIO()), "a GPU", launch, [("_Z15flash_attentionPK", {"local": 1.0})])
+    assert shown["simulated"] == {}

@@ -61,7 +61,7 @@ def test_a_clean_table_names_no_host_and_reads_the_same() -> None:
         ('"ID","Metric"\n"",""\n', "no column Kernel Name"),
         ('"ID","Kernel Name"\n"0","k"\n', "no row of their units"),
         (SYNTHETIC.replace('"(8, 8, 1)",', "", 1), "damaged: row 3 has"),
-        (SYNTHETIC.replace('"41.25"', '"many"'), "is 'many', which is no number"),
+        (SYNTHETIC.replace('"41.25"', '"many"'), "is 'many', which is not a number"),
         (SYNTHETIC.replace('"ns"', '"fortnight"'), "a value in 'fortnight'"),
     ],
     ids=["no table", "no kernel", "no units", "columns", "number", "unit"],

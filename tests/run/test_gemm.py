@@ -113,7 +113,7 @@ def test_a_plan_mixes_launches_and_products() -> None:
 @pytest.mark.parametrize(("left", "hazards"), [(0, 0), (3, 1)])
 def test_a_semaphore_that_is_not_left_as_zeros_is_a_hazard(left: int, hazards: int) -> None:
     plan = LaunchPlan((Buffer("ticket", (2,), "int32", "semaphore"),), (launch("take", "ticket", left),))
-    found = SimulatedExecutor().run(plan, {}).hazards
-    assert len(found) == hazards
-    assert all("semaphore ticket is not left as zeros: element 1 is 3" in hazard for hazard in found)
-    assert list(found) == unreleased(plan.buffers, {"ticket": np.array([0, left], np.int32)})
+    messages = SimulatedExecutor().run(plan, {}).hazards
+    assert len(messages) == hazards
+    assert all("semaphore ticket is not left as zeros: element 1 is 3" in hazard for hazard in messages)
+    assert list(messages) == unreleased(plan.buffers, {"ticket": np.array([0, left], np.int32)})

@@ -1,4 +1,4 @@
-"""What cuBLAS is told of a product, on an emulation of its semantics; and what is said where it cannot be told."""
+"""The arguments of cuBLAS for a product, on an emulation of its semantics; and what is said where it cannot be told."""
 
 from __future__ import annotations
 
@@ -198,9 +198,9 @@ def test_a_product_that_does_not_fit_its_buffers_is_refused() -> None:
 def test_without_the_package_a_sentence_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("nvmath", "nvmath.bindings"):
         monkeypatch.setitem(sys.modules, name, None)
-    said = gemm_problem()
-    assert said.startswith("a matrix product needs cuBLAS through nvmath-python: pip install 'sdpalab[cublas]'")
-    assert "\n" not in said
+    problem = gemm_problem()
+    assert problem.startswith("a matrix product needs cuBLAS through nvmath-python: pip install 'sdpalab[cublas]'")
+    assert "\n" not in problem
 
 
 def test_without_the_library_a_sentence_names_it() -> None:

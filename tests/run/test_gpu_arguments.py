@@ -1,4 +1,4 @@
-"""Arguments as CUDA's driver takes them: parameter blocks byte for byte, and what it is told of tensor maps."""
+"""Arguments as CUDA's driver takes them: parameter blocks byte for byte, and the description of tensor maps."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_pointers_to_the_parameters() -> None:
     assert (pointers[0] or 0) % 128 == 0
 
 
-def test_what_the_driver_is_told_of_a_tensor_map() -> None:
+def test_the_drivers_description_of_a_tensor_map() -> None:
     array = np.empty((4, 100, 64), ml_dtypes.bfloat16)
     shape, strides = (4, 2, 50, 64), (100 * 128, 50 * 128, 128, 2)
     tensor = TensorMap(array, (1, 2, 32, 64), "128B", shape=shape, strides=strides, oob_fill="nan")
@@ -130,7 +130,7 @@ def test_what_the_driver_is_told_of_a_tensor_map() -> None:
     )
 
 
-def test_the_driver_has_every_name_that_a_tensor_map_is_told_by() -> None:
+def test_the_driver_has_every_name_that_describes_a_tensor_map() -> None:
     driver = pytest.importorskip("cuda.bindings.driver")
     for dtype in ("int8", "uint16", "int32", "uint64", "float16", "float32", "float64", "bfloat16", "float8_e4m3fn"):
         array = np.empty((16, 16), getattr(ml_dtypes, dtype, dtype))

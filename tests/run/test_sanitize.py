@@ -1,9 +1,8 @@
-"""``sanitize``: planted bugs in the shipped kernels, small problems, bare PTX, and SARIF."""
+"""``sanitize``: shipped kernels, small problems, bare PTX, and SARIF."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sdpalab.bugs import SourceEdit, replace_once
 from sdpalab.compile import build
 from sdpalab.errors import UserError
+from sdpalab.kernels.flash import FLASH
 from sdpalab.kernels.kernel import CudaKernel
-from sdpalab.kernels.plan import HEADER_FOLDERS, INCLUDE_DIR, Launch, Module
+from sdpalab.kernels.plan import HEADER_FOLDERS, Launch, Module
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import Problem
 from sdpalab.run.ptx_file import PtxLaunch, read_ptx_launch
@@ -26,48 +27,9 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCKSTEP = Modes(schedules=("lockstep",), async_modes=("late",))
 SMALL = [Problem(1, 1, 40, 64, seq_kv=150)]
 
-PLANTED: list[tuple[str, str, str, str, str]] = [
-    # kernel, header ("" for its own file), old, new, kind
-    ("flash", "", "ptx::cp_async_wait_group<NUM_STAGES - 2>()", "ptx::cp_async_wait_group<NUM_STAGES - 1>()", "async"),
-    ("flash", "", "            ptx::cp_async_commit_group();\n        };", "        };", "async"),
-    ("flash", "", "    __syncthreads();  // the output goes", "    // the output goes", "race"),
-    ("flash", "tile/swizzle.cuh", "pass_row < rows_left", "pass_row <= rows_left", "out-of-bounds"),
-    ("flash", "", "stage == SMEM_BYTES - STAGE_BYTES ? 0", "stage == SMEM_BYTES ? 0", "out-of-bounds"),
-    ("wmma", "mainloop/wmma_tiles.cuh", "        __syncthreads();  // this tile", "        // this tile", "race"),
-    ("wmma", "mainloop/wmma_tiles.cuh", "        __syncthreads();  // everyone", "        // everyone", "race"),
-    ("scalar", "", "        tile_sync();  // everyone", "        // everyone", "race"),
-    ("scalar", "", "        tile_sync();\n\n        // S = Q", "        // S = Q", "race"),
-    ("scalar", "", "if (row < rows_left)", "if (row <= rows_left)", "out-of-bounds"),
-]
-
-
-def planted(folder: Path, name: str, header: str, old: str, new: str) -> CudaKernel:
-    """A copy of a shipped kernel with one edit: in its own source, or in one of the headers beside it."""
-    kernel = KERNELS[name]
-    assert isinstance(kernel.source, Path)
-    source = folder / kernel.source.name
-    shutil.copy(kernel.source, folder)
-    if header:
-        shutil.copytree(INCLUDE_DIR, folder, dirs_exist_ok=True)
-    edited = folder / header if header else source
-    text = edited.read_text()
-    assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
-    edited.write_text(text.replace(old, new))
-    return replace(kernel, name=f"{name}-planted", source=source)
-
 
 def kinds(outcome: Sanitized) -> set[str]:
     return {hazard.kind for hazard in outcome.hazards}
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize(("name", "header", "old", "new", "kind"), PLANTED, ids=lambda value: str(value)[:24].strip())
-def test_bugs_planted_in_shipped_kernels_are_found(
-    tmp_path: Path, name: str, header: str, old: str, new: str, kind: str
-) -> None:
-    outcome = sanitize_kernel(planted(tmp_path, name, header, old, new), SMALL, modes=LOCKSTEP)
-    assert kind in kinds(outcome)
-    assert all(hazard.source and hazard.ptx_line for hazard in outcome.hazards if hazard.kind == kind)
 
 
 @pytest.mark.sample(4)
@@ -81,9 +43,9 @@ def test_shipped_kernels_are_clean(name: str) -> None:
     assert sanitize_kernel(kernel, [problem], modes=Modes(strict=True)).hazards == ()
 
 
-def test_a_lost_warp_barrier_takes_the_strict_check(tmp_path: Path) -> None:
+def test_a_lost_warp_barrier_takes_the_strict_check() -> None:
     lost = "        __syncwarp();\n\n        const int col0"
-    broken = planted(tmp_path, "wmma", "tile/wmma.cuh", lost, "        const int col0")
+    broken = SourceEdit("wmma", ((lost, "        const int col0"),)).apply()
     assert sanitize_kernel(broken, SMALL, modes=LOCKSTEP).clean
     assert kinds(sanitize_kernel(broken, SMALL, modes=replace(LOCKSTEP, strict=True))) == {"lane-race"}
 
@@ -158,9 +120,9 @@ def test_a_deadlock_and_an_endless_loop_are_findings() -> None:
     assert (deadlock.kind, deadlock.source) == ("deadlock", "toy.cu:2")
     assert "32 of 64 threads" in deadlock.message
     endless = "while (*(volatile unsigned *)o != 3) { }"
-    (found,) = sanitize_kernel(toy(endless), TINY, modes=replace(LOCKSTEP, max_steps=1000)).hazards
-    assert found.kind == "endless"
-    assert found.ptx_line > 0
+    (hazard,) = sanitize_kernel(toy(endless), TINY, modes=replace(LOCKSTEP, max_steps=1000)).hazards
+    assert hazard.kind == "endless"
+    assert hazard.ptx_line > 0
 
 
 def test_what_was_found_before_a_deadlock_is_reported_beside_it() -> None:
@@ -300,7 +262,10 @@ def check_sarif(log: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_sarif_of_findings_in_cuda_sources(tmp_path: Path) -> None:
-    outcome = sanitize_kernel(planted(tmp_path, "flash", *PLANTED[0][1:4]), SMALL, modes=LOCKSTEP)
+    source = tmp_path / "flash.cu"
+    edit = ("cp_async_wait_group<NUM_STAGES - 2>", "cp_async_wait_group<NUM_STAGES - 1>")
+    source.write_text(replace_once(FLASH.source.read_text(), edit))
+    outcome = sanitize_kernel(replace(FLASH, source=source), SMALL, modes=LOCKSTEP)
     kernels = ROOT / "src/sdpalab/kernels"
     log = to_sarif(outcome, version="1", root=ROOT, directories=[kernels, *HEADER_FOLDERS])
     results = check_sarif(log)
@@ -317,8 +282,8 @@ def test_sarif_of_findings_in_cuda_sources(tmp_path: Path) -> None:
             lines = [other["physicalLocation"]["region"]["startLine"] for other in others]
             assert lines == [int(hazard.other.source.rpartition(":")[2]), hazard.other.ptx_line]
             assert all(hazard.other.text in other["message"]["text"] for other in others)
-    found = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results}
-    assert "src/sdpalab/kernels/include/ptx/sm80.cuh" in found
+    uris = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results}
+    assert "src/sdpalab/kernels/include/ptx/sm80.cuh" in uris
     elsewhere = to_sarif(outcome, version="1", root=ROOT / "tests", directories=[kernels, *HEADER_FOLDERS])
     assert "sm80.cuh" in json.dumps(elsewhere)
     assert "src/" not in json.dumps(elsewhere)

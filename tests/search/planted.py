@@ -23,15 +23,15 @@ from sdpalab.kernels.kernel import Config, CudaKernel
 from sdpalab.kernels.plan import Launch
 from sdpalab.measure.comparison import compare
 from sdpalab.measure.samples import ClockKind, L2State, Samples
-from sdpalab.search.budget import Budget, Clock
-from sdpalab.search.campaign import Campaign
+from sdpalab.search.budget import Budget, BudgetClock
+from sdpalab.search.context import SearchContext
 from sdpalab.search.executor import Executor, Job, JobOutcome, JobResult
 from sdpalab.search.log import Head, SearchLog
 from sdpalab.search.outcome import MODELLED
-from sdpalab.search.space import Space
+from sdpalab.search.space import ConfigSpace
 from sdpalab.search.strategy import strategy_named
 from sdpalab.search.sweep import Sweep
-from sdpalab.search.tuning import TuneResult, run_campaign
+from sdpalab.search.tuning import TuneResult, run_search
 
 PROBLEM = Problem(1, 2, 96, 64)
 VALUES = {
@@ -262,9 +262,9 @@ class FaultyExecutor:
 
 
 @lru_cache
-def _toy(gpus: tuple[str, ...]) -> tuple[CudaKernel, Space, tuple[Gpu, ...]]:
+def _toy(gpus: tuple[str, ...]) -> tuple[CudaKernel, ConfigSpace, tuple[Gpu, ...]]:
     chosen = tuple(GPUS[name] for name in gpus)
-    return kernel(), Space.of(kernel(), [PROBLEM], chosen), chosen
+    return kernel(), ConfigSpace.of(kernel(), [PROBLEM], chosen), chosen
 
 
 def campaign(
@@ -294,7 +294,7 @@ def campaign(
     )
     records = SearchLog(log, head, resume=resume)
     try:
-        made = Campaign(
+        made = SearchContext(
             spec="toy",
             kernel=toy,
             problems=(PROBLEM,),
@@ -302,8 +302,8 @@ def campaign(
             space=space,
             executor=executor,
             log=records,
-            clock=Clock(Budget.parse(budget)),
+            clock=BudgetClock(Budget.parse(budget)),
         )
-        return run_campaign(made, Sweep(made, strategy_named(strategy, space, len(chosen), seed)))
+        return run_search(made, Sweep(made, strategy_named(strategy, space, len(chosen), seed)))
     finally:
         records.close()

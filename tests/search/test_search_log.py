@@ -12,7 +12,7 @@ from planted import InlineExecutor, Landscape, campaign
 
 from sdpalab import MISSION, MachineError, UserError
 from sdpalab.search.log import Head, LogWarning, SearchLog, read_log
-from sdpalab.search.outcome import Finalist, Outcome, Standing, Trial
+from sdpalab.search.outcome import Finalist, Standing, Trial, TrialOutcome
 from sdpalab.search.t4 import to_t4
 
 HEAD = Head("toy", (MISSION,), ("L4",), "modelled", "elites", 0, {"TILE": (16, 32)}, 2, "judge", "0.1.0")
@@ -176,7 +176,7 @@ def test_illegal_records_cannot_be_built() -> None:
     with pytest.raises(ValueError, match="names the earlier one"):
         replace(_trial(1, Standing.INCORRECT), standing=Standing.DUPLICATE)
     with pytest.raises(ValueError, match="costs if PASSED"):
-        Outcome(Standing.INCORRECT, (1.0,))
+        TrialOutcome(Standing.INCORRECT, (1.0,))
     with pytest.raises(ValueError, match="full judge"):
         Finalist(0, {}, Standing.PASSED)
 

@@ -173,7 +173,7 @@ PAIRS: tuple[Pair, ...] = (
         "barrier",
         "in the same phase",
     ),
-    Pair("a count that is no number of warps", _PIPE, ("sync(1, 128)", "sync(1, 120)"), "barrier", "no multiple of"),
+    Pair("a count that is no number of warps", _PIPE, ("sync(1, 128)", "sync(1, 120)"), "barrier", "not a multiple of"),
     Pair("a count of more than the block", _PIPE, ("sync(1, 128)", "sync(1, 160)"), "barrier", "the block has 128"),
     Pair("a barrier that does not exist", _PIPE, ("sync(1, 128)", "sync(16, 128)"), "barrier", "there are 0 to 15"),
     Pair(

@@ -78,7 +78,7 @@ def kernel(
         if type_.kind == "pred":
             stores += [f"selp.u32 %t, 1, 0, %{name};", "@!%skip st.global.u8 [%addr], %t;"]
         else:
-            # A thread that skips the body stores what it finds, unless somebody else wrote to its register.
+            # A thread that skips the body stores what it finds, unless another thread wrote to its register.
             loads += [*_address(name, type_), f"ld.global.b{type_.bits} %{name}, [%addr];"]
             stores.append(f"st.global.b{type_.bits} [%addr], %{name};")
     parameters = ",\n".join([".param .u32 count", ".param .u32 diverge", *(f".param .u64 p_{name}" for name in names)])

@@ -278,20 +278,20 @@ def random_program(seed: int, size: int = 40) -> Program:
 
 
 def _statements(draw: random.Random, size: int, depth: int) -> list[Statement]:
-    found: list[Statement] = []
+    statements: list[Statement] = []
     while size > 0:
         shape = draw.random()
         inner = min(size, draw.randint(2, 8))
         if shape < 0.1 and depth < 3:
             sides = tuple(_statements(draw, inner, depth + 1)), tuple(_statements(draw, inner // 2, depth + 1))
-            found.append(If(_pick(draw, "p"), draw.random() < 0.5, *sides))
+            statements.append(If(_pick(draw, "p"), draw.random() < 0.5, *sides))
         elif shape < 0.16 and depth < 2:
-            found.append(Loop(_pick(draw, "r"), tuple(_statements(draw, inner, depth + 1))))
+            statements.append(Loop(_pick(draw, "r"), tuple(_statements(draw, inner, depth + 1))))
         else:
             inner = 1
-            found.append(_op(draw))
+            statements.append(_op(draw))
         size -= inner
-    return found
+    return statements
 
 
 def _op(draw: random.Random) -> Op:
@@ -333,12 +333,12 @@ def _run(body: Sequence[Statement], state: dict[str, int]) -> None:
             state[statement.target] = statement.compute(*sources) & (1 << bits) - 1
 
 
-def expected_bits(state: dict[str, int], name: str, found: int) -> bool:
+def expected_bits(state: dict[str, int], name: str, actual: int) -> bool:
     """Whether a register's bits are the expected ones; any NaN will do for NaN."""
     form = _FLOATS.get(name[0])
     if form is not None and decode(state[name], form) is None:
-        return decode(found, form) is None
-    return state[name] == found
+        return decode(actual, form) is None
+    return state[name] == actual
 
 
 # ---- PTX -------------------------------------------------------------------------------------------------------------

@@ -257,7 +257,7 @@ def _grid(x: np.ndarray) -> np.ndarray:
 
 
 def _filled(x: np.ndarray, head: np.ndarray) -> np.ndarray:
-    """The head, and behind it the poison that nobody touches."""
+    """The head, and behind it the poison that stays untouched."""
     out = np.full(len(x), 0xFFFFFFFF, np.uint32)
     out[: len(head)] = head
     return out

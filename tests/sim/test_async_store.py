@@ -28,14 +28,14 @@ STORE = (
 ZERO = "add.u32 %r8, %r0, 3; @%p1 st.shared.u32 [%r1], 5;\n"
 
 
-def found(body, out, **options):
+def reported(body, out, **options):
     return kinds(body, [out], grid=GRID, cluster=(2, 1, 1), **options)
 
 
 @pytest.mark.parametrize(("mode", "schedule"), MODES)
 def test_a_store_into_the_other_blocks_memory(mode, schedule):
     out = np.zeros((GRID, THREADS), np.uint32)
-    assert found(STORE, out, async_mode=mode, schedule=schedule) == []
+    assert reported(STORE, out, async_mode=mode, schedule=schedule) == []
     assert (out == (np.arange(GRID) ^ 1)[:, None] * 1000 + np.arange(THREADS)).all()
 
 
@@ -53,7 +53,7 @@ def test_vectors_of_every_width(mode, schedule):
             "mad.lo.u32 %r13, %r13, 3, %r14; st.global.u32 [%rd3], %r13;\n" + END
         )
         out = np.zeros((GRID, THREADS), np.uint32)
-        assert found(body, out, async_mode=mode, schedule=schedule) == []
+        assert reported(body, out, async_mode=mode, schedule=schedule) == []
         thread = np.arange(THREADS)
         assert (out == 3 * ((np.arange(GRID) ^ 1)[:, None] * 1000 + thread) + thread).all()
 
@@ -74,7 +74,7 @@ def test_each_mistake_is_found(old, new, kind, schedule):
     body = STORE[::-1].replace(old[::-1], new[::-1], 1)[::-1]
     assert body != STORE
     try:
-        assert set(found(body, np.zeros((GRID, THREADS), np.uint32), schedule=schedule)) & kind
+        assert set(reported(body, np.zeros((GRID, THREADS), np.uint32), schedule=schedule)) & kind
     except sim.Deadlock:
         assert kind & {"Deadlock", "mbarrier", "misaligned", "out-of-bounds"}
 
@@ -101,7 +101,7 @@ def test_reductions_into_one_word_of_the_other_block(form, want, mode, schedule)
         + END
     )
     out = np.zeros((GRID, THREADS), np.uint32)
-    assert found(body, out, async_mode=mode, schedule=schedule) == []
+    assert reported(body, out, async_mode=mode, schedule=schedule) == []
     assert (out == out[0, 0]).all()
     if want is None:  # the order of the threads matters: each wraps to 0 above its own bound
         assert out[0, 0] <= 66
@@ -109,8 +109,8 @@ def test_reductions_into_one_word_of_the_other_block(form, want, mode, schedule)
         assert out[0, 0] == want
     for without in (WAIT, ZERO):
         broken = body.replace(without, "add.u32 %r8, %r0, 3;\n")
-        kinds_found = set(found(broken, out, async_mode=mode, schedule=schedule))
-        assert kinds_found & {"race", "async", "uninitialised"}
+        reported_kinds = set(reported(broken, out, async_mode=mode, schedule=schedule))
+        assert reported_kinds & {"race", "async", "uninitialised"}
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,16 @@ def test_packed_addition(type_name):
 
 
 @pytest.mark.parametrize("space", ["global", "shared"])
+@pytest.mark.parametrize(("type_name", "canonical"), [("f16", 0x7FFF), ("bf16", 0x7FFF), ("f32", 0x7FFFFFFF)])
+def test_the_sum_with_a_nan_is_the_canonical_one(type_name, canonical, space):
+    words = np.dtype(f"u{np.dtype(FLOATS[type_name]).itemsize}")
+    memory = np.invert(np.zeros(1, words)).view(FLOATS[type_name])
+    name = "add" if type_name == "f32" else "add.noftz"
+    after, _ = launch(name, type_name, [0], memory, [np.ones(1, memory.dtype)], space=space)
+    assert after.view(words).tolist() == [canonical]
+
+
+@pytest.mark.parametrize("space", ["global", "shared"])
 def test_global_float_addition_flushes_subnormals_and_shared_does_not(space):
     tiny = struct.unpack("<f", struct.pack("<I", 5))[0]
     memory = np.array([tiny, 2.0**-126, -(2.0**-126), 0.0], np.float32)

@@ -9,7 +9,7 @@ from sdpalab import sim
 SCHEDULES = ("lockstep", "forward", "reverse", "random")
 
 
-def found(body: str, schedule: str, threads: int = 128, grid: int = 2) -> list[str]:
+def reported(body: str, schedule: str, threads: int = 128, grid: int = 2) -> list[str]:
     """Messages of kind ``barrier``; %p0 to %p3 are the first four warps."""
     text = (
         ".version 8.0\n.target sm_80\n.address_size 64\n.entry k()\n{\n.reg .b32 %r<9>; .reg .pred %p<9>, %q<3>;\n"
@@ -26,7 +26,7 @@ def found(body: str, schedule: str, threads: int = 128, grid: int = 2) -> list[s
 
 
 WRONG = {
-    "no multiple of a warp": ("bar.sync 1, 100;", "given 100 threads, which is no multiple of the 32"),
+    "no multiple of a warp": ("bar.sync 1, 100;", "given 100 threads, which is not a multiple of the 32"),
     "more than the block": ("bar.sync 1, 160;", "given 160 threads, and the block has 128"),
     "no such barrier": ("mov.u32 %r5, 16;\nbar.sync %r5;", "barrier 16 does not exist"),
     "an arrival without a count": ("bar.arrive 1;", "without a number of threads"),
@@ -45,7 +45,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_broken_rule_is_reported(name: str, schedule: str) -> None:
     body, says = WRONG[name]
-    assert any(says in message for message in found(body, schedule)), found(body, schedule)
+    assert any(says in message for message in reported(body, schedule)), reported(body, schedule)
 
 
 RIGHT = {
@@ -68,16 +68,16 @@ RIGHT = {
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_allowed_is_not_reported(name: str, schedule: str) -> None:
-    assert found(RIGHT[name], schedule) == []
-    assert found(RIGHT[name], schedule, grid=300) == []
+    assert reported(RIGHT[name], schedule) == []
+    assert reported(RIGHT[name], schedule, grid=300) == []
 
 
 def test_more_threads_than_the_count_in_one_step() -> None:
     """One after the other, two pairs of warps complete a phase each; in one step it shows that four meet."""
-    (message,) = found("bar.sync 1, 64;", "lockstep")
+    (message,) = reported("bar.sync 1, 64;", "lockstep")
     assert "128 threads are at barrier 1, which is given 64" in message
 
 
 def test_a_block_that_is_no_whole_number_of_warps() -> None:
     for schedule in SCHEDULES:
-        assert found("bar.sync 0;\nbar.sync 1, 128;", schedule, threads=100) == []
+        assert reported("bar.sync 0;\nbar.sync 1, 128;", schedule, threads=100) == []

@@ -22,8 +22,8 @@ STORE = (
 def copy(body: str, size: int = 4096, **options: object) -> tuple[list[str], bool]:
     source = np.random.default_rng(0).integers(0, 1 << 30, 1024, dtype=np.int32)
     out = np.zeros(1024, np.int32)
-    found = kinds(body, [out, source, size], params=PARAMS, **options)
-    return found, bool((out[: size // 4] == source[: size // 4]).all() and (out[size // 4 :] == 0).all())
+    reported = kinds(body, [out, source, size], params=PARAMS, **options)
+    return reported, bool((out[: size // 4] == source[: size // 4]).all() and (out[size // 4 :] == 0).all())
 
 
 @pytest.mark.parametrize(("mode", "schedule"), MODES)

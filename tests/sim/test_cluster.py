@@ -19,7 +19,7 @@ LOAD = "ld.shared::cluster.u32 %r11, [%r10]; st.global.u32 [%rd3], %r11;\n"
 WANT = (np.arange(GRID) ^ 1)[:, None] * 1000 + np.arange(THREADS)
 
 
-def found(body: str, out: np.ndarray | None = None, **options: object) -> list[str]:
+def reported(body: str, out: np.ndarray | None = None, **options: object) -> list[str]:
     out = np.zeros((GRID, THREADS), np.uint32) if out is None else out
     return kinds(START + body, [out], **{"grid": GRID, "cluster": (2, 1, 1), **options})
 
@@ -27,21 +27,21 @@ def found(body: str, out: np.ndarray | None = None, **options: object) -> list[s
 @pytest.mark.parametrize(("mode", "schedule"), MODES)
 def test_reading_the_other_blocks_memory_between_two_barriers(mode, schedule):
     out = np.zeros((GRID, THREADS), np.uint32)
-    assert found(STORE + BARRIER + LOAD + BARRIER, out, async_mode=mode, schedule=schedule) == []
+    assert reported(STORE + BARRIER + LOAD + BARRIER, out, async_mode=mode, schedule=schedule) == []
     assert (out == WANT).all()
 
 
 def test_writing_and_adding_to_the_other_blocks_memory_and_generic_addresses():
     fetch = "ld.shared.u32 %r11, [%r8]; st.global.u32 [%rd3], %r11;\n"
     out = np.zeros((GRID, THREADS), np.uint32)
-    assert found("st.shared::cluster.u32 [%r10], %r9;\n" + BARRIER + fetch, out) == []
+    assert reported("st.shared::cluster.u32 [%r10], %r9;\n" + BARRIER + fetch, out) == []
     assert (out == WANT).all()
     add = STORE + BARRIER + "atom.shared::cluster.add.u32 %r12, [%r10], 5;\n" + BARRIER + fetch
-    assert found(add, out) == []
+    assert reported(add, out) == []
     assert (out == np.arange(GRID)[:, None] * 1000 + np.arange(THREADS) + 5).all()
     generic = "cvt.u64.u32 %rd4, %r8; cvta.shared.u64 %rd4, %rd4; mapa.u64 %rd5, %rd4, %r5;\n"
     read = "ld.u32 %r11, [%rd5]; st.global.u32 [%rd3], %r11;\n"
-    assert found(STORE + generic + BARRIER + read + BARRIER, out) == []
+    assert reported(STORE + generic + BARRIER + read + BARRIER, out) == []
     assert (out == WANT).all()
 
 
@@ -62,19 +62,19 @@ def test_writing_and_adding_to_the_other_blocks_memory_and_generic_addresses():
 )
 @pytest.mark.parametrize("schedule", ["lockstep", "forward"])
 def test_each_mistake_is_found(body, kind, schedule):
-    assert kind in found(body, schedule=schedule)
+    assert kind in reported(body, schedule=schedule)
 
 
 def test_a_fence_makes_a_relaxed_arrival_pass_on_what_came_before_it():
     relaxed = BARRIER.replace("arrive", "arrive.relaxed")
-    assert found(STORE + "fence.acq_rel.cluster;\n" + relaxed + LOAD + BARRIER) == []
-    assert found("fence.acq_rel.cluster;\n" + STORE + relaxed + LOAD + BARRIER) == ["race"]
+    assert reported(STORE + "fence.acq_rel.cluster;\n" + relaxed + LOAD + BARRIER) == []
+    assert reported("fence.acq_rel.cluster;\n" + STORE + relaxed + LOAD + BARRIER) == ["race"]
 
 
 def test_a_deadlock_at_the_cluster_barrier():
     half = "setp.eq.u32 %p3, %r4, 0;\n@%p3 barrier.cluster.arrive;\n.loc 1 7 0\n@%p3 barrier.cluster.wait;\n"
     out = np.zeros((GRID, THREADS), np.uint32)
-    assert found(half, out) == []  # the other block exits, and is not waited for
+    assert reported(half, out) == []  # the other block exits, and is not waited for
     stuck = "@!%p3 mbarrier.init.shared::cta.b64 [%r2], 1;\n@!%p3 bra S;\nbra T;\nS: " + CTA_WAIT.format(0, "%r2", 0)
     ptx = kernel(START + half + stuck + "T:") + '.file 1 "cluster.cu"\n'
     with pytest.raises(
@@ -98,7 +98,7 @@ REMOTE = (
 @pytest.mark.parametrize(("mode", "schedule"), MODES)
 def test_arriving_at_another_blocks_mbarrier(mode, schedule):
     out = np.zeros((GRID, THREADS), np.uint32)
-    assert found(REMOTE, out, async_mode=mode, schedule=schedule) == []
+    assert reported(REMOTE, out, async_mode=mode, schedule=schedule) == []
     assert (out[::2] == WANT[::2]).all()
     assert (out[1::2] == 0).all()
 
@@ -116,7 +116,7 @@ def test_arriving_at_another_blocks_mbarrier(mode, schedule):
 )
 def test_each_mistake_in_a_remote_arrival_is_found(old, new):
     assert old in REMOTE
-    assert set(found(REMOTE.replace(old, new))) & {"race", "cluster"}
+    assert set(reported(REMOTE.replace(old, new))) & {"race", "cluster"}
 
 
 def test_special_registers_of_a_grid_of_clusters():
@@ -140,14 +140,14 @@ def test_special_registers_of_a_grid_of_clusters():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cluster": (3, 1, 1)}, "no multiple"),
+        ({"cluster": (3, 1, 1)}, "not a multiple"),
         ({"cluster": (32, 1, 1), "grid": 32}, "1 to 16 blocks"),
         ({"cluster": (0, 1, 1)}, "1 to 16"),
     ],
 )
 def test_clusters_that_no_gpu_would_launch(options, message):
     with pytest.raises(sim.LaunchError, match=message):
-        found("", **options)
+        reported("", **options)
 
 
 def test_directives_decide_or_are_checked():
@@ -169,7 +169,7 @@ def test_directives_decide_or_are_checked():
 
 def test_more_clusters_than_fit_into_one_chunk():
     out = np.zeros((600, THREADS), np.uint32)
-    assert found(STORE + BARRIER + LOAD + BARRIER, out, grid=600) == []
+    assert reported(STORE + BARRIER + LOAD + BARRIER, out, grid=600) == []
     assert (out == (np.arange(600) ^ 1)[:, None] * 1000 + np.arange(THREADS)).all()
 
 

@@ -164,7 +164,7 @@ def test_a_barrier_can_be_used_over_and_over():
     assert d == [5 * (t ^ 96) + 10 for t in range(THREADS)] * 2
 
 
-def test_a_barrier_that_nobody_completes_is_a_deadlock_that_names_it():
+def test_a_barrier_that_is_not_completed_is_a_deadlock_that_names_it():
     body = "bar.sync 3, 256;"
     where = r"bar\.sync on barrier 3 at PTX line \d+: block \(0, 0, 0\) has 128 of 256 threads"
     with pytest.raises(sim.Deadlock, match=where):

@@ -154,8 +154,8 @@ def narrow_patterns(target, source):
     dropped = exact.FORMATS[source][1] - exact.FORMATS[target][1]
     if dropped > 1:
         halves = [decode(bits, target) for bits in corners(target) + draws(target, 20, 2)]
-        kept = [encode(number, source) for number in halves if number is not None]
-        patterns += [bits + (1 << dropped - 1) + nudge for bits in kept for nudge in (-1, 0, 1)]
+        encoded = [encode(number, source) for number in halves if number is not None]
+        patterns += [bits + (1 << dropped - 1) + nudge for bits in encoded for nudge in (-1, 0, 1)]
     return patterns
 
 

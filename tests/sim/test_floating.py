@@ -246,8 +246,8 @@ def test_abs_and_max_flush():
     zeros = [flushed(a, "f32") for a in values]
     check("abs.ftz.f32 %d, %a;", "f32", [None if decode(a, "f32") is None else a & ~(1 << 31) for a in zeros], [values])
     least = 1 << 31 | 0x7F7FFFFF
-    kept = [least if decode(a, "f32") is None or a == 0xFF800000 else a for a in zeros]
-    check("max.ftz.f32 %d, %a, 0fFF7FFFFF;", "f32", kept, [values])
+    inputs = [least if decode(a, "f32") is None or a == 0xFF800000 else a for a in zeros]
+    check("max.ftz.f32 %d, %a, 0fFF7FFFFF;", "f32", inputs, [values])
 
 
 @pytest.mark.parametrize(

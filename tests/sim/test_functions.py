@@ -328,6 +328,6 @@ def test_a_table_of_functions_is_refused_where_it_is_used():
     table = ".func f () { ret; }\n.global .align 8 .u64 table[1] = {f};"
     assert launch(table, "mov.u32 %d, 2;") == [2] * THREADS
     with pytest.raises(
-        sim.UnsupportedInstruction, match="line 5: the variable table holds the address of f, which is no"
+        sim.UnsupportedInstruction, match="line 5: the variable table holds the address of f, which is not a"
     ):
         launch(table, "ld.global.u64 %w1, [table];")

@@ -36,10 +36,10 @@ def test_blocks_that_keep_to_their_own_part():
 
 @pytest.mark.parametrize("grid", [2, 700])
 def test_two_blocks_write_different_values_to_one_place(grid):
-    found, _, _ = hazards("st.global.u32 [%rd7], %r1;", grid=grid)
-    assert [hazard.kind for hazard in found] == ["race"]
-    assert "st.global.u32 of" in found[0].message
-    assert "of argument 0" in found[0].message
+    reported, _, _ = hazards("st.global.u32 [%rd7], %r1;", grid=grid)
+    assert [hazard.kind for hazard in reported] == ["race"]
+    assert "st.global.u32 of" in reported[0].message
+    assert "of argument 0" in reported[0].message
 
 
 def test_equal_values_are_benign():
@@ -72,8 +72,8 @@ def test_warps_of_a_block_need_a_barrier():
 
 
 def test_atomics_do_not_race_with_each_other():
-    found, data, _ = hazards("atom.global.add.u32 %r4, [%rd1], 1;")
-    assert found == []
+    reported, data, _ = hazards("atom.global.add.u32 %r4, [%rd1], 1;")
+    assert reported == []
     assert data[0] == 128
 
 
@@ -92,7 +92,7 @@ LAST_BLOCK = (
 
 
 def test_the_last_block_may_read_what_the_others_left_if_an_atomic_says_so():
-    """The pattern of split-KV merges: every block counts itself in, the last one reads everybody's part."""
+    """The pattern of split-KV merges: every block counts itself in, the last one reads the parts of all."""
     counted = LAST_BLOCK.format("@%p1 atom.global.add.u32 %r4, [%rd5], 1;\n", 1)
     assert kinds(counted) == []
     assert kinds(LAST_BLOCK.format("", 1)) == ["race"]

@@ -111,10 +111,10 @@ def test_a_hazard_names_the_conflicting_access(
     body: str, options: dict[str, object], kind: str, expected: dict[str, object]
 ) -> None:
     try:
-        found = hazards(body, **options)
+        reported = hazards(body, **options)
     except sim.Deadlock as error:
-        found = list(error.hazards)
-    hazard, other = next((each, each.other) for each in found if each.kind == kind and each.other is not None)
+        reported = list(error.hazards)
+    hazard, other = next((each, each.other) for each in reported if each.kind == kind and each.other is not None)
     assert {name: getattr(other, name) for name in expected} == expected
     code = kernel(body).splitlines()
     assert other.text in code[other.ptx_line - 1]
@@ -162,9 +162,9 @@ def test_a_plain_access_must_come_after_the_atomics_of_all_warps(schedule: str, 
     """The own warp's atomic is the last, and hides no other."""
     one = "setp.eq.u32 %p2, %r0, 0;\n@%p2 "
     assert hazards(START + ATOMIC + "bar.sync 0;\n" + one + access, threads=96, schedule=schedule) == []
-    found = hazards(START + ATOMIC + one + access, threads=96, schedule=schedule)
-    assert {hazard.kind for hazard in found} == {"race"}
-    assert all(hazard.other is not None and "atom.shared.add.u32" in hazard.message for hazard in found)
+    reported = hazards(START + ATOMIC + one + access, threads=96, schedule=schedule)
+    assert {hazard.kind for hazard in reported} == {"race"}
+    assert all(hazard.other is not None and "atom.shared.add.u32" in hazard.message for hazard in reported)
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -178,8 +178,8 @@ def test_whichever_warp_updates_last(order: tuple[int, ...]) -> None:
     chain = "@%p2 bar.arrive 1, 64;\n@%p3 bar.sync 1, 64;\n"
     for schedule in SCHEDULES:
         assert hazards(body.replace("{}", chain), threads=96, schedule=schedule) == [], schedule
-        found = hazards(body.replace("{}", ""), threads=96, schedule=schedule)
-        assert [hazard.kind for hazard in found] == ["race"], schedule
+        reported = hazards(body.replace("{}", ""), threads=96, schedule=schedule)
+        assert [hazard.kind for hazard in reported] == ["race"], schedule
 
 
 def test_a_plain_write_that_comes_after_all_atomics_covers_them() -> None:

@@ -161,9 +161,9 @@ def test_bfind(type_name):
     )
     for x, position, shift in zip(a, d.tolist(), e.tolist(), strict=True):
         value = ~x & (1 << bits) - 1 if type_name[0] == "s" and x >> bits - 1 else x
-        found = value.bit_length() - 1
-        assert position == found & M32
-        assert shift == (bits - 1 - found if found >= 0 else M32)
+        highest = value.bit_length() - 1
+        assert position == highest & M32
+        assert shift == (bits - 1 - highest if highest >= 0 else M32)
 
 
 def test_nth_set_bit():
@@ -174,10 +174,10 @@ def test_nth_set_bit():
     (d,) = run("fns.b32 %d, %a, %b, %c;", {"d": "u32"}, **inputs)
     for mask, base, count, got in zip(masks, bases, counts, d.tolist(), strict=True):
         path = range(base, 32) if count > 0 else range(base, -1, -1)
-        found = [position for position in path if mask >> position & 1]
+        positions = [position for position in path if mask >> position & 1]
         if count == 0:
-            found, count = [position for position in found if position == base], 1
-        assert got == (found[abs(count) - 1] if len(found) >= abs(count) else M32)
+            positions, count = [position for position in positions if position == base], 1
+        assert got == (positions[abs(count) - 1] if len(positions) >= abs(count) else M32)
 
 
 FIELDS = [0, 1, 5, 8, 31, 32, 33, 63, 64, 100, 255, 256, 0x11F]

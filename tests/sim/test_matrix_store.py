@@ -113,7 +113,7 @@ def test_setmaxnreg_changes_nothing_within_the_budget(directives, most):
 
 
 @pytest.mark.parametrize(("directives", "most"), [(".maxnreg 168", 240), ("", 240)])
-def test_setmaxnreg_beyond_the_budget_waits_for_ever(directives, most):
+def test_setmaxnreg_beyond_the_budget_waits_forever(directives, most):
     with pytest.raises(
         sim.Deadlock, match=r"ask for 66560 registers in all, and a block of 384 threads has (64512|65536)"
     ):

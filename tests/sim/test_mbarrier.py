@@ -23,7 +23,7 @@ def test_what_came_before_an_arrival_is_seen_after_the_wait(mode, schedule):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "found"),
+    ("old", "new", "expected"),
     [
         (WAIT, "", "race"),
         (WAIT, CTA_WAIT.format(0, "%r2", 1), "Deadlock"),  # lockstep: all have arrived, so phase 1 has begun
@@ -39,13 +39,13 @@ def test_what_came_before_an_arrival_is_seen_after_the_wait(mode, schedule):
         (STORE, STORE + "bar.sync 0; @%p1 mbarrier.inval.shared::cta.b64 [%r2]; bar.sync 0;\n", "mbarrier"),
     ],
 )
-def test_each_mistake_is_found(old, new, found):
+def test_each_mistake_is_found(old, new, expected):
     assert GOOD.count(old) == 1
     body = GOOD.replace(old, new).replace("%rd5, [%r2];", "%rd5, [%r2]" + (", 1;" if "noComplete" in new else ";"))
     try:
-        assert found in kinds(body, [np.zeros(64, np.uint32)])
+        assert expected in kinds(body, [np.zeros(64, np.uint32)])
     except sim.Deadlock:
-        assert found == "Deadlock"
+        assert expected == "Deadlock"
 
 
 def test_waiting_for_the_phase_before_the_first_does_not_block_and_orders_nothing():
@@ -174,7 +174,7 @@ def test_who_drops_out_counts_for_this_phase_and_not_for_later_ones(mode, schedu
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "found"),
+    ("old", "new", "expected"),
     [
         ("arrive_drop", "arrive", "Deadlock"),
         ("arrive_drop.shared", "arrive_drop.relaxed.cta.shared", "race"),
@@ -183,12 +183,12 @@ def test_who_drops_out_counts_for_this_phase_and_not_for_later_ones(mode, schedu
         ("arrive_drop.shared::cta.b64 %rd6, [%r2]", "arrive_drop.shared::cta.b64 _, [%r2], 3", "mbarrier"),
     ],
 )
-def test_each_mistake_in_dropping_out_is_found(old, new, found):
+def test_each_mistake_in_dropping_out_is_found(old, new, expected):
     assert DROP.count(old) == 1
     try:
-        assert found in kinds(DROP.replace(old, new), [np.zeros(64, np.uint32)])
+        assert expected in kinds(DROP.replace(old, new), [np.zeros(64, np.uint32)])
     except sim.Deadlock:
-        assert found in ("Deadlock", "mbarrier")
+        assert expected in ("Deadlock", "mbarrier")
 
 
 def test_an_mbarrier_that_all_have_dropped_out_of_ends_no_more_phases():

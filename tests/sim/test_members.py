@@ -11,7 +11,7 @@ from sdpalab.sim.run_queue import SCHEDULES
 
 HEAD = ".version 8.7\n.target sm_90\n.address_size 64\n"
 SPIN = "SPIN: ld.relaxed.gpu.global.u32 %r8, [%a]; setp.eq.u32 %p8, %r8, 0; @%p8 bra SPIN;"
-"""Threads that wait until another stores to the first word; nobody else may have to wait for them."""
+"""Threads that wait until another stores to the first word; no other thread may have to wait for them."""
 
 
 def text(body):
@@ -109,5 +109,5 @@ def test_a_thread_of_the_mask_that_never_comes_is_reported(schedule):
     ],
 )
 def test_the_mask_of_straight_code_where_there_is_one(body, mask):
-    found = member_mask(parse(text(body)).entries["k"].instructions[4:])
-    assert (found and found[1]) == mask
+    common = member_mask(parse(text(body)).entries["k"].instructions[4:])
+    assert (common and common[1]) == mask

@@ -67,7 +67,7 @@ def test_generic_addresses_are_checked_in_their_space():
     assert report.hazards[0].thread == (16, 0, 0)
 
 
-def test_reading_shared_memory_that_nobody_wrote():
+def test_reading_uninitialised_shared_memory():
     report, b = run("ld.shared.u32 %r3, [%r2]; st.global.u32 [%rd5], %r3;", threads=16)
     (hazard,) = report.hazards
     assert hazard.kind == "uninitialised"

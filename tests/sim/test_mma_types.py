@@ -191,3 +191,18 @@ def test_sparse_products_are_refused():
     operands = "{%d0, %d1, %d2, %d3}, {%r0, %r1, %r2, %r3}, {%r4, %r5, %r6, %r7}, {%r6, %r7, %r8, %r9}, %r0, 0"
     with pytest.raises(sim.UnsupportedInstruction):
         launch_words(f"mma.sp.sync.aligned.m16n8k64.row.col.f32.e4m3.e4m3.f32 {operands};", np.zeros((32, 10)), 4)
+
+
+@pytest.mark.parametrize(
+    ("types", "factors", "addend", "canonical"),
+    [
+        ("m16n8k16.row.col.f32.f16.f16.f32", 0xFE01FE01, 4, 0x7FFFFFFF),
+        ("m16n8k16.row.col.f16.f16.f16.f16", 0xFE01FE01, 2, 0x7FFF7FFF),
+        ("m16n8k8.row.col.f32.tf32.tf32.f32", 0xFFC12345, 4, 0x7FFFFFFF),
+    ],
+)
+def test_a_nan_is_canonical_whatever_the_payloads_of_the_factors(types, factors, addend, canonical):
+    inputs = np.full((32, 6 + addend), factors, np.uint32)
+    operands = [regs("d", 0, addend), regs("r", 0, 4), regs("r", 4, 2), regs("r", 6, addend)]
+    out = launch_words(f"mma.sync.aligned.{types} {', '.join(operands)};", inputs, addend)
+    assert np.array_equal(out, np.full((32, addend), canonical, np.uint32))

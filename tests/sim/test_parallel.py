@@ -1,4 +1,4 @@
-"""Chunks of CTAs over several processes: the same report and memory as from one, and nobody left behind."""
+"""Chunks of CTAs over several processes: the same report and memory as from one, and no process left behind."""
 
 import contextlib
 import os
@@ -40,12 +40,12 @@ def kernel(body):
 
 def children():
     """Numbers of this process's children, of those too that have ended and were not waited for."""
-    found = set()
+    pids = set()
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             if entry.read_text().rpartition(")")[2].split()[1] == str(os.getpid()):
-                found.add(entry.parent.name)
-    return found
+                pids.add(entry.parent.name)
+    return pids
 
 
 def launched(body, workers, **options):

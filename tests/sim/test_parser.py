@@ -144,8 +144,10 @@ def test_initial_values_that_are_addresses():
     )
     table = module.variables["table"]
     assert table.data == bytes(8) + b"\7".ljust(24, b"\0")
-    found = [(each.offset, each.size, each.name, each.addend, each.generic, each.line) for each in table.relocations]
-    assert found == [(0, 8, "a", 0, True, 5), (16, 8, "a", 12, True, 5), (24, 8, "a", 0, False, 5)]
+    relocations = [
+        (each.offset, each.size, each.name, each.addend, each.generic, each.line) for each in table.relocations
+    ]
+    assert relocations == [(0, 8, "a", 0, True, 5), (16, 8, "a", 12, True, 5), (24, 8, "a", 0, False, 5)]
     with pytest.raises(UnsupportedInstruction, match=r"line 4: the initial value mask\(a\) is not modelled"):
         parse(HEAD + ".global .u32 a;.global .u8 low = mask(a);")
 

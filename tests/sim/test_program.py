@@ -32,9 +32,9 @@ def run(body: str, threads=32, size=256):
 
 def test_registers_that_do_not_live_together_share_a_row():
     chain = "".join(f"add.u32 %r{i + 1}, %r{i}, 1;\n" for i in range(1, 50))
-    out, found = run("mov.u32 %r1, 5;\n" + chain + "st.global.u32 [%rd3], %r50;")
+    out, program = run("mov.u32 %r1, 5;\n" + chain + "st.global.u32 [%rd3], %r50;")
     assert (out == 54).all()
-    assert found.files[32] < 6
+    assert program.files[32] < 6
 
 
 def test_what_a_loop_carries_keeps_its_row():
@@ -68,7 +68,7 @@ def test_a_branch_that_only_some_lanes_take_does_not_clobber_the_others():
     assert (out == np.where(np.arange(32) < 16, 16, 20)).all()
 
 
-def test_a_register_nobody_wrote_reads_poison_even_where_rows_are_reused():
+def test_an_undefined_register_reads_poison_even_where_rows_are_reused():
     chain = "".join(f"add.u32 %r{i + 1}, %r{i}, 1;\n" for i in range(1, 20))
     out, _ = run("mov.u32 %r1, 5;\n" + chain + "st.global.u32 [%rd3+512], %r20;\nst.global.u32 [%rd3], %r55;")
     assert (out == 0xFFFFFFFF).all()

@@ -37,8 +37,8 @@ def test_a_barrier_between_write_and_read_is_an_order(schedule):
 
 @pytest.mark.parametrize("schedule", ["lockstep", "forward", "reverse"])
 def test_without_it_the_read_races(schedule):
-    found, report = kinds(STORE + LOAD_OTHER, schedule=schedule, checks=("race",))
-    assert "race" in found
+    reported, report = kinds(STORE + LOAD_OTHER, schedule=schedule, checks=("race",))
+    assert "race" in reported
     assert "st.shared.u32 of warp" in report.hazards[0].message or "ld.shared.u32 of warp" in report.hazards[0].message
     assert "missing barrier" in report.hazards[0].message
 
@@ -81,8 +81,8 @@ def test_order_is_passed_on_through_a_third_warp():
         "{}@%p3 ld.shared.u32 %r4, [%r1+-256];"
     )
     assert kinds(body.format("@%p3 bar.sync 2, 64;\n"), threads=96)[0] == []
-    found, _ = kinds(body.format(""), threads=96, checks=("race",), schedule="forward")
-    assert found == ["race"]
+    reported, _ = kinds(body.format(""), threads=96, checks=("race",), schedule="forward")
+    assert reported == ["race"]
 
 
 def test_arriving_does_not_let_the_arriver_see():
@@ -130,7 +130,7 @@ def test_a_copy_must_be_waited_for_by_its_warp_and_then_passed_on(mode):
     assert kinds(COPY + bar + wait + read, async_mode=mode)[0] == ["race"]
 
 
-def test_a_copy_that_nobody_touches_need_not_be_waited_for():
+def test_a_copy_whose_target_is_not_accessed_need_not_be_waited_for():
     assert kinds(COPY)[0] == []
 
 

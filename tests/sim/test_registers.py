@@ -15,7 +15,7 @@ REGISTERS = (
 
 
 def kernel(body: str, target: str = "sm_89", directives: str = "") -> str:
-    """An entry around a body in which nobody sets %u, %ud, %uf, %q and %v; %rd1 is a thread's word in memory."""
+    """An entry around a body that does not set %u, %ud, %uf, %q and %v; %rd1 is a thread's word in memory."""
     return (
         HEAD.format(target=target) + f".entry k(.param .u64 p) {directives}\n{{\n{REGISTERS}"
         ".local .align 8 .b8 depot[16]; .shared .align 8 .b8 buf[256];\n"
@@ -24,7 +24,7 @@ def kernel(body: str, target: str = "sm_89", directives: str = "") -> str:
     )
 
 
-def found(body: str, threads: int = 32, **options: str) -> list[tuple[str, int]]:
+def reported(body: str, threads: int = 32, **options: str) -> list[tuple[str, int]]:
     """Message and first thread of each hazard; the same in every schedule."""
     results = []
     for schedule in ("lockstep", "forward", "reverse", "random"):
@@ -40,7 +40,7 @@ SET = "@%p0 mov.u32 %u1, 5;\n"  # in threads 0 to 9
 
 HARMLESS = {
     "a copy": "mov.u32 %r2, %u1;",
-    "arithmetic that nobody uses": "add.u32 %r2, %u1, 1; mul.lo.u32 %r3, %r2, %r2; cvt.rn.f32.u32 %f1, %r3;",
+    "arithmetic that is not used": "add.u32 %r2, %u1, 1; mul.lo.u32 %r3, %r2, %r2; cvt.rn.f32.u32 %f1, %r3;",
     "the branch that sets it uses it": SET + "add.u32 %r2, %u1, 1;\n@%p0 " + STORE.format("%r2"),
     "a choice of the other": SET + "selp.b32 %r2, %u1, 7, %p0;\n" + STORE.format("%r2"),
     "masked off": "and.b32 %r2, %u1, 0;\n" + STORE.format("%r2"),
@@ -64,7 +64,7 @@ HARMLESS = {
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_does_not_matter_is_not_reported(name: str) -> None:
-    assert found(HARMLESS[name]) == []
+    assert reported(HARMLESS[name]) == []
 
 
 USES = {
@@ -111,7 +111,7 @@ USES = {
 @pytest.mark.parametrize("name", USES)
 def test_what_matters_is_reported_once_with_the_register(name: str) -> None:
     body, says, thread = USES[name]
-    messages = [(message, first) for message, first in found(body) if says in message]
+    messages = [(message, first) for message, first in reported(body) if says in message]
     assert len(messages) == 1
     assert messages[0][1] == thread
     assert "never set" in messages[0][0]
@@ -123,9 +123,9 @@ def test_a_register_that_is_set_in_a_loop_is_only_reported_before() -> None:
         "mov.u32 %r2, 0;\nL: setp.eq.u32 %p2, %r2, 2;\n@%p2 mov.u32 %u1, %r2;\n{}add.u32 %r2, %r2, 1;\n"
         "setp.lt.u32 %p3, %r2, 4;\n@%p3 bra L;\n" + STORE.format("%u1")
     )
-    assert found(loop.format("")) == []
-    assert len(found(loop.format("setp.eq.u32 %p4, %r2, 3;\n@%p4 st.global.u32 [%rd1], %u1;\n"))) == 0
-    assert len(found(loop.format("setp.eq.u32 %p4, %r2, 1;\n@%p4 st.global.u32 [%rd1], %u1;\n"))) == 1
+    assert reported(loop.format("")) == []
+    assert len(reported(loop.format("setp.eq.u32 %p4, %r2, 3;\n@%p4 st.global.u32 [%rd1], %u1;\n"))) == 0
+    assert len(reported(loop.format("setp.eq.u32 %p4, %r2, 1;\n@%p4 st.global.u32 [%rd1], %u1;\n"))) == 1
 
 
 WGMMA = (
@@ -146,8 +146,8 @@ def test_accumulators_of_a_warpgroup_matter_when_they_are_added_to() -> None:
             text = kernel(fill + WGMMA.format(compare), "sm_90a").replace("buf[256]", "buf[4096]")
             text = text.replace(".reg .b64 %rd<9>", ".reg .b64 %rd<3>")
             hazards = sim.launch(text, "k", 1, 128, [np.zeros(128, np.uint32)], schedule=schedule).hazards
-            found = [hazard for hazard in hazards if hazard.kind == "uninitialised"]
-            assert len(found) == (many > 0), [hazard.message for hazard in hazards]
+            reported = [hazard for hazard in hazards if hazard.kind == "uninitialised"]
+            assert len(reported) == (many > 0), [hazard.message for hazard in hazards]
 
 
 def test_functions_set_their_results_and_take_what_they_are_given() -> None:
@@ -200,7 +200,7 @@ REBALANCE = (
         ({"inc": 240}, "ask for 66560 registers in all, and a block of 384 threads has 64512"),
         ({"dec": 48, "inc": 232}, "ask for 65536 registers"),
         # The producer waits for the consumers, who wait for what it has not yet given back.
-        ({"producer": "bar.sync 0;\n"}, "waits for ever"),
+        ({"producer": "bar.sync 0;\n"}, "waits forever"),
         ({"dec": 176}, "a thread is to have 176 registers, more than its 168"),
         ({"inc": 160}, "a thread is to have 160 registers, fewer than its 168"),
     ],

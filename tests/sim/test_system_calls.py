@@ -1,4 +1,4 @@
-"""What a kernel asks of the driver: printf, assert, traps and breakpoints."""
+"""Functions that a kernel gets from the driver: printf, assert, traps and breakpoints."""
 
 import functools
 

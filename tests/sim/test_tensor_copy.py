@@ -35,7 +35,7 @@ def load_of(rank: int, size: int) -> str:
 
 
 def load(tensor: sim.TensorMap, at: tuple[int, ...], **options: object) -> np.ndarray:
-    """The first 4096 bytes of shared memory after a box was loaded; the rest of them is what nobody wrote."""
+    """The first 4096 bytes of shared memory after a box was loaded; the rest of them is poison."""
     out = np.zeros(1024, np.uint32)
     x, y, z = (*at, 0, 0)[:3]
     clear = "shl.b32 %r5, %r0, 2; add.u32 %r6, %r1, %r5;\n" + "".join(
@@ -191,8 +191,8 @@ def pipeline(body: str, **options: object) -> tuple[list[str], bool]:
     array = np.random.default_rng(1).integers(0, 1 << 20, (3, 16 * TILES, 32), dtype=np.int32)
     out = np.zeros((3, TILES, 32), np.uint32)
     tensor = sim.TensorMap(array, (1, 16, 32))
-    found = kinds(body, [tensor, out, 0, 0, 0], params=PARAMS, grid=3, **options)
-    return found, bool((out == array.view(np.uint32).reshape(3, TILES, 32, 16).sum(axis=3, dtype=np.uint32)).all())
+    reported = kinds(body, [tensor, out, 0, 0, 0], params=PARAMS, grid=3, **options)
+    return reported, bool((out == array.view(np.uint32).reshape(3, TILES, 32, 16).sum(axis=3, dtype=np.uint32)).all())
 
 
 @pytest.mark.parametrize(("mode", "schedule"), MODES)
@@ -224,10 +224,10 @@ def test_each_mistake_in_the_pipeline_is_found(old, new, mode):
         old, new = (CTA_WAIT.format(number, *(part.strip('"') for part in each.split(", "))) for each in (old, new))
     assert old in PIPELINE
     try:
-        found, _ = pipeline(PIPELINE.replace(old, new), async_mode=mode)
+        reported, _ = pipeline(PIPELINE.replace(old, new), async_mode=mode)
     except sim.Deadlock:
         return
-    assert set(found) & {"race", "async", "mbarrier"}
+    assert set(reported) & {"race", "async", "mbarrier"}
 
 
 WRITE = (
@@ -239,7 +239,7 @@ FENCE = "fence.proxy.async.shared::cta;\n"
 
 
 @pytest.mark.parametrize(
-    ("middle", "found"),
+    ("middle", "expected"),
     [
         (FENCE + "bar.sync 0;\n", []),
         ("bar.sync 0;\n" + FENCE, []),
@@ -249,7 +249,7 @@ FENCE = "fence.proxy.async.shared::cta;\n"
         ("bar.sync 0;\nfence.acq_rel.cta;\n", ["proxy"]),
     ],
 )
-def test_what_a_store_reads_needs_a_fence_between_the_proxies(middle, found):
+def test_what_a_store_reads_needs_a_fence_between_the_proxies(middle, expected):
     out = np.zeros((1, 16, 64), np.float16)
     body = START + WRITE + middle + BACK.format("", "")
     arguments = [
@@ -260,10 +260,10 @@ def test_what_a_store_reads_needs_a_fence_between_the_proxies(middle, found):
         0,
         sim.TensorMap(out, (1, 16, 64)),
     ]
-    assert kinds(body, arguments, params=STORE_PARAMS) == found
+    assert kinds(body, arguments, params=STORE_PARAMS) == expected
 
 
-def test_a_store_that_nobody_waits_for_or_whose_source_is_overwritten():
+def test_a_store_without_a_wait_or_whose_source_is_overwritten():
     out = np.zeros((1, 16, 64), np.float16)
     good = START + WRITE + FENCE + "bar.sync 0;\n" + BACK.format("", "") + "\nbar.sync 0;\n" + OTHER
     arguments = [
@@ -278,8 +278,8 @@ def test_a_store_that_nobody_waits_for_or_whose_source_is_overwritten():
     for mode in ("late", "early"):
         assert kinds(good, arguments, params=STORE_PARAMS, async_mode=mode) == []
         for old, new in ((wait, ""), (commit, ""), (wait, wait.replace("0", "1")), ("\nbar.sync 0;\n" + OTHER, OTHER)):
-            found = kinds(good.replace(old, new), arguments, params=STORE_PARAMS, async_mode=mode)
-            assert set(found) & {"async", "race"}, (old, mode)
+            reported = kinds(good.replace(old, new), arguments, params=STORE_PARAMS, async_mode=mode)
+            assert set(reported) & {"async", "race"}, (old, mode)
 
 
 def test_a_box_that_is_misaligned_or_too_large_for_shared_memory():

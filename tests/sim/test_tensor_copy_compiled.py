@@ -91,6 +91,6 @@ def test_the_pipeline_is_right_and_clean(mode, schedule):
 def test_each_mistake_is_found_at_its_line_of_the_source(old, new, kinds):
     assert SOURCE.count(old) == 1
     report, _ = run(SOURCE.replace(old, new))
-    found = [hazard for hazard in report.hazards if hazard.kind in kinds]
-    assert found
-    assert found[0].source.startswith("tensor_copy.cu:")
+    reported = [hazard for hazard in report.hazards if hazard.kind in kinds]
+    assert reported
+    assert reported[0].source.startswith("tensor_copy.cu:")

@@ -1,4 +1,4 @@
-"""Kernels that somebody else's compiler made: Triton's attention on the simulator, against float64, without a hazard.
+"""Kernels of another compiler: Triton's attention on the simulator, against float64, without a hazard.
 
 Layouts, swizzles and waits are Triton's own, so that the simulator's reading of the PTX manual does not rest on this
 project's kernels alone. `sdpalab campaign triton-sweep` runs the whole table of configurations.
@@ -156,7 +156,7 @@ def test_a_lost_synchronisation_in_the_loop_is_found(
     HOPPER,
     ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else str(value),
 )
-def test_wgmma_is_right_and_wants_its_proxy_fence(
+def test_wgmma_is_right_and_needs_its_proxy_fence(
     dtype: str, dim: int, causal: bool, sizes: tuple[int, int, int, int], tiles: tuple[int, int, int, int]
 ) -> None:
     """wgmma reads in the async proxy what cp.async wrote in the generic one.

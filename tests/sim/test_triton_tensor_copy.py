@@ -35,8 +35,8 @@ def compiled(tmp_path_factory):
         matrix = f"tensordesc<fp16[{TILE},{TILE}]>"
         signature = {"a": matrix, "b": matrix, "c": matrix, "depth": "i32", "TILE": "constexpr"}
         source = ASTSource(fn=product, signature=signature, constexprs={"TILE": TILE})
-        made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 3})
-    return made.asm["ptx"], made.metadata.shared
+        kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 3})
+    return kernel.asm["ptx"], kernel.metadata.shared
 
 
 def run(ptx: str, smem: int, **options: object) -> tuple[list[str], float]:

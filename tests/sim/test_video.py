@@ -21,13 +21,13 @@ def test_absolute_differences(many, types, form):
     (d,) = run(f"vabsdiff{many}.{types}{form} %d, %a, %b, %c;", {"d": "u32"}, a=("u32", a), b=("u32", b), c=("u32", c))
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if to else (0, 2**bits - 1)
     for x, y, z, got in zip(a, b, c, d.tolist(), strict=True):
-        found = [abs(u - v) for u, v in zip(parts(x, bits, first), parts(y, bits, second), strict=True)]
+        differences = [abs(u - v) for u, v in zip(parts(x, bits, first), parts(y, bits, second), strict=True)]
         if form == ".add":
-            want = (z + sum(found)) % 2**32
+            want = (z + sum(differences)) % 2**32
         else:
             if form == ".sat":
-                found = [min(max(value, low), high) for value in found]
-            want = sum((value % 2**bits) << bits * place for place, value in enumerate(found))
+                differences = [min(max(value, low), high) for value in differences]
+            want = sum((value % 2**bits) << bits * place for place, value in enumerate(differences))
         assert got == want
 
 

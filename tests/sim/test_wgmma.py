@@ -323,7 +323,7 @@ def test_two_warpgroups_beside_one_that_does_something_else(schedule):
     assert report.hazards == []
 
 
-def test_results_that_nobody_reads_disturb_no_other_register():
+def test_results_that_are_not_read_leave_other_registers_alone():
     """The second tile is dead after its issue; what is computed until the wait must not share its registers."""
     extra = "".join(f"add.u32 %d{i}, %t, {i};\n" for i in range(8, 16))
     scratch = registers("v", 0, 8)

@@ -1,4 +1,4 @@
-"""FlashAttention-2 in Triton, as its users write it: code for the simulator that somebody else's compiler makes.
+"""FlashAttention-2 in Triton, as its users write it: code for the simulator from another compiler.
 
 It is also a user's file: ``sdpalab judge tests/sim/triton_attention.py``.
 """

@@ -24,8 +24,8 @@ def swizzled(address, swizzle):
 def lay_out(matrix, start, swizzle, k_major):
     """Place [rows, k] for one instruction (k is 32 bytes).
 
-    Returns (byte addresses [rows, k], descriptor). The strides are larger than they need be, so that nobody gets away
-    with assuming them.
+    Returns (byte addresses [rows, k], descriptor). The strides are larger than they need be, so that assuming them is
+    detected.
     """
     rows, depth = matrix.shape
     size, width = matrix.dtype.itemsize, ATOM[swizzle]

@@ -1,7 +1,7 @@
 """cuBLAS's semantics of a product in NumPy: column-major, leading dimensions, strides, on memory that is an array.
 
-Written from the documentation of cublasGemmStridedBatchedEx, cublasSetStream and cublasSetWorkspace, and knows nothing
-of row-major matrices. It stands in for ``nvmath.bindings.cublas``: the same names, parameters and numbers.
+Written from the documentation of cublasGemmStridedBatchedEx, cublasSetStream and cublasSetWorkspace, and supports no
+row-major matrices. It stands in for ``nvmath.bindings.cublas``: the same names, parameters and numbers.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ class EmulatedCublas:
         for i in range(batch_count):
             left = self._at(a, atype, (k, m) if transa else (m, k), lda, i * stride_a).astype(np.float32)
             right = self._at(b, btype, (n, k) if transb else (k, n), ldb, i * stride_b).astype(np.float32)
-            found = self._at(c, ctype, (m, n), ldc, i * stride_c)
+            matrix = self._at(c, ctype, (m, n), ldc, i * stride_c)
             product = one * ((left.T if transa else left) @ (right.T if transb else right))
-            found[...] = (product + zero * found if zero else product).astype(found.dtype)
+            matrix[...] = (product + zero * matrix if zero else product).astype(matrix.dtype)
         self.streams.append(self._stream)
         self.workspace = self._workspace
 

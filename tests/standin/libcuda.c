@@ -18,7 +18,7 @@
 #error "compile with -DSTANDIN_PYTHON=\"the folder of standin_driver.py\""
 #endif
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, DEINITIALIZED = 4, NOT_FOUND = 500, HANG = 0xFFFFFFFF };
+enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, DEINITIALIZED = 4, NOT_FOUND = 500, INTERRUPTED = 0xFFFFFFFE, HANG = 0xFFFFFFFF };
 
 typedef uint64_t word;
 typedef uint32_t (*dispatcher)(const char *name, int count, const word *args);
@@ -54,6 +54,11 @@ static uint32_t call(const char *name, int count, const word *args) {
     pthread_once(&once, start);
     if (!dispatch) return NOT_INITIALIZED;
     uint32_t result = dispatch(name, count, args);
+    if (result == INTERRUPTED) { /* a signal came during the call: Python's handler runs when the call has returned */
+        void (*interrupt)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "PyErr_SetInterrupt");
+        if (interrupt) interrupt();
+        return SUCCESS;
+    }
     while (result == HANG) pause(); /* as a driver that waits for a kernel without end: no signal of Python's ends it */
     return result;
 }

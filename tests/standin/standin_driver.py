@@ -2,7 +2,7 @@
 
 It does what the CUDA Driver API documents of the calls that the lab makes. Memory holds garbage when it is allocated;
 a launch runs when it is called, and its fault shows at the next call that waits, after which every call fails; a kernel
-that never ends blocks that call for good.
+that never ends blocks that call forever.
 
 Settings are ``standin.json`` in the folder of the library, because the environment of a guarded process is not its
 parent's: ``gpu`` (a key of :data:`GPUS`), ``log`` (a file), ``faults`` (of :mod:`standin_faults`), ``checks`` (of the
@@ -42,7 +42,7 @@ from sdpalab.sim import (
 
 __all__ = ["DRIVER", "GPUS", "Gpu", "attach"]
 
-HANG = 0xFFFFFFFF
+INTERRUPTED, HANG = 0xFFFFFFFE, 0xFFFFFFFF
 _CONTEXT, _VERSION = 0x51, 13000
 E = names.CUresult
 A = names.CUdevice_attribute
@@ -154,10 +154,10 @@ class Driver:
         return self._next_handle
 
     def _get(self, handle: int, kind: type) -> Any:
-        found = self._handles.get(handle)
-        if not isinstance(found, kind):
+        entry = self._handles.get(handle)
+        if not isinstance(entry, kind):
             raise Failure(E.CUDA_ERROR_INVALID_HANDLE)
-        return found
+        return entry
 
     # --- the driver, the device, contexts -----------------------------------------------------------------------------
 
@@ -177,8 +177,8 @@ class Driver:
         _put64(out, self._text(E(_low(result)).name))
 
     def _text(self, text: str) -> int:
-        kept = self._texts.setdefault(hash(text), ctypes.create_string_buffer(text.encode()))
-        return ctypes.addressof(kept)
+        buffer = self._texts.setdefault(hash(text), ctypes.create_string_buffer(text.encode()))
+        return ctypes.addressof(buffer)
 
     def cuDeviceGetCount(self, out: int) -> None:
         _put32(out, 1)
@@ -212,10 +212,10 @@ class Driver:
             A.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: gpu.l2_bytes,
             A.CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH: int(gpu.capability >= (9, 0)),
         }
-        found = values.get(A(_low(attribute)))
-        if found is None:
+        value = values.get(A(_low(attribute)))
+        if value is None:
             raise Refused(int(E.CUDA_ERROR_NOT_SUPPORTED), f"{A(_low(attribute)).name} is not modelled")
-        _put32(out, found)
+        _put32(out, value)
 
     def cuDevicePrimaryCtxRetain(self, out: int, device: int) -> None:
         _put64(out, _CONTEXT)
@@ -251,7 +251,7 @@ class Driver:
         """As above."""
 
     def cuProfilerStart(self) -> None:
-        """Nobody profiles."""
+        """There is no profiler."""
 
     def cuProfilerStop(self) -> None:
         """As above."""
@@ -316,18 +316,18 @@ class Driver:
         del self._handles[module]
 
     def cuModuleGetFunction(self, out: int, module: int, name: int) -> None:
-        found, text = self._get(module, Module), ctypes.string_at(name).decode()
-        if text not in found.parsed.entries:
+        loaded, text = self._get(module, Module), ctypes.string_at(name).decode()
+        if text not in loaded.parsed.entries:
             raise Failure(E.CUDA_ERROR_NOT_FOUND)
-        _put64(out, self._handle(Function(found, text)))
+        _put64(out, self._handle(Function(loaded, text)))
 
     def cuFuncGetAttribute(self, out: int, attribute: int, function: int) -> None:
-        found: Function = self._get(function, Function)
+        target: Function = self._get(function, Function)
         kinds = names.CUfunction_attribute
         values = {
-            kinds.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: found.max_threads,
-            kinds.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: found.static_smem,
-            kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: found.dynamic_smem,
+            kinds.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: target.max_threads,
+            kinds.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: target.static_smem,
+            kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: target.dynamic_smem,
         }
         kind = kinds(_low(attribute))
         if kind not in values:
@@ -335,14 +335,14 @@ class Driver:
         _put32(out, values[kind])
 
     def cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> None:
-        found: Function = self._get(function, Function)
+        target: Function = self._get(function, Function)
         kind, value = names.CUfunction_attribute(_low(attribute)).name, _low(value)
         if kind.endswith("_MAX_DYNAMIC_SHARED_SIZE_BYTES"):
-            if found.static_smem + value > self.gpu.shared_limit:
+            if target.static_smem + value > self.gpu.shared_limit:
                 raise Failure(E.CUDA_ERROR_INVALID_VALUE)
-            found.dynamic_smem = value
+            target.dynamic_smem = value
         elif kind.endswith("_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"):
-            found.large_clusters = bool(value)
+            target.large_clusters = bool(value)
         else:
             raise Refused(int(E.CUDA_ERROR_NOT_SUPPORTED), f"{kind} is not modelled")
 
@@ -366,14 +366,14 @@ class Driver:
         if self._pending:
             return  # what comes behind a kernel that failed does not run
         hazards: list[str] = []
-        found = ""
+        message = ""
         try:
             report = run(function, request, raw, self.memory, **self._options)
             hazards = [hazard.message for hazard in report.hazards]
         except LaunchError as error:
             raise Refused(int(E.CUDA_ERROR_INVALID_VALUE), str(error)) from None
         except SimError as error:
-            self._pending, found = _fault_of(error), f"{type(error).__name__}: {error}"
+            self._pending, message = _fault_of(error), f"{type(error).__name__}: {error}"
         self.log.write(
             launch=function.name,
             grid=request.grid,
@@ -382,7 +382,7 @@ class Driver:
             smem=request.smem,
             stream=request.stream,
             hazards=hazards,
-            fault=found,
+            fault=message,
         )
 
     # --- tensor maps --------------------------------------------------------------------------------------------------
@@ -467,7 +467,10 @@ def attach(slot: int, library: str) -> None:
     )
 
     def dispatch(name: bytes, count: int, args: Any) -> int:
-        return DRIVER.call(name.decode(), args[:count])
+        try:
+            return DRIVER.call(name.decode(), args[:count])
+        except KeyboardInterrupt:  # ctypes would print and forget it
+            return INTERRUPTED
 
     callback = kind(dispatch)
     sys.modules[__name__].__dict__["_callback"] = callback  # kept alive as long as the process

@@ -96,6 +96,12 @@ class StandIn:
             stdin=subprocess.DEVNULL,
         )
 
+    def start(self, *arguments: str | Path, **env: str) -> subprocess.Popen[str]:
+        """``sdpalab ARGUMENTS``, going on in a session of its own."""
+        command = [sys.executable, "-m", "sdpalab", *map(str, arguments)]
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, cwd=ROOT, env=self.env(**env), text=True, start_new_session=True, **pipes)
+
     def log(self) -> list[dict[str, Any]]:
         """What all processes did with this GPU, in order."""
         return read_log(self._log)

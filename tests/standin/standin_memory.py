@@ -1,6 +1,6 @@
 """Device memory of the stand-in driver: allocations that hold garbage, and torch's CPU tensors that count as the GPU's.
 
-Addresses of allocations are nobody's in this process, so that the host cannot use them by mistake; none is given twice.
+Addresses of allocations are unmapped in this process, so that the host cannot use them by mistake; none is given twice.
 """
 
 from __future__ import annotations
@@ -90,15 +90,15 @@ class Memory:
         place = bisect_right(self._begins, address) - 1
         if place < 0:
             return None
-        found = self._regions[self._begins[place]]
-        return found if address <= found.end else None
+        candidate = self._regions[self._begins[place]]
+        return candidate if address <= candidate.end else None
 
     def bytes(self, address: int, size: int) -> Array:
         """``size`` bytes at ``address``, to be read and written; raises BadAddress if they are not in one region."""
-        found = self.region(address)
-        if found is None or address + size > found.end:
+        region = self.region(address)
+        if region is None or address + size > region.end:
             raise BadAddress(f"{size} bytes at {address:#x} are not allocated")
-        return found.bytes[address - found.begin : address - found.begin + size]
+        return region.bytes[address - region.begin : address - region.begin + size]
 
     def _add(self, region: Region) -> None:
         insort(self._begins, region.begin)

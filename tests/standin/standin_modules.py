@@ -111,7 +111,7 @@ def image_at(address: int) -> bytes:
 
 
 def ptx_of(image: bytes) -> str:
-    """The PTX of an image; raises NoPtx if it is a cubin of somebody else's."""
+    """The PTX of an image; raises NoPtx if it is another compiler's cubin."""
     if not image.startswith(_ELF):
         return image.decode().rstrip("\0")
     digest = sha256(image).hexdigest()

@@ -1,6 +1,6 @@
 """The lab on the stand-in: torch's CPU tensors count as those of GPU 0, and a benchmark's clock is a simulated one.
 
-torch is a CPU build here, so what :mod:`sdpalab.run.torch_gpu` asks it is answered in its place.
+torch is a CPU build here, so what :mod:`sdpalab.run.torch_gpu` queries is answered in its place.
 """
 
 from __future__ import annotations

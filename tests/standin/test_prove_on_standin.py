@@ -13,7 +13,7 @@ import pytest
 import torch
 from standin_gpu import HERE, ROOT, StandIn, prepended
 
-from proof_sample import kept_times
+from proof_sample import proof_times
 from sdpalab.evidence.kept import keep
 from sdpalab.problem import Problem
 
@@ -73,11 +73,11 @@ def judged(standin_library: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     assert (done.returncode, done.stderr) == (0, "")
     assert "PASSED: flash, " in done.stdout
     assert gpu.launches()
-    told = json.loads(result.read_text())
-    (attempt,) = told["attempts"]
-    assert (attempt["status"], told["machine"]["gpu"], told["machine"]["driver"]) == ("PASSED", "NVIDIA L4", DRIVER)
+    report = json.loads(result.read_text())
+    (attempt,) = report["attempts"]
+    assert (attempt["status"], report["machine"]["gpu"], report["machine"]["driver"]) == ("PASSED", "NVIDIA L4", DRIVER)
     assert Path(attempt["record"]).parent == folder / "data" / "proofs" / "l4"
-    (choice,) = told["choices"]
+    (choice,) = report["choices"]
     assert choice["kernel"] is None
     assert choice["reason"].endswith(f"run: sdpalab prove --shape {SHAPE} --time")
     return folder / "data"
@@ -93,7 +93,7 @@ def timed(judged: Path, folder: Path, ratios: list[float]) -> Path:
     """A copy of the data folder, with a comparison beside the verdict."""
     data = folder / "data"
     shutil.copytree(judged, data)
-    record = kept_times(ratios, problem=PROBLEM, driver=DRIVER, torch=torch.__version__)
+    record = proof_times(ratios, problem=PROBLEM, driver=DRIVER, torch=torch.__version__)
     keep(record, "times", data / "proofs")
     return data
 
@@ -103,54 +103,54 @@ def call(gpu: StandIn, data: Path, *, before: str = "", **env: str) -> dict[str,
     gpu.clear_log()
     done = gpu.run(before + CALL, SDPALAB_DATA_DIR=str(data), **env)
     assert (done.returncode, done.stderr) == (0, "")
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert told["error"] < 2e-3
-    return {**told, "launches": sum("flash" in entry["launch"] for entry in gpu.launches())}
+    reply: dict[str, Any] = json.loads(done.stdout)
+    assert reply["error"] < 2e-3
+    return {**reply, "launches": sum("flash" in entry["launch"] for entry in gpu.launches())}
 
 
 def test_without_a_proof_it_is_torch(l4: StandIn, tmp_path: Path) -> None:
-    told = call(l4, tmp_path / "data")
-    assert (told["kernel"], told["launches"]) == (None, 0)
-    assert told["reason"] == f"no kernel is proven on NVIDIA L4; run: sdpalab prove --shape {SHAPE} --time"
+    answer = call(l4, tmp_path / "data")
+    assert (answer["kernel"], answer["launches"]) == (None, 0)
+    assert answer["reason"] == f"no kernel is proven on NVIDIA L4; run: sdpalab prove --shape {SHAPE} --time"
 
 
 def test_with_a_proof_and_a_comparison_our_kernel_is_what_runs(l4: StandIn, judged: Path, tmp_path: Path) -> None:
-    told = call(l4, timed(judged, tmp_path, FASTER))
-    assert (told["kernel"], told["launches"]) == ("flash", 1)
-    assert "flash is proven for 1x1x48x32 on NVIDIA L4 by " in told["reason"]
-    assert "and takes 0.50x torch's eager time" in told["reason"]
+    answer = call(l4, timed(judged, tmp_path, FASTER))
+    assert (answer["kernel"], answer["launches"]) == ("flash", 1)
+    assert "flash is proven for 1x1x48x32 on NVIDIA L4 by " in answer["reason"]
+    assert "and takes 0.50x torch's eager time" in answer["reason"]
 
 
 def test_without_a_comparison_it_is_torch(l4: StandIn, judged: Path) -> None:
-    told = call(l4, judged)
-    assert (told["kernel"], told["launches"]) == (None, 0)
-    assert "no measured comparison with torch" in told["reason"]
+    answer = call(l4, judged)
+    assert (answer["kernel"], answer["launches"]) == (None, 0)
+    assert "no measured comparison with torch" in answer["reason"]
 
 
 def test_with_a_comparison_that_says_slower_it_is_torch(l4: StandIn, judged: Path, tmp_path: Path) -> None:
-    told = call(l4, timed(judged, tmp_path, SLOWER))
-    assert (told["kernel"], told["launches"]) == (None, 0)
-    assert "flash takes 1.50x torch's eager time" in told["reason"]
+    answer = call(l4, timed(judged, tmp_path, SLOWER))
+    assert (answer["kernel"], answer["launches"]) == (None, 0)
+    assert "flash takes 1.50x torch's eager time" in answer["reason"]
 
 
 def test_with_another_driver_it_is_torch(l4: StandIn, judged: Path, tmp_path: Path) -> None:
-    told = call(l4, timed(judged, tmp_path, FASTER), before=OTHER_DRIVER)
-    assert (told["kernel"], told["launches"]) == (None, 0)
-    assert f"are from driver {DRIVER}, and this one is CUDA 12.9" in told["reason"]
+    answer = call(l4, timed(judged, tmp_path, FASTER), before=OTHER_DRIVER)
+    assert (answer["kernel"], answer["launches"]) == (None, 0)
+    assert f"are from driver {DRIVER}, and this one is CUDA 12.9" in answer["reason"]
 
 
 def test_a_comment_in_the_source_changes_nothing(l4: StandIn, judged: Path, tmp_path: Path) -> None:
     commented = with_source(tmp_path, "// flash: FlashAttention-2", "// a line more\n// flash: FlashAttention-2")
-    told = call(l4, timed(judged, tmp_path, FASTER), **commented)
-    assert (told["kernel"], told["launches"]) == ("flash", 1)
+    answer = call(l4, timed(judged, tmp_path, FASTER), **commented)
+    assert (answer["kernel"], answer["launches"]) == ("flash", 1)
 
 
 def test_after_the_source_changed_it_is_torch(l4: StandIn, judged: Path, tmp_path: Path) -> None:
     changed = with_source(tmp_path, "o_frag[d][i] *= rescale[i / 2];", "o_frag[d][i] *= 1.0f;")
-    told = call(l4, timed(judged, tmp_path, FASTER), **changed)
-    assert (told["kernel"], told["launches"]) == (None, 0)
-    assert "the code of flash is no longer what " in told["reason"]
-    assert "the kernel or its compiler was changed since; run: sdpalab prove" in told["reason"]
+    answer = call(l4, timed(judged, tmp_path, FASTER), **changed)
+    assert (answer["kernel"], answer["launches"]) == (None, 0)
+    assert "the code of flash is no longer what " in answer["reason"]
+    assert "the kernel or its compiler was changed since; run: sdpalab prove" in answer["reason"]
 
 
 def with_source(folder: Path, old: str, new: str) -> dict[str, str]:
@@ -181,10 +181,10 @@ def test_a_first_call_within_a_capture_says_what_to_do_and_a_prepared_one_waits_
     assert not any("Synchronize" in name or "Mem" in name or "Module" in name for name in after)
 
 
-def test_a_process_reads_new_records_when_it_is_told_to(l4: StandIn, judged: Path, tmp_path: Path) -> None:
-    made = timed(judged, tmp_path, FASTER)
+def test_a_process_reads_new_records_on_request(l4: StandIn, judged: Path, tmp_path: Path) -> None:
+    records = timed(judged, tmp_path, FASTER)
     target = tmp_path / "later"
-    done = l4.process(sys.executable, "-c", RELOADED, str(made), str(target), SDPALAB_DATA_DIR=str(target))
+    done = l4.process(sys.executable, "-c", RELOADED, str(records), str(target), SDPALAB_DATA_DIR=str(target))
     assert (done.stderr, done.stdout.split()) == ("", ["None", "None", "flash"])
 
 
@@ -194,16 +194,17 @@ def test_a_damaged_record_is_a_warning_and_no_failure(l4: StandIn, judged: Path,
     done = l4.run(CALL, SDPALAB_DATA_DIR=str(data))
     assert done.returncode == 0
     assert json.loads(done.stdout)["kernel"] == "flash"
-    assert "half.json is no legal record and counts for nothing" in done.stderr
+    assert "half.json is not a valid record and is ignored" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_too_slow_to_be_timed_is_torch_and_the_reason_is_kept(l4: StandIn, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shape = ("--shape", "1,1,16,32")
     done = l4.cli("prove", "scalar", *shape, "--time", "--seconds", "0.2", SDPALAB_DATA_DIR=str(data))
     assert (done.returncode, done.stderr) == (0, "")
-    kept = sorted(path.name.partition("-")[0] for path in (data / "proofs" / "l4").iterdir())
-    assert kept == ["scalar", "times"]
+    records = sorted(path.name.partition("-")[0] for path in (data / "proofs" / "l4").iterdir())
+    assert records == ["scalar", "times"]
     assert "scaled_dot_product_attention runs torch: scalar is proven for 1x1x16x32" in done.stdout
     assert "has no time of scalar: LEFT OUT: a sample of it takes" in done.stdout
 

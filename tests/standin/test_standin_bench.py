@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 
+import pytest
 from standin_gpu import StandIn
 
 WRONG = '''
@@ -28,6 +31,7 @@ zeros = CudaKernel(name="zeros", source=SOURCE, entry="zeros", plan=plan)
 '''
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_not_green_is_dropped_and_the_others_are_timed(standin: StandIn, tmp_path: Path) -> None:
     """Judged on the simulator, timed by both kinds of clock: as a graph launches it, and as the op calls it."""
     (tmp_path / "wrong.py").write_text(WRONG)
@@ -38,9 +42,9 @@ def test_a_kernel_that_is_not_green_is_dropped_and_the_others_are_timed(standin:
         f"'--clock', 'gpu', '--clock', 'eager', '--seconds', '15', '--json', {str(out)!r}]))"
     )
     done = standin.run(code, timeout=600)
-    said = " ".join((done.stdout + done.stderr).split())
-    assert done.returncode == 1, said
-    assert "zeros is INCORRECT on the simulator, so it is not timed" in said
+    printed = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 1, printed
+    assert "zeros is INCORRECT on the simulator, so it is not timed" in printed
     record = json.loads(out.read_text())
     assert (record["complete"], record["sms"]) == (True, 132)
     assert [(each["kernel"], each["passed"]) for each in record["judged"]] == [("zeros", False), ("flash", True)]
@@ -50,3 +54,23 @@ def test_a_kernel_that_is_not_green_is_dropped_and_the_others_are_timed(standin:
         assert set(found) == {"torch", "flash", "empty kernel"}
         assert found["flash"]["status"] == "MEASURED", found["flash"]["reason"]
         assert found["flash"]["checks"] >= 2
+
+
+@pytest.mark.slow
+def test_an_interrupt_during_a_launch_ends_it_and_keeps_what_was_measured(standin: StandIn, tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    options = ("--shape", "1,1,64,64", "--shape", "1,2,256,64", "--peer", "torch", "--clock", "gpu", "--seconds", "10")
+    process = standin.start("bench", "flash", *options, "--json", out)
+    patience = time.monotonic() + 240
+    while process.poll() is None and time.monotonic() < patience:
+        if out.exists() and json.loads(out.read_text())["results"]:
+            break
+        time.sleep(0.05)
+    before = len(standin.launches())
+    while process.poll() is None and len(standin.launches()) == before and time.monotonic() < patience:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, output + errors
+    record = json.loads(out.read_text())
+    assert (record["complete"], len(record["results"])) == (False, 1)

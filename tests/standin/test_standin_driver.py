@@ -48,12 +48,12 @@ def test_every_kernel_gives_the_simulators_bits_without_a_hazard(standin: StandI
     standin.configure(gpu=gpu, checks=["race", "async"])
     done = standin.process(sys.executable, "-c", PARITY, *names, timeout=900)
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    for name, device, equal, hazards, same_ptx in found:
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    for name, device, equal, hazards, same_ptx in reports:
         assert (device, hazards, same_ptx) == ({"h200": "NVIDIA H200", "l4": "NVIDIA L4"}[gpu], [], True), name
         assert all(equal.values()), name
-    assert {"scalar", "flash"} <= {name for name, *_ in found}
-    assert ("hopper" in {name for name, *_ in found}) == (gpu == "h200")
+    assert {"scalar", "flash"} <= {name for name, *_ in reports}
+    assert ("hopper" in {name for name, *_ in reports}) == (gpu == "h200")
     assert [entry for entry in standin.launches() if entry["hazards"] or entry["fault"]] == []
     assert any(entry["cluster"] != [1, 1, 1] for entry in standin.launches()) == (gpu == "h200")
 
@@ -86,15 +86,15 @@ except RuntimeError as error:
 def test_what_a_driver_refuses_is_refused(standin: StandIn) -> None:
     done = standin.run(MISUSE)
     assert done.returncode == 0, done.stderr
-    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    assert said["fresh"] == "CUDA_SUCCESS True"
-    assert said["free"] == "CUDA_SUCCESS"
-    assert {said[name] for name in ("beyond", "again", "after")} == {"CUDA_ERROR_INVALID_VALUE"}
-    assert said["huge"] == "CUDA_ERROR_OUT_OF_MEMORY"
-    assert said["image"] == "CUDA_ERROR_INVALID_PTX"
-    assert said["outside"] == "CUDA_ERROR_INVALID_CONTEXT"
-    assert said["attribute"].endswith("132)")
-    assert "cuGraphCreate" in said["missing"]
+    refusals = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert refusals["fresh"] == "CUDA_SUCCESS True"
+    assert refusals["free"] == "CUDA_SUCCESS"
+    assert {refusals[name] for name in ("beyond", "again", "after")} == {"CUDA_ERROR_INVALID_VALUE"}
+    assert refusals["huge"] == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert refusals["image"] == "CUDA_ERROR_INVALID_PTX"
+    assert refusals["outside"] == "CUDA_ERROR_INVALID_CONTEXT"
+    assert refusals["attribute"].endswith("132)")
+    assert "cuGraphCreate" in refusals["missing"]
 
 
 @pytest.mark.parametrize("file", ["test_gpu_executor.py", "test_gpu_plans.py"])

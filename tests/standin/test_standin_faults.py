@@ -129,15 +129,15 @@ def test_each_call_of_a_judgement_fails_without_a_traceback(standin: StandIn) ->
     report = json.loads(done.stdout)
     failed = [entry for entry in standin.calls() if entry.get("fault")]
     assert len(failed) == 40
-    for place, found in report:
-        if isinstance(found, str):
-            assert "\n" not in found
+    for place, status in report:
+        if isinstance(status, str):
+            assert "\n" not in status
             continue
-        first, second = found
+        first, second = status
         assert first[0] in ("PASSED", "INFRA_ERROR"), (place, first)
         assert "Traceback" not in first[1]
         assert second[0] in ("PASSED", "INFRA_ERROR"), (place, second)
-        assert "PASSED" in (first[0], second[0]), (place, found)
+        assert "PASSED" in (first[0], second[0]), (place, status)
     for pid in {entry["pid"] for entry in standin.log()}:
         assert not Path(f"/proc/{pid}").exists()
 
@@ -160,4 +160,4 @@ def test_doctor_and_judge_say_in_one_line_that_the_driver_does_not_start(standin
     done = standin.cli("judge", "scalar", "--device", "gpu", "--shape", "1,1,9,32")
     assert done.returncode in (2, 3)
     assert done.stderr.count("\n") == 1
-    assert "the NVIDIA driver sees none" in done.stderr
+    assert "the NVIDIA driver finds none" in done.stderr

@@ -65,6 +65,7 @@ def test_every_kernel_has_its_status_and_the_case_behind_a_fault_has_a_gpu(stand
     assert case["run"]["confined_by"]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_hangs_is_killed_and_the_next_one_goes_on(standin: StandIn) -> None:
     standin.configure(max_steps=20_000)
     verdicts = judged(standin, "hangs", "right", STANDIN_CASE_SECONDS="6")

@@ -22,17 +22,17 @@ def test_bench_measures_a_kernel_with_a_simulated_clock(standin: StandIn, tmp_pa
 
 def _measurements(record: object) -> list[dict[str, object]]:
     """All that looks like a measurement, wherever the record has it."""
-    found: list[dict[str, object]] = []
+    measurements: list[dict[str, object]] = []
     stack = [record]
     while stack:
         each = stack.pop()
         if isinstance(each, dict):
             if {"name", "status"} <= set(each):
-                found.append(each)
+                measurements.append(each)
             stack += each.values()
         elif isinstance(each, list):
             stack += each
-    return found
+    return measurements
 
 
 OP = """

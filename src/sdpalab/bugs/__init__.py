@@ -1,11 +1,14 @@
-"""The catalogue of planted bugs: right implementations with one bug each.
+"""The catalogue of planted bugs: right implementations with one bug each, which the lab must notice.
 
-The judge must reject each for the right reason. A bug is planted in :class:`.tiled.TiledAttention` in Python, or in the
-source of a shipped kernel. The judge's self-test (:mod:`sdpalab.campaigns.self_test`) judges them all.
+A bug is planted in :class:`.tiled.TiledAttention` in Python, or by an edit of a shipped kernel's source.
+:data:`.catalogue.BUGS` has them all. The judge's self-test (:mod:`sdpalab.campaigns.self_test`) must reject each for
+the right reason, the diagnosis (:mod:`sdpalab.campaigns.diagnosis`) should name its cause, and the tests run all those
+whose cause is a hazard on the simulator.
 """
 
 from __future__ import annotations
 
-from sdpalab.bugs.mutant import Bug, Mutant
+from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.edit import SourceEdit, replace_once
 
-__all__ = ["Bug", "Mutant"]
+__all__ = ["Bug", "Family", "SourceEdit", "replace_once"]

@@ -1,13 +1,16 @@
-"""Every mutant of the catalogue."""
+"""The catalogue: every planted bug, by its id."""
 
 from __future__ import annotations
 
-from sdpalab.bugs import cuda, precision, softmax, tiles
-from sdpalab.bugs.mutant import Mutant
+from collections.abc import Mapping
+from types import MappingProxyType
 
-__all__ = ["mutants"]
+from sdpalab.bugs import cuda, edges, fp8, hopper, lse, merge, precision, softmax, synchronisation, tiles
+from sdpalab.bugs.bug import Bug
 
+__all__ = ["BUGS"]
 
-def mutants() -> list[Mutant]:
-    """All mutants: those in Python first, then those in the sources of shipped kernels."""
-    return [*softmax.MUTANTS, *tiles.MUTANTS, *precision.MUTANTS, *cuda.mutants()]
+_FILES = (softmax, tiles, edges, precision, cuda, lse, merge, fp8, synchronisation, hopper)
+
+BUGS: Mapping[str, Bug] = MappingProxyType({bug.id: bug for file in _FILES for bug in file.BUGS})
+"""Those in Python first, then those in the sources of shipped kernels."""

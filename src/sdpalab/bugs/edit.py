@@ -1,37 +1,81 @@
-"""A bug in CUDA source as substitutions of text, and the problems that such bugs show on."""
+"""Edits of source text, by which bugs are planted in shipped kernels and in the programs of the tests."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 
-from sdpalab.bugs.mutant import WRONG, Bug
-from sdpalab.judge.verdict import Status
-from sdpalab.problem import Problem
+from sdpalab.kernels.kernel import CudaKernel, Knob
+from sdpalab.kernels.plan import INCLUDE_DIR
+from sdpalab.kernels.registry import CUDA_KERNELS
 
-__all__ = ["CAUSAL", "CROSS", "EVEN", "FLAT", "GROUPED", "HAZARD", "HAZARD_OR_WRONG", "RAGGED", "SEVERAL_TILES", "Edit"]
+__all__ = ["SourceEdit", "replace_once"]
 
-RAGGED = Problem(1, 1, 100, 32)  # no kernel's tile of keys divides 100
-CAUSAL = RAGGED.with_(causal=True)
-CROSS = Problem(1, 1, 150, 32, seq_kv=90, causal=True)
-EVEN = Problem(1, 1, 128, 32)
-GROUPED = Problem(2, 4, 80, 32, kv_heads=2)
-SEVERAL_TILES = Problem(1, 1, 200, 64)
-FLAT = EVEN.with_(scale=0.0)
-"""All scores are 0, and all weights 1."""
 
-HAZARD = frozenset({Status.HAZARD})
-HAZARD_OR_WRONG = WRONG | HAZARD
+def replace_once(text: str, *edits: tuple[str, str], where: str = "the text") -> str:
+    """``text`` with each (old, new) of ``edits`` made in turn.
+
+    Raises
+    ------
+    ValueError
+        If an old piece is not there exactly once: the text has changed, and the edit has to follow.
+    """
+    for old, new in edits:
+        if (count := text.count(old)) != 1:
+            raise ValueError(f"an edit of {where} needs its old piece there once, not {count} times: {old!r}")
+        text = text.replace(old, new)
+    return text
 
 
 @dataclass(frozen=True)
-class Edit:
-    """One bug. ``where`` is a header, or the kernels whose own file it is planted in; ``old`` is there just once."""
+class SourceEdit:
+    """Edits of one shipped kernel, whose source has the shared headers in the place of their ``#include``.
 
-    name: str
-    where: str | tuple[str, ...]
-    edits: Sequence[tuple[str, str]]
-    problem: Problem
-    harmless: Problem | None = None
-    statuses: frozenset[Status] = WRONG
-    bug: Bug = Bug.CUDA
+    Attributes
+    ----------
+    kernel : str
+        Its name in the registry.
+    replacements : tuple of (str, str)
+        What is there exactly once, in the kernel's own file or in a header, and what takes its place.
+    knobs : mapping of str to knob
+        The mutant has one configuration: the kernel's default one with these knobs.
+    """
+
+    kernel: str
+    replacements: tuple[tuple[str, str], ...]
+    knobs: Mapping[str, Knob] = field(default_factory=dict)
+
+    def apply(self) -> CudaKernel:
+        """The mutant, whose hazards name lines of the whole text.
+
+        Raises
+        ------
+        ValueError
+            As :func:`replace_once`.
+        """
+        kernel = CUDA_KERNELS[self.kernel]
+        source = replace_once(_flattened(self.kernel), *self.replacements, where=f"the source of {self.kernel}")
+        config = kernel.default_config.but(**self.knobs)
+        return replace(kernel, name=f"{self.kernel}-mutant", source=source, configs=(config,))
+
+
+@cache
+def _flattened(name: str) -> str:
+    """A kernel's source with the shared headers in the place of their ``#include``."""
+    seen: set[str] = set()
+
+    def flat(text: str) -> str:
+        def header(match: re.Match[str]) -> str:
+            if match[1] in seen:
+                return ""
+            seen.add(match[1])
+            return flat((INCLUDE_DIR / match[1]).read_text().replace("#pragma once", ""))
+
+        return re.sub(r'^#include "(.*)"$', header, text, flags=re.MULTILINE)
+
+    source = CUDA_KERNELS[name].source
+    assert isinstance(source, Path)
+    return flat(source.read_text())

@@ -5,119 +5,122 @@ The kernels that have them declare their quantisation, so that what they are hel
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from functools import partial
 
-from sdpalab.bugs.edit import EVEN, RAGGED, SEVERAL_TILES, Edit
-from sdpalab.bugs.mutant import WRONG, Bug
+from sdpalab.bugs.bug import WRONG, Bug, Family
+from sdpalab.bugs.source import EVEN, RAGGED, SEVERAL_TILES, in_source
 from sdpalab.judge.verdict import Status
-from sdpalab.kernels.kernel import Knob
+from sdpalab.problem import Problem
 
-__all__ = ["FP8_BUGS", "FP8_KERNELS", "WIDENED", "WIDENING_BUGS"]
+__all__ = ["BUGS"]
 
-FP8_KERNELS = ("fp8_simulated", "fp8")
-
-WIDENED: Mapping[str, Knob] = {"P_DTYPE": "fp16"}
-"""Knobs with which the weights of ``fp8`` are float16, and V is widened for them."""
-
+_BOTH = "fp8_simulated fp8"
+_in_widened = partial(in_source, "fp8", knobs={"P_DTYPE": "fp16"})
+"""Plants where the weights of ``fp8`` are float16, and V is widened for them."""
+_MMA_ORDER = ("const QuantisePatch<RowOrder::mma> patch", "const QuantisePatch<RowOrder::natural> patch")
+_TILE_MAXIMUM = ("offset = fmaf(tile_max - row.max, scale_log2, WEIGHT_EXPONENT)", "offset = WEIGHT_EXPONENT")
+_BLOCKS = Problem(1, 1, 64, 64, seq_kv=300)
+_in_hopper = partial(in_source, "hopper_fp8", problem=_BLOCKS, knobs={"BLOCK_M": 64, "BLOCK_N": 64})
 _HEADS = EVEN.with_(heads=2, kv_heads=2)
 _ONE_BLOCK = RAGGED.with_(seq_q=60, seq_kv=60)
 
-FP8_BUGS: Sequence[Edit] = (
-    Edit(
-        "the scale of K left out",
-        FP8_KERNELS,
-        [("unit(q_scale * k_scale)", "unit(q_scale)")],
-        EVEN,
-        EVEN.with_(scale=0.0),
+BUGS: tuple[Bug, ...] = (
+    *in_source(
+        _BOTH, "the scale of K left out", ("unit(q_scale * k_scale)", "unit(q_scale)"), harmless=EVEN.with_(scale=0.0)
     ),
-    Edit(
-        "the scale of V left out",
-        ("fp8_simulated",),
-        [("score_scale, v_scales[kv_head]);", "score_scale);")],
-        EVEN,
-    ),
-    Edit(
+    *in_source("fp8_simulated", "the scale of V left out", ("score_scale, v_scales[kv_head]);", "score_scale);")),
+    *in_source(
+        "fp8",
         "the scale of the next tile's V",
-        ("fp8",),
-        [("score_scale.log2, scales.y,", "score_scale.log2, next_scales.y,")],
-        SEVERAL_TILES,
-        _ONE_BLOCK,
+        ("score_scale.log2, scales.y,", "score_scale.log2, next_scales.y,"),
+        problem=SEVERAL_TILES,
+        harmless=_ONE_BLOCK,
     ),
-    Edit(
+    *in_source(
+        "fp8_simulated",
         "the scale of the first head for all",
-        ("fp8_simulated",),
-        [
-            (
-                "block.of(q_maxima, k_maxima, v_maxima) + block.head * block.blocks;",
-                "block.of(q_maxima, k_maxima, v_maxima);",
-            )
-        ],
-        _HEADS,
-        EVEN,
+        (
+            "block.of(q_maxima, k_maxima, v_maxima) + block.head * block.blocks;",
+            "block.of(q_maxima, k_maxima, v_maxima);",
+        ),
+        problem=_HEADS,
+        harmless=EVEN,
     ),
-    Edit(
+    *in_source(
+        "fp8_simulated",
         "the scale of a head's first rows for all of it",
-        ("fp8_simulated",),
-        [("i < block.blocks;", "i < 1;")],
-        SEVERAL_TILES,
-        _ONE_BLOCK,
+        ("i < block.blocks;", "i < 1;"),
+        problem=SEVERAL_TILES,
+        harmless=_ONE_BLOCK,
     ),
-    Edit(
+    *in_source(
+        _BOTH,
         "a scale eight times too small, and what is above it cut off",
-        FP8_KERNELS,
-        [("const float scale = block_max / E4M3_MAX;", "const float scale = block_max / (8.0f * E4M3_MAX);")],
-        EVEN,
+        ("const float scale = block_max / E4M3_MAX;", "const float scale = block_max / (8.0f * E4M3_MAX);"),
     ),
-    Edit(
+    *in_source(
+        "fp8_simulated",
         "the sum of the weights ends at 448",
-        ("fp8_simulated",),
-        [
-            (
-                "return row_sum == 0.0f ? 0.0f : ",
-                "row_sum = fminf(row_sum, 448.0f);\n    return row_sum == 0.0f ? 0.0f : ",
-            )
-        ],
-        EVEN.with_(seq_q=32, seq_kv=512, scale=0.0),
-        EVEN,
-        bug=Bug.HISTORICAL,
+        ("return row_sum == 0.0f ? 0.0f : ", "row_sum = fminf(row_sum, 448.0f);\n    return row_sum == 0.0f ? 0.0f : "),
+        problem=EVEN.with_(seq_q=32, seq_kv=512, scale=0.0),
+        harmless=EVEN,
+        family=Family.HISTORICAL,
     ),
-    Edit(
+    *in_source(
+        _BOTH,
         "rows of the next head share the last scale",
-        FP8_KERNELS,
-        [("if (row(i) < rows_left) {\n                chunk = ", "if (true) {\n                chunk = ")],
-        RAGGED.with_(heads=2, kv_heads=2),
-        _HEADS,
-        WRONG | {Status.HAZARD},
+        ("if (row(i) < rows_left) {\n                chunk = ", "if (true) {\n                chunk = "),
+        problem=RAGGED.with_(heads=2, kv_heads=2),
+        harmless=_HEADS,
+        statuses=WRONG | {Status.HAZARD},
     ),
-    Edit(
+    *in_source(
+        "fp8",
         "keys in their own order, where the weights have another",
-        ("fp8",),
-        [("const QuantisePatch<RowOrder::mma> patch", "const QuantisePatch<RowOrder::natural> patch")],
-        EVEN,
-        EVEN.with_(scale=0.0),
+        _MMA_ORDER,
+        harmless=EVEN.with_(scale=0.0),
     ),
-    Edit(
-        "the log-sum-exp of 2^8 times the weights",
-        ("fp8",),
-        [("row_sum * WEIGHT_UNIT", "row_sum")],
-        EVEN,
-        bug=Bug.LSE,
+    *in_source(
+        "fp8", "the log-sum-exp of 2^8 times the weights", ("row_sum * WEIGHT_UNIT", "row_sum"), family=Family.LSE
     ),
-)
-
-WIDENING_BUGS: Sequence[Edit] = (
-    Edit(
+    *_in_widened(
         "keys widened in the wrong order",
-        "softmax/fp8.cuh",
-        [("(halves.x), ptx::cvt_rn_f16x2_e4m3x2(halves.y)", "(halves.y), ptx::cvt_rn_f16x2_e4m3x2(halves.x)")],
-        EVEN,
-        EVEN.with_(scale=0.0),
+        ("(halves.x), ptx::cvt_rn_f16x2_e4m3x2(halves.y)", "(halves.y), ptx::cvt_rn_f16x2_e4m3x2(halves.x)"),
+        harmless=EVEN.with_(scale=0.0),
     ),
-    Edit(
+    *_in_widened(
         "the weights of sixteen keys for the next sixteen, too",
-        ("fp8",),
-        [("(product, frag[2 * n + 1], second.x", "(product, frag[2 * n], second.x")],
-        EVEN,
-        EVEN.with_(scale=0.0),
+        ("(product, frag[2 * n + 1], second.x", "(product, frag[2 * n], second.x"),
+        harmless=EVEN.with_(scale=0.0),
+    ),
+    *in_source(
+        "fp8",
+        "no maximum but the tile's",
+        _TILE_MAXIMUM,
+        problem=SEVERAL_TILES,
+        harmless=SEVERAL_TILES.with_(scale=0.0),
+    ),
+    *in_source(
+        "fp8",
+        "maxima without the unit of the scores",
+        ("const float tile_max = raw_max * tile.unit;", "const float tile_max = raw_max;"),
+        harmless=EVEN.with_(scale=0.0),
+    ),
+    *_in_hopper(
+        "keys in their own order, where the weights have another",
+        _MMA_ORDER,
+        harmless=_BLOCKS.with_(scale=0.0, seq_kv=256),
+    ),
+    *_in_hopper("no maximum but the tile's", _TILE_MAXIMUM, harmless=_BLOCKS.with_(scale=0.0)),
+    *_in_hopper("rescale of O lost", ("o_frag[i] * factor)", "o_frag[i])"), harmless=_BLOCKS.with_(seq_kv=60)),
+    *_in_hopper(
+        "the scale of the next tile's V",
+        ("join(v_scale, rescale);", "join(tile_scales.y, rescale);"),
+        harmless=_BLOCKS.with_(seq_kv=60),
+    ),
+    *_in_hopper(
+        "the scales of a head's first rows for all of it",
+        ("scales[number / (SCALE_ROWS / KEYS)];", "scales[0];"),
+        harmless=_BLOCKS.with_(seq_kv=60),
     ),
 )

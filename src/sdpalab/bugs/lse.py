@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
-from sdpalab.bugs.edit import CAUSAL, EVEN, FLAT, GROUPED, HAZARD, RAGGED, Edit
-from sdpalab.bugs.mutant import Bug
+from sdpalab.bugs.bug import HAZARD, Bug, Family
+from sdpalab.bugs.cuda import ALL
+from sdpalab.bugs.source import CAUSAL, EVEN, FLAT, GROUPED, RAGGED, in_source
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 
-__all__ = ["LSE_BUGS"]
+__all__ = ["BUGS"]
 
 _ONE_KEY = EVEN.with_(seq_kv=1)
 _ZERO = _ONE_KEY.with_(scale=0.0)
@@ -19,87 +19,79 @@ _ZERO = _ONE_KEY.with_(scale=0.0)
 _FORMULA = "(row_max * scale_log2 + ptx::lg2_approx_ftz_f32(row_sum)) * LN_2"
 _WRITTEN = "log_sum_exp(softmax[i].max, row_sum[i], score_scale.log2)"
 
-_Edit = partial(Edit, bug=Bug.LSE)
+_bug = partial(in_source, family=Family.LSE)
 
 
-def _formula(name: str, new: str, harmless: Problem | None = None) -> Edit:
+def _formula(what: str, new: str, harmless: Problem | None = None) -> tuple[Bug, ...]:
     """Another formula in the header that all kernels share."""
-    return _Edit(name, "softmax/online.cuh", [(_FORMULA, new)], EVEN, harmless)
+    return _bug(ALL, what, (_FORMULA, new), harmless=harmless)
 
 
-LSE_BUGS: Sequence[Edit] = (
-    _formula("log-sum-exp to base 2", "row_max * scale_log2 + ptx::lg2_approx_ftz_f32(row_sum)", harmless=_ZERO),
-    _formula(
+BUGS: tuple[Bug, ...] = (
+    *_formula("log-sum-exp to base 2", "row_max * scale_log2 + ptx::lg2_approx_ftz_f32(row_sum)", harmless=_ZERO),
+    *_formula(
         "log-sum-exp without the scale",
         "(row_max * LOG2_E + ptx::lg2_approx_ftz_f32(row_sum)) * LN_2",
         harmless=FLAT,
     ),
-    _formula("the maximum in place of the log-sum-exp", "row_max * scale_log2 * LN_2", harmless=_ONE_KEY),
-    _formula("the logarithm of the sum without the maximum", "ptx::lg2_approx_ftz_f32(row_sum) * LN_2", harmless=FLAT),
-    _formula(
+    *_formula("the maximum in place of the log-sum-exp", "row_max * scale_log2 * LN_2", harmless=_ONE_KEY),
+    *_formula("the logarithm of the sum without the maximum", "ptx::lg2_approx_ftz_f32(row_sum) * LN_2", harmless=FLAT),
+    *_formula(
         "the key of the largest score counted twice in the log-sum-exp",
         "(row_max * scale_log2 + ptx::lg2_approx_ftz_f32(row_sum + 1.0f)) * LN_2",
     ),
-    _formula("log-sum-exp in bfloat16", f"__uint_as_float(__float_as_uint({_FORMULA}) & 0xffff0000u)", harmless=_ZERO),
-    _Edit(
+    *_formula("log-sum-exp in bfloat16", f"__uint_as_float(__float_as_uint({_FORMULA}) & 0xffff0000u)", harmless=_ZERO),
+    *_bug(
+        ALL,
         "all heads write the log-sum-exp of the first",
-        "schedule/head.cuh",
-        [("lse + static_cast<long long>(q_head) * seq_q;", "lse;")],
-        GROUPED,
-        EVEN,
-        HAZARD | {Status.NOT_FINITE},
+        ("lse + static_cast<long long>(q_head) * seq_q;", "lse;"),
+        problem=GROUPED,
+        harmless=EVEN,
+        statuses=HAZARD | {Status.NOT_FINITE},
     ),
-    _Edit(
+    *_bug(
+        "scalar",
         "keys behind the mask counted in the log-sum-exp",
-        ("scalar",),
-        [
-            ("float acc[ROWS][COLS] = {};", "float acc[ROWS][COLS] = {};\n    float hidden[ROWS] = {};"),
-            (
-                "s[i][n] = key < visible ?",
-                "hidden[i] += key >= visible && key < seq_kv\n"
-                "                                 ? ptx::ex2_approx_ftz_f32(s[i][n] * score_scale.log2) : 0.0f;\n"
-                "                s[i][n] = key < visible ?",
-            ),
-            (
-                _WRITTEN,
-                "log_sum_exp(0.0f, hidden[i] + row_sum[i] *\n"
-                "                    ptx::ex2_approx_ftz_f32(softmax[i].max * score_scale.log2), score_scale.log2)",
-            ),
-        ],
-        CAUSAL,
-        RAGGED,
+        ("float acc[ROWS][COLS] = {};", "float acc[ROWS][COLS] = {};\n    float hidden[ROWS] = {};"),
+        (
+            "s[i][n] = key < visible ?",
+            "hidden[i] += key >= visible && key < seq_kv\n"
+            "                                 ? ptx::ex2_approx_ftz_f32(s[i][n] * score_scale.log2) : 0.0f;\n"
+            "                s[i][n] = key < visible ?",
+        ),
+        (
+            _WRITTEN,
+            "log_sum_exp(0.0f, hidden[i] + row_sum[i] *\n"
+            "                    ptx::ex2_approx_ftz_f32(softmax[i].max * score_scale.log2), score_scale.log2)",
+        ),
+        problem=CAUSAL,
+        harmless=RAGGED,
     ),
-    _Edit(
+    *_bug(
+        "scalar",
         "the sum of one lane in the log-sum-exp",
-        ("scalar",),
-        [(_WRITTEN, "log_sum_exp(softmax[i].max, softmax[i].sum, score_scale.log2)")],
-        EVEN,
-        _ONE_KEY,
+        (_WRITTEN, "log_sum_exp(softmax[i].max, softmax[i].sum, score_scale.log2)"),
+        harmless=_ONE_KEY,
     ),
-    _Edit(
+    *_bug(
+        "scalar",
         "the log-sum-exp a row further down",
-        ("scalar",),
-        [("lse_of_block(lse, seq_q)[row]", "lse_of_block(lse, seq_q)[(row + 1) % seq_q]")],
-        EVEN,
-        EVEN.with_(seq_q=1),
+        ("lse_of_block(lse, seq_q)[row]", "lse_of_block(lse, seq_q)[(row + 1) % seq_q]"),
+        harmless=EVEN.with_(seq_q=1),
     ),
-    _Edit(
+    *_bug(
+        "scalar",
         "log-sum-exp written to a null pointer",
-        ("scalar",),
-        [("if (lse != nullptr && key_lane == 0) {", "if (key_lane == 0) {")],
-        EVEN,
+        ("if (lse != nullptr && key_lane == 0) {", "if (key_lane == 0) {"),
         statuses=HAZARD,
     ),
-    _Edit(
+    *_bug(
+        "scalar",
         "an output that depends on whether the log-sum-exp is asked for",
-        ("scalar",),
-        [
-            (
-                "const float normaliser = softmax_normaliser(row_sum[i]);",
-                "const float normaliser = softmax_normaliser(row_sum[i]) * (lse != nullptr ? 1.0f : 1.001f);",
-            )
-        ],
-        EVEN,
+        (
+            "const float normaliser = softmax_normaliser(row_sum[i]);",
+            "const float normaliser = softmax_normaliser(row_sum[i]) * (lse != nullptr ? 1.0f : 1.001f);",
+        ),
         statuses=frozenset({Status.NONDETERMINISTIC}),
     ),
 )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from functools import partial
 
-from sdpalab.bugs.edit import HAZARD, HAZARD_OR_WRONG, Edit
-from sdpalab.kernels.kernel import Knob
+from sdpalab.bugs.bug import HAZARD, Bug
+from sdpalab.bugs.source import HAZARD_OR_WRONG, in_source
 from sdpalab.problem import Problem
 
-__all__ = ["MERGE_BUGS", "MERGING"]
-
-MERGING: Mapping[str, Knob] = {"SCHEDULE": "stream_k", "NUM_CTAS": 3}
-"""Knobs with which three blocks share the work, whatever the problem."""
+__all__ = ["BUGS"]
 
 _SHARED = Problem(1, 1, 128, 32, seq_kv=512)
 """Two tiles of queries, eight tiles of keys: the second block has a part of either."""
@@ -19,57 +16,43 @@ _ALONE = Problem(1, 1, 64, 32, seq_kv=64)
 """All of it is one block's."""
 _FLAT = _SHARED.with_(scale=0.0)
 
-MERGE_BUGS: Sequence[Edit] = (
-    Edit(
+_bug = partial(in_source, "flash", problem=_SHARED, knobs={"SCHEDULE": "stream_k", "NUM_CTAS": 3})
+"""Plants where three blocks share the work, whatever the problem."""
+
+BUGS: tuple[Bug, ...] = (
+    *_bug(
         "parts of O merged without rescaling",
-        "epilogue/merge.cuh",
-        [("o_frag[d][0] += o.x * weight[0];", "o_frag[d][0] += o.x;")],
-        _SHARED,
-        _FLAT,
+        ("o_frag[d][0] += o.x * weight[0];", "o_frag[d][0] += o.x;"),
+        harmless=_FLAT,
     ),
-    Edit(
+    *_bug(
         "parts of the sum merged without rescaling",
-        "epilogue/merge.cuh",
-        [("softmax[1].sum += rows.w * weight[1];", "softmax[1].sum += rows.w;")],
-        _SHARED,
-        _FLAT,
+        ("softmax[1].sum += rows.w * weight[1];", "softmax[1].sum += rows.w;"),
+        harmless=_FLAT,
     ),
-    Edit(
+    *_bug(
         "the maximum of the first part taken for that of all",
-        "epilogue/merge.cuh",
-        [("softmax[0].max = fmaxf(softmax[0].max, rows.x);", "softmax[0].max = i == 0 ? rows.x : softmax[0].max;")],
-        _SHARED,
-        _FLAT,
+        ("softmax[0].max = fmaxf(softmax[0].max, rows.x);", "softmax[0].max = i == 0 ? rows.x : softmax[0].max;"),
+        harmless=_FLAT,
     ),
-    Edit(
+    *_bug(
         "the part with the last keys left out",
-        "epilogue/merge.cuh",
-        [("i < count; ++i) {\n        Partial<", "i < count - 1; ++i) {\n        Partial<")],
-        _SHARED,
-        _ALONE,
+        ("i < count; ++i) {\n        Partial<", "i < count - 1; ++i) {\n        Partial<"),
+        harmless=_ALONE,
     ),
-    Edit(
-        "the last block but one merges",
-        "epilogue/merge.cuh",
-        [("== parts - 1u;", "== parts - 2u;")],
-        _SHARED,
-        _ALONE,
-        HAZARD_OR_WRONG,
+    *_bug(
+        "the last block but one merges", ("== parts - 1u;", "== parts - 2u;"), harmless=_ALONE, statuses=HAZARD_OR_WRONG
     ),
-    Edit(
+    *_bug(
         "the semaphore is not released",
-        "epilogue/merge.cuh",
-        [("atom_inc_acq_rel_gpu_u32(semaphore, parts - 1)", "atom_inc_acq_rel_gpu_u32(semaphore, parts)")],
-        _SHARED,
-        _ALONE,
-        HAZARD,
+        ("atom_inc_acq_rel_gpu_u32(semaphore, parts - 1)", "atom_inc_acq_rel_gpu_u32(semaphore, parts)"),
+        harmless=_ALONE,
+        statuses=HAZARD,
     ),
-    Edit(
+    *_bug(
         "units that are left over are nobody's",
-        "schedule/stream_k.cuh",
-        [("block * units_per_block + min(block, longer);", "block * units_per_block;")],
-        _SHARED,
-        _ALONE,
-        HAZARD_OR_WRONG,
+        ("block * units_per_block + min(block, longer);", "block * units_per_block;"),
+        harmless=_ALONE,
+        statuses=HAZARD_OR_WRONG,
     ),
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sdpalab.bugs.mutant import BF16, CAUSAL, PLAIN, Bug, Mutant, planted
-from sdpalab.bugs.tiled import TiledAttention
+from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.tiled import BF16, CAUSAL, PLAIN, TiledAttention, planted
+from sdpalab.judge.diagnose.hypotheses import Cause
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["MUTANTS"]
+__all__ = ["BUGS"]
 
-MUTANTS: list[Mutant] = []
-_precision = partial(planted, Bug.PRECISION, into=MUTANTS)
-_historical = partial(planted, Bug.HISTORICAL, into=MUTANTS)
+BUGS: list[Bug] = []
+_precision = partial(planted, Family.PRECISION, into=BUGS, cause=Cause.PRECISION)
+_historical = partial(planted, Family.HISTORICAL, into=BUGS)
 
 LONG = Problem(1, 2, 512, 64)
 
@@ -123,8 +124,8 @@ class _Truncated(TiledAttention):
         return (done.view(torch.int32) & -(1 << 15)).view(torch.float32)
 
 
-@_historical("float8 e4m3 with one scale a head", LONG)
-@_historical("float8 e4m3 with one scale a head, in bfloat16", LONG.with_(dtype="bfloat16"))
+@_historical("float8 e4m3 with one scale a head", LONG, cause=Cause.PRECISION)
+@_historical("float8 e4m3 with one scale a head, in bfloat16", LONG.with_(dtype="bfloat16"), cause=Cause.PRECISION)
 class _HeadScale(TiledAttention):
     def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self._quantised(q), self._quantised(k), self._quantised(v)
@@ -137,7 +138,9 @@ class _HeadScale(TiledAttention):
         return _through(tensor / scale, torch.float8_e4m3fn) * scale
 
 
-@_historical("float8 e4m3 with one scale a head, and sums of P beyond its range: NaN at S = 512", LONG)
+@_historical(
+    "float8 e4m3 with one scale a head, and sums of P beyond its range: NaN at S = 512", LONG, cause=Cause.RANGE
+)
 class _HeadScaleOverflow(_HeadScale):
     def total(self, total: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
         import torch
@@ -160,7 +163,7 @@ class _Nothing:
         raise NotImplementedError
 
 
-_degenerate = partial(planted, Bug.DEGENERATE, into=MUTANTS)
+_degenerate = partial(planted, Family.DEGENERATE, into=BUGS, cause=Cause.NO_ATTENTION)
 
 
 @_degenerate("zeros")
@@ -189,6 +192,12 @@ class _Queries(_Nothing):
         return q.clone()
 
 
+@planted(
+    Family.DEGENERATE,
+    "the output of the call before",
+    statuses=frozenset({Status.INCORRECT, Status.NONDETERMINISTIC}),
+    into=BUGS,
+)
 class _Previous(TiledAttention):
     """The output of the call before."""
 
@@ -200,14 +209,3 @@ class _Previous(TiledAttention):
         shape = tuple(out.shape)
         out, self._last[shape] = self._last.get(shape, out), out
         return out
-
-
-MUTANTS.append(
-    Mutant(
-        Bug.DEGENERATE,
-        "the output of the call before",
-        _Previous(),
-        PLAIN,
-        frozenset({Status.INCORRECT, Status.NONDETERMINISTIC}),
-    )
-)

@@ -6,17 +6,18 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sdpalab.bugs.mutant import BF16, CAUSAL, PLAIN, Bug, Mutant, planted
-from sdpalab.bugs.tiled import TiledAttention
+from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.tiled import BF16, CAUSAL, PLAIN, TiledAttention, planted
+from sdpalab.judge.diagnose.hypotheses import Cause
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["MUTANTS"]
+__all__ = ["BUGS"]
 
-MUTANTS: list[Mutant] = []
-_softmax = partial(planted, Bug.SOFTMAX, into=MUTANTS)
-_historical = partial(planted, Bug.HISTORICAL, into=MUTANTS)
+BUGS: list[Bug] = []
+_softmax = partial(planted, Family.SOFTMAX, into=BUGS)
+_historical = partial(planted, Family.HISTORICAL, into=BUGS)
 
 LOG2_E = math.log2(math.e)
 SCALED = PLAIN.with_(scale=0.3)
@@ -25,31 +26,31 @@ SCALED = PLAIN.with_(scale=0.3)
 # ---- scale ----------------------------------------------------------------------------------------------------------
 
 
-@_softmax("the scores are not scaled")
+@_softmax("the scores are not scaled", cause=Cause.SCORES)
 class _NoScale(TiledAttention):
     def factor(self, scale: float, head_dim: int) -> float:
         return LOG2_E
 
 
-@_softmax("1 / D in place of 1 / sqrt(D)")
+@_softmax("1 / D in place of 1 / sqrt(D)", cause=Cause.SCORES)
 class _ScaleSquared(TiledAttention):
     def factor(self, scale: float, head_dim: int) -> float:
         return scale * scale * LOG2_E
 
 
-@_softmax("a scale that is 1% too large")
+@_softmax("a scale that is 1% too large", cause=Cause.SCORES)
 class _ScaleOff(TiledAttention):
     def factor(self, scale: float, head_dim: int) -> float:
         return 1.01 * super().factor(scale, head_dim)
 
 
-@_softmax("a scale of its own in place of the one given", SCALED)
+@_softmax("a scale of its own in place of the one given", SCALED, cause=Cause.SCORES)
 class _ScaleIgnored(TiledAttention):
     def factor(self, scale: float, head_dim: int) -> float:
         return super().factor(1.0 / math.sqrt(head_dim), head_dim)
 
 
-@_softmax("a scale rounded to bfloat16", SCALED)
+@_softmax("a scale rounded to bfloat16", SCALED, cause=Cause.SCORES)
 class _ScaleRounded(TiledAttention):
     def factor(self, scale: float, head_dim: int) -> float:
         import torch
@@ -57,13 +58,13 @@ class _ScaleRounded(TiledAttention):
         return float(torch.tensor(super().factor(scale, head_dim), dtype=torch.bfloat16))
 
 
-@_softmax("exponentials to base 2 without log2(e)")
+@_softmax("exponentials to base 2 without log2(e)", cause=Cause.SCORES)
 class _WrongBase(TiledAttention):
     def factor(self, scale: float, head_dim: int) -> float:
         return scale
 
 
-@_historical("wrong QK scale: sqrt(2 D) for a head of D", BF16)
+@_historical("wrong QK scale: sqrt(2 D) for a head of D", BF16, cause=Cause.SCORES)
 class _WrongQkScale(TiledAttention):
     def factor(self, scale: float, head_dim: int) -> float:
         return super().factor(scale, head_dim) / math.sqrt(2.0)
@@ -72,13 +73,13 @@ class _WrongQkScale(TiledAttention):
 # ---- rescale --------------------------------------------------------------------------------------------------------
 
 
-@_softmax("the rescale of O is lost")
+@_softmax("the rescale of O is lost", cause=Cause.RESCALE)
 class _OutputNotRescaled(TiledAttention):
     def output(self, out: Tensor, kept: Tensor, weights: Tensor, values: Tensor) -> Tensor:
         return out + weights @ values
 
 
-@_softmax("the rescale of the sum is lost")
+@_softmax("the rescale of the sum is lost", cause=Cause.RESCALE)
 class _TotalNotRescaled(TiledAttention):
     def total(self, total: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
         return total + weights.sum(-1, keepdim=True)
@@ -88,28 +89,28 @@ class _NotRescaled(_OutputNotRescaled, _TotalNotRescaled):
     pass
 
 
-_softmax("both rescales are lost")(_NotRescaled)
+_softmax("both rescales are lost", cause=Cause.RESCALE)(_NotRescaled)
 
 
-@_softmax("O is rescaled after this tile's product is added")
+@_softmax("O is rescaled after this tile's product is added", cause=Cause.RESCALE)
 class _RescaledLate(TiledAttention):
     def output(self, out: Tensor, kept: Tensor, weights: Tensor, values: Tensor) -> Tensor:
         return (out + weights @ values) * kept.clamp(min=1e-30)
 
 
-@_softmax("the sum is rescaled after this tile's weights are added")
+@_softmax("the sum is rescaled after this tile's weights are added", cause=Cause.RESCALE)
 class _TotalRescaledLate(TiledAttention):
     def total(self, total: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
         return (total + weights.sum(-1, keepdim=True)) * kept.clamp(min=1e-30)
 
 
-@_softmax("O is rescaled twice")
+@_softmax("O is rescaled twice", cause=Cause.RESCALE)
 class _RescaledTwice(TiledAttention):
     def output(self, out: Tensor, kept: Tensor, weights: Tensor, values: Tensor) -> Tensor:
         return out * kept * kept + weights @ values
 
 
-@_softmax("the rescale is skipped where the maximum grows by less than 1")
+@_softmax("the rescale is skipped where the maximum grows by less than 1", cause=Cause.RESCALE)
 class _LazyWithoutDebt(TiledAttention):
     def output(self, out: Tensor, kept: Tensor, weights: Tensor, values: Tensor) -> Tensor:
         return out * kept.where(kept < 0.5, 1.0) + weights @ values
@@ -118,7 +119,7 @@ class _LazyWithoutDebt(TiledAttention):
 # ---- running maximum ------------------------------------------------------------------------------------------------
 
 
-@_softmax("the maximum of the first tile is kept, sums are not rescaled to later ones")
+@_softmax("the maximum of the first tile is kept, sums are not rescaled to later ones", cause=Cause.RANGE)
 class _FirstMaximum(TiledAttention):
     def maximum(self, maximum: Tensor, scores: Tensor) -> Tensor:
         import torch
@@ -126,13 +127,13 @@ class _FirstMaximum(TiledAttention):
         return super().maximum(maximum, scores).where(torch.isinf(maximum), maximum)
 
 
-@_softmax("the maximum starts at 0, and weights below 2**-24 are dropped")
+@_softmax("the maximum starts at 0, and weights below 2**-24 are dropped", cause=Cause.RANGE)
 class _MaximumFromZero(TiledAttention):
     def maximum(self, maximum: Tensor, scores: Tensor) -> Tensor:
         return super().maximum(maximum.clamp(min=0.0), scores)
 
 
-@_softmax("no maximum is subtracted")
+@_softmax("no maximum is subtracted", cause=Cause.RANGE)
 class _NoMaximum(TiledAttention):
     def maximum(self, maximum: Tensor, scores: Tensor) -> Tensor:
         import torch
@@ -140,7 +141,7 @@ class _NoMaximum(TiledAttention):
         return torch.zeros_like(maximum)
 
 
-@_softmax("the maximum of the head in place of the row's, in the inputs' type")
+@_softmax("the maximum of the head in place of the row's, in the inputs' type", cause=Cause.RANGE)
 class _HeadMaximum(TiledAttention):
     def maximum(self, maximum: Tensor, scores: Tensor) -> Tensor:
         return super().maximum(maximum, scores).amax(2, keepdim=True).expand_as(maximum) + 12.0
@@ -164,7 +165,7 @@ class _WholeMaximum(TiledAttention):
 # ---- exponential ----------------------------------------------------------------------------------------------------
 
 
-@_softmax("exponentials by Schraudolph's bit trick, wrong by up to 6%")
+@_softmax("exponentials by Schraudolph's bit trick, wrong by up to 6%", cause=Cause.PRECISION)
 class _FastExponential(TiledAttention):
     def weights(self, scores: Tensor, maximum: Tensor) -> Tensor:
         import torch
@@ -173,7 +174,10 @@ class _FastExponential(TiledAttention):
         return bits.to(torch.int32).view(torch.float32)
 
 
-@_softmax("exponentials by a polynomial of degree 3, wrong by up to 1e-4 (Cody-Waite with too few terms)")
+@_softmax(
+    "exponentials by a polynomial of degree 3, wrong by up to 1e-4 (Cody-Waite with too few terms)",
+    cause=Cause.PRECISION,
+)
 class _ShortPolynomial(TiledAttention):
     def weights(self, scores: Tensor, maximum: Tensor) -> Tensor:
         x = (scores - maximum).clamp(min=-126.0)
@@ -182,25 +186,25 @@ class _ShortPolynomial(TiledAttention):
         return (1.0 + f * (0.6951 + f * (0.2276 + f * 0.0773))) * whole.exp2() * 1.0015
 
 
-@_softmax("weights below 2**-8 are taken for 0")
+@_softmax("weights below 2**-8 are taken for 0", cause=Cause.EXPONENTIAL)
 class _SmallWeightsDropped(TiledAttention):
     def rounded(self, weights: Tensor) -> Tensor:
         return super().rounded(weights.where(weights >= 2.0**-8, 0.0))
 
 
-@_softmax("weights of the absolute scores")
+@_softmax("weights of the absolute scores", cause=Cause.EXPONENTIAL)
 class _AbsoluteScores(TiledAttention):
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         return super().scores(q, k).abs()
 
 
-@_softmax("negative scores are taken for 0")
+@_softmax("negative scores are taken for 0", cause=Cause.EXPONENTIAL)
 class _RectifiedScores(TiledAttention):
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         return super().scores(q, k).relu()
 
 
-@_softmax("scores are capped by 30 tanh(s / 30), as some models do")
+@_softmax("scores are capped by 30 tanh(s / 30), as some models do", cause=Cause.EXPONENTIAL)
 class _SoftCap(TiledAttention):
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         return 30.0 * (super().scores(q, k) / 30.0).tanh()
@@ -209,19 +213,19 @@ class _SoftCap(TiledAttention):
 # ---- normalisation --------------------------------------------------------------------------------------------------
 
 
-@_softmax("the output is not divided by the sum")
+@_softmax("the output is not divided by the sum", cause=Cause.NORMALISATION)
 class _NotNormalised(TiledAttention):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         return out
 
 
-@_softmax("the output is divided by the number of keys")
+@_softmax("the output is divided by the number of keys", cause=Cause.NORMALISATION)
 class _DividedByKeys(TiledAttention):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         return out / seq_kv
 
 
-@_softmax("each tile is normalised by itself, and the tiles are averaged")
+@_softmax("each tile is normalised by itself, and the tiles are averaged", cause=Cause.RESCALE)
 class _TilesAveraged(TiledAttention):
     def output(self, out: Tensor, kept: Tensor, weights: Tensor, values: Tensor) -> Tensor:
         return out + weights @ values / weights.sum(-1, keepdim=True)
@@ -230,7 +234,7 @@ class _TilesAveraged(TiledAttention):
         return out / len(self.starts(seq_kv))
 
 
-@_softmax("the sum lacks the last tile")
+@_softmax("the sum lacks the last tile", cause=Cause.NORMALISATION)
 class _TotalLacksLast(TiledAttention):
     def total(self, total: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
         self._last = weights.sum(-1, keepdim=True)
@@ -240,13 +244,13 @@ class _TotalLacksLast(TiledAttention):
         return out / (total - 0.5 * self._last)
 
 
-@_softmax("a reciprocal by one Newton step too few, wrong by 0.3%")
+@_softmax("a reciprocal by one Newton step too few, wrong by 0.3%", cause=Cause.NORMALISATION)
 class _RoughReciprocal(TiledAttention):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         return out / total * 0.997
 
 
-@_softmax("0.001 is added to the sum against a division by zero", CAUSAL)
+@_softmax("0.001 is added to the sum against a division by zero", CAUSAL, cause=Cause.NORMALISATION)
 class _Epsilon(TiledAttention):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         return out / (total + 1e-3)
@@ -265,19 +269,19 @@ class _TinyEpsilon(TiledAttention):
 # ---- what this project started from ---------------------------------------------------------------------------------
 
 
-@_historical("exponents clamped to -10..10")
+@_historical("exponents clamped to -10..10", cause=Cause.EXPONENTIAL)
 class _Clamped(TiledAttention):
     def weights(self, scores: Tensor, maximum: Tensor) -> Tensor:
         return (scores - maximum).clamp(-10.0, 10.0).exp2()
 
 
-@_historical("scores clamped to -20..20 and no maximum")
+@_historical("scores clamped to -20..20 and no maximum", cause=Cause.EXPONENTIAL)
 class _ClampedScores(_NoMaximum):
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         return super().scores(q, k).clamp(-20.0, 20.0)
 
 
-@_historical("clamped exponents, epsilon in the sum, and zeros for what is not finite", CAUSAL)
+@_historical("clamped exponents, epsilon in the sum, and zeros for what is not finite", CAUSAL, cause=Cause.EXPONENTIAL)
 class _Guards(_Clamped):
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         return (out / (total + 1e-6)).nan_to_num(0.0, 0.0, 0.0)

@@ -6,14 +6,44 @@ A planted bug is a subclass that gets one step wrong; everything else in it is r
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sdpalab.bugs.bug import WRONG, Bug, Family
+from sdpalab.judge.diagnose.hypotheses import Cause
+from sdpalab.judge.verdict import Status
+from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["TiledAttention"]
+__all__ = ["BF16", "CAUSAL", "CROSS", "GROUPED", "PLAIN", "TiledAttention", "planted"]
+
+PLAIN = Problem(1, 2, 200, 64)
+CAUSAL = PLAIN.with_(causal=True)
+CROSS = Problem(1, 2, 90, 64, seq_kv=150, causal=True)
+GROUPED = Problem(2, 4, 100, 64, kv_heads=2)
+BF16 = PLAIN.with_(dtype="bfloat16")
+
+
+def planted(
+    family: Family,
+    id: str,
+    problem: Problem = PLAIN,
+    *,
+    into: list[Bug],
+    cause: Cause | None = None,
+    statuses: frozenset[Status] = WRONG,
+    equivalent: str = "",
+) -> Callable[[type[Any]], type[Any]]:
+    """Class decorator: an instance of the class is the candidate of a bug, which is put into a list."""
+
+    def plant(implementation: type[Any]) -> type[Any]:
+        into.append(Bug(id, family, cause, implementation(), problem, statuses=statuses, equivalent=equivalent))
+        return implementation
+
+    return plant
 
 
 class TiledAttention:

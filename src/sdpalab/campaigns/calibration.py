@@ -1,10 +1,10 @@
-"""Hold correct implementations of attention, and deliberately worse arithmetic, against the judge's rule.
+"""Measure correct implementations of attention, and deliberately worse arithmetic, by the judge's rule.
 
 Every implementation of ``tests/judge/implementations.py``, and every shipped kernel and the tests' Triton kernel on the
 simulator, computes problems of many shapes with every kind of inputs, in both dtypes, with and without the causal mask.
-No correct one may be rejected, and there must be at least 20 of them and 1,000 runs. The record says
-how near each came to each limit (error / limit, 1 is the limit), and how far beyond it the worse arithmetic is. Kernels
-that write the log-sum-exp of their rows are asked for it, and held to its limits, too.
+No correct one may be rejected, and there must be at least 20 of them and 1,000 runs. The record says how near each came
+to each limit (error / limit, 1 at the limit), and how far the worse arithmetic exceeds it. Kernels that write the
+log-sum-exp of their rows are judged on it, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
 from sdpalab.judge.rule.evaluate import Judged, judge_output
 from sdpalab.judge.verdict import LIMITED, Status, limited
 from sdpalab.kernels.kernel import Kernel, Numerics
-from sdpalab.kernels.registry import KERNELS, needs, resolve
+from sdpalab.kernels.registry import KERNELS, load_kernel, needs
 from sdpalab.problem import MISSION, TWELVE_CASES, Problem
 from sdpalab.run.simulated import SimulatedExecutor
 
@@ -82,7 +82,7 @@ class Simulated:
 
     @property
     def name(self) -> str:
-        """What it is called in the record."""
+        """Its name in the record."""
         return f"{self.kernel.name}, simulated"
 
     @property
@@ -114,7 +114,7 @@ _Judgeable = Implementation | Simulated
 
 @dataclass
 class RunCount:
-    """What came of the runs of one implementation, or of one kind of inputs."""
+    """The results of one implementation, or of one kind of inputs."""
 
     runs: int = 0
     passed: int = 0
@@ -122,7 +122,7 @@ class RunCount:
     largest: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By rule, the run that came nearest to the limit or went furthest beyond it."""
     least: dict[str, Any] = field(default_factory=dict)
-    """The run whose largest ratio is the smallest: how well the worst of it can hide."""
+    """The run whose largest ratio is the smallest: the case in which worse arithmetic is hardest to detect."""
 
     def add(self, judged: Judged, where: str) -> None:
         """Count one run."""
@@ -210,7 +210,7 @@ def run(say: Say) -> CampaignResult:
     calibration = Calibration()
     implementations = tests_module("judge", "implementations")
     calibration.hold((*implementations.CORRECT, *implementations.DECLARED_LESS), correct_inputs())
-    built = [*(KERNELS[name] for name in KERNELS if needs(name) is None), resolve(str(checkout() / TRITON_KERNEL))]
+    built = [*(KERNELS[name] for name in KERNELS if needs(name) is None), load_kernel(str(checkout() / TRITON_KERNEL))]
     for kernel in built:
         assert isinstance(kernel, Kernel)
         dtypes = [

@@ -1,4 +1,4 @@
-"""What every campaign takes and gives back, and how it finds what only a checkout of the repository has."""
+"""The interface of a campaign: its result, and access to files that only a checkout of the repository has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delete each synchronisation instruction of a kernel's PTX in turn, and see whether the simulator notices.
+"""Delete each synchronisation instruction of a kernel's PTX in turn, and check that the simulator reports a hazard.
 
 Without kernels, all that are shipped, in all their configurations, and those of the tests. A mutant is run on
 small problems (one tile of keys, an even and an odd number, a ragged one), first in lockstep, then in every schedule
@@ -28,7 +28,7 @@ from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
 from sdpalab.kernels.plan import HEADER_FOLDERS, LaunchPlan, Source
-from sdpalab.kernels.registry import KERNELS, resolve
+from sdpalab.kernels.registry import KERNELS, load_kernel
 from sdpalab.problem import Problem
 from sdpalab.run.sanitize import Modes, small_problems
 from sdpalab.run.simulated import SimulatedExecutor
@@ -90,10 +90,10 @@ def targets(names: Sequence[str], say: Say) -> Iterator[Target]:
     on the problems of all of them.
     """
     for name in names or (*KERNELS, *(str(checkout() / file) for file in TEST_KERNELS)):
-        kernel = resolve(name)
+        kernel = load_kernel(name)
         if not isinstance(kernel, Kernel):
             raise UserError(f"{name} is a Python callable: it has no PTX")
-        found: list[tuple[list[Source | None], Target]] = []
+        groups: list[tuple[list[Source | None], Target]] = []
         for knobs in kernel.configs:
             of = target(kernel, Config(knobs))
             if chooses(kernel, Config(knobs), of.cases[0][0]):
@@ -101,18 +101,18 @@ def targets(names: Sequence[str], say: Say) -> Iterator[Target]:
                 continue
             for case in of.cases:
                 code = [launch.module for launch in case[1].launches]
-                known = next((number for number, (other, _) in enumerate(found) if other == code), None)
+                known = next((number for number, (other, _) in enumerate(groups) if other == code), None)
                 if known is None:
-                    found.append((code, replace(of, cases=(case,))))
+                    groups.append((code, replace(of, cases=(case,))))
                     continue
-                before = found[known][1]
+                before = groups[known][1]
                 configs = before.configs if before.configs[-1:] == of.configs else (*before.configs, *of.configs)
-                found[known] = (code, replace(before, configs=configs, cases=(*before.cases, case)))
-        yield from (each for _, each in found)
+                groups[known] = (code, replace(before, configs=configs, cases=(*before.cases, case)))
+        yield from (each for _, each in groups)
 
 
 def chooses(kernel: Kernel, config: Config, problem: Problem) -> bool:
-    """Whether the kernel puts values of its own in place of the configuration's, other ones for another problem."""
+    """Whether the kernel replaces values of the configuration by values that depend on the problem."""
     if not isinstance(kernel, CudaKernel):
         return False
     macros = kernel.macros(problem, kernel.resolved(problem, config, default_sms(kernel.default_arch)))
@@ -123,9 +123,13 @@ def target(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> 
     """A kernel in one configuration, on its small problems; the causal one is left out, as it has PTX of its own."""
     cases = []
     for problem in problems or [each for each in small_problems(kernel, config) if not each.causal]:
-        made = make_inputs(problem)
+        inputs = make_inputs(problem)
         cases.append(
-            (problem, kernel.launch_plan(problem, config, lse=kernel.lse), {"q": made.q, "k": made.k, "v": made.v})
+            (
+                problem,
+                kernel.launch_plan(problem, config, lse=kernel.lse),
+                {"q": inputs.q, "k": inputs.k, "v": inputs.v},
+            )
         )
     return Target(kernel, (config,), kernel.default_arch, tuple(cases))
 
@@ -133,13 +137,13 @@ def target(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> 
 def sites(ptx: str, entry: str, folders: Sequence[Path] = ()) -> list[Site]:
     """The synchronisation instructions of an entry."""
     module = parse(ptx)
-    found = []
+    listed = []
     for instruction in module.entries[entry].instructions:
         if is_synchronisation(instruction):
             source = source_of(module, instruction)
             text = _source_text(source, folders)
-            found.append(Site(instruction.text, instruction.line, source, text))
-    return found
+            listed.append(Site(instruction.text, instruction.line, source, text))
+    return listed
 
 
 def is_synchronisation(instruction: Instruction) -> bool:
@@ -226,10 +230,10 @@ def deletions(of: Target, modes: Modes, reasons: Sequence[dict[str, Any]]) -> di
     for module, original in originals.items():
         for site in sites(original.ptx.decode(), original.entry, folders):
             mutated = replace(original, ptx=without(original.ptx.decode(), site).encode())
-            found = runner.verdict([mutated if built.ptx_sha256 == module else built for built in builds], modes)
+            kill = runner.verdict([mutated if built.ptx_sha256 == module else built for built in builds], modes)
             mutant = {"opcode": site.opcode, "ptx_line": site.ptx_line, "source": site.source, "text": site.source_text}
-            if found is not None:
-                mutants.append({**mutant, "killed_by": found[0], "run": found[1]})
+            if kill is not None:
+                mutants.append({**mutant, "killed_by": kill[0], "run": kill[1]})
             else:
                 mutants.append({**mutant, "killed_by": None, "reason": _reason(of, site, excuses)})
     return {
@@ -243,7 +247,7 @@ def deletions(of: Target, modes: Modes, reasons: Sequence[dict[str, Any]]) -> di
 
 
 def _reason(of: Target, site: Site, excuses: list[dict[str, Any]]) -> str:
-    """Why a survivor is redundant, if the committed file says so and it has not said so too often; otherwise empty."""
+    """Why a survivor is redundant, if the committed file has a reason that is not used up; otherwise empty."""
     for entry in excuses:
         named = (entry["kernel"], entry["opcode"]) == (of.kernel.name, site.opcode)
         if named and entry["text"] in site.source_text and entry["most"] > 0:
@@ -253,7 +257,7 @@ def _reason(of: Target, site: Site, excuses: list[dict[str, Any]]) -> str:
 
 
 def totals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Counts over all targets; ``share`` is of those that are not redundant."""
+    """Counts over all targets; ``share`` is the share of killed mutants among those that are not redundant."""
     mutants = [mutant for record in records for mutant in record["mutants"]]
     killed = [mutant for mutant in mutants if mutant["killed_by"]]
     redundant = sum(1 for mutant in mutants if not mutant["killed_by"] and mutant["reason"])

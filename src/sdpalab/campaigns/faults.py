@@ -1,8 +1,8 @@
-"""Make the machine fail while the judge works, on purpose, and compare what the judge reports with what it should.
+"""Inject machine faults while the judge runs, and compare what the judge reports with what it should report.
 
 - ``kills``: SIGKILL for one of the judge's processes (a guard, a candidate's process, an executor), drawn at random, at
-  a random moment of a judgement. A case is then PASSED, with the very record it has when nobody disturbs, or
-  INFRA_ERROR; none is missing, and no process is left.
+  a random moment of a judgement. A case is then PASSED, with the same record as without a fault, or INFRA_ERROR; none
+  is missing, and no process is left.
 - ``no_space``: a build cache of 16 KiB, in a file system of its own.
 - ``no_compiler``: an environment in which NVRTC cannot be imported.
 - ``repeats``: the same candidate, judged again and again: the same verdict each time.
@@ -36,7 +36,7 @@ from sdpalab.problem import Problem
 __all__ = ["baseline", "kill_one", "no_compiler", "no_space", "repeat", "run"]
 
 SECONDS = 60.0
-"""What every fault may take until there is a verdict."""
+"""Most seconds until a verdict under a fault."""
 
 SPECS = tuple(CaseSpec(f"seed {seed}", Problem(1, 1, 32, 64), seed=seed) for seed in range(3))
 _ROLES = {
@@ -48,7 +48,7 @@ _ROLES = {
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a candidate's verdict is, and how many seconds it takes, when nobody disturbs."""
+    """A candidate's verdict without faults, and how many seconds it takes."""
 
     candidate: str
     verdict: Verdict
@@ -66,14 +66,14 @@ def baseline(candidate: str) -> Baseline:
 
 
 def kill_one(calm: Baseline, draw: random.Random) -> dict[str, Any] | None:
-    """One judgement with one kill, and what came of it; None if it was over before."""
+    """One judgement with one kill, and its outcome; None if it ended before the kill."""
     delay, victims, before = draw.uniform(0.0, calm.seconds), list[str](), set(descendants())
 
     def kill() -> None:
         time.sleep(delay)
-        found = [(pid, role) for pid in sorted(descendants()) if (role := _role(pid))]
-        if found:
-            pid, role = draw.choice(found)
+        processes = [(pid, role) for pid in sorted(descendants()) if (role := _role(pid))]
+        if processes:
+            pid, role = draw.choice(processes)
             os.kill(pid, signal.SIGKILL)
             victims.append(role)
 
@@ -82,9 +82,9 @@ def kill_one(calm: Baseline, draw: random.Random) -> dict[str, Any] | None:
     killer.start()
     try:
         cases = judge_candidate(calm.candidate, SPECS, workers=1).cases
-        said = ""
+        message = ""
     except MachineError as error:
-        cases, said = (), str(error)
+        cases, message = (), str(error)
     seconds = time.monotonic() - start
     killer.join()
     if not victims:
@@ -97,14 +97,14 @@ def kill_one(calm: Baseline, draw: random.Random) -> dict[str, Any] | None:
         "after_seconds": round(delay, 3),
         "seconds": round(seconds, 1),
         "statuses": [case.status.value for case in cases] or ["MachineError"],
-        "reasons": sorted({case.reason for case in cases if case.reason}) or [said][: bool(said)],
+        "reasons": sorted({case.reason for case in cases if case.reason}) or [message][: bool(message)],
         "left_running": _left(before),
         "ok": right and len(cases) in (len(SPECS), 0) and seconds <= SECONDS and not _left(before),
     }
 
 
 def _role(pid: int) -> str:
-    """What a process of the judge does; empty if it is none, or gone."""
+    """The role of a process of the judge; empty for any other process."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:

@@ -1,4 +1,5 @@
-"""Fuzz the simulator: damaged PTX must raise its typed errors and nothing else; random programs must compute rightly.
+"""Fuzz the simulator: damaged PTX must raise its typed errors and nothing else; random programs must compute the right
+results.
 
 Each round is made from one seed, which is printed where a round fails, so that ``--seed`` runs it again. Random
 programs are compared with the scalar evaluator of the tests, register by register and bit by bit. Exit 1 if any fails.
@@ -38,15 +39,15 @@ def program_round(seed: int) -> str:
     text = oracle.render(program)
     first = [{name: _value(draw, name, oracle.REGISTERS[name[0]][0]) for name in names} for _ in range(THREADS)]
     given = np.array([[state[name] for name in names] for state in first], dtype=np.uint64)
-    found = np.zeros_like(given)
+    results = np.zeros_like(given)
     schedule = draw.choice(["lockstep", "forward", "reverse", "random"])
-    report = launch(text, "fuzz", 1, THREADS, [given, found], schedule=schedule, max_steps=100_000)
+    report = launch(text, "fuzz", 1, THREADS, [given, results], schedule=schedule, max_steps=100_000)
     if report.hazards:
         return f"hazard: {report.hazards[0].message}"
     for thread, state in enumerate(first):
         last = oracle.evaluate(program, state)
         for place, name in enumerate(names):
-            bits = int(found[thread, place]) & (1 << oracle.REGISTERS[name[0]][0]) - 1
+            bits = int(results[thread, place]) & (1 << oracle.REGISTERS[name[0]][0]) - 1
             if not oracle.expected_bits(last, name, bits):
                 return f"%{name} of thread {thread} is {bits:#x}, and should be {last[name]:#x} ({schedule})\n{text}"
     return ""
@@ -78,7 +79,7 @@ def texts() -> list[str]:
 
 
 def parser_round(seed: int, sources: Sequence[str]) -> tuple[str, str]:
-    """Damage a text and launch it: (outcome, what escaped and should not have)."""
+    """Damage a text and launch it: (outcome, the untyped exception if one escaped)."""
     draw = random.Random(f"parser {seed}")
     which = draw.randrange(len(sources))
     program = list(_programs().values())[which]

@@ -65,7 +65,7 @@ def _launch(step: CountedLaunch, gpu: Gpu) -> dict[str, Any]:
 def _totals(counters: Counters) -> dict[str, Any]:
     """The counts of a launch in a few numbers; what each instruction did is left to ``sim.launch``."""
     sums = ("lanes", "warps", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts")
-    kept = (
+    fields = (
         "tensor_flops",
         "exponentials",
         "barriers",
@@ -75,7 +75,7 @@ def _totals(counters: Counters) -> dict[str, Any]:
     )
     return {
         **{name: counters.total(name) for name in sums},
-        **{name: getattr(counters, name) for name in kept},
+        **{name: getattr(counters, name) for name in fields},
         "mix": counters.mix(),
         "ctas": len(counters.by_cta),
         "most_of_a_cta": max(counters.by_cta),

@@ -1,105 +1,133 @@
-"""The judge's self-test: the whole judge must reject every mutant of the catalogue, and for the right reason."""
+"""The judge's self-test: the whole judge must reject every bug of the catalogue, and for the right reason."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
-from sdpalab.bugs.mutant import Bug, Mutant
+from pydantic.dataclasses import dataclass
+
+from sdpalab.bugs import Bug, Family
+from sdpalab.bugs.catalogue import BUGS
+from sdpalab.campaigns.campaign import CampaignResult, Say
 from sdpalab.judge.cases import CaseSpec, quick_cases
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.verdict import Status
+from sdpalab.record import RECORD, JsonRecord
 
-__all__ = ["MutantResult", "Rate", "rates", "self_test"]
+__all__ = ["PACKAGES", "BugResult", "SelfTest", "run", "self_test"]
+
+PACKAGES = ("numpy", "torch")
 
 
-@dataclass(frozen=True)
-class MutantResult:
-    """What became of a mutant: the first case that failed, and how; without one, PASSED."""
+@dataclass(frozen=True, config=RECORD)
+class BugResult(JsonRecord):
+    """What the judge said of a bug: the first case that failed, and how; without one, PASSED.
 
-    mutant: Mutant
+    Attributes
+    ----------
+    id, family, equivalent
+        Those of the :class:`~sdpalab.bugs.bug.Bug`.
+    problem : str
+        Label of the problem on whose quick cases it was judged.
+    expected : tuple of Status
+        One of these is right: PASSED for an equivalent.
+    harmless : Status, optional
+        The status on the problem where the bug cannot show, if there is one.
+    """
+
+    derived: ClassVar[tuple[str, ...]] = ("as_it_should",)
+
+    id: str
+    family: Family
+    problem: str
+    expected: tuple[Status, ...]
     status: Status
     case: str
     reason: str
-    harmless: Status | None = None
-    """The status on the problem where the bug cannot show, if there is one."""
+    harmless: Status | None
+    equivalent: str
 
     @property
     def as_it_should(self) -> bool:
         """True if a bug was rejected for a right reason, or an equivalent passed."""
-        expected = {Status.PASSED} if self.mutant.equivalent else self.mutant.statuses
-        return self.status in expected and self.harmless in (None, Status.PASSED)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "class": self.mutant.bug.value,
-            "name": self.mutant.name,
-            "problem": self.mutant.problem.label,
-            "status": self.status.value,
-            "case": self.case,
-            "reason": self.reason,
-            "equivalent": self.mutant.equivalent,
-            "harmless": self.harmless.value if self.harmless else None,
-            "as_it_should": self.as_it_should,
-        }
+        return self.status in self.expected and self.harmless in (None, Status.PASSED)
 
 
-@dataclass(frozen=True)
-class Rate:
-    """How many bugs of a class were planted and killed; equivalents are counted apart."""
+@dataclass(frozen=True, config=RECORD)
+class SelfTest(JsonRecord):
+    """The record of a self-test. Format 1 had ``name`` and ``class`` for a bug's ``id`` and ``family``."""
 
-    bug: Bug
-    planted: int
-    killed: int
-    equivalent: int
+    derived: ClassVar[tuple[str, ...]] = ("totals", "classes")
+
+    mutants: tuple[BugResult, ...]
+    format: int = 2
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """How many bugs were ``planted`` and ``killed``; equivalents are not among them."""
+        bugs = [result for result in self.mutants if not result.equivalent]
+        return {"planted": len(bugs), "killed": sum(result.as_it_should for result in bugs)}
+
+    @property
+    def classes(self) -> dict[str, dict[str, int]]:
+        """The totals of each family that occurs."""
+        families = {family: tuple(each for each in self.mutants if each.family is family) for family in Family}
+        return {family.value: SelfTest(results).totals for family, results in families.items() if results}
 
 
-def self_test(
-    chosen: Iterable[Mutant],
-    *,
-    progress: Callable[[MutantResult], None] = lambda outcome: None,
-    at_once: int | None = None,
-) -> tuple[MutantResult, ...]:
-    """Judge mutants, ``at_once`` at a time (default: 2, or 1 on a single CPU), until a case of each has failed.
+def self_test(bugs: Iterable[Bug], say: Say = lambda line: None, *, at_once: int | None = None) -> SelfTest:
+    """Judge bugs, ``at_once`` at a time (default: 2, or 1 on a single CPU), until a case of each has failed.
 
-    Returns
-    -------
-    tuple of MutantResult
-        In the order of ``chosen``; ``progress`` is told of each as it is finished.
+    The results are in the order of ``bugs``; ``say`` prints a line for each as it is finished.
     """
 
-    def outcome(mutant: Mutant) -> MutantResult:
-        made = _outcome(mutant)
-        progress(made)
-        return made
+    def judged(bug: Bug) -> BugResult:
+        result = _judged(bug)
+        say(_line(result))
+        return result
 
     with ThreadPoolExecutor(at_once or min(2, os.cpu_count() or 1)) as pool:
-        return tuple(pool.map(outcome, chosen))
+        return SelfTest(tuple(pool.map(judged, bugs)))
 
 
-def _outcome(mutant: Mutant) -> MutantResult:
-    verdict = judge_candidate(mutant.candidate, quick_cases([mutant.problem]), workers=1, until_failure=True)
+def run(say: Say) -> CampaignResult:
+    """Judge the whole catalogue, and print the kill rate by family and what survived."""
+    record = self_test(BUGS.values(), say)
+    say("| family | bugs | rejected |\n|---|---|---|")
+    for family, rate in record.classes.items():
+        say(f"| {family} | {rate['planted']} | {rate['killed']} |")
+    wrong = [result for result in record.mutants if not result.as_it_should]
+    for result in wrong:
+        say(f"{_line(result)} {result.reason}")
+    planted, killed = record.totals["planted"], record.totals["killed"]
+    summary = f"{killed} of {planted} planted bugs rejected ({killed / planted:.1%})"
+    return CampaignResult(record.to_dict(), not wrong, summary)
+
+
+def _judged(bug: Bug) -> BugResult:
+    verdict = judge_candidate(bug.candidate, quick_cases([bug.problem]), workers=1, until_failure=True)
     harmless = None
-    if mutant.harmless is not None:
-        specs = [CaseSpec("harmless", mutant.harmless, seed=None)]
-        harmless = judge_candidate(mutant.candidate, specs, workers=1).status
+    if bug.harmless is not None:
+        specs = [CaseSpec("harmless", bug.harmless, seed=None)]
+        harmless = judge_candidate(bug.candidate, specs, workers=1).status
     failed = next((case for case in verdict.cases if not case.passed), None)
-    if failed is None:
-        return MutantResult(mutant, Status.PASSED, "", "", harmless)
-    return MutantResult(mutant, failed.status, failed.name, failed.reason, harmless)
+    status, case, reason = (failed.status, failed.name, failed.reason) if failed else (Status.PASSED, "", "")
+    expected = tuple(sorted(bug.expected))
+    return BugResult(bug.id, bug.family, bug.problem.label, expected, status, case, reason, harmless, bug.equivalent)
 
 
-def rates(outcomes: Sequence[MutantResult]) -> tuple[Rate, ...]:
-    """The kill rate of each class that occurs."""
-    found = []
-    for bug in Bug:
-        mine = [outcome for outcome in outcomes if outcome.mutant.bug is bug]
-        bugs = [outcome for outcome in mine if not outcome.mutant.equivalent]
-        if mine:
-            killed = sum(outcome.as_it_should for outcome in bugs)
-            found.append(Rate(bug, len(bugs), killed, len(mine) - len(bugs)))
-    return tuple(found)
+def _line(result: BugResult) -> str:
+    """A result in a line."""
+    parts = [f"{result.family.value}: {result.id}: {result.status.value}"]
+    if result.case:
+        parts.append(f"in {result.case}")
+    if result.equivalent:
+        parts.append(f"(no bug: {result.equivalent})")
+    if not result.as_it_should:
+        parts.append(f"where it should be {' or '.join(result.expected)}")
+        if result.harmless not in (None, Status.PASSED):
+            parts.append(f"and PASSED where it cannot show, not {result.harmless.value}")
+    return " ".join(parts)

@@ -43,7 +43,7 @@ LENGTHS = (141, 141)
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepRow:
     """One compilation and its run."""
 
     arch: str
@@ -68,7 +68,7 @@ class Row:
         return set(self.hazards) == {"proxy"} and not self.hazards_with_fence
 
 
-def rows(archs: list[str], every: int) -> Iterator[Row]:
+def rows(archs: list[str], every: int) -> Iterator[SweepRow]:
     """All combinations, or one in ``every`` of them."""
     kernel = load_user_kernel(f"{checkout() / KERNEL}:KERNEL")
     assert isinstance(kernel, TritonKernel)
@@ -79,7 +79,7 @@ def rows(archs: list[str], every: int) -> Iterator[Row]:
             yield _row(kernel, arch, problem, knobs)
 
 
-def _row(kernel: TritonKernel, arch: str, problem: Problem, knobs: dict[str, int]) -> Row:
+def _row(kernel: TritonKernel, arch: str, problem: Problem, knobs: dict[str, int]) -> SweepRow:
     config = kernel.default_config.but(**knobs)
     plan = kernel.launch_plan(problem, config)
     module = plan.launches[0].module
@@ -93,7 +93,7 @@ def _row(kernel: TritonKernel, arch: str, problem: Problem, knobs: dict[str, int
     if _lacks_fence(ptx):
         ptx = re.sub(r"(cp\.async\.wait_group\s+\d+;\n)", r"\1fence.proxy.async.shared::cta;\n", ptx)
         fenced = _kinds(_launched(problem, plan, built, ptx)[0])
-    return Row(
+    return SweepRow(
         arch,
         problem.dtype,
         problem.head_dim,
@@ -145,7 +145,7 @@ def run(archs: Sequence[str], every: int, say: Say) -> CampaignResult:
         raise UserError(missing)
     import triton
 
-    done: list[Row] = []
+    done: list[SweepRow] = []
     for row in rows(list(archs or ARCHS), every):
         done.append(row)
         note = "" if row.hazards_with_fence is None else f" (with a proxy fence {len(row.hazards_with_fence)})"

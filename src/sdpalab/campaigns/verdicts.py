@@ -1,8 +1,8 @@
 """Verdicts of kernels at level full, as ``sdpalab judge KERNEL --level full`` gives them, without what each case has.
 
 Each kernel runs in its default configuration on the simulator: minutes a kernel. The record has a kernel's cases by
-status, the case that came nearest to each limit, and a digest of the code that the mission shape runs, by which a test
-sees whether the kernel has changed since. Of several records the newest that names a kernel counts.
+status, the case that came nearest to each limit, and a digest of the code that the mission shape runs, from which a
+test detects that the kernel has changed since. Of several records the newest that names a kernel counts.
 ``scripts/readme_tables.py --write`` brings the figures into ``docs/ladder.md``.
 """
 
@@ -72,12 +72,12 @@ def code_of(kernel: Kernel) -> str:
 
 def nearest(verdict: Verdict) -> dict[str, dict[str, Any]]:
     """For each limit, and that of the log-sum-exp, the case whose error is the largest share of it."""
-    found: dict[str, dict[str, Any]] = {}
+    by_limit: dict[str, dict[str, Any]] = {}
     for case in verdict.cases:
         for name, share in case.shares.items():
-            if name not in found or share > found[name]["share"]:
-                found[name] = {"share": share, "case": case.name}
-    return found
+            if name not in by_limit or share > by_limit[name]["share"]:
+                by_limit[name] = {"share": share, "case": case.name}
+    return by_limit
 
 
 def run(names: Sequence[str], say: Say, keep: Callable[[Content], None]) -> CampaignResult:

@@ -88,7 +88,7 @@ def bench(
     environment = current_environment(harness_diff())
 
     def write(*, complete: bool) -> BenchRecord:
-        """What there is so far: whoever ends the command early keeps it."""
+        """The record so far, which is kept if the command is interrupted."""
         sms = executor.sms if executor else None
         record = bench_record(device.name, judged, results, sms=sms, complete=complete, environment=environment)
         if complete or json != "-":
@@ -96,17 +96,17 @@ def bench(
         return record
 
     try:
-        for name, (made, config) in zip(kernel or (), kernels, strict=True):
-            assert executor is not None, "kernels need one, and it was asked for"
-            taken = [problem for problem in problems if made.reject_reason(problem, config) is None]
-            judged.append(timing_gate(console, name, made, config, taken, settings, executor, verdicts))
+        for name, (loaded, config) in zip(kernel or (), kernels, strict=True):
+            assert executor is not None, "kernels need an executor"
+            taken = [problem for problem in problems if loaded.reject_reason(problem, config) is None]
+            judged.append(timing_gate(console, name, loaded, config, taken, settings, executor, verdicts))
             write(complete=False)
         for problem in problems:
-            refused = {made.name: made.reject_reason(problem, config) for made, config in kernels}
+            refused = {loaded.name: loaded.reject_reason(problem, config) for loaded, config in kernels}
             timed = [
-                (made, config)
-                for (made, config), found in zip(kernels, judged, strict=True)
-                if found["passed"] and problem.label not in found["left_out"] and refused[made.name] is None
+                (loaded, config)
+                for (loaded, config), gate in zip(kernels, judged, strict=True)
+                if gate["passed"] and problem.label not in gate["left_out"] and refused[loaded.name] is None
             ]
             chosen = select(problem, device.arch, peers)
             outputs = Outputs(problem, make_inputs(problem))
@@ -134,9 +134,9 @@ def bench(
     record = write(complete=True)
     if keep:
         console.print(f"kept in {_keep(record)}", soft_wrap=True)
-    if not any(found["summary"] for result in results for found in result["measurements"]):
+    if not any(measurement["summary"] for result in results for measurement in result["measurements"]):
         raise MachineError("nothing could be measured: the reasons are above")
-    return 0 if all(found["passed"] and not found["left_out"] for found in judged) and _timed(kernels, results) else 1
+    return 0 if all(gate["passed"] and not gate["left_out"] for gate in judged) and _timed(kernels, results) else 1
 
 
 def _keep(record: BenchRecord) -> Path:
@@ -152,9 +152,9 @@ def _timed(kernels: Sequence[tuple[Kernel, Config]], results: Sequence[Mapping[s
     from sdpalab.measure.session import MeasureStatus
 
     good = {MeasureStatus.MEASURED.value, MeasureStatus.LEFT_OUT.value}
-    names = {made.name for made, _ in kernels}
-    found = [each for result in results for each in result["measurements"] if each["name"] in names]
-    return all(each["status"] in good for each in found)
+    names = {kernel.name for kernel, _ in kernels}
+    measurements = [each for result in results for each in result["measurements"] if each["name"] in names]
+    return all(each["status"] in good for each in measurements)
 
 
 def _clocks(names: Sequence[str] | None) -> list[ClockKind]:
@@ -185,7 +185,9 @@ def show_session(
     from sdpalab.measure.peers import PEERS
 
     peers = {peer.name for peer in PEERS}
-    times = {found.name: found.summary.median_us for found in session.measurements if found.summary}
+    times = {
+        measurement.name: measurement.summary.median_us for measurement in session.measurements if measurement.summary
+    }
     base = min((name for name in times if name in peers), key=times.__getitem__, default=None)
     against = {name: session.compare(name, base) for name in times if base not in (None, name)} if base else {}
     numbers = ("median us", "p10 to p90", "median's interval", "TFLOPS", "of the limit")
@@ -194,16 +196,19 @@ def show_session(
         ("subject", *numbers, f"against {base}"),
         numeric=numbers,
     )
-    for found in session.measurements:
-        compared = against.get(found.name)
-        shown.add_row(found.name, *_figures(found, problem), compared.outcome.value if compared else "-")
+    for measurement in session.measurements:
+        compared = against.get(measurement.name)
+        shown.add_row(measurement.name, *_figures(measurement, problem), compared.outcome.value if compared else "-")
     console.print(shown)
-    for found in session.measurements:
-        if found.reason:
-            console.print(verdict_text(False, f"{found.name}: {found.status.value}: {found.reason}"), soft_wrap=True)
+    for measurement in session.measurements:
+        if measurement.reason:
+            console.print(
+                verdict_text(False, f"{measurement.name}: {measurement.status.value}: {measurement.reason}"),
+                soft_wrap=True,
+            )
     for comparison in against.values():
         console.print(comparison.sentence, soft_wrap=True)
-    slowed = "" if not session.slowed else f", the GPU was protecting itself in {session.slowed:.0%} of the rounds"
+    slowed = "" if not session.slowed else f", the GPU was throttled in {session.slowed:.0%} of the rounds"
     stopped = session.stopped.value if session.stopped else "nothing was left to measure"
     console.print(
         f"{len(session.states)} rounds in {session.seconds:.1f} s, stopped: {stopped}; clocks: {session.watch}{slowed}",
@@ -217,14 +222,14 @@ def show_session(
     }
 
 
-def _figures(found: Measurement, problem: Problem) -> tuple[str, ...]:
+def _figures(measurement: Measurement, problem: Problem) -> tuple[str, ...]:
     """The cells of one subject; dashes where there is no time."""
-    summary = found.summary
+    summary = measurement.summary
     if summary is None:
         return ("-",) * 5
-    computes = found.floor is not None
+    computes = measurement.floor is not None
     rate = f"{problem.flops / summary.median_us / 1e6:.1f}" if computes else "-"
-    share = f"{found.floor.share:.0%}" if found.floor and found.floor.share is not None else "-"
+    share = f"{measurement.floor.share:.0%}" if measurement.floor and measurement.floor.share is not None else "-"
     return (
         f"{summary.median_us:.2f}",
         f"{summary.p10_us:.2f} to {summary.p90_us:.2f}",

@@ -1,4 +1,5 @@
-"""``sdpalab build``: compile a kernel, show what it uses, and hold it against its limits; or fill the build cache."""
+"""``sdpalab build``: compile a kernel, show its resources, and check them against its limits; or fill the build
+cache."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def build(
     json: JsonOption = None,
 ) -> int:
     """Compile a kernel to PTX and a cubin; print its resources, its instructions and the static gate."""
-    from sdpalab.kernels.registry import resolve
+    from sdpalab.kernels.registry import load_kernel
 
     console = console_for(json)
     if every:
@@ -65,19 +66,19 @@ def build(
     if shape and len(shape) > 1:
         raise UserError(f"build takes one --shape for a kernel, and several only with --all, not {' '.join(shape)}")
     problem = problem_of(shape[0] if shape else "mission", dtype=dtype, causal=causal)
-    made = resolve(kernel)
-    if not isinstance(made, Kernel):
+    loaded = load_kernel(kernel)
+    if not isinstance(loaded, Kernel):
         raise UserError(f"{kernel} is a Python callable: there is nothing to build, but it can be judged")
-    config = made.config_with(parse_settings(settings))
-    arch = arch or made.default_arch
-    steps = build_kernel(made, config, [problem], arch)
+    config = loaded.config_with(parse_settings(settings))
+    arch = arch or loaded.default_arch
+    steps = build_kernel(loaded, config, [problem], arch)
     for step in steps:
-        print_step(console, " ".join(filter(None, (made.name, str(config)))), step)
+        print_step(console, " ".join(filter(None, (loaded.name, str(config)))), step)
     good = all(step.gate.ok for step in steps)
     write_json(
         json,
         {
-            "kernel": made.name,
+            "kernel": loaded.name,
             "config": str(config),
             "arch": arch,
             "problem": problem.to_dict(),
@@ -111,25 +112,25 @@ def _build_all(
 
 
 def print_step(console: Console, title: str, step: BuiltStep) -> None:
-    """What one module uses, what it consists of, each rule of the gate, and the gate's outcome as the last line."""
-    made, used = step.build, step.resources
-    cache = "cache hit" if made.cache_hit else f"cache miss, compiled in {made.compile_seconds * 1e3:.0f} ms"
+    """Print one module's resources and instructions, each rule of the gate, and the gate's outcome as the last line."""
+    built, used = step.build, step.resources
+    cache = "cache hit" if built.cache_hit else f"cache miss, compiled in {built.compile_seconds * 1e3:.0f} ms"
     facts = {
-        "compiler": made.compiler,
-        "time": f"{made.seconds * 1e3:.1f} ms ({made.cache_problem or cache})",
+        "compiler": built.compiler,
+        "time": f"{built.seconds * 1e3:.1f} ms ({built.cache_problem or cache})",
         "registers": f"{used.registers} a thread",
         "stack": f"{used.stack_bytes} bytes a thread",
         "spills": f"{used.spill_bytes} bytes to and from local memory",
         "shared memory": f"{used.shared_bytes} bytes a block ({used.static_shared_bytes} static)",
         "occupancy": f"{used.blocks_per_sm} blocks an SM, {used.threads_per_block} threads each; "
-        f"{used.limiter} keeps the next one out",
+        f"{used.limiter} limits them",
         "SASS": _mix(used.sass),
         "main loop": _mix(used.main_loop) if used.main_loop else "none",
     }
     if used.tensor_share:
         units = " and ".join(sorted(TENSOR_CLASSES & used.main_loop.keys()))
         facts["tensor cores"] = f"{units} is {used.tensor_share:.1%} of the main loop"
-    shown = table(f"{title} for {made.arch}, {step.problem.label}", ("", ""))
+    shown = table(f"{title} for {built.arch}, {step.problem.label}", ("", ""))
     shown.show_header = False
     for name, fact in facts.items():
         shown.add_row(name, fact)

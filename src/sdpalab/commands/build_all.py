@@ -1,4 +1,5 @@
-"""``sdpalab build --all``: fill the build cache with all that a GPU machine will ask for, on a machine without one."""
+"""``sdpalab build --all``: fill the build cache with all builds that a GPU machine needs, on a machine without a
+GPU."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ COMPARED = (
 
 @dataclass(frozen=True)
 class KernelBuilds:
-    """What came of one kernel's modules: the builds, and a sentence for each module that does not compile."""
+    """The results for one kernel's modules: the builds, and a sentence for each module that does not compile."""
 
     kernel: str
     builds: tuple[Build, ...]
@@ -91,15 +92,15 @@ def build_all(console: Console, kernels: Mapping[str, Kernel], arch: str, timed:
             skipped.append(reason)
             console.print(f"skipped: {reason}", soft_wrap=True)
             continue
-        found = _build_kernel(name, modules_for(kernel, timed, default_sms(arch)), arch, cache)
-        built.append(found)
-        modules = len(found.builds) + len(found.failures)
+        outcome = _build_kernel(name, modules_for(kernel, timed, default_sms(arch)), arch, cache)
+        built.append(outcome)
+        modules = len(outcome.builds) + len(outcome.failures)
         line = (
-            f"{name}: {modules} modules for {arch} in {found.seconds:.1f} s, {found.compiled} compiled, "
-            f"{len(found.builds) - found.compiled} from the cache"
+            f"{name}: {modules} modules for {arch} in {outcome.seconds:.1f} s, {outcome.compiled} compiled, "
+            f"{len(outcome.builds) - outcome.compiled} from the cache"
         )
-        console.print(verdict_text(not found.failures, line), soft_wrap=True)
-        for failure in found.failures:
+        console.print(verdict_text(not outcome.failures, line), soft_wrap=True)
+        for failure in outcome.failures:
             console.print(verdict_text(False, f"  {failure}"), soft_wrap=True)
     return {
         "arch": arch,
@@ -122,13 +123,13 @@ def modules_for(kernel: Kernel, timed: Sequence[Problem], sms: int) -> tuple[Sou
     covering = [spec.problem for spec in covering_cases(kernel, default, timed, sms=sms).specs]
     wanted = [(default, problem) for problem in (*_judged(), *timed, *covering)]
     wanted += [(config, problem) for config in map(Config, kernel.configs) for problem in COMPARED]
-    found: dict[Any, Source] = {}
+    modules: dict[Any, Source] = {}
     for config, problem in wanted:
         if kernel.reject_reason(problem, config) is None:
             for step in kernel.launch_plan(problem, config, sms=sms).launches:
                 if step.module is not None:
-                    found.setdefault(_identity(step.module), step.module)
-    return tuple(found.values())
+                    modules.setdefault(_identity(step.module), step.module)
+    return tuple(modules.values())
 
 
 def _judged() -> Iterator[Problem]:
@@ -155,7 +156,7 @@ def _identity(module: Source) -> tuple[Any, ...]:
 
 
 def _build_kernel(name: str, modules: Sequence[Source], arch: str, cache: Cache) -> KernelBuilds:
-    """Compile on every core: the compilers let go of Python's lock."""
+    """Compile on every core: the compilers release Python's GIL."""
     start = time.perf_counter()
     builds: list[Build] = []
     failures: list[str] = []
@@ -182,14 +183,14 @@ def _cores() -> int:
 
 
 def available(names: Iterable[str]) -> tuple[dict[str, Kernel], list[str]]:
-    """The shipped kernels of these names that can be had here, and a sentence for each that cannot."""
+    """The shipped kernels of these names that are available here, and a sentence for each that is not."""
     from sdpalab.kernels.registry import get
 
-    found: dict[str, Kernel] = {}
+    kernels: dict[str, Kernel] = {}
     missing: list[str] = []
     for name in names:
         try:
-            found[name] = get(name)
+            kernels[name] = get(name)
         except UserError as error:
             missing.append(str(error))
-    return found, missing
+    return kernels, missing

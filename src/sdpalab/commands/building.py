@@ -1,4 +1,4 @@
-"""Compile every module of a kernel's launch plan, read what each uses, and hold it against the kernel's limits."""
+"""Compile every module of a kernel's launch plan, read its resources, and check them against the kernel's limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["BuiltStep", "build_kernel"]
 
 @dataclass(frozen=True)
 class BuiltStep:
-    """One module: where it is used first, what came of it, what it uses, and what the gate says."""
+    """One module: the problem that uses it first, its build, its resources, and the result of the gate."""
 
     problem: Problem
     module: Source
@@ -55,13 +55,13 @@ def build_kernel(
     reason = kernel.arch_reason(arch)
     if reason is not None:
         raise UserError(reason)
-    found: dict[str, BuiltStep] = {}
+    steps: dict[str, BuiltStep] = {}
     for problem in problems:
         for step in kernel.launch_plan(problem, config, sms=sms or default_sms(arch)).launches:
             assert step.module is not None, "a launch plan names the module of every step"
-            made = build(step.module, arch)
-            if made.key not in found:
-                used = resources(made, step)
+            built = build(step.module, arch)
+            if built.key not in steps:
+                used = resources(built, step)
                 gate = check(used, kernel.static_limits(problem))
-                found[made.key] = BuiltStep(problem, step.module, made, used, gate)
-    return tuple(found.values())
+                steps[built.key] = BuiltStep(problem, step.module, built, used, gate)
+    return tuple(steps.values())

@@ -14,7 +14,7 @@ from sdpalab.errors import UserError
 if TYPE_CHECKING:
     from sdpalab.campaigns.campaign import CampaignResult, Content, Say
 
-__all__ = ["campaign"]
+__all__ = ["campaign", "run_self_test"]
 
 campaign = typer.Typer(
     name="campaign",
@@ -118,6 +118,12 @@ def fuzz(
     return _run("fuzz", words, lambda say, _: runs.run(seconds, seed, only, say), out, json)
 
 
+@campaign.command("self-test")
+def self_test(out: OutOption = None, json: JsonOption = None) -> int:
+    """Judge all planted bugs of the catalogue: each must be rejected, for the right reason."""
+    return run_self_test(json, out)
+
+
 @campaign.command("triton-sweep")
 def triton_sweep(
     arch: Annotated[list[str] | None, typer.Option(metavar="A", help="sm_80, sm_89 or sm_90. Default: all.")] = None,
@@ -132,6 +138,16 @@ def triton_sweep(
     return _run("triton", words, lambda say, _: runs.run(arch or [], every, say), out, json, packages=runs.PACKAGES)
 
 
+def run_self_test(json: str | None, out: Path | None = None, *, in_evidence: bool = True) -> int:
+    """The campaign ``self-test``; as ``judge --self-test``, it writes its record only where ``--json`` says."""
+    one_thread_each()
+    from sdpalab.campaigns import self_test as runs
+
+    return _run(
+        "self-test", (), lambda say, _: runs.run(say), out, json, packages=runs.PACKAGES, in_evidence=in_evidence
+    )
+
+
 def _run(
     name: str,
     words: Sequence[str],
@@ -142,6 +158,7 @@ def _run(
     packages: Sequence[str] = ("numpy",),
     sources: Sequence[str] = ("src",),
     folder: str = "campaigns",
+    in_evidence: bool = True,
 ) -> int:
     """Run a campaign, print its lines, write its record; 1 if it is not good."""
     from sdpalab.evidence.campaign import Campaign
@@ -157,8 +174,9 @@ def _run(
 
     result = run(say, keep)
     record = ran.record(**result.content)
-    path = ran.write(record, out, folder=folder)
+    path = ran.write(record, out, folder=folder) if in_evidence else None
     write_json(json, record)
     console.print(verdict_text(result.good, f"{result.summary}; {record['seconds']} s"), soft_wrap=True)
-    console.print(f"record {path}", soft_wrap=True)
+    if path:
+        console.print(f"record {path}", soft_wrap=True)
     return 0 if result.good else 1

@@ -45,7 +45,7 @@ SetOption = Annotated[
 ]
 
 _PIPE_WIDTH = 120
-"""Columns of a table that goes to a file or a pipe, where nobody says how wide the paper is."""
+"""Width of a table that goes to a file or a pipe, in columns."""
 
 
 def console_for(json_target: str | None = None, *, option: str = "--json") -> Console:
@@ -67,7 +67,7 @@ def progress_console() -> Console:
 
 
 def one_thread_each() -> None:
-    """Have NumPy and torch, if they are not loaded yet, compute in one thread each.
+    """Limit NumPy and torch to one thread each, if they are not loaded yet.
 
     The judge keeps every core busy with cases already: with threads of their own, each would wait for the others.
     """
@@ -76,7 +76,8 @@ def one_thread_each() -> None:
 
 
 class _Console(Console):
-    """A console whose reader may leave (``sdpalab kernels | head``): the command goes on, and its exit code stands."""
+    """A console that ignores a closed pipe (``sdpalab kernels | head``): the command goes on and keeps its exit
+    code."""
 
     def on_broken_pipe(self) -> None:
         """Write no more."""
@@ -85,7 +86,7 @@ class _Console(Console):
 
 
 def silence(stream: IO[str]) -> None:
-    """Send what is still to be written to a broken pipe to nowhere, also what Python flushes at exit."""
+    """Discard all further output to a broken pipe, also what Python flushes at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -98,13 +99,13 @@ def _console(stream: IO[str]) -> Console:
 
 
 def table(title: str, columns: Sequence[str], *, numeric: Sequence[str] = ()) -> Table:
-    """An empty table in the house style: title, rule under the heads, no frame; ``numeric`` columns on the right."""
+    """An empty table in the common style: title, line under the heads, no frame; ``numeric`` columns right-aligned."""
     from rich import box
 
-    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    new_table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        made.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
-    return made
+        new_table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
+    return new_table
 
 
 def verdict_text(good: bool | None, word: str) -> Text:
@@ -155,15 +156,15 @@ def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
     UserError
         If one has no ``=`` or no name, or a name is given twice.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for setting in settings or ():
         name, equals, value = setting.partition("=")
         if not equals or not name or not value:
             raise UserError(f"--set takes KEY=VALUE such as BLOCK_M=64, not {setting!r}")
-        if name in found:
+        if name in values:
             raise UserError(f"--set gives {name} twice")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def problem_of(

@@ -28,10 +28,10 @@ def doctor(json: JsonOption = None) -> int:
 
 def print_checks(console: Console, checks: tuple[Check, ...]) -> None:
     """One line a check, with the advice below it."""
-    shown = table("", ("", "what", "found"))
+    shown = table("", ("", "what", "detail"))
     shown.show_header = False
     shown.title = None
     for check in checks:
-        found = check.found + (f"\n-> {check.advice}" if check.advice else "")
-        shown.add_row(verdict_text(_GOOD[check.health], check.health.value), check.name, found)
+        detail = check.detail + (f"\n-> {check.advice}" if check.advice else "")
+        shown.add_row(verdict_text(_GOOD[check.health], check.health.value), check.name, detail)
     console.print(shown)

@@ -58,18 +58,18 @@ def judge(
     ] = False,
     json: JsonOption = None,
 ) -> int:
-    """Run a kernel in a process of its own and hold what it computes against float64."""
+    """Run a kernel in a process of its own and compare its output with float64."""
     one_thread_each()
     from sdpalab.judge.cases import cases_for
     from sdpalab.judge.session import judge_candidate
 
     console = console_for(json)
     if self_test:
-        from sdpalab.commands.self_test import run_self_test
+        from sdpalab.commands.campaign import run_self_test
 
         if kernel is not None:
             raise UserError(f"--self-test judges kernels of its own, and takes no KERNEL, not {kernel!r}")
-        return run_self_test(console, json)
+        return run_self_test(json, in_evidence=False)
     if kernel is None:
         raise UserError("judge needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --self-test")
     if seed < 0:
@@ -121,15 +121,17 @@ def _print_cases(console: Console, verdict: Verdict) -> None:
 
 
 def _print_properties(console: Console, verdict: Verdict) -> None:
-    """What else the cases show, a line each."""
+    """Print further properties of the cases, a line each."""
     from sdpalab.judge.agreement import Agreement
     from sdpalab.judge.rule.relations import RELATIONS
     from sdpalab.judge.trials import fast_p
 
     console.print(confinement_line(verdict), soft_wrap=True)
-    kept, judged = verdict.original_contract, sum(case.errors is not None for case in verdict.cases)
+    within_contract, judged = verdict.original_contract, sum(case.errors is not None for case in verdict.cases)
     contract = f"max error {ORIGINAL_CONTRACT['max_abs']:g}, relative L2 {ORIGINAL_CONTRACT['rel_l2']:g}"
-    console.print(f"original contract ({contract}): kept by {kept} of {judged} cases; it decides nothing")
+    console.print(
+        f"original contract ({contract}): met by {within_contract} of {judged} cases; not part of the verdict"
+    )
     share = fast_p(verdict.cases)
     if share is not None:
         trials = sum(bool(case.run.get("trial")) for case in verdict.cases)

@@ -12,7 +12,7 @@ from sdpalab.problem import DTYPES, Problem
 __all__ = ["describe", "kernels"]
 
 _HEAD_DIMS = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
-"""Which a kernel is asked about: those of the models in use."""
+"""Head dimensions that are tried: those of the models in use."""
 
 
 def kernels(json: JsonOption = None) -> int:
@@ -44,7 +44,8 @@ def kernels(json: JsonOption = None) -> int:
 
 
 def describe(kernel: Kernel) -> dict[str, Any]:
-    """What a kernel is, as plain JSON values. Types and head dimensions are found by asking it, not declared twice."""
+    """What a kernel is, as plain JSON values. Types and head dimensions are derived from ``reject_reason``, not
+    declared twice."""
     computes = [
         (dtype, dim)
         for dtype in DTYPES

@@ -53,34 +53,34 @@ def profile(
 
     console = console_for(json)
     problem, settings = problem_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads), parse_settings(knobs)
-    made, config = kernel_for(kernel, [problem], settings)
+    loaded, config = kernel_for(kernel, [problem], settings)
     device = cuda_device()
-    report = _folder(out) / f"{made.name}.ncu-rep"
+    report = _folder(out) / f"{loaded.name}.ncu-rep"
     gpu = GpuExecutor(device.ordinal)
     command = profile_command(kernel, problem, settings, report.resolve(), cold=cold, arch=gpu.arch)
-    judged = timing_gate(console, kernel, made, config, [problem], settings, gpu, verdicts)
-    told: dict[str, Any] = {
+    judged = timing_gate(console, kernel, loaded, config, [problem], settings, gpu, verdicts)
+    record: dict[str, Any] = {
         "kind": "measured",
         "gpu": device.name,
         "sms": gpu.sms,
-        "kernel": made.name,
+        "kernel": loaded.name,
         "config": str(config),
         "problem": problem.to_dict(),
         "l2": "cold" if cold else "warm",
         "judged": judged,
     }
     if not judged["passed"] or judged["left_out"]:
-        write_json(json, {**told, "launches": []})
+        write_json(json, {**record, "launches": []})
         return 1
-    with progress_console().status(f"profiling {made.name} on {device.name}"):
+    with progress_console().status(f"profiling {loaded.name} on {device.name}"):
         raw = run_ncu(command, report)
     report.with_suffix(".csv").write_text(clean_csv(raw))
-    with progress_console().status(f"counting {made.name} on the simulator"):
-        counts = simulated_counts(made, problem, config, gpu.arch, sms=gpu.sms)
+    with progress_console().status(f"counting {loaded.name} on the simulator"):
+        counts = simulated_counts(loaded, problem, config, gpu.arch, sms=gpu.sms)
     console.print(f"report  {report} (open it in Nsight Compute; it names this machine)", soft_wrap=True)
     console.print(f"table   {report.with_suffix('.csv')}", soft_wrap=True)
     launches = [show_launch(console, device.name, launch, counts) for launch in read_raw_csv(raw)]
-    write_json(json, {**told, "launches": launches})
+    write_json(json, {**record, "launches": launches})
     return 0
 
 
@@ -107,8 +107,8 @@ def show_launch(console: Console, device: str, launch: LaunchProfile, counts: Co
             beside = "-" if counted is None else f"{counted:,.0f}"
             shown.add_row(figure.title, figure.unit, _text(value, figure.unit), beside, ratio)
     console.print(shown)
-    found = observations(launch)
-    for observation in found:
+    observed = observations(launch)
+    for observation in observed:
         console.print(
             verdict_text(None, observation.sentence) if observation.limits else observation.sentence, soft_wrap=True
         )
@@ -122,7 +122,7 @@ def show_launch(console: Console, device: str, launch: LaunchProfile, counts: Co
         "measured": dict(launch.figures),
         "stalls": dict(launch.stalls),
         "simulated": dict(simulated),
-        "observations": [observation.sentence for observation in found],
+        "observations": [observation.sentence for observation in observed],
     }
 
 

@@ -1,4 +1,4 @@
-"""Progress over the cases of a judgement, and a case in a line."""
+"""Progress over the cases of a judgement, and one line for each case."""
 
 from __future__ import annotations
 
@@ -63,6 +63,6 @@ class CaseProgress:
         if self._lines:
             max_abs, share, _, rel_l2_share, _, row_share, *_ = figures_of(case)
             figures = f"max error {max_abs}, {share} of its limit; rel L2 {rel_l2_share}; worst row {row_share}"
-            said = figures if case.passed else case.reason
-            line = Text.assemble(verdict_text(case.passed, f"{case.status.value:9}"), f" {case.name:28} {said}")
+            detail = figures if case.passed else case.reason
+            line = Text.assemble(verdict_text(case.passed, f"{case.status.value:9}"), f" {case.name:28} {detail}")
             self._console.print(line, soft_wrap=True)

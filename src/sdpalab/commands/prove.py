@@ -23,7 +23,7 @@ from sdpalab.errors import UserError
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
-    from sdpalab.evidence.choice import Machine
+    from sdpalab.evidence.choice import GpuPlatform
     from sdpalab.kernels.kernel import Kernel
     from sdpalab.run import GpuExecutor
 
@@ -116,17 +116,17 @@ def _problems(
     if file is not None and options and not shapes:
         raise UserError("--dtype, --causal, --kv-heads and --seq-kv are for --shape; in a file each line has its own")
     texts = shapes or ([] if file is not None else ["mission"])
-    found = [problem_of(text, dtype=dtype, causal=causal, **sizes) for text in texts]
-    return tuple(dict.fromkeys([*found, *(read_workload(file) if file is not None else ())]))
+    problems = [problem_of(text, dtype=dtype, causal=causal, **sizes) for text in texts]
+    return tuple(dict.fromkeys([*problems, *(read_workload(file) if file is not None else ())]))
 
 
 def _named(names: Sequence[str]) -> list[Kernel]:
-    """The kernels that were asked for; raises UserError for one that the op would never run."""
+    """The named kernels; raises UserError for one that the op would never run."""
     from sdpalab.evidence.proven import exactness_reason
     from sdpalab.kernels.registry import get
     from sdpalab.kernels.userfile import is_user_file
 
-    made = []
+    kernels = []
     for name in dict.fromkeys(names):
         if is_user_file(name):
             raise UserError(
@@ -136,15 +136,15 @@ def _named(names: Sequence[str]) -> list[Kernel]:
         reason = exactness_reason(name, str(kernel.default_config))
         if reason is not None:
             raise UserError(f"{reason}; judge it with: sdpalab judge {name} --device gpu")
-        made.append(kernel)
-    return made
+        kernels.append(kernel)
+    return kernels
 
 
-def _open() -> tuple[GpuExecutor, Machine]:
-    """This machine's GPU; raises UserError where there is none, or torch does not see it."""
+def _open() -> tuple[GpuExecutor, GpuPlatform]:
+    """This machine's GPU; raises UserError where there is none, or torch does not find it."""
     import torch
 
-    from sdpalab.evidence.choice import Machine
+    from sdpalab.evidence.choice import GpuPlatform
     from sdpalab.run import GpuExecutor, gpu_problem, torch_gpu
     from sdpalab.run.driver_version import driver_version
 
@@ -154,10 +154,10 @@ def _open() -> tuple[GpuExecutor, Machine]:
         )
     if not torch_gpu.available():
         raise UserError(
-            "torch sees no GPU here, so scaled_dot_product_attention can run no kernel: install torch's CUDA build"
+            "torch finds no GPU here, so scaled_dot_product_attention can run no kernel: install torch's CUDA build"
         )
     executor = GpuExecutor()
-    return executor, Machine(executor.device, driver_version(), torch.__version__, torch_gpu.properties(0).sm_count)
+    return executor, GpuPlatform(executor.device, driver_version(), torch.__version__, torch_gpu.properties(0).sm_count)
 
 
 def _attempts(
@@ -199,7 +199,7 @@ def _attempts(
 
 
 def _exit_code(attempts: Sequence[Attempt]) -> int:
-    """0 if all passed; 3 if the machine failed for all that did not; otherwise 1."""
+    """0 if all passed; 3 if the machine failed for all others; otherwise 1."""
     bad = [attempt for attempt in attempts if not attempt.passed]
     if not bad:
         return 0

@@ -1,4 +1,5 @@
-"""The work of ``sdpalab prove``: kernels judged on the GPU, large problems sampled, times taken, and all of it kept."""
+"""The work of ``sdpalab prove``: judge kernels on the GPU, sample large problems, measure times, and keep the
+records."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
     from sdpalab.compile import Build
-    from sdpalab.evidence.choice import Machine
+    from sdpalab.evidence.choice import GpuPlatform
     from sdpalab.evidence.kept import KeptRecord, SampledRecord
     from sdpalab.judge.verdict import Verdict
     from sdpalab.kernels.kernel import Kernel
@@ -31,7 +32,7 @@ __all__ = ["Attempt", "judge_attempt", "machine_failed", "sample", "small_ones",
 
 @dataclass
 class Attempt:
-    """One kernel: the problems that it takes, its verdict and where that is kept."""
+    """One kernel: the problems that it takes, its verdict and the path of its record."""
 
     kernel: Kernel
     problems: tuple[Problem, ...]
@@ -56,9 +57,9 @@ class Attempt:
 
 
 def judge_attempt(
-    console: Console, attempt: Attempt, executor: GpuExecutor, machine: Machine, level: str, seed: int
+    console: Console, attempt: Attempt, executor: GpuExecutor, machine: GpuPlatform, level: str, seed: int
 ) -> None:
-    """Judge a kernel on all its problems, and keep what came of it, good or bad."""
+    """Judge a kernel on all its problems, and keep the result, good or bad."""
     from sdpalab.evidence.kept import keep
     from sdpalab.judge import judge_candidate
     from sdpalab.judge.cases import cases_for
@@ -96,7 +97,7 @@ def judge_attempt(
         return
     if verdict.passed:
         attempt.sampled = [
-            found for problem in large if (found := sample(console, kernel, problem, small[problem], executor))
+            record for problem in large if (record := sample(console, kernel, problem, small[problem], executor))
         ]
     attempt.record = keep(_record(attempt, executor, machine), kernel.name)
     console.print(f"kept in {attempt.record}", soft_wrap=True)
@@ -106,12 +107,12 @@ def small_ones(problems: Sequence[Problem], kernel: Kernel, sms: int) -> dict[Pr
     """What each problem is judged on: itself, or if it is large a small one with the same code, if there is one."""
     from sdpalab.kernels.equivalent import MOST_FLOPS, equivalent_small
 
-    found = {}
+    judged_on = {}
     for problem in problems:
         large = problem.flops > MOST_FLOPS
         other = equivalent_small(kernel, None, problem, sms=sms).problem if large else None
-        found[problem] = other or problem
-    return found
+        judged_on[problem] = other or problem
+    return judged_on
 
 
 def sample(
@@ -128,8 +129,8 @@ def sample(
     outputs = Outputs(problem, inputs, seed)
     try:
         result = executor.run(kernel.launch_plan(problem, sms=executor.sms), vars(inputs))
-        found = [*result.hazards, *(f"it wrote to its input {name}" for name in result.changed_inputs)]
-        wrong = "; ".join(found) or outputs.wrong(result.outputs["o"], kernel.numerics_of())
+        damage = [*result.hazards, *(f"it wrote to its input {name}" for name in result.changed_inputs)]
+        wrong = "; ".join(damage) or outputs.wrong(result.outputs["o"], kernel.numerics_of())
     except KernelFault as error:
         wrong = str(error)
     except MachineError as error:
@@ -148,7 +149,7 @@ def sample(
     )
 
 
-def _record(attempt: Attempt, executor: GpuExecutor, machine: Machine) -> KeptRecord:
+def _record(attempt: Attempt, executor: GpuExecutor, machine: GpuPlatform) -> KeptRecord:
     """The verdict as it is kept, with a record of every build that it ran.
 
     Raises
@@ -164,20 +165,21 @@ def _record(attempt: Attempt, executor: GpuExecutor, machine: Machine) -> KeptRe
 
     verdict, kernel = attempt.verdict, attempt.kernel
     assert verdict is not None
-    made: dict[str, tuple[Source, Build]] = {}
+    builds: dict[str, tuple[Source, Build]] = {}
     for case in verdict.cases:
         for module in modules_of(kernel.launch_plan(case.problem, sms=machine.sms)):
             built = build(module, executor.arch)
-            made[built.ptx_sha256] = module, built
+            builds[built.ptx_sha256] = module, built
     ran = {digest for case in verdict.cases for digest in case.run.get("ptx_sha256", ())}
-    if not ran <= made.keys():
+    if not ran <= builds.keys():
         raise MachineError(
-            f"what was judged of {kernel.name} is not what it builds to in this process: the build cache kept nothing"
+            f"the code of {kernel.name} that was judged differs from its build in this process: "
+            "the build cache stored nothing"
         )
     return sealed(
         gpu=machine.gpu,
         driver=machine.driver,
-        code={digest: built.code_sha256 for digest, (_, built) in made.items()},
+        code={digest: built.code_sha256 for digest, (_, built) in builds.items()},
         sampled=tuple(attempt.sampled),
         attempt=AttemptRecord(
             kernel=kernel.name,
@@ -185,7 +187,7 @@ def _record(attempt: Attempt, executor: GpuExecutor, machine: Machine) -> KeptRe
             idea=kernel.idea,
             builds=tuple(
                 built_module(module, built).record(f"build/{number:02d}-{kernel.name}")
-                for number, (module, built) in enumerate(made.values())
+                for number, (module, built) in enumerate(builds.values())
             ),
             verdict=(verdict),
         ),
@@ -197,7 +199,7 @@ def time_attempts(
     attempts: Sequence[Attempt],
     problems: Sequence[Problem],
     executor: GpuExecutor,
-    machine: Machine,
+    machine: GpuPlatform,
     seconds: float,
 ) -> tuple[list[Path], bool]:
     """Time what passed beside torch by the eager clock, a record for each problem.
@@ -215,7 +217,7 @@ def time_attempts(
     from sdpalab.measure.stopping import StoppingRule
 
     device, rule, peers = cuda_device(), StoppingRule(seconds=seconds), peers_named([TORCH])
-    kept, good = [], True
+    paths, good = [], True
     for problem in problems:
         passed = [each for each in attempts if each.passed and problem in each.problems]
         if not passed:
@@ -229,10 +231,10 @@ def time_attempts(
         times = bench_record(machine.gpu, [_judged(each) for each in passed], [result])
         path = keep(sealed(gpu=machine.gpu, driver=machine.driver, bench=times), "times")
         console.print(f"kept in {path}", soft_wrap=True)
-        kept.append(path)
+        paths.append(path)
         statuses = {session.of(kernel.name).status for kernel, _ in kernels}
         good &= statuses <= {MeasureStatus.MEASURED, MeasureStatus.LEFT_OUT}
-    return kept, good
+    return paths, good
 
 
 def _judged(attempt: Attempt) -> dict[str, Any]:

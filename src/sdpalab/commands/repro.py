@@ -41,8 +41,8 @@ __all__ = ["repro"]
 
 
 @dataclass(frozen=True)
-class _Attempt:
-    """What came of one kernel."""
+class _KernelRun:
+    """The outcome of one kernel."""
 
     name: str
     steps: tuple[BuiltStep, ...] = ()
@@ -113,11 +113,11 @@ def repro(
             raise UserError(f"--kernel takes shipped kernels; judge your own with: sdpalab judge {name}")
     skipped = {} if kernel else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
     kernels = [registry.get(name) for name in dict.fromkeys(kernel or registry.KERNELS) if name not in skipped]
-    refused = {made.name: why for made in kernels if gpu and (why := made.arch_reason(gpu.arch))}
+    refused = {loaded.name: why for loaded in kernels if gpu and (why := loaded.arch_reason(gpu.arch))}
     if kernel and refused:
         raise UserError(f"--device gpu: {next(iter(refused.values()))}")
     skipped |= refused
-    kernels = [made for made in kernels if made.name not in refused]
+    kernels = [loaded for loaded in kernels if loaded.name not in refused]
 
     command = ["sdpalab", "repro", *(word for name in kernel or () for word in ("--kernel", name)), "--device", device]
     command += [word for text in also_for or () for word in ("--also-for", text)]
@@ -129,10 +129,10 @@ def repro(
         if missing:
             raise MachineError(f"this machine lacks what the job needs: {', '.join(missing)}; see the lines above")
         attempts = []
-        for made in kernels:
-            _headline(console, f"Kernel {made.name}")
-            console.print(made.idea, soft_wrap=True)
-            attempts.append(_attempt(console, bundle, made, device, gpu, large, case_seconds))
+        for loaded in kernels:
+            _headline(console, f"Kernel {loaded.name}")
+            console.print(loaded.idea, soft_wrap=True)
+            attempts.append(_attempt(console, bundle, loaded, device, gpu, large, case_seconds))
         _headline(console, "Evidence")
         written = bundle.write()
     outcome = verify_bundle(written.tarball)
@@ -179,8 +179,8 @@ def _attempt(
     gpu: GpuExecutor | None,
     large: Sequence[Problem],
     case_seconds: float | None,
-) -> _Attempt:
-    """Build, gate and judge one kernel, and put what came of it into the bundle, good or bad.
+) -> _KernelRun:
+    """Build, gate and judge one kernel, and add the outcome to the bundle, good or bad.
 
     Beside the cases of level quick it is judged on small problems with its code for the ``large`` ones.
     """
@@ -226,11 +226,11 @@ def _attempt(
         verdict=verdict,
         failure=failure,
     )
-    return _Attempt(kernel.name, steps, verdict, failure, time.monotonic() - start)
+    return _KernelRun(kernel.name, steps, verdict, failure, time.monotonic() - start)
 
 
 def _print_build(console: Console, step: BuiltStep) -> None:
-    """One line: what was built, what it uses, what the gate says."""
+    """One line: the build, its resources, the result of the gate."""
     used = step.resources
     console.print(
         f"built for {step.build.arch} in {step.build.seconds * 1e3:.0f} ms"
@@ -243,7 +243,7 @@ def _print_build(console: Console, step: BuiltStep) -> None:
 
 
 def _own_command() -> str:
-    """How to call this command line again from here: it need not be on the path."""
+    """How to call this command line again from here, also if it is not on the path."""
     if shutil.which("sdpalab"):
         return "sdpalab"
     script = Path(sys.executable).with_name("sdpalab")
@@ -257,13 +257,13 @@ def _headline(console: Console, text: str) -> None:
     console.rule(text, align="left", characters="-")
 
 
-def _machine_failed(attempt: _Attempt) -> bool:
+def _machine_failed(attempt: _KernelRun) -> bool:
     from sdpalab.judge.verdict import Status
 
     return attempt.verdict is not None and attempt.verdict.status is Status.INFRA_ERROR
 
 
-def _summary(console: Console, attempts: list[_Attempt], seconds: float, ran: str) -> None:
+def _summary(console: Console, attempts: list[_KernelRun], seconds: float, ran: str) -> None:
     """A row a kernel, and the outcome of all, with where they ``ran``, as the last line."""
     shown = table("", ("kernel", "gate", "verdict", "cases", "seconds"), numeric=("cases", "seconds"))
     for attempt in attempts:

@@ -64,7 +64,7 @@ def sanitize(
     strict: Annotated[bool, typer.Option("--strict", help="Also races between the lanes of one warp.")] = False,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order.")] = 0,
     max_steps: Annotated[
-        int | None, typer.Option(metavar="N", help="Steps of one run, above which it is taken for endless.")
+        int | None, typer.Option(metavar="N", help="Steps of one run, above which it counts as an endless loop.")
     ] = None,
     launch: Annotated[
         str | None,
@@ -90,18 +90,18 @@ def sanitize(
     start = time.monotonic()
     with progress_console().status("compiling") as status:
 
-        def told(label: str) -> None:
+        def show_progress(label: str) -> None:
             status.update(f"running {label}")
 
         if kernel.endswith(".ptx"):
             if shape or dtype or causal or settings or arch:
                 raise UserError("--shape, --dtype, --causal, --set and --arch are for kernels; PTX has its --launch")
-            outcome = _ptx(Path(kernel), launch, modes, told)
+            outcome = _ptx(Path(kernel), launch, modes, show_progress)
             folders = [Path(kernel).parent, Path.cwd()]
         else:
             if launch is not None:
                 raise UserError("--launch describes the launch of a FILE.ptx; a kernel has its own plan")
-            outcome, folders = _kernel(kernel, shape, dtype, causal, settings, arch, modes, told)
+            outcome, folders = _kernel(kernel, shape, dtype, causal, settings, arch, modes, show_progress)
     _print(console, outcome, time.monotonic() - start)
     write_json(json, outcome.to_dict())
     if sarif is not None:
@@ -142,32 +142,32 @@ def _kernel(
     settings: Sequence[str] | None,
     arch: str | None,
     modes: Modes,
-    told: Progress,
+    progress: Progress,
 ) -> tuple[Sanitized, list[Path]]:
-    """The outcome, and where the kernel's sources lie."""
-    from sdpalab.kernels.registry import resolve
+    """The outcome, and the folders of the kernel's sources."""
+    from sdpalab.kernels.registry import load_kernel
     from sdpalab.run.sanitize import sanitize_kernel, small_problems
 
-    made = resolve(name)
-    if not isinstance(made, Kernel):
+    kernel = load_kernel(name)
+    if not isinstance(kernel, Kernel):
         raise UserError(f"{name} is a Python callable: there is no PTX to run, but it can be judged")
-    config = made.config_with(parse_settings(settings))
+    config = kernel.config_with(parse_settings(settings))
     if shapes:
         problems = [problem_of(text, dtype=dtype, causal=causal) for text in shapes]
     else:
-        problems = small_problems(made, config, dtype=dtype, causal=causal)
-    outcome = sanitize_kernel(made, problems, config, modes, arch=arch, progress=told)
-    return outcome, [*filter(None, [made.folder]), *HEADER_FOLDERS]
+        problems = small_problems(kernel, config, dtype=dtype, causal=causal)
+    outcome = sanitize_kernel(kernel, problems, config, modes, arch=arch, progress=progress)
+    return outcome, [*filter(None, [kernel.folder]), *HEADER_FOLDERS]
 
 
-def _ptx(path: Path, launch: str | None, modes: Modes, told: Progress) -> Sanitized:
+def _ptx(path: Path, launch: str | None, modes: Modes, progress: Progress) -> Sanitized:
     from sdpalab.run.ptx_file import read_ptx_launch
     from sdpalab.run.sanitize import sanitize_ptx
 
     description = Path(launch) if launch is not None else path.with_suffix(".json")
     if path.is_file() and launch is None and not description.is_file():
         raise UserError(f"{path} needs a description of its launch: --launch FILE.json, or {description}")
-    return sanitize_ptx(read_ptx_launch(path, description), modes, progress=told)
+    return sanitize_ptx(read_ptx_launch(path, description), modes, progress=progress)
 
 
 def _print(console: Console, outcome: Sanitized, seconds: float) -> None:
@@ -181,5 +181,5 @@ def _print(console: Console, outcome: Sanitized, seconds: float) -> None:
         console.print(seen, soft_wrap=True)
     runs = f"{len(outcome.runs)} run{'s' if len(outcome.runs) > 1 else ''} in {seconds:.1f} s"
     count = len(outcome.hazards)
-    found = f"{count} hazard{'s' if count > 1 else ''}" if count else "no hazard"
-    console.print(verdict_text(outcome.clean, f"{'clean' if outcome.clean else 'HAZARDS'}: {found} in {runs}"))
+    summary = f"{count} hazard{'s' if count > 1 else ''}" if count else "no hazard"
+    console.print(verdict_text(outcome.clean, f"{'clean' if outcome.clean else 'HAZARDS'}: {summary} in {runs}"))

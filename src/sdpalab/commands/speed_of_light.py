@@ -40,9 +40,9 @@ def speed_of_light(
         str, typer.Option(metavar="P", help="Of the two products: fp16 (also for bfloat16) or fp8.")
     ] = "fp16",
     target: Annotated[
-        str | None, typer.Option(metavar="TIME|RATIO", help="Is this possible: 5us, or 15x as fast as --peer?")
+        str | None, typer.Option(metavar="TIME|RATIO", help="A target time: 5us, or 15x as fast as --peer.")
     ] = None,
-    peer: Annotated[str | None, typer.Option(metavar="TIME", help="What a ratio is taken of, such as 25.9us.")] = None,
+    peer: Annotated[str | None, typer.Option(metavar="TIME", help="The base of a ratio, such as 25.9us.")] = None,
     json: JsonOption = None,
 ) -> int:
     """Print how fast a problem can be on a GPU at best, resource by resource, and whether a target is possible."""
@@ -51,14 +51,14 @@ def speed_of_light(
     target_us = _target_us(target, peer)
     gpus = list(dict.fromkeys(gpu_named(name) for name in gpu or ()))
     shown = gpus or [one for one in GPUS.values() if precision != "fp8" or one.fp8_tflops is not None]
-    found = [_facts(one, problem, precision, target_us) for one in shown]
-    console.print(f"{problem.label}, {precision} products: what no kernel can be faster than")
+    by_gpu = [_facts(one, problem, precision, target_us) for one in shown]
+    console.print(f"{problem.label}, {precision} products: the least time of any kernel")
     if gpus:
-        for facts in found:
+        for facts in by_gpu:
             _print_one(console, facts, problem)
     else:
-        _print_all(console, found, target_us)
-    write_json(json, {"problem": problem.to_dict(), "precision": precision, "target_us": target_us, "gpus": found})
+        _print_all(console, by_gpu, target_us)
+    write_json(json, {"problem": problem.to_dict(), "precision": precision, "target_us": target_us, "gpus": by_gpu})
     return 0
 
 
@@ -66,14 +66,12 @@ def _target_us(target: str | None, peer: str | None) -> float | None:
     """The target in microseconds; raises UserError if it is neither a time nor a ratio with a peer's time."""
     if target is None:
         if peer is not None:
-            raise UserError("--peer is what a --target such as 15x is taken of, and there is no --target")
+            raise UserError("--peer is the base of a --target such as 15x, and there is no --target")
         return None
     value, unit = _quantity(target)
     if unit == "x":
         if peer is None:
-            raise UserError(
-                f"--target {target} is a ratio and needs the time that it is taken of, such as --peer 25.9us"
-            )
+            raise UserError(f"--target {target} is a ratio and needs its base, such as --peer 25.9us")
         return _time_us(peer, "--peer") / value
     if peer is not None:
         raise UserError(f"--peer is for a ratio such as --target 15x, and --target {target} is none")
@@ -90,13 +88,13 @@ def _time_us(text: str, option: str) -> float:
 
 def _quantity(text: str) -> tuple[float, str]:
     """A positive number and its unit; NaN-free, and an empty unit for what is neither."""
-    found = _QUANTITY.fullmatch(text)
-    value = float(found[1]) if found else 0.0
-    return (value, found[2]) if found and 0 < value < math.inf else (0.0, "")
+    match = _QUANTITY.fullmatch(text)
+    value = float(match[1]) if match else 0.0
+    return (value, match[2]) if match and 0 < value < math.inf else (0.0, "")
 
 
 def _facts(gpu: Gpu, problem: Problem, precision: str, target_us: float | None) -> dict[str, Any]:
-    """All that is said of one GPU, as plain JSON values."""
+    """The facts about one GPU, as plain JSON values."""
     facts: dict[str, Any] = {
         "gpu": gpu.name,
         "floors": [asdict(floor) for floor in floors(problem, gpu, precision=precision)],
@@ -133,11 +131,11 @@ def _print_one(console: Console, facts: dict[str, Any], problem: Problem) -> Non
     console.print(f"source: {facts['source']}", soft_wrap=True)
 
 
-def _print_all(console: Console, found: list[dict[str, Any]], target_us: float | None) -> None:
+def _print_all(console: Console, by_gpu: list[dict[str, Any]], target_us: float | None) -> None:
     """One row a GPU."""
     asked = () if target_us is None else (f"{target_us:.3g} us possible",)
     shown = table("Floors in us", ("GPU", *_RESOURCES, "binds cold", "binds warm", *asked), numeric=_RESOURCES)
-    for facts in found:
+    for facts in by_gpu:
         by_name = {floor["resource"]: floor for floor in facts["floors"]}
         cells = [_cell(by_name.get(name)) for name in _RESOURCES]
         answers = [_possible(facts["target"])] if asked else []

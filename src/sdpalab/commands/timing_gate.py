@@ -1,4 +1,4 @@
-"""GREEN before FAST, for the commands that measure: which kernels may be timed at all."""
+"""GREEN before FAST, for the commands that measure: which kernels may be timed."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ VerdictsOption = Annotated[
 
 def kernel_for(name: str, problems: Sequence[Problem], settings: Mapping[str, str]) -> tuple[Kernel, Config]:
     """A kernel with its configuration, refused here if it takes none of the problems."""
-    from sdpalab.kernels.registry import resolve
+    from sdpalab.kernels.registry import load_kernel
 
-    made = resolve(name)
-    if not isinstance(made, Kernel):
+    kernel = load_kernel(name)
+    if not isinstance(kernel, Kernel):
         raise UserError(f"{name} is a Python callable, and only what the lab builds can be timed; it can be judged")
-    config = made.config_with(settings)
-    reasons = [made.reject_reason(problem, config) for problem in problems]
+    config = kernel.config_with(settings)
+    reasons = [kernel.reject_reason(problem, config) for problem in problems]
     if reasons and reasons[0] is not None and None not in reasons:
         raise UserError(reasons[0])
-    return made, config
+    return kernel, config
 
 
 def proven_by(
     kernel: Kernel, config: Config, problem: Problem, arch: str, sms: int | None = None, more: Path | None = None
 ) -> str | None:
-    """The record of a GPU's verdict on the very PTX of a problem; None if there is none.
+    """The record of a GPU's verdict on exactly the PTX of a problem; None if there is none.
 
     One that is committed, or lies in a folder of ``more``. The plan is for a GPU of ``sms`` multiprocessors.
     """
@@ -58,7 +58,7 @@ def proven_by(
 def timing_gate(
     console: Console,
     name: str,
-    made: Kernel,
+    kernel: Kernel,
     config: Config,
     problems: Sequence[Problem],
     settings: Mapping[str, str],
@@ -82,17 +82,17 @@ def timing_gate(
     from sdpalab.judge.session import judge_candidate
 
     arch, sms = gpu.arch, gpu.sms
-    reason = made.arch_reason(arch)
+    reason = kernel.arch_reason(arch)
     if reason is not None:
-        return _refused(console, made, config, reason)
+        return _refused(console, kernel, config, reason)
     try:
-        found = {problem: proven_by(made, config, problem, arch, sms, verdicts) for problem in problems}
-        proven = {problem.label: record for problem, record in found.items() if record is not None}
-        unproven = [problem for problem, record in found.items() if record is None]
+        records = {problem: proven_by(kernel, config, problem, arch, sms, verdicts) for problem in problems}
+        proven = {problem.label: record for problem, record in records.items() if record is not None}
+        unproven = [problem for problem, record in records.items() if record is None]
         common = {"config": str(config), "arch": arch, "sms": sms, "proven_by": proven}
         if not unproven:
-            return {"kernel": made.name, "passed": True, "left_out": {}, **common}
-        covering = covering_cases(made, config, unproven, sms=sms)
+            return {"kernel": kernel.name, "passed": True, "left_out": {}, **common}
+        covering = covering_cases(kernel, config, unproven, sms=sms)
         kinds = sorted({(problem.dtype, problem.causal) for problem in unproven})
         specs = [spec for dtype, causal in kinds for spec in cases_for("quick", dtype=dtype, causal=causal)]
         with progress_console().status(f"judging {name} on the simulator"):
@@ -106,16 +106,16 @@ def timing_gate(
                 until_failure=True,
             )
     except UserError as error:
-        return _refused(console, made, config, str(error))
+        return _refused(console, kernel, config, str(error))
     left_out = dict(covering.missing)
     for label, why in left_out.items():
-        console.print(verdict_text(False, f"{made.name} is not timed on {label}: {why}"), soft_wrap=True)
+        console.print(verdict_text(False, f"{kernel.name} is not timed on {label}: {why}"), soft_wrap=True)
     if not verdict.passed:
-        line = f"{made.name} is {verdict.status.value} on the simulator, so it is not timed: {verdict.reason}"
+        line = f"{kernel.name} is {verdict.status.value} on the simulator, so it is not timed: {verdict.reason}"
         console.print(verdict_text(False, line), soft_wrap=True)
     return {**verdict.to_dict(), "left_out": left_out, **common}
 
 
-def _refused(console: Console, made: Kernel, config: Config, reason: str) -> dict[str, Any]:
-    console.print(verdict_text(False, f"{made.name} is not timed: {reason}"), soft_wrap=True)
-    return {"kernel": made.name, "config": str(config), "passed": False, "left_out": {}, "reason": reason}
+def _refused(console: Console, kernel: Kernel, config: Config, reason: str) -> dict[str, Any]:
+    console.print(verdict_text(False, f"{kernel.name} is not timed: {reason}"), soft_wrap=True)
+    return {"kernel": kernel.name, "config": str(config), "passed": False, "left_out": {}, "reason": reason}

@@ -28,7 +28,7 @@ from sdpalab.judge.verdict import Status
 
 if TYPE_CHECKING:
     from sdpalab.judge.cases import CaseSpec
-    from sdpalab.torch_matrix.matrix import Drift, Matrix, Row
+    from sdpalab.torch_matrix.matrix import Drift, Matrix, VersionRow
 
 __all__ = ["torch_matrix", "versions_for"]
 
@@ -83,16 +83,16 @@ def torch_matrix(
     _print(console, kernel, matrix, time.monotonic() - start)
     write_json(json, {"kernel": kernel, **matrix.to_dict()})
     # A version that could not be installed is a row; one that is there and where nothing runs, or fails, is judged.
-    found = {str(row.run.verdict.get("status", row.run.reason)) for row in matrix.rows if row.run.torch}
-    if found - {Status.PASSED.value, Status.INFRA_ERROR.value}:
+    statuses = {str(row.run.verdict.get("status", row.run.reason)) for row in matrix.rows if row.run.torch}
+    if statuses - {Status.PASSED.value, Status.INFRA_ERROR.value}:
         return 1
-    if Status.INFRA_ERROR.value in found:
+    if Status.INFRA_ERROR.value in statuses:
         raise MachineError("in one of the environments the machine failed, not the kernel: its reason is above")
     return 0
 
 
 def versions_for(given: Sequence[str] | None) -> list[str]:
-    """The versions asked for; beside a single one, that of this environment.
+    """The requested versions; for a single one, also that of this environment.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def _print(console: Console, kernel: str, matrix: Matrix, seconds: float) -> Non
     console.print(f"{ran} of {len(matrix.rows)} versions ran in {seconds:.1f} s", soft_wrap=True)
 
 
-def _candidate_cells(row: Row, base: str) -> tuple[str | Text, ...]:
+def _candidate_cells(row: VersionRow, base: str) -> tuple[str | Text, ...]:
     name = f"{row.run.torch or row.run.asked}{' (this environment)' if row.run.here else ''}"
     if not row.ran:
         word = "not run" if row.run.torch else "not installed"

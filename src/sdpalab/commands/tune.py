@@ -84,12 +84,12 @@ def tune(
         path = _unused(path)
 
     def say(line: str) -> None:
-        if not said:
+        if not lines:
             progress.print(f"log: {path}", soft_wrap=True)
-            said.append(line)
+            lines.append(line)
         progress.print(line, soft_wrap=True)
 
-    said: list[str] = []
+    lines: list[str] = []
     try:
         result = run(
             kernel,

@@ -1,4 +1,4 @@
-"""``sdpalab verify``: is a bundle what it says?"""
+"""``sdpalab verify``: check a bundle again."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Build:
     ptx, cubin : bytes
         What the compiler made in one run; no path of this machine is in them.
     log : str
-        What the compiler said, with ptxas's own count of registers and spills.
+        The compiler's output, with ptxas's count of registers and spills.
     command : tuple of str
         The compiler's options.
     compiler : str
@@ -72,7 +72,7 @@ class Build:
     cache_problem : str
         Why the cache could not be used; empty if it could.
     triton : mapping of str to int
-        What only Triton knows of a launch: ``threads`` of a block, its ``dynamic_smem`` in bytes, and how many
+        What only Triton defines of a launch: ``threads`` of a block, its ``dynamic_smem`` in bytes, and how many
         ``scratch_params`` it has appended to the parameters. Empty for CUDA C++.
     """
 
@@ -116,7 +116,7 @@ class Build:
         return sha256(self.cubin).hexdigest()
 
     def completed(self, launch: Launch) -> Launch:
-        """``launch`` with what only the compiler knows: Triton's block, shared memory, and null scratch pointers."""
+        """``launch`` completed by the compiler's values: Triton's block, shared memory, and null scratch pointers."""
         if not self.triton:
             return launch
         return replace(
@@ -150,7 +150,7 @@ class Build:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Compilation:
     """One compilation: what its result depends on, how it is recorded, and how it is done."""
 
     key: str
@@ -171,7 +171,7 @@ def build(
     module : Module or TritonModule
         Source, entry and macros; or a Triton function with its types and constants.
     arch : str
-        ``sm_80`` to the newest that NVRTC knows, also with the suffix ``a`` or ``f``.
+        ``sm_80`` to the newest that NVRTC supports, also with the suffix ``a`` or ``f``.
     cache : Cache, optional
         Default: the user's.
     options : sequence of str
@@ -219,16 +219,16 @@ def build(
     )
 
 
-def _nvrtc_job(module: Module, arch: str, options: Sequence[str]) -> _Job:
+def _nvrtc_job(module: Module, arch: str, options: Sequence[str]) -> _Compilation:
     headers = resolve_headers(module)
     command = _command(module, arch, options)
 
     def make() -> tuple[bytes, bytes, dict[str, Any]]:
-        made = compile_program(module.source, _file_name(module), module.entry, headers, command)
-        _reject_unseen_files(module, headers, made.ptx)
-        return made.ptx, made.cubin, {"entry": made.entry, "log": made.log}
+        compiled = compile_program(module.source, _file_name(module), module.entry, headers, command)
+        _reject_unseen_files(module, headers, compiled.ptx)
+        return compiled.ptx, compiled.cubin, {"entry": compiled.entry, "log": compiled.log}
 
-    return _Job(
+    return _Compilation(
         key=build_key(module, headers, command, compiler_version()),
         command=command,
         compiler=compiler_version(),
@@ -237,15 +237,15 @@ def _nvrtc_job(module: Module, arch: str, options: Sequence[str]) -> _Job:
     )
 
 
-def _triton_job(module: TritonModule, arch: str) -> _Job:
+def _triton_job(module: TritonModule, arch: str) -> _Compilation:
     program = TritonProgram(module, arch)
 
     def make() -> tuple[bytes, bytes, dict[str, Any]]:
-        made = program.compile()
-        launch = {name: getattr(made, name) for name in ("threads", "dynamic_smem", "scratch_params")}
-        return made.ptx, made.cubin, {"entry": made.entry, "log": made.log, "triton": launch}
+        compiled = program.compile()
+        launch = {name: getattr(compiled, name) for name in ("threads", "dynamic_smem", "scratch_params")}
+        return compiled.ptx, compiled.cubin, {"entry": compiled.entry, "log": compiled.log, "triton": launch}
 
-    return _Job(
+    return _Compilation(
         key=key_of(f"sdpalab triton {CACHE_FORMAT}", program.compiler, arch, module.name, *program.key_parts()),
         command=program.command,
         compiler=program.compiler,
@@ -275,17 +275,17 @@ def _command(module: Module, arch: str, options: Sequence[str]) -> tuple[str, ..
     for option in options:
         if _FORBIDDEN.fullmatch(option):
             raise UserError(
-                f"option {option!r} cannot be given: headers come from include_dirs, the architecture from arch"
+                f"option {option!r} is not allowed: headers come from include_dirs, the architecture from arch"
             )
     for name in module.defines:
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise UserError(f"{module.name}: {name!r} cannot be the name of a macro")
+            raise UserError(f"{module.name}: {name!r} is not a valid name of a macro")
     defines = [f"-D{name}={value}" for name, value in sorted(module.defines.items())]
     return (f"--gpu-architecture={arch}", *_BASE_OPTIONS, *defines, *options)
 
 
 def _file_name(module: Module) -> str:
-    """The name the compiler sees: no folder, no character that a PTX ``.file`` line would have to escape."""
+    """The name that the compiler gets: no folder, no character that a PTX ``.file`` line would have to escape."""
     return re.sub(r"[^\w.+-]", "_", module.name.rpartition("/")[2]) or "kernel.cu"
 
 
@@ -299,7 +299,8 @@ def _reject_unseen_files(module: Module, headers: Sequence[Header], ptx: bytes) 
     for path in re.findall(rb'^\s*\.file\s+\d+\s+"([^"]*)"', ptx, re.MULTILINE):
         if path not in seen:
             raise BuildError(
-                f"{module.name}: code comes from {path.decode()}, which the build does not know: include it by name"
+                f"{module.name}: code comes from {path.decode()}, which is not among the headers of the build: "
+                "include it by name"
             )
 
 

@@ -1,9 +1,9 @@
 """A content-keyed store of build results: atomic, verified on every read, safe under concurrent builders and kills.
 
-An entry is a folder ``NAME`` with its files and ``SHA256SUMS``, whose first line is the entry's full key. It is
-written under ``tmp/``, synced, and renamed into place, so that it exists complete or not at all. What does not match
-its digests is moved to ``quarantine/`` and made again. A lock is a flock on ``locks/NAME``, which the operating system
-releases when its holder dies.
+An entry is a folder ``NAME`` with its files and ``SHA256SUMS``, whose first line is the entry's full key. It is written
+under ``tmp/``, synced, and renamed into place, so that it is either complete or absent. What does not match its digests
+is moved to ``quarantine/`` and made again. A lock is a flock on ``locks/NAME``, which the operating system releases
+when its process ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def key_of(*parts: bytes | str) -> str:
 
 
 class _Corrupt(Exception):
-    """An entry that is not what was written."""
+    """The content of an entry differs from what was written."""
 
 
 @dataclass(frozen=True)
@@ -111,15 +111,15 @@ class Cache:
                 problem = error.strerror or str(error)
             if files is not None:
                 return Stored(files, hit=True)
-            made = make()
+            new_files = make()
             if not problem:
                 try:
-                    self._write(name, key, made)
+                    self._write(name, key, new_files)
                 except OSError as error:
                     problem = error.strerror or str(error)
         if problem:
             _log.warning("the cache in %s cannot be used: %s", self.root, problem)
-        return Stored(made, hit=False, problem=problem)
+        return Stored(new_files, hit=False, problem=problem)
 
     def prune(self, most_bytes: int) -> int:
         """Remove the entries that were stored longest ago, until the others have at most ``most_bytes``.
@@ -141,7 +141,7 @@ class Cache:
                 break
             with suppress(OSError), self._lock(name):
                 aside = tempfile.mkdtemp(prefix=f"{name}.", dir=self._folder("tmp"))
-                os.rename(self.root / name, os.path.join(aside, name))  # at once, whoever reads it
+                os.rename(self.root / name, os.path.join(aside, name))  # at once, also while it is read
                 shutil.rmtree(aside)
                 removed += size
         return removed
@@ -153,15 +153,15 @@ class Cache:
         """
         folder = self.root / name
         try:
-            found = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+            files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
         except FileNotFoundError:
             return None
         except (IsADirectoryError, NotADirectoryError) as error:
             raise _Corrupt(f"{error.strerror}") from None
-        sums = found.pop(_SUMS, b"")
-        if sums != _sums(key, found):
+        sums = files.pop(_SUMS, b"")
+        if sums != _sums(key, files):
             raise _Corrupt("a file, the list of files or the key is not what was written")
-        return found
+        return files
 
     def _load_or_quarantine(self, name: str, key: str) -> Files | None:
         try:

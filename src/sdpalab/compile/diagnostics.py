@@ -15,14 +15,14 @@ _NAME_EXPRESSIONS = "__nv_name_map"
 
 
 def first_error(name: str, entry: str | None, log: str, ptx: bytes) -> str:
-    """Say what is wrong with a source, where.
+    """Return one sentence: the first error of a source and its location.
 
     Parameters
     ----------
     name : str
         File name of the source.
     entry : str or None
-        Name expression that the compiler was asked for.
+        Name expression of the entry.
     log : str
         All that NVRTC and ptxas said.
     ptx : bytes

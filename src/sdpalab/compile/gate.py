@@ -1,4 +1,4 @@
-"""The static gate: what the compiled kernel uses against the bars that the kernel declares."""
+"""The static gate: what the compiled kernel uses against the limits that the kernel declares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["GateResult", "Rule", "check"]
 
 @dataclass(frozen=True, config=RECORD)
 class Rule(JsonRecord):
-    """One bar.
+    """One rule of the gate.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Rule(JsonRecord):
 
 @dataclass(frozen=True, config=RECORD)
 class GateResult(JsonRecord):
-    """All bars of one kernel on one architecture, and the kernel's own reason for them."""
+    """All rules of one kernel on one architecture, and the kernel's reason for its limits."""
 
     derived = ("ok",)
 
@@ -66,7 +66,7 @@ class GateResult(JsonRecord):
 
 
 def check(resources: Resources, limits: StaticLimits) -> GateResult:
-    """Hold ``resources`` against ``limits``.
+    """Check ``resources`` against ``limits``.
 
     Every figure comes from the cubin. Shared memory is static and dynamic together; a kernel of which no block fits on
     an SM fails by ``blocks_per_sm`` whatever its limits say.

@@ -2,12 +2,12 @@
 
 Every header is handed to NVRTC in memory, under the name by which it is included, and NVRTC gets no ``-I``. Hence:
 
-- what goes into the cache key is exactly what the compiler can see;
+- the cache key covers exactly what the compiler can read;
 - the output depends on no directory. NVRTC puts the working directory before each relative file name that it writes
   into PTX and debug information, so a ``#line`` directive gives each header the name ``/NAME`` instead.
 
-NVRTC knows an in-memory header by its spelling alone. Two files included under one spelling are therefore an error,
-where a compiler with a search path would silently take the first.
+NVRTC identifies an in-memory header by its spelling alone. Two files included under one spelling are therefore an
+error, where a compiler with a search path would silently take the first.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Header:
 
 
 def _scan(text: bytes) -> tuple[tuple[tuple[str, bool], ...], tuple[str, ...]]:
-    """Names in all ``#include`` directives, live or not, and the operands that are no names."""
-    found: list[tuple[str, bool]] = []
+    """Names in all ``#include`` directives, live or not, and the operands that are not names."""
+    names: list[tuple[str, bool]] = []
     unreadable: list[str] = []
     for operand in _DIRECTIVE.findall(text):
         match = _NAME.match(operand)
@@ -67,8 +67,8 @@ def _scan(text: bytes) -> tuple[tuple[tuple[str, bool], ...], tuple[str, ...]]:
             unreadable.append(operand.decode(errors="replace").strip())
         else:
             angled, quoted = match.groups()
-            found.append(((angled or quoted).decode(errors="replace"), quoted is not None))
-    return tuple(dict.fromkeys(found)), tuple(unreadable)
+            names.append(((angled or quoted).decode(errors="replace"), quoted is not None))
+    return tuple(dict.fromkeys(names)), tuple(unreadable)
 
 
 def _load(path: str, name: str) -> Header:

@@ -33,7 +33,7 @@ _ARCH = re.compile(r"sm_(\d{2,3})([af]?)")
 
 
 class BuildError(UserError):
-    """Source that does not compile. ``log`` is all that the compiler said."""
+    """Source that does not compile. ``log`` is the compiler's whole output."""
 
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
@@ -69,7 +69,7 @@ def _bindings() -> ModuleType:
 
 @cache
 def compiler_version() -> str:
-    """Release and build of the compiler as it says itself, such as ``NVRTC 13.0.88 (CL-36424714)``.
+    """Release and build of the compiler as it reports them, such as ``NVRTC 13.0.88 (CL-36424714)``.
 
     It is read from the head of the PTX of an empty program, since ``nvrtcVersion`` has no patch level.
 
@@ -94,7 +94,7 @@ def nvrtc_version() -> tuple[int, int, int]:
 
 @cache
 def supported_archs() -> tuple[str, ...]:
-    """Architectures that the compiler knows and the lab builds for, such as ``("sm_80", ..., "sm_121")``."""
+    """Architectures that the compiler supports and the lab builds for, such as ``("sm_80", ..., "sm_121")``."""
     status, numbers = _bindings().nvrtcGetSupportedArchs()
     if int(status):
         raise MachineError(f"NVRTC does not list its architectures: {status.name}")

@@ -1,4 +1,4 @@
-"""Theoretical occupancy: how many blocks of a kernel fit on one SM, and what keeps the next one out.
+"""Theoretical occupancy: how many blocks of a kernel fit on one SM, and which resource limits them.
 
 Limits: CUDA C++ Programming Guide 13.0, "Compute Capabilities", the table of technical specifications.
 Rounding: ``cuda_occupancy.h`` of the CUDA toolkit (registers go to warps in units of 256 and are split over four
@@ -67,7 +67,7 @@ class Occupancy:
     max_warps : int
         Warps that the SM could hold.
     limiter : str
-        What keeps the next block out: ``registers``, ``shared memory``, ``warps`` or ``blocks``.
+        The resource that limits the blocks: ``registers``, ``shared memory``, ``warps`` or ``blocks``.
     """
 
     blocks_per_sm: int
@@ -82,7 +82,7 @@ class Occupancy:
 
 
 def sm_limits(arch: str) -> SmLimits:
-    """Limits of an architecture such as ``sm_89`` or ``sm_90a``; raises UserError if they are not known."""
+    """Limits of an architecture such as ``sm_89`` or ``sm_90a``; raises UserError if they are unknown."""
     return SM_LIMITS[capability(arch)]
 
 

@@ -47,7 +47,7 @@ class Resources(JsonRecord):
         All constant banks of the entry, its parameters included, and those that the module's entries share.
     threads_per_block : int
     blocks_per_sm, warps_per_sm : int
-        Theoretical occupancy; ``limiter`` is what keeps the next block out.
+        Theoretical occupancy; ``limiter`` is the resource that limits the blocks.
     sass, main_loop : mapping of str to int
         Instructions by class, of the whole kernel and of its main loop.
     tensor_share : float or None
@@ -126,8 +126,8 @@ def _usage(build: Build) -> dict[str, int]:
     text = run_tool("cuobjdump", ("--dump-resource-usage",), build.cubin)
     usage: dict[str, int] = {}
     for heading in ("Common", f"Function {build.entry}"):
-        found = re.search(rf"^\s*{re.escape(heading)}:\s*\n(.*)$", text, re.MULTILINE)
-        figures = re.findall(r"([A-Z]+(?:\[\d+\])?):(\d+)", found[1] if found else "")
+        match = re.search(rf"^\s*{re.escape(heading)}:\s*\n(.*)$", text, re.MULTILINE)
+        figures = re.findall(r"([A-Z]+(?:\[\d+\])?):(\d+)", match[1] if match else "")
         usage |= {name: int(size) for name, size in figures}
     missing = {"REG", "STACK", "SHARED", "LOCAL"} - usage.keys()
     if missing:
@@ -136,11 +136,11 @@ def _usage(build: Build) -> dict[str, int]:
 
 
 def _reserved_shared(arch: str) -> int:
-    """Shared memory in the cubin's figure that is the system's, not the kernel's: 1 KiB from sm_90 on, else none."""
+    """Shared memory in the cubin's figure that is reserved by the system: 1 KiB from sm_90 on, else none."""
     return RESERVED_SHARED if capability(arch) >= 90 else 0
 
 
 def _reported_spills(build: Build) -> int:
-    """Spill stores plus loads of the entry in ptxas's own words; 0 if it said nothing."""
+    """Spill stores plus loads of the entry as ptxas reports them; 0 if it reports nothing."""
     own = build.log.partition(f"Function properties for {build.entry}\n")[2].partition("\n")[0]
     return sum(int(size) for size in re.findall(r"(\d+) bytes spill (?:stores|loads)", own))

@@ -1,4 +1,4 @@
-"""What a kernel does in the GPU's own instructions: the mix by class, the main loop, traffic to local memory.
+"""A kernel's SASS: the mix of instructions by class, the main loop, traffic to local memory.
 
 The cubin is disassembled by nvdisasm, whose text is kept in the cache as derived data. Everything here is static: an
 instruction counts once, however often it runs.
@@ -222,23 +222,23 @@ def successors(instructions: Sequence[SassInstruction]) -> list[list[int]]:
     """
     places = {instruction.address: place for place, instruction in enumerate(instructions)}
     rejoin: dict[str, int] = {}
-    found: list[list[int]] = []
+    edges: list[list[int]] = []
     for place, instruction in enumerate(instructions):
         base, target = instruction.base, places.get(-1 if instruction.target is None else instruction.target)
         barrier = instruction.operands.partition(",")[0]
         after = [place + 1] if place + 1 < len(instructions) else []
         if base in _BRANCHES:
             conditional = instruction.guarded or _PREDICATE.search(instruction.operands) is not None
-            found.append(([] if target is None else [target]) + (after if conditional else []))
+            edges.append(([] if target is None else [target]) + (after if conditional else []))
         elif base in _ENDS:
-            found.append(after if instruction.guarded else [])
+            edges.append(after if instruction.guarded else [])
         elif base == "BSYNC" and barrier in rejoin:
-            found.append([rejoin[barrier], *(after if instruction.guarded else [])])
+            edges.append([rejoin[barrier], *(after if instruction.guarded else [])])
         else:
-            found.append(after)
+            edges.append(after)
         if base == "BSSY" and target is not None:
             rejoin[barrier] = target
-    return found
+    return edges
 
 
 def analyse(build: Build, cache: Cache | None = None) -> SassReport:

@@ -28,7 +28,7 @@ def _find(tool: str) -> str:
 
 @cache
 def tool_version(tool: str) -> str:
-    """What the tool says of its own version, on one line."""
+    """The tool's version, on one line."""
     return " ".join(_run([_find(tool), "--version"]).split())
 
 
@@ -53,6 +53,6 @@ def run_tool(tool: str, options: tuple[str, ...], cubin: bytes) -> str:
 def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().partition("\n")[0]
-        raise MachineError(f"{os.path.basename(command[0])} failed with {done.returncode}: {said}")
+        message = (done.stderr or done.stdout).strip().partition("\n")[0]
+        raise MachineError(f"{os.path.basename(command[0])} failed with {done.returncode}: {message}")
     return done.stdout

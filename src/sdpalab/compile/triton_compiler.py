@@ -36,11 +36,11 @@ class TritonCompiled:
     entry : str
         Name in the PTX.
     log : str
-        What ptxas said: registers and spills.
+        The output of ptxas: registers and spills.
     dynamic_smem : int
         Bytes of dynamic shared memory of a block.
     threads : int
-        Threads of a block; more than 32 for each warp asked for where Triton specialises warps.
+        Threads of a block; more than 32 for each requested warp where Triton specialises warps.
     scratch_params : int
         Pointers that Triton appends to the parameters; null where no scratch memory is needed.
     """
@@ -124,29 +124,29 @@ class TritonProgram:
         import triton
         from triton import knobs
 
-        said = io.StringIO()
+        output = io.StringIO()
         try:
-            with tempfile.TemporaryDirectory() as folder, knobs.cache.scope(), contextlib.redirect_stdout(said):
+            with tempfile.TemporaryDirectory() as folder, knobs.cache.scope(), contextlib.redirect_stdout(output):
                 knobs.cache.dir = folder
-                made = triton.compile(self.source, target=self.target, options=dict(self.module.options))
+                compiled = triton.compile(self.source, target=self.target, options=dict(self.module.options))
         except OSError as error:
             raise MachineError(f"{self.module.name}: Triton could not run: {error.strerror or error}") from None
         except Exception as error:
             message = f"{self.module.name}{_described(error, self.module)}"
-            raise BuildError(message, f"{said.getvalue()}{error}") from None
-        return _finished(made, self.module)
+            raise BuildError(message, f"{output.getvalue()}{error}") from None
+        return _finished(compiled, self.module)
 
 
-def _finished(made: Any, module: TritonModule) -> TritonCompiled:
-    """Read what Triton says of its kernel, and assemble the PTX once more: without paths, and with ptxas's report."""
-    name, runtime = str(made.metadata.name), sum(kind != "constexpr" for kind in module.signature.values())
-    scratch = sum(getattr(made.metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile"))
+def _finished(compiled: Any, module: TritonModule) -> TritonCompiled:
+    """Read Triton's metadata of its kernel, and assemble the PTX once more: without paths, and with ptxas's report."""
+    name, runtime = str(compiled.metadata.name), sum(kind != "constexpr" for kind in module.signature.values())
+    scratch = sum(getattr(compiled.metadata, f"{kind}_scratch_size", 0) for kind in ("global", "profile"))
     if scratch:
         raise BuildError(
             f"{module.name}: {module.entry} needs {scratch} bytes of scratch memory in global memory "
             "(tensor descriptors made in the kernel do), which the lab does not provide"
         )
-    ptx = _without_paths(made.asm["ptx"])
+    ptx = _without_paths(compiled.asm["ptx"])
     params = re.search(rf"\.entry\s+{re.escape(name)}\s*\(([^)]*)\)", ptx)
     threads = re.search(r"^\s*\.reqntid\s+(\d+)", ptx, re.MULTILINE)
     target = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
@@ -158,7 +158,7 @@ def _finished(made: Any, module: TritonModule) -> TritonCompiled:
         cubin=cubin,
         entry=name,
         log=log,
-        dynamic_smem=int(made.metadata.shared),
+        dynamic_smem=int(compiled.metadata.shared),
         threads=int(threads[1]),
         scratch_params=params[1].count(".param") - runtime,
     )
@@ -204,14 +204,14 @@ def _ptxas(arch: str) -> str:
 @cache
 def _ptxas_version(path: str) -> str:
     done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-    found = re.search(r"V(\d+\.\d+\.\d+)", done.stdout)
-    if found is None:
+    match = re.search(r"V(\d+\.\d+\.\d+)", done.stdout)
+    if match is None:
         raise MachineError(f"{path} does not say its version")
-    return found[1]
+    return match[1]
 
 
 def _assemble(ptx: bytes, target: str, name: str) -> tuple[bytes, str]:
-    """The cubin of a PTX text, and what ptxas said."""
+    """The cubin of a PTX text, and the output of ptxas."""
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_bytes(ptx)

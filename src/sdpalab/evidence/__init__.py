@@ -1,4 +1,4 @@
-"""Evidence: records of what was done, a bundle that anyone can check again, and a report that a reader can judge by.
+"""Evidence: records of what was done, a bundle that anyone can check again, and a report.
 
 The sequence, as ``sdpalab repro`` runs it::
 
@@ -58,7 +58,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for: matplotlib and pydantic are not needed to judge a kernel."""
+    """Import a public name on first use: judging a kernel needs neither matplotlib nor pydantic."""
     if name in _HOME:
         from importlib import import_module
 

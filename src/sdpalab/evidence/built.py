@@ -58,9 +58,9 @@ def built_module(
     module : Module or TritonModule
         What was compiled: its source and those headers that are not CUDA's own are kept in full.
     build : Build
-        What came of it.
+        Its build.
     resources, gate
-        What the cubin uses, and what the static gate said; None where it was not asked.
+        What the cubin uses, and the result of the static gate; None where it was not run.
     """
     name = os.path.basename(module.name)
     files = {name: module.source.encode(), PTX: build.ptx, CUBIN: build.cubin, LOG: build.log.encode()}

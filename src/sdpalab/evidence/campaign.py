@@ -1,4 +1,4 @@
-"""Records of campaigns: what takes long runs by hand, and leaves a record that says when, on what commit and how."""
+"""Records of campaigns: the record of a long run, with its time, commit and command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Campaign:
     name : str
         Such as ``deletion``.
     command : str
-        How anybody repeats it.
+        The command that repeats it.
     sources : sequence of str
         What of the repository makes its result: a change there that is not committed is stated.
     packages : sequence of str

@@ -30,12 +30,12 @@ from sdpalab.evidence.workload import prove_command
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.problem import Problem
 
-__all__ = ["Choice", "Machine", "Records", "choose", "forget", "records_on"]
+__all__ = ["Choice", "GpuPlatform", "Records", "choose", "forget", "records_on"]
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What a choice is made for.
+class GpuPlatform:
+    """The GPU, driver and torch that a choice is made for.
 
     Attributes
     ----------
@@ -73,12 +73,12 @@ class Choice:
 
 @cache
 def records_on(gpu: str) -> Records:
-    """What is known of a model of GPU, from the records that are shipped and those of the user.
+    """The records of a model of GPU: the shipped ones and those of the user.
 
     Warns
     -----
     RecordWarning
-        For each file that is damaged or foreign; it counts for nothing.
+        For each file that is damaged or foreign; it is ignored.
     """
     proofs: list[Proof] = []
     timings: list[Timing] = []
@@ -87,33 +87,33 @@ def records_on(gpu: str) -> Records:
             name = str(path) if own else f"evidence/{path.parent.name}/{path.name}"
             try:
                 proof = proof_of(record, name, own=own)
-                found = list(timings_of(record, name, own=own))
+                new_timings = list(timings_of(record, name, own=own))
             except (ValueError, KeyError, TypeError, UserError) as error:
-                said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                warnings.warn(f"{path} is no legal record and counts for nothing: {said}", RecordWarning, stacklevel=2)
+                message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                warnings.warn(f"{path} is not a valid record and is ignored: {message}", RecordWarning, stacklevel=2)
                 continue
             # Two models may share a folder's name, and a file may have been put into the wrong one.
             proofs += [proof] if proof is not None and proof.gpu == gpu else []
-            timings += [timing for timing in found if timing.gpu == gpu]
+            timings += [timing for timing in new_timings if timing.gpu == gpu]
     return Records(tuple(proofs), tuple(timings))
 
 
 def forget() -> None:
-    """Read the records again when they are needed next."""
+    """Drop the records from memory: the next use reads them again."""
     records_on.cache_clear()
 
 
-def choose(problem: Problem, machine: Machine, records: Records | None = None, *, lse: bool = False) -> Choice:
+def choose(problem: Problem, machine: GpuPlatform, records: Records | None = None, *, lse: bool = False) -> Choice:
     """The kernel that computes ``problem`` on ``machine``, built; or None, and what is missing.
 
     Parameters
     ----------
     problem : Problem
-    machine : Machine
+    machine : GpuPlatform
     records : Records, optional
         Default: those on the machine's GPU.
     lse : bool
-        Whether it is to write the log-sum-exp, too. The judge asks for it wherever a kernel writes it, so that verdicts
+        Whether it is to write the log-sum-exp, too. The judge requires it wherever a kernel writes it, so that verdicts
         cover it; the comparison is that of the output alone, of which torch's own way to the log-sum-exp takes a
         multiple.
     """
@@ -135,20 +135,20 @@ def choose(problem: Problem, machine: Machine, records: Records | None = None, *
     reasons = []
     for timing in sorted(timed, key=lambda timing: timing.comparison.ratio or 0.0):
         if timing.not_slower:
-            made = _made(timing, groups[timing.kernel, timing.config], problem, machine, records.proofs, lse)
-            if made.kernel is not None:
-                return made
-            reasons.append(made.reason)
+            choice = _choice_of(timing, groups[timing.kernel, timing.config], problem, machine, records.proofs, lse)
+            if choice.kernel is not None:
+                return choice
+            reasons.append(choice.reason)
     why = reasons[0] if reasons else _untimed(problem, machine, proofs, timed)
     return Choice(None, f"{why}; run: {prove_command(problem)}")
 
 
-def _usable(problem: Problem, machine: Machine, proofs: Sequence[Proof]) -> tuple[list[Proof], str]:
-    """The verdicts that cover the problem on the machine; if there are none, what those that there are lack."""
+def _usable(problem: Problem, machine: GpuPlatform, proofs: Sequence[Proof]) -> tuple[list[Proof], str]:
+    """The verdicts that cover the problem on the machine; if there are none, what the existing ones lack."""
     passed = [proof for proof in proofs if not proof.failure]
     if not passed:
         failed = next((proof for proof in proofs), None)
-        more = f": {failed.kernel} failed there ({failed.failure}), says {failed.record}" if failed else ""
+        more = f": {failed.kernel} failed there ({failed.failure}), see {failed.record}" if failed else ""
         return [], f"no kernel is proven on {machine.gpu}{more}"
     same = [proof for proof in passed if proof.driver == machine.driver]
     if not same:
@@ -171,7 +171,7 @@ def _usable(problem: Problem, machine: Machine, proofs: Sequence[Proof]) -> tupl
     return exact, ""
 
 
-def _timed(problem: Problem, machine: Machine, timings: Sequence[Timing]) -> Iterator[Timing]:
+def _timed(problem: Problem, machine: GpuPlatform, timings: Sequence[Timing]) -> Iterator[Timing]:
     """The comparisons that count for the problem on the machine: of each code the newest."""
     newest: dict[tuple[object, ...], Timing] = {}
     for timing in timings:
@@ -183,8 +183,8 @@ def _timed(problem: Problem, machine: Machine, timings: Sequence[Timing]) -> Ite
     yield from newest.values()
 
 
-def _untimed(problem: Problem, machine: Machine, proofs: Sequence[Proof], timed: Sequence[Timing]) -> str:
-    """Why no comparison lets a kernel run that is proven."""
+def _untimed(problem: Problem, machine: GpuPlatform, proofs: Sequence[Proof], timed: Sequence[Timing]) -> str:
+    """Why no comparison allows a proven kernel to run."""
     proof = proofs[-1]
     proven = f"{proof.kernel} is proven for {problem.label} on {machine.gpu} by {proof.record}"
     if not timed:
@@ -197,8 +197,13 @@ def _untimed(problem: Problem, machine: Machine, proofs: Sequence[Proof], timed:
     return f"{proven}, but its comparison {verdict}: {best.kernel} takes {best.says}, says {best.record}"
 
 
-def _made(
-    timing: Timing, proofs: Sequence[Proof], problem: Problem, machine: Machine, verdicts: Sequence[Proof], lse: bool
+def _choice_of(
+    timing: Timing,
+    proofs: Sequence[Proof],
+    problem: Problem,
+    machine: GpuPlatform,
+    verdicts: Sequence[Proof],
+    lse: bool,
 ) -> Choice:
     """The kernel that was timed, if it builds to the code that was timed and judged, and no verdict failed on it."""
     name = timing.kernel
@@ -217,7 +222,7 @@ def _made(
         return Choice(None, f"the code of {name} is no longer what {timing.record} has timed")
     failed = next(failures(builds, [proof for proof in verdicts if proof.driver == machine.driver]), None)
     if failed is not None:
-        return Choice(None, f"{name} failed on {machine.gpu} ({failed.failure}), says {failed.record}")
+        return Choice(None, f"{name} failed on {machine.gpu} ({failed.failure}), see {failed.record}")
     proof = holding[-1]
     reason = (
         f"{name} is proven for {problem.label} on {machine.gpu} by {proof.record}, and takes {timing.says} there by "

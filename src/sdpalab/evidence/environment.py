@@ -38,10 +38,10 @@ PACKAGES = (
 
 _PACKAGE_DIR = Path(__file__).resolve().parent.parent
 _SHIPPED = _PACKAGE_DIR / "evidence" / "shipped"
-"""Records that a wheel carries: they are what was made, not what makes it."""
+"""Records that a wheel carries: they are results, not sources."""
 _SOURCES = {".py", ".cu", ".cuh", ".json", ".j2"}
 _TRACKED = ("src", "pyproject.toml", "constraints.txt", "repro.sh")
-"""What of the repository makes a result; its diff goes into the bundle."""
+"""The parts of the repository that a result depends on; their diff goes into the bundle."""
 
 
 def current_environment(diff: str) -> Environment:
@@ -50,7 +50,7 @@ def current_environment(diff: str) -> Environment:
     Raises
     ------
     UserError
-        If there is no git work tree, and ``SDPALAB_COMMIT`` is set to what is no commit.
+        If there is no git work tree, and ``SDPALAB_COMMIT`` is not a commit.
     """
     versions = {}
     for name in PACKAGES:
@@ -111,13 +111,13 @@ def _given_commit() -> tuple[str | None, bool]:
     text = os.environ.get(COMMIT_VARIABLE, "")
     if not text:
         return None, False
-    found = re.fullmatch(r"([0-9a-f]{40})(-dirty)?", text)
-    if found is None:
+    match = re.fullmatch(r"([0-9a-f]{40})(-dirty)?", text)
+    if match is None:
         raise UserError(
             f"{COMMIT_VARIABLE} takes a commit's 40 hex digits, with -dirty behind them if the tree was changed, "
             f"not {text!r}"
         )
-    return found[1], found[2] is not None
+    return match[1], match[2] is not None
 
 
 def _version() -> str:

@@ -29,7 +29,7 @@ _VARIABLES = {
     BAD: "--bad",
     **{c: f"--c{n}" for n, c in enumerate(SERIES)},
 }
-"""Colours that stand for variables of the page's style sheet; no drawing uses them for themselves."""
+"""Colours that stand for variables of the page's style sheet; no drawing uses them directly."""
 
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",

@@ -1,8 +1,8 @@
 """Records that ``sdpalab prove`` keeps: a verdict or a measurement, with the machine that it holds for and a digest.
 
 A file is written beside its place, synced and renamed (:func:`~sdpalab.evidence.store.write_atomically`), under a name
-of its own. So processes that prove at the same time need no lock, and nothing that was kept is ever changed. What is
-read back counts only if it is a legal record and its digest is right; what does not is skipped, with a warning.
+of its own. So processes that prove at the same time need no lock, and nothing that was kept is ever changed. A file
+counts only if it is a valid record with the right digest; any other is skipped with a warning.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class RecordWarning(UserWarning):
-    """A file among the records is none, or not what was written; it counts for nothing."""
+    """A file among the records is not a record, or was changed; it is ignored."""
 
 
 class SampledRecord(Record):
@@ -57,7 +57,7 @@ class SampledRecord(Record):
     seed : int
         Of the inputs and of the sample.
     wrong : str
-        What was found wrong; empty if nothing.
+        What is wrong; empty if nothing.
     """
 
     problem: ProblemField
@@ -82,7 +82,7 @@ class KeptRecord(Record):
     attempt : AttemptRecord or None
     bench : BenchRecord or None
     sha256 : str
-        Digest of all the rest in its canonical form: finds damage, and stops nobody who wants to deceive himself.
+        Digest of all the rest in its canonical form: detects damage, not deliberate changes.
 
     Raises
     ------
@@ -115,7 +115,7 @@ class KeptRecord(Record):
         if self.bench is not None and self.bench.gpu != self.gpu:
             raise ValueError(f"the times are not from {self.gpu}")
         if _digest(self.model_dump(mode="json")) != self.sha256:
-            raise ValueError("its content is not what was written: the digest is another")
+            raise ValueError("its content was changed: the digest differs")
         return self
 
 
@@ -139,7 +139,7 @@ def _digest(data: Mapping[str, Any]) -> str:
 
 
 def check_writable(folder: Path | None = None) -> Path:
-    """The folder of records, made if it is not there; better found out before a long job than after it.
+    """The folder of records, made if it is not there; so that a long job fails at its start.
 
     Raises
     ------
@@ -213,8 +213,8 @@ def read_records(folder: Path, *, own: bool = False) -> Iterator[tuple[Path, Any
         try:
             record = _read(path, own)
         except (OSError, ValueError) as error:
-            said = " ".join(str(error).split())[:300]
-            warnings.warn(f"{path} is no legal record and counts for nothing: {said}", RecordWarning, stacklevel=2)
+            message = " ".join(str(error).split())[:300]
+            warnings.warn(f"{path} is not a valid record and is ignored: {message}", RecordWarning, stacklevel=2)
             continue
         if record is not None:
             yield path, record
@@ -226,7 +226,7 @@ def _read(path: Path, own: bool) -> AnyRecord | None:
     if isinstance(data, dict) and data.get("record") == "kept":
         return KeptRecord.model_validate(data)
     if own:
-        raise ValueError("it is none of the records that sdpalab prove keeps")
+        raise ValueError("it is not a record that sdpalab prove keeps")
     if isinstance(data, dict) and {"kernel", "builds", "verdict"} <= data.keys():
         return AttemptRecord.model_validate(data)
     if isinstance(data, dict) and data.get("record") == "bench":

@@ -1,7 +1,7 @@
 """What was timed on GPUs: the records that ``sdpalab bench --json`` writes, and the times that they hold.
 
-``evidence/<gpu>/*.json`` keeps them. A time is derived from its raw samples again whenever it is read: what a record
-says beside them must agree, or the record is not believed.
+``evidence/<gpu>/*.json`` keeps them. A time is derived from its raw samples again whenever it is read: the other
+figures of the record must agree with them, or the record is rejected.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def bench_record(
     complete: bool = True,
     environment: Environment | None = None,
 ) -> BenchRecord:
-    """The record of what was timed just now, by this source, on ``gpu``; ``environment`` is found out if not given."""
+    """The record of what was timed just now, by this source, on ``gpu``; ``environment`` is the current one if not
+    given."""
     return BenchRecord(
         format=FORMAT,
         gpu=gpu,
@@ -108,7 +109,7 @@ def read_times(folder: Path = EVIDENCE) -> tuple[MeasuredTime, ...]:
     MachineError
         If a record of times is not a legal one, or says of a subject what its samples do not.
     """
-    found: list[MeasuredTime] = []
+    times: list[MeasuredTime] = []
     for path in sorted(folder.glob("*/*.json")):
         name = f"{path.parent.name}/{path.name}"
         try:
@@ -116,20 +117,22 @@ def read_times(folder: Path = EVIDENCE) -> tuple[MeasuredTime, ...]:
             if isinstance(data, dict) and data.get("record") == "kept":
                 data = data.get("bench")  # of sdpalab prove --time
             if isinstance(data, dict) and data.get("record") == "bench":
-                found += _times(BenchRecord.model_validate(data), name)
+                times += _times(BenchRecord.model_validate(data), name)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise MachineError(f"{name} in the evidence is no legal record: {' '.join(str(error).split())}") from None
-    return tuple(found)
+            raise MachineError(
+                f"{name} in the evidence is not a valid record: {' '.join(str(error).split())}"
+            ) from None
+    return tuple(times)
 
 
 def _times(record: BenchRecord, name: str) -> Iterator[MeasuredTime]:
     for result in record.results:
         problem = Problem(**result["problem"])
-        for found in result["measurements"]:
-            if found["summary"] is None:
+        for measurement in result["measurements"]:
+            if measurement["summary"] is None:
                 continue
-            samples, summary = found["samples"], summarise(found["samples"]["times_us"])
-            if summary.to_dict() != found["summary"]:
-                raise ValueError(f"the summary of {found['name']} on {problem.label} is not that of its samples")
-            kept = samples["clock"], samples["l2"]
-            yield MeasuredTime(found["name"], problem, record.gpu, record.when, *kept, summary, name)
+            samples, summary = measurement["samples"], summarise(measurement["samples"]["times_us"])
+            if summary.to_dict() != measurement["summary"]:
+                raise ValueError(f"the summary of {measurement['name']} on {problem.label} is not that of its samples")
+            clock_and_l2 = samples["clock"], samples["l2"]
+            yield MeasuredTime(measurement["name"], problem, record.gpu, record.when, *clock_and_l2, summary, name)

@@ -1,9 +1,9 @@
-"""What is proven on which GPU: read from records of verdicts, so that no list in the code says it.
+"""What is proven on which GPU, read from records of verdicts; the code has no list of it.
 
 The records are those that are shipped (``evidence/<gpu>/*.json``) and those that ``sdpalab prove`` keeps
 (:mod:`sdpalab.evidence.kept`). One proves its kernel where its verdict is PASSED and names a GPU as what ran it: what
-was simulated, or computed by a callable, proves nothing about a GPU. And it proves the code that was judged, by its
-digest, not what the kernel has become since.
+was simulated, or computed by a callable, proves nothing about a GPU. It proves the code that was judged, by its digest,
+and not a later version of the kernel.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from sdpalab.problem import Problem
 __all__ = ["EVIDENCE", "Proof", "ProvenKernel", "exactness_reason", "proof_of", "read_proofs"]
 
 _LARGEST_TILE = 128
-"""Rows or keys that a block takes at most: a length that is no multiple of it may end in a part of a tile."""
+"""Rows or keys that a block takes at most: a length that is not a multiple of it may end in a part of a tile."""
 
 _UNDECIDED = (Status.INFRA_ERROR, Status.UNSUPPORTED, Status.BUILD_FAILED)
-"""Verdicts that say nothing of the code: it did not run."""
+"""Statuses without information on the code: it did not run."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _proofs(folder: Path) -> Iterator[Proof]:
 
 
 def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None:
-    """What the record says of a kernel on a GPU, good or bad; None if that is nothing.
+    """The proof or failure that a record holds for a kernel on a GPU; None if it holds none.
 
     Parameters
     ----------
@@ -141,8 +141,8 @@ def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None
     own : bool
         It is the user's, not shipped with the lab: then it holds for the lab's version that made it.
     """
-    kept = record if isinstance(record, KeptRecord) else None
-    attempt = kept.attempt if kept else record
+    stored = record if isinstance(record, KeptRecord) else None
+    attempt = stored.attempt if stored else record
     if not isinstance(attempt, AttemptRecord) or attempt.verdict is None:
         return None
     verdict = attempt.verdict
@@ -150,7 +150,7 @@ def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None
     if len(archs) != 1 or verdict.status in _UNDECIDED or verdict.device.startswith(("simulator", "cpu")):
         return None
     problems = {case.problem for case in verdict.cases}
-    sampled = kept.sampled if kept else ()
+    sampled = stored.sampled if stored else ()
     large = {each.problem for each in sampled if each.small in problems and not each.wrong}
     wrong = [f"{each.problem.label}: {each.wrong}" for each in sampled if each.wrong]
     return Proof(
@@ -161,10 +161,10 @@ def proof_of(record: AnyRecord, name: str, *, own: bool = False) -> Proof | None
         ptx_sha256=frozenset(build.ptx_sha256 for build in attempt.builds),
         problems=frozenset(problems | large),
         record=name,
-        code=frozenset(kept.code.values() if kept else ()),
+        code=frozenset(stored.code.values() if stored else ()),
         keys=frozenset(build.key for build in attempt.builds),
-        driver=kept.driver if kept else None,
-        lab=kept.lab if kept and own else None,
+        driver=stored.driver if stored else None,
+        lab=stored.lab if stored and own else None,
         failure="; ".join(wrong) if verdict.passed else f"{verdict.status.value}: {verdict.reason}",
     )
 

@@ -1,9 +1,9 @@
-"""Records: what a bundle says, typed, frozen, and unable to say what must not be said.
+"""Records: the content of a bundle, typed, frozen, and validated.
 
 Every figure carries its kind. What a simulator ran has no time; what was not judged PASSED has no speed; what was
 measured names the GPU. A record that breaks one of these cannot be built, and so cannot be read from a bundle either.
 
-What other rooms say is not said again here: an attempt holds the judge's :class:`~sdpalab.judge.verdict.Verdict`, a
+Classes of other packages are reused: an attempt holds the judge's :class:`~sdpalab.judge.verdict.Verdict`, a
 build its :class:`~sdpalab.compile.resources.Resources` and :class:`~sdpalab.compile.gate.GateResult`, as they are.
 """
 
@@ -156,7 +156,7 @@ class BuildRecord(Record):
 
 
 class AttemptRecord(Record):
-    """One configuration of one kernel that was tried: what was built, what the gate and the judge said.
+    """One configuration of one kernel that was tried: its builds, and the results of the gate and the judge.
 
     ``failure`` says why there is no verdict. ``figures`` hold speeds only if the verdict is PASSED.
     """
@@ -199,7 +199,7 @@ class AttemptRecord(Record):
 
 
 class FloorRecord(Record):
-    """Least times of a problem on a GPU by arithmetic, the target drawn beside them, and published times of peers."""
+    """Least times of a problem on a GPU by arithmetic, the target, and published times of peers."""
 
     gpu: str
     problem: ProblemField

@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing else, made from the records and arrays of a bundle and nothing else."""
+"""The report: one HTML file that needs nothing else, made from the records and arrays of a bundle."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _case(attempt: AttemptRecord, name: str) -> Case | None:
 
 
 def _short(value: float) -> str:
-    """A number in three figures, as a person would write it."""
+    """A number in three significant figures."""
     if value == 0:
         return "0"
     return f"{value:.3g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.2e}"

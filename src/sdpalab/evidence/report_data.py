@@ -97,8 +97,8 @@ class ReportData:
     @property
     def created(self) -> str:
         """UTC time at which the bundle was written, from its name; empty if the name has none."""
-        found = re.search(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z$", self.name)
-        return "{}-{}-{} {}:{}:{} UTC".format(*found.groups()) if found else ""
+        match = re.search(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z$", self.name)
+        return "{}-{}-{} {}:{}:{} UTC".format(*match.groups()) if match else ""
 
     def case_names(self) -> list[str]:
         """Names of all cases that any attempt was judged on, in order of appearance."""
@@ -107,7 +107,7 @@ class ReportData:
 
     def pictured(self) -> list[CaseArrays]:
         """For each attempt the arrays of one case: the mission shape with the least seed, or else the largest case."""
-        found: list[CaseArrays] = []
+        pictures: list[CaseArrays] = []
         references: dict[str, Any] = {}
         for attempt in self.attempts:
             cases = [case for case in (attempt.verdict.cases if attempt.verdict else ()) if self._complete(case)]
@@ -123,8 +123,8 @@ class ReportData:
             if key not in references:
                 q, k, v = (arrays[name] for name in "qkv")
                 references[key] = reference_of(q, k, v, problem)
-            found.append(CaseArrays(attempt.kernel, case, arrays["o"], references[key]))
-        return found
+            pictures.append(CaseArrays(attempt.kernel, case, arrays["o"], references[key]))
+        return pictures
 
     def _complete(self, case: Case) -> bool:
         return case.status in _SHOWN and all(case.digests.get(name) in self.arrays for name in ("q", "k", "v", "o"))

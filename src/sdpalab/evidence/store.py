@@ -1,4 +1,4 @@
-"""Where raw arrays are kept: one file for each different content, named after its digest."""
+"""The store of raw arrays: one file for each different content, named after its digest."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 class ArrayStore:
     """Content-addressed raw arrays in one folder: little-endian, C order, no header.
 
-    Shape and dtype are not kept here: the problem of the record that names the digest fixes both, and a second place
-    that says so could only disagree with it.
+    Shape and dtype are not kept here: the problem of the record that names the digest fixes both.
     """
 
     def __init__(self, folder: Path) -> None:

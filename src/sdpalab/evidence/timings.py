@@ -91,19 +91,20 @@ class Timing:
 def codes_of(
     kernels: Iterable[tuple[Kernel, Config]], problem: Problem, arch: str, sms: int
 ) -> dict[str, dict[str, Any]]:
-    """What ties times to code, as JSON values: each kernel's configuration, and the digests of its modules' builds."""
-    found = {}
+    """The code behind the times, as JSON values: each kernel's configuration, and the digests of its modules'
+    builds."""
+    by_kernel = {}
     for kernel, config in kernels:
         builds = [build(module, arch) for module in modules_of(kernel.launch_plan(problem, config, sms=sms))]
         codes = sorted({each.code_sha256 for each in builds})
-        found[kernel.name] = {"config": str(config), "code_sha256": codes}
-    return found
+        by_kernel[kernel.name] = {"config": str(config), "code_sha256": codes}
+    return by_kernel
 
 
 def timings_of(record: AnyRecord, name: str, *, own: bool = False) -> Iterator[Timing]:
     """Every comparison of a kernel with torch by the eager clock, inputs in L2, that the record holds.
 
-    Samples are compared again here: what a record says beside them is not asked.
+    Samples are compared again here: the figures that a record has beside them are not used.
 
     Parameters
     ----------
@@ -115,20 +116,20 @@ def timings_of(record: AnyRecord, name: str, *, own: bool = False) -> Iterator[T
     ValueError, KeyError, TypeError
         If the record has the form of none.
     """
-    kept = record if isinstance(record, KeptRecord) else None
-    bench = kept.bench if kept else record
+    stored = record if isinstance(record, KeptRecord) else None
+    bench = stored.bench if stored else record
     if not isinstance(bench, BenchRecord):
         return
-    driver = kept.driver if kept else bench.environment.driver
+    driver = stored.driver if stored else bench.environment.driver
     for result in bench.results:
-        found = {each["name"]: each for each in result["measurements"]}
-        if result["clock"] != ClockKind.EAGER.value or driver is None or not _has_time(found.get(TORCH)):
+        measurements = {each["name"]: each for each in result["measurements"]}
+        if result["clock"] != ClockKind.EAGER.value or driver is None or not _has_time(measurements.get(TORCH)):
             continue
-        base = _samples(found[TORCH])
+        base = _samples(measurements[TORCH])
         if base.l2 is not L2State.WARM:
             continue
         for kernel, timed in result.get("code", {}).items():
-            comparison, rounds = _compared(found[kernel], base)
+            comparison, rounds = _compared(measurements[kernel], base)
             yield Timing(
                 kernel=kernel,
                 config=str(timed["config"]),
@@ -137,7 +138,7 @@ def timings_of(record: AnyRecord, name: str, *, own: bool = False) -> Iterator[T
                 gpu=bench.gpu,
                 driver=driver,
                 torch=bench.environment.packages.get("torch", ""),
-                lab=kept.lab if kept and own else None,
+                lab=stored.lab if stored and own else None,
                 when=bench.when,
                 rounds=rounds,
                 comparison=comparison,

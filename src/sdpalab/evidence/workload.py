@@ -38,26 +38,26 @@ def read_workload(path: Path) -> tuple[Problem, ...]:
     except OSError as error:
         raise UserError(f"--shapes-from {path}: cannot read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"--shapes-from {path}: it is no UTF-8 text: {error.reason} at byte {error.start}") from None
-    found: dict[Problem, None] = {}
+        raise UserError(f"--shapes-from {path}: it is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    problems: dict[Problem, None] = {}
     for number, line in enumerate(text.splitlines(), 1):
         line = line.strip()
         if line and not line.startswith("#"):
             try:
-                found[_object(line) if line.startswith("{") else _words(line)] = None
+                problems[_object(line) if line.startswith("{") else _words(line)] = None
             except ValueError as error:
-                said = str(error).removeprefix("--shape ")
-                raise UserError(f"{path}, line {number}: {said}") from None
-    if not found:
+                message = str(error).removeprefix("--shape ")
+                raise UserError(f"{path}, line {number}: {message}") from None
+    if not problems:
         raise UserError(f"--shapes-from {path}: it has no problem; a line is such as 1,8,512,64 causal kv_heads=2")
-    return tuple(found)
+    return tuple(problems)
 
 
 def _object(line: str) -> Problem:
     try:
         fields = json.loads(line)
     except ValueError as error:
-        raise ProblemError(f"it is no JSON object: {error}") from None
+        raise ProblemError(f"it is not a JSON object: {error}") from None
     unknown = [name for name in fields if name not in _FIELDS]
     if unknown:
         raise ProblemError(f"a problem has no field {unknown[0]!r}; its fields are {', '.join(_FIELDS)}")

@@ -33,9 +33,12 @@ class Inputs:
         return {name: hashlib.sha256(getattr(self, name).tobytes()).hexdigest() for name in ("q", "k", "v")}
 
 
-def dtype_of(problem: Problem) -> np.dtype[Any]:
-    """NumPy dtype of the problem's Q, K, V and O (``ml_dtypes.bfloat16`` for bfloat16)."""
-    return np.dtype(np.float16 if problem.dtype == "float16" else ml_dtypes.bfloat16)
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of that name, from ml_dtypes what NumPy lacks; raises UserError if there is no such type."""
+    try:
+        return np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError:
+        raise UserError(f"dtype {name!r} is neither a NumPy nor an ml_dtypes type") from None
 
 
 def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs:
@@ -53,12 +56,12 @@ def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs
     Raises
     ------
     UserError
-        If there is no such kind, the seed is negative, or the problem is one that this kind cannot be made for.
+        If there is no such kind, the seed is negative, or this kind does not exist for the problem.
     """
     if kind not in MAKERS:
         raise UserError(f"inputs must be one of {', '.join(MAKERS)}, not {kind!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UserError(f"seed must be an integer that is not negative, not {seed!r}")
-    dtype = dtype_of(problem)
+    dtype = dtype_of(problem.dtype)
     q, k, v = MAKERS[kind](Source(kind, problem, seed))
     return Inputs(*(np.ascontiguousarray(array.astype(dtype)) for array in (q, k, v)))

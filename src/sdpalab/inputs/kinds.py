@@ -1,4 +1,4 @@
-"""The kinds of inputs: each is a function that fills Q, K and V in float64, and is aimed at one way of being wrong."""
+"""The kinds of inputs: each is a function that fills Q, K and V in float64, and targets one class of bugs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QKV = tuple[F64, F64, F64]
 
 
 def _normal(source: Source) -> _QKV:
-    """Independent standard normals: what everybody tests, and what the mission's twelve cases use."""
+    """Independent standard normals: the usual test inputs, also of the mission's twelve cases."""
     return source.normal_qkv()
 
 
@@ -61,14 +61,15 @@ def _needle(source: Source) -> _QKV:
 
 
 def _forbidden(source: Source) -> _QKV:
-    """The best match of each row is a key that it must not see: the next one under a causal mask, otherwise the one at
-    its own place in the next head. A mask or a head that is off by one takes it, and little else counts then."""
+    """The best match of each row is a key that the mask hides or another head has: the next one under a causal mask,
+    otherwise the one at its own place in the next head. A mask or a head that is off by one takes it, and little else
+    counts then."""
     problem = source.problem
     heads, keys = problem.batch * problem.kv_heads, problem.seq_kv
     code, size = _codes(source, "forbidden", heads * keys + 1, 8.0)
     own = np.arange(heads).reshape(problem.batch, problem.kv_heads).repeat(problem.group, axis=1)[:, :, None]
     row = np.arange(problem.seq_q)
-    # The last code is nobody's: where there is no other head, and no next key, nothing is forbidden.
+    # The last code is unused: where there is no other head, and no next key, nothing is forbidden.
     elsewhere = (own + 1) % heads * keys + row % keys if heads > 1 else np.full_like(own + row, heads * keys)
     wanted = np.where(row + 1 < keys, own * keys + row + 1, elsewhere) if problem.causal else elsewhere
     q = math.copysign(size, problem.scale) * code[wanted]
@@ -205,4 +206,4 @@ MAKERS: dict[str, Callable[[Source], _QKV]] = {
 }
 
 INPUT_KINDS: dict[str, str] = {kind: " ".join((maker.__doc__ or "").split()) for kind, maker in MAKERS.items()}
-"""Every kind of inputs, and what it is for."""
+"""Every kind of inputs, by name."""

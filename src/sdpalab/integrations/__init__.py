@@ -1,4 +1,4 @@
-"""The lab's attention within other libraries: each module registers it where its library looks for implementations.
+"""The lab's attention within other libraries: each module registers it in its library's registry.
 
 Nothing is registered, and no other library is imported, before a ``register()`` is called.
 """

@@ -7,7 +7,7 @@ still chooses between its backends as before, so a call reaches :func:`forward` 
 
 Only the forward pass is replaced. A proven kernel writes the log-sum-exp that torch's backward pass reads, and which is
 all that it needs of a forward pass without dropout: gradients stay torch's own, also in compiled code, which runs the
-forward pass of a training step with no sign of the gradients to come.
+forward pass of a training step without an indication that gradients will follow.
 
 The registration, its way back and every decision of :func:`forward` are tested through torch's dispatcher on a CPU. It
 has not yet run on a GPU.

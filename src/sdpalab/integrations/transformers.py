@@ -1,8 +1,8 @@
 """``attn_implementation="sdpalab"`` for the models of transformers.
 
 :func:`register` adds :func:`attention` to transformers' AttentionInterface and :func:`mask` to its
-AttentionMaskInterface. Both are needed: for a name that only the first has, transformers makes no mask at all, and a
-padded batch is silently wrong. :func:`recorded` shows what the calls of a model ran.
+AttentionMaskInterface. Both are needed: with the first alone, transformers makes no mask, and the result of a padded
+batch is silently wrong. :func:`recorded` shows what the calls of a model ran.
 
 Every call goes through :func:`sdpalab.scaled_dot_product_attention`, so :func:`sdpalab.no_fallback` holds here too.
 """
@@ -80,19 +80,19 @@ def unregister(name: str = "sdpalab") -> None:
 
 
 def _interfaces(name: str) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """The two interfaces, each with the function that belongs there under ``name``."""
+    """The two interfaces, each with the function to register under ``name``."""
     try:
         import transformers
     except ImportError as error:
         raise UserError(f"this needs transformers {_NEEDED} or newer: {_INSTALL} ({error})") from None
     kinds = ("AttentionInterface", "AttentionMaskInterface")
-    found: tuple[Any, ...] = tuple(getattr(transformers, kind, None) for kind in kinds)
-    if None in found:
+    interfaces: tuple[Any, ...] = tuple(getattr(transformers, kind, None) for kind in kinds)
+    if None in interfaces:
         raise UserError(
-            f"transformers {transformers.__version__} does not let others make its masks; this needs {_NEEDED} or "
+            f"transformers {transformers.__version__} has no registry of masks; this needs {_NEEDED} or "
             f"newer: {_INSTALL}"
         )
-    both = tuple(zip(found, (attention, mask), strict=True))
+    both = tuple(zip(interfaces, (attention, mask), strict=True))
     if name == "eager" or any(interface()[name] is not mine for interface, mine in both if name in interface()):
         raise UserError(f"transformers already has an attention implementation {name!r}; register another name")
     return both[0], both[1]
@@ -125,7 +125,7 @@ def attention(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as a model of transformers asks for it.
+    """Attention with the arguments that a model of transformers passes.
 
     Parameters
     ----------
@@ -196,8 +196,8 @@ def mask(**arguments: Any) -> Tensor | None:
     rows = arguments["q_length"] if "q_length" in arguments else arguments["cache_position"].shape[0]
     clear = rows in (1, arguments["kv_length"])
     arguments["allow_is_causal_skip"] = arguments.get("allow_is_causal_skip", True) and clear
-    made: Tensor | None = AttentionMaskInterface()["sdpa"](**arguments)
-    return made
+    sdpa_mask: Tensor | None = AttentionMaskInterface()["sdpa"](**arguments)
+    return sdpa_mask
 
 
 def _refuse(module: torch.nn.Module, attention_mask: Tensor | None, keys: int, asked: dict[str, Any]) -> None:
@@ -212,7 +212,7 @@ def _refuse(module: torch.nn.Module, attention_mask: Tensor | None, keys: int, a
             continue
         without = " without a mask" if name == "sliding_window" or name.startswith("cu_seq_lens") else ""
         raise UserError(
-            f"{type(module).__name__} asks for {name}{without}, which sdpalab does not compute; load this model with "
+            f"{type(module).__name__} uses {name}{without}, which sdpalab does not compute; load this model with "
             "the attn_implementation 'eager', or another that has it"
         )
 
@@ -228,7 +228,7 @@ def _with_bias(attention_mask: Tensor | None, bias: Tensor) -> Tensor:
 def _ungrouped(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Q, K and V with as many heads each.
 
-    The heads of one row that share a head of K and V become rows of it, as none of them is told apart by position;
+    The heads of one row that share a head of K and V become rows of it, as their positions do not matter;
     several rows need K and V once for each head.
     """
     group = q.shape[1] // k.shape[1]

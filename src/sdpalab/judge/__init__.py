@@ -1,11 +1,11 @@
-"""The judge: whether a kernel computes attention, and why not. Nothing here trusts the kernel.
+"""The judge: whether a kernel computes attention, and why not. The kernel is untrusted.
 
 ``sdpalab.judge(kernel, problems)`` is :func:`judge`: this package is itself callable, because Python binds the name
 ``judge`` in ``sdpalab`` to the package as soon as any module of it is imported. Importing it loads neither torch nor
 NumPy.
 
-``judge_candidate`` (in :mod:`~sdpalab.judge.session`) is the same with every handle; the rule and
-the oracle are in :mod:`~sdpalab.judge.rule`, the cases in :mod:`~sdpalab.judge.cases`.
+``judge_candidate`` (in :mod:`~sdpalab.judge.session`) has every option; the rule and the oracle are in
+:mod:`~sdpalab.judge.rule`, the cases in :mod:`~sdpalab.judge.cases`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def judge(
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
+    """Import a public name on first use."""
     if name in _HOME:
         from importlib import import_module
 

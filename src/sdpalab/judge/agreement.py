@@ -1,7 +1,7 @@
 """Which of torch's attentions a kernel agrees with best, and how far those are from each other and from float64.
 
-It decides nothing: the rule is about float64 alone. It is what tells a drifting witness from a broken kernel. When a
-new torch disagrees with a kernel, and float64 does not, it is torch that has changed.
+It is not part of the verdict, which depends on float64 alone. It distinguishes a witness that changed from a broken
+kernel. If a new torch differs from a kernel that agrees with float64, torch has changed.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ class Agreement(JsonRecord):
         on = f"torch {self.torch} on {self.device}"
         head = f"witnesses on {case}, relative L2: this kernel is {self.kernel_from_float64:.1e} from float64 ({on})"
         others = f"; the witnesses are up to {self.apart:.1e} apart" if len(self.witnesses) > 1 else ""
-        return (head, *shown, f"  it agrees best with torch {self.best}{others}; this decides nothing")
+        return (head, *shown, f"  it agrees best with torch {self.best}{others}; not part of the verdict")
 
 
 def agreement(problem: Problem, inputs: Inputs, out: Array) -> Agreement | None:
-    """Compare an output with those of every backend that torch has here: on its GPU if it sees one, else on the CPU.
+    """Compare an output with those of every backend that torch has here: on its GPU if it finds one, else on the CPU.
 
     Parameters
     ----------
@@ -108,22 +108,23 @@ def agreement(problem: Problem, inputs: Inputs, out: Array) -> Agreement | None:
     def distance(one: Array, other: Array) -> float:
         return float(np.linalg.norm(one[judged].astype(np.float64) - other[judged].astype(np.float64))) / norm
 
-    found: dict[str, Array] = {}
+    outputs: dict[str, Array] = {}
     for backend in BACKENDS[device]:
         try:
-            made = witness_output(**arguments, backend=backend, device=device)
+            output = witness_output(**arguments, backend=backend, device=device)
         except WitnessUnavailable:
             continue
-        if np.isfinite(made[judged]).all():
-            found[backend.value] = made
-    if not found or not norm or not np.isfinite(out[judged]).all():
+        if np.isfinite(output[judged]).all():
+            outputs[backend.value] = output
+    if not outputs or not norm or not np.isfinite(out[judged]).all():
         return None
     return Agreement(
         torch=str(torch.__version__),
         device=device,
         kernel_from_float64=distance(out, reference),
         witnesses=tuple(
-            Testimony(backend, distance(made, reference), distance(made, out)) for backend, made in found.items()
+            Testimony(backend, distance(output, reference), distance(output, out))
+            for backend, output in outputs.items()
         ),
-        apart=max((distance(one, other) for one, other in combinations(found.values(), 2)), default=0.0),
+        apart=max((distance(one, other) for one, other in combinations(outputs.values(), 2)), default=0.0),
     )

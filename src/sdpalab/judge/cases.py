@@ -1,8 +1,8 @@
-"""Which cases a candidate is judged on."""
+"""The cases that a candidate is judged on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from sdpalab.errors import UserError
@@ -28,7 +28,7 @@ QUICK_PROBES = (
     *("uniform", "needle", "forbidden", "ramp", "reverse_ramp", "negative", "plateau", "onehot", "constant"),
     *("large_logits", "outlier", "nan_heads"),
 )
-"""Kinds of inputs that find what random normal ones let through; the full level has every kind there is."""
+"""Kinds of inputs that detect bugs which random normal inputs miss; the full level has every kind."""
 
 SMALL_SEQ = 180
 """Longest sequence of a probe: three tiles of 64, the last one ragged, and cheap to simulate."""
@@ -53,7 +53,7 @@ class CaseSpec:
     seed : int, optional
         None is hidden: the judge draws it once the candidate is fixed, and records it.
     derived : bool
-        The judge's own choice of a problem: a kernel that says it does not support it is not asked.
+        The judge's own choice of a problem: skipped for a kernel that does not support it.
     relation : str
         A metamorphic relation of :data:`sdpalab.judge.rule.relations.RELATIONS` that the case is about; empty for none.
     tile : int
@@ -97,7 +97,7 @@ def cases_for(
     mission = MISSION.with_(dtype=dtype, causal=causal)
     known = twelve_cases(dtype=dtype, causal=causal)
     more = _small_cases(mission) if level == "quick" else full_cases([mission], seed=seed)
-    return _unique((*known, *more))
+    return _unique((*known, *more), {mission, *(spec.problem for spec in known)})
 
 
 def twelve_cases(*, dtype: str = "float16", causal: bool = False) -> tuple[CaseSpec, ...]:
@@ -111,7 +111,8 @@ def twelve_cases(*, dtype: str = "float16", causal: bool = False) -> tuple[CaseS
 def quick_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec, ...]:
     """For each problem: normal inputs with ``seed`` and with a hidden seed; and on small versions of it the probes, the
     relations, the layouts, a single row, and the edges of the kernel's own tiles."""
-    return _unique(spec for problem in problems for spec in (*_normal(problem, seed), *_small_cases(problem)))
+    problems = tuple(problems)
+    return _unique((spec for problem in problems for spec in _quick(problem, seed)), problems)
 
 
 def full_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec, ...]:
@@ -122,74 +123,73 @@ def full_cases(problems: Iterable[Problem], *, seed: int = 0) -> tuple[CaseSpec,
     - Sq != Skv both ways, grouped and shared K/V heads, more than one batch; other head_dims;
     - :data:`TRIALS` hidden seeds.
     """
-    return _unique(
-        spec
-        for problem in problems
-        for spec in (*quick_cases([problem], seed=seed), *_full(problem), *_trials(problem))
-    )
+    problems = tuple(problems)
+    specs = (spec for problem in problems for spec in (*_quick(problem, seed), *_full(problem), *_trials(problem)))
+    return _unique(specs, problems)
+
+
+def _quick(problem: Problem, seed: int) -> Iterator[CaseSpec]:
+    yield CaseSpec(f"{problem.label} seed {seed}", problem, "normal", seed)
+    yield _hidden(problem)
+    yield from _small_cases(problem)
 
 
 def _small_cases(problem: Problem) -> Iterator[CaseSpec]:
     small = _small(problem)
-    yield from _probes(small, problem)
-    yield from _layouts(small, problem)
-    yield from _edges(problem, (1,))
+    yield from _probes(small)
+    yield from _layouts(small)
+    yield from _edges(problem.with_(batch=1, heads=problem.group, kv_heads=1), (1,))
 
 
 def _full(problem: Problem) -> Iterator[CaseSpec]:
     small = _small(problem)
     for dtype in DTYPES:
         for causal in (False, True):
-            yield from _probes(small.with_(dtype=dtype, causal=causal), problem, kinds=tuple(INPUT_KINDS))
-    yield from _edges(problem, (1, 2, 37, 257, 500, 512))
+            yield from _probes(small.with_(dtype=dtype, causal=causal), tuple(INPUT_KINDS))
+    yield from _edges(problem.with_(batch=1, heads=problem.group, kv_heads=1), (1, 2, 37, 257, 500, 512))
     one = problem.with_(batch=1, heads=1, kv_heads=1)
     for changes in ({"seq_q": 4096, "seq_kv": 4096}, {"seq_q": 4096, "seq_kv": 1}, {"seq_q": 1, "seq_kv": 4096}):
-        yield _derived(one.with_(**changes), problem)
+        yield _hidden(one.with_(**changes))
     for seq_q, seq_kv in ((70, 200), (200, 70), (1, 130), (130, 1)):
         for causal in (False, True):
-            yield _derived(small.with_(seq_q=seq_q, seq_kv=seq_kv, causal=causal), problem)
+            yield _hidden(small.with_(seq_q=seq_q, seq_kv=seq_kv, causal=causal))
     for batch, heads, kv_heads in ((3, 2, 2), (2, 6, 2), (1, 4, 1), (2, 5, 5)):
-        yield _derived(small.with_(batch=batch, heads=heads, kv_heads=kv_heads, seq_q=100, seq_kv=100), problem)
+        yield _hidden(small.with_(batch=batch, heads=heads, kv_heads=kv_heads, seq_q=100, seq_kv=100))
     for head_dim in (32, 64, 96, 128, 256):
-        yield _derived(small.with_(head_dim=head_dim, scale=None), problem)
+        yield _hidden(small.with_(head_dim=head_dim, scale=None))
     for scale in (1.0, -0.125, 0.0):
-        yield _derived(small.with_(scale=scale), problem)
+        yield _hidden(small.with_(scale=scale))
 
 
-def _normal(problem: Problem, seed: int) -> tuple[CaseSpec, CaseSpec]:
-    return CaseSpec(f"{problem.label} seed {seed}", problem, "normal", seed), _hidden(problem)
-
-
-def _probes(small: Problem, asked: Problem, kinds: tuple[str, ...] = QUICK_PROBES) -> Iterator[CaseSpec]:
+def _probes(small: Problem, kinds: tuple[str, ...] = QUICK_PROBES) -> Iterator[CaseSpec]:
     """Each kind of inputs on a small problem, and the metamorphic relations on it."""
     from sdpalab.judge.rule.relations import RELATIONS
 
     for kind in kinds:
         if kind != "normal" and possible(small, kind):
-            yield CaseSpec(f"{small.label} {kind}", small, kind, derived=small != asked)
+            yield CaseSpec(f"{small.label} {kind}", small, kind)
     even = small.with_(seq_kv=1 << (small.seq_kv.bit_length() - 1))  # a count of keys that divides exactly
-    yield CaseSpec(f"{even.label} uniform", even, "uniform", derived=even != asked)
+    yield CaseSpec(f"{even.label} uniform", even, "uniform")
     for relation in RELATIONS.values():
         if relation.applies(small):
             name = f"{small.label} {relation.name}"
-            yield CaseSpec(name, small, seed=None, derived=small != asked, relation=relation.name)
+            yield CaseSpec(name, small, seed=None, relation=relation.name)
 
 
-def _layouts(small: Problem, asked: Problem) -> Iterator[CaseSpec]:
+def _layouts(small: Problem) -> Iterator[CaseSpec]:
     """Normal inputs in memory that is not contiguous."""
     for layout in (Layout.BSHD, Layout.PADDED) if small.heads > 1 else (Layout.PADDED,):
-        yield replace(_derived(small, asked), name=f"{small.label} {layout.value}", layout=layout)
+        yield replace(_hidden(small), name=f"{small.label} {layout.value}", layout=layout)
 
 
-def _edges(problem: Problem, lengths: Iterable[int]) -> Iterator[CaseSpec]:
-    """Sequences of these lengths, and of the kernel's own tile and one row more and less."""
-    one = problem.with_(batch=1, heads=problem.group, kv_heads=1)
+def _edges(one: Problem, lengths: Iterable[int]) -> Iterator[CaseSpec]:
+    """With one K/V head: sequences of these lengths, and of the kernel's own tile and one row more and less."""
     for length in lengths:
-        yield _derived(one.with_(seq_q=length, seq_kv=length), problem)
+        yield _hidden(one.with_(seq_q=length, seq_kv=length))
     for tile in TILES:
         for length in (tile - 1, tile, tile + 1):
             edge = one.with_(seq_q=length, seq_kv=length)
-            yield replace(_derived(edge, problem), name=f"{edge.label} edge of {tile}", tile=tile)
+            yield replace(_hidden(edge), name=f"{edge.label} edge of {tile}", tile=tile)
 
 
 def _trials(problem: Problem) -> Iterator[CaseSpec]:
@@ -199,10 +199,6 @@ def _trials(problem: Problem) -> Iterator[CaseSpec]:
 
 def _hidden(problem: Problem) -> CaseSpec:
     return CaseSpec(f"{problem.label} hidden seed", problem, "normal", None)
-
-
-def _derived(problem: Problem, asked: Problem) -> CaseSpec:
-    return replace(_hidden(problem), derived=problem != asked)
 
 
 def _small(problem: Problem) -> Problem:
@@ -227,9 +223,9 @@ def possible(problem: Problem, kind: str) -> bool:
     return kind not in keys or (problem.scale != 0.0 and 1 << problem.head_dim >= keys[kind])
 
 
-def _unique(specs: Iterable[CaseSpec]) -> tuple[CaseSpec, ...]:
-    """The first spec of each name."""
-    found: dict[str, CaseSpec] = {}
+def _unique(specs: Iterable[CaseSpec], asked: Collection[Problem]) -> tuple[CaseSpec, ...]:
+    """The first spec of each name, marked as derived where its problem was not asked for."""
+    first: dict[str, CaseSpec] = {}
     for spec in specs:
-        found.setdefault(spec.name, spec)
-    return tuple(found.values())
+        first.setdefault(spec.name, replace(spec, derived=spec.problem not in asked))
+    return tuple(first.values())

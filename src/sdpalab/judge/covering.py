@@ -1,4 +1,4 @@
-"""Cases that judge the code of problems which are too large to be judged themselves."""
+"""Cases that judge, on small problems, the code of problems that are too large to be judged."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LARGE_PROBLEMS = (NAMED_PROBLEMS["prefill-4k"], Problem(2, 16, 4096, 128))
 """What is timed beside the mission shape: a verdict from a GPU covers their code, too."""
 
 PROBES = ("needle", "forbidden", "ramp")
-"""Inputs on which the code of a large problem is judged, beside normal ones: every key is found, no other is read, and
-no rescale is lost."""
+"""Inputs on which the code of a large problem is judged, beside normal ones: they detect a lost key, a key of another
+row, and a lost rescale."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ def covering_cases(
     for problem in problems:
         reason = kernel.reject_reason(problem, config)
         if reason is None:
-            found = equivalent_small(kernel, config, problem, sms=sms)
-            reason = found.reason
-            if found.problem is not None:
-                specs |= {spec.name: spec for spec in _cases(found.problem)}
+            small = equivalent_small(kernel, config, problem, sms=sms)
+            reason = small.reason
+            if small.problem is not None:
+                specs |= {spec.name: spec for spec in _cases(small.problem)}
         if reason:
             missing[problem.label] = reason
     return Covering(tuple(specs.values()), missing)

@@ -1,6 +1,6 @@
 """How Q, K and V lie in memory: the same values, reached by other strides and from another offset.
 
-A function on torch tensors is owed no particular strides: what comes out of a projection is rarely contiguous as
+A function on torch tensors must accept any strides: the output of a projection is rarely contiguous as
 [B, H, S, D]. One that reads the memory as if it were gets other numbers here, or NaN.
 """
 

@@ -1,4 +1,4 @@
-"""Judging one candidate: cases to workers, bytes back, and a verdict that is computed here and nowhere else."""
+"""Judging one candidate: it sends cases to workers, gets bytes back, and computes the verdict in this process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["CASE_SECONDS", "DEVICES", "GPU_CASE_SECONDS", "Store", "judge", "jud
 
 DEVICES = ("auto", "sim", "cpu", "gpu")
 CASE_SECONDS = 120.0
-"""Wall clock that one case may take, both runs together."""
+"""Most seconds of wall clock for one case, both runs together."""
 CASES_OF_A_WORKER = 8
 """Cases for which it does not pay to start another worker: it takes 2.5 s to import torch, and a case 0.1 to 0.5 s."""
 GPU_CASE_SECONDS = 10.0
@@ -86,7 +86,7 @@ def judge(
     Raises
     ------
     UserError
-        If what is asked for cannot be: no such kernel, a file that does not load, a problem that the kernel does not
+        If the request is invalid: no such kernel, a file that does not load, a problem that the kernel does not
         support, source that does not compile, no such device or level.
     MachineError
         If no worker process can be started.
@@ -111,7 +111,8 @@ def judge_candidate(
     timeout: float | None = None,
     until_failure: bool = False,
 ) -> Verdict:
-    """:func:`judge` with every handle: the cases, the architecture, knobs, where arrays go, and who is told.
+    """:func:`judge` with every option: the cases, the architecture, knobs, the store of arrays, and the progress
+    callback.
 
     Parameters
     ----------
@@ -121,7 +122,7 @@ def judge_candidate(
         See :mod:`sdpalab.judge.cases`.
     arch : str, optional
         What to build for, and what the simulator is to be, such as ``sm_89``. Default: what the GPU is, or what the
-        kernel is built for where nobody says (:attr:`sdpalab.kernels.kernel.Kernel.default_arch`).
+        kernel is built for by default (:attr:`sdpalab.kernels.kernel.Kernel.default_arch`).
     sms : int, optional
         Multiprocessors of the GPU that the kernel's plans are for. Default: those of the GPU, or on the simulator of
         the one that stands for the architecture (:func:`sdpalab.gpus.default_gpu`).
@@ -153,7 +154,8 @@ def judge_candidate(
 
 
 def _declared(about: Mapping[str, Any]) -> dict[str, Any]:
-    """What a candidate says of itself that its cases are judged by, and so has to say in every process."""
+    """The part of a candidate's description that its cases are judged by, and that must be the same in every
+    process."""
     return {name: about.get(name) for name in ("name", "kind", "config", "lse", "numerics")}
 
 
@@ -194,9 +196,7 @@ class _JudgeRun:
             self._declared = _declared(about)
             self._check(about, device)
             if not self._specs:
-                raise UserError(
-                    f"none of the cases asked for is one for {about['name']}, because of its tiles or layouts"
-                )
+                raise UserError(f"none of the requested cases suits {about['name']}, because of its tiles or layouts")
             self._witnessed = _witnessed(self._specs)
             # Drawn only now: the candidate is loaded, so it cannot have been written for these inputs.
             self._specs = [
@@ -235,9 +235,9 @@ class _JudgeRun:
             self._live.append(worker)
             if self._abandoned:
                 worker.kill()
-        if self._declared not in (None, told := _declared(worker.about)):
+        if self._declared not in (None, declared := _declared(worker.about)):
             worker.close()
-            raise UserError(f"the candidate says of itself {told} in this process, and {self._declared} in the first")
+            raise UserError(f"the candidate declares {declared} in this process, and {self._declared} in the first")
         return worker
 
     def _abandon(self) -> None:
@@ -249,7 +249,7 @@ class _JudgeRun:
                 worker.kill()
 
     def _check(self, about: Mapping[str, Any], device: str) -> None:
-        """Refuse what this candidate cannot be asked for, before anything runs."""
+        """Refuse requests that do not suit this candidate, before anything runs."""
         name = about["name"]
         tiles = _tiles(about["config"])
         callable_ = about["kind"] == "callable"
@@ -270,12 +270,12 @@ class _JudgeRun:
             raise UserError(about["refuses"])
         check_numerics(Numerics.from_dict(about["numerics"]))
         if len(about["rejects"]) != len(self._specs):
-            raise UserError(f"kernel {name} does not say of each problem whether it supports it")
+            raise UserError(f"kernel {name} does not report for each problem whether it supports it")
         for spec, reason in zip(self._specs, about["rejects"], strict=True):
             if reason is not None and not spec.derived:
                 raise UserError(str(reason))
-        kept = zip(self._specs, about["rejects"], wanted, strict=True)
-        self._specs = [spec for spec, why, want in kept if why is None and want]
+        selected = zip(self._specs, about["rejects"], wanted, strict=True)
+        self._specs = [spec for spec, why, want in selected if why is None and want]
 
     def _serve(self, worker: CandidateProcesses | None) -> None:
         """Take cases off the queue until it is empty, with a fresh worker after one that died."""
@@ -284,7 +284,7 @@ class _JudgeRun:
                 inputs = make_inputs(self._specs[n].problem, self._specs[n].inputs, self._specs[n].seed or 0)
                 try:
                     worker = worker or self._worker()
-                    case = self._case(n, inputs, self._found(n, inputs, worker))
+                    case = self._case(n, inputs, self._evidence(n, inputs, worker))
                 except CandidateDied as death:
                     assert worker is not None
                     worker.close()
@@ -293,7 +293,7 @@ class _JudgeRun:
                 except MachineError as error:
                     case = self._failed(n, inputs, Status.INFRA_ERROR, str(error))
                 except UserError as error:
-                    # It loaded before: a candidate that will not load again is broken, not badly asked for.
+                    # It loaded before: a candidate that does not load again is broken, and the request is valid.
                     case = self._failed(n, inputs, Status.CRASHED, str(error))
                 with self._lock:
                     self._cases[n] = case
@@ -310,34 +310,34 @@ class _JudgeRun:
         with self._lock:
             return next(self._queue, None)
 
-    def _found(self, n: int, inputs: Inputs, worker: CandidateProcesses) -> Evidence:
+    def _evidence(self, n: int, inputs: Inputs, worker: CandidateProcesses) -> Evidence:
         """Run a case and judge it; and what is related to it, if it is about a relation."""
         spec = self._specs[n]
         other = other_inputs(inputs, int.from_bytes(os.urandom(8), "little"))
         reply, outputs = worker.run(spec.problem, vars(inputs), vars(other), layout=spec.layout)
-        found = evaluate(spec.problem, inputs, worker.about, reply, outputs, other)
-        if n == self._witnessed and "o" in found.arrays:
-            told = agreement(spec.problem, inputs, found.arrays["o"])
-            found = replace(found, run={**found.run, "witnesses": told.to_dict() if told else None})
-        if not spec.relation or found.status is not Status.PASSED:
-            return found
+        evidence = evaluate(spec.problem, inputs, worker.about, reply, outputs, other)
+        if n == self._witnessed and "o" in evidence.arrays:
+            witnesses = agreement(spec.problem, inputs, evidence.arrays["o"])
+            evidence = replace(evidence, run={**evidence.run, "witnesses": witnesses.to_dict() if witnesses else None})
+        if not spec.relation or evidence.status is not Status.PASSED:
+            return evidence
         relation, numerics = RELATIONS[spec.relation], declared_numerics(worker.about)
         problem, related = relation.inputs(spec.problem, inputs)
         reply, outputs = worker.attempt(problem, vars(related))
         if reply.get("status") is not None:
-            return replace(found, status=Status(reply["status"]), reason=str(reply["reason"]))
+            return replace(evidence, status=Status(reply["status"]), reason=str(reply["reason"]))
         broken, differs = broken_relation(
-            relation, spec.problem, found.arrays["o"], problem, related, outputs["o"], numerics
+            relation, spec.problem, evidence.arrays["o"], problem, related, outputs["o"], numerics
         )
-        run = {**found.run, "relation": {"name": relation.name, "elements_that_differ": differs}}
-        return replace(found, status=Status.INCONSISTENT if broken else found.status, reason=broken, run=run)
+        run = {**evidence.run, "relation": {"name": relation.name, "elements_that_differ": differs}}
+        return replace(evidence, status=Status.INCONSISTENT if broken else evidence.status, reason=broken, run=run)
 
     def _failed(self, n: int, inputs: Inputs, status: Status, reason: str) -> Case:
         return self._case(n, inputs, Evidence(status, reason))
 
-    def _case(self, n: int, inputs: Inputs, found: Evidence) -> Case:
+    def _case(self, n: int, inputs: Inputs, evidence: Evidence) -> Case:
         spec = self._specs[n]
-        run, reason = dict(found.run), found.reason
+        run, reason = dict(evidence.run), evidence.reason
         if spec.trial:
             run["trial"] = True
         if spec.layout != Layout.CONTIGUOUS:
@@ -349,11 +349,11 @@ class _JudgeRun:
             problem=spec.problem,
             inputs=spec.inputs,
             seed=spec.seed or 0,
-            status=found.status,
+            status=evidence.status,
             reason=reason,
-            errors=found.errors,
-            limits=found.limits,
-            digests={name: self._keep(array) for name, array in {**vars(inputs), **found.arrays}.items()},
+            errors=evidence.errors,
+            limits=evidence.limits,
+            digests={name: self._keep(array) for name, array in {**vars(inputs), **evidence.arrays}.items()},
             run=run,
         )
 
@@ -365,9 +365,9 @@ class _JudgeRun:
 
 
 def _witnessed(specs: Sequence[CaseSpec]) -> int | None:
-    """The case that the witnesses are heard on: normal inputs from a public seed, of the largest problem that has some.
+    """The case that the witnesses compute: normal inputs from a public seed, of the largest problem that has some.
 
-    They are told nothing new by more cases: one shows who is near whom, and anybody can repeat it.
+    One case is enough to show which outputs agree, and a public seed makes it reproducible.
     """
     public = [n for n, spec in enumerate(specs) if spec.inputs == "normal" and spec.seed is not None]
     return max(public, key=lambda n: specs[n].problem.scores, default=None)

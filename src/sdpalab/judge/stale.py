@@ -1,8 +1,9 @@
-"""Other inputs that look the same: what shows that a candidate remembers an output instead of computing it.
+"""Other inputs with the same fingerprints: they reveal a candidate that returns a stored output instead of computing
+it.
 
-They are run in the very memory of the run before (:meth:`sdpalab.judge.sandbox.isolation.CandidateProcesses.run`), and
+They are run in the same memory as the run before (:meth:`sdpalab.judge.sandbox.isolation.CandidateProcesses.run`), and
 their output is held against their own right answer. An output that is remembered by address, by object or by problem is
-then out of date; so is one that is remembered by a fingerprint, since the fingerprints that come to mind are the same.
+then out of date; so is one that is remembered by a fingerprint, since the usual fingerprints are the same.
 """
 
 from __future__ import annotations

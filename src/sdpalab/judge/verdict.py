@@ -1,4 +1,4 @@
-"""What the judge says: a closed set of statuses, and records that cannot say anything illegal.
+"""Verdicts: a closed set of statuses, and records that are valid by construction.
 
 They are the records of a bundle, too: an object here, and its JSON (:mod:`sdpalab.record`).
 """
@@ -60,8 +60,8 @@ class Status(str, Enum):
     BAD_OUTPUT = "BAD_OUTPUT"
     """Wrong shape, dtype or type of output."""
     HAZARD = "HAZARD"
-    """The simulator found an illegal access (out of bounds, misaligned, uninitialised, a race), or the launch is one
-    that no such GPU takes."""
+    """The simulator found an illegal access (out of bounds, misaligned, uninitialised, a race), or no such GPU accepts
+    the launch."""
     UNSUPPORTED = "UNSUPPORTED"
     """The kernel says that it does not compute this problem, or the simulator that it does not model an instruction."""
     BUILD_FAILED = "BUILD_FAILED"
@@ -136,7 +136,7 @@ class Errors(JsonRecord):
 
 @dataclass(frozen=True, config=RECORD)
 class Limits(JsonRecord):
-    """What :class:`Errors` may be at most, and the yardsticks the limits were derived from.
+    """The limits of :class:`Errors`, and the yardsticks from which they were derived.
 
     ``yardstick_max_abs`` is torch's own same-precision error; ``intended_*`` are those of the declared numerics.
     """
@@ -173,8 +173,8 @@ class Limited(NamedTuple):
 
 def limited(errors: Errors, limits: Limits) -> dict[str, Limited]:
     """Each of :data:`LIMITED` with its limit, and ``lse`` if there is one."""
-    found = {name: Limited(getattr(errors, name), getattr(limits, name)) for name in LIMITED}
-    return found if errors.lse is None else {**found, "lse": Limited(errors.lse.error, errors.lse.limit)}
+    figures = {name: Limited(getattr(errors, name), getattr(limits, name)) for name in LIMITED}
+    return figures if errors.lse is None else {**figures, "lse": Limited(errors.lse.error, errors.lse.limit)}
 
 
 def broken_rules(errors: Errors, limits: Limits) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ def broken_rules(errors: Errors, limits: Limits) -> tuple[str, ...]:
 
 
 def keeps_original_contract(errors: Errors) -> bool:
-    """Whether an output with these errors keeps :data:`ORIGINAL_CONTRACT`: reported beside the rule, never deciding."""
+    """Whether an output with these errors keeps :data:`ORIGINAL_CONTRACT`: reported, but not part of the rule."""
     return not errors.not_finite and all(getattr(errors, name) <= most for name, most in ORIGINAL_CONTRACT.items())
 
 
@@ -239,7 +239,7 @@ class Case(JsonRecord):
 
     @property
     def original_contract(self) -> bool | None:
-        """Whether the original contract is kept; None if there are no errors to tell by."""
+        """Whether the original contract is kept; None if there are no errors."""
         return keeps_original_contract(self.errors) if self.errors else None
 
     @property

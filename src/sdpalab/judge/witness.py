@@ -1,7 +1,7 @@
-"""Witnesses: what each backend of torch's scaled_dot_product_attention makes of the same inputs.
+"""Witnesses: the output of each backend of torch's scaled_dot_product_attention on the same inputs.
 
 No backend is the oracle, which is float64 (:mod:`sdpalab.judge.rule.reference`). Each is a witness with a name, so that
-a change of torch is seen as a change of a witness, and never of a kernel. ``None`` for a backend is torch's own choice
+a change of torch shows as a change of a witness, and never of a kernel. ``None`` for a backend is torch's own choice
 among them: what a user of ``scaled_dot_product_attention`` gets, and what may change from one torch to the next without
 any backend having changed.
 
@@ -65,7 +65,7 @@ class WitnessUnavailable(MachineError):
 
 
 def witness_device() -> str:
-    """``cuda`` where torch sees a GPU, otherwise ``cpu``."""
+    """``cuda`` where torch finds a GPU, otherwise ``cpu``."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -77,14 +77,14 @@ def available_backends(device: str = "cpu") -> tuple[Backend, ...]:
     A backend that is here may still refuse other inputs (a dtype, a head dimension): see :func:`witness_output`.
     """
     tile = np.ones((1, 1, 16, 64), np.float16)
-    found = []
+    available = []
     for backend in BACKENDS[device]:
         try:
             witness_output(tile, tile, tile, scale=0.125, causal=False, backend=backend, device=device)
         except WitnessUnavailable:
             continue
-        found.append(backend)
-    return tuple(found)
+        available.append(backend)
+    return tuple(available)
 
 
 def witness_output(
@@ -147,8 +147,8 @@ def witness_output(
         return from_torch(out.cpu())
     except (RuntimeError, AssertionError) as error:  # the latter from a build without CUDA
         named = "own choice of" if backend is None else backend.value
-        said = (str(error) or type(error).__name__).splitlines()[0]
-        raise WitnessUnavailable(f"torch {torch.__version__} has no {named} attention on {device}: {said}") from None
+        message = (str(error) or type(error).__name__).splitlines()[0]
+        raise WitnessUnavailable(f"torch {torch.__version__} has no {named} attention on {device}: {message}") from None
 
 
 def _only(backend: Backend | None) -> AbstractContextManager[Any]:

@@ -1,7 +1,7 @@
-"""What is shipped: the ladder of kernels, the launch plan they make, and how a user's own joins them.
+"""The shipped kernels (the ladder), their launch plans, and the loader of a user's kernel.
 
 One kernel is a ``.cu`` and a ``.py`` of the same name; :mod:`~sdpalab.kernels.registry` lists them,
-:mod:`~sdpalab.kernels.kernel` says what a kernel is, and :mod:`~sdpalab.kernels.plan` what it is to be run as.
+:mod:`~sdpalab.kernels.kernel` defines a kernel, and :mod:`~sdpalab.kernels.plan` its launch plan.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ``cp_async`` kernel: its knobs, its shared memory and its launch. The idea is told in ``cp_async.cu``."""
+"""The ``cp_async`` kernel: its knobs, its shared memory and its launch. The idea is in ``cp_async.cu``."""
 
 from __future__ import annotations
 

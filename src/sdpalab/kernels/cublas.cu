@@ -9,11 +9,11 @@
 // the sum of its own keys while the row goes by; they meet once, at the end of the row. Then the weights are written
 // from the last keys, which are still in registers, back to the first: a row of up to BLOCK_N keys is read once.
 //
-// Rows of S and P are padded to 8 elements: every access is 16 or 8 bytes wide and takes whole sectors, and the products
-// get rows at multiples of 16 bytes, whatever seq_kv is. A library knows no mask: behind a causal row's last key P is
-// filled with zeros, and the products compute the whole square.
+// Rows of S and P are padded to 8 elements: every access is 16 or 8 bytes wide and takes whole sectors, and the
+// products get rows at multiples of 16 bytes, whatever seq_kv is. The library has no mask: behind a causal row's last
+// key P is filled with zeros, and the products compute the whole square.
 //
-// Static bars (every architecture): 0 spills, 0 stack, <= 64 registers, < 1 KiB shared memory, 4 blocks an SM.
+// Static limits (every architecture): 0 spills, 0 stack, <= 64 registers, < 1 KiB shared memory, 4 blocks an SM.
 // Knobs: BLOCK_M (rows a block), BLOCK_N (keys in registers at a time), NUM_WARPS (of a block).
 // Next kernel: wmma, which does both products itself, so that S and P never leave the block.
 

@@ -1,4 +1,4 @@
-"""The ``cublas`` kernel: two matrix products and its own softmax between them. The idea is told in ``cublas.cu``."""
+"""The ``cublas`` kernel: two matrix products and its own softmax between them. The idea is in ``cublas.cu``."""
 
 from __future__ import annotations
 

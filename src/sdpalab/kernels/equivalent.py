@@ -1,9 +1,9 @@
-"""A small problem that runs the very code of a large one, so that the code can be judged where the problem cannot.
+"""A small problem that runs the same code as a large one, so that the code can be judged where the problem cannot.
 
-A plan is data: its modules, with their macros, are all that the build sees. Two plans whose launches have equal modules
-therefore run the same PTX, and differ only in grids, arguments and the sizes of buffers. A kernel may well choose other
-code for a large problem (more stages, another schedule), so what is small has to be searched for, and the search costs
-a few hundred plans: nothing is compiled.
+A plan is data: its modules, with their macros, are the only input of the build. Two plans whose launches have equal
+modules therefore run the same PTX, and differ only in grids, arguments and the sizes of buffers. A kernel may well
+choose other code for a large problem (more stages, another schedule), so what is small has to be searched for, and the
+search costs a few hundred plans: nothing is compiled.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _HEADS = (1, 2, 3, 4, 6, *range(8, 257, 8), 320, 384, 448, 512)
 
 @dataclass(frozen=True)
 class Equivalent:
-    """The small problem with the code of a large one; or None, and in ``reason`` why not."""
+    """The small problem with the code of a large one; or None, with the ``reason``."""
 
     problem: Problem | None
     reason: str = ""
 
 
 def modules_of(plan: LaunchPlan) -> tuple[Source, ...]:
-    """What the build sees of a plan: the module of each launch, in order."""
+    """The input of the build: the module of each launch, in order."""
     return tuple(step.module for step in plan.launches if step.module is not None)
 
 
 def equivalent_small(kernel: Kernel, config: Config | None, problem: Problem, *, sms: int | None = None) -> Equivalent:
-    """The cheapest problem with the same code as ``problem``, which may be that itself.
+    """The cheapest problem with the same code as ``problem``, which may be ``problem`` itself.
 
     It has the same head_dim, dtype, mask, scale, and query heads for each head of K and V; lengths that are no longer,
     and as ragged; at least :data:`LEAST_LENGTH` queries and keys where the large problem has so many; and at most
@@ -79,15 +79,15 @@ def equivalent_small(kernel: Kernel, config: Config | None, problem: Problem, *,
 
 def _smaller(problem: Problem) -> list[Problem]:
     """What is tried in place of ``problem``, itself too if it is small: as square as it, then the cheapest, first."""
-    found = {problem} if problem.flops <= MOST_FLOPS else set()
+    problems = {problem} if problem.flops <= MOST_FLOPS else set()
     for kv_heads, seq_q, seq_kv in product(_HEADS, _lengths(problem.seq_q), _lengths(problem.seq_kv)):
         if problem.seq_q == problem.seq_kv and seq_q > seq_kv:
             continue
         small = problem.with_(batch=1, heads=kv_heads * problem.group, kv_heads=kv_heads, seq_q=seq_q, seq_kv=seq_kv)
         if small.flops <= MOST_FLOPS:
-            found.add(small)
+            problems.add(small)
     square = problem.seq_q == problem.seq_kv
-    return sorted(found, key=lambda each: (square and each.seq_q != each.seq_kv, each.flops, each.least_bytes))
+    return sorted(problems, key=lambda each: (square and each.seq_q != each.seq_kv, each.flops, each.least_bytes))
 
 
 def _lengths(length: int) -> tuple[int, ...]:

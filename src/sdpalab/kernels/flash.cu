@@ -13,7 +13,7 @@
 // they have (schedule/stream_k.cuh, epilogue/merge.cuh): on the mission shape, 64 tiles of queries leave half of an L4
 // idle otherwise.
 //
-// Static bars (sm_89, D=64, default knobs): 0 spills, 0 stack, <= 128 registers, 32 KiB shared memory, 3 blocks an SM.
+// Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 128 registers, 32 KiB shared memory, 3 blocks an SM.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K, V in memory);
 // of the plan SCHEDULE and NUM_CTAS. STREAM_K and RAGGED_KV (seq_kv ends within a tile) follow from plan and problem.
 

@@ -1,4 +1,4 @@
-"""The ``flash`` kernel: its knobs, its shared memory and its launch. The idea is told in ``flash.cu``."""
+"""The ``flash`` kernel: its knobs, its shared memory and its launch. The idea is in ``flash.cu``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SEARCHED_CTAS = (0, 58, 116, 232, 132, 264)
 MANY_WAVES = 16
 """Of so many tiles for each block that the GPU holds, the last ones to finish leave little of it idle."""
 LEAST_GAIN = 1.1
-"""What the model has to promise before blocks share tiles of queries."""
+"""The least modelled gain for which blocks share tiles of queries."""
 
 SM_REGISTERS, SM_SHARED_BYTES, RESERVED_BYTES = 64 * 1024, 100 * 1024, 1024
 """Of an SM: every one from sm_80 on has as many registers, and at least as much shared memory (sm_86 and sm_89); and
@@ -58,7 +58,7 @@ def _threads(config: Config) -> int:
 
 
 def units_of(problem: Problem, config: Config) -> Units:
-    """What there is to deal out to blocks."""
+    """The units of work to distribute over blocks."""
     return Units.of(problem, config.int("BLOCK_M"), tile_n(problem, config))
 
 
@@ -81,7 +81,7 @@ def resolve(problem: Problem, config: Config, sms: int) -> Config:
 
 
 def shares_of(problem: Problem, config: Config) -> Shares | None:
-    """How the work is dealt out in equal shares, or None for a block for each tile of queries.
+    """The equal shares of the work, or None for a block for each tile of queries.
 
     ``config`` leaves nothing open (:func:`resolve`). ``stream_k`` takes NUM_CTAS blocks. ``split_kv`` takes as many for
     each tile of queries as NUM_CTAS allows; where all tiles see equally many keys, a number that divides those evenly.
@@ -106,7 +106,7 @@ def _blocks_per_sm(problem: Problem, config: Config) -> int:
 
 
 def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
-    """What the source is told: its own knobs, and what follows from the schedule and from the problem."""
+    """The macros of the source: its knobs, and values that follow from the schedule and the problem."""
     return {
         **{name: config[name] for name in ("BLOCK_M", "BLOCK_N", "NUM_STAGES", "EXP_ON_FMA")},
         "STREAM_K": int(config["SCHEDULE"] != "tiles"),

@@ -15,7 +15,7 @@
 // is two m16n8k16 in place of each m16n8k32, and V, still e4m3 in memory, is widened on its way to them. No weight
 // moves here either, and V has the same order (TileWeights).
 //
-// Static bars (sm_89, D=64, default knobs): 0 spills, 0 stack, <= 120 registers, 16 KiB shared memory, 4 blocks an SM.
+// Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 120 registers, 16 KiB shared memory, 4 blocks an SM.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), NUM_STAGES (tiles of K, V in memory), P_DTYPE (e4m3, fp16). A tile is the 64
 // keys of a scale.
 

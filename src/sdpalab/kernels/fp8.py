@@ -1,4 +1,4 @@
-"""The ``fp8`` kernel: its knobs, its shared memory and its two steps. The idea is told in ``fp8.cu``."""
+"""The ``fp8`` kernel: its knobs, its shared memory and its two steps. The idea is in ``fp8.cu``."""
 
 from __future__ import annotations
 

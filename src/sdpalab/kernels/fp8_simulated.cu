@@ -3,8 +3,8 @@
 // Idea: what 8 bits do to the numbers, without 8-bit tensor cores. Each number of e4m3 is one of float16 and of
 // bfloat16, so what is dequantised is exact, and the scales never meet it: those of Q and K are part of the scale of
 // the scores, that of V of the output's normaliser, all in float32. K and V cross the memory in half the bytes; all
-// else costs what it costs in wmma, and the conversion comes on top. fp8, the next kernel, feeds the bytes to the tensor
-// cores as they are.
+// else costs what it costs in wmma, and the conversion comes on top. fp8, the next kernel, feeds the bytes to the
+// tensor cores as they are.
 //
 // Where this project started, such a kernel passed at S = 64 and gave NaN at S = 512: it held the sum of the weights in
 // 8 bits, too, which end at 448. Sums are float32 here. What one scale a head does cost is in the largest number: a
@@ -13,7 +13,7 @@
 // A head's largest number must be known before its first is rounded: two steps before the attention, over blocks of
 // ROWS rows. The maxima of the blocks meet in the second, in whatever order.
 //
-// Static bars (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
+// Static limits (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile).
 
 #include "mainloop/wmma_tiles.cuh"

@@ -1,4 +1,4 @@
-"""The ``fp8_simulated`` kernel: its workspaces and its three steps. The idea is told in ``fp8_simulated.cu``."""
+"""The ``fp8_simulated`` kernel: its workspaces and its three steps. The idea is in ``fp8_simulated.cu``."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def _plan(problem: Problem, config: Config) -> LaunchPlan:
     maxima = [Buffer(f"{x}_maxima", (*shapes[x][:2], blocks[x]), "float32", "workspace") for x in TENSORS]
     numbers = [Buffer(f"{x}_bytes", shapes[x], "uint8", "workspace") for x in TENSORS]
     scales = [Buffer(f"{x}_scales", shapes[x][:2], "float32", "workspace") for x in TENSORS]
-    found, kept = ([buffer.name for buffer in group] for group in (maxima, [*numbers, *scales]))
+    maxima_names, quantised_names = ([buffer.name for buffer in group] for group in (maxima, [*numbers, *scales]))
     attention = wmma_launch(problem, config)
     return LaunchPlan(
         (*maxima, *numbers, *scales),
         (
-            over_row_blocks(problem, ROWS, f"head_maxima<{ROWS}>", found),
-            over_row_blocks(problem, ROWS, f"quantise_heads<{ROWS}>", [*found, *kept]),
-            replace(attention, args=(*kept, *attention.args[3:])),
+            over_row_blocks(problem, ROWS, f"head_maxima<{ROWS}>", maxima_names),
+            over_row_blocks(problem, ROWS, f"quantise_heads<{ROWS}>", [*maxima_names, *quantised_names]),
+            replace(attention, args=(*quantised_names, *attention.args[3:])),
         ),
     )
 

@@ -10,7 +10,7 @@
 // PERSISTENT CTAs stay on their SM and take one tile of queries after the other. Their output has a place beside Q's,
 // from which TMA stores it during the next tile.
 //
-// Static bars: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
+// Static limits: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
 // Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory), SPLIT; of the
 // plan SCHEDULE (PERSISTENT or not) and NUM_CTAS.
 

@@ -24,7 +24,7 @@ from sdpalab.kernels.warpgroups import (
 )
 from sdpalab.problem import DTYPES, Problem
 
-__all__ = ["HOPPER", "chosen", "modelled_clocks", "smem_bytes"]
+__all__ = ["HOPPER", "modelled_clocks", "resolve", "smem_bytes"]
 
 HEAD_DIMS = (64, 128, 256)
 VALUES = {"BLOCK_M": (64, 128, 192), "BLOCK_N": (64, 80, 128, 176), "NUM_STAGES": (2, 3, 4), "SPLIT": (1, 2, 4)}
@@ -68,7 +68,7 @@ def _tiles(problem: Problem, block_m: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def chosen(problem: Problem, config: Config, sms: int = SMS) -> Config:
+def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
     """``config`` with a value for each knob that is 0 or ``auto``, for a GPU of ``sms`` SMs.
 
     BLOCK_M, SPLIT and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only where the GPU
@@ -88,12 +88,12 @@ def chosen(problem: Problem, config: Config, sms: int = SMS) -> Config:
         if _unsuitable(problem, way) is None
         and not (automatic and _is_persistent(way) and _tiles(problem, way.int("BLOCK_M")) <= _held(problem, way, sms))
     ]
-    made = min(suitable or ways[:1], key=lambda way: _clocks(problem, way, sms))
-    return made if made.int("NUM_CTAS") or not _is_persistent(made) else made.but(NUM_CTAS=_held(problem, made, sms))
+    best = min(suitable or ways[:1], key=lambda way: _clocks(problem, way, sms))
+    return best if best.int("NUM_CTAS") or not _is_persistent(best) else best.but(NUM_CTAS=_held(problem, best, sms))
 
 
-def _clocks(problem: Problem, made: Config, sms: int) -> float:
-    block_m, split, persistent = made.int("BLOCK_M"), made.int("SPLIT"), _is_persistent(made)
+def _clocks(problem: Problem, resolved: Config, sms: int) -> float:
+    block_m, split, persistent = resolved.int("BLOCK_M"), resolved.int("SPLIT"), _is_persistent(resolved)
     return modelled_clocks(problem, block_m, split, persistent=persistent, sms=sms)
 
 
@@ -101,21 +101,21 @@ def _sized(problem: Problem, config: Config) -> Config:
     """``config`` with a value for BLOCK_N and NUM_STAGES; the other knobs have one."""
     keys = -(-problem.seq_kv // config.int("SPLIT"))
     block_n = config.int("BLOCK_N") or (64 if keys <= 64 else 80 if problem.head_dim == 256 else 128)
-    made = config.but(BLOCK_N=block_n)
+    sized = config.but(BLOCK_N=block_n)
     most = min(4, max(2, -(-keys // block_n)))
     stages = config.int("NUM_STAGES") or next(
-        (many for many in range(most, 2, -1) if smem_bytes(problem, made.but(NUM_STAGES=many)) <= MAX_SHARED_BYTES), 2
+        (many for many in range(most, 2, -1) if smem_bytes(problem, sized.but(NUM_STAGES=many)) <= MAX_SHARED_BYTES), 2
     )
-    return made.but(NUM_STAGES=stages)
+    return sized.but(NUM_STAGES=stages)
 
 
 def _is_persistent(config: Config) -> bool:
     return config["SCHEDULE"] == "persistent"
 
 
-def _held(problem: Problem, made: Config, sms: int) -> int:
+def _held(problem: Problem, resolved: Config, sms: int) -> int:
     """Blocks that a GPU of ``sms`` SMs holds at once."""
-    return sms * blocks_per_sm(problem.head_dim, made.int("BLOCK_M"), smem_bytes(problem, made))
+    return sms * blocks_per_sm(problem.head_dim, resolved.int("BLOCK_M"), smem_bytes(problem, resolved))
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
@@ -130,16 +130,16 @@ def smem_bytes(problem: Problem, config: Config) -> int:
     return own + partials + (8 if split > 1 else 0)
 
 
-def _unsuitable(problem: Problem, made: Config) -> str | None:
+def _unsuitable(problem: Problem, resolved: Config) -> str | None:
     """Why blocks of these knobs, which all have a value, cannot compute ``problem``, or None if they can."""
-    block_m, block_n, split = (made.int(name) for name in ("BLOCK_M", "BLOCK_N", "SPLIT"))
-    if _is_persistent(made) and split > 1:
+    block_m, block_n, split = (resolved.int(name) for name in ("BLOCK_M", "BLOCK_N", "SPLIT"))
+    if _is_persistent(resolved) and split > 1:
         return f"SCHEDULE=persistent has blocks that split no keys: SPLIT must be 0 or 1, not {split}"
-    if _is_persistent(made) and _tiles(problem, block_m) > MAX_TILES:
+    if _is_persistent(resolved) and _tiles(problem, block_m) > MAX_TILES:
         return f"SCHEDULE=persistent numbers tiles of queries with 32 bits, and {problem.label} has more"
     accumulators = problem.head_dim // 2 + block_n // 2  # of O and of S
     crowded = reject_crowded(accumulators + block_n // 4, problem.head_dim, block_m, block_n)
-    return crowded or reject_oversized(smem_bytes(problem, made), MAX_SHARED_BYTES, made)
+    return crowded or reject_oversized(smem_bytes(problem, resolved), MAX_SHARED_BYTES, resolved)
 
 
 def _supports(problem: Problem) -> str | None:
@@ -156,11 +156,11 @@ def _reject(problem: Problem, config: Config) -> str | None:
         return f"NUM_CTAS must be 0 to {MAX_CTAS}, not {ctas}"
     if ctas and schedule != "persistent":
         return f"NUM_CTAS is the number of persistent blocks: with SCHEDULE={schedule} it must be 0, not {ctas}"
-    return _unsuitable(problem, chosen(problem, config))
+    return _unsuitable(problem, resolve(problem, config))
 
 
-def _macros(problem: Problem, made: Config) -> Mapping[str, Knob]:
-    return {**{name: made[name] for name in VALUES}, "PERSISTENT": int(_is_persistent(made))}
+def _macros(problem: Problem, resolved: Config) -> Mapping[str, Knob]:
+    return {**{name: resolved[name] for name in VALUES}, "PERSISTENT": int(_is_persistent(resolved))}
 
 
 def _heads_at_once(problem: Problem, tiles: int, ctas: int) -> int:
@@ -174,11 +174,11 @@ def _heads_at_once(problem: Problem, tiles: int, ctas: int) -> int:
     return -(-heads // -(-heads // most))
 
 
-def _plan(problem: Problem, made: Config) -> Launch:
-    block_m, split = made.int("BLOCK_M"), made.int("SPLIT")
+def _plan(problem: Problem, resolved: Config) -> Launch:
+    block_m, split = resolved.int("BLOCK_M"), resolved.int("SPLIT")
     q_heads, kv_heads = problem.batch * problem.heads, problem.batch * problem.kv_heads
     of_queries = (q_heads, problem.seq_q, problem.head_dim)
-    of_keys = (kv_heads, problem.seq_kv, problem.head_dim, made.int("BLOCK_N"))
+    of_keys = (kv_heads, problem.seq_kv, problem.head_dim, resolved.int("BLOCK_N"))
     maps = (
         tiled_map("q", *of_queries, WARPGROUP_M),
         tiled_map("k", *of_keys),
@@ -187,15 +187,15 @@ def _plan(problem: Problem, made: Config) -> Launch:
     )
     tiles = -(-problem.seq_q // block_m)
     grid, order = (split * tiles, problem.heads, problem.batch), (q_heads, 0, 0)
-    if _is_persistent(made):
-        ctas = min(made.int("NUM_CTAS"), tiles * q_heads)
+    if _is_persistent(resolved):
+        ctas = min(resolved.int("NUM_CTAS"), tiles * q_heads)
         at_once = _heads_at_once(problem, tiles, ctas)
         grid, order = (ctas, 1, 1), (q_heads, at_once, -(-at_once * tiles // ctas))
     return Launch(
         grid=grid,
         block=(block_threads(block_m), 1, 1),
         args=(*maps, problem.seq_q, problem.seq_kv, problem.group, problem.scale, "lse", *order),
-        dynamic_smem=smem_bytes(problem, made),
+        dynamic_smem=smem_bytes(problem, resolved),
         cluster=(split, 1, 1),
     )
 
@@ -221,7 +221,7 @@ HOPPER = CudaKernel(
     only_arch="sm_90a",
     knobs={**VALUES, "SCHEDULE": SCHEDULES},
     lse=True,
-    resolve=chosen,
+    resolve=resolve,
     macros=_macros,
     idea="FlashAttention-3: TMA feeds warpgroups that overlap softmax and products; clusters split keys of few rows",
 )

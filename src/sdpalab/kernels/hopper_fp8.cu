@@ -10,7 +10,7 @@
 // V, and sums of at most 128 terms in the tensor cores: Hopper's e4m3 units keep fewer bits of a sum than float32 has
 // (ptx/wgmma_fp8.cuh).
 //
-// Static bars: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
+// Static limits: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
 // Knobs: BLOCK_M (rows of Q; 64 a consumer; 0: by problem), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in
 // memory).
 

@@ -1,4 +1,4 @@
-"""The ``hopper_fp8`` kernel: its knobs, its shared memory and its two steps. The idea is told in ``hopper_fp8.cu``."""
+"""The ``hopper_fp8`` kernel: its knobs, its shared memory and its two steps. The idea is in ``hopper_fp8.cu``."""
 
 from __future__ import annotations
 
@@ -63,8 +63,10 @@ def _reject(problem: Problem, config: Config) -> str | None:
     unlisted = reject_unlisted(config, KNOBS)
     if unlisted is not None:
         return unlisted
-    made = resolve(problem, config)
-    return _reject_crowded(problem, made) or reject_oversized(smem_bytes(problem, made), MAX_SHARED_BYTES, config)
+    resolved = resolve(problem, config)
+    return _reject_crowded(problem, resolved) or reject_oversized(
+        smem_bytes(problem, resolved), MAX_SHARED_BYTES, config
+    )
 
 
 def _byte_map(buffer: str, matrices: int, rows: int, columns: int, box: tuple[int, int]) -> TiledMap:

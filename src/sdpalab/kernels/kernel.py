@@ -1,4 +1,4 @@
-"""A kernel as the lab sees it: source, knobs, what it supports, what numerics and static bars it declares."""
+"""The interface of a kernel: source, knobs, supported problems, declared numerics and static limits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Knob = int | str
 
 
 class UnsupportedProblem(UserError):
-    """The kernel says, with a reason, that it does not compute this problem or has no such configuration."""
+    """The kernel does not compute this problem, or has no such configuration; the message has the reason."""
 
 
 class Config(Mapping[str, Knob]):
@@ -131,7 +131,8 @@ class Numerics:
 
 @dataclass(frozen=True)
 class StaticLimits:
-    """What the compiled kernel may use at most; checked on every build. Defaults are the mission's (sm_89, D=64)."""
+    """Limits on the resources of the compiled kernel, checked on every build. Defaults are the mission's (sm_89,
+    D=64)."""
 
     registers: int = 120
     shared_bytes: int = 64 * 1024
@@ -146,7 +147,7 @@ Supports = Callable[[Problem], "str | bool | None"]
 
 
 class Kernel(ABC):
-    """What every kernel has that the lab builds itself, whatever language it is written in."""
+    """Base of the kernels that the lab builds, in any language."""
 
     name: str
     configs: Sequence[Mapping[str, Knob]]
@@ -176,7 +177,7 @@ class Kernel(ABC):
 
     @property
     def default_arch(self) -> str:
-        """What it is built for where nobody says: the mission's architecture, or the first that it runs on."""
+        """The default architecture: the mission's, or the first that it runs on."""
         if self.only_arch:
             return self.only_arch
         return DEFAULT_ARCH if self.min_arch <= _number(DEFAULT_ARCH) else f"sm_{self.min_arch}"
@@ -237,7 +238,7 @@ class Kernel(ABC):
         Raises
         ------
         UserError
-            If what it declares is no Numerics.
+            If it does not declare a Numerics.
         """
         config = self.default_config if config is None else config
         declared = self.numerics(config) if callable(self.numerics) else self.numerics
@@ -247,7 +248,7 @@ class Kernel(ABC):
         return declared
 
     def static_limits(self, problem: Problem) -> StaticLimits:
-        """The bars this kernel declares for ``problem``."""
+        """The limits this kernel declares for ``problem``."""
         return self.limits(problem) if callable(self.limits) else self.limits
 
     def resolved(self, problem: Problem, config: Config, sms: int) -> Config:
@@ -272,7 +273,7 @@ class Kernel(ABC):
         Raises
         ------
         UnsupportedProblem
-            If :meth:`reject_reason` has one, or the kernel writes no log-sum-exp and is asked to.
+            If :meth:`reject_reason` has one, or ``lse`` is set for a kernel that writes none.
         """
         config = self.default_config if config is None else config
         reason = self.reject_reason(problem, config)
@@ -292,7 +293,7 @@ class CudaKernel(Kernel):
     Parameters
     ----------
     name : str
-        How the kernel is called in tables and records.
+        Name of the kernel in tables and records.
     source : str or Path
         CUDA C++ text, or the path of a ``.cu`` file (a relative one is taken from the Python file that says so).
     entry : str
@@ -307,8 +308,8 @@ class CudaKernel(Kernel):
     reject : callable, optional
         ``reject(problem, config)`` returns None, or the reason why this configuration cannot run this problem, before
         anything is compiled.
-    numerics, limits : what the kernel declares. ``numerics`` may be a callable, ``numerics(config)``, and is then asked
-        before ``reject``; so may ``limits``, which is asked by problem.
+    numerics, limits : what the kernel declares. ``numerics`` may be a callable, ``numerics(config)``, and is then
+    called before ``reject``; so may ``limits``, which is called with the problem.
     min_arch : int
         Least compute capability times ten, such as 80.
     only_arch : str, optional
@@ -384,12 +385,12 @@ class CudaKernel(Kernel):
         return Module(file_name, text, self.entry, defines, directories)
 
     def _plan(self, problem: Problem, config: Config) -> LaunchPlan:
-        made = self.plan(problem, config)
+        planned = self.plan(problem, config)
         extra: tuple[Buffer, ...] = ()
-        if isinstance(made, Launch):
-            steps: tuple[Step, ...] = (made,)
+        if isinstance(planned, Launch):
+            steps: tuple[Step, ...] = (planned,)
         else:
-            steps, extra = made.steps, made.buffers
+            steps, extra = planned.steps, planned.buffers
         own = self.module(problem, config)
         known = problem_buffers(problem, lse=self.lse)
         names = {buffer.name for buffer in known}
@@ -405,7 +406,7 @@ def _with_module(step: Step, own: Module) -> Step:
 
 
 def _number(arch: str) -> int:
-    """89 of ``sm_89``; 0 of what is no architecture, which the build refuses by name."""
+    """89 of ``sm_89``; 0 for any other text, which the build refuses by name."""
     return int("".join(filter(str.isdigit, arch)) or 0)
 
 

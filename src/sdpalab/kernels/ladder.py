@@ -1,4 +1,4 @@
-"""What the kernels of the ladder have in common: their parameters, their grid, and the sizes they can index.
+"""Shared by the kernels of the ladder: parameters, grid, and the sizes that they can index.
 
 The device side of the same convention is ``include/schedule/head.cuh``.
 """

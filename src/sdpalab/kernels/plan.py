@@ -1,7 +1,7 @@
-"""The launch plan: what one call of a kernel does, for whoever executes it.
+"""The launch plan: the buffers and steps of one call of a kernel, for every executor.
 
 A plan names its buffers and lists its steps. The same plan, on the same PTX, is run by a GPU's driver or by the
-simulator; nothing in it says which.
+simulator; it does not depend on the executor.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ class Launch:
 
     ``args`` fill the entry's parameters in order: a str is the address of that buffer; an int or float is passed by
     value in the type that the entry declares; a :class:`TiledMap` is a tensor map. A ``module`` of None means the
-    kernel's own module with its own entry, which :meth:`sdpalab.kernels.kernel.Kernel.launch_plan` fills in. What only
-    the compiler knows (Triton's shared memory and scratch parameters) is not in it:
+    kernel's own module with its own entry, which :meth:`sdpalab.kernels.kernel.Kernel.launch_plan` fills in. Values
+    that only the compiler has (Triton's shared memory and scratch parameters) are not in it:
     :meth:`sdpalab.compile.Build.completed` adds that. ``entry`` names another ``__global__`` function of the kernel's
     own source, for plans of several launches.
     """

@@ -31,7 +31,7 @@ def quantisation_buffers(problem: Problem, rows: int) -> tuple[Buffer, ...]:
     """Workspaces that the step fills, with a scale for each block of ``rows`` rows.
 
     ``q_bytes`` and ``k_bytes`` are as Q and K. ``v_bytes`` uint8 [B, Hkv, blocks * rows * D] has V in the layout that
-    :func:`quantise_rows` is asked for. ``q_scales`` is float32 [B, H, blocks], ``kv_scales`` float32
+    :func:`quantise_rows` is called. ``q_scales`` is float32 [B, H, blocks], ``kv_scales`` float32
     [B, Hkv, blocks, 2], first the scale of K and then that of V.
     """
     q_blocks, kv_blocks = row_blocks(problem, rows)

@@ -1,4 +1,4 @@
-"""The kernels that are shipped, in the order in which they are best read, and how one is found by name."""
+"""The shipped kernels, in the order in which they are best read, and their look-up by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sdpalab.kernels.userfile import is_user_file, load_user_kernel
 from sdpalab.kernels.warp_specialized import WARP_SPECIALIZED
 from sdpalab.kernels.wmma import WMMA
 
-__all__ = ["CUDA_KERNELS", "KERNELS", "get", "needs", "resolve"]
+__all__ = ["CUDA_KERNELS", "KERNELS", "get", "load_kernel", "needs"]
 
 CUDA_KERNELS: Mapping[str, CudaKernel] = MappingProxyType(
     {
@@ -37,7 +37,7 @@ _TRITON_KERNELS = {"triton_flash": "TRITON_FLASH"}
 
 
 class _Ladder(Mapping[str, Kernel]):
-    """Names cost nothing; a kernel in Triton is imported when it is first asked for, and a UserError without Triton."""
+    """A mapping whose keys cost nothing: a kernel in Triton is imported on first use; a UserError without Triton."""
 
     def __getitem__(self, name: str) -> Kernel:
         if name not in _TRITON_KERNELS:
@@ -82,7 +82,8 @@ def get(name: str) -> Kernel:
 
 
 def needs(name: str) -> str | None:
-    """None if the shipped kernel of that name can be had here, otherwise which package it needs, in one sentence."""
+    """None if the shipped kernel of that name is available here, otherwise one sentence with the package that it
+    needs."""
     try:
         get(name)
     except UserError as error:
@@ -90,8 +91,8 @@ def needs(name: str) -> str | None:
     return None
 
 
-def resolve(text: str) -> Kernel | Callable[..., Any]:
-    """What a command line names: a shipped kernel, or a user's own as ``FILE.py[:NAME]``, which is imported.
+def load_kernel(text: str) -> Kernel | Callable[..., Any]:
+    """The kernel that a command line names: a shipped one, or a user's as ``FILE.py[:NAME]``, which is imported.
 
     Raises
     ------

@@ -9,7 +9,7 @@
 // registers, so that each 16 bytes from shared memory feed many multiply-adds. Tiles become floats once, when they are
 // loaded, and not at every use. P goes through shared memory: other lanes need a weight than the one that computes it.
 //
-// Static bars (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
+// Static limits (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
 // Next kernel: wmma, the same loop with both products on tensor cores.
 
 #include "schedule/head.cuh"

@@ -1,4 +1,4 @@
-"""The ``scalar`` kernel: its knobs, its shared memory and its launch. The idea is told in ``scalar.cu``."""
+"""The ``scalar`` kernel: its knobs, its shared memory and its launch. The idea is in ``scalar.cu``."""
 
 from __future__ import annotations
 

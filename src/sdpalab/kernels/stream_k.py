@@ -1,8 +1,8 @@
-"""How attention's work is dealt out to the blocks of a grid: whole tiles of queries, or equal shares (stream-K).
+"""The distribution of attention's work over the blocks of a grid: whole tiles of queries, or equal shares (stream-K).
 
 The unit of work is one tile of queries against one tile of keys that it sees. All units of a problem stand in a row,
 head by head, in a head tile of queries by tile of queries. The device side is ``include/schedule/stream_k.cuh``.
-Stream-K is of Osama, Merrill, Cecka, Garland and Owens (2023), who deal out the products of a matrix product.
+Stream-K is of Osama, Merrill, Cecka, Garland and Owens (2023), who distribute the products of a matrix product.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sdpalab.problem import Problem
 __all__ = ["Shares", "Units", "reciprocal", "time_of_shares", "time_of_tiles"]
 
 TILE_COST, SHARING_COST, MERGING_COST = 0.5, 1.0, 0.25
-"""Latencies that a block has beside its units, in units: to begin and end a tile of queries; to leave a partial result
-of it and to say so; to merge one of the parts. Assumptions: not yet run on hardware."""
+"""Latencies that a block has beside its units, in units: to begin and end a tile of queries; to store a partial result
+of it and signal that; to merge one of the parts. Assumptions: not yet run on hardware."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Shares:
         return self.longer + (unit - in_longer) // self.units_per_block
 
     def arguments(self, units: Units) -> tuple[int, ...]:
-        """What the device side is told: units of a head, of a block, how many blocks have one more, and the reciprocals
-        of what it divides by."""
+        """The arguments of the device side: units of a head, of a block, how many blocks have one more, and the
+        reciprocals of what it divides by."""
         divisors = (units.per_head, units.of_tile[0], self.units_per_block, self.units_per_block + 1)
         return units.per_head, self.units_per_block, self.longer, *map(reciprocal, divisors)
 

@@ -1,11 +1,12 @@
-"""The ``triton_flash`` kernel: FlashAttention-2 (Dao 2023) in Triton, what its users write in an afternoon.
+"""The ``triton_flash`` kernel: FlashAttention-2 (Dao 2023) in Triton, in the form in which users write it.
 
 Idea: the compiler does the work of ``flash.cu``. One program has a tile of BLOCK_M queries and walks over tiles of
-BLOCK_N keys with an online softmax; tensor-core fragments, shared memory, its swizzle, cp.async and barriers are
-Triton's business. What is left is the algorithm, and this file is meant to be copied: everything below ``grid`` is how
-the lab is told of it.
+BLOCK_N keys with an online softmax; tensor-core fragments, shared memory, its swizzle, cp.async and barriers are left
+to Triton. What remains is the algorithm. This file is a template: everything below ``grid`` describes the kernel to the
+lab.
 
-Static bars: what ptxas gives a thread at most, and the shared memory that every architecture from sm_80 on has.
+Static limits: the most registers that ptxas gives a thread, and the shared memory that every architecture from sm_80 on
+has.
 Knobs: BLOCK_M, BLOCK_N, and Triton's own num_warps and num_stages (tiles of K and V that are loaded ahead).
 """
 
@@ -109,7 +110,7 @@ def arguments(problem: Problem, config: Config) -> tuple[str | int | float, ...]
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
-    """Shared memory that the tiles of K and V take in bytes: the least that Triton asks for, which adds what it needs.
+    """Shared memory that the tiles of K and V take in bytes: the least that Triton allocates, to which it adds its own.
 
     That is a place for P or, on sm_90, for Q, and is known when it has compiled.
     """
@@ -136,7 +137,7 @@ TRITON_FLASH = TritonKernel(
     ),
     supports=_supports,
     reject=_reject,
-    limits=StaticLimits(255, MAX_SHARED_BYTES, reason="Triton decides what it takes; it must not spill"),
+    limits=StaticLimits(255, MAX_SHARED_BYTES, reason="Triton chooses the registers; the kernel must not spill"),
     knobs=KNOBS,
     lse=True,
     idea="FlashAttention-2 in Triton: fragments, shared memory, copies and barriers are the compiler's business",

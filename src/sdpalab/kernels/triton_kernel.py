@@ -1,4 +1,4 @@
-"""A Triton kernel as the lab sees it: compiled ahead of time, launched and judged like any other."""
+"""The interface of a Triton kernel: compiled ahead of time, launched and judged like any other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TritonKernel(Kernel):
     Parameters
     ----------
     name : str
-        How the kernel is called in tables and records.
+        Name of the kernel in tables and records.
     fn : triton.JITFunction
         The kernel; with ``@triton.autotune`` give the plain function and its configurations as ``configs``.
     grid : callable
@@ -166,5 +166,5 @@ class TritonKernel(Kernel):
 
 
 def _described(value: object) -> str:
-    """What somebody gave instead: Triton's own wrappers say what they are by their type."""
+    """A description of another value for messages: Triton's wrappers by their type."""
     return f"the plain function {value.__name__}" if inspect.isfunction(value) else f"of type {type(value).__name__}"

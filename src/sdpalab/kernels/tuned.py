@@ -185,8 +185,8 @@ def keep_tuned(entry: TunedEntry, path: Path | None = None) -> Path:
     path = path or user_file()
     place = entry.kernel, entry.gpu, entry.problems
     others = [each for each in _read(path) if (each.kernel, each.gpu, each.problems) != place]
-    kept = sorted((*others, entry), key=lambda each: (each.kernel, each.gpu, each.problems.label))
-    text = json.dumps({"tuned": [each.to_dict() for each in kept]}, indent=1) + "\n"
+    ordered = sorted((*others, entry), key=lambda each: (each.kernel, each.gpu, each.problems.label))
+    text = json.dumps({"tuned": [each.to_dict() for each in ordered]}, indent=1) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".partial-")

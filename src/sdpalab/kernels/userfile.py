@@ -1,4 +1,4 @@
-"""A user's own kernel, from a Python file that the package knows nothing about."""
+"""The loader of a user's kernel from a Python file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_user_file(text: str) -> bool:
 
 
 def load_user_kernel(spec: str) -> Kernel | Callable[..., Any]:
-    """Import ``FILE.py`` and take its kernel: the one called NAME in ``FILE.py:NAME``, otherwise the only one there.
+    """Import ``FILE.py`` and return its kernel: the one called NAME in ``FILE.py:NAME``, otherwise the only one there.
 
     Without a name the file's CudaKernel or TritonKernel is taken, or, where it defines none, its only public function.
 
@@ -43,8 +43,8 @@ def load_user_kernel(spec: str) -> Kernel | Callable[..., Any]:
     if name:
         return _named(module, name, path, choices)
     if len({id(kernel) for kernel in choices.values()}) != 1:
-        found = f"several kernels ({', '.join(choices)})" if choices else "neither a CudaKernel nor a function"
-        raise UserError(f"{path} defines {found}: say which is meant as {path}:NAME")
+        defined = f"several kernels ({', '.join(choices)})" if choices else "neither a CudaKernel nor a function"
+        raise UserError(f"{path} defines {defined}: say which is meant as {path}:NAME")
     return next(iter(choices.values()))
 
 

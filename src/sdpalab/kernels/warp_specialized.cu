@@ -14,7 +14,7 @@
 // compete with those of the warps it waits for; at a named barrier the hardware lets a warp sleep. And what never comes
 // is then a deadlock that the simulator explains, not a loop without end.
 //
-// Static bars (sm_89, D=64, default knobs): 0 spills, 0 stack, <= 128 registers, 32 KiB shared memory, 3 blocks an SM.
+// Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 128 registers, 32 KiB shared memory, 3 blocks an SM.
 // Knobs: BLOCK_M (rows of Q; 16 a consumer warp), BLOCK_N (keys a tile; 0: by HEAD_DIM), NUM_STAGES (tiles of K, V in
 // memory), NUM_PRODUCER_WARPS.
 
@@ -107,7 +107,7 @@ __device__ __forceinline__ void consume(const Head& head, float* lse, unsigned c
     const int warp_row = first_row + warp * WARP_M;
     const unsigned k_smem = smem + col_block_offset<HEAD_DIM>(lane);
     const unsigned v_smem = smem + TILE_BYTES + row_block_offset<HEAD_DIM>(lane);
-    // The stage of this tile has been read; nobody waits for that if no tile is to come there.
+    // The stage of this tile has been read; no warp waits for that if no tile is to come there.
     const auto release = [&](const Position& at, int tile) {
         if (tile + NUM_STAGES < tiles) {
             ptx::bar_arrive(empty(at), NUM_THREADS);

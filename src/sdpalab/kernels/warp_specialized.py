@@ -1,4 +1,4 @@
-"""The ``warp_specialized`` kernel: its knobs, its shared memory and its launch, told in ``warp_specialized.cu``."""
+"""The ``warp_specialized`` kernel: its knobs, its shared memory and its launch (idea: ``warp_specialized.cu``)."""
 
 from __future__ import annotations
 

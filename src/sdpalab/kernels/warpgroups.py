@@ -1,4 +1,4 @@
-"""What kernels of warpgroups for sm_90a have in common: sizes, registers, shared memory, the maps of 16-bit tensors.
+"""Shared by the kernels of warpgroups for sm_90a: sizes, registers, shared memory, the maps of 16-bit tensors.
 
 The device side is ``include/mainloop/warpgroups.cuh``.
 """

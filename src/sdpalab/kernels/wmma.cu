@@ -1,7 +1,7 @@
 // wmma: both products on tensor cores, through nvcuda::wmma 16x16x16 fragments.
 //
 // Idea: a warp owns 16 query rows, and one instruction multiplies two 16 x 16 matrices. What that costs is why there is
-// a next kernel: the layout of a wmma fragment is unspecified, so no thread knows which rows its accumulators belong to,
+// a next kernel: the layout of a wmma fragment is unspecified, so the rows of a thread's accumulators are unknown,
 // and the mask, the row maximum and the rescale all need to know. So every product is stored to shared memory and read
 // back by lanes that do know (tile/wmma.cuh). flash uses mma.sync, whose layout the PTX manual states: there S, P and O
 // never leave the registers.
@@ -10,7 +10,7 @@
 // its way, except by other blocks of the SM. The next kernel, cp_async, changes only that: the main loop of both is in
 // mainloop/wmma_tiles.cuh.
 //
-// Static bars (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
+// Static limits (sm_89, D=64): 0 spills, 0 stack, <= 120 registers, <= 64 KiB shared memory.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), BLOCK_N (keys a tile).
 
 #include "mainloop/wmma_tiles.cuh"

@@ -1,4 +1,4 @@
-"""The ``wmma`` kernel: its knobs, its shared memory and its launch. The idea is told in ``wmma.cu``."""
+"""The ``wmma`` kernel: its knobs, its shared memory and its launch. The idea is in ``wmma.cu``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a kernel could cost at best on a GPU, and what it does cost: floors by arithmetic, and times with their doubt.
+"""The cost of a kernel on a GPU: floors by arithmetic, and measured times with confidence intervals.
 
-Floors are here and need nothing. Times are in :mod:`~sdpalab.measure.benchmark` (peers and kernels on a GPU),
+Floors are here and need no GPU. Times are in :mod:`~sdpalab.measure.benchmark` (peers and kernels on a GPU),
 :mod:`~sdpalab.measure.session` (rounds, checks, stopping) and :mod:`~sdpalab.measure.comparison` (A against B). None
 was taken on a GPU yet: the statistics are tested on a simulated clock, the session on a CPU, the GPU's own clocks not.
 """

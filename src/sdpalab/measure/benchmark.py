@@ -57,11 +57,11 @@ def cuda_device() -> CudaDevice:
     Raises
     ------
     UserError
-        If torch sees none.
+        If torch finds none.
     """
     if not torch_gpu.available():
         raise UserError(
-            "torch sees no GPU here, and only on one can anything be timed; without it 'sdpalab speed-of-light' gives "
+            "torch finds no GPU here, and timing needs one; without it 'sdpalab speed-of-light' gives "
             "the floors of a shape, and 'sdpalab judge' and 'sdpalab sanitize' run a kernel on the simulator"
         )
     about = torch_gpu.properties(torch_gpu.current_ordinal())
@@ -113,7 +113,7 @@ def benchmark(
     Returns
     -------
     MeasuredSession
-        Whoever cannot be built, launched or given memory has FAILED in it, with the reason.
+        A subject that cannot be built, launched or given memory has the status FAILED, with the reason.
     """
     outputs = outputs or Outputs(problem, make_inputs(problem, "normal", seed), seed)
     inputs = outputs.inputs
@@ -136,11 +136,11 @@ def benchmark(
             make = partial(kernel_subject, kernel, config, outputs, executor, copies=copies, floor=held)
             makers.append((kernel.name, partial(make, eager=clock is ClockKind.EAGER)))
         makers.append((EMPTY, partial(empty_subject, executor)))
-    subjects = [_made(name, make) for name, make in makers]
+    subjects = [_subject(name, make) for name, make in makers]
     return measure(subjects, _clock(clock, l2, device, copies), rule, watch=watch, seed=seed)
 
 
-def _made(name: str, make: Callable[[], Subject]) -> Subject:
+def _subject(name: str, make: Callable[[], Subject]) -> Subject:
     """The subject; or one that fails with what made it impossible, so that the others are measured without it."""
     try:
         return make()

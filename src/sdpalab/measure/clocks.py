@@ -1,8 +1,8 @@
-"""Three clocks, kept apart: a time of one says nothing of another.
+"""Three clocks, whose times are never compared with each other.
 
 On a short kernel, launching costs more than computing: torch's attention at the mission shape was "47", "69.7" and
-"25.9" us on one machine, by three clocks that nobody told apart. Here each sample knows its clock, and only times of
-one clock are compared.
+"25.9" us on one machine, by three clocks that were not distinguished. Here each sample names its clock, and only times
+of one clock are compared.
 
 These clocks need torch with CUDA. **They have not been run on a GPU yet**; :class:`EagerClock` alone is tested, on a
 CPU.
@@ -92,7 +92,7 @@ class GraphClock:
     Parameters
     ----------
     l2 : L2State
-        What the caller's inputs make of it.
+        Where the caller's inputs are.
     copies : int
         Copies of the inputs that calls take in turn.
 
@@ -188,14 +188,14 @@ class StreamClock:
 class EagerClock:
     """Eager time: the host's clock around many calls and one wait for the GPU, over their number.
 
-    What a program pays that calls one operation after another: the larger of dispatch and computing.
+    The cost to a program that calls one operation after another: the larger of dispatch and computing.
 
     Parameters
     ----------
     wait : callable
         Waits for the device: ``torch.cuda.synchronize``, or nothing on a CPU.
     l2 : L2State
-        What the caller's inputs make of it.
+        Where the caller's inputs are.
     copies : int
         Copies of the inputs that calls take in turn.
     calls : int, optional
@@ -245,7 +245,7 @@ def _events() -> tuple[Any, Any]:
 
 
 def _cuda() -> Any:
-    """``torch.cuda``, whose types are known in part only."""
+    """``torch.cuda``, which is typed in part only."""
     import torch
 
     return torch.cuda

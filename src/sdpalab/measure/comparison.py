@@ -1,8 +1,8 @@
-"""A against B, measured in the same rounds: faster, slower, the same, or not known. Never more than the data say.
+"""A against B, measured in the same rounds: faster, slower, the same, or ambiguous, as far as the data show.
 
-Both were timed in every round, so whatever the machine did in a round it did to both: what is compared is the ratio of
-the two times of a round, and its median over the rounds, which throttling for a while hardly moves (the ratio of the
-two medians jumps, where they fall on different sides of it). Rounds are resampled as for the median of one row.
+Both were timed in every round, so a change of the machine in a round affects both. The figure that is compared is the
+ratio of the two times of a round, and its median over the rounds, which throttling for a while hardly moves (the ratio
+of the two medians jumps, where they fall on different sides of it). Rounds are resampled as for the median of one row.
 ``margin`` is what counts as a difference at all; the interval of the ratio must lie wholly on one side of it.
 """
 
@@ -21,7 +21,7 @@ from sdpalab.measure.statistics import Interval, interval_of, resampled_rounds
 __all__ = ["LEAST_ROUNDS", "LEVEL", "MARGIN", "Comparison", "ComparisonOutcome", "compare"]
 
 MARGIN = 0.01
-"""Differences below one percent are none: clocks differ by that from one minute to the next."""
+"""Differences below one percent do not count: clocks vary by that from one minute to the next."""
 
 LEAST_ROUNDS = 10
 """Rounds below which nothing is decided. The median lies outside all of n independent samples in 2 of 2^n cases, so
@@ -29,11 +29,11 @@ that even the widest interval, from the least to the largest, is one of 99% only
 makes intervals that are too short, and from one a point. Neighbouring rounds are alike, hence two more."""
 
 LEVEL = 0.99
-"""Of the interval of a ratio: higher than that of a figure, since a verdict is what people act on."""
+"""Of the interval of a ratio: higher than that of a figure, since users act on a verdict."""
 
 
 class ComparisonOutcome(str, Enum):
-    """What A is, beside B."""
+    """The outcome of A against B."""
 
     FASTER = "FASTER"
     """Its time is below B's by more than the margin, with all of the interval."""
@@ -42,10 +42,10 @@ class ComparisonOutcome(str, Enum):
     SAME = "SAME"
     """Within the margin, with all of the interval."""
     AMBIGUOUS = "AMBIGUOUS"
-    """The interval reaches across an edge of the margin, or there are too few rounds: more of them, or a quieter
-    machine, may tell."""
+    """The interval reaches across an edge of the margin, or there are too few rounds: more of them, or an idle machine,
+    may decide."""
     INVALID = "INVALID"
-    """One of the two is no time of the computation: see the reason."""
+    """One of the two is not a time of the computation: see the reason."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A kernel's plan, built for a GPU and counted on the simulator: what the modelled time is made of."""
+"""A kernel's plan, built for a GPU and counted on the simulator: the input of the modelled time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sdpalab.compile import Build, Resources, disassemble, resources
 from sdpalab.compile.sass import TENSOR_CLASSES, main_loop, parse
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, default_sms
-from sdpalab.inputs import make_inputs
+from sdpalab.inputs import dtype_of, make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan, Step, TiledMap
 from sdpalab.measure.modelled import (
@@ -24,7 +24,6 @@ from sdpalab.measure.modelled import (
     modelled,
 )
 from sdpalab.problem import Problem
-from sdpalab.run.buffers import dtype_of
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import Report
 from sdpalab.sim.counters import Counters
@@ -43,7 +42,7 @@ class CountedLaunch:
 
     @property
     def work(self) -> StepWork:
-        """What it asks of a GPU."""
+        """Its requirements on a GPU."""
         return launch_work(self.name, self.counters, self.resources.blocks_per_sm, fp8_units=self._fp8_units)
 
     @property
@@ -52,7 +51,7 @@ class CountedLaunch:
 
     @property
     def not_modelled(self) -> str:
-        """Why the counts of the PTX say nothing of the time, in one sentence; empty if they do.
+        """Why the counts of the PTX are not a basis for the time, in one sentence; empty if they are.
 
         Where the PTX multiplies float8 and the machine code does not, the compiler has put conversions to float16 and
         float16 products in the place of each product: more instructions than are counted, on other units.
@@ -60,10 +59,10 @@ class CountedLaunch:
         emulated = any(each.tensor_flops and is_float8(each.text) for each in self.counters.by_instruction)
         if not emulated or self._fp8_units:
             return ""
-        found = Counter(each.base for each in parse(disassemble(self.build))[self.build.entry])
+        opcodes = Counter(each.base for each in parse(disassemble(self.build))[self.build.entry])
         return (
-            f"{self.name} has no float8 product in its machine code for {self.build.arch}: {found['HMMA']} HMMA and "
-            f"{found['F2FP']} F2FP, conversions that are not in the counts of its PTX"
+            f"{self.name} has no float8 product in its machine code for {self.build.arch}: {opcodes['HMMA']} HMMA and "
+            f"{opcodes['F2FP']} F2FP, conversions that are not in the counts of its PTX"
         )
 
     def loop_issue_share(self, gpu: Gpu) -> float | None:
@@ -86,7 +85,7 @@ class CountedPlan:
 
     @property
     def main(self) -> CountedLaunch:
-        """The launch that does most: of matrix products, or of anything where none does any."""
+        """The launch with the most work: of matrix products, or of anything where none does any."""
         return max(self.launches, key=lambda one: (one.counters.tensor_flops, one.counters.total("warps")))
 
     @property
@@ -149,12 +148,12 @@ def count(
         If there is no compiler or disassembler.
     """
     plan = kernel.launch_plan(problem, config, sms=default_sms(arch) if sms is None else sms)
-    made = make_inputs(problem)
+    inputs = make_inputs(problem)
     ran: list[tuple[Build, Report]] = []
     executor = SimulatedExecutor(
         arch, on_launch=lambda build, report: ran.append((build, report)), checks=(), counters=True
     )
-    executor.run(plan, {"q": made.q, "k": made.k, "v": made.v})
+    executor.run(plan, {"q": inputs.q, "k": inputs.k, "v": inputs.v})
     launched = iter(_counted(plan, ran))
     return CountedPlan(plan, tuple(step if isinstance(step, Gemm) else next(launched) for step in plan.steps))
 
@@ -163,6 +162,6 @@ def _counted(plan: LaunchPlan, ran: Sequence[tuple[Build, Report]]) -> list[Coun
     counted = []
     for launch, (build, report) in zip(plan.launches, ran, strict=True):
         assert launch.module is not None, "a launch plan names the module of every step"
-        assert report.counters is not None, "they were asked for"
+        assert report.counters is not None, "counters were requested"
         counted.append(CountedLaunch(launch.module.entry, build, resources(build, launch), report.counters))
     return counted

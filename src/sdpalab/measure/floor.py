@@ -1,6 +1,6 @@
-"""Is a time possible at all? One below what the FLOPs and the bytes take is no speed, it is a mistake.
+"""Whether a time is possible: a time below the floors of the FLOPs and the bytes is a measurement error.
 
-Only floors that no kernel can get under count here: those of :mod:`sdpalab.measure.speed_of_light` that rest on a
+Only floors that hold for every kernel count here: those of :mod:`sdpalab.measure.speed_of_light` that rest on a
 published measurement (launch), on an assumption (l2), or that an algorithm can avoid (exponentials can be polynomials
 on the FMA units) do not. Of the bytes only Q, K and V count, and only if they were cold: O may stay in L2.
 """
@@ -35,7 +35,7 @@ def check_floor(
     precision: str = "fp16",
     sm_clock_mhz: float | None = None,
 ) -> FloorCheck:
-    """Hold a measured time against the floors of its FLOPs and, if the inputs were cold, of their bytes.
+    """Check a measured time against the floors of its FLOPs and, if the inputs were cold, of their bytes.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Cold inputs: how much to overwrite, and how many copies to rotate, so that L2 holds nothing of the next call.
 
-Two ways, because one does not suit every clock. Between single calls, a buffer of several times L2 is overwritten
-(as nvbench does). Within a graph that would be timed too, so each call takes another copy of Q, K and V instead, out of
-so many that its own have left L2 by the time it comes round again.
+There are two methods, because one does not suit every clock. Between single calls, a buffer of several times L2 is
+overwritten (as nvbench does). Within a graph that would be timed too, so each call takes another copy of Q, K and V
+instead, out of so many that its own have left L2 by the time it comes round again.
 """
 
 from __future__ import annotations

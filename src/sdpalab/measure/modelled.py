@@ -25,8 +25,8 @@ from typing import Any
 from sdpalab.compile.sass import TENSOR_CLASSES, SassInstruction, classify
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
+from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Gemm, LaunchPlan
-from sdpalab.run.buffers import dtype_of
 from sdpalab.sim.counters import Counters
 from sdpalab.sim.tally import SECTOR
 

@@ -1,4 +1,4 @@
-"""Whether what is timed computes attention: outputs of timed calls, held against the judge's tolerances.
+"""Checks that timed calls compute attention: their outputs are held to the judge's tolerances.
 
 Up to :data:`SAMPLED_FROM` queries every row is held against float64. From there on that would take minutes, and so
 
@@ -58,7 +58,7 @@ def sampled_rows(seq_q: int, seed: int = 0) -> npt.NDArray[np.intp] | None:
 
 
 class Outputs:
-    """What the outputs of all subjects of one problem are held against: computed once, whoever asks.
+    """The references for the outputs of all subjects of one problem, computed once.
 
     Parameters
     ----------
@@ -94,9 +94,9 @@ class Outputs:
             return ""
         assert references.rows is not None
         b, h, i = errors.worst_row
-        told = ", ".join(f"{name} {getattr(errors, name):.3g} above {getattr(limits, name):.3g}" for name in over)
+        exceeded = ", ".join(f"{name} {getattr(errors, name):.3g} above {getattr(limits, name):.3g}" for name in over)
         return (
-            f"INCORRECT in {len(references.rows)} sampled rows of each head: {told}; the worst row is "
+            f"INCORRECT in {len(references.rows)} sampled rows of each head: {exceeded}; the worst row is "
             f"(b={b}, h={h}, i={references.rows[i]})"
         )
 

@@ -11,7 +11,7 @@ __all__ = ["ClockKind", "L2State", "Samples"]
 
 
 class ClockKind(str, Enum):
-    """What a time is a time of. Times of different kinds are never compared."""
+    """The clock of a time. Times of different kinds are never compared."""
 
     GPU = "gpu"
     """On the GPU, without the host: a call within a replayed CUDA graph."""

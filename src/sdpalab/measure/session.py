@@ -1,9 +1,9 @@
 """One measurement of several subjects: interleaved, checked, stopped by a rule, with every sample kept.
 
 A round takes one sample of each subject, forwards in even rounds and backwards in odd ones, so that neither a drift nor
-a neighbour favours anybody. Nothing is timed whose output is wrong: each subject is called and checked first, then
-again after rounds that nobody can foresee, with its output overwritten before, so that a call which only seems to
-compute is found out.
+a neighbour favours a subject. A subject with a wrong output is not timed: each subject is called and checked first,
+then again after randomly drawn rounds, with its output overwritten before, so that a call which only seems to compute
+is detected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHECKED_SHARE = 0.05
 
 
 class MeasureStatus(str, Enum):
-    """What came of one subject."""
+    """The outcome of one subject."""
 
     MEASURED = "MEASURED"
     INVALID = "INVALID"
@@ -59,7 +59,7 @@ class Subject:
     overwrite_output : callable
         Overwrites that output.
     floor : callable, optional
-        Holds a time in microseconds against what is possible; None where nothing is computed.
+        Checks whether a time in microseconds is possible; None where nothing is computed.
     scope : callable
         A context in which ``call`` is to be called, entered outside the times.
     """
@@ -74,9 +74,9 @@ class Subject:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is known of one subject: a summary only if it was MEASURED, otherwise a reason.
+    """The result of one subject: a summary only if it was MEASURED, otherwise a reason.
 
-    ``samples`` are kept also where their median is impossible, for whoever looks for the mistake. ``checks`` is how
+    ``samples`` are kept also where their median is impossible, to find the mistake. ``checks`` is how
     often its output was found right.
     """
 
@@ -134,7 +134,7 @@ class MeasuredSession:
 
     @property
     def slowed(self) -> float | None:
-        """Share of the rounds after which the GPU was protecting itself; None if unknown."""
+        """Share of the rounds after which the GPU was throttled; None if unknown."""
         return slowed_share(self.states)
 
     def of(self, name: str) -> Measurement:
@@ -166,7 +166,7 @@ class MeasuredSession:
         }
 
 
-class _Row:
+class _SubjectRow:
     """One subject while it is measured."""
 
     def __init__(self, subject: Subject) -> None:
@@ -184,16 +184,16 @@ class _Row:
         return self.status is MeasureStatus.MEASURED
 
     def attempt(self, step: Callable[[], None]) -> None:
-        """Do something in the subject's scope; what it raises ends its measurement, and no other's."""
+        """Run a step in the subject's scope; an exception ends the measurement of this subject only."""
         try:
             with self.subject.scope():
                 step()
         except Exception as error:
-            said = " ".join(str(error).split())[:300]
-            self.status, self.reason = MeasureStatus.FAILED, f"{type(error).__name__}: {said}"
+            message = " ".join(str(error).split())[:300]
+            self.status, self.reason = MeasureStatus.FAILED, f"{type(error).__name__}: {message}"
 
     def ready(self, clock: Clock) -> None:
-        """Call once, check, and only then let the clock have it."""
+        """Call once and check before the first sample."""
         self.subject.call()
         self.verify()
         if self.alive:
@@ -273,8 +273,8 @@ def measure(
     if not names or len(set(names)) != len(names):
         raise UserError(f"a measurement needs subjects with different names, not {', '.join(names) or 'none'}")
     rule = rule or StoppingRule()
-    looker: Watch = watch or NoWatch("unknown: nobody looked")
-    rows = [_Row(subject) for subject in subjects]
+    looker: Watch = watch or NoWatch("unknown: not recorded")
+    rows = [_SubjectRow(subject) for subject in subjects]
     for row in rows:
         row.attempt(partial(row.ready, clock))
     draw, start = random.Random(seed), now()
@@ -297,12 +297,12 @@ def measure(
     return MeasuredSession(tuple(row.result(clock) for row in rows), stopped, seconds, looker.about, tuple(states))
 
 
-def _leave_out(rows: Sequence[_Row], seconds: float, now: Callable[[], float]) -> None:
+def _leave_out(rows: Sequence[_SubjectRow], seconds: float, now: Callable[[], float]) -> None:
     """Leave out the slowest, while there is no time for enough rounds and it takes over twice the mean of others.
 
     A first sample may be slow for another reason, such as a busy host: a second one has to confirm it.
     """
-    confirmed: list[_Row] = []
+    confirmed: list[_SubjectRow] = []
     while (alive := [row for row in rows if row.alive]) and LEAST_ROUNDS * sum(row.seconds for row in alive) > seconds:
         slowest = max(alive, key=lambda row: row.seconds)
         others = [row.seconds for row in alive if row is not slowest]
@@ -321,8 +321,9 @@ def _leave_out(rows: Sequence[_Row], seconds: float, now: Callable[[], float]) -
         )
 
 
-def _round(rows: Sequence[tuple[_Row, list[float]]], now: Callable[[], float], *, checked: bool = False) -> None:
-    """One sample of each. Checks come after all of them, so that what they do to caches and clocks falls on nobody."""
+def _round(rows: Sequence[tuple[_SubjectRow, list[float]]], now: Callable[[], float], *, checked: bool = False) -> None:
+    """One sample of each. Checks come after all of them, so that their effect on caches and clocks is outside the
+    samples."""
     steps = [[(row, row.subject.overwrite_output) for row, _ in rows]] if checked else []
     steps.append([(row, partial(row.sample, times, now)) for row, times in rows])
     if checked:

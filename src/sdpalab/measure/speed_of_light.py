@@ -42,7 +42,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Feasibility:
-    """Whether a target time is physically possible, and in words how near to the limit it lies."""
+    """Whether a target time is possible, and its distance from the limit, in words."""
 
     possible: bool
     sentence: str
@@ -87,7 +87,7 @@ def floors(problem: Problem, gpu: Gpu, *, precision: str = "fp16", cold: bool = 
     def floor(resource: str, seconds: float, how: str, figure: str) -> Floor:
         return Floor(resource, seconds * 1e6, how, verified=figure not in gpu.unverified)
 
-    found = [
+    bounds = [
         floor(
             "tensor",
             problem.flops / tflops / 1e12,
@@ -112,13 +112,13 @@ def floors(problem: Problem, gpu: Gpu, *, precision: str = "fp16", cold: bool = 
         how = f"{moved} at {gpu.dram_gb_s:,g} GB/s"
         if not cold:
             how = f"{crossing / 2**20:,.2f} of {how}, the rest in {gpu.l2_mib:g} MiB of L2"
-        found.append(floor("dram", crossing / gpu.dram_gb_s / 1e9, how, "dram_gb_s"))
+        bounds.append(floor("dram", crossing / gpu.dram_gb_s / 1e9, how, "dram_gb_s"))
     if gpu.graph_node_us is not None:
         how = "one kernel node of a replayed CUDA graph"
-        found.append(
+        bounds.append(
             Floor("launch", gpu.graph_node_us, how, "published", verified="graph_node_us" not in gpu.unverified)
         )
-    return tuple(found)
+    return tuple(bounds)
 
 
 def binding_floor(problem: Problem, gpu: Gpu, *, precision: str = "fp16", cold: bool = True) -> Floor:

@@ -1,10 +1,10 @@
-"""What a row of samples says: median, percentiles, and how far the median is known.
+"""Statistics of a row of samples: median, percentiles, and the interval of the median.
 
 Times of one kernel are not normal: they have a floor, a long tail, sometimes two modes, and neighbours resemble each
 other, since clocks and temperature change slowly. So the figure is the median, and its interval comes from a
 bootstrap of whole blocks of neighbours (Kuensch, "The jackknife and the bootstrap for general stationary
 observations", 1989; circular, as Politis and Romano, 1992): one that drew single samples would take neighbours for
-independent, and promise too much.
+independent, and give intervals that are too short.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ class StopReason(str, Enum):
     """Why a measurement ended."""
 
     CONVERGED = "converged"
-    """The interval of every median is as narrow as was asked for."""
+    """The interval of every median is as narrow as required."""
     MOST_ROUNDS = "most rounds"
-    """It is not, and there were as many rounds as the rule allows."""
+    """It is not, and the largest number of rounds is reached."""
     TIME_UP = "time up"
     """It is not, and the time is used up."""
 
@@ -28,8 +28,8 @@ class StopReason(str, Enum):
 class StoppingRule:
     """At least ``least`` rounds, until every median's interval is narrow, at most ``most`` rounds or ``seconds``.
 
-    The intervals are looked at after ``least`` rounds and then each time that a quarter more have been measured: who
-    looks after every round stops at the first lucky one.
+    The intervals are looked at after ``least`` rounds and then each time that a quarter more have been measured: a
+    check after every round would stop at the first lucky one.
 
     Attributes
     ----------

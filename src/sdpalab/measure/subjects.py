@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 Floor = Callable[[float], FloorCheck]
 
 EMPTY = "empty kernel"
-"""Name of the subject that computes nothing: what is left of a time when a kernel has nothing to do."""
+"""Name of the subject that computes nothing: the time of an empty launch."""
 
 
 class _Rotation:

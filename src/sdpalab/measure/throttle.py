@@ -1,4 +1,4 @@
-"""What the GPU's clocks did while it was timed, from NVML: recorded beside every round, and unknown without it."""
+"""The GPU's clocks during a measurement, from NVML: recorded after every round, and unknown without NVML."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ REASONS = {
 """Bits of nvmlDeviceGetCurrentClocksEventReasons (NVML API reference, nvmlClocksEventReasons)."""
 
 SLOWDOWNS = frozenset(REASONS[bit] for bit in (0x8, 0x20, 0x40, 0x80))
-"""Those that make a time worthless. A power cap is none: a 72 W card is always at it, and that is its speed."""
+"""Those that make a time invalid. A power cap does not: a 72 W card always runs at it."""
 
 
 @dataclass(frozen=True)
 class ClockState:
-    """One look: SM clock in MHz, temperature in degrees Celsius, power in watts, and why the clock is not higher."""
+    """One look: SM clock in MHz, temperature in degrees Celsius, power in watts, and the reasons that limit the
+    clock."""
 
     sm_mhz: int
     temperature_c: int
@@ -47,7 +48,7 @@ class ClockState:
 
     @property
     def slowed(self) -> bool:
-        """True if the GPU was protecting itself."""
+        """True if the GPU was throttled."""
         return not SLOWDOWNS.isdisjoint(self.reasons)
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,7 +68,7 @@ class Watch(Protocol):
 
 
 class NoWatch:
-    """Nothing is known of the clocks, and ``about`` says why."""
+    """A watch without data on the clocks; ``about`` has the reason."""
 
     most_mhz: float | None = None
 
@@ -119,7 +120,7 @@ def reasons_in(bits: int) -> tuple[str, ...]:
 
 
 def watch_for(uuid: str) -> Watch:
-    """A watch on the device with this UUID; one that knows nothing, and says why, where there is no NVML."""
+    """A watch on the device with this UUID; without NVML a :class:`NoWatch` with the reason."""
     try:
         pynvml = importlib.import_module("pynvml")
     except ImportError:
@@ -131,7 +132,7 @@ def watch_for(uuid: str) -> Watch:
 
 
 def slowed_share(states: Iterable[ClockState | None]) -> float | None:
-    """Share of the looks at which the GPU was protecting itself; None if nothing is known."""
+    """Share of the samples at which the GPU was throttled; None if unknown."""
     known = [state.slowed for state in states if state is not None]
     return sum(known) / len(known) if known else None
 

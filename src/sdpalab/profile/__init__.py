@@ -1,4 +1,4 @@
-"""What Nsight Compute measures of a kernel on a GPU, and what that says about it."""
+"""Nsight Compute's measurements of a kernel on a GPU, and what limits the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of Nsight Compute's metrics are read, and what they mean.
+"""The metrics of Nsight Compute that are read, and their meaning.
 
 A metric has other names on other architectures, and a version of ncu may lack one: each figure lists the names it may
 have, best first, and is absent where none is reported. Of the tensor cores the largest counts: a metric of one kind of
@@ -122,7 +122,7 @@ WGMMA_METRICS = (
     f"sm__pipe_tensor_op_gmma_cycles_active{_SUSTAINED}",
     f"sm__inst_executed_pipe_tensor_op_gmma{_SUSTAINED}",
 )
-"""Asked for on sm_90 beside what ``--set full`` collects. ``sm__pipe_tensor_cycles_active`` and
+"""Collected on sm_90 in addition to what ``--set full`` collects. ``sm__pipe_tensor_cycles_active`` and
 ``sm__inst_executed_pipe_tensor_op_gmma`` are in full reports of H100s that others published; the second name is not
 known from any, and an ncu may lack each of them."""
 
@@ -138,7 +138,7 @@ STALLS: Mapping[str, str] = {
     "imc_miss": "for constants that are not in their cache",
     "lg_throttle": "because the queue for global and local memory is full",
     "long_scoreboard": "for data from L2 or DRAM, or at a barrier that they poll",
-    "math_pipe_throttle": "because the pipe that they want is busy",
+    "math_pipe_throttle": "because the pipe that they need is busy",
     "membar": "at a memory fence",
     "mio_throttle": "because the queue for shared memory and special functions is full",
     "misc": "for something else",

@@ -1,4 +1,4 @@
-"""Runs Nsight Compute on one run of a launch plan. Clocks are left as they are, caches too unless asked."""
+"""Runs Nsight Compute on one run of a launch plan. Clocks are left unchanged, and by default caches, too."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NCU_OPTIONS = (
 
 _METRICS = "--metrics="
 _UNKNOWN_METRIC = re.compile(r"\bmetrics?\b", re.IGNORECASE)
-"""What ncu says of a metric that it does not have, in whatever words."""
+"""The message of ncu for an unknown metric, in all known versions."""
 
 SECONDS = 300.0
 _PLACES = "/usr/local/cuda/bin"
@@ -50,7 +50,7 @@ def profile_command(
     cold : bool
         Empty the caches before each of ncu's replays.
     arch : str
-        Of the GPU, such as ``sm_90a``: on sm_90 the metrics of wgmma are asked for, too.
+        Of the GPU, such as ``sm_90a``: on sm_90 the metrics of wgmma are collected, too.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def profile_command(
 def run_ncu(command: Sequence[str], report: Path) -> str:
     """Profile, and return the raw page of the report as CSV.
 
-    Metrics beside those of the set are asked for only as far as this ncu has them: if it fails with them, it is run
+    Metrics beside those of the set are collected only if this ncu has them: if it fails with them, it is run
     without.
 
     Raises
@@ -77,13 +77,13 @@ def run_ncu(command: Sequence[str], report: Path) -> str:
     """
     plain = [word for word in command if not word.startswith(_METRICS)]
     try:
-        said = _run(command)
+        output = _run(command)
     except MachineError as error:
         if plain == list(command) or not _UNKNOWN_METRIC.search(str(error)):
             raise
-        said = _run(plain)
+        output = _run(plain)
     if not report.is_file():
-        raise MachineError(f"ncu wrote no report: {_last(said)}")
+        raise MachineError(f"ncu wrote no report: {_last(output)}")
     return _run([command[0], "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"])
 
 
@@ -112,14 +112,14 @@ def _run(command: Sequence[str]) -> str:
         raise MachineError(f"ncu did not end within {SECONDS:.0f} s") from None
     except OSError as error:
         raise MachineError(f"ncu cannot be run: {error.strerror}") from None
-    said = done.stdout + done.stderr
-    if "ERR_NVGPUCTRPERM" in said:
+    output = done.stdout + done.stderr
+    if "ERR_NVGPUCTRPERM" in output:
         raise MachineError(
             "ncu may not read the GPU's performance counters (ERR_NVGPUCTRPERM): run as root, or load the driver with "
             "NVreg_RestrictProfilingToAdminUsers=0"
         )
-    if done.returncode or "No kernels were profiled" in said:
-        raise MachineError(f"ncu failed with exit code {done.returncode}: {_last(said)}")
+    if done.returncode or "No kernels were profiled" in output:
+        raise MachineError(f"ncu failed with exit code {done.returncode}: {_last(output)}")
     return done.stdout
 
 
@@ -129,8 +129,8 @@ def _environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (lab, os.environ.get("PYTHONPATH", ""))))}
 
 
-def _last(said: str) -> str:
-    """The last thing that ncu called an error, or else its last line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def _last(output: str) -> str:
+    """The last error message of ncu, or else its last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("==ERROR==")]
     return (errors or lines or ["it said nothing"])[-1]

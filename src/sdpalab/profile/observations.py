@@ -40,7 +40,7 @@ class Observation:
 
 
 def observations(launch: LaunchProfile) -> tuple[Observation, ...]:
-    """What limits the launch first, then what else is noticed.
+    """First the limit of the launch, then further observations.
 
     A unit that is busy more than 80% of the time limits it; if none is, its warps wait, and for what they wait limits
     it. Where ncu reported nothing of a kind, nothing is said of it.
@@ -101,4 +101,4 @@ def _noticed(launch: LaunchProfile) -> Iterator[Observation]:
 
 
 def _meaning(name: str) -> str:
-    return STALLS.get(name, "for a reason that the lab's table does not know")
+    return STALLS.get(name, "for a reason that is not in the lab's table")

@@ -1,6 +1,6 @@
 """Reads what ``ncu --import FILE --csv --page raw --print-units base`` prints: a row of names, one of units, launches.
 
-What ncu itself says stands before it, on lines that begin with ``==``. Source: Nsight Compute, "Nsight Compute CLI",
+Messages of ncu come before it, on lines that begin with ``==``. Source: Nsight Compute, "Nsight Compute CLI",
 "Command Line Options" (Console Output).
 """
 
@@ -62,20 +62,20 @@ def read_raw_csv(text: str) -> tuple[LaunchProfile, ...]:
     Raises
     ------
     UserError
-        If it is none: no row of names with ``Kernel Name``, no row of units, or a value that is no number.
+        If it is none: no row of names with ``Kernel Name``, no row of units, or a value that is not a number.
     """
     names, units, rows = _table(text)
     where = {name: place for place, name in enumerate(names)}
-    stalls = {found[1]: place for name, place in where.items() if (found := re.fullmatch(STALL_PATTERN, name))}
+    stalls = {match[1]: place for name, place in where.items() if (match := re.fullmatch(STALL_PATTERN, name))}
     launches = []
     for row in rows:
         figures = {}
         for figure in METRICS:
-            places = [where[name] for name in figure.metrics if name in where and _told(row[where[name]])]
+            places = [where[name] for name in figure.metrics if name in where and _has_value(row[where[name]])]
             values = [_number(row[place], names[place]) * _scale(units[place], figure.unit) for place in places]
             if values:
                 figures[figure.key] = max(values) if figure.largest else values[0]
-        waits = {name: _number(row[place], names[place]) for name, place in stalls.items() if _told(row[place])}
+        waits = {name: _number(row[place], names[place]) for name, place in stalls.items() if _has_value(row[place])}
         launches.append(
             LaunchProfile(
                 kernel=row[where["Kernel Name"]],
@@ -89,12 +89,12 @@ def read_raw_csv(text: str) -> tuple[LaunchProfile, ...]:
 
 
 def clean_csv(text: str) -> str:
-    """The same table without what ncu said before it, and without the columns that name a process or a host."""
+    """The same table without ncu's messages before it, and without the columns that name a process or a host."""
     names, units, rows = _table(text)
-    kept = [place for place, name in enumerate(names) if name not in _PRIVATE]
+    columns = [place for place, name in enumerate(names) if name not in _PRIVATE]
     out = io.StringIO()
     writer = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    writer.writerows([row[place] for place in kept] for row in (names, units, *rows))
+    writer.writerows([row[place] for place in columns] for row in (names, units, *rows))
     return out.getvalue()
 
 
@@ -104,23 +104,23 @@ def _table(text: str) -> tuple[list[str], list[str], list[list[str]]]:
     start = next((n for n, line in enumerate(lines) if line.startswith('"ID",')), None)
     if start is None:
         raise UserError(
-            'this is no raw page of ncu: it has no line that begins with "ID"; export it with '
+            'this is not a raw page of ncu: it has no line that begins with "ID"; export it with '
             "ncu --import FILE --csv --page raw --print-units base"
         )
     table = list(csv.reader(lines[start:]))
     names = table[0]
     if "Kernel Name" not in names:
-        raise UserError("this is no raw page of ncu: its first row names no column Kernel Name")
+        raise UserError("this is not a raw page of ncu: its first row names no column Kernel Name")
     if len(table) < 2 or table[1][0]:
-        raise UserError("this is no raw page of ncu: behind the names of the columns there is no row of their units")
+        raise UserError("this is not a raw page of ncu: behind the names of the columns there is no row of their units")
     for number, row in enumerate(table, 1):
         if len(row) != len(names):
             raise UserError(f"the raw page is damaged: row {number} has {len(row)} columns, and there are {len(names)}")
     return names, table[1], table[2:]
 
 
-def _told(value: str) -> bool:
-    """Whether ncu has a value: it leaves the column empty, or says so, if a metric could not be collected."""
+def _has_value(value: str) -> bool:
+    """Whether ncu has a value: the column is empty or n/a if a metric could not be collected."""
     return value not in ("", "n/a")
 
 
@@ -128,7 +128,7 @@ def _number(text: str, name: str) -> float:
     try:
         return float(text.replace(",", ""))
     except ValueError:
-        raise UserError(f"the raw page is damaged: {name} is {text!r}, which is no number") from None
+        raise UserError(f"the raw page is damaged: {name} is {text!r}, which is not a number") from None
 
 
 def _scale(unit: str, wanted: str) -> float:

@@ -1,4 +1,4 @@
-"""The process that ncu watches: one run of a kernel's plan between ``cuProfilerStart`` and ``cuProfilerStop``.
+"""The process that ncu profiles: one run of a kernel's plan between ``cuProfilerStart`` and ``cuProfilerStop``.
 
 ``python -m sdpalab.profile.target ORDER``, with the order that :func:`sdpalab.profile.ncu.profile_command` writes.
 """
@@ -10,7 +10,7 @@ import sys
 
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Kernel
-from sdpalab.kernels.registry import resolve
+from sdpalab.kernels.registry import load_kernel
 from sdpalab.problem import Problem
 
 __all__ = ["main"]
@@ -26,13 +26,13 @@ def main(order: str) -> None:
     from sdpalab.judge.tensors import to_torch
     from sdpalab.run import GpuExecutor, torch_gpu
 
-    told = json.loads(order)
-    kernel = resolve(told["kernel"])
+    request = json.loads(order)
+    kernel = load_kernel(request["kernel"])
     assert isinstance(kernel, Kernel), "the command line refuses callables"
-    problem = Problem(**told["problem"])
+    problem = Problem(**request["problem"])
     ordinal = torch_gpu.current_ordinal()
     executor = GpuExecutor(ordinal)
-    plan = kernel.launch_plan(problem, kernel.config_with(told["settings"]), sms=executor.sms)
+    plan = kernel.launch_plan(problem, kernel.config_with(request["settings"]), sms=executor.sms)
     device = torch_gpu.device(ordinal)
     inputs = make_inputs(problem)
     buffers = {name: to_torch(array).to(device) for name, array in vars(inputs).items()}

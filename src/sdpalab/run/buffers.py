@@ -1,27 +1,18 @@
-"""What a launch plan's buffers hold at the start, for every executor: copies of the inputs, and poison."""
+"""The initial content of a launch plan's buffers, for every executor: copies of the inputs, and poison."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from sdpalab.errors import UserError
+from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Buffer, Gemm, TiledMap
 from sdpalab.run.plan_executor import Array
 from sdpalab.sim import LaunchError, TensorMap
 
-__all__ = ["dtype_of", "multiply", "same_bytes", "starting_array", "tensor_map", "unreleased"]
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a buffer, from ml_dtypes what NumPy lacks; raises UserError if there is no such type."""
-    try:
-        return np.dtype(getattr(ml_dtypes, name, name))
-    except TypeError:
-        raise UserError(f"buffer dtype {name!r} is neither a NumPy nor an ml_dtypes type") from None
+__all__ = ["multiply", "same_bytes", "starting_array", "tensor_map", "unreleased"]
 
 
 def starting_array(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> Array:
@@ -48,7 +39,7 @@ def starting_array(buffer: Buffer, inputs: Mapping[str, Array], poison: int) -> 
 
 
 def tensor_map(tiled: TiledMap, array: Array, where: str) -> TensorMap:
-    """The tensor map on ``array``, its buffer; raises LaunchError for what the driver would refuse, too."""
+    """The tensor map on ``array``, its buffer; raises LaunchError for what the driver would refuse."""
     try:
         return TensorMap(array, tiled.box, tiled.swizzle, shape=tiled.shape, strides=tiled.strides)
     except LaunchError as error:
@@ -57,13 +48,13 @@ def tensor_map(tiled: TiledMap, array: Array, where: str) -> TensorMap:
 
 def unreleased(buffers: Sequence[Buffer], arrays: Mapping[str, Array]) -> list[str]:
     """A sentence for each semaphore that is not zeros after the plan: the next run would find it taken."""
-    found = []
+    messages = []
     for buffer in buffers:
         values = arrays[buffer.name].reshape(-1)
         if buffer.role == "semaphore" and values.any():
             first = int(np.flatnonzero(values)[0])
-            found.append(f"semaphore {buffer.name} is not left as zeros: element {first} is {values[first]}")
-    return found
+            messages.append(f"semaphore {buffer.name} is not left as zeros: element {first} is {values[first]}")
+    return messages
 
 
 def multiply(gemm: Gemm, arrays: Mapping[str, Array]) -> None:

@@ -1,4 +1,4 @@
-"""Which NVIDIA driver this machine runs."""
+"""The version of this machine's NVIDIA driver."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def driver_version() -> str:
         text = _KERNEL_MODULE.read_text()
     except OSError:
         text = ""
-    found = re.search(r"Kernel Module\b[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    if found is not None:
-        return found[1]
+    match = re.search(r"Kernel Module\b[^\n]*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    if match is not None:
+        return match[1]
     gpu = gpu_device()
     number = int(gpu.check(gpu.driver.cuDriverGetVersion(), "give the driver's version"))
     if number <= 0:

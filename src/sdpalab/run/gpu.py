@@ -15,9 +15,10 @@ import numpy as np
 
 from sdpalab.compile import Build, Cache, build
 from sdpalab.errors import UserError
+from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, TiledMap
 from sdpalab.run import torch_gpu
-from sdpalab.run.buffers import dtype_of, same_bytes, starting_array, tensor_map, unreleased
+from sdpalab.run.buffers import same_bytes, starting_array, tensor_map, unreleased
 from sdpalab.run.gpu_arguments import encode, entry_of, parameter_bytes, tensor_map_fields
 from sdpalab.run.gpu_driver import gpu_device
 from sdpalab.run.gpu_gemm import blas_of, prepare_gemm, workspace_size
@@ -65,7 +66,7 @@ class GpuExecutor:
 
     @property
     def device(self) -> str:
-        """What records call this executor: the GPU's name."""
+        """The name of this executor in records: the GPU's name."""
         return self.gpu.name
 
     def run(
@@ -98,10 +99,10 @@ class GpuExecutor:
             If the kernel does what the GPU does not allow; the process cannot use the GPU after that.
         """
         image = Image({buffer.name: starting_array(buffer, inputs, poison) for buffer in plan.buffers})
-        made = self._builds(plan, builds)
+        built = self._builds(plan, builds)
         with self.gpu.current(), DeviceMemory(self.gpu, image) as memory:
             addresses = {name: memory.address + offset for name, offset in image.offsets.items()}
-            prepared = Prepared(self.gpu, self._steps(plan, addresses, made))
+            prepared = Prepared(self.gpu, self._steps(plan, addresses, built))
             prepared.launch()
             self.gpu.synchronize(f"run {'; '.join(step.label for step in prepared.steps)}")
             after = memory.read()
@@ -109,7 +110,7 @@ class GpuExecutor:
         return RunResult(
             outputs={buffer.name: arrays[buffer.name] for buffer in plan.buffers if buffer.role == "out"},
             device=self.device,
-            ptx_sha256=tuple(each.ptx_sha256 for each in made),
+            ptx_sha256=tuple(each.ptx_sha256 for each in built),
             hazards=(*image.damage(after), *unreleased(plan.buffers, arrays)),
             changed_inputs=tuple(
                 buffer.name
@@ -130,7 +131,7 @@ class GpuExecutor:
         plan : LaunchPlan
         buffers : mapping of str to torch.Tensor or int
             One for each buffer of the plan, workspace too: a contiguous tensor of the buffer's shape and dtype on this
-            GPU, or a device pointer, which nobody checks.
+            GPU, or a device pointer, which is not checked.
         builds : sequence of Build, optional
             One for each launch. Default: each launch's module is built here.
 
@@ -147,13 +148,13 @@ class GpuExecutor:
         addresses = {
             buffer.name: device_address(buffer, buffers[buffer.name], self.gpu.ordinal) for buffer in plan.buffers
         }
-        made = self._builds(plan, builds)
+        built = self._builds(plan, builds)
         with self.gpu.current():
             self._release(plan, addresses)
-            return Prepared(self.gpu, self._steps(plan, addresses, made), keep=dict(buffers))
+            return Prepared(self.gpu, self._steps(plan, addresses, built), keep=dict(buffers))
 
     def _release(self, plan: LaunchPlan, addresses: Mapping[str, int]) -> None:
-        """Fill semaphores with zeros: after all that may still use their memory, and before whatever comes, on any
+        """Fill semaphores with zeros: after all work that may still use their memory, and before all later work, on any
         stream."""
         semaphores = [buffer for buffer in plan.buffers if buffer.role == "semaphore"]
         if semaphores:
@@ -183,7 +184,7 @@ class GpuExecutor:
     def _steps(self, plan: LaunchPlan, addresses: Mapping[str, int], builds: Sequence[Build]) -> list[AnyPrepared]:
         def encoded(where: str, tiled: TiledMap) -> bytes:
             buffer = plan.buffer(tiled.buffer)
-            # Memory that nobody touches: the map's checks want an array.
+            # This memory is never accessed: the map's checks need an array.
             array = np.empty(buffer.shape, dtype_of(buffer.dtype))
             try:
                 fields = tensor_map_fields(tensor_map(tiled, array, where), addresses[tiled.buffer])
@@ -192,7 +193,7 @@ class GpuExecutor:
             return encode(self.gpu, fields)
 
         steps: list[AnyPrepared] = []
-        made, buffers = iter(builds), {buffer.name: buffer for buffer in plan.buffers}
+        remaining, buffers = iter(builds), {buffer.name: buffer for buffer in plan.buffers}
         scratch: Scratch | None = None
         for number, step in enumerate(plan.steps, 1):
             if isinstance(step, Gemm):
@@ -201,7 +202,7 @@ class GpuExecutor:
                 scratch = scratch or Scratch(self.gpu, workspace_size(self.gpu.capability))
                 steps.append(prepare_gemm(blas, step, buffers, addresses, scratch, f"step {number} of the plan"))
                 continue
-            built = next(made)
+            built = next(remaining)
             knobs = " ".join(option.removeprefix("-D") for option in built.command if option.startswith("-D"))
             where = f"step {number} of the plan, {built.name}" + (f" with {knobs}" if knobs else "")
             entry = entry_of(built.ptx, built.entry)
@@ -212,7 +213,7 @@ class GpuExecutor:
 
 
 def device_address(buffer: Buffer, value: Any, ordinal: int) -> int:
-    """Where a buffer lies on GPU ``ordinal``: the address of a tensor that is what the plan says, or ``value`` itself.
+    """Address of a buffer on GPU ``ordinal``: of a tensor that matches the plan, or ``value`` itself.
 
     Raises
     ------

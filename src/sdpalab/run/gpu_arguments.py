@@ -35,7 +35,7 @@ _ALIGN = 128
 """Bytes; the driver takes a CUtensorMap at a multiple of 64 (CUDA 12) or 128 (CUDA 13)."""
 
 _SINCE = 12000
-"""The version of the functions on tensor maps that is asked for: CUDA 12.0's."""
+"""The requested version of the functions on tensor maps: CUDA 12.0's."""
 
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_uint
 _ENCODE_TILED = (_POINTER, _NUMBER, _NUMBER, *(_POINTER,) * 5, *(_NUMBER,) * 4)
@@ -83,7 +83,7 @@ class TensorMapFields:
 
 
 def tensor_map_fields(tensor: TensorMap, address: int) -> TensorMapFields:
-    """What the driver is told of a tensor map whose buffer lies at ``address``.
+    """The driver's description of a tensor map whose buffer lies at ``address``.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def encode(device: GpuDevice, fields: TensorMapFields) -> bytes:
 
 
 def replace_address(device: GpuDevice, tensor_map: int, address: int) -> None:
-    """Have the encoded map at ``tensor_map`` in this process's memory describe the buffer at ``address`` on the device.
+    """Change the encoded map at ``tensor_map`` in this process's memory to the buffer at ``address`` on the device.
 
     Raises
     ------
@@ -219,7 +219,8 @@ def parameter_bytes(
 
 
 class Parameters:
-    """A parameter block in memory that stays where it is, and pointers to its parameters, as launches want them.
+    """A parameter block in memory that stays where it is, and pointers to its parameters, in the form that launches
+    take.
 
     Parameters
     ----------

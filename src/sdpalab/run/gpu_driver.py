@@ -1,7 +1,7 @@
 """One GPU through the CUDA driver API: its context, the functions loaded into it, and errors by CUDA's names.
 
 ``cuda.bindings.driver`` is called directly: it is what ``cuda.core`` calls, it is installed wherever the lab compiles,
-and it has all that a launch plan asks for: clusters, opt-in shared memory, modules from memory. The one exception is
+and it has all that a launch plan needs: clusters, opt-in shared memory, modules from memory. The one exception is
 ``cuTensorMapEncodeTiled`` (:mod:`sdpalab.run.gpu_arguments`).
 
 Source: CUDA Driver API, "Primary Context Management", "Module Management", "Execution Control", and "Data types used by
@@ -47,7 +47,7 @@ _LOG_BYTES = 8192
 
 
 class KernelFault(RuntimeError):
-    """A kernel did what the GPU does not allow, such as an illegal access. The process can use that GPU no more."""
+    """A kernel failed on the GPU, for example by an illegal access. The process cannot use that GPU any more."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _driver() -> ModuleType:
     except RuntimeError as error:  # the binding could not open libcuda
         raise MachineError(f"no GPU: there is no NVIDIA driver on this machine ({error})") from None
     if status.name == "CUDA_ERROR_NO_DEVICE":
-        raise MachineError("no GPU: the NVIDIA driver sees none (CUDA_ERROR_NO_DEVICE)")
+        raise MachineError("no GPU: the NVIDIA driver finds none (CUDA_ERROR_NO_DEVICE)")
     if status.name != "CUDA_SUCCESS":
         raise MachineError(f"no GPU: the NVIDIA driver does not start ({status.name})")
     module: ModuleType = driver
@@ -120,7 +120,7 @@ class GpuDevice:
         self._dynamic_smem: dict[GpuFunction, int] = {}
         count = self.check(self.driver.cuDeviceGetCount(), "count the GPUs")
         if not 0 <= ordinal < count:
-            raise UserError(f"there is no GPU {ordinal}: the driver sees {count}, counted from 0")
+            raise UserError(f"there is no GPU {ordinal}: the driver finds {count}, counted from 0")
         device = self.check(self.driver.cuDeviceGet(ordinal), f"open GPU {ordinal}")
         self.name = str(self.check(self.driver.cuDeviceGetName(256, device), "name a GPU").split(b"\0")[0], "utf-8")
         self.capability = (
@@ -148,11 +148,13 @@ class GpuDevice:
         if self.lost:
             raise MachineError(f"GPU {self.ordinal} cannot {action}: its context is lost since {self.lost}")
         _, text = self.driver.cuGetErrorString(status)
-        said = f"{action}: {status.name} ({text.decode() if text else 'unknown'})"
+        message = f"{action}: {status.name} ({text.decode() if text else 'unknown'})"
         if status.name in STICKY:
-            self.lost = said
-            raise KernelFault(f"{said}; the context of GPU {self.ordinal} is lost, and only a new process can use it")
-        raise MachineError(f"GPU {self.ordinal} cannot {said}")
+            self.lost = message
+            raise KernelFault(
+                f"{message}; the context of GPU {self.ordinal} is lost, and only a new process can use it"
+            )
+        raise MachineError(f"GPU {self.ordinal} cannot {message}")
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -164,7 +166,7 @@ class GpuDevice:
             self.driver.cuCtxPopCurrent()
 
     def function(self, image: bytes, entry: str) -> GpuFunction:
-        """An entry of a cubin, or of PTX text (which the driver then assembles); loaded once, however often asked for.
+        """An entry of a cubin, or of PTX text (which the driver then assembles); loaded once and then cached.
 
         Raises
         ------
@@ -190,7 +192,7 @@ class GpuDevice:
             self._set(function, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
 
     def synchronize(self, action: str) -> None:
-        """Wait for all work of the context; ``action`` says in errors what that was. Raises as :meth:`check`."""
+        """Wait for all work of the context; ``action`` names the work in errors. Raises as :meth:`check`."""
         self.check(self.driver.cuCtxSynchronize(), action)
 
     def _load(self, image: bytes, entry: str) -> GpuFunction:
@@ -198,10 +200,10 @@ class GpuDevice:
         log = bytearray(_LOG_BYTES)
         option = driver.CUjit_option
         options = [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
-        # PTX is a text that ends with a zero byte; a cubin knows its own length.
+        # PTX is a text that ends with a zero byte; a cubin has its length in its header.
         answer = driver.cuModuleLoadDataEx(image + b"\0", len(options), options, [log, _LOG_BYTES])
-        said = " ".join(log.split(b"\0")[0].decode(errors="replace").split())
-        module = self.check(answer, f"load the module of {entry}" + (f" ({said})" if said else ""))
+        message = " ".join(log.split(b"\0")[0].decode(errors="replace").split())
+        module = self.check(answer, f"load the module of {entry}" + (f" ({message})" if message else ""))
         handle = self.check(driver.cuModuleGetFunction(module, entry.encode()), f"find the entry {entry}")
         return GpuFunction(
             handle, entry, self._get(handle, "SHARED_SIZE_BYTES"), self._get(handle, "MAX_THREADS_PER_BLOCK")

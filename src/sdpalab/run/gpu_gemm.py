@@ -1,10 +1,10 @@
-"""Matrix products of a plan on a GPU: what cuBLAS is told, and the handle and memory that it is told with.
+"""Matrix products of a plan on a GPU: the arguments of cuBLAS, its handle and its workspace.
 
 ``nvmath.bindings.cublas`` (extra ``cublas``) is called directly: it takes pointers and streams as they are, and finds
 the cuBLAS that pip, torch or the CUDA toolkit has installed.
 
 cuBLAS is column-major, and a row-major matrix is the transpose of the column-major one in the same memory. So for
-C = A op(B) it is asked for C^T = op(B)^T A^T, in which all three transposes are what lies there.
+C = A op(B) it computes C^T = op(B)^T A^T, in which all three transposes are what lies there.
 
 Source: cuBLAS documentation, "cublasGemmStridedBatchedEx", "cublasSetStream", "cublasSetWorkspace", "cublasMath_t",
 "Results Reproducibility" and "CUDA Graphs Support".
@@ -89,9 +89,9 @@ class Blas:
             self._handle = binding.create()
             binding.set_math_mode(self._handle, int(binding.Math.DISALLOW_REDUCED_PRECISION_REDUCTION))
         except (RuntimeError, binding.cuBLASError) as error:  # RuntimeError: the binding could not open the library
-            said = str(error).partition("\n")[0]
+            message = str(error).partition("\n")[0]
             raise MachineError(
-                f"GPU {device.ordinal} cannot start cuBLAS ({said}): if there is none, pip install nvidia-cublas"
+                f"GPU {device.ordinal} cannot start cuBLAS ({message}): if there is none, pip install nvidia-cublas"
             ) from None
 
     def multiply(self, arguments: tuple[int, ...], stream: int, workspace: Scratch, label: str) -> None:
@@ -125,7 +125,7 @@ def blas_of(device: GpuDevice) -> Blas:
 
 @dataclass
 class PreparedGemm:
-    """One product with nothing left to find out. ``label`` says in errors which."""
+    """One product, ready to launch. ``label`` names it in errors."""
 
     blas: Blas
     gemm: Gemm
@@ -145,7 +145,7 @@ class PreparedGemm:
         return launch
 
     def place(self, device: GpuDevice, addresses: Mapping[str, int]) -> None:
-        """Have what :meth:`call` gave, and gives, multiply what lies at these addresses."""
+        """Change the matrices, of calls that :meth:`call` has returned too, to those at these addresses."""
         self.arguments = _arguments(self.gemm, self.dtypes, addresses, self.blas.binding)
 
 
@@ -157,7 +157,7 @@ def prepare_gemm(
     workspace: Scratch,
     where: str,
 ) -> PreparedGemm:
-    """Check a product, and put it into cuBLAS's words.
+    """Check a product, and translate it to cuBLAS's arguments.
 
     Parameters
     ----------

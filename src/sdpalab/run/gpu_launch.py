@@ -26,7 +26,7 @@ from sdpalab.sim.limits import check_cluster, check_geometry
 __all__ = ["AnyPrepared", "Call", "Prepared", "PreparedStep", "arch_of", "prepare_step", "runs_on"]
 
 _PORTABLE_CLUSTER = 8
-"""Blocks of a cluster that every GPU with clusters allows without being asked."""
+"""Blocks of a cluster that every GPU with clusters allows without an opt-in."""
 
 
 def arch_of(capability: tuple[int, int]) -> str:
@@ -48,11 +48,11 @@ def runs_on(arch: str, capability: tuple[int, int]) -> bool:
 
 
 Call: TypeAlias = Callable[[], tuple[Any, ...]]
-"""Launches something, and returns what the driver said."""
+"""Launches something, and returns the driver's result."""
 
 
 class AnyPrepared(Protocol):
-    """A step with nothing left to find out: a :class:`PreparedStep`, or a product."""
+    """A step that is ready to launch: a :class:`PreparedStep`, or a product."""
 
     @property
     def label(self) -> str:
@@ -64,13 +64,13 @@ class AnyPrepared(Protocol):
         ...
 
     def place(self, device: GpuDevice, addresses: Mapping[str, int]) -> None:
-        """Have what :meth:`call` gave, and gives, launch it on buffers at these addresses."""
+        """Change the buffers, of calls that :meth:`call` has returned too, to those at these addresses."""
         ...
 
 
 @dataclass(frozen=True)
 class PreparedStep:
-    """One launch with nothing left to find out: the function, its parameters, and grid, block, cluster, shared memory.
+    """One launch, ready to run: the function, its parameters, and grid, block, cluster, shared memory.
 
     ``label`` says in errors what was launched; ``pointers`` and ``maps`` are where the addresses of buffers lie in the
     parameters, and tensor maps of them, by the buffers' names.
@@ -116,7 +116,7 @@ class PreparedStep:
 def prepare_step(
     device: GpuDevice, image: bytes, entry: Entry, target: str, step: Launch, block: bytes, where: str
 ) -> PreparedStep:
-    """Load a step's module and check its launch against what the GPU and the function allow.
+    """Load a step's module and check its launch against the limits of the GPU and the function.
 
     Parameters
     ----------
@@ -175,8 +175,8 @@ class Prepared:
     """Steps ready to be launched, again and again, on the buffers that they were prepared with.
 
     A launch does nothing but the launch calls of the driver, and of cuBLAS where a step is a product, so it can be
-    captured into a CUDA graph; a thread may launch while others do. Whoever prepared it keeps device pointers alive;
-    tensors are kept alive here.
+    captured into a CUDA graph; a thread may launch while others do. The caller keeps device pointers alive; tensors are
+    kept alive here.
     """
 
     def __init__(self, device: GpuDevice, steps: Sequence[AnyPrepared], keep: object = None) -> None:
@@ -206,9 +206,9 @@ class Prepared:
             self._launch_all(calls)
 
     def place(self, addresses: Mapping[str, int]) -> None:
-        """Have all later launches run on buffers that lie at these addresses, one for each buffer of the plan.
+        """Run all later launches on the buffers at these addresses, one for each buffer of the plan.
 
-        Nobody checks them, and nobody keeps them alive; semaphores must hold zeros. Launches under way are not changed,
+        They are neither checked nor kept alive; semaphores must hold zeros. Launches under way are not changed,
         but no other thread may launch or place at the same time: each has to prepare its own.
 
         Raises
@@ -232,7 +232,7 @@ class Prepared:
 
 
 def _cluster(entry: Entry, step: Launch) -> Dim3:
-    """The cluster that the step asks for; if none, what the kernel was compiled for."""
+    """The step's cluster; without one, the cluster that the kernel was compiled for."""
     compiled = entry.directives.get("reqnctapercluster")
     if compiled is None or step.cluster != (1, 1, 1):
         return step.cluster

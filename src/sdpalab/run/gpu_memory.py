@@ -1,4 +1,4 @@
-"""Buffers as one stretch of device memory, guarded: a write outside a buffer lands in a pattern, and is found there."""
+"""Buffers as one stretch of device memory, guarded: a write outside a buffer changes a pattern, and is detected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GUARD = 1 << 16
 """Bytes of the pattern before and behind each buffer, at least: as much as between the simulator's buffers."""
 
 _ALIGN = 1024
-"""Bytes; more than any access, tensor map or swizzle wants of a buffer's address."""
+"""Bytes; more than the alignment that any access, tensor map or swizzle needs."""
 
 
 class Image:
@@ -60,12 +60,12 @@ class Image:
         wrong = stretch != _pattern(len(stretch))
         for name in self._like:
             self._place(wrong, name)[:] = False
-        found: dict[str, list[int]] = {}
+        by_buffer: dict[str, list[int]] = {}
         for at in np.flatnonzero(wrong):
-            found.setdefault(self._nearest(int(at)), []).append(int(at))
+            by_buffer.setdefault(self._nearest(int(at)), []).append(int(at))
         return tuple(
             f"{len(places)} bytes outside buffer {name} were written, the first {self._where(name, places[0])}"
-            for name, places in found.items()
+            for name, places in by_buffer.items()
         )
 
     def _place(self, stretch: Array, name: str) -> Array:
@@ -114,7 +114,7 @@ class DeviceMemory:
 
 
 class Scratch:
-    """Device memory whose content means nothing, freed when nobody refers to it any more; at a multiple of 256 bytes.
+    """Device memory whose content means nothing, freed with its last reference; at a multiple of 256 bytes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What every executor of a launch plan offers, and what it gives back."""
+"""The interface of the executors of a launch plan, and the result of a run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class RunResult:
     ptx_sha256 : tuple of str
         Digest of the PTX of each launch, in order: the same bytes for every executor.
     hazards : tuple of str
-        What the executor found wrong with the run itself: the simulator's checks; on a GPU, writes outside buffers; on
-        both, a semaphore that was not left as zeros.
+        Errors of the run itself: the simulator's checks; on a GPU, writes outside buffers; on both, a semaphore that
+        was not left as zeros.
     changed_inputs : tuple of str
         Input buffers whose bytes are no longer what they were.
     """
@@ -42,7 +42,7 @@ class RunResult:
 
 
 class PlanExecutor(Protocol):
-    """Runs launch plans. Holds no time: timing is the business of ``measure``."""
+    """Runs launch plans, without timing them (see ``measure``)."""
 
     def run(self, plan: LaunchPlan, inputs: Mapping[str, Array], *, poison: int = 0xFF) -> RunResult:
         """Run all steps on copies of ``inputs``; ``out`` and ``workspace`` start filled with ``poison``."""

@@ -1,4 +1,4 @@
-"""A PTX text with a description of one launch beside it: how PTX that came from anywhere enters the lab.
+"""A PTX text with a description of one launch beside it: the entry for PTX from other sources.
 
 The description is JSON::
 
@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import UserError
+from sdpalab.inputs import dtype_of
 
 __all__ = ["PtxLaunch", "read_ptx_launch"]
 
@@ -76,7 +76,7 @@ def read_ptx_launch(ptx: Path, description: Path) -> PtxLaunch:
     dynamic_smem = facts.get("dynamic_smem", 0)
     if not _whole(dynamic_smem) or dynamic_smem < 0:
         raise UserError(f"{description}: 'dynamic_smem' is a number of bytes, not {dynamic_smem!r}")
-    made = PtxLaunch(
+    launch = PtxLaunch(
         ptx.name,
         text,
         str(facts.get("entry", entries[0] if entries else "")),
@@ -87,10 +87,10 @@ def read_ptx_launch(ptx: Path, description: Path) -> PtxLaunch:
         _dims(facts.get("cluster", [1, 1, 1]), "cluster", description),
     )
     try:
-        made.arguments()
+        launch.arguments()
     except UserError as error:
         raise UserError(f"{description}: {error}") from None
-    return made
+    return launch
 
 
 def _text(path: Path) -> str:
@@ -130,9 +130,9 @@ def _buffer(described: dict[str, Any], place: int) -> Array:
     shape, init = described["shape"], described.get("init", "normal")
     shape = shape if isinstance(shape, list) else [shape]
     try:
-        dtype = np.dtype(getattr(ml_dtypes, str(described["dtype"]), described["dtype"]))
-    except TypeError:
-        raise UserError(f"argument {place}: {described['dtype']!r} is neither a NumPy nor an ml_dtypes type") from None
+        dtype = dtype_of(str(described["dtype"]))
+    except UserError as error:
+        raise UserError(f"argument {place}: {error}") from None
     if not shape or not all(_whole(size) and size >= 1 for size in shape):
         raise UserError(f"argument {place}: 'shape' takes positive integers, not {described['shape']!r}")
     count = int(np.prod(shape, dtype=object))

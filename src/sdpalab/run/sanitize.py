@@ -1,7 +1,7 @@
-"""What is wrong with a kernel's order and memory: its launches on the simulator, in every schedule, all checks on.
+"""Races and memory errors of a kernel: its launches on the simulator, in every schedule, with all checks.
 
 A wrong order of warps need not give a wrong result, and one schedule need not show every hazard. So each launch is
-repeated, and what is found is put together: one hazard for each kind and instruction, with the runs that showed it.
+repeated, and the hazards are merged: one hazard for each kind and instruction, with the runs that showed it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_STEPS = 2_000_000
 """Vector steps of one run: fifty times what the shipped kernels take on their small problems."""
 
 _ENDED: dict[type[SimError], str] = {Deadlock: "deadlock", StepLimit: "endless", KernelTrap: "trap"}
-"""What ends a launch by the kernel's fault, and the kind of hazard that it is."""
+"""Errors of the kernel that end a launch, and the kind of hazard that it is."""
 _HEAD_DIMS = (64, 128, 32, 16, 96, 256, 80, 48, 112, 192)
 _TILE = 64
 """Keys of a tile where no knob says so."""
@@ -59,7 +59,7 @@ class Modes:
     seed : int
         Of the random schedule.
     max_steps : int
-        Vector steps of one run; more is taken for an endless loop.
+        Vector steps of one run; more counts as an endless loop.
     """
 
     schedules: tuple[str, ...] = SCHEDULES
@@ -155,7 +155,7 @@ Progress = Callable[[str], None]
 def small_problems(
     kernel: Kernel, config: Config | None = None, *, dtype: str | None = None, causal: bool = False
 ) -> list[Problem]:
-    """Small problems that take a kernel's pipeline through its cases.
+    """Small problems that exercise all cases of a kernel's pipeline.
 
     One tile of keys, as many as there are stages, one more, and twice as many and a ragged one: so the number of tiles
     is one, even and odd, and every stage is filled again. Tiles and stages are the knobs BLOCK_M, BLOCK_N and
@@ -175,10 +175,10 @@ def small_problems(
     for dim, kind in product(_HEAD_DIMS, [dtype] if dtype else DTYPES):
         sizes = [(length if causal else min(length, rows + 7), length, causal) for length in dict.fromkeys(lengths)]
         sizes += [] if causal else [((stages + 1) * keys - 7,) * 2 + (True,)]
-        found = [Problem(1, 1, q, dim, seq_kv=kv, dtype=kind, causal=mask) for q, kv, mask in sizes]
-        found = [problem for problem in found if kernel.reject_reason(problem, config) is None]
-        if found:
-            return found
+        problems = [Problem(1, 1, q, dim, seq_kv=kv, dtype=kind, causal=mask) for q, kv, mask in sizes]
+        problems = [problem for problem in problems if kernel.reject_reason(problem, config) is None]
+        if problems:
+            return problems
     problem = Problem(1, 1, keys, _HEAD_DIMS[0], dtype=dtype or "float16", causal=causal)
     raise UserError(f"no small problem suits {kernel.name}: {kernel.reject_reason(problem, config)}; give a --shape")
 
@@ -213,7 +213,7 @@ def sanitize_kernel(
     cache : Cache, optional
         Where builds are kept. Default: the user's.
     progress : callable, optional
-        Told the label of each run before it.
+        Called with the label of each run before it.
 
     Raises
     ------
@@ -228,8 +228,8 @@ def sanitize_kernel(
         plan, inputs = kernel.launch_plan(problem, config, lse=kernel.lse, sms=default_sms(arch)), make_inputs(problem)
         arrays = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
         builds = [build(step.module, arch, cache=cache) for step in plan.launches if step.module is not None]
-        names = [f"{made.name}.ptx" for made in builds]
-        for options in modes.options(any(b"async" in made.ptx for made in builds)):
+        names = [f"{built.name}.ptx" for built in builds]
+        for options in modes.options(any(b"async" in built.ptx for built in builds)):
             label = f"{problem.label}, {options['schedule']}, {options['async_mode']}"
             executor = SimulatedExecutor(arch, cache, on_launch=collected.launched, **options)
             with collected.run(label, names):
@@ -263,14 +263,14 @@ def sanitize_ptx(described: PtxLaunch, modes: Modes | None = None, *, progress: 
 
 
 class _Collected:
-    """Findings of many runs, each kind and instruction once."""
+    """Hazards of many runs, each kind and instruction once."""
 
     def __init__(self, target: str, progress: Progress | None) -> None:
         self.target, self.progress = target, progress
         self.labels: list[str] = []
         self.names: list[str] = []
         """The PTX of the launches that this run still has before it."""
-        self.found: dict[tuple[str, str, int], SanitizedHazard] = {}
+        self.hazards: dict[tuple[str, str, int], SanitizedHazard] = {}
 
     @contextmanager
     def run(self, label: str, names: Sequence[str]) -> Iterator[None]:
@@ -306,11 +306,11 @@ class _Collected:
 
     def _note(self, hazard: SanitizedHazard) -> None:
         key = hazard.ptx, hazard.kind, hazard.ptx_line
-        known = self.found.setdefault(key, hazard)
+        known = self.hazards.setdefault(key, hazard)
         if hazard.runs[0] not in known.runs:
-            self.found[key] = replace(known, runs=(*known.runs, *hazard.runs))
+            self.hazards[key] = replace(known, runs=(*known.runs, *hazard.runs))
 
     def result(self, config: str, device: str, cases: Sequence[str]) -> Sanitized:
         """All of it, in the order of the code."""
-        ordered = sorted(self.found.values(), key=lambda hazard: (hazard.ptx, hazard.ptx_line, hazard.kind))
+        ordered = sorted(self.hazards.values(), key=lambda hazard: (hazard.ptx, hazard.ptx_line, hazard.kind))
         return Sanitized(self.target, config, device, tuple(cases), tuple(self.labels), tuple(ordered))

@@ -1,4 +1,4 @@
-"""Findings as SARIF 2.1.0 (OASIS, "Static Analysis Results Interchange Format"), shown by CI beside the code.
+"""Hazards as SARIF 2.1.0 (OASIS, "Static Analysis Results Interchange Format"), shown by CI beside the code.
 
 A hazard with line information lies in the CUDA source, with the PTX line as a related location; one without lies in
 the PTX. Where another access conflicts, both of its places are related locations too.
@@ -23,12 +23,12 @@ RULES: dict[str, tuple[str, str]] = {
     "async": (
         "An asynchronous operation in flight is disturbed",
         "A thread reads what a copy in flight still writes, or overwrites what it still reads. Wait for the group "
-        "(cp.async.wait_group, counted from the newest) before the access, and mind which copies the group holds.",
+        "(cp.async.wait_group, counted from the newest) before the access, and check which copies the group holds.",
     ),
     "barrier": (
         "A CTA barrier is misused",
-        "All who meet at a barrier in one phase give it the same number of threads, a multiple of 32 and no more than "
-        "come; all threads of a warp come by the same instruction, once; a reduction has a barrier of its own.",
+        "All arrivals at a barrier in one phase must name the same number of threads: a multiple of 32, and no more "
+        "than arrive. All threads of a warp arrive by the same instruction, once. A reduction needs its own barrier.",
     ),
     "cluster": (
         "Another block of the cluster may have exited",
@@ -36,7 +36,7 @@ RULES: dict[str, tuple[str, str]] = {
         "the block that owns it.",
     ),
     "deadlock": (
-        "Threads wait for what can never come",
+        "Threads wait for an event that cannot happen",
         "A barrier expects more threads than can still arrive: its count is wrong, some threads wait at another "
         "barrier, or it stands in a branch that not all take.",
     ),
@@ -47,8 +47,8 @@ RULES: dict[str, tuple[str, str]] = {
     ),
     "endless": (
         "The kernel does not come to an end",
-        "It took more steps than the limit: a loop whose condition never changes, or a wait for a flag that nobody "
-        "sets. Raise --max-steps if the launch is merely long.",
+        "It took more steps than the limit: a loop whose condition never changes, or a wait for a flag that is "
+        "never set. Raise --max-steps if the launch is merely long.",
     ),
     "lane-race": (
         "Lanes of one warp race in shared memory",
@@ -83,7 +83,7 @@ RULES: dict[str, tuple[str, str]] = {
     "registers": (
         "The warps of a block ask for more registers than it has",
         "setmaxnreg.inc waits until the block's other warps have given enough back with setmaxnreg.dec. Over all "
-        "warps, the registers asked for must not exceed those the block was launched with.",
+        "warps, the requested registers must not exceed those the block was launched with.",
     ),
     "tensor-map": (
         "A tensor copy is given no tensor map",

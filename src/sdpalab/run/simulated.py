@@ -25,7 +25,7 @@ class SimulatedExecutor:
     cache : Cache, optional
         Where builds are kept. Default: the user's.
     on_launch : callable, optional
-        Called after each step with its build and the simulator's report, for those who want more than messages.
+        Called after each step with its build and the simulator's report, for callers that need more than messages.
     **options
         Passed to every :func:`sdpalab.sim.launch`: ``checks``, ``async_mode``, ``seed``, ``max_steps``...
     """
@@ -45,7 +45,7 @@ class SimulatedExecutor:
 
     @property
     def device(self) -> str:
-        """What records call this executor, such as ``simulator sm_89``."""
+        """The name of this executor in records, such as ``simulator sm_89``."""
         return f"simulator {self.arch}"
 
     def run(

@@ -1,4 +1,4 @@
-"""What the lab asks torch about a GPU, in one place: which there are, whose tensors, which stream, capturing or not.
+"""All queries to torch about a GPU: devices, the device of a tensor, streams, graph capture.
 
 Call the functions through the module (``torch_gpu.stream()``): the tests replace them where a GPU is emulated, and
 torch has no part in that. Timing has its own calls (:mod:`sdpalab.measure.clocks`); so have torch's own backends, which
@@ -71,14 +71,14 @@ def current_ordinal() -> int:
 
 
 def device(ordinal: int) -> torch.device:
-    """Where torch puts tensors for GPU ``ordinal``."""
+    """torch's device of GPU ``ordinal``."""
     import torch
 
     return torch.device("cuda", ordinal)
 
 
 def properties(ordinal: int) -> GpuProperties:
-    """What torch says of GPU ``ordinal``."""
+    """torch's properties of GPU ``ordinal``."""
     import torch
 
     about = torch.cuda.get_device_properties(ordinal)

@@ -1,4 +1,4 @@
-"""Which tensors go together in attention, and which of them a kernel could take, by what they say of themselves.
+"""Checks of the tensors of an attention call, and of whether a kernel could take them, by their metadata alone.
 
 Nothing here reads an element or a file, so ``torch.compile`` can trace it.
 """
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 
 
 def check_together(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
-    """Raises UserError for what torch cannot compute either, and says it more clearly."""
+    """Raises UserError for arguments that torch refuses, too, with a clearer message."""
     for name, given in (("q", q), ("k", k), ("v", v)):
         if not isinstance(given, Tensor):
             raise UserError(f"{name} must be a torch tensor, not a {type(given).__name__}")
@@ -53,13 +53,13 @@ def check_together(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
 def unfit_reason(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, enable_gqa: bool
 ) -> str | None:
-    """Why no kernel takes this call, whatever is proven; None if one may. Asks for nothing that cannot be traced."""
+    """Why no kernel takes this call, whatever is proven; None if one may. Uses only what can be traced."""
     if attn_mask is not None:
         return "the kernels take no attn_mask: key padding masks and additive bias stay with torch"
     if dropout_p:
         return "the kernels have no dropout"
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return "gradients are asked for, and the kernels compute forward only"
+        return "gradients are required, and the kernels compute the forward pass only"
     if q.is_nested or k.is_nested or v.is_nested:
         return "the kernels take no nested tensors"
     if torch_gpu.ordinal_of(q) is None:
@@ -76,7 +76,7 @@ def unfit_reason(
     if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         return "the kernels take contiguous [batch, heads, sequence, head_dim]"
     if any(type(given) not in (Tensor, torch.nn.Parameter) for given in (q, k, v)):
-        return "what torch does with a subclass of its tensor is its own"
+        return "tensor subclasses stay with torch"
     return None
 
 

@@ -19,7 +19,7 @@ __all__ = ["TorchLaunch"]
 class TorchLaunch:
     """A plan that is prepared on one GPU, by and for one thread: a call takes its addresses from one place in memory.
 
-    What can be known before a call is found out here; a call allocates, writes addresses, and launches.
+    All that does not depend on the call is prepared here; a call allocates, writes addresses, and launches.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class TorchLaunch:
         import torch
 
         self._device, self._ordinal = q.device, executor.gpu.ordinal
-        self._made = [
+        self._allocations = [
             (
                 buffer.name,
                 torch.zeros if buffer.role == "semaphore" else torch.empty,
@@ -69,16 +69,19 @@ class TorchLaunch:
         Parameters
         ----------
         q, k, v : Tensor
-            Contiguous, of the plan's shapes and dtype, on the GPU, each at a multiple of 16 bytes. Nobody checks it.
+            Contiguous, of the plan's shapes and dtype, on the GPU, each at a multiple of 16 bytes. Not checked.
         """
-        made = self._allocated()
+        allocated = self._allocated()
         addresses = {name: torch_gpu.address(tensor) for name, tensor in (("q", q), ("k", k), ("v", v))}
-        for name, tensor in made.items():
+        for name, tensor in allocated.items():
             addresses[name] = torch_gpu.address(tensor)
         self._prepared.place(addresses)
         self._prepared.launch(torch_gpu.stream(self._ordinal))
-        return {name: made[name] for name in self._outputs}
+        return {name: allocated[name] for name in self._outputs}
 
     def _allocated(self) -> dict[str, Tensor]:
         """Outputs and what else the plan needs, of one call alone: calls may overlap on several streams."""
-        return {name: allocate(shape, dtype=dtype, device=self._device) for name, allocate, shape, dtype in self._made}
+        return {
+            name: allocate(shape, dtype=dtype, device=self._device)
+            for name, allocate, shape, dtype in self._allocations
+        }

@@ -13,31 +13,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sdpalab.search.executor import Executor, Job, JobOutcome, JobResult
-    from sdpalab.search.outcome import Finalist, Outcome, Standing, Trial
-    from sdpalab.search.space import Space
+    from sdpalab.search.outcome import Finalist, Standing, Trial, TrialOutcome
+    from sdpalab.search.space import ConfigSpace
     from sdpalab.search.strategy import STRATEGIES, Strategy
     from sdpalab.search.tuning import TuneResult, tune
 
 __all__ = [
     "STRATEGIES",
+    "ConfigSpace",
     "Executor",
     "Finalist",
     "Job",
     "JobOutcome",
     "JobResult",
-    "Outcome",
-    "Space",
     "Standing",
     "Strategy",
     "Trial",
+    "TrialOutcome",
     "TuneResult",
     "tune",
 ]
 
 _HOME = {
     "sdpalab.search.executor": ("Executor", "Job", "JobOutcome", "JobResult"),
-    "sdpalab.search.outcome": ("Finalist", "Outcome", "Standing", "Trial"),
-    "sdpalab.search.space": ("Space",),
+    "sdpalab.search.outcome": ("Finalist", "TrialOutcome", "Standing", "Trial"),
+    "sdpalab.search.space": ("ConfigSpace",),
     "sdpalab.search.strategy": ("STRATEGIES", "Strategy"),
     "sdpalab.search.tuning": ("TuneResult", "tune"),
 }

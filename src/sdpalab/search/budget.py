@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sdpalab.errors import UserError
 
-__all__ = ["SWEEP_SHARE", "Budget", "Clock"]
+__all__ = ["SWEEP_SHARE", "Budget", "BudgetClock"]
 
 SWEEP_SHARE = 0.4
 """Of the time: for the sweep. The rest is for the last gates, of which the full judge alone takes minutes."""
@@ -41,19 +41,19 @@ class Budget:
         UserError
             If it is none of these, or nothing.
         """
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(text).strip())
-        if found is None or (not found[2] and "." in found[1]):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(text).strip())
+        if match is None or (not match[2] and "." in match[1]):
             raise UserError(
                 f"a budget is a number of configurations or a time, such as 200, 90s, 10m or 1h, not {text!r}"
             )
-        amount = float(found[1])
+        amount = float(match[1])
         if amount <= 0:
             raise UserError(f"a budget of {text} leaves nothing to try: give configurations or a time above 0")
-        return cls(seconds=amount * _UNITS[found[2]]) if found[2] else cls(configurations=int(amount))
+        return cls(seconds=amount * _UNITS[match[2]]) if match[2] else cls(configurations=int(amount))
 
 
 @dataclass(frozen=True)
-class Clock:
+class BudgetClock:
     """A budget that began to run."""
 
     budget: Budget

@@ -10,13 +10,13 @@ from typing import Any
 from sdpalab.kernels.kernel import Config
 from sdpalab.search.outcome import Standing, Trial
 
-__all__ = ["Draft", "Failed", "costs_of", "geometric_mean"]
+__all__ = ["Draft", "GateFailure", "costs_of", "geometric_mean"]
 
 Times = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Failed:
+class GateFailure:
     """What a gate rejected, or why there is no answer."""
 
     standing: Standing
@@ -44,7 +44,7 @@ class Draft:
         """One cost a GPU, in the order of their names."""
         return costs_of(self.times_us)
 
-    def failed(self, failed: Failed, same_as: int | None = None) -> Trial:
+    def failed(self, failed: GateFailure, same_as: int | None = None) -> Trial:
         """The record of a configuration that is not PASSED: without any time."""
         return self._trial(failed.standing, failed.reason, {}, same_as)
 

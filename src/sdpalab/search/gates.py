@@ -51,7 +51,7 @@ def build_gate(inputs: Inputs) -> Value:
     ``identity``, ``ptx_sha256`` and ``resources`` by GPU; or ``standing`` and ``reason`` of what does not hold.
     """
     kernel, config, problems, gpus = _asked(inputs)
-    found: Value = {"identity": {}, "ptx_sha256": {}, "resources": {}}
+    about: Value = {"identity": {}, "ptx_sha256": {}, "resources": {}}
     broken: list[str] = []
     for gpu in gpus:
         arch = _arch(kernel, gpu)
@@ -63,18 +63,18 @@ def build_gate(inputs: Inputs) -> Value:
             except BuildError as error:
                 return _failed(Standing.BUILD_FAILED, str(error))
             identities.append(identity_of(plan, builds))
-            digests += [made.ptx_sha256 for made in builds]
-            for made, step in zip(builds, plan.launches, strict=True):
-                used.append(resources(made, step))
+            digests += [built.ptx_sha256 for built in builds]
+            for built, step in zip(builds, plan.launches, strict=True):
+                used.append(resources(built, step))
                 result = check(used[-1], kernel.static_limits(problem))
                 broken += [] if result.ok else [f"{gpu.name}, {problem.label}: {'; '.join(result.failures)}"]
         most = max(used, key=lambda each: each.registers * each.threads_per_block, default=None)
-        found["identity"][gpu.name] = identity_of_all(identities)
-        found["ptx_sha256"][gpu.name] = list(dict.fromkeys(digests))
+        about["identity"][gpu.name] = identity_of_all(identities)
+        about["ptx_sha256"][gpu.name] = list(dict.fromkeys(digests))
         if most is not None:
             names = ("registers", "shared_bytes", "spill_bytes", "blocks_per_sm")
-            found["resources"][gpu.name] = {name: int(getattr(most, name)) for name in names}
-    return {**found, **_failed(Standing.STATIC_LIMITS, broken[0])} if broken else found
+            about["resources"][gpu.name] = {name: int(getattr(most, name)) for name in names}
+    return {**about, **_failed(Standing.STATIC_LIMITS, broken[0])} if broken else about
 
 
 def identity_of_all(identities: Sequence[str]) -> str:
@@ -120,11 +120,11 @@ def full_gate(inputs: Inputs) -> Value:
     devices = []
     cases = 0
     for gpu in _one_an_arch(kernel, gpus):
-        found = _verdict(inputs, kernel, gpu, specs, workers=_FULL_WORKERS, level="full")
-        if "standing" in found:
-            return found
-        devices.append(found["device"])
-        cases += found["cases"]
+        outcome = _verdict(inputs, kernel, gpu, specs, workers=_FULL_WORKERS, level="full")
+        if "standing" in outcome:
+            return outcome
+        devices.append(outcome["device"])
+        cases += outcome["cases"]
     verdict = {"passed": True, "level": "full", "cases": cases, "devices": devices, "judge": judge_version()}
     return {"verdict": verdict}
 
@@ -185,18 +185,18 @@ def _small(kernel: Kernel, config: Config, problems: Sequence[Problem]) -> list[
     """Small problems for the sanitizer with the type, mask and head dimension of what is searched."""
     from sdpalab.run.sanitize import small_problems
 
-    found: dict[Problem, None] = {}
+    small_ones: dict[Problem, None] = {}
     for problem in problems:
         for small in small_problems(kernel, config, dtype=problem.dtype, causal=problem.causal):
             same = small.with_(head_dim=problem.head_dim, scale=None)
-            found[same if kernel.reject_reason(same, config) is None else small] = None
-    return list(found)
+            small_ones[same if kernel.reject_reason(same, config) is None else small] = None
+    return list(small_ones)
 
 
 def _judged(inputs: Inputs, kernel: Kernel, gpu: Gpu, specs: Sequence[CaseSpec], *, workers: int) -> Value | None:
     """None if every case passes, otherwise the standing and reason."""
-    found = _verdict(inputs, kernel, gpu, specs, workers=workers)
-    return found if "standing" in found else None
+    outcome = _verdict(inputs, kernel, gpu, specs, workers=workers)
+    return outcome if "standing" in outcome else None
 
 
 def _verdict(

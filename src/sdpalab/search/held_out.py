@@ -24,8 +24,8 @@ def held_out(problem: Problem) -> tuple[Problem, ...]:
         problem.with_(heads=fewer * problem.group, kv_heads=fewer),
         problem.with_(seq_q=problem.seq_q, seq_kv=shorter_kv) if not problem.causal else problem,
     )
-    found = [each for each in choices if each != problem and ProblemClass.of(each) == wanted]
-    return tuple({repr(asdict(each)): each for each in found}.values())
+    others = [each for each in choices if each != problem and ProblemClass.of(each) == wanted]
+    return tuple({repr(asdict(each)): each for each in others}.values())
 
 
 def _shorter(length: int) -> int:

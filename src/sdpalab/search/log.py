@@ -82,11 +82,11 @@ class Head(JsonRecord):
             theirs = other.to_dict()[name]
             if name != "when" and value != theirs:
                 shown = f"{_short(theirs)}, and this search has {_short(value)}"
-                return f"it is of another {_SAID.get(name, name)}: {shown}"
+                return f"it is of another {_NAMED.get(name, name)}: {shown}"
         return ""
 
 
-_SAID = {"lab": "version of the lab", "judge": "version of the judge", "knobs": "space", "configurations": "space"}
+_NAMED = {"lab": "version of the lab", "judge": "version of the judge", "knobs": "space", "configurations": "space"}
 
 
 def _short(value: Any) -> str:
@@ -257,14 +257,14 @@ def read_log(path: Path) -> tuple[Head, tuple[Trial | Finalist, ...]]:
     for number, line in enumerate((*lines, cut), 1):
         if number > len(lines) and not line:
             break
-        found = _record(line)
-        if found is None:
+        record = _record(line)
+        if record is None:
             if number <= len(lines):  # what is left of the last line is no damage: it was being written
                 damaged.append(number)
-        elif isinstance(found, Head):
-            head = head or found
+        elif isinstance(record, Head):
+            head = head or record
         else:
-            records.append(found)
+            records.append(record)
     if head is None:
         raise UserError(f"{path} is no log of a search, or its head is damaged: give another --log")
     if damaged:

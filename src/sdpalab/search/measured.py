@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sdpalab.measure.comparison import ComparisonOutcome
-from sdpalab.search.campaign import Campaign, Value
-from sdpalab.search.draft import Draft, Failed, costs_of
+from sdpalab.search.context import SearchContext, Value
+from sdpalab.search.draft import Draft, GateFailure, costs_of
 from sdpalab.search.outcome import Standing, Trial
 
 __all__ = ["CONFIRMED", "NEAR", "Champion"]
@@ -31,8 +31,8 @@ AGAIN = 1 << 20
 class Champion:
     """The best configuration by measurement so far; the default is the first."""
 
-    def __init__(self, campaign: Campaign) -> None:
-        self._campaign = campaign
+    def __init__(self, context: SearchContext) -> None:
+        self._context = context
         self._default: Trial | None = None
         self._best: Trial | None = None
 
@@ -51,11 +51,11 @@ class Champion:
 
     def measured(self, proven: Mapping[int, Draft]) -> dict[int, Trial]:
         """Race each configuration, in order; the records."""
-        found = {}
+        trials = {}
         for place, draft in sorted(proven.items()):
-            found[place] = self._challenge(draft)
-            self.learn(found[place])
-        return found
+            trials[place] = self._challenge(draft)
+            self.learn(trials[place])
+        return trials
 
     def race_again(self, trials: Sequence[Trial]) -> None:
         """Race the near-best once more, in other rounds: one that is FASTER, confirmed, becomes the champion."""
@@ -70,22 +70,22 @@ class Champion:
         for trial in near:
             draft = Draft(trial.number, trial.knobs)
             values = [self._race(draft, seed=AGAIN + 2 * trial.number + turn) for turn in (0, 1)]
-            if all(not isinstance(value, Failed) and _faster(value) for value in values):
+            if all(not isinstance(value, GateFailure) and _faster(value) for value in values):
                 self._best = trial
 
     def _challenge(self, draft: Draft) -> Trial:
         value = self._race(draft, seed=2 * draft.number)
-        if isinstance(value, Failed):
+        if isinstance(value, GateFailure):
             return draft.failed(value)
         raced = replace(draft.through("race"), times_us=self._times(value))
         if self._best is None or not _faster(value):
             return self._behind(raced)
         again = self._race(draft, seed=2 * draft.number + 1)
-        if isinstance(again, Failed) or not _faster(again):
+        if isinstance(again, GateFailure) or not _faster(again):
             return self._behind(raced)
         return raced.through(CONFIRMED).passed()
 
-    def _race(self, draft: Draft, seed: int) -> Value | Failed:
+    def _race(self, draft: Draft, seed: int) -> Value | GateFailure:
         """One session. Entrants: the champion first, the default, and the challenger."""
         entrants = {"challenger": dict(draft.config)}
         if self._best is not None and self._default is not None:
@@ -93,17 +93,17 @@ class Champion:
             if self._best.number != self._default.number:
                 others["default"] = dict(self._default.config)
             entrants = {**others, **entrants}
-        job = self._campaign.job("race", draft.config, entrants=entrants, seconds=SECONDS, seed=seed)
-        (value,) = self._campaign.run([job])
-        if isinstance(value, Failed):
+        job = self._context.job("race", draft.config, entrants=entrants, seconds=SECONDS, seed=seed)
+        (value,) = self._context.run([job])
+        if isinstance(value, GateFailure):
             return value
         if any("challenger" not in times for times in value["times_us"].values()):
-            return Failed(Standing.NO_COST, value["reasons"].get("challenger", "it was not measured"))
+            return GateFailure(Standing.NO_COST, value["reasons"].get("challenger", "it was not measured"))
         return value
 
     def _times(self, value: Value) -> dict[str, dict[str, float]]:
         """Times of the challenger as if the default had taken what it took at first."""
-        (gpu,) = self._campaign.gpus
+        (gpu,) = self._context.gpus
         if self._default is None:
             return {gpu.name: {label: times["challenger"] for label, times in value["times_us"].items()}}
         base = self._default.times_us[gpu.name]

@@ -15,8 +15,8 @@ from typing import Any
 
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Config
-from sdpalab.search.outcome import Outcome, Standing
-from sdpalab.search.space import Space
+from sdpalab.search.outcome import Standing, TrialOutcome
+from sdpalab.search.space import ConfigSpace
 
 __all__ = ["Nsga2", "Tpe"]
 
@@ -27,7 +27,7 @@ _MOST_PROPOSALS = 50
 class _OptunaStrategy:
     """A study whose trials are configurations of a space."""
 
-    def __init__(self, space: Space, objectives: int, seed: int) -> None:
+    def __init__(self, space: ConfigSpace, objectives: int, seed: int) -> None:
         optuna = _optuna()
         self._space, self._draw = space, random.Random(seed)
         self._values = {name: optuna.distributions.CategoricalDistribution(v) for name, v in space.knobs.items()}
@@ -35,7 +35,7 @@ class _OptunaStrategy:
         self._failed, self._pruned = optuna.trial.TrialState.FAIL, optuna.trial.TrialState.PRUNED
         self._single = objectives == 1
         self._asked: dict[Config, Any] = {}
-        self._known: dict[Config, Outcome] = {}
+        self._known: dict[Config, TrialOutcome] = {}
         self._left = list(space)
         self._draw.shuffle(self._left)
 
@@ -48,7 +48,7 @@ class _OptunaStrategy:
             asked.append(config)
         return asked
 
-    def tell(self, config: Config, outcome: Outcome) -> None:
+    def tell(self, config: Config, outcome: TrialOutcome) -> None:
         trial = self._asked.pop(config, None)
         self._known[config] = outcome
         if trial is None:  # a start that was not asked for
@@ -91,7 +91,7 @@ class _OptunaStrategy:
         self._study.enqueue_trial({name: config[name] for name in self._values})
         return self._study.ask(self._values)
 
-    def _report(self, trial: Any, outcome: Outcome) -> None:
+    def _report(self, trial: Any, outcome: TrialOutcome) -> None:
         if outcome.passed:
             self._study.tell(trial, list(outcome.costs))
         elif outcome.standing is Standing.SCREENED and self._single:

@@ -1,4 +1,4 @@
-"""What came of a configuration: a closed set of standings, and a record that cannot say anything illegal."""
+"""The outcome of a configuration: a closed set of standings, and a record that cannot say anything illegal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from sdpalab.kernels.kernel import Config
 from sdpalab.record import RECORD, JsonRecord
 
-__all__ = ["MODELLED", "Finalist", "Outcome", "Standing", "Trial"]
+__all__ = ["MODELLED", "Finalist", "Standing", "Trial", "TrialOutcome"]
 
 MODELLED = "modelled"
 """The clock of costs that no GPU measured; otherwise a value of :class:`sdpalab.measure.samples.ClockKind`."""
@@ -105,13 +105,13 @@ class Trial(JsonRecord):
         return Config(self.config)
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> TrialOutcome:
         """What a strategy is given of it."""
-        return Outcome(self.standing, tuple(self.costs_us[gpu] for gpu in sorted(self.costs_us)))
+        return TrialOutcome(self.standing, tuple(self.costs_us[gpu] for gpu in sorted(self.costs_us)))
 
 
 @dataclass(frozen=True, config=RECORD)
-class Outcome:
+class TrialOutcome:
     """What a strategy learns of a configuration: its standing, and the costs to minimise, one a GPU, if it PASSED."""
 
     standing: Standing

@@ -47,21 +47,21 @@ def race(
 
     device = cuda_device()
     executor = GpuExecutor(device.ordinal)
-    found: dict[str, Any] = {"times_us": {}, "outcomes": {}, "reasons": {}}
+    results: dict[str, Any] = {"times_us": {}, "outcomes": {}, "reasons": {}}
     named = [(_renamed(kernel, name), config) for name, config in entrants.items()]
     first, *others = entrants
     for problem in problems:
         rule = StoppingRule(seconds=seconds)
         session = benchmark(problem, [], named, device, rule=rule, executor=executor, seed=seed)
         times = {each.name: each.summary.median_us for each in session.measurements if each.summary}
-        found["times_us"][problem.label] = {name: times[name] for name in entrants if name in times}
-        found["outcomes"][problem.label] = {
+        results["times_us"][problem.label] = {name: times[name] for name in entrants if name in times}
+        results["outcomes"][problem.label] = {
             name: session.compare(name, first).outcome.value for name in others if name in times and first in times
         }
-        found["reasons"] |= {
+        results["reasons"] |= {
             each.name: each.reason for each in session.measurements if each.name in entrants and each.reason
         }
-    return found
+    return results
 
 
 def _renamed(kernel: Kernel, name: str) -> Kernel:

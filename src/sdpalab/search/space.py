@@ -22,7 +22,7 @@ from sdpalab.kernels.kernel import Config, Kernel, Knob
 from sdpalab.measure.counted import arch_on
 from sdpalab.problem import Problem
 
-__all__ = ["MOST_COMBINATIONS", "Space"]
+__all__ = ["MOST_COMBINATIONS", "ConfigSpace"]
 
 MOST_COMBINATIONS = 1_000_000
 """Of the values of all knobs: the valid configurations are listed one by one."""
@@ -31,7 +31,7 @@ MAX_THREADS = 1024
 
 
 @dataclass(frozen=True)
-class Space:
+class ConfigSpace:
     """Knobs and the valid configurations of them, in the order of the knobs' values.
 
     Attributes
@@ -60,7 +60,7 @@ class Space:
         object.__setattr__(self, "_codes", np.array(codes, np.int32).reshape(len(self.configs), len(self.knobs)))
 
     @classmethod
-    def of(cls, kernel: Kernel, problems: Sequence[Problem], gpus: Sequence[Gpu]) -> Space:
+    def of(cls, kernel: Kernel, problems: Sequence[Problem], gpus: Sequence[Gpu]) -> ConfigSpace:
         """The space of ``kernel`` for all ``problems`` on all ``gpus``: combinations of its knobs, or its ``configs``.
 
         Predicates, in their order: ``arch`` (the kernel can be built for the GPUs), ``supports`` and ``reject`` (the
@@ -128,14 +128,14 @@ class Space:
         makes that configuration invalid, the nearest valid one with the changed knob takes its place.
         """
         if config not in self._steps:
-            found: dict[Config, None] = {}
+            neighbours: dict[Config, None] = {}
             for name, values in self.knobs.items():
                 for value in _neighbours(values, config[name]):
                     step = config.but(**{name: value})
                     repaired = step if step in self else self.nearest(step, {name: value})
                     if repaired is not None and repaired != config:
-                        found[repaired] = None
-            self._steps[config] = tuple(found)
+                        neighbours[repaired] = None
+            self._steps[config] = tuple(neighbours)
         return self._steps[config]
 
     def crossed(self, one: Config, other: Config, draw: random.Random) -> Config | None:

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Config
-from sdpalab.search.outcome import Outcome
+from sdpalab.search.outcome import TrialOutcome
 from sdpalab.search.pareto import ranked
-from sdpalab.search.space import Space
+from sdpalab.search.space import ConfigSpace
 
 __all__ = ["STRATEGIES", "Elites", "Exhaustive", "Strategy", "strategy_named"]
 
@@ -25,15 +25,15 @@ class Strategy(Protocol):
         """At most ``n`` valid configurations that were neither asked for nor told before; none if all were."""
         ...
 
-    def tell(self, config: Config, outcome: Outcome) -> None:
-        """What came of a configuration: one that was asked for, or one that a strategy may start from."""
+    def tell(self, config: Config, outcome: TrialOutcome) -> None:
+        """The outcome of a configuration: one that was asked for, or one that a strategy may start from."""
         ...
 
 
 class Exhaustive:
     """Every configuration, in the order of the space."""
 
-    def __init__(self, space: Space, objectives: int = 1, seed: int = 0) -> None:
+    def __init__(self, space: ConfigSpace, objectives: int = 1, seed: int = 0) -> None:
         self._left = list(space)[::-1]
         self._seen: set[Config] = set()
 
@@ -45,7 +45,7 @@ class Exhaustive:
                 asked.append(config)
         return asked
 
-    def tell(self, config: Config, outcome: Outcome) -> None:
+    def tell(self, config: Config, outcome: TrialOutcome) -> None:
         self._seen.add(config)
 
 
@@ -58,7 +58,7 @@ class Elites:
 
     Parameters
     ----------
-    space : Space
+    space : ConfigSpace
     objectives : int
         Costs of an outcome; more than one are ranked front by front.
     seed : int
@@ -69,7 +69,7 @@ class Elites:
     CROSSED, DRAWN = 0.2, 0.1
     """Shares of children that cross two elites, and that are drawn from the whole space."""
 
-    def __init__(self, space: Space, objectives: int = 1, seed: int = 0) -> None:
+    def __init__(self, space: ConfigSpace, objectives: int = 1, seed: int = 0) -> None:
         self._space, self._draw = space, random.Random(seed)
         self._asked: set[Config] = set()
         self._elites: dict[Config, tuple[float, ...]] = {}
@@ -88,7 +88,7 @@ class Elites:
             asked.append(config)
         return asked
 
-    def tell(self, config: Config, outcome: Outcome) -> None:
+    def tell(self, config: Config, outcome: TrialOutcome) -> None:
         self._asked.add(config)
         if not outcome.passed:
             return
@@ -128,19 +128,19 @@ class Elites:
         return None
 
 
-def _tpe(space: Space, objectives: int, seed: int) -> Strategy:
+def _tpe(space: ConfigSpace, objectives: int, seed: int) -> Strategy:
     from sdpalab.search.optuna_strategies import Tpe
 
     return Tpe(space, objectives, seed)
 
 
-def _nsga2(space: Space, objectives: int, seed: int) -> Strategy:
+def _nsga2(space: ConfigSpace, objectives: int, seed: int) -> Strategy:
     from sdpalab.search.optuna_strategies import Nsga2
 
     return Nsga2(space, objectives, seed)
 
 
-STRATEGIES: Mapping[str, Callable[[Space, int, int], Strategy]] = {
+STRATEGIES: Mapping[str, Callable[[ConfigSpace, int, int], Strategy]] = {
     "elites": Elites,
     "exhaustive": Exhaustive,
     "tpe": _tpe,
@@ -149,7 +149,7 @@ STRATEGIES: Mapping[str, Callable[[Space, int, int], Strategy]] = {
 """By name; the first is the default."""
 
 
-def strategy_named(name: str, space: Space, objectives: int, seed: int) -> Strategy:
+def strategy_named(name: str, space: ConfigSpace, objectives: int, seed: int) -> Strategy:
     """The strategy of that name for a space.
 
     Raises

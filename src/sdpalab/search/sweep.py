@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from sdpalab.errors import MachineError
 from sdpalab.kernels.kernel import Config
-from sdpalab.search.campaign import Campaign, Value
-from sdpalab.search.draft import Draft, Failed
+from sdpalab.search.context import SearchContext, Value
+from sdpalab.search.draft import Draft, GateFailure
 from sdpalab.search.measured import Champion
 from sdpalab.search.outcome import Standing, Trial
 from sdpalab.search.pareto import at_least_as_good, ranked
@@ -41,10 +41,10 @@ class Sweep:
         Why it ended, in words; empty before that.
     """
 
-    def __init__(self, campaign: Campaign, strategy: Strategy) -> None:
-        self._campaign, self._strategy = campaign, strategy
+    def __init__(self, context: SearchContext, strategy: Strategy) -> None:
+        self._context, self._strategy = context, strategy
         self._seen: dict[tuple[tuple[str, str], ...], int] = {}
-        self._champion = None if campaign.modelled else Champion(campaign)
+        self._champion = None if context.modelled else Champion(context)
         self.trials: list[Trial] = []
         self.stopped = ""
 
@@ -72,19 +72,19 @@ class Sweep:
         return [trial for trial in self.trials if trial.standing is Standing.PASSED]
 
     def run(self) -> None:
-        """Run it; raises :class:`~sdpalab.search.campaign.TimeUp` if time ends in the middle of a batch."""
-        campaign = self._campaign
-        default = campaign.kernel.default_config
+        """Run it; raises :class:`~sdpalab.search.context.TimeUp` if time ends in the middle of a batch."""
+        context = self._context
+        default = context.kernel.default_config
         self._batch([default])
-        start = campaign.space.nearest(default)
+        start = context.space.nearest(default)
         if start is not None and self.baseline.standing is Standing.PASSED:
             self._strategy.tell(start, self.baseline.outcome)
         while True:
-            left = campaign.clock.left(sum(trial.same_as is None for trial in self.trials))
+            left = context.clock.left(sum(trial.same_as is None for trial in self.trials))
             if left == 0:
                 self.stopped = "the budget of configurations is used up"
                 return
-            if campaign.clock.sweep_seconds_left <= 0:
+            if context.clock.sweep_seconds_left <= 0:
                 self.stopped = "the time of the sweep is used up"
                 return
             asked = list(self._strategy.ask(BATCH if left is None else min(BATCH, left)))
@@ -97,7 +97,7 @@ class Sweep:
     def _batch(self, configs: Sequence[Config]) -> list[Trial]:
         """Bring configurations through the gates; keep and return their records, in order."""
         first = len(self.trials)
-        builds = self._campaign.run([self._campaign.job("build", config) for config in configs])
+        builds = self._context.run([self._context.job("build", config) for config in configs])
         settled: dict[int, Trial] = {}
         drafts: dict[int, Draft] = {}
         for place, (config, build) in enumerate(zip(configs, builds, strict=True)):
@@ -112,30 +112,30 @@ class Sweep:
             if trial.standing is Standing.LOST and not self.trials:
                 raise MachineError(f"the default configuration cannot be tried: {trial.reason}")
             self.trials.append(trial)
-            self._campaign.log.keep(trial)
-            self._campaign.say(line_of(trial))
+            self._context.log.keep(trial)
+            self._context.say(line_of(trial))
         return trials
 
-    def _begun(self, number: int, config: Config, build: Value | Failed) -> Draft | Trial:
+    def _begun(self, number: int, config: Config, build: Value | GateFailure) -> Draft | Trial:
         """A configuration after its build; its record, if that is all there is to say of it."""
         draft = Draft(number, config)
-        if isinstance(build, Failed):
+        if isinstance(build, GateFailure):
             return draft.failed(build)
         draft = replace(draft, **{name: build[name] for name in ("identity", "ptx_sha256", "resources")})
         key = tuple(sorted(draft.identity.items()))
         earlier = self._seen.setdefault(key, number)
         if earlier != number:
             reason = f"the same PTX and launches as configuration {earlier}"
-            return draft.failed(Failed(Standing.DUPLICATE, reason), same_as=earlier)
+            return draft.failed(GateFailure(Standing.DUPLICATE, reason), same_as=earlier)
         if "standing" in build:
-            return draft.failed(Failed(Standing(build["standing"]), build["reason"]))
+            return draft.failed(GateFailure(Standing(build["standing"]), build["reason"]))
         return draft.through("build", "static gate")
 
     def _gated(self, drafts: Mapping[int, Draft]) -> dict[int, Trial]:
         """The records of what was built: from the log, or through the other gates."""
         replayed: dict[int, Trial] = {}
         for place, draft in drafts.items():
-            known = self._campaign.log.known(draft.identity)
+            known = self._context.log.known(draft.identity)
             if known is not None:
                 replayed[place] = replace(known, number=draft.number, config=dict(draft.config))
         new = {place: draft for place, draft in drafts.items() if place not in replayed}
@@ -158,28 +158,28 @@ class Sweep:
             rejected, proven = _parted(self._answers("prove", {place: costed.pop(place) for place in chosen}))
             settled |= rejected | {place: draft.passed() for place, draft in proven.items()}
             passed += [draft.costs for draft in proven.values()]
-        behind = Failed(Standing.SCREENED, f"by the model {KEEP} that passed are at least as fast; not judged")
+        behind = GateFailure(Standing.SCREENED, f"by the model {KEEP} that passed are at least as fast; not judged")
         return settled | {place: draft.failed(behind) for place, draft in costed.items()}
 
     def _answers(self, kind: str, drafts: Mapping[int, Draft]) -> dict[int, Draft | Trial]:
         """What a gate makes of each: a draft that is through it, or the record of what it rejected."""
         if not drafts:
             return {}
-        values = self._campaign.run([self._campaign.job(kind, draft.config) for draft in drafts.values()])
-        found: dict[int, Draft | Trial] = {}
+        values = self._context.run([self._context.job(kind, draft.config) for draft in drafts.values()])
+        results: dict[int, Draft | Trial] = {}
         for (place, draft), value in zip(drafts.items(), values, strict=True):
-            if isinstance(value, Failed):
-                found[place] = draft.failed(value)
+            if isinstance(value, GateFailure):
+                results[place] = draft.failed(value)
             else:
                 more = {"times_us": value["times_us"]} if "times_us" in value else {}
-                found[place] = replace(draft.through(*value.get("gates", ())), **more)
-        return found
+                results[place] = replace(draft.through(*value.get("gates", ())), **more)
+        return results
 
 
-def _parted(found: Mapping[int, Draft | Trial]) -> tuple[dict[int, Trial], dict[int, Draft]]:
+def _parted(results: Mapping[int, Draft | Trial]) -> tuple[dict[int, Trial], dict[int, Draft]]:
     """The records, and the drafts."""
-    trials = {place: each for place, each in found.items() if isinstance(each, Trial)}
-    return trials, {place: each for place, each in found.items() if isinstance(each, Draft)}
+    trials = {place: each for place, each in results.items() if isinstance(each, Trial)}
+    return trials, {place: each for place, each in results.items() if isinstance(each, Draft)}
 
 
 def _worth_judging(costed: Mapping[int, Draft], passed: Sequence[tuple[float, ...]]) -> list[int]:

@@ -11,7 +11,7 @@ from sdpalab.compile import Build
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.plan import Launch, LaunchPlan
-from sdpalab.kernels.registry import KERNELS, resolve
+from sdpalab.kernels.registry import KERNELS, load_kernel
 
 __all__ = ["identity_of", "kernel_of", "source_digest", "spec_of"]
 
@@ -24,10 +24,10 @@ def kernel_of(spec: str) -> Kernel:
     UserError
         If there is none, or it is a Python callable, which has no knobs.
     """
-    found = resolve(spec)
-    if not isinstance(found, Kernel):
+    kernel = load_kernel(spec)
+    if not isinstance(kernel, Kernel):
         raise UserError(f"{spec} is a Python callable: it has no knobs and no PTX to search, but it can be judged")
-    return found
+    return kernel
 
 
 def spec_of(kernel: str | Kernel) -> str:

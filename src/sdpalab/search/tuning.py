@@ -15,13 +15,13 @@ from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.kernels.tuned import ProblemClass, TunedEntry
 from sdpalab.problem import MISSION, Problem
-from sdpalab.search.budget import Budget, Clock
-from sdpalab.search.campaign import Campaign, TimeUp
+from sdpalab.search.budget import Budget, BudgetClock
+from sdpalab.search.context import SearchContext, TimeUp
 from sdpalab.search.executor import Executor, executor_named
 from sdpalab.search.finals import front_of, run_finals
 from sdpalab.search.log import Head, SearchLog
 from sdpalab.search.outcome import MODELLED, Finalist, Standing, Trial
-from sdpalab.search.space import Space
+from sdpalab.search.space import ConfigSpace
 from sdpalab.search.strategy import strategy_named
 from sdpalab.search.sweep import Sweep
 from sdpalab.search.targets import kernel_of, spec_of
@@ -183,16 +183,16 @@ def tune(
         If the default configuration cannot be tried, or the log cannot be written.
     """
     spec = spec_of(kernel)
-    found = kernel_of(spec)
+    target = kernel_of(spec)
     wanted = (problems,) if isinstance(problems, Problem) else tuple(problems if problems is not None else (MISSION,))
     if not wanted:
         raise UserError("there is no problem to tune for")
     allowed = Budget.parse(budget)
-    gpus, measured = _gpus(found, gpu)
-    space = Space.of(found, wanted, gpus)
+    gpus, measured = _gpus(target, gpu)
+    space = ConfigSpace.of(target, wanted, gpus)
     chosen = strategy_named(strategy, space, len(gpus), seed)
     head = Head(
-        kernel=found.name,
+        kernel=target.name,
         problems=wanted,
         gpus=tuple(each.name for each in gpus),
         clock="gpu" if measured else MODELLED,
@@ -207,44 +207,44 @@ def tune(
     workers = executor_named(executor, address=address, gpu=measured) if isinstance(executor, str) else executor
     try:
         with closing(SearchLog(None if log is None else Path(log), head, resume=resume)) as records:
-            campaign = Campaign(
+            context = SearchContext(
                 spec=spec,
-                kernel=found,
+                kernel=target,
                 problems=wanted,
                 gpus=gpus,
                 space=space,
                 executor=workers,
                 log=records,
-                clock=Clock(allowed),
+                clock=BudgetClock(allowed),
                 device="gpu" if measured else "sim",
                 say=progress or _silent,
             )
-            return run_campaign(campaign, Sweep(campaign, chosen))
+            return run_search(context, Sweep(context, chosen))
     finally:
         if own:
             workers.close()
 
 
-def run_campaign(campaign: Campaign, sweep: Sweep) -> TuneResult:
+def run_search(context: SearchContext, sweep: Sweep) -> TuneResult:
     """The sweep, then the last gates; where time ends in between, what there is."""
     finalists: list[Finalist] = []
     try:
         sweep.run()
         stopped = sweep.stopped
-        finalists = run_finals(campaign, sweep.trials, sweep.champion())
+        finalists = run_finals(context, sweep.trials, sweep.champion())
     except TimeUp:
         stopped = sweep.stopped or "time ended in the middle of a batch"
-        known = {trial.number: campaign.log.known_finalist(trial.identity) for trial in sweep.passed}
+        known = {trial.number: context.log.known_finalist(trial.identity) for trial in sweep.passed}
         finalists = [each for each in known.values() if each is not None]
         if not finalists:
             stopped += "; no finalist was judged in full before the time was used up: --resume goes on"
     return TuneResult(
-        head=campaign.log.head,
+        head=context.log.head,
         trials=tuple(sweep.trials),
         finalists=tuple(finalists),
         front=tuple(front_of(sweep.passed)),
         stopped=stopped,
-        notes=tuple(campaign.log.notes),
+        notes=tuple(context.log.notes),
     )
 
 

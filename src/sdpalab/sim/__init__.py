@@ -1,10 +1,10 @@
-"""A simulator of PTX on the CPU: runs the very text that a GPU's driver would load, and says what is wrong with it.
+"""A simulator of PTX on the CPU: executes the PTX that a GPU's driver would load, and reports its hazards.
 
     >>> report = sdpalab.sim.launch(ptx, "saxpy", grid=4, block=256, args=[x, y, 2.0, 1024])
     >>> report.hazards
     []
 
-It is a library of its own: it imports nothing of the lab and knows nothing of attention.
+It is a library of its own: it imports nothing of the lab and is independent of attention.
 """
 
 from sdpalab.sim.arguments import Pointer

@@ -186,7 +186,7 @@ def _relocated(variable: Variable, addresses: dict[str, tuple[str, int]]) -> byt
     for each in variable.relocations:
         if each.name not in addresses:
             raise UnsupportedInstruction(
-                f"the variable {variable.name} holds the address of {each.name}, which is no variable", each.line
+                f"the variable {variable.name} holds the address of {each.name}, which is not a variable", each.line
             )
         space, address = addresses[each.name]
         value = address + each.addend + (generic_base(space) if each.generic else 0)

@@ -1,8 +1,8 @@
-"""What a use of CTA barriers must not do (PTX ISA, "bar, barrier"), told to the observers as ``barrier``.
+"""Rules of CTA barriers (PTX ISA, "bar, barrier"); violations are reported to the observers as ``barrier``.
 
-Besides what the manual leaves undefined (a count that is no multiple of a warp, reductions beside other uses, a warp's
-threads at different aligned instructions) that is what cannot mean what it says: counts that differ within a phase,
-and threads that come twice or in excess.
+Besides what the manual leaves undefined (a count that is not a multiple of a warp, reductions beside other uses, a
+warp's threads at different aligned instructions) these are contradictions: counts that differ within a phase, and
+threads that come twice or in excess.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class BarrierRules:
         elif not waits and not threads:
             what = f"arrives at barrier {name} without a number of threads, which it needs"
         elif threads % WARP:
-            what = f"barrier {name} is given {threads} threads, which is no multiple of the {WARP} of a warp"
+            what = f"barrier {name} is given {threads} threads, which is not a multiple of the {WARP} of a warp"
         elif threads > self.block:
             what = f"barrier {name} is given {threads} threads, and the block has {self.block}"
         if what:
@@ -68,7 +68,7 @@ class BarrierRules:
         came[lanes] = instruction.pc + 1
 
     def complete(self, name: int, done: Mask, arrived: Indices, need: Indices) -> None:
-        """The phase is complete in the CTAs ``done``: were there more threads than it wanted?"""
+        """The phase is complete in the CTAs ``done``: report more threads than it expects."""
         came, over = self._came[name], done & (arrived > need)
         if over.any():
             cta = int(over.argmax())

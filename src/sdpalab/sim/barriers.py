@@ -1,4 +1,4 @@
-"""CTA barriers (PTX ISA, "bar, barrier"): who has arrived, who waits, and who is let go.
+"""CTA barriers (PTX ISA, "bar, barrier"): arrivals, waiting lanes and their release.
 
 A barrier is complete for a CTA when as many threads have arrived as the instruction names, or all threads that have
 not exited where it names none. Waiting lanes are outside the run queue until then.
@@ -30,7 +30,7 @@ class Reduction:
 
 
 @dataclass
-class _Waiting:
+class _BarrierWait:
     sel: Selection
     resume: int
     instruction: Instruction
@@ -42,7 +42,7 @@ class _Barrier:
     arrived: Indices
     expected: Indices
     """Threads that complete the barrier in each CTA; 0 means all that are alive."""
-    waiting: list[_Waiting] = field(default_factory=list)
+    waiting: list[_BarrierWait] = field(default_factory=list)
 
 
 class Barriers(AsyncUnit):
@@ -96,12 +96,12 @@ class Barriers(AsyncUnit):
             barrier.arrived += np.bincount(machine.cta[lanes], minlength=machine.n_cta)
         barrier.expected[machine.cta[lanes]] = threads
         if waits:
-            barrier.waiting.append(_Waiting(sel, resume, instruction, reduction))
+            barrier.waiting.append(_BarrierWait(sel, resume, instruction, reduction))
             return self.release(name)
         return [(resume, sel), *self.release(name)]
 
     def release(self, name: int) -> list[Resume]:
-        """Let go the CTAs whose barrier ``name`` is complete."""
+        """Release the CTAs whose barrier ``name`` is complete."""
         machine, barrier = self.machine, self.barriers[name]
         alive = np.bincount(machine.cta[machine.live], minlength=machine.n_cta)
         need = np.where(barrier.expected > 0, barrier.expected, alive)
@@ -112,7 +112,7 @@ class Barriers(AsyncUnit):
         if self.rules is not None:
             self.rules.complete(name, done, barrier.arrived, need)
         released: list[Resume] = []
-        kept: list[_Waiting] = []
+        waiting: list[_BarrierWait] = []
         freed: list[tuple[Selection, Reduction]] = []
         for entry in barrier.waiting:
             mask = done[machine.cta[entry.sel]]
@@ -122,17 +122,17 @@ class Barriers(AsyncUnit):
                 if entry.reduction is not None:
                     freed.append((free, entry.reduction))
             if not mask.all():
-                kept.append(_Waiting(subset(entry.sel, ~mask), entry.resume, entry.instruction, entry.reduction))
+                waiting.append(_BarrierWait(subset(entry.sel, ~mask), entry.resume, entry.instruction, entry.reduction))
         self._pass_on(name, [sel for _, sel in released], done)
         self._reduce(freed)
-        barrier.waiting = kept
+        barrier.waiting = waiting
         barrier.arrived[done] = 0
-        if not kept and not barrier.arrived.any():
+        if not waiting and not barrier.arrived.any():
             del self.barriers[name]
         return released
 
     def _pass_on(self, name: int, freed: list[Selection], done: Mask) -> None:
-        """Tell the observers who goes on, and that the barrier begins anew."""
+        """Notify the observers of the released lanes, and of the barrier's next phase."""
         for observer in self.machine.observers:
             for sel in freed:
                 observer.acquire(("bar", name), sel)

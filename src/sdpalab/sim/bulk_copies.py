@@ -2,7 +2,7 @@
 
 A load poisons its destination when it is issued; the data and the bytes for the mbarrier come when nothing else can
 run, a copy at a time (in the late mode) or at once (in the early one). A store reads shared memory at the latest moment
-that the waits allow, and writes global memory when nobody waits for less.
+that the waits allow, and global memory is written at that moment, too, unless a wait covers only the reading.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Transfer:
     fill : bytes
         One unit of what a load writes for the others.
     barrier : CompletionBarrier, optional
-        The mbarriers to tell, one a row.
+        The mbarriers to signal, one a row.
     combine : function, optional
         How a reduction combines values of type ``element``.
     """
@@ -94,7 +94,7 @@ class BulkCopies(AsyncUnit):
 
     @staticmethod
     def of(machine: Machine) -> BulkCopies:
-        """The machine's bulk copies, made when first asked for."""
+        """The machine's bulk copies, made on first use."""
         unit = machine.units.get("cp.async.bulk")
         if not isinstance(unit, BulkCopies):
             unit = machine.units["cp.async.bulk"] = BulkCopies(machine)
@@ -126,7 +126,7 @@ class BulkCopies(AsyncUnit):
             self.flying.append(transfer)
 
     def _announce_shared(self, transfer: Transfer, index: Indices, writes: bool) -> None:
-        """Tell the observers of 16-byte chunks, however small the units are; of less, if a row has less."""
+        """Report 16-byte chunks to the observers, however small the units are; of less, if a row has less."""
         shared = self.machine.spaces["shared"]
         rows, units = index.shape
         width = min(CHUNK, units * transfer.unit)
@@ -143,7 +143,7 @@ class BulkCopies(AsyncUnit):
                 transfer.tickets.append((observer, ticket, row))
 
     def _announce_global(self, transfer: Transfer, index: Indices, words: Array | None = None) -> None:
-        """Tell the observers of what is read, or with ``words`` written, in the name of the lanes that issued it."""
+        """Report to the observers what is read, or with ``words`` written, on behalf of the lanes that issued it."""
         space = self.machine.spaces["global"]
         rows, inside = np.arange(index.shape[0]), transfer.inside
         if words is None:  # a multicast reads once for all
@@ -165,9 +165,9 @@ class BulkCopies(AsyncUnit):
                 observer.atomic(access)
 
     def _announce_reduction(self, transfer: Transfer, index: Indices) -> None:
-        """Tell the observers of atomic updates of shared memory, which whoever waits for the mbarrier will see.
+        """Report to the observers the atomic updates of shared memory, visible to all lanes that wait for the mbarrier.
 
-        They are made in the name of the lanes that issued them, at the time of the landing.
+        They are made on behalf of the lanes that issued them, at the time of the landing.
         """
         assert transfer.barrier is not None
         row, flat = np.repeat(np.arange(len(index)), index.shape[1]), index.reshape(-1)
@@ -204,7 +204,7 @@ class BulkCopies(AsyncUnit):
             observer.misuse("async", transfer.lanes[rows], transfer.instruction, what, usually)
 
     def _land(self, transfer: Transfer) -> None:
-        """Read what is to be read, write what is to be written, tell the mbarriers."""
+        """Read what is to be read, write what is to be written, signal the mbarriers."""
         self._read(transfer)
         assert transfer.data is not None
         name, index = transfer.target
@@ -231,7 +231,7 @@ class BulkCopies(AsyncUnit):
             self._complete_on(transfer, transfer.barrier)
 
     def _complete(self, transfer: Transfer) -> None:
-        """Tell the observers that the accesses to shared memory are over."""
+        """Report to the observers that the accesses to shared memory are complete."""
         for observer, ticket, row in transfer.tickets:
             barrier = transfer.barrier
             if barrier is not None:
@@ -288,7 +288,7 @@ class BulkCopies(AsyncUnit):
         return True
 
     def check_drained(self) -> None:
-        """Report stores whose reading nobody waited for before the end."""
+        """Report stores without a wait for their reading before the end."""
         for transfer in self.flying:
             if not transfer.waited:
                 everything = np.ones(len(transfer.lanes), dtype=np.bool_)

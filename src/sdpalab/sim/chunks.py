@@ -67,7 +67,7 @@ class Chunks:
     history : GlobalHistory, optional
         With the ``race`` check: what chunks did to global memory.
     watcher : Observer, optional
-        Is told of everything before the checks are.
+        Gets every event before the checks.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Chunks:
         return Scheduler(machine, setup.max_steps, setup.schedule, self.tally)
 
     def _observers(self, machine: Machine) -> list[Observer]:
-        """Who watches a machine; ``race`` goes first of the checks, so that what it finds is said by it."""
+        """The observers of a machine; ``race`` is the first of the checks, so that it reports its hazards itself."""
         checks, log = self.setup.checks, self.log
         observers = [] if self.watcher is None else [self.watcher]
         if self.history is not None:
@@ -132,7 +132,7 @@ class Chunks:
 
 
 def _landing(schedule: str, seed: tuple[int, int]) -> Callable[[int], int]:
-    """Which bulk copy lands first of those in flight: the oldest, or the newest under ``reverse``, or either."""
+    """The bulk copy in flight that lands first: the oldest, or the newest under ``reverse``, or either."""
     draw = np.random.default_rng(seed)
     orders: dict[str, Callable[[int], int]] = {
         "reverse": lambda waiting: waiting - 1,

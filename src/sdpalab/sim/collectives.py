@@ -1,7 +1,7 @@
 """Warp-wide instructions: which they are, and which lanes of a warp each must have together.
 
 A thread waits at one until all threads that its member mask names have come, or exited (PTX ISA, "vote.sync",
-"shfl.sync", ...); the matrix instructions want the whole warp.
+"shfl.sync", ...); the matrix instructions need the whole warp.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MASKED = frozenset({"shfl", "vote", "redux", "match", "elect"})
 
 
 def is_collective(instruction: Instruction) -> bool:
-    """Whether an instruction wants lanes of a warp together."""
+    """Whether an instruction needs lanes of a warp together."""
     opcode = instruction.opcode
     return opcode in _WHOLE_WARP or opcode in _MASKED or instruction.mods[:1] == ("warp",)
 
@@ -30,9 +30,9 @@ def is_collective(instruction: Instruction) -> bool:
 def member_mask(body: Sequence[Instruction]) -> tuple[Instruction, Operand] | None:
     """The member mask of all the warp-wide instructions in straight-line code, and the first of these instructions.
 
-    None where there is not one mask for all, or it is not known before the code runs: then they want the whole warp.
+    None where there is not one mask for all, or it is not known before the code runs: then they need the whole warp.
     """
-    found: tuple[Instruction, Operand] | None = None
+    first: tuple[Instruction, Operand] | None = None
     written: set[str] = set()
     constants: dict[str, Immediate] = {}
     for instruction in body:
@@ -44,9 +44,9 @@ def member_mask(body: Sequence[Instruction]) -> tuple[Instruction, Operand] | No
                 if mask.name not in constants:
                     return None
                 mask = constants[mask.name]
-            if found is not None and found[1] != mask:
+            if first is not None and first[1] != mask:
                 return None
-            found = found or (instruction, mask)
+            first = first or (instruction, mask)
         names = registers_written(instruction)
         written.update(names)
         for name in names:
@@ -55,7 +55,7 @@ def member_mask(body: Sequence[Instruction]) -> tuple[Instruction, Operand] | No
             target, value = instruction.operands
             if isinstance(target, Register) and isinstance(value, Immediate):
                 constants[target.name] = value
-    return found
+    return first
 
 
 def warp_words(lanes: Indices, count: int, flags: Mask | None = None) -> Array:

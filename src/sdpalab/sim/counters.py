@@ -1,4 +1,4 @@
-"""What a profiler would count, from the simulation: instructions by pipe, sectors, wavefronts, FLOPs, divergence.
+"""Counters of a profiler, from the simulation: instructions by pipe, sectors, wavefronts, FLOPs, divergence.
 
 Sources: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory" (32-byte sectors) and "Shared Memory and
 Memory Banks" (32 banks of 4 bytes; a warp's access of 4, 8 or 16 bytes a lane is served in phases of 32, 16 or 8
@@ -254,7 +254,7 @@ def wavefronts(warp: Indices, laneid: Indices, offset: Indices, width: int) -> i
     Parameters
     ----------
     warp, laneid, offset : ndarray of int64 [lanes]
-        Who accesses which byte of its CTA's shared memory.
+        The lanes and the bytes of their CTA's shared memory.
     width : int
         Bytes a lane: those of 4, 8 or 16 are served 32, 16 or 8 lanes at a time.
 

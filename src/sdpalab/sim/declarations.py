@@ -80,19 +80,19 @@ def entry_params(text: str, source: PtxText, start: int) -> list[Param]:
 
 def formals(text: str, function: Function, scope: Scope, source: PtxText, start: int) -> tuple[Register | Symbol, ...]:
     """Declare a function's parameters or results, which are registers or ``.param`` variables, in its scope."""
-    found: list[Register | Symbol] = []
+    declared: list[Register | Symbol] = []
     for item in _items(text):
         register = _REGISTER.match(item)
         if register is not None:
             unique = scope.declare(register[2], register=True)
             function.registers[unique] = source.type(register[1], start)
-            found.append(Register(unique))
+            declared.append(Register(unique))
         else:
             param, align = _param(item, source, start)
             unique = scope.declare(param.name)
             function.variables[unique] = Variable(unique, "param", param.size, align)
-            found.append(Symbol(unique))
-    return tuple(found)
+            declared.append(Symbol(unique))
+    return tuple(declared)
 
 
 def _items(text: str) -> Iterator[str]:

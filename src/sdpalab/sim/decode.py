@@ -1,8 +1,8 @@
 """From instructions to closures: operands bound to register rows once, so that executing costs no look-ups.
 
-Each opcode has a handler ``handler(decoder, instruction) -> step`` in ``sdpalab.sim.isa``; ``step(selection)``
-executes it for those lanes. A handler takes every modifier it honours; one that is left over raises, so nothing is
-ever ignored in silence.
+Each opcode has a handler ``handler(decoder, instruction) -> step`` in ``sdpalab.sim.isa``; ``step(selection)`` executes
+it for those lanes. A handler takes every modifier it honours; one that is left over raises, so no modifier is ignored
+silently.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _WITHOUT_VALUE = {
     **dict.fromkeys(("%clock", "%globaltimer", "%pm"), _NO_TIME),
     **dict.fromkeys(("%smid", "%nsmid"), _NO_PLACE),
 }
-"""Why some special registers have no value here, by how their names begin: a made-up one would mislead."""
+"""Why some special registers have no value here, by how their names begin: an invented value would mislead."""
 
 _Entry = TypeVar("_Entry")
 
@@ -133,7 +133,7 @@ class Decoder:
         return step if instruction.guard is None else self.guarded(instruction, step)
 
     def guarded(self, instruction: Instruction, step: Step) -> Step:
-        """``step`` for the lanes whose predicate lets it."""
+        """``step`` for the lanes whose predicate is true."""
         assert instruction.guard is not None
         negated = instruction.guard.negated
         predicate = self.src(instruction, instruction.guard.register, TYPES["pred"])
@@ -149,11 +149,11 @@ class Decoder:
         return run
 
     def _raw(self, instruction: Instruction, name: str) -> tuple[Array, PtxType]:
-        found = self.machine.row(name)
-        if found is None:
+        row = self.machine.row(name)
+        if row is None:
             why = next((f": {why}" for prefix, why in _WITHOUT_VALUE.items() if name.startswith(prefix)), "")
             raise UnsupportedInstruction(f"{instruction.text}: register {name} is not modelled{why}", instruction.line)
-        return found
+        return row
 
     def src(self, instruction: Instruction, operand: Operand, type_: PtxType) -> Array:
         """An operand's values as ``type_``: shape (lanes,), or (lanes, 2) for packed types. Read-only for constants."""

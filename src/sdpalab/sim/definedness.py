@@ -27,7 +27,7 @@ _USES = frozenset(
 
 @dataclass(frozen=True)
 class Undefined:
-    """What find_undefined found.
+    """The result of :func:`find_undefined`.
 
     Attributes
     ----------
@@ -86,10 +86,10 @@ def find_undefined(program: Program, entry: Entry) -> Undefined:
         visited.add(at)
         undefined = set(into[at])
         for effect in effects[at]:
-            found = effect.reads & undefined
-            if found:
-                reads[effect.pc] = found
-            if found and effect.computes:
+            undefined_reads = effect.reads & undefined
+            if undefined_reads:
+                reads[effect.pc] = undefined_reads
+            if undefined_reads and effect.computes:
                 undefined |= effect.writes
             elif effect.always:
                 undefined -= effect.writes
@@ -101,12 +101,12 @@ def find_undefined(program: Program, entry: Entry) -> Undefined:
 
 
 def _effects(entry: Entry, block: BasicBlock) -> list[_Effect]:
-    found = []
+    effects = []
     for item in [*block.items, *([block.end] if block.end else [])]:
         for instruction in instructions_of(item):
             # What a call passes on, and a return, is a copy.
             copied = instruction.opcode in ("call", "ret")
-            found.append(
+            effects.append(
                 _Effect(
                     instruction.pc,
                     frozenset(() if copied else registers_read(instruction)),
@@ -115,4 +115,4 @@ def _effects(entry: Entry, block: BasicBlock) -> list[_Effect]:
                     instruction.guard is None,
                 )
             )
-    return found
+    return effects

@@ -1,4 +1,4 @@
-"""What the simulator refuses or finds impossible: typed exceptions, one clear sentence each."""
+"""The simulator's typed exceptions, one clear sentence each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SimError(Exception):
     Attributes
     ----------
     hazards : tuple of Hazard
-        What a launch that it stopped had found before, in the order of the code.
+        Hazards of the stopped launch before the error, in the order of the code.
     """
 
     hazards: tuple[Hazard, ...] = ()
@@ -65,7 +65,8 @@ class DeviceAssertion(KernelTrap):
 
 
 class Deadlock(SimError):
-    """Threads wait for what can never come. The message names the barrier, who arrived and who is expected."""
+    """Threads wait for an event that cannot happen. The message names the barrier, the arrivals and the expected
+    count."""
 
 
 class StepLimit(SimError):

@@ -19,7 +19,7 @@ from sdpalab.sim.types import TYPES
 __all__ = ["ENDS", "End", "EndHandler", "Flow", "block_end", "build_end", "goto"]
 
 End = Callable[[Selection], list[Resume]]
-"""Given the lanes that reached the end of a block, where they (and others they set free) go on."""
+"""Given the lanes that reached the end of a block, where they (and lanes that they release) go on."""
 
 
 class Flow(Protocol):

@@ -168,7 +168,7 @@ def registers_in(operand: Operand) -> list[str]:
 _NO_RESULT = frozenset(
     {
         *("bar", "barrier", "bra", "brx", "cp", "fence", "griddepcontrol", "membar", "nanosleep", "red", "st"),
-        # The results of a call are written when the function returns: in its own code nobody may take their rows.
+        # The results of a call are written when the function returns: in its own code no register may take their rows.
         *("call", "ret"),
     }
 )

@@ -18,7 +18,7 @@ class HazardLog:
     """Collects hazards, one for each kind and instruction."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, int], Hazard] = {}
+        self._hazards: dict[tuple[str, int], Hazard] = {}
 
     def add(
         self,
@@ -35,7 +35,7 @@ class HazardLog:
         ``{other}`` in it stands for the conflicting access.
         """
         assert kind in KINDS, f"no such kind of hazard: {kind}"
-        if (kind, instruction.pc) in self._found:
+        if (kind, instruction.pc) in self._hazards:
             return
         block, thread = machine.where(lane)
         source = machine.source(instruction)
@@ -47,19 +47,19 @@ class HazardLog:
         if usually:
             message += f"; {usually}"
         hazard = Hazard(kind, message, instruction.pc, instruction.line, source, block, thread, other)
-        self._found[kind, instruction.pc] = hazard
+        self._hazards[kind, instruction.pc] = hazard
 
     def seen(self, kind: str, instruction: Instruction) -> bool:
         """True if that kind was recorded at that instruction."""
-        return (kind, instruction.pc) in self._found
+        return (kind, instruction.pc) in self._hazards
 
     def hazards(self) -> list[Hazard]:
         """All hazards in the order of the code."""
-        return sorted(self._found.values(), key=lambda hazard: (hazard.pc, hazard.kind))
+        return sorted(self._hazards.values(), key=lambda hazard: (hazard.pc, hazard.kind))
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """What stops the launch in this context carries what was found before (:attr:`SimError.hazards`)."""
+    def attach_to_errors(self) -> Iterator[None]:
+        """Attach the hazards so far to an error that stops the launch in this context (:attr:`SimError.hazards`)."""
         try:
             yield
         except SimError as error:

@@ -1,4 +1,4 @@
-"""What the checks report, as plain data: a hazard, and the access that conflicts with it."""
+"""The reports of the checks as plain data: a hazard, and the access that conflicts with it."""
 
 from __future__ import annotations
 

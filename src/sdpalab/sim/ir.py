@@ -46,7 +46,7 @@ class Immediate:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A name that is no register: a label, a variable, a function, or the sink ``_``."""
+    """A name that is not a register: a label, a variable, a function, or the sink ``_``."""
 
     name: str
 

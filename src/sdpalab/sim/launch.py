@@ -45,7 +45,7 @@ _MAX_STEPS = 20_000_000
 
 @dataclass(frozen=True)
 class Report:
-    """What a launch did and what was found.
+    """The result of a launch.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Report:
     shared_bytes : int
         Static and dynamic shared memory of one CTA.
     counters : Counters, optional
-        What a profiler would count, if it was asked for.
+        The counters, if requested.
     printed : tuple of str
         What each printf of each thread wrote, in the order of execution.
     """
@@ -172,7 +172,7 @@ def launch(
     log, tally = HazardLog(), Tally(code, program, size, geometry.ctas, traffic=counters)
     history = GlobalHistory(code, size) if "race" in checks else None
     chunks = Chunks(setup, space, tally, log, history)
-    with log.kept():
+    with log.attach_to_errors():
         run_chunks(chunks, workers, MEMORY_BUDGET // need)
     arena.copy_back(space)
     return Report(

@@ -1,4 +1,4 @@
-"""What an architecture lets a launch have (CUDA C++ Programming Guide, "Compute Capabilities")."""
+"""Limits of an architecture for a launch (CUDA C++ Programming Guide, "Compute Capabilities")."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def shared_limit(target: str) -> int:
     match = re.fullmatch(r"sm_(\d+)[af]?", target)
     if match is None or int(match.group(1)) not in _SHARED_PER_BLOCK:
         known = ", ".join(f"sm_{arch}" for arch in _SHARED_PER_BLOCK)
-        raise LaunchError(f"the PTX targets {target or 'nothing'}, and the simulator knows {known}")
+        raise LaunchError(f"the PTX targets {target or 'nothing'}, and the simulator supports {known}")
     return _SHARED_PER_BLOCK[int(match.group(1))] * _KIB
 
 
@@ -68,7 +68,8 @@ def check_geometry(geometry: Geometry) -> None:
 
 
 _MOST_CLUSTER = 16
-"""CTAs of a cluster; beyond 8 a GPU wants the non-portable size allowed for the kernel (sm_90 and sm_100 have it)."""
+"""CTAs of a cluster; beyond 8 a GPU requires that the kernel allows the non-portable size (sm_90 and sm_100 have
+it)."""
 
 
 def check_cluster(geometry: Geometry, target: str) -> None:
@@ -79,7 +80,9 @@ def check_cluster(geometry: Geometry, target: str) -> None:
     if geometry.explicit_cluster and int(re.sub(r"\D", "", target) or 0) < 90:
         raise LaunchError(f"clusters need sm_90 or later, and the PTX targets {target}")
     if any(many % part for many, part in zip(geometry.grid, geometry.cluster, strict=True)):
-        raise LaunchError(f"the grid {geometry.grid} is no multiple of the cluster {geometry.cluster} along every axis")
+        raise LaunchError(
+            f"the grid {geometry.grid} is not a multiple of the cluster {geometry.cluster} along every axis"
+        )
 
 
 REGISTER_FILE = 65536
@@ -93,8 +96,8 @@ _REGISTER_UNIT = 8
 def registers_at_launch(code: Entry, geometry: Geometry) -> int:
     """Most registers that a thread can have been launched with.
 
-    That is what .maxnreg says, or what fits for as many blocks of .maxntid (or .reqntid) threads as .minnctapersm wants
-    on an SM (PTX ISA, "Performance-Tuning Directives"), or for the block without any.
+    That is what .maxnreg says, or what fits for as many blocks of .maxntid (or .reqntid) threads as .minnctapersm
+    requires on an SM (PTX ISA, "Performance-Tuning Directives"), or for the block without any.
     """
     directives = code.directives
     most = directives.get("maxnreg", (_MOST_REGISTERS,))[0]

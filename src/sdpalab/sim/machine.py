@@ -46,7 +46,7 @@ class AsyncUnit:
         return False
 
     def exited(self) -> list[Resume]:
-        """Threads have exited: who waited only for them, and goes on."""
+        """Threads have exited: returns the lanes that waited only for them."""
         return []
 
     def check_drained(self) -> None:

@@ -1,7 +1,7 @@
-"""The mbarriers of a machine: their phases, and who waits for them (PTX ISA, "mbarrier").
+"""The mbarriers of a machine: their phases, and the lanes that wait for them (PTX ISA, "mbarrier").
 
 An object's state lies here, by CTA and address; its eight bytes in shared memory are opaque. A phase is complete when
-nobody is left to arrive and no bytes are left to come. Who waits is outside the run queue until then.
+no arrivals and no bytes are pending. Waiting lanes are outside the run queue until then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sdpalab.sim.machine import AsyncUnit, Machine
 from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 
-__all__ = ["PENDING_BITS", "PENDING_MASK", "Mbarriers", "Waiting"]
+__all__ = ["PENDING_BITS", "PENDING_MASK", "MbarrierWait", "Mbarriers"]
 
 _MOST_COUNT, _MOST_BYTES = (1 << 20) - 1, (1 << 20) - 1
 PENDING_BITS = np.uint64(32)
@@ -36,7 +36,7 @@ class _Objects:
 
 
 @dataclass
-class Waiting:
+class MbarrierWait:
     """Lanes that wait for a phase, each for that of the mbarrier at ``offset`` in the CTA ``home`` of the chunk."""
 
     sel: Selection
@@ -49,27 +49,27 @@ class Waiting:
     result: Array
     acquires: bool
 
-    def part(self, mask: Mask) -> Waiting:
+    def part(self, mask: Mask) -> MbarrierWait:
         """Some of its lanes."""
-        return Waiting(
+        return MbarrierWait(
             *(subset(self.sel, mask), self.offset, self.home[mask], self.phase[mask]),
             *(self.resume, self.instruction, self.result, self.acquires),
         )
 
 
 class Mbarriers(AsyncUnit):
-    """All mbarriers of a machine, and who waits for them."""
+    """All mbarriers of a machine, and the lanes that wait for them."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.objects: dict[int, _Objects] = {}
         self.words = np.zeros(len(machine.spaces["shared"].data) // 8, dtype=np.bool_)
         """Which 8-byte words of shared memory are mbarriers."""
-        self.waiting: list[Waiting] = []
+        self.waiting: list[MbarrierWait] = []
 
     @staticmethod
     def of(machine: Machine) -> Mbarriers:
-        """The machine's mbarriers, made when first asked for."""
+        """The machine's mbarriers, made on first use."""
         unit = machine.units.get("mbarrier")
         if not isinstance(unit, Mbarriers):
             unit = machine.units["mbarrier"] = Mbarriers(machine)
@@ -82,7 +82,7 @@ class Mbarriers(AsyncUnit):
         self.waiting.clear()
 
     def misuse(self, sel: Selection, instruction: Instruction, what: str, usually: str) -> None:
-        """Tell the observers, or raise where there are none."""
+        """Notify the observers, or raise if there are none."""
         if not self.machine.observers:
             self._raise(sel, instruction, what)
         for observer in self.machine.observers:
@@ -95,8 +95,8 @@ class Mbarriers(AsyncUnit):
 
     def usable(self, sel: Selection, offset: int, home: Indices, instruction: Instruction) -> Mask:
         """For which lanes there is an mbarrier at that address."""
-        found = self.objects.get(offset)
-        valid: Mask = np.zeros(len(home), np.bool_) if found is None else found.valid[home]
+        mbarrier = self.objects.get(offset)
+        valid: Mask = np.zeros(len(home), np.bool_) if mbarrier is None else mbarrier.valid[home]
         if not valid.all():
             what = f"there is no mbarrier at offset {offset} of shared memory"
             self.misuse(subset(sel, ~valid), instruction, what, "usually a missing mbarrier.init, or one after its use")
@@ -121,12 +121,12 @@ class Mbarriers(AsyncUnit):
         objects.bytes[home] = objects.phase[home] = 0
 
     def _waited(self, offset: int, home: Indices) -> Mask:
-        """In which of the CTAs somebody waits for the mbarrier."""
+        """The CTAs with lanes that wait for the mbarrier."""
         waited = [entry.home for entry in self.waiting if entry.offset == offset]
         return np.isin(home, np.concatenate(waited)) if waited else np.zeros(len(home), np.bool_)
 
     def invalidate(self, offset: int, home: Indices) -> None:
-        """There are no mbarriers there any more."""
+        """End the mbarriers: their memory is free."""
         self.objects[offset].valid[home] = False
         self.words[(home * self.machine.shared_stride + offset) // 8] = False
 
@@ -211,7 +211,7 @@ class Mbarriers(AsyncUnit):
             self.misuse(subset(sel, wrong), instruction, what, "split the copy over several phases")
 
     def settle(self, offset: int) -> bool:
-        """Phases that are complete end, and those who wait for them go on; False if none is."""
+        """Complete phases end, and lanes that wait for them go on; False if none is complete."""
         objects = self.objects[offset]
         done = objects.valid & (objects.pending == 0) & (objects.bytes == 0) & ~objects.spent
         if not done.any():
@@ -226,20 +226,20 @@ class Mbarriers(AsyncUnit):
         return True
 
     def _wake(self, offset: int) -> None:
-        kept: list[Waiting] = []
+        waiting: list[MbarrierWait] = []
         for entry in self.waiting:
             over = self.objects[entry.offset].phase[entry.home] > entry.phase
             if entry.offset != offset or not over.any():
-                kept.append(entry)
+                waiting.append(entry)
                 continue
             free = entry if over.all() else entry.part(over)
             self.complete(free)
             self.machine.woken.append((free.resume, free.sel))
             if not over.all():
-                kept.append(entry.part(~over))
-        self.waiting = kept
+                waiting.append(entry.part(~over))
+        self.waiting = waiting
 
-    def complete(self, entry: Waiting) -> None:
+    def complete(self, entry: MbarrierWait) -> None:
         """The phase that these lanes wait for is complete."""
         entry.result[entry.sel] = True
         if entry.acquires:

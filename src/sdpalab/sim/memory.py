@@ -36,7 +36,7 @@ RANK_SHIFT = 24
 """From this bit on, a shared::cluster address holds the rank of a CTA plus one; 0 is the CTA that uses it."""
 
 POISON = 0xFF
-"""Byte that fills memory and registers nobody wrote: NaN in every float type, -1 in every integer type."""
+"""Byte that fills uninitialised memory and registers: NaN in every float type, -1 in every integer type."""
 
 WORDS: dict[int, np.dtype[np.generic]] = {
     1: np.dtype(np.uint8),

@@ -73,10 +73,10 @@ class Observer:
     """Base of the checks: a method for each event of a running machine. Each check overrides what it needs."""
 
     records_faults = False
-    """Whether it puts illegal accesses on record. Where nobody does, they end the launch."""
+    """Whether it records illegal accesses. Without such an observer they end the launch."""
 
     def before(self, instructions: Sequence[Instruction]) -> Callable[[Selection], None] | None:
-        """What to do, if anything, each time before lanes execute these instructions; asked once, when decoding.
+        """A function to call before each execution of these instructions, or None; called once, at decoding.
 
         It is given all lanes that get there, whatever the instructions' guards.
         """
@@ -112,7 +112,7 @@ class Observer:
         """Lanes of a warp have met at a ``bar.warp.sync``."""
 
     def release(self, key: Hashable, sel: Selection, home: Indices | None = None, *, relaxed: bool = False) -> None:
-        """What these lanes did so far becomes visible to whoever acquires from ``key`` later (a barrier's arrival).
+        """The lanes' accesses so far become visible to lanes that acquire from ``key`` later (a barrier's arrival).
 
         ``home`` is the CTA of the chunk in which each lane's barrier lies, its own by default; ``relaxed`` passes on
         only what came before the lanes' last fence.

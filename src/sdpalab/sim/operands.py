@@ -55,10 +55,10 @@ def parse_operand(text: str, scopes: Sequence[Scope], source: PtxText, start: in
         With the line of ``start``.
     """
     cache = scopes[-1].operands
-    found = cache.get(text)
-    if found is None:
-        found = cache[text] = _operand(text, scopes, source, start)
-    return found
+    operand = cache.get(text)
+    if operand is None:
+        operand = cache[text] = _operand(text, scopes, source, start)
+    return operand
 
 
 def _operand(text: str, scopes: Sequence[Scope], source: PtxText, start: int) -> Operand:

@@ -2,7 +2,7 @@
 
 Worker processes are forks. Each has a copy of global memory as it was when the chunks were handed out, takes the next
 chunk whenever it has run one, and keeps a footprint of what it reads and writes. If no chunk showed anything that a
-check reports, nothing went wrong, and the footprints prove that no worker could have noticed the others, their memories
+check reports, nothing went wrong, and the footprints prove that no worker depended on the others, their memories
 and counts are put together. Otherwise they are thrown away: this process, in which nothing has changed, then runs the
 chunks one after the other, and what it finds or raises is what the launch does. So a kernel with a race costs more time
 than with one worker, and gets the same report. Kernels whose blocks talk to each other are not handed out at all.
@@ -87,7 +87,7 @@ def _cpus() -> int:
 
 
 def _can_fork() -> bool:
-    """Only a process without other threads can be forked safely, and only if nobody else waits for its children."""
+    """Only a process without other threads can be forked safely, and only if no other code waits for its children."""
     alone = threading.active_count() == 1 and threading.current_thread() is threading.main_thread()
     return sys.platform == "linux" and alone and signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
 
@@ -168,7 +168,7 @@ def _work(chunks: Chunks, turns: Sequence[Sequence[int]], tokens: int, planes: A
 
 
 class _NoHazards(HazardLog):
-    """The log of a worker, which has nothing to say about what is wrong."""
+    """The log of a worker, which records no details."""
 
     def add(self, *what: Any, **more: Any) -> None:
         """A hazard."""
@@ -181,7 +181,7 @@ class _NoHazards(HazardLog):
 def _fork(work: Callable[[], None], pids: list[int]) -> None:
     """Start a process that does ``work``, and add it to ``pids``."""
     parent = os.getpid()
-    # An interrupt is for this process only, and not before it knows its child.
+    # An interrupt is for this process only, and not before its child is recorded.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         with warnings.catch_warnings():  # of threads that libraries have: the child does not use what they hold
@@ -195,10 +195,10 @@ def _fork(work: Callable[[], None], pids: list[int]) -> None:
 
 
 def _child(work: Callable[[], None], parent: int) -> NoReturn:
-    """Do ``work`` and leave, without anybody's exit handlers and buffers."""
+    """Do ``work`` and leave, without exit handlers and without flushing buffers."""
     code = _DIED
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a parent that is killed leaves nobody behind
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed parent leaves no children
         if os.getppid() == parent:
             gc.freeze()  # the parent's garbage is the parent's
             work()

@@ -13,6 +13,7 @@ from sdpalab.sim.isa.fragments import (
     pack_accumulator,
     store_accumulator,
 )
+from sdpalab.sim.isa.rounding import canonical_nans
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.selection import WARP, Array, Selection, count, subset
 
@@ -40,9 +41,9 @@ class ProductRegisters:
     def __init__(self, machine: Machine, names: tuple[str, ...], kind: str) -> None:
         self.names, self.kind = names, kind
         self.late = machine.async_mode == "late"
-        found = [machine.row(name) for name in names] if kind else []
+        rows = [machine.row(name) for name in names] if kind else []
         dtype = np.dtype({"f32": np.float32, "s32": np.int32}.get(kind, np.uint32))
-        self.rows: list[Array] = [row[0].view(dtype) for row in found if row is not None and row[1].bits == 32]
+        self.rows: list[Array] = [row[0].view(dtype) for row in rows if row is not None and row[1].bits == 32]
         self.columns = len(self.rows) * (4 if kind == "f16" else 2)
         held = np.int32 if kind == "s32" else np.float32
         self.sums: Array = np.empty((machine.lanes // WARP, 16, self.columns), held)
@@ -79,6 +80,7 @@ class ProductRegisters:
             after = product + before
             if self.kind == "f16":
                 after = after.astype(np.float16).astype(np.float32)
+            canonical_nans(after)
         self.sums[warps] = after
         if not self.late:
             self._write(sel)
@@ -100,7 +102,7 @@ class ProductRegisters:
     def _write(self, sel: Selection) -> None:
         sums = self.sums[_warps(sel)]
         if self.kind == "f16":
-            for row, values in zip(self.rows, pack_accumulator(sums.astype(np.float16)), strict=True):
+            for row, values in zip(self.rows, pack_accumulator(canonical_nans(sums.astype(np.float16))), strict=True):
                 row[sel] = values
         else:
             store_accumulator(self.rows, sel, sums)

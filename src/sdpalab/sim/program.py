@@ -45,7 +45,7 @@ class BasicBlock:
     line : int
         PTX line of the first one.
     collective : bool
-        Whether there is an instruction that wants lanes of a warp together.
+        Whether there is an instruction that needs lanes of a warp together.
     members : (Instruction, Operand), optional
         An instruction that does, and the mask of these lanes; None for whole warps.
     """
@@ -151,7 +151,7 @@ def _allocate(
 ) -> tuple[dict[str, tuple[int, int]], dict[int, int], frozenset[str]]:
     """Live ranges by data flow over the blocks, then rows by linear scan (Poletto and Sarkar, 1999).
 
-    And the registers alive at the ``start``: nobody has written them.
+    And the registers alive at the ``start``: they are undefined.
     """
     index = {name: i for i, name in enumerate(entry.registers)}
     names = list(index)
@@ -194,8 +194,8 @@ def _ranges(
     ranges: dict[int, list[int]] = {}
 
     def touch(register: int, position: int) -> None:
-        found = ranges.setdefault(register, [position, position])
-        found[0], found[1] = min(found[0], position), max(found[1], position)
+        span = ranges.setdefault(register, [position, position])
+        span[0], span[1] = min(span[0], position), max(span[1], position)
 
     position = 0
     for b, block in enumerate(blocks):
@@ -211,7 +211,7 @@ def _ranges(
         for register in _members(live_out[b]):
             touch(register, position)
     for block in blocks:
-        if block.end is not None and block.end.opcode == "wgmma":  # writes its results when somebody waits for them
+        if block.end is not None and block.end.opcode == "wgmma":  # writes its results at the wait
             for name in registers_written(block.end):
                 touch(index[name], 0)
                 touch(index[name], position)

@@ -1,4 +1,4 @@
-"""Who runs next: the run queue, under each of the schedules.
+"""The run queue, under each of the schedules.
 
 A key is (turn, block). In lockstep there is one turn for all lanes and the lowest block goes first. The other
 schedules give each warp slot of a CTA a turn of its own (the same slot of all CTAs of the chunk stays together):
@@ -41,7 +41,7 @@ class RunQueue:
         self.picks = 0
 
     def clear(self, seed: tuple[int, int]) -> None:
-        """Nobody is ready; ``random`` draws from ``seed`` on."""
+        """Reset: no lane is ready; ``random`` draws from ``seed`` on."""
         self.random = np.random.default_rng(seed)
         self.ready.clear()
         self.parked.clear()
@@ -74,7 +74,7 @@ class RunQueue:
         return [(int(slot), subset(sel, slots == slot)) for slot in np.unique(slots)]
 
     def pick(self, fair: bool) -> tuple[int, int, Selection, bool, int] | None:
-        """(turn, block, lanes, whether they were parked, the next waiting block of that turn); None if nobody is there.
+        """(turn, block, lanes, whether they were parked, the next waiting block of that turn); None if it is empty.
 
         ``fair`` picks those that have waited longest, against polling loops that would starve the others.
         """

@@ -2,7 +2,7 @@
 
 The run queue maps blocks to the lanes that wait to run them. The lowest block runs until it would pass the next
 waiting one, and lanes that meet are merged, so that divergent lanes reconverge at the earliest common instruction.
-Barriers take lanes out of the queue and put them back. Warp-wide instructions want all lanes of a warp that they name
+Barriers take lanes out of the queue and put them back. Warp-wide instructions need all lanes of a warp that they name
 and that have not exited: others are parked in front of such a block, and run it incomplete only when nothing else can.
 Asynchronous operations in the late mode complete when nothing else can run at all.
 """
@@ -33,7 +33,7 @@ from sdpalab.sim.warpgroups import Warpgroups
 __all__ = ["Scheduler"]
 
 _QUANTUM = 4096
-"""Blocks that the same lanes may run while others are ready: more is taken for a polling loop."""
+"""Blocks that the same lanes may run while others are ready: more counts as a polling loop."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Scheduler:
         self.blocks[-1].end = leave(self)  # running off the end is a return
 
     def _block(self, basic: BasicBlock, following: int) -> _Block:
-        """A block's closures, each behind what observers want done before it."""
+        """A block's closures, each behind the functions of the observers for it."""
         steps: list[Step] = []
         for item in basic.items:
             step = mma_group_step(self.decoder, item) if isinstance(item, MmaGroup) else self.decoder.step(item)
@@ -125,7 +125,7 @@ class Scheduler:
         self.tally.steps += self.steps
 
     def _advance(self) -> bool:
-        """Complete something that is in flight, and collect who waited for it."""
+        """Complete an operation in flight, and collect the lanes that waited for it."""
         moved = sum(unit.advance() for unit in self.machine.units.values()) > 0
         self._collect()
         return moved or bool(self.queue.ready)
@@ -136,7 +136,7 @@ class Scheduler:
             self.machine.woken.clear()
 
     def _meeting(self, block: _Block, sel: Selection) -> tuple[Selection | None, Selection | None]:
-        """The lanes of ``sel`` that have everybody they wait for with them, and the others; None for an empty part."""
+        """The lanes of ``sel`` whose required lanes are all present, and the others; None for an empty part."""
         whole, partial = split_warps(sel)
         if partial is None:
             return whole, None

@@ -1,4 +1,4 @@
-"""Tensor maps: what a bulk tensor copy knows of the tensor in global memory, and which of its elements a box holds.
+"""Tensor maps: the description of a tensor in global memory for bulk tensor copies, and the elements of a box.
 
 Sources: CUDA Driver API, "Tensor Map Object Management" (limits, swizzles), and PTX ISA, "Tensors" (boxes, out of
 bounds, swizzling modes).

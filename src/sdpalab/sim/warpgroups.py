@@ -77,16 +77,16 @@ class Flight:
 
     def part(self, machine: Machine, chosen: Mask) -> Flight:
         """The same in some of its CTAs."""
-        kept = np.zeros(machine.n_cta, dtype=np.bool_)
-        kept[machine.cta[self.leaders[chosen]]] = True
+        in_part = np.zeros(machine.n_cta, dtype=np.bool_)
+        in_part[machine.cta[self.leaders[chosen]]] = True
         readings = []
         for reading in self.readings:
-            mine = kept[machine.cta[reading.sel]]
+            mine = in_part[machine.cta[reading.sel]]
             tickets = [None if ticket is None else ticket[mine] for ticket in reading.tickets]
             readings.append(Reading(reading.sel[mine], tickets))
         return replace(
             self,
-            sel=subset(self.sel, kept[machine.cta[self.sel]]),
+            sel=subset(self.sel, in_part[machine.cta[self.sel]]),
             leaders=self.leaders[chosen],
             group=self.group[chosen],
             operands=tuple(operand[chosen] for operand in self.operands),
@@ -118,7 +118,7 @@ class Warpgroups(AsyncUnit):
 
     @staticmethod
     def of(machine: Machine) -> Warpgroups:
-        """The machine's warpgroups, made when first asked for."""
+        """The machine's warpgroups, made on first use."""
         unit = machine.units.get(_KIND)
         if not isinstance(unit, Warpgroups):
             unit = machine.units[_KIND] = Warpgroups(machine)
@@ -131,7 +131,7 @@ class Warpgroups(AsyncUnit):
                 self.by_name.setdefault(name, []).append(registers)
 
     def reset(self) -> None:
-        """Nothing in flight, nobody waits."""
+        """Reset: no products in flight, no waiting lanes."""
         self.groups.fill(0)
         self.fenced.fill(False)
         self.flying.clear()
@@ -169,7 +169,7 @@ class Warpgroups(AsyncUnit):
         return [subset(sel, place == number) for number in range(first, last + 1) if number in place]
 
     def check_drained(self) -> None:
-        """Raise Deadlock if a warpgroup is incomplete and nobody can come any more."""
+        """Raise Deadlock if a warpgroup is incomplete and no thread can arrive any more."""
         for instruction, sel in self.waiting.values():
             lane = int(indices(sel)[0])
             block, thread = self.machine.where(lane)
@@ -233,13 +233,13 @@ class Warpgroups(AsyncUnit):
             registers.end(flight.sel)
         slot = self.machine.n_cta * WARP
         for reading in flight.readings:
-            # Whoever has waited knows that all four warps have read, since the operation is the warpgroup's: for each
-            # ticket there are four lanes, one in each warp.
+            # A lane that has waited is ordered after the reads of all four warps, since the operation is the
+            # warpgroup's: for each ticket there are four lanes, one in each warp.
             first = reading.sel - reading.sel // slot % GROUP_WARPS * slot
-            everybody = first + slot * np.arange(GROUP_WARPS)[:, None]
+            all_lanes = first + slot * np.arange(GROUP_WARPS)[:, None]
             for observer, ticket in zip(self.machine.observers, reading.tickets, strict=True):
                 if ticket is not None:
-                    observer.complete(ticket, everybody)
+                    observer.complete(ticket, all_lanes)
 
     # ---- rules for registers ----------------------------------------------------------------------------------------
 

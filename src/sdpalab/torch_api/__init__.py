@@ -1,1 +1,1 @@
-"""Attention as torch users call it: ``scaled_dot_product_attention`` and its kin as torch custom ops."""
+"""Attention as torch users call it: ``scaled_dot_product_attention`` and related functions as torch custom ops."""

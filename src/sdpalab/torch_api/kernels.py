@@ -54,8 +54,8 @@ def _proven_for(
     scale: float | None,
     lse: bool,
 ) -> tuple[ProvenKernel | None, str]:
-    """The same by shapes: every call asks, so an answer is kept until :func:`reload_proofs`."""
-    from sdpalab.evidence.choice import Machine, choose
+    """The same by shapes: called by every call, so the result is kept until :func:`reload_proofs`."""
+    from sdpalab.evidence.choice import GpuPlatform, choose
     from sdpalab.run.driver_version import driver_version
 
     name = str(dtype).removeprefix("torch.")
@@ -66,15 +66,15 @@ def _proven_for(
     except (ProblemError, MachineError) as error:
         return None, str(error)
     gpu = torch_gpu.properties(ordinal)
-    choice = choose(problem, Machine(gpu.name, driver, torch.__version__, gpu.sm_count), lse=lse)
+    choice = choose(problem, GpuPlatform(gpu.name, driver, torch.__version__, gpu.sm_count), lse=lse)
     return choice.kernel, choice.reason
 
 
 def reload_proofs() -> None:
     """Have the functions of the lab read the records of verdicts and times again, such as after ``sdpalab prove``.
 
-    A process reads them once, when it is first asked for a shape on a GPU, and keeps its answer for each shape. Whoever
-    launches on other threads while this is called may still get an answer from before.
+    A process reads them once, at the first call with a shape on a GPU, and keeps its choice for each shape. A caller
+    that launches on other threads while this is called may still get an answer from before.
     """
     from sdpalab.evidence.choice import forget
 
@@ -83,7 +83,7 @@ def reload_proofs() -> None:
     _ready.plans.clear()
 
 
-def launch(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
+def launch(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     """Launch the kernel on torch's current stream of the tensors' GPU, and return its outputs; does not wait for it.
 
     Raises
@@ -91,10 +91,10 @@ def launch(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Te
     UserError
         As :func:`make_ready`.
     """
-    return make_ready(found, q, k, v)(q, k, v)
+    return make_ready(kernel, q, k, v)(q, k, v)
 
 
-def make_ready(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLaunch:
+def make_ready(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLaunch:
     """The kernel, prepared once for each thread: its module is loaded, and the GPU waited for.
 
     Raises
@@ -103,21 +103,21 @@ def make_ready(found: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLau
         If torch's current stream is being captured into a CUDA graph, which allows neither.
     """
     ordinal = _ordinal(q)
-    key = ordinal, id(found)
+    key = ordinal, id(kernel)
     ready = _ready.plans.get(key)
     if ready is None:
         if torch_gpu.capturing():
             raise UserError(
-                f"the first call with these shapes prepares {found.proof.kernel}, which cannot be done while a CUDA "
+                f"the first call with these shapes prepares {kernel.proof.kernel}, which cannot be done while a CUDA "
                 "graph is captured: call it once before, on this thread, or sdpalab.prepare(q, k, v, ...)"
             )
-        made = TorchLaunch(_executor(ordinal, found.proof.arch), found.plan, q, k, v, found.builds)
-        ready = _ready.plans[key] = found, made  # the first is kept so that its id stays its own
+        prepared = TorchLaunch(_executor(ordinal, kernel.proof.arch), kernel.plan, q, k, v, kernel.builds)
+        ready = _ready.plans[key] = kernel, prepared  # the first is kept so that its id stays its own
     return ready[1]
 
 
 class _Local(threading.local):
-    """What this thread has ready: a plan that is launched takes its addresses from one place in memory."""
+    """The prepared plans of this thread: a plan that is launched takes its addresses from one place in memory."""
 
     def __init__(self) -> None:
         self.plans: dict[tuple[int, int], tuple[ProvenKernel, TorchLaunch]] = {}

@@ -1,4 +1,4 @@
-"""``attention_with_lse``: attention and the log-sum-exp of its rows, for whoever merges parts of a softmax.
+"""``attention_with_lse``: attention and the log-sum-exp of its rows, to merge parts of a softmax.
 
 Importing this module registers ``torch.ops.sdpalab.attention_with_lse``, with a fake implementation and gradients. A
 proven kernel writes both at once; without one, torch's own function computes the output, and a second product of Q and
@@ -100,9 +100,9 @@ def _attention_with_lse(
     """By a proven kernel; by torch, or UserError within :func:`sdpalab.no_fallback`, if there is none."""
     reason = unfit_reason(q, k, v, None, 0.0, True)
     if reason is None:
-        found, reason = proven(q, k, v, is_causal, scale, lse=True)
-        if found is not None:
-            outputs = launch(found, q, k, v)
+        kernel, reason = proven(q, k, v, is_causal, scale, lse=True)
+        if kernel is not None:
+            outputs = launch(kernel, q, k, v)
             return outputs["o"], outputs["lse"]
     fall_back(reason)
     return _torchs(q, k, v, is_causal, scale)
@@ -122,7 +122,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _backward(ctx: Any, grad_out: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
-    """By torch, which computes both once more: the kernels keep nothing for it."""
+    """By torch, which computes both again: the kernels keep no data for the backward pass."""
     with torch.enable_grad():
         q, k, v = (saved.detach().requires_grad_() for saved in ctx.saved_tensors)
         results = _torchs(q, k, v, ctx.is_causal, ctx.scale)

@@ -50,7 +50,7 @@ class Explanation:
 
 
 class _Mode(threading.local):
-    """What this thread asked for."""
+    """The settings of this thread."""
 
     fallback = True
 
@@ -58,15 +58,16 @@ class _Mode(threading.local):
 _mode = _Mode()
 _lock = threading.Lock()
 _refusals = 0
-_somebody_refuses = False
-"""Whether any thread is within no_fallback. Compiled code is guarded by this; by what a thread asked it cannot be."""
+_any_refuses = False
+"""Whether any thread is within no_fallback. Compiled code is guarded by this; by a thread's own setting it cannot
+be."""
 
 
 @contextmanager
 def no_fallback() -> Iterator[None]:
     """Within it, in this thread, a call that no proven kernel covers raises UserError with the reason.
 
-    Compiled code obeys it too, if it is entered outside of that.
+    It also holds in compiled code, if it is entered outside of that.
     """
     before, _mode.fallback = _mode.fallback, False
     _count(+1)
@@ -78,10 +79,10 @@ def no_fallback() -> Iterator[None]:
 
 
 def _count(change: int) -> None:
-    global _refusals, _somebody_refuses
+    global _refusals, _any_refuses
     with _lock:
         _refusals += change
-        _somebody_refuses = _refusals > 0
+        _any_refuses = _refusals > 0
 
 
 def scaled_dot_product_attention(
@@ -117,18 +118,18 @@ def scaled_dot_product_attention(
     """
     check_together(q, k, v, enable_gqa)
     reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
-    # A compiled graph asks for the proof when it runs: the records cannot be read while it is traced.
+    # A compiled graph looks up the proof when it runs: the records cannot be read while it is traced.
     if reason is None and not torch.compiler.is_compiling():
-        found, reason = proven(q, k, v, is_causal, scale)
-        if found is not None:
+        kernel, reason = proven(q, k, v, is_causal, scale)
+        if kernel is not None:
             # Nothing traces this call and nothing differentiates it, so that the dispatcher would only take its time.
-            return launch(found, q, k, v)["o"]
+            return launch(kernel, q, k, v)["o"]
     if reason is None:
         out: Tensor = torch.ops.sdpalab.attention(q, k, v, is_causal, scale)
         return out
     if not torch.compiler.is_compiling():
         fall_back(reason)
-    elif _somebody_refuses:
+    elif _any_refuses:
         q = torch.ops.sdpalab.fall_back(q, reason)
     return functional.scaled_dot_product_attention(
         q, k, v, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
@@ -160,8 +161,8 @@ def explain(
     reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
     if reason is not None:
         return Explanation(None, reason)
-    found, why = proven(q, k, v, is_causal, scale, lse=lse)
-    return Explanation(None if found is None else found.proof.kernel, why)
+    kernel, why = proven(q, k, v, is_causal, scale, lse=lse)
+    return Explanation(None if kernel is None else kernel.proof.kernel, why)
 
 
 def prepare(
@@ -190,11 +191,11 @@ def prepare(
     reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
     if reason is not None:
         return Explanation(None, reason)
-    found, why = proven(q, k, v, is_causal, scale, lse=lse)
-    if found is None:
+    kernel, why = proven(q, k, v, is_causal, scale, lse=lse)
+    if kernel is None:
         return Explanation(None, why)
-    make_ready(found, q, k, v)
-    return Explanation(found.proof.kernel, why)
+    make_ready(kernel, q, k, v)
+    return Explanation(kernel.proof.kernel, why)
 
 
 def fall_back(reason: str) -> None:
@@ -207,7 +208,7 @@ def fall_back(reason: str) -> None:
 
 
 def _insist(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raises UserError for what the function above would not hand to the op."""
+    """Raises UserError for arguments that the function above would not pass to the op."""
     reason = shape_reason(q, k, v)
     if reason is not None:
         raise UserError(f"sdpalab::attention: {reason}")
@@ -232,9 +233,9 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: 
     if torch_gpu.ordinal_of(q) is None:
         return _torchs(q, k, v, is_causal, scale).contiguous()
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-    found, why = proven(q, k, v, is_causal, scale)
-    if found is not None:
-        return launch(found, q, k, v)["o"]
+    kernel, why = proven(q, k, v, is_causal, scale)
+    if kernel is not None:
+        return launch(kernel, q, k, v)["o"]
     fall_back(why)
     return _torchs(q, k, v, is_causal, scale).contiguous()
 
@@ -250,7 +251,8 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """By torch's own function, which computes the forward pass once more: the kernels keep nothing for it."""
+    """By torch's own function, which computes the forward pass again: the kernels keep no data for the backward
+    pass."""
     with torch.enable_grad():
         q, k, v = (saved.detach().requires_grad_() for saved in ctx.saved_tensors)
         out = _torchs(q, k, v, ctx.is_causal, ctx.scale)
@@ -262,7 +264,7 @@ _attention.register_autograd(_backward, setup_context=_keep)
 
 @torch.library.custom_op("sdpalab::fall_back", mutates_args=(), schema="(Tensor q, str reason) -> Tensor")
 def _checked(q: Tensor, reason: str) -> Tensor:
-    """A copy of ``q`` if this thread lets compiled code fall back, otherwise UserError."""
+    """A copy of ``q`` if this thread allows compiled code to fall back, otherwise UserError."""
     fall_back(reason)
     return q.clone()
 

@@ -1,4 +1,4 @@
-"""From what came back of each version to the matrix.
+"""From the results of each version to the matrix.
 
 The first version that ran is the base, and the others are compared with it, array by array:
 
@@ -34,8 +34,8 @@ from sdpalab.torch_matrix.matrix import (
     Conclusion,
     Drift,
     Matrix,
-    Row,
     Run,
+    VersionRow,
     WitnessRow,
 )
 
@@ -51,7 +51,7 @@ def compare(specs: Sequence[CaseSpec], runs: Sequence[Run], load: Load) -> Matri
     Parameters
     ----------
     specs : sequence of CaseSpec
-        What every run was asked, seeds included.
+        The cases of every run, seeds included.
     runs : sequence of Run
         One a version, in order.
     load : callable
@@ -59,27 +59,29 @@ def compare(specs: Sequence[CaseSpec], runs: Sequence[Run], load: Load) -> Matri
     """
     base = next((run for run in runs if not run.reason), None)
     if base is None:
-        return Matrix(tuple(Row(run) for run in runs), "", Conclusion.NOT_COMPARED, "none of the versions could be run")
-    outputs = _Outputs({spec.name: spec for spec in specs}, load)
-    rows = tuple(Row(run) if run.reason else outputs.row(run, base) for run in runs)
+        return Matrix(
+            tuple(VersionRow(run) for run in runs), "", Conclusion.NOT_COMPARED, "none of the versions could be run"
+        )
+    outputs = _OutputComparison({spec.name: spec for spec in specs}, load)
+    rows = tuple(VersionRow(run) if run.reason else outputs.row(run, base) for run in runs)
     return Matrix(rows, base.torch, *conclude(rows))
 
 
-class _Outputs:
+class _OutputComparison:
     """Arrays by case and digest, and the float64 reference of each case, computed once."""
 
     def __init__(self, specs: Mapping[str, CaseSpec], load: Load) -> None:
         self._specs, self._load = specs, load
         self._references: dict[str, npt.NDArray[np.float64]] = {}
 
-    def row(self, run: Run, base: Run) -> Row:
+    def row(self, run: Run, base: Run) -> VersionRow:
         """Everything about one version that ran."""
         own = _outputs_of(run)
         names = list(dict.fromkeys(name for case in own for name in (*run.witnesses[case], *run.missing)))
         chosen = [
             name for name in names if name != OWN_CHOICE and _witness_of(name, run) == _witness_of(OWN_CHOICE, run)
         ]
-        return Row(
+        return VersionRow(
             run,
             output=self._drift(own, _outputs_of(base)),
             contract=sum(self._meets_contract(case, digest, run) for case, digest in own.items()),
@@ -156,7 +158,7 @@ def _witness_of(name: str, run: Run) -> dict[str, str]:
     return {case: digests[name] for case, digests in run.witnesses.items() if name in digests}
 
 
-def _largest(found: Sequence[Errors | None], name: str) -> float | None:
+def _largest(all_errors: Sequence[Errors | None], name: str) -> float | None:
     """The largest of one figure; None if there is none, or one is missing or not finite."""
-    values = [getattr(errors, name) for errors in found if errors is not None]
-    return max(values) if values and len(values) == len(found) else None
+    values = [getattr(errors, name) for errors in all_errors if errors is not None]
+    return max(values) if values and len(values) == len(all_errors) else None

@@ -1,4 +1,4 @@
-"""What follows from the matrix, as one of a closed set and in a sentence.
+"""The conclusion from the matrix, as one of a closed set and in a sentence.
 
 The kernel changed if any bit of its output did: it was given the same bits. The reference changed if any witness,
 torch's own choice among its backends included, changed by more than rounding.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sdpalab.torch_matrix.matrix import OWN_CHOICE, Change, Conclusion, Drift, Row, WitnessRow
+from sdpalab.torch_matrix.matrix import OWN_CHOICE, Change, Conclusion, Drift, VersionRow, WitnessRow
 
 __all__ = ["conclude"]
 
@@ -22,7 +22,7 @@ _CONCLUSIONS = {
 """By whether the kernel and whether the reference changed."""
 
 
-def conclude(rows: Sequence[Row]) -> tuple[Conclusion, str]:
+def conclude(rows: Sequence[VersionRow]) -> tuple[Conclusion, str]:
     """The conclusion, and the sentence that says what it rests on; the first row that ran is the base."""
     base, *others = [row for row in rows if row.ran]
     if not others:
@@ -38,7 +38,7 @@ def conclude(rows: Sequence[Row]) -> tuple[Conclusion, str]:
     return conclusion, f"{conclusion.value}: {_of_the_kernel(changed, base)}; {_of_the_witnesses(moved, base)}"
 
 
-def _of_the_kernel(changed: Sequence[Row], base: Row) -> str:
+def _of_the_kernel(changed: Sequence[VersionRow], base: VersionRow) -> str:
     if not changed:
         return "the kernel's output is the same bits with every version"
     worst = max(changed, key=lambda row: _distance(row.output))
@@ -50,7 +50,7 @@ def _of_the_kernel(changed: Sequence[Row], base: Row) -> str:
     )
 
 
-def _of_the_witnesses(moved: Sequence[tuple[Row, WitnessRow]], base: Row) -> str:
+def _of_the_witnesses(moved: Sequence[tuple[VersionRow, WitnessRow]], base: VersionRow) -> str:
     if not moved:
         return "no witness moved by more than rounding explains"
     # A backend before torch's own choice of it, which is as far off.

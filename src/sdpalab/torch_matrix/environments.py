@@ -5,8 +5,8 @@ installer is pip alone: uv reads none of that. Of one version pip takes the buil
 index with CPU builds, such as ``PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu``, gives ``2.5.1+cpu`` where
 PyPI alone gives the CUDA build and gigabytes of CUDA with it; what is to be downloaded is summed up before anything is.
 
-An environment is a folder. Whoever makes it holds a flock, and a marker is written last: what was interrupted has none
-and is made anew, and so is what no longer imports.
+An environment is a folder. The process that makes it holds a flock, and a marker is written last: what was interrupted
+has none and is made anew, and so is what no longer imports.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def check_version(text: str) -> str:
     Raises
     ------
     UserError
-        If it is no version, or older than 2.0, where scaled_dot_product_attention came.
+        If it is not a version, or older than 2.0, where scaled_dot_product_attention came.
     """
     match = _VERSION.fullmatch(text)
     if match is None:
@@ -116,20 +116,20 @@ def this_environment(version: str | None = None) -> TorchEnvironment | None:
 
 
 def lab_packages(version: str) -> tuple[str, ...]:
-    """Requirements of the lab beside torch: the very versions that run here, so that only torch differs.
+    """Requirements of the lab beside torch: the same versions as here, so that only torch differs.
 
     The exception is a torch older than 2.3, which was built for NumPy 1 and does not take the arrays of NumPy 2.
     """
     match = _VERSION.fullmatch(version)
     assert match is not None, "the version was checked"
     instead = _FOR_NUMPY_1 if (int(match[1]), int(match[2] or 0)) < (2, 3) else {}
-    found = []
+    requirements = []
     for name in _LAB:
         try:
-            found.append(instead.get(name) or f"{name}=={metadata.version(name)}")
+            requirements.append(instead.get(name) or f"{name}=={metadata.version(name)}")
         except metadata.PackageNotFoundError:
             continue
-    return tuple(found)
+    return tuple(requirements)
 
 
 def make_environment(
@@ -151,7 +151,7 @@ def make_environment(
     max_bytes : int
         Most that may be downloaded.
     tell : callable
-        Told, in a few words, what is being done.
+        Called with a short description of each step.
     root : Path, optional
         Where environments are kept. Default: ``torch`` in the build cache's folder.
 
@@ -168,9 +168,9 @@ def make_environment(
     folder = root / f"{version}-{tag}-{key[:12]}"
     try:
         with _lock(root / "locks" / folder.name):
-            found = _kept(folder, version)
-            if found is not None:
-                return found
+            existing = _existing(folder, version)
+            if existing is not None:
+                return existing
             shutil.rmtree(folder, ignore_errors=True)
             try:
                 return _make(folder, version, requirements, max_bytes, tell)
@@ -181,7 +181,7 @@ def make_environment(
         raise CannotInstall(f"{folder} cannot be written: {error.strerror or error}") from None
 
 
-def _kept(folder: Path, version: str) -> TorchEnvironment | None:
+def _existing(folder: Path, version: str) -> TorchEnvironment | None:
     """The environment in ``folder``, if it is complete and its torch still imports."""
     if not (folder / _MARKER).is_file():
         return None
@@ -217,23 +217,24 @@ def _make(folder: Path, version: str, requirements: Sequence[str], max_bytes: in
         )
     tell(f"torch {version}: downloading and installing {_gib(size)}")
     _checked([*install, *requirements], "pip")
-    made = _probed(folder, version)
-    (folder / _MARKER).write_text(json.dumps({"torch": made.torch, "requirements": list(requirements)}) + "\n")
-    return made
+    environment = _probed(folder, version)
+    (folder / _MARKER).write_text(json.dumps({"torch": environment.torch, "requirements": list(requirements)}) + "\n")
+    return environment
 
 
 def _probed(folder: Path, version: str) -> TorchEnvironment:
-    """What ``import torch`` gives in ``folder``; CannotInstall if nothing, or another version than was asked for."""
+    """What ``import torch`` gives in ``folder``; CannotInstall if nothing, or another version than the requested
+    one."""
     python = _python(folder)
-    told = _checked([python, "-I", "-c", "import torch; print('torch is', torch.__version__)"], "import torch")
-    torch = told.rpartition("torch is ")[2].strip()
+    output = _checked([python, "-I", "-c", "import torch; print('torch is', torch.__version__)"], "import torch")
+    torch = output.rpartition("torch is ")[2].strip()
     if not _is_build_of(torch, version):
         raise CannotInstall(f"what was installed as torch {version} says that it is {torch}")
     return TorchEnvironment(torch, python)
 
 
 def _checked(command: Sequence[str], name: str) -> str:
-    """Run a tool and return what it printed; CannotInstall with the gist of its complaint if it fails."""
+    """Run a tool and return what it printed; CannotInstall with the main line of its error if it fails."""
     try:
         done = subprocess.run(
             command,
@@ -253,7 +254,7 @@ def _checked(command: Sequence[str], name: str) -> str:
 
 
 def _gist(stdout: str, stderr: str) -> str:
-    """The sentence that matters in what pip or Python printed on failing."""
+    """The main sentence of an error that pip or Python printed."""
     lines = [line.strip() for line in (stdout + "\n" + stderr).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("The user requested ") or " depends on " in line]
     if any(line.startswith("The conflict is caused by") for line in lines):
@@ -263,7 +264,7 @@ def _gist(stdout: str, stderr: str) -> str:
 
 
 def _size(url: str) -> int:
-    """Bytes behind a URL of pip's report; 0 where nobody says."""
+    """Bytes behind a URL of pip's report; 0 if unknown."""
     parts = urllib.parse.urlsplit(url)
     try:
         if parts.scheme == "file":
@@ -275,7 +276,7 @@ def _size(url: str) -> int:
 
 
 def _is_build_of(build: str, version: str) -> bool:
-    """True if ``build`` (``2.5.0+cu124``) is what ``version`` (``2.5``, or with a label of its own) asks for."""
+    """True if ``build`` (``2.5.0+cu124``) is what ``version`` (``2.5``, or with a label of its own) requests."""
 
     def release(text: str) -> str:
         return re.sub(r"(\.0)+(?=$|[a-z+])", "", text.partition("+")[0])
@@ -294,7 +295,7 @@ def _gib(size: float) -> str:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold ``path`` alone; the operating system lets go of it when the holder dies."""
+    """Hold ``path`` alone; the operating system releases it when the holder ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor: Any = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:

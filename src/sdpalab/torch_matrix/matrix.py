@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-__all__ = ["CONTRACT", "OWN_CHOICE", "Change", "Conclusion", "Drift", "Matrix", "Row", "Run", "WitnessRow"]
+__all__ = ["CONTRACT", "OWN_CHOICE", "Change", "Conclusion", "Drift", "Matrix", "Run", "VersionRow", "WitnessRow"]
 
 OWN_CHOICE = "own choice"
 """The witness that is whichever backend torch takes by itself."""
@@ -36,12 +36,12 @@ class Conclusion(str, Enum):
 
 @dataclass(frozen=True)
 class Run:
-    """What came back from one version.
+    """The result of one version.
 
     Attributes
     ----------
     asked : str
-        The version that was asked for.
+        The requested version.
     torch, here, about
         The build that ran, whether it is that of this process, and its Python, NumPy and device.
     reason : str
@@ -49,7 +49,7 @@ class Run:
     verdict : mapping
         As :meth:`sdpalab.judge.verdict.Verdict.to_dict` gives it.
     witnesses : mapping of case to mapping of witness to digest
-    missing : mapping of witness to what torch said
+    missing : mapping of witness to torch's message
     """
 
     asked: str
@@ -89,7 +89,7 @@ class WitnessRow:
 
 
 @dataclass(frozen=True)
-class Row:
+class VersionRow:
     """One version. ``output`` is the candidate's drift from the base; ``contract`` counts cases that the original
     contract would have passed; ``own_choice`` names the backend whose bits torch's own choice has, if one's."""
 
@@ -135,9 +135,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Matrix:
-    """All versions, in the order in which they were asked for, and what follows."""
+    """All versions, in the requested order, and what follows."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[VersionRow, ...]
     base: str
     conclusion: Conclusion
     sentence: str

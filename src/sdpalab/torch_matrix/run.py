@@ -1,4 +1,4 @@
-"""The same candidate and the same inputs in one environment per torch version, and the matrix of what came back."""
+"""The same candidate and the same inputs in one environment per torch version, and the matrix of the results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_matrix(
     max_bytes: int = MAX_DOWNLOAD,
     tell: Callable[[str], None] = lambda message: None,
 ) -> Matrix:
-    """Judge ``candidate`` with each version of torch, and compare what came of it.
+    """Judge ``candidate`` with each version of torch, and compare the results.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def run_matrix(
     max_bytes : int
         Most that one environment may download.
     tell : callable
-        Told, in a few words, what is being done.
+        Called with a short description of each step.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def run_matrix(
     Raises
     ------
     UserError
-        If a version is none, the candidate does not load here, or it cannot be asked for these cases in any version.
+        If a version is invalid, the candidate does not load here, or these cases do not suit it in any version.
     MachineError
         If there is no version in which anything could be run.
     """
@@ -99,7 +99,8 @@ def run_matrix(
 
 
 class _Exchange:
-    """The folder through which this process and the environments' deal: the order, the lab, arrays and results."""
+    """The folder through which this process and those of the environments exchange data: the order, the lab, arrays and
+    results."""
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class _Exchange:
         self.refusals: list[str] = []
 
     def run(self, version: str, packages: Sequence[str], max_bytes: int) -> Run:
-        """Have one version do everything."""
+        """Run everything with one version."""
         try:
             environment = this_environment(version) or make_environment(
                 version, (*lab_packages(version), *packages), max_bytes=max_bytes, tell=self._tell
@@ -152,7 +153,7 @@ class _Exchange:
     def load(self, digest: str, problem: Problem) -> npt.NDArray[Any]:
         """An output that one of the environments left."""
         data = (self._arrays / digest).read_bytes()
-        return np.frombuffer(data, dtype_of(problem)).reshape(problem.q_shape)
+        return np.frombuffer(data, dtype_of(problem.dtype)).reshape(problem.q_shape)
 
     def _started(self, version: str, environment: TorchEnvironment) -> dict[str, Any]:
         """The runner's result; ``refused`` with the end of what it printed if it left none."""
@@ -173,9 +174,9 @@ class _Exchange:
                 process.kill()
                 process.wait()
         try:
-            found: dict[str, Any] = json.loads(result.read_text())
+            outcome: dict[str, Any] = json.loads(result.read_text())
         except (OSError, ValueError):
-            said = errors.read_text(errors="replace").strip().splitlines()
-            last = said[-1] if said else f"exit code {process.returncode}"
+            lines = errors.read_text(errors="replace").strip().splitlines()
+            last = lines[-1] if lines else f"exit code {process.returncode}"
             return {"refused": f"the run in its environment failed: {last}"}
-        return found
+        return outcome

@@ -1,4 +1,4 @@
-"""What runs inside one environment: the lab's own judge on the candidate, and every witness on the same inputs.
+"""The process inside one environment: the lab's own judge on the candidate, and every witness on the same inputs.
 
 ``main(ORDER.json)`` is started by :mod:`sdpalab.torch_matrix.run` with that environment's interpreter. It derives
 nothing: arrays go into a folder under the sha256 of their bytes, and a JSON file says which is which. On stdout it
@@ -77,7 +77,7 @@ def _judged(case: Case) -> None:
 
 
 def _witnesses(specs: list[CaseSpec], store: _Folder, device: str) -> dict[str, Any]:
-    """Digest of each witness's output by case; and for a backend that gave none on some case, what torch said."""
+    """Digest of each witness's output by case; and for a backend that gave none on some case, torch's message."""
     digests: dict[str, dict[str, str]] = {}
     missing: dict[str, str] = {}
     for spec in specs:

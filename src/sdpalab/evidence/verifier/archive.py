@@ -39,7 +39,7 @@ MAGIC = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff" + struct.pack("<H", 52) + b"SL" + stru
 
 
 class NotABundleError(ValueError):
-    """What was given is no bundle at all; the message is one sentence."""
+    """The input is not a bundle; the message is one sentence."""
 
 
 def canonical(value: Any) -> bytes:
@@ -121,7 +121,7 @@ def _untar(tar: bytes) -> tuple[str, Members, list[str]]:
             content = archive.extractfile(info)
             members[name] = content.read() if content else b""
     if _tar(top, members) != tar:
-        return top, members, ["archive: it is not in the canonical form, something is hidden in it"]
+        return top, members, ["archive: it is not in the canonical form, and has hidden content"]
     return top, members, []
 
 
@@ -150,7 +150,7 @@ def read_directory(root: Path) -> tuple[Members, list[str]]:
             mode = path.lstat().st_mode
             if stat.S_ISDIR(mode):
                 if not any(path.iterdir()):
-                    findings.append(f"{shown}: an empty directory that the manifest does not know")
+                    findings.append(f"{shown}: an empty directory that is not in the manifest")
                 continue
             total += path.lstat().st_size
             if not stat.S_ISREG(mode) or total > MAX_BYTES:
@@ -200,21 +200,21 @@ def check_manifest(members: Members) -> list[str]:
         return findings
     if manifest.get("format") not in READS:
         known = " and ".join(map(str, READS))
-        found = f"manifest.yaml: format {manifest.get('format')!r}, and this verifier knows {known}"
-        return [f"{found}; the verify.py in the bundle, or of the commit in its name, is for it"]
+        problem = f"manifest.yaml: format {manifest.get('format')!r}, and this verifier reads {known}"
+        return [f"{problem}; the verify.py in the bundle, or of the commit in its name, is for it"]
     if manifest.get("digest") != manifest_digest(manifest):
-        findings.append("manifest.yaml: its digest over all is not that of what it says")
+        findings.append("manifest.yaml: its digest over all does not match its content")
     files: Mapping[str, Any] = manifest.get("files") or {}
     findings += [f"{name}: in the manifest, and missing" for name in sorted(set(files) - set(members))]
     findings += [
         f"{name}: not in the manifest" for name in sorted(set(members) - set(files)) if name != "manifest.yaml"
     ]
     for name in sorted(set(files) & set(members)):
-        said = {"sha256": hashlib.sha256(members[name]).hexdigest(), "size": len(members[name])}
-        if files[name] != said:
+        actual = {"sha256": hashlib.sha256(members[name]).hexdigest(), "size": len(members[name])}
+        if files[name] != actual:
             findings.append(f"{name}: its bytes are not those of the manifest")
-        if name.startswith("arrays/") and name != f"arrays/{said['sha256']}.raw":
-            findings.append(f"{name}: an array's name is the digest of its bytes, and this one's is not")
+        if name.startswith("arrays/") and name != f"arrays/{actual['sha256']}.raw":
+            findings.append(f"{name}: an array's name is the digest of its bytes, and this one is not")
     needed = {"report.html", "environment.json", "floors.json", "verify.py"} - set(files)
     findings += [f"{name}: every bundle has one, and this one has not" for name in sorted(needed)]
     return findings

@@ -63,7 +63,8 @@ def array_shape(name: str, problem: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def normal_inputs(problem: Mapping[str, Any], seed: int) -> Iterator[tuple[str, Any]]:
-    """The lab's ``normal`` inputs: Philox bits keyed by a digest of what is asked for, then Box-Muller in float64."""
+    """The lab's ``normal`` inputs: Philox bits keyed by a digest of kind, problem, seed and name, then Box-Muller in
+    float64."""
     label = json.dumps(["normal", problem, seed], sort_keys=True)
     for name in "qkv":
         shape = array_shape(name, problem)
@@ -79,8 +80,8 @@ def normal_inputs(problem: Mapping[str, Any], seed: int) -> Iterator[tuple[str, 
             yield name, rounded(flat, "bfloat16").reshape(shape)
 
 
-def near(said: float, found: float, scale: float) -> bool:
-    return math.isclose(said, found, rel_tol=TOLERANCE, abs_tol=NOISE * scale)
+def near(recorded: float, derived: float, scale: float) -> bool:
+    return math.isclose(recorded, derived, rel_tol=TOLERANCE, abs_tol=NOISE * scale)
 
 
 def is_at(values: Any, place: list[int], largest: float, scale: float) -> bool:

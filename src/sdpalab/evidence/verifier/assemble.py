@@ -46,7 +46,7 @@ def assembled() -> str:
                     raise ValueError(f"{part} and {defined[name]} both define {name}")
             if "__all__" in _names(node):
                 dropped.add(number)
-        body = _facts() if part == "facts" else _kept(source, tree, dropped)
+        body = _facts() if part == "facts" else _remaining(source, tree, dropped)
         sections += [f"# --- {part} ".ljust(120, "-"), body]
     head = f'#!/usr/bin/env python3\n"""{doc}"""\n\nfrom __future__ import annotations\n\n{_merged(imports)}'
     return "\n\n\n".join([head, *sections]) + "\n"
@@ -85,7 +85,7 @@ def _names(node: ast.stmt) -> set[str]:
     return {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
 
 
-def _kept(source: str, tree: ast.Module, dropped: set[int]) -> str:
+def _remaining(source: str, tree: ast.Module, dropped: set[int]) -> str:
     """The source of a part without its docstring, its imports and ``__all__``; comments stay."""
     lines = source.splitlines()
     gone = {

@@ -23,9 +23,9 @@ def check_build(bundle: Findings, where: str, build: Mapping[str, Any]) -> bool:
         bundle.used.add(path)
         if hashlib.sha256(bundle.members.get(path, b"")).hexdigest() != digest:
             bundle.find(where, f"{path} is missing or is not the file that was built")
-    kept = {name.removeprefix("include/"): digest for name, digest in build["files"].items()}
+    files = {name.removeprefix("include/"): digest for name, digest in build["files"].items()}
     for name, digest in build["sources"].items():
-        if kept.get(name, digest) != digest or (name == build["module"] and name not in kept):
+        if files.get(name, digest) != digest or (name == build["module"] and name not in files):
             bundle.find(where, f"{name} is not the source that was compiled")
     resources, gate = build["resources"], build["gate"]
     if resources is not None:
@@ -51,7 +51,7 @@ def check_build(bundle: Findings, where: str, build: Mapping[str, Any]) -> bool:
         if least is not (rule["name"] == "blocks_per_sm"):
             bundle.find(where, f"gate rule {rule['name']} is on the wrong side of its limit")
         if rule["value"] != value or rule["ok"] is not (value >= limit if least else value <= limit):
-            bundle.find(where, f"gate rule {rule['name']}: {value} against {limit} is not what the record says")
+            bundle.find(where, f"gate rule {rule['name']}: {value} against {limit} does not match the record")
     ok = all(rule["ok"] for rule in gate["rules"])
     if gate["ok"] is not ok:
         bundle.find(where, "the gate's outcome is not that of its rules")
@@ -67,10 +67,10 @@ def cubin_resources(cubin: bytes, entry: str) -> dict[str, int]:
     Raises
     ------
     ValueError
-        If it is no such file, or has no such entry.
+        If it is not such a file, or has no such entry.
     """
     if cubin[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("the cubin is no 64-bit ELF file")
+        raise ValueError("the cubin is not a 64-bit ELF file")
     offset, size, count, strings = (*struct.unpack_from("<Q", cubin, 40), *struct.unpack_from("<HHH", cubin, 58))
     sections = [struct.unpack_from("<IIQQQQII", cubin, offset + i * size) for i in range(count)]
 
@@ -85,15 +85,15 @@ def cubin_resources(cubin: bytes, entry: str) -> dict[str, int]:
     symbols = named[".symtab"]
     names = [text(symbols[6], name) for (name,) in struct.iter_unpack("<I20x", body(symbols))]
     shared = named[f".nv.shared.{entry}"][5] if f".nv.shared.{entry}" in named else 0
-    found = {"static_shared_bytes": shared - (1024 if shared and ".nv.shared.reserved.0" in named else 0)}
+    resources = {"static_shared_bytes": shared - (1024 if shared and ".nv.shared.reserved.0" in named else 0)}
     info, at = body(named[".nv.info"]), 0
     while at < len(info):
         form, attribute, length = struct.unpack_from("<BBH", info, at)
         if form == 4 and attribute in (0x2F, 0x11):
             symbol, value = struct.unpack_from("<II", info, at + 4)
             if names[symbol] == entry:
-                found["registers" if attribute == 0x2F else "stack_bytes"] = value
+                resources["registers" if attribute == 0x2F else "stack_bytes"] = value
         at += 4 + (length if form == 4 else 0)
-    if set(found) != {"static_shared_bytes", "registers", "stack_bytes"}:
+    if set(resources) != {"static_shared_bytes", "registers", "stack_bytes"}:
         raise ValueError(f"the cubin has no entry {entry}")
-    return found
+    return resources

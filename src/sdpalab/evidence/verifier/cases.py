@@ -1,4 +1,4 @@
-"""A case in a bundle: everything that its record says is derived again from its raw arrays."""
+"""A case in a bundle: all figures of its record are derived again from its raw arrays."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sdpalab.evidence.verifier.findings import Findings
 from sdpalab.evidence.verifier.rule import (
     errors_of,
     fixed_elements,
+    has_rule_for,
     keeps_original_contract,
-    knows_numerics,
     limits_of,
     lse_errors_of,
     lse_of,
@@ -40,12 +40,14 @@ class Cases:
         self.bundle.same_keys(where, "case", case)
         self.bundle.same_keys(where, "problem", case["problem"])
         if case["status"] not in STATUSES:
-            self.bundle.find(where, f"{case['status']!r} is no status")
+            self.bundle.find(where, f"{case['status']!r} is not a status")
         if case["status"] != "PASSED" and not case["reason"]:
             self.bundle.find(where, f"{case['status']} without a reason")
-        kept = keeps_original_contract(case["errors"]) if case["errors"] else None
-        if case["original_contract"] is not kept:
-            self.bundle.find(where, f"by its errors the original contract is {kept}, not {case['original_contract']}")
+        contract = keeps_original_contract(case["errors"]) if case["errors"] else None
+        if case["original_contract"] is not contract:
+            self.bundle.find(
+                where, f"by its errors the original contract is {contract}, not {case['original_contract']}"
+            )
         ran = case["run"].get("ptx_sha256", [])
         simulated = built or str(case["run"].get("device", "")).startswith("simulator")
         if set(ran) - built or (case["status"] == "PASSED" and simulated and not ran):
@@ -75,9 +77,9 @@ class Cases:
         for name, place, values in (("max_abs", "max_abs_index", difference), ("worst_row_rel_l2", "worst_row", rows)):
             if is_at(values, case["errors"][place], errors[name], scale):
                 errors[place] = case["errors"][place]
-        said = dict(case["errors"])
-        lse = self.check_lse(where, case, arrays, said.pop("lse", None))
-        self.compare(where, "errors", said, errors, scale)
+        recorded = dict(case["errors"])
+        lse = self.check_lse(where, case, arrays, recorded.pop("lse", None))
+        self.compare(where, "errors", recorded, errors, scale)
         self.compare(where, "limits", case["limits"], limits, scale)
         status = status_of(errors, limits, lse)
         if case["status"] != status:
@@ -85,22 +87,22 @@ class Cases:
         return True
 
     def check_lse(
-        self, where: str, case: Mapping[str, Any], arrays: Mapping[str, Any], said: Mapping[str, Any] | None
+        self, where: str, case: Mapping[str, Any], arrays: Mapping[str, Any], recorded: Mapping[str, Any] | None
     ) -> dict[str, Any] | None:
-        """Compares what a case says of its log-sum-exp with the array; what that gives, or None without one."""
-        if (said is None) is not ("lse" not in arrays):
+        """Compares the figures of a log-sum-exp with the array; returns the derived figures, or None without one."""
+        if (recorded is None) is not ("lse" not in arrays):
             self.bundle.find(where, "a log-sum-exp without figures, or figures without one")
-        if said is None or "lse" not in arrays:
+        if recorded is None or "lse" not in arrays:
             return None
         numerics, problem = case["run"]["numerics"], case["problem"]
         key = json.dumps([[case["digests"][name] for name in "qkv"], problem, numerics], sort_keys=True)
         if key not in self.lse_oracles:
             self.lse_oracles[key] = lse_of(arrays["q"], arrays["k"], arrays["v"], problem, numerics)
         reference, limit = self.lse_oracles[key]
-        found = lse_errors_of(arrays["lse"], reference, limit, list(said["row"]))
+        derived = lse_errors_of(arrays["lse"], reference, limit, list(recorded["row"]))
         # The sums behind the reference are larger than the limit by as much as float32 is coarse.
-        self.compare(where, "errors lse", said, found, 2.0**23 * float(np.nanmax(limit)))
-        return found
+        self.compare(where, "errors lse", recorded, derived, 2.0**23 * float(np.nanmax(limit)))
+        return derived
 
     def oracle_of(
         self, where: str, case: Mapping[str, Any], arrays: Mapping[str, Any]
@@ -113,12 +115,12 @@ class Cases:
             return self.oracles[key]
         q, k, v = (arrays[name] for name in "qkv")
         if case["inputs"] == "normal":
-            for name, made in normal_inputs(problem, case["seed"]):
+            for name, generated in normal_inputs(problem, case["seed"]):
                 # another math library may round one element in 10**12 the other way
-                if np.count_nonzero(arrays[name] != made) > 1 + made.size // 10**6:
+                if np.count_nonzero(arrays[name] != generated) > 1 + generated.size // 10**6:
                     self.bundle.find(where, f"{name} is not what normal inputs of seed {case['seed']} are")
         declares = case["run"].get("ptx_sha256")
-        if not (knows_numerics(numerics) if declares else numerics == UNDECLARED):
+        if not (has_rule_for(numerics) if declares else numerics == UNDECLARED):
             self.bundle.find(where, f"there is no rule for the numerics that it declares, {numerics}")
         dtype, order = problem["dtype"], numerics["normalise"]
         exact = reference_of(q, k, v, problem)
@@ -132,12 +134,14 @@ class Cases:
         self.oracles[key] = exact, fixed, limits
         return self.oracles[key]
 
-    def compare(self, where: str, what: str, said: Mapping[str, Any], found: Mapping[str, Any], scale: float) -> None:
+    def compare(
+        self, where: str, what: str, recorded: Mapping[str, Any], derived: Mapping[str, Any], scale: float
+    ) -> None:
         """Compares the figures of a record with those re-derived; ``scale`` is the largest element of the reference."""
-        if set(said) != set(found):
+        if set(recorded) != set(derived):
             self.bundle.find(where, f"the fields of its {what} are not those of the format")
             return
-        for name, value in found.items():
+        for name, value in derived.items():
             unit = scale if name.endswith("max_abs") or name == "error" else 1.0
-            if said[name] != value and not (isinstance(value, float) and near(said[name], value, unit)):
-                self.bundle.find(where, f"{what} {name} is {said[name]} in the record and {value} from the arrays")
+            if recorded[name] != value and not (isinstance(value, float) and near(recorded[name], value, unit)):
+                self.bundle.find(where, f"{what} {name} is {recorded[name]} in the record and {value} from the arrays")

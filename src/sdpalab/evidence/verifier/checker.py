@@ -17,7 +17,7 @@ __all__ = ["Checker", "is_plain"]
 
 
 class Checker(Findings):
-    """Goes through the records of one bundle."""
+    """Checks the records of one bundle."""
 
     def __init__(self, members: Members) -> None:
         super().__init__(members)
@@ -99,13 +99,13 @@ class Checker(Findings):
             self.same_keys(where, "figure", figure)
             speed, kind, name = figure["unit"] in SPEED_UNITS, figure["kind"], figure["name"]
             if kind not in ("measured", "simulated", "modelled", "published"):
-                self.find(where, f"figure {name}: {kind} is no kind of figure")
+                self.find(where, f"figure {name}: {kind} is not a kind of figure")
             if kind == "simulated" and speed:
                 self.find(where, f"figure {name}: what is simulated has no time and no speed")
             if speed and not passed:
                 self.find(where, f"figure {name}: a speed without PASSED")
             if not (figure["gpu"] if kind == "measured" else kind == "simulated" or figure["source"]):
-                self.find(where, f"figure {name}: it does not say where it was measured, or where it comes from")
+                self.find(where, f"figure {name}: it names neither its GPU nor its source")
 
 
 def is_plain(problem: Mapping[str, Any]) -> bool:

@@ -1,6 +1,6 @@
 """What the records of a bundle consist of: taken from the classes of the lab, and written out in the assembled file.
 
-These are definitions, not results. What the verifier works out, it works out with code of its own.
+These are definitions, not results. The verifier computes all results with its own code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEYS = {
     "rule": _keys(Rule),
     "figure": _keys(Figure),
 }
-"""Every field of every record: no more, no less."""
+"""Exactly the fields of every record."""
 STATUSES = [status.value for status in verdict.Status]
 LIMITED = list(verdict.LIMITED)
 ORIGINAL_CONTRACT = dict(verdict.ORIGINAL_CONTRACT)

@@ -13,7 +13,7 @@ from sdpalab.evidence.verifier.facts import KEYS
 __all__ = ["MALFORMED", "Findings", "Outcome"]
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, struct.error)
-"""What comes up where a record is not as it should be."""
+"""Exceptions that a malformed record causes."""
 FIXED_FILES = {"manifest.yaml", "report.html", "environment.json", "floors.json", "verify.py", "harness.diff"}
 
 

@@ -1,7 +1,6 @@
 """Stand-alone verifier of an SDPA Lab bundle: ``python verify.py BUNDLE.tar.gz`` (or an unpacked directory).
 
-It imports nothing of the lab, only NumPy and the standard library, and takes no word of the records for what it can
-work out itself:
+It imports nothing of the lab, only NumPy and the standard library, and recomputes all that can be recomputed:
 
 - every byte of the archive and of every file is covered by a digest, and the archive has the one canonical form;
 - for every case, from the raw arrays: which rows are judged, the float64 reference, the intended numerics, the elements
@@ -10,7 +9,7 @@ work out itself:
 - the verdict from its cases, the gate from the resources, the resources (registers, stack, static shared memory) from
   the cubin, and that what ran is the PTX in the bundle.
 
-Exit 0: accepted. 1: rejected, one line a finding. 2: this is not a bundle.
+Exit 0: accepted. 1: rejected, one line a finding. 2: the input is not a bundle.
 
 Layout of arrays: ``arrays/<sha256>.raw`` holds little-endian elements in C order; shape and dtype are those of the
 case's problem: q, o and yardstick (torch's own output) [B, H, Sq, D], k and v [B, Hkv, Skv, D]; lse is float32

@@ -1,6 +1,6 @@
 """The judge's rule, written a second time: from the arrays of a case to its errors, limits and status.
 
-Nothing of it is imported from the judge: that the two agree (``tests/evidence/test_verify_rule.py``) is the point.
+It imports nothing from the judge; ``tests/evidence/test_verify_rule.py`` checks that the two agree.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from sdpalab.evidence.verifier.facts import LIMITED, ORIGINAL_CONTRACT, UNDECLAR
 __all__ = [
     "errors_of",
     "fixed_elements",
+    "has_rule_for",
     "keeps_original_contract",
-    "knows_numerics",
     "limits_of",
     "lse_errors_of",
     "lse_of",
@@ -84,7 +84,7 @@ def limits_of(exact: Any, yardstick: Mapping[str, Any], intended: Mapping[str, A
 
 
 def status_of(errors: Mapping[str, Any], limits: Mapping[str, float], lse: Mapping[str, Any] | None = None) -> str:
-    """NOT_FINITE, INCORRECT or PASSED: what the numbers alone say; ``lse``: those of the log-sum-exp."""
+    """NOT_FINITE, INCORRECT or PASSED: the status by the numbers alone; ``lse``: those of the log-sum-exp."""
     if errors["not_finite"]:
         return "NOT_FINITE"
     if errors["exact_wrong"] or not all(errors[name] <= limits[name] for name in LIMITED):
@@ -95,11 +95,11 @@ def status_of(errors: Mapping[str, Any], limits: Mapping[str, float], lse: Mappi
 
 
 def keeps_original_contract(errors: Mapping[str, Any]) -> bool:
-    """What the contract of 0.06 and 1e-3 says; it decides nothing."""
+    """Whether the contract of 0.06 and 1e-3 is met; it is not part of the verdict."""
     return not errors["not_finite"] and all(errors[name] <= most for name, most in ORIGINAL_CONTRACT.items())
 
 
-def knows_numerics(numerics: Mapping[str, Any]) -> bool:
+def has_rule_for(numerics: Mapping[str, Any]) -> bool:
     """Whether there is a rule for these numerics, as a kernel may declare them."""
     p_type, factor, quantised = (numerics[name] for name in ("probabilities", "probability_scale", "quantised"))
     scaled = 0 < factor <= FLOAT8_MAX and float(rounded(factor, FLOAT8)) == factor

@@ -1,1 +1,1 @@
-"""What a wrong output says: why it is rejected, where it is wrong, and the bug that it most likely comes from."""
+"""Diagnosis of a wrong output: why it is rejected, where it is wrong, and the most likely bug."""

@@ -1,8 +1,9 @@
-"""The likely class of a bug, from a wrong output: which hypothesis gives the same output, or what the error looks like.
+"""The likely class of a bug, from a wrong output: which hypothesis gives the same output, or which pattern the error
+has.
 
 A hypothesis (:mod:`.hypotheses`, :mod:`.fitted`) explains a case if, in the rows that are wrong, its output is as near
-to the candidate's as roundings allow, and several times nearer than the right one is. What explains most of the failed
-cases is told. It is a guess for a human who looks for a bug, and decides nothing.
+to the candidate's as roundings allow, and several times nearer than the right one is. The cause that explains most of
+the failed cases is reported. It is a hint for debugging and not part of the verdict.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ HARMLESS = 10.0
 """No type overflows from exponentials of scores up to this."""
 
 _PATTERNS = (Cause.EDGE, Cause.PLACE, Cause.PRECISION)
-"""What is told from the look of the error only, where nothing explains the output."""
+"""Causes that follow from the pattern of the error alone, where no hypothesis explains the output."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A class of bugs, and what in particular."""
+    """A class of bugs, and the detail."""
 
     cause: Cause
     detail: str
@@ -56,17 +57,17 @@ class Diagnosis:
 def diagnose(failures: Sequence[Failure]) -> Diagnosis | None:
     """What explains half of the failed cases or more; None if nothing does, there is none, or all are too large.
 
-    A cause that explains the output beats one that is only told from the error's look; of causes that explain equally
-    many cases, the more special one is told.
+    A cause that explains the output precedes one that follows from the error's pattern; of causes that explain equally
+    many cases, the more special one is reported.
     """
-    found = [explanations(failure) for failure in _chosen(failures)]
-    counts = Counter(cause for one in found for cause in {diagnosis.cause for diagnosis in one})
-    often = [cause for cause in Cause if counts[cause] and 2 * counts[cause] >= len(found)]
+    by_failure = [explanations(failure) for failure in _chosen(failures)]
+    counts = Counter(cause for one in by_failure for cause in {diagnosis.cause for diagnosis in one})
+    often = [cause for cause in Cause if counts[cause] and 2 * counts[cause] >= len(by_failure)]
     ranked = [cause for cause in often if cause not in _PATTERNS] or often
     if not ranked:
         return None
     cause = max(ranked, key=counts.__getitem__)  # the first of the most frequent ones
-    details = [diagnosis.detail for one in found for diagnosis in one if diagnosis.cause is cause]
+    details = [diagnosis.detail for one in by_failure for diagnosis in one if diagnosis.cause is cause]
     return Diagnosis(cause, max(details, key=details.count))
 
 
@@ -81,12 +82,12 @@ def _chosen(failures: Sequence[Failure]) -> list[Failure]:
 
 
 def first_sight(failure: Failure) -> Diagnosis | None:
-    """The most special of what explains a failed case without a look at the scores: cheap enough for every case."""
+    """The most special explanation of a failed case that needs no scores: cheap enough for every case."""
     return next(iter(explanations(failure, scores=False)), None)
 
 
 def explanations(failure: Failure, *, scores: bool = True) -> tuple[Diagnosis, ...]:
-    """All that explains one failed case, or fits the look of its error; the special before the general.
+    """All explanations of one failed case, and patterns that fit its error; the special before the general.
 
     Without ``scores`` only those hypotheses are tried that take none.
     """
@@ -105,7 +106,7 @@ def explanations(failure: Failure, *, scores: bool = True) -> tuple[Diagnosis, .
         if few and guess.cause not in (Cause.NO_ATTENTION, Cause.ROWS):
             return False
         rows = judged if guess.cause is Cause.NO_ATTENTION else bad
-        error, left = (float(np.linalg.norm((out - made)[rows])) for made in (right, guess.out))
+        error, left = (float(np.linalg.norm((out - output)[rows])) for output in (right, guess.out))
         least = math.sqrt(out[rows].size) * LEAST_SUBNORMAL[failure.problem.dtype]
         size = max(float(np.linalg.norm(guess.out[rows])), least)
         return left <= error / ENOUGH and left <= ROUNDING * failure.limits.rel_l2 * size
@@ -116,10 +117,10 @@ def explanations(failure: Failure, *, scores: bool = True) -> tuple[Diagnosis, .
             tried += [*hypotheses(failure.workings), *fitted(failure, bad)]
         if failure.bad.size * failure.problem.seq_q <= MOST_PAIRS:
             tried += moved(failure, bad)
-        told = [Diagnosis(guess.cause, f"{guess.detail}{where}") for guess in tried if explains(guess)]
-    found = (*told, *not_finite, *_patterns(failure))
+        matches = [Diagnosis(guess.cause, f"{guess.detail}{where}") for guess in tried if explains(guess)]
+    diagnoses = (*matches, *not_finite, *_patterns(failure))
     order = list(Cause)
-    return tuple(sorted(found, key=lambda diagnosis: order.index(diagnosis.cause)))
+    return tuple(sorted(diagnoses, key=lambda diagnosis: order.index(diagnosis.cause)))
 
 
 def _rows(bad: npt.NDArray[np.bool_]) -> str:
@@ -139,7 +140,7 @@ def _not_finite(failure: Failure, bad: npt.NDArray[np.bool_]) -> Iterator[Diagno
 
 
 def _patterns(failure: Failure) -> Iterator[Diagnosis]:
-    """What the error looks like."""
+    """The pattern of the error."""
     bad, seq = failure.bad, failure.problem.seq_q
     wrong = np.asarray(bad.any(axis=(0, 1)))
     if wrong.any() and not wrong.all():

@@ -1,4 +1,4 @@
-"""What a failed case says: the worst index and the worst row in a sentence, and a likely cause where one is plain."""
+"""The reason of a failed case: the worst index and the worst row in a sentence, and the likely cause if it is clear."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def lse_reason(lse: Array, reference: F64, limit: F64, errors: LseErrors) -> str
 
 
 def _largest(failure: Failure) -> str:
-    """What the limit on the largest error is made of."""
+    """The terms of the limit on the largest error."""
     limits = failure.limits
     measure = max(limits.yardstick_max_abs, limits.intended_max_abs)
     whose = "torch's own" if measure == limits.yardstick_max_abs else "the intended numerics'"
@@ -103,7 +103,7 @@ def _times(limited: Limited, called: str) -> str:
 
 
 def _inexact(out: Array, exact: ExactElements, errors: Errors) -> str:
-    """The first element that had to be a certain number and is not, and how many more there are."""
+    """The first element that had to be a certain number and is not, and the number of further ones."""
     b, h, i, d = (int(n) for n in np.argwhere(exact.wrong(out))[0])
     key = int(exact.key[b, h, i])
     why = (

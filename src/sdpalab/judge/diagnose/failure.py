@@ -1,4 +1,5 @@
-"""A case that failed by its numbers, with all that is said of it worked out once: for the reason, the map, the bug."""
+"""A case that failed by its numbers, with all derived arrays computed once: for the reason, the error map and the
+diagnosis."""
 
 from __future__ import annotations
 

@@ -116,8 +116,8 @@ def _number(family: Family, w: Float64Attention, out: F64, bad: Rows) -> float:
 
     def distance(octaves: float) -> float:
         weights, total = family(scores, 2.0**octaves)
-        made = np.matmul(weights[:, None], values)[:, 0] / np.maximum(total, 1e-300)
-        return float(np.linalg.norm(made - wanted))
+        output = np.matmul(weights[:, None], values)[:, 0] / np.maximum(total, 1e-300)
+        return float(np.linalg.norm(output - wanted))
 
     best, step = 0.0, 0.5
     tried = np.arange(-8.0, 8.0 + step, step)

@@ -1,4 +1,4 @@
-"""What attention would give with a certain bug in it, in float64: one output a hypothesis, for a diagnosis to try."""
+"""The outputs of attention with a certain bug, in float64: one output for each hypothesis of a diagnosis."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ class Float64Attention:
         """exp(s - max(s)) of each row; 0 for what is hidden, and in rows that see nothing."""
         masked = np.where(self.hidden if hidden is None else hidden, -np.inf, self.scores if scores is None else scores)
         top = masked.max(axis=-1, keepdims=True)
-        made: F64 = np.exp(masked - np.where(np.isinf(top), 0.0, top))
-        return made
+        weights: F64 = np.exp(masked - np.where(np.isinf(top), 0.0, top))
+        return weights
 
     def output(self, scores: F64 | None = None, hidden: Mask | None = None, v: F64 | None = None) -> F64:
         """Attention with some of its parts replaced."""
@@ -117,8 +117,8 @@ class Float64Attention:
     def average(self, weights: F64, total: F64 | None = None, v: F64 | None = None) -> F64:
         """The mean of V under the weights, which is their product over ``total``, by default their sum."""
         total = weights.sum(axis=-1, keepdims=True) if total is None else total
-        made: F64 = weights @ (self.v if v is None else v) / np.where(total == 0.0, 1.0, total)
-        return made
+        mean: F64 = weights @ (self.v if v is None else v) / np.where(total == 0.0, 1.0, total)
+        return mean
 
     def of(self, q: Array, k: Array, v: Array) -> F64:
         """Attention on other operands, per query head."""
@@ -138,7 +138,7 @@ def without_scores(w: Float64Attention) -> Iterator[Hypothesis]:
 
 def hypotheses(w: Float64Attention) -> Iterator[Hypothesis]:
     """All others, the more special ones first."""
-    for cause, made in (
+    for cause, generate in (
         (Cause.MASK, _masks),
         (Cause.HEADS, _heads),
         (Cause.LAYOUT, _layouts),
@@ -148,14 +148,14 @@ def hypotheses(w: Float64Attention) -> Iterator[Hypothesis]:
         (Cause.KEYS, _keys),
         (Cause.EXPONENTIAL, _exponentials),
     ):
-        for detail, out in made(w):
+        for detail, out in generate(w):
             yield Hypothesis(cause, detail, out)
 
 
-_Made = Iterator[tuple[str, F64]]
+_Outputs = Iterator[tuple[str, F64]]
 
 
-def _no_attention(w: Float64Attention) -> _Made:
+def _no_attention(w: Float64Attention) -> _Outputs:
     yield "it is all zeros", np.zeros(w.problem.q_shape)
     yield "each row is the mean of all of V", np.broadcast_to(w.v.mean(axis=2, keepdims=True), w.problem.q_shape)
     yield "each row is the mean of the V that it sees", w.visible_mean
@@ -163,10 +163,10 @@ def _no_attention(w: Float64Attention) -> _Made:
     yield "it is Q", w.q
 
 
-def _masks(w: Float64Attention) -> _Made:
+def _masks(w: Float64Attention) -> _Outputs:
     rows, columns = w.rows, w.columns
     if not w.problem.causal:
-        yield "there is a causal mask, and none was asked for", w.output(hidden=columns > rows)
+        yield "there is a causal mask, and the problem has none", w.output(hidden=columns > rows)
         return
     yield "there is none", w.output(hidden=np.zeros_like(w.hidden))
     yield "query i sees key i + 1", w.output(hidden=columns > rows + 1)
@@ -185,7 +185,7 @@ def _masks(w: Float64Attention) -> _Made:
         yield f"hidden scores are {value:.3g}, not minus infinity", w.output(scores, np.zeros_like(w.hidden))
 
 
-def _heads(w: Float64Attention) -> _Made:
+def _heads(w: Float64Attention) -> _Outputs:
     problem = w.problem
     if problem.group > 1:
         yield "query head h reads K/V head h mod Hkv", w.grouped(lambda x: np.tile(x, (1, problem.group, 1, 1)))
@@ -203,7 +203,7 @@ def _heads(w: Float64Attention) -> _Made:
         yield f"K is that of the {which} head", w.of(w.q, k, w.v)
 
 
-def _layouts(w: Float64Attention) -> _Made:
+def _layouts(w: Float64Attention) -> _Outputs:
     if w.problem.heads == 1:
         return
 
@@ -215,7 +215,7 @@ def _layouts(w: Float64Attention) -> _Made:
     yield "Q, K and V lie as [B, S, H, D] and are read as [B, H, S, D]", w.of(misread(w.q), misread(w.k), misread(w.v))
 
 
-def _operands(w: Float64Attention) -> _Made:
+def _operands(w: Float64Attention) -> _Outputs:
     yield "K is taken for V, and V for K", w.of(w.q, w.v, w.k)
     yield "K is taken for V", w.of(w.q, w.k, w.k)
     yield "V is taken for K", w.of(w.q, w.v, w.v)
@@ -227,29 +227,29 @@ def _operands(w: Float64Attention) -> _Made:
             yield f"the last {missing} of head_dim are left out of the scores", w.output(scores)
 
 
-def _rescales(w: Float64Attention) -> _Made:
+def _rescales(w: Float64Attention) -> _Outputs:
     """Online softmax over tiles of keys with one of its two rescales changed."""
 
-    def kept(factor: F64) -> F64:
+    def unchanged(factor: F64) -> F64:
         return factor
 
     def skipped(factor: F64) -> F64:
         return np.where(factor < 0.5, factor, 1.0)
 
     changes: tuple[tuple[str, Callable[[F64], F64], Callable[[F64], F64]], ...] = (
-        ("O is not rescaled", np.ones_like, kept),
-        ("the sum is not rescaled", kept, np.ones_like),
+        ("O is not rescaled", np.ones_like, unchanged),
+        ("the sum is not rescaled", unchanged, np.ones_like),
         ("neither O nor the sum is rescaled", np.ones_like, np.ones_like),
-        ("O is rescaled twice", np.square, kept),
-        ("the sum is rescaled twice", kept, np.square),
-        ("O is not rescaled where the maximum grows little", skipped, kept),
+        ("O is rescaled twice", np.square, unchanged),
+        ("the sum is rescaled twice", unchanged, np.square),
+        ("O is not rescaled where the maximum grows little", skipped, unchanged),
     )
     for tile in TILES:
         if tile >= w.problem.seq_kv:
             break
         parts = _parts(w, tile)
-        right = _accumulated(parts, kept, kept, late=False)
-        late = _accumulated(parts, kept, kept, late=True)
+        right = _accumulated(parts, unchanged, unchanged, late=False)
+        late = _accumulated(parts, unchanged, unchanged, late=True)
         yield f"O is rescaled after a tile's product is added, in tiles of {tile} keys", late[0] / right[1]
         yield f"the sum is rescaled after a tile's weights are added, in tiles of {tile} keys", right[0] / late[1]
         for words, keep_out, keep_total in changes:
@@ -267,8 +267,8 @@ def _accumulated(
 ) -> tuple[F64, F64]:
     """O before it is normalised and the sum of the weights; ``late``: rescaled after the tile's share is added."""
     out, total = np.zeros_like(parts[0][1]), np.zeros_like(parts[0][2])
-    for kept, product, added in parts:
-        of_out, of_total = keep_out(kept), keep_total(kept)
+    for factor, product, added in parts:
+        of_out, of_total = keep_out(factor), keep_total(factor)
         out = (out + product) * of_out if late else out * of_out + product
         total = (total + added) * of_total if late else total * of_total + added
     return out, total
@@ -287,7 +287,7 @@ def _parts(w: Float64Attention, tile: int) -> list[_Part]:
     return parts
 
 
-def _padding(w: Float64Attention) -> _Made:
+def _padding(w: Float64Attention) -> _Outputs:
     seq = w.problem.seq_kv
     seen: set[int] = set()
     for tile in TILES:
@@ -309,7 +309,7 @@ def _of_the_next_head(w: Float64Attention, missing: int) -> tuple[str, F64, F64]
     return "the next head", k, v
 
 
-def _keys(w: Float64Attention) -> _Made:
+def _keys(w: Float64Attention) -> _Outputs:
     seq, columns, weights = w.problem.seq_kv, w.columns, w.weights()
     if seq > 1:
         yield "the last one is left out", w.average(weights * (columns < seq - 1))
@@ -331,6 +331,6 @@ def _keys(w: Float64Attention) -> _Made:
         yield f"K is that of the tile of {tile} before", w.of(w.q, w.k[:, :, stale], w.v)
 
 
-def _exponentials(w: Float64Attention) -> _Made:
+def _exponentials(w: Float64Attention) -> _Outputs:
     yield "scores are taken without their signs", w.output(np.abs(w.scores))
     yield "negative scores are taken for 0", w.output(np.maximum(w.scores, 0.0))

@@ -1,4 +1,4 @@
-"""From what a worker sent back to a status: everything is checked, nothing is taken on trust."""
+"""From a worker's reply to a status; the whole reply is checked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was found on one case; ``arrays`` are those beside q, k and v on which it rests."""
+    """The result of one case; ``arrays`` are those beside q, k and v that it depends on."""
 
     status: Status
     reason: str = ""
@@ -50,7 +50,7 @@ class Evidence:
 
 
 def declared_numerics(about: Mapping[str, Any]) -> Numerics:
-    """The arithmetic that a candidate declared, or what one is held to that declares nothing, such as a callable."""
+    """The arithmetic that a candidate declared, or the default for one that declares nothing, such as a callable."""
     declared = about.get("numerics")
     return Numerics.from_dict(declared) if declared else UNDECLARED
 
@@ -63,7 +63,7 @@ def judge_output(
     lse: Array | None = None,
     references: References | None = None,
 ) -> Judged:
-    """Hold one output against the whole rule: a pure function of its arguments, and of torch as the yardstick.
+    """Check one output by the whole rule: a pure function of its arguments, and of torch as the yardstick.
 
     Parameters
     ----------
@@ -89,8 +89,8 @@ def judge_output(
     wrong_lse = ""
     if lse is not None:
         rows = references.log_sum_exp(numerics)
-        found = measure_lse(lse, *rows)
-        errors, wrong_lse = replace(errors, lse=found), lse_reason(lse, *rows, found)
+        lse_errors = measure_lse(lse, *rows)
+        errors, wrong_lse = replace(errors, lse=lse_errors), lse_reason(lse, *rows, lse_errors)
     failure = Failure(problem, inputs, out, errors, limits, reference)
     if errors.not_finite:
         status, reason = Status.NOT_FINITE, not_finite_reason(failure)
@@ -120,9 +120,9 @@ def evaluate(
     about : mapping
         What the candidate declared when it was loaded (:class:`sdpalab.judge.sandbox.messages.About`).
     reply, outputs
-        The worker's answer (:class:`sdpalab.judge.sandbox.messages.Reply`): a failure, which is believed as one, or no
+        The worker's answer (:class:`sdpalab.judge.sandbox.messages.Reply`): a failure, which is accepted, or no
         status and the outputs ``first`` and ``second`` of two runs, and ``other`` of one between them if there was one.
-        Of a candidate that writes it, the first run was asked for ``lse``, too, and the second was not.
+        Of a candidate that writes it, only the first run computes ``lse``.
     other : Inputs, optional
         What lay in the same memory for the run ``other``.
 
@@ -135,7 +135,7 @@ def evaluate(
         return Evidence(Status(reply["status"]), str(reply.get("reason") or "the worker gave no reason"))
     expected = ("first", "second") if "other" not in outputs else ("first", "second", "other")
     for out in map(outputs.get, expected):
-        if out is None or out.shape != problem.q_shape or out.dtype != dtype_of(problem):
+        if out is None or out.shape != problem.q_shape or out.dtype != dtype_of(problem.dtype):
             got = "nothing" if out is None else f"{out.dtype} {out.shape}"
             return Evidence(Status.BAD_OUTPUT, f"the output is {got}, not {problem.dtype} {problem.q_shape}")
 
@@ -161,25 +161,25 @@ def evaluate(
         **{key: reply[key] for key in noted if key in reply},
     }
 
-    def found(status: Status, reason: str = "") -> Evidence:
+    def evidence(status: Status, reason: str = "") -> Evidence:
         return Evidence(status, reason, judged.errors, judged.limits, arrays, run)
 
     if reply.get("hazards"):
         more = f" (and {reply['hazard_count'] - 1} more)" if reply.get("hazard_count", 1) > 1 else ""
-        return found(Status.HAZARD, f"{reply['hazards'][0]}{more}")
+        return evidence(Status.HAZARD, f"{reply['hazards'][0]}{more}")
     if reply.get("changed"):
-        return found(Status.INPUT_CHANGED, f"the candidate wrote to its input {', '.join(reply['changed'])}")
+        return evidence(Status.INPUT_CHANGED, f"the candidate wrote to its input {', '.join(reply['changed'])}")
     if judged.status is Status.NOT_FINITE:
-        return found(judged.status, judged.reason)
+        return evidence(judged.status, judged.reason)
     if not same:
-        asked = "" if lse is None else "; the first was asked for the log-sum-exp, and the second was not"
-        return found(Status.NONDETERMINISTIC, _difference(first, second, rows) + asked)
+        asked = "" if lse is None else "; the first computed the log-sum-exp, and the second did not"
+        return evidence(Status.NONDETERMINISTIC, _difference(first, second, rows) + asked)
     if judged.status is not Status.PASSED:
-        return found(judged.status, judged.reason)
+        return evidence(judged.status, judged.reason)
     if other is not None and "other" in outputs:
         reason = _stale(problem, other, outputs["other"], first, numerics)
-        return found(Status.STALE if reason else Status.PASSED, reason)
-    return found(Status.PASSED)
+        return evidence(Status.STALE if reason else Status.PASSED, reason)
+    return evidence(Status.PASSED)
 
 
 def _stale(problem: Problem, other: Inputs, out: Array, first: Array, numerics: Numerics) -> str:

@@ -7,12 +7,12 @@ Two kinds of rows have them, found from the inputs alone:
   their exact mean, rounded once.
 
 In both, P is a number that every type holds (1, or 1/n for n a power of two), so that no rounding of P is left in the
-result, only that of float32 arithmetic, whose reach is stated below with room to spare: a reciprocal instead of a
+result, only that of float32 arithmetic, whose error bounds are stated below with a margin: a reciprocal instead of a
 quotient, an approximate exponential, a folded scale and a fused multiply-add, the merge of split keys by log-sum-exp.
 An element is exact only if everything within that reach of its value rounds to the same number of the output's type;
 where the value lies near a tie, it is not. -0 and 0 are equal.
 
-Of a kernel that declares accumulators of 16 bits, or that it quantises Q, K and V, none of this can be asked:
+Of a kernel that declares accumulators of 16 bits, or that it quantises Q, K and V, none of this can be required:
 :func:`has_exact_elements`.
 """
 

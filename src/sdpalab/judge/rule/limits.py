@@ -1,4 +1,5 @@
-"""The rule: how far an output may be from the float64 reference. Pure NumPy; every number in it is stated here.
+"""The rule: the largest allowed distance of an output from the float64 reference. Pure NumPy; every number in it is
+stated here.
 
 All must hold:
 
@@ -13,13 +14,13 @@ All must hold:
 The second half of rule 2 is there because the first weighs a row by its norm: under a causal mask the first rows, which
 average few keys and round little, outweigh all others together.
 
-Rules 2 and 3 never ask for less than their factor times half a unit roundoff u of the output type (2**-11 for float16,
+Rules 2 and 3 never require less than their factor times half a unit roundoff u of the output type (2**-11 for float16,
 2**-8 for bfloat16). Honest rounding of the output alone costs up to u; where the emulation happens to hit numbers that
 the type holds exactly (one key, equal weights over a power of two), its own error is 0, and a kernel that multiplies by
 a reciprocal instead of dividing is not wrong.
 
 Relative errors are over ||reference||. A row whose norm is below 2**-8 of the root mean square of its head's row norms
-is measured against that floor: where V cancels to near zero, every rounding is large beside what is left. Nothing is
+is measured against that floor: where V cancels to near zero, every rounding is large in comparison. Nothing is
 measured against less than sqrt(n) times the type's least subnormal (n elements), below which the type has no numbers.
 
 A row of the reference that is NaN is not judged (:func:`sdpalab.judge.rule.reference.judged_rows`).
@@ -88,7 +89,7 @@ def measure(out: Array, reference: F64, dtype: str, exact: ExactElements | None 
     """Distance of ``out`` [B, H, Sq, D] from ``reference``, and from the ``exact`` elements if any are given.
 
     Elements that are not finite are counted, and left out of the other figures (as if they were right), so that a
-    record never holds a NaN; whoever has one has not passed. Rows that are not judged are left out of everything.
+    record never holds a NaN; an output with one has not passed. Rows that are not judged are left out of everything.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""The rule for the log-sum-exp of a row: its float64 value, and how far float32 arithmetic may honestly be from it.
+"""The rule for the log-sum-exp of a row: its float64 value, and the error bound of float32 arithmetic.
 
 L[i] is the natural logarithm of the sum, over the keys j that row i sees, of exp(scale * q_i k_j), in float32. Nothing
 in it is rounded to 16 bits, so there is no emulation to measure by and no factor to calibrate: a row's limit is the sum
-of what each step of an honest computation may be off by, whatever the order of its additions. With A the largest
+of the error bounds of all steps of a correct computation, in any order of additions. With A the largest
 |scale| * sum_d |q_id k_jd| over the n keys that the row sees, and D the head dimension:
 
     D * DOT_ERROR * A                                the dot products

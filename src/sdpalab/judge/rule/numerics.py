@@ -1,8 +1,8 @@
-"""The arithmetic that a kernel declares, emulated: how large an error is honest.
+"""The arithmetic that a kernel declares, emulated: the error that this arithmetic causes.
 
 A bound taken from a library's output would depend on that library's choices: torch's ``math`` path on a CPU, for one,
 computes in float32 and is better than any kernel that rounds P, while the older one held scores in the 16-bit type and
-hid a bfloat16 accumulator. The bound is therefore taken from what the kernel itself says it does.
+hid a bfloat16 accumulator. The bound therefore follows from the arithmetic that the kernel declares.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MMA_TERMS = 16
 """Products that one tensor-core instruction adds to a 16-bit accumulator before it rounds: K of mma.sync.m16n8k16."""
 
 UNDECLARED = Numerics(normalise="either")
-"""What a candidate that declares nothing is held to: it may divide by the sum of the weights before they are rounded or
-after, which is as honest. No kernel may declare that it is open."""
+"""The default for a candidate that declares nothing: it may divide by the sum of the weights before or after they are
+rounded. No kernel may declare both."""
 
 _TYPES: dict[str, type] = {
     "float32": np.float32,
@@ -107,7 +107,7 @@ def intended_output(
     by their sum before they are rounded: equal ones are then all rounded the same way, which no average takes out.
 
     Sums in float32 run in float64: the order in which a kernel adds in float32 shifts its result a thousand times less
-    than the roundings to 16 bits, and an emulation free of order is one that anybody can repeat. Sums in float16 are
+    than the roundings to 16 bits, and an emulation free of order can be reproduced. Sums in float16 are
     rounded as often as the tensor cores do it, along D and then along the keys in ascending order.
 
     Parameters

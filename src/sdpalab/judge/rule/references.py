@@ -1,4 +1,4 @@
-"""What outputs of one problem on its inputs are compared with: oracle, yardstick, limits; each computed once.
+"""The references of one problem on its inputs: oracle, yardstick, limits; each computed once.
 
 None of it depends on what is judged, and it is most of the judge's own work, so :func:`references_of` keeps what it
 computed last, found by the content of the inputs. Nothing of it is on disk or shared with another process: a candidate
@@ -124,25 +124,20 @@ class References:
             self.nbytes += array.nbytes
 
 
-_kept: OrderedDict[str, References] = OrderedDict()
+_cache: OrderedDict[str, References] = OrderedDict()
 _lock = threading.Lock()
 
 
 def references_of(problem: Problem, inputs: Inputs) -> References:
     """The references of all rows, the same object for the same problem and the same bytes of the inputs."""
-    key = _key(problem, inputs)
-    with _lock:
-        references = _kept.setdefault(key, References(problem, inputs))
-        _kept.move_to_end(key)
-        while len(_kept) > 1 and sum(each.nbytes for each in _kept.values()) > MOST_BYTES:
-            _kept.popitem(last=False)
-    return references
-
-
-def _key(problem: Problem, inputs: Inputs) -> str:
-    """Digest of all that the references depend on: the inputs' own bytes, and not how they were made."""
-    digest = sha256(repr(problem).encode())
+    digest = sha256(repr(problem).encode())  # of all that they depend on: not how the inputs were made, but their bytes
     for array in vars(inputs).values():
         digest.update(repr((array.dtype.name, array.shape)).encode())
         digest.update(np.ascontiguousarray(array).view(np.uint8).data)
-    return digest.hexdigest()
+    key = digest.hexdigest()
+    with _lock:
+        references = _cache.setdefault(key, References(problem, inputs))
+        _cache.move_to_end(key)
+        while len(_cache) > 1 and sum(each.nbytes for each in _cache.values()) > MOST_BYTES:
+            _cache.popitem(last=False)
+    return references

@@ -32,10 +32,10 @@ class Relation:
     Attributes
     ----------
     name, says : str
-        What it is called, and what must hold, for messages.
+        Its name, and the condition, for messages.
     decides : bool
         Whether a difference fails the case. Where it does not, it is only recorded: that a kernel's result does not
-        depend on the batch, say, is a property worth knowing, and not owed.
+        depend on the batch, say, is a useful property, but not required.
     applies : callable
         ``applies(problem)``: whether there is anything to compare.
     inputs : callable
@@ -138,7 +138,7 @@ def broken_relation(
     numerics : Numerics
         As for :func:`sdpalab.judge.rule.evaluate.judge_output`, by which the related output must be right in itself.
     """
-    if related.shape != related_problem.q_shape or related.dtype != dtype_of(related_problem):
+    if related.shape != related_problem.q_shape or related.dtype != dtype_of(related_problem.dtype):
         return f"on related inputs the output is {related.dtype} {related.shape} ({relation.says})", related.size
     judged = judge_output(related_problem, related_inputs, related, numerics)
     differs = relation.differs(out, related, problem)

@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 
 class BadOutput(Exception):
-    """What came back is not an output of this problem."""
+    """The returned value is not an output of this problem."""
 
 
 class CallableRunner:
@@ -39,7 +39,7 @@ class CallableRunner:
         self._out: torch.Tensor | None = None
 
     def describe(self) -> dict[str, Any]:
-        """What the function is called."""
+        """The name of the function."""
         name = getattr(self._function, "__name__", type(self._function).__name__)
         return {"kind": "callable", "name": str(name)[:200]}
 
@@ -55,7 +55,7 @@ class CallableRunner:
         poison : int
             Byte that fills all memory that the function gets from malloc.
         reuse : bool
-            Put the inputs into the very tensors of the last call, whose layout they then have; otherwise into memory
+            Put the inputs into the same tensors as the last call, whose layout they then have; otherwise into memory
             that those do not share.
         layout : Layout
             How they lie in that memory.
@@ -127,7 +127,7 @@ def _digest(storage: Array) -> bytes:
 
 
 def _poison_new_memory(fill: int | None) -> bool:
-    """Have malloc fill what it hands out with a byte (None: as usual). False where the C library cannot."""
+    """Make malloc fill the memory that it returns with a byte (None: as usual). False where the C library cannot."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:

@@ -1,4 +1,4 @@
-"""What is judged, in a form that can be sent to a worker without loading any of it here."""
+"""The candidate in a form that can be sent to a worker without loading it here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The process that executes launch plans: ``executor.main(read_fd, write_fd)``, started under guard by the judge.
 
 No Python of a candidate ever runs in it: it gets a plan as data, builds the plan's CUDA C++ (or takes the PTX that
-Triton made), and runs that on the simulator or on a GPU. What it says of hazards and of changed inputs is therefore so.
+Triton made), and runs that on the simulator or on a GPU. Its reports of hazards and of changed inputs are therefore
+reliable.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Array = npt.NDArray[Any]
 Answer = tuple[dict[str, Any], dict[str, Array]]
 
 MOST_HAZARDS = 20
-"""Hazards that are told in full."""
+"""Hazards that are reported in full."""
 
 
 def main(read_fd: int, write_fd: int) -> None:
@@ -39,14 +40,14 @@ def main(read_fd: int, write_fd: int) -> None:
 
 
 class _PlanServer:
-    """What runs plans; the GPU, once it is opened."""
+    """The executor of plans; the GPU, once it is opened."""
 
     def __init__(self) -> None:
         self._gpu: GpuExecutor | None = None
         self._built: tuple[Any, tuple[Build, ...]] | None = None
 
     def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
-        """Do what is ordered: ``open`` the GPU, and say what it is; ``build`` a plan's modules; or ``run`` it once, on
+        """Execute an order: ``open`` the GPU, and describe it; ``build`` a plan's modules; or ``run`` it once, on
         the GPU if that is open.
 
         ``watched``: with the simulator's checks on.
@@ -103,7 +104,7 @@ class _NoSuchLaunch(Exception):
 
 
 def _classify(error: Exception) -> tuple[Status, str]:
-    """The status that an exception stands for: whose fault it is."""
+    """The status of an exception: an error of the candidate, or of the machine."""
     text = str(error) or type(error).__name__
     if isinstance(error, (UnsupportedInstruction, PtxSyntaxError)):
         return Status.UNSUPPORTED, text

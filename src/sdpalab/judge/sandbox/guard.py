@@ -1,14 +1,14 @@
-"""The guard of a process that is not trusted: starts it, watches all that it starts, and ends all of it.
+"""The guard of an untrusted process: starts it, watches it and its children, and ends all of them.
 
 Run as a script, ``python -I -S guard.py ORDER`` with the order as JSON: it needs the standard library alone, so that it
 is there in a few hundredths of a second, and none of what it watches is imported into it.
 
-An untrusted process is confined by Linux namespaces where the kernel lets an ordinary user have them: it sees no
-process but its own (a signal, ``/proc/PID/fd`` or ptrace reach nobody else, and what it leaves behind dies with the
-guard, whatever session it is in), it can write to a folder of its own in memory and nowhere else, and it has no
-network. Where the kernel does not, the guard adopts orphans and hunts down what is left, which a process that means it
-can escape. The first line of the report says which it is: ``namespaces`` and the kinds of them, or ``processes`` and
-why. The last says how the process ended.
+An untrusted process is confined by Linux namespaces where the kernel allows them for an ordinary user: it sees only its
+own processes (a signal, ``/proc/PID/fd`` or ptrace reach no other process, and its remaining children end with the
+guard, in every session), it can write to a folder of its own in memory and nowhere else, and it has no network. Where
+the kernel does not, the guard adopts orphans and kills remaining children, which a malicious process can escape. The
+first line of the report says which it is: ``namespaces`` and the kinds of them, or ``processes`` and why. The last says
+how the process ended.
 
 See user_namespaces(7), pid_namespaces(7), mount_namespaces(7), mount_setattr(2), prctl(2).
 """
@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 WATCH_MS = 100
-"""Between two looks at what the process has started."""
+"""Seconds between two checks of the processes below this one."""
 
 _USER = 0x10000000
 """CLONE_NEWUSER."""
@@ -38,7 +38,7 @@ _ATTR_RDONLY, _ATTR_NODEV = 1, 4
 _PDEATHSIG, _CAPBSET_DROP, _CHILD_SUBREAPER, _NO_NEW_PRIVS = 1, 24, 36, 38
 
 _DEVICES = ("null", "zero", "full", "random", "urandom")
-"""The only ones there are: a disk could be written to by who runs as root, whatever is mounted read-only."""
+"""The only devices: root could write to a disk, even if it is mounted read-only."""
 _PRIVATE = "/dev/shm"
 """Where a confined process finds the folder that is its own: it is there on every Linux."""
 
@@ -111,13 +111,13 @@ def _serve(order: Mapping[str, Any], confinement: str, folder: str = "") -> None
 
 
 def _become(order: Mapping[str, Any], folder: str) -> None:
-    """In the child: set limits that nothing it runs can raise, and become the process that is guarded."""
+    """In the child: set limits that it cannot raise, and become the guarded process."""
     try:
         _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if order["address_bytes"]:
             _limit(resource.RLIMIT_AS, order["address_bytes"])
-        _limit(resource.RLIMIT_CPU, order["cpu_seconds"], grace=5)  # SIGXCPU, and SIGKILL for who ignores that
+        _limit(resource.RLIMIT_CPU, order["cpu_seconds"], grace=5)  # SIGXCPU, and SIGKILL if that is ignored
         if folder:
             _limit(resource.RLIMIT_FSIZE, order["folder_bytes"])
             for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "SDPALAB_CACHE_DIR"):
@@ -139,14 +139,14 @@ def _limit(kind: int, most: int, grace: int = 0) -> None:
 
 
 def _reap(child: int) -> str:
-    """Collect what has ended; how ``child`` did, once it has: ``exit 3`` or ``signal 11``."""
-    found = ""
+    """Collect ended processes; return how ``child`` ended, once it has: ``exit 3`` or ``signal 11``."""
+    outcome = ""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == child:
                 code = os.waitstatus_to_exitcode(ended[1])
-                found = f"exit {code}" if code >= 0 else f"signal {-code}"
-    return found
+                outcome = f"exit {code}" if code >= 0 else f"signal {-code}"
+    return outcome
 
 
 def _excess(order: Mapping[str, Any]) -> str:
@@ -185,9 +185,9 @@ def descendants() -> Iterator[int]:
 
 
 def _end_all() -> None:
-    """Kill until nothing is left: an orphan of what was killed has become this process's own child."""
-    while found := list(descendants()):
-        for pid in found:
+    """Kill until no process is left: an orphan of a killed process becomes this process's child."""
+    while alive := list(descendants()):
+        for pid in alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         _reap(0)
@@ -203,8 +203,9 @@ def _own_folder() -> str:
 def _enter_namespaces() -> tuple[str, str]:
     """Put this process, and its future children, into namespaces of their own.
 
-    Returns their kinds and nothing, or nothing and what the kernel refused. Who is no root needs a user namespace for
-    the others; root has the right to them without one, and in many containers the user namespace alone is refused.
+    Returns their kinds and nothing, or nothing and what the kernel refused. A user other than root needs a user
+    namespace for the others; root has the right to them without one, and in many containers the user namespace alone is
+    refused.
     """
     uid, gid = os.getuid(), os.getgid()
     flags = sum(_NAMESPACES.values())
@@ -258,7 +259,7 @@ def _set_attributes(path: str, on: int, off: int, recursive: int = 0) -> None:
 
 
 def _drop_capabilities() -> None:
-    """What is executed from here on has no power over these namespaces: not to mount, not to trace the guard."""
+    """Drop the capabilities for these namespaces: no mount, no trace of the guard."""
     for capability in range(64):
         _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)
     _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)

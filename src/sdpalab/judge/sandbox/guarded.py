@@ -1,4 +1,4 @@
-"""A process under guard, seen from the judge: started clean, spoken to over the wire, ended with all it started."""
+"""A guarded process, from the judge's side: started clean, reached over the wire, ended with all its children."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _BOOT = "import sys; sys.path[:] = sys.argv[4:]; from importlib import import_mo
 _BOOT += "load(sys.argv[1]).main(*map(int, sys.argv[2:4]))"
 
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME")
-"""What a process inherits; everything else might tell a candidate something."""
+"""The environment that a process inherits; any other variable might inform a candidate."""
 _GPU_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-"""What one inherits besides that uses a GPU: which one that is."""
+"""Further variables for a process that uses a GPU: which GPU it is."""
 
 
 @dataclass(frozen=True)
 class Quota:
-    """What a process may use, with all that it starts.
+    """Limits of a process and its children.
 
     Attributes
     ----------
@@ -64,14 +64,14 @@ class Quota:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a process ended: ``SIGSEGV``, ``exit code 3``, or what it had more of than its :class:`Quota` allows."""
+    """How a process ended: ``SIGSEGV``, ``exit code 3``, or the limit of its :class:`Quota` that it exceeded."""
 
     how: str
     over_quota: bool = False
 
     @property
     def killed(self) -> bool:
-        """True if somebody sent SIGKILL: the machine, where memory runs out, or a person; or the process itself."""
+        """True if the process got SIGKILL: from the machine, where memory runs out, from a user, or from itself."""
         return self.how == "SIGKILL"
 
     def __str__(self) -> str:
@@ -87,9 +87,9 @@ class GuardedProcess:
         Full name of a module of the lab.
     quota : Quota
     untrusted : bool
-        Whether it will run what is not trusted, and is to be confined as far as this machine allows.
+        Whether it runs untrusted code, and is to be confined as far as this machine allows.
     gpu : bool
-        Whether it will use a GPU. CUDA reserves more address space than any limit would leave it. A confined process
+        Whether it will use a GPU. CUDA reserves more address space than any limit would allow. A confined process
         has no devices, and so no GPU.
 
     Attributes
@@ -176,11 +176,11 @@ class GuardedProcess:
         return f"; it last printed: {' | '.join(lines)[-600:]}" if lines else ""
 
     def forget_output(self) -> None:
-        """Do not quote what was printed until now."""
+        """Drop the output so far from later quotes."""
         self._tail.clear()
 
     def kill(self) -> None:
-        """Have the guard end the process and all that it started: safe from any thread, and at any time."""
+        """End the process and its children through the guard: safe from any thread, and at any time."""
         with self._lock:
             if not self._ended:
                 os.close(self._lifeline)
@@ -215,8 +215,8 @@ def describe(confinement: str, confined_by: str) -> str:
     if confinement == "namespaces":
         return f"namespaces ({confined_by.replace(',', ', ')})"
     return (
-        f"processes, without namespaces ({confined_by}): what leaves its process group is hunted down, and each worker "
-        "builds in a cache of its own, so every build is made anew"
+        f"processes, without namespaces ({confined_by}): processes that leave its group are found and killed, and each "
+        "worker has its own build cache, so no build is reused"
     )
 
 
@@ -226,7 +226,7 @@ def _path() -> list[str]:
 
 
 def _environment(more: tuple[str, ...]) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name in (*_ENVIRONMENT, *more)}
+    inherited = {name: value for name, value in os.environ.items() if name in (*_ENVIRONMENT, *more)}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     # glibc hands small freed blocks out again without poisoning them, unless it keeps none.
-    return kept | threads | {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+    return inherited | threads | {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}

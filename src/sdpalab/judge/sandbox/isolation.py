@@ -1,4 +1,4 @@
-"""A candidate, seen from the judge: processes that hold it, are told what to run, and end whatever it does.
+"""A candidate, from the judge's side: the processes that hold it, run it on request, and can always be ended.
 
 A callable runs in the process that loaded it. A kernel that the lab builds only makes its launch plan there; the plan
 comes back as data, is checked here, and is executed in a second process in which no Python of the candidate ever runs.
@@ -27,6 +27,7 @@ from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply,
 from sdpalab.judge.sandbox.plans import PlanError, SentPlan, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
 from sdpalab.judge.verdict import Status
+from sdpalab.kernels.plan import problem_buffers
 from sdpalab.problem import Problem
 
 __all__ = ["POISONS", "CandidateDied", "CandidateProcesses"]
@@ -65,7 +66,7 @@ class CandidateProcesses:
     candidate_spec : CandidateSpec
         The candidate.
     problems : tuple of Problem
-        What it will be asked, so that it can say at once which of them it does not support.
+        The problems to run, so that it can report at once which of them it does not support.
     arch : str, optional
         What to build for, and what the simulator is to be, for a kernel that the lab builds. Default: what the kernel
         says, or what the GPU is.
@@ -82,8 +83,8 @@ class CandidateProcesses:
     Attributes
     ----------
     about : dict
-        What the candidate says of itself (:class:`~sdpalab.judge.sandbox.messages.About`), and ``device``: what it runs
-        on.
+        The candidate's description of itself (:class:`~sdpalab.judge.sandbox.messages.About`), and ``device``: what it
+        runs on.
 
     Raises
     ------
@@ -115,8 +116,8 @@ class CandidateProcesses:
             device = ""
             if gpu:
                 self._executor = self._start_executor(gpu=True)
-                device, arch, found = self._open_gpu(self._executor, arch)
-                sms = sms or found
+                device, arch, gpu_sms = self._open_gpu(self._executor, arch)
+                sms = sms or gpu_sms
             order = {
                 "do": "load",
                 "kind": candidate_spec.kind,
@@ -130,8 +131,8 @@ class CandidateProcesses:
             self._arch = arch or str(self.about["arch"])
             # Where candidates are not confined, one of them may have put a build of another kernel into the user's
             # cache.
-            shut_in = self._candidate.confinement == "namespaces"
-            self._cache = str(Cache().root) if shut_in else self._own_cache()
+            confined = self._candidate.confinement == "namespaces"
+            self._cache = str(Cache().root) if confined else self._own_cache()
             if self.about["kind"] == "cuda":
                 self.about["sms"] = sms or default_sms(self._arch)
             if device:
@@ -156,7 +157,7 @@ class CandidateProcesses:
         by address, by object or by problem is then out of date. A simulated launch starts from nothing, so that a
         kernel can keep nothing, and is not run on ``other``. All arrays here are contiguous; ``layout`` is how they lie
         in the memory that a callable gets (a kernel's buffers are contiguous by contract). A kernel that writes the
-        log-sum-exp is asked for it in the first run, and gets a null pointer in the second.
+        log-sum-exp computes it in the first run, and gets a null pointer in the second.
 
         Returns
         -------
@@ -184,14 +185,16 @@ class CandidateProcesses:
                 first = name == "first"
                 plan = plans and (plans.full if first else plans.bare)
                 poison = POISONS[not first]
-                reply, found = self._once(problem, arrays, plan, poison, reuse, watched=first, layout=layout)
-                outputs[name] = found["o"]
+                reply, results = self._once(
+                    problem.to_dict(), arrays, plan, poison, reuse, watched=first, layout=layout
+                )
+                outputs[name] = results["o"]
                 if first and self.about["lse"]:
-                    outputs["lse"] = found["lse"]
+                    outputs["lse"] = results["lse"]
                 notes = notes or reply
                 changed |= set(reply.get("changed", ()))
             if plans is None:
-                self._look_again(problem, outputs["second"])
+                self._look_again(outputs["second"])
         except _Failed as failure:
             return failure.reply, {}
         return {**notes, "changed": sorted(changed)}, outputs
@@ -208,7 +211,7 @@ class CandidateProcesses:
         poison : int
             Byte that fills the memory of the output.
         reuse : bool
-            For a callable: put the inputs into the very tensors of the run before, which had the same shapes.
+            For a callable: put the inputs into the same tensors as the run before, which had the same shapes.
         watched : bool
             For a kernel: with the simulator's checks on.
 
@@ -220,10 +223,10 @@ class CandidateProcesses:
         self._begin()
         try:
             plans = self._plans(problem)
-            reply, found = self._once(problem, inputs, plans and plans.bare, poison, reuse, watched)
+            reply, results = self._once(problem.to_dict(), inputs, plans and plans.bare, poison, reuse, watched)
         except _Failed as failure:
             return failure.reply, {}
-        return reply, {"o": found["o"]}
+        return reply, {"o": results["o"]}
 
     def close(self) -> None:
         """End the processes, and whatever they started."""
@@ -233,7 +236,7 @@ class CandidateProcesses:
             self._folder.cleanup()
 
     def kill(self) -> None:
-        """Have the processes ended: safe from another thread, whose :meth:`run` then fails."""
+        """End the processes: safe from another thread, whose :meth:`run` then fails."""
         for process in self._processes():
             process.kill()
 
@@ -257,7 +260,7 @@ class CandidateProcesses:
         return process
 
     def _open_gpu(self, process: GuardedProcess, arch: str | None) -> tuple[str, str, int]:
-        """Have the executor open the GPU; what that is called, what to build for, and its multiprocessors."""
+        """Open the GPU in the executor; return its name, the architecture to build for, and its multiprocessors."""
         deadline = time.monotonic() + START_SECONDS
         try:
             header, _ = self._exchange(process, {"do": "open", "arch": arch}, {}, 0, deadline)
@@ -297,7 +300,7 @@ class CandidateProcesses:
         self._candidate.forget_output()
 
     def _limit(self, seconds: float) -> None:
-        """From now on there are so many seconds."""
+        """Set the time limit, in seconds from now."""
         self._deadline, self._seconds = time.monotonic() + seconds, seconds
 
     def _plans(self, problem: Problem) -> _Plans | None:
@@ -305,9 +308,9 @@ class CandidateProcesses:
         if self._executor is None:
             return None
         lse = bool(self.about["lse"])
-        _, found = self._ask(self._candidate, {"do": "plan", "problem": problem.to_dict()}, {}, _MOST_PLAN)
+        _, results = self._ask(self._candidate, {"do": "plan", "problem": problem.to_dict()}, {}, _MOST_PLAN)
         try:
-            plan = read_plan(found["plan"].tobytes() if "plan" in found else b"", problem, lse=lse)
+            plan = read_plan(results["plan"].tobytes() if "plan" in results else b"", problem_buffers(problem, lse=lse))
         except PlanError as error:
             raise _Failed(Status.BUILD_FAILED, str(error)) from None
         plans = _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
@@ -321,7 +324,7 @@ class CandidateProcesses:
 
     def _once(
         self,
-        problem: Problem,
+        problem: Mapping[str, Any],
         inputs: Arrays,
         plan: Array | None,
         poison: int,
@@ -333,27 +336,27 @@ class CandidateProcesses:
         if plan is None or self._executor is None:
             process = self._candidate
             memory = {"poison": poison, "reuse": reuse, "layout": layout}
-            order = {"do": "call", "problem": problem.to_dict(), **memory}
-            reply, found = self._ask(process, order, inputs, room)
+            order = {"do": "call", "problem": problem, **memory}
+            reply, results = self._ask(process, order, inputs, room)
         else:
             process = self._executor
             settings = {"arch": self._arch, "cache": self._cache, "poison": poison, "watched": watched}
-            reply, found = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
-        if "o" not in found:
+            reply, results = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
+        if "o" not in results:
             raise self._died(process, WireError("message without an output"))
         held = {"confinement": self._candidate.confinement, "confined_by": self._candidate.confined_by}
-        return {**reply, **held}, found
+        return {**reply, **held}, results
 
-    def _look_again(self, problem: Problem, sent: Array) -> None:
+    def _look_again(self, sent: Array) -> None:
         """Fail if the output of the last call is no longer what it was when the call returned."""
-        _, found = self._ask(self._candidate, {"do": "again"}, {}, sent.nbytes)
-        if "o" not in found or found["o"].tobytes() != sent.tobytes():
+        _, results = self._ask(self._candidate, {"do": "again"}, {}, sent.nbytes)
+        if "o" not in results or results["o"].tobytes() != sent.tobytes():
             raise _Failed(Status.NONDETERMINISTIC, "the output changed after the call had returned it")
 
     def _ask(self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int) -> Answer:
-        """Have an order carried out; _Failed if the answer is a failure, CandidateDied if there is none."""
+        """Send an order and wait for its answer; _Failed if the answer is a failure, CandidateDied if there is none."""
         try:
-            header, found = self._exchange(process, order, arrays, room, self._deadline)
+            header, results = self._exchange(process, order, arrays, room, self._deadline)
             kind = Reply if process is self._candidate else ExecutorReply
             reply = _checked(kind, header).model_dump(exclude_unset=True)
         except WireError as error:
@@ -362,7 +365,7 @@ class CandidateProcesses:
             # What a kernel has left unusable is of use to no other case.
             failure = CandidateDied if reply.get("lost") else _Failed
             raise failure(Status(reply["status"]), reply["reason"])
-        return reply, found
+        return reply, results
 
     def _exchange(
         self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int, deadline: float
@@ -370,13 +373,13 @@ class CandidateProcesses:
         """Send an order and receive its answer, whose number shows that it was not there before the order was."""
         number = secrets.randbits(63)
         process.channel.send({**order, "number": number}, arrays, seconds=deadline - time.monotonic())
-        header, found = process.channel.receive(seconds=deadline - time.monotonic(), max_bytes=room)
+        header, results = process.channel.receive(seconds=deadline - time.monotonic(), max_bytes=room)
         if header.get("number") != number:
             raise WireError("message that answers no order")
-        return header, found
+        return header, results
 
     def _died(self, process: GuardedProcess, error: WireError) -> CandidateDied:
-        """What it means that a process did not answer as it should."""
+        """The failure behind a missing or malformed answer."""
         if isinstance(error, WireTimeout):
             return CandidateDied(Status.TIMED_OUT, f"no answer within {self._seconds:g} s{process.quote()}")
         closed = isinstance(error, WireClosed)
@@ -386,7 +389,7 @@ class CandidateProcesses:
             # Nothing of the candidate runs there but its PTX: the lab or the machine failed.
             return CandidateDied(Status.INFRA_ERROR, f"building or running it failed: {why}")
         if ending is not None and ending.killed:
-            return CandidateDied(Status.INFRA_ERROR, f"{why}; judge it again, if it was not the candidate's own doing")
+            return CandidateDied(Status.INFRA_ERROR, f"{why}; judge it again, if the candidate did not cause it")
         timed_out = ending is not None and ending.how == "SIGXCPU"
         return CandidateDied(Status.TIMED_OUT if timed_out else Status.CRASHED, why)
 
@@ -403,7 +406,7 @@ def _as_bytes(plan: SentPlan) -> Array:
 
 
 class _Failed(Exception):
-    """A process answered with a failure, or with what can only be one."""
+    """A process answered with a failure, or with a message that implies one."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
@@ -411,7 +414,7 @@ class _Failed(Exception):
 
 
 def _checked(kind: type[M], header: Mapping[str, Any]) -> M:
-    """``header`` as a message of that kind; a WireError if that is not what it is."""
+    """``header`` as a message of that kind; a WireError if it is malformed."""
     try:
         return kind.model_validate(header)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What the worker processes may say: the shape of each answer. The rest is refused unread."""
+"""The messages of the worker processes: the schema of each answer. Any other message is refused unread."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sdpalab.judge.verdict import Status
 __all__ = ["MOST_TEXT", "About", "DeclaredNumerics", "ExecutorReply", "Message", "Reply", "plain"]
 
 MOST_TEXT = 4000
-"""Characters of any text that a candidate can have shown to somebody."""
+"""Most characters of a candidate's text that are shown."""
 
 _FAILURES = {status.value for status in Status if status is not Status.PASSED}
 
 
 def plain(text: str) -> str:
-    """``text`` in one line, of at most :data:`MOST_TEXT` characters, none of which a terminal obeys."""
+    """``text`` in one line, of at most :data:`MOST_TEXT` characters, without control characters."""
     shown = " ".join(text[: MOST_TEXT + 1].split())
     # Categories C*: control and format characters (escape sequences, reversed text), surrogates, private ones.
     shown = "".join("?" if unicodedata.category(char).startswith("C") else char for char in shown)
@@ -29,7 +29,7 @@ Text = Annotated[str, AfterValidator(plain)]
 
 
 class Message(BaseModel):
-    """What a process says: of these types exactly, and nothing is converted."""
+    """Base of the messages: strict types, nothing is converted."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -52,12 +52,12 @@ class DeclaredNumerics(Message):
 
 
 class About(Message):
-    """What a candidate says of itself when it is loaded.
+    """The description of a loaded candidate.
 
-    A kernel that the lab builds declares its ``numerics``, and ``rejects`` has one entry for each problem that it will
-    be asked: None, or why it does not compute it. ``arch`` is what it is built for, which is its own choice where the
-    judge leaves it open, and ``refuses`` says why it cannot be built for that; ``lse``, whether it writes the
-    log-sum-exp. A callable declares nothing, and is held to the default.
+    A kernel that the lab builds declares its ``numerics``, and ``rejects`` has one entry for each problem: None, or why
+    it does not compute it. ``arch`` is what it is built for, which is its own choice where the judge leaves it open,
+    and ``refuses`` says why it cannot be built for that; ``lse``, whether it writes the log-sum-exp. A callable
+    declares nothing, and is judged by the default.
     """
 
     kind: Literal["cuda", "callable"]
@@ -88,14 +88,14 @@ class Reply(Message):
 
     @model_validator(mode="after")
     def _a_failure_or_nothing(self) -> Reply:
-        """A worker can fail with a reason; that a case passed is not for it to say."""
+        """A worker can report a failure with a reason, but not that a case passed."""
         if self.status is not None and (self.status not in _FAILURES or not self.reason):
             raise ValueError(f"status {self.status!r} with reason {self.reason!r}")
         return self
 
 
 class ExecutorReply(Reply):
-    """What only the executor can say, and a candidate's process has no word for.
+    """Fields that only the executor may send, not a candidate's process.
 
     ``arch`` is what its GPU runs and ``sms`` how many multiprocessors it has, when that is opened; ``lost``: a kernel
     has made the GPU unusable for the process.

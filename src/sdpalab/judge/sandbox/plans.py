@@ -1,6 +1,6 @@
 """A launch plan as data: how it travels from the process that ran the candidate's Python to the one that executes it.
 
-What the executor gets is text and numbers: CUDA C++ source, or PTX that Triton made, with buffers and launches. So it
+The executor gets text and numbers: CUDA C++ source, or PTX from Triton, with buffers and launches. So it
 is the PTX that computed the output, whatever the candidate did to the process in which it made its plan.
 """
 
@@ -18,8 +18,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from sdpalab.compile import Build, Cache, build
 from sdpalab.errors import UserError
-from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, Module, Step, TiledMap, TritonModule, problem_buffers
-from sdpalab.problem import Problem
+from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, Module, Step, TiledMap, TritonModule
 
 __all__ = ["PlanError", "SentPlan", "read_plan", "send_plan"]
 
@@ -106,7 +105,7 @@ def send_plan(plan: LaunchPlan, arch: str) -> bytes:
     Raises
     ------
     PlanError
-        If a value in it is no number, name or tensor map.
+        If a value in it is not a number, name or tensor map.
     BuildError, MachineError
         If a Triton function does not compile.
     """
@@ -114,13 +113,12 @@ def send_plan(plan: LaunchPlan, arch: str) -> bytes:
         steps = tuple(_sent(step, arch) for step in plan.steps)
         return SentPlan(buffers=tuple(map(_buffer, plan.buffers)), steps=steps).model_dump_json().encode()
     except (ValidationError, TypeError, AttributeError) as error:
-        raise PlanError(f"the launch plan is none: {_first(error)}") from None
+        raise PlanError(f"the launch plan is malformed: {_first(error)}") from None
 
 
-def read_plan(data: bytes, problem: Problem, *, lse: bool = False) -> SentPlan:
-    """The plan in ``data``, checked: it is one for ``problem``, and holds nothing but what a plan holds.
-
-    With ``lse`` it must write the log-sum-exp, too; without, it cannot.
+def read_plan(data: bytes, known: tuple[Buffer, ...]) -> SentPlan:
+    """The plan in ``data``, checked: it begins with the buffers of its problem
+    (:func:`sdpalab.kernels.plan.problem_buffers`), and holds nothing but what a plan holds.
 
     Raises
     ------
@@ -130,11 +128,10 @@ def read_plan(data: bytes, problem: Problem, *, lse: bool = False) -> SentPlan:
     try:
         plan = SentPlan.model_validate_json(data)
     except ValidationError as error:
-        raise PlanError(f"the launch plan is none: {_first(error)}") from None
-    known = problem_buffers(problem, lse=lse)
+        raise PlanError(f"the launch plan is malformed: {_first(error)}") from None
     if plan.buffers[: len(known)] != known:
-        names = ", ".join(buffer.name for buffer in known)
-        raise PlanError(f"the launch plan does not begin with the buffers of {problem.label}: {names}")
+        names = ", ".join(f"{buffer.name} {list(buffer.shape)}" for buffer in known)
+        raise PlanError(f"the launch plan does not begin with the buffers of its problem: {names}")
     extra = plan.buffers[len(known) :]
     if any(buffer.role not in ("workspace", "semaphore") or buffer.dtype not in _DTYPES for buffer in extra):
         raise PlanError(f"a further buffer of a launch plan is a workspace or semaphore of one of {', '.join(_DTYPES)}")
@@ -142,7 +139,7 @@ def read_plan(data: bytes, problem: Problem, *, lse: bool = False) -> SentPlan:
         raise PlanError("a buffer of the launch plan has a size below 1")
     total = sum(math.prod(buffer.shape) * _DTYPES[buffer.dtype].itemsize for buffer in plan.buffers)
     if total > MOST_BYTES:
-        raise PlanError(f"the launch plan asks for {total} bytes of buffers, and at most {MOST_BYTES} are given")
+        raise PlanError(f"the launch plan needs {total} bytes of buffers, and at most {MOST_BYTES} are given")
     elements = {buffer.name: math.prod(buffer.shape) for buffer in plan.buffers}
     for step in plan.steps:
         reason = step.reject_reason(elements) if isinstance(step, Gemm) else None
@@ -194,5 +191,5 @@ def _first(error: Exception) -> str:
     """The first thing that is wrong: where, and what."""
     if not isinstance(error, ValidationError):
         return str(error)
-    found = error.errors()[0]
-    return f"{'.'.join(map(str, found['loc']))}: {found['msg']}" if found["loc"] else found["msg"]
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first["loc"] else first["msg"]

@@ -1,7 +1,7 @@
 """The wire between the judge and a process: JSON headers and raw arrays over two pipes. Nothing is unpickled from it.
 
 A message is an 8-byte little-endian length, that many bytes of JSON, then the bytes of each array that the JSON lists.
-Both directions obey a deadline, because a hung candidate neither writes nor reads.
+Both directions have a deadline, because a hung candidate neither writes nor reads.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Channel:
     read_fd, write_fd : int
         Pipe ends; they are set to non-blocking and closed by :meth:`close`.
     alive : callable
-        Asked while waiting: a process that died may leave the pipe open in a child of its own.
+        Called while waiting: a process that died may leave the pipe open in one of its children.
     """
 
     def __init__(self, read_fd: int, write_fd: int, alive: Callable[[], bool] = lambda: True) -> None:
@@ -117,7 +117,7 @@ class Channel:
         while (left := deadline - time.monotonic()) > 0:
             if poller.poll(1000 * min(POLL_SECONDS, left)):
                 return
-            # Asked once more after the process ended: its last words may still be in the pipe.
+            # Read once more after the process ended: its last message may still be in the pipe.
             if not alive:
                 raise WireClosed("the process ended")
             alive = self._alive()
@@ -155,7 +155,7 @@ Answer = Callable[[Mapping[str, Any], Mapping[str, Array]], tuple[dict[str, Any]
 def serve(channel: Channel, answer: Answer) -> NoReturn:
     """Say that this process is ready, then answer orders until the other side closes the wire or is gone.
 
-    Each answer carries the ``number`` of its order. The process then leaves at once: nobody's exit handlers run.
+    Each answer carries the ``number`` of its order. The process then leaves at once: no exit handlers run.
     """
     code = 1
     try:

@@ -2,7 +2,7 @@
 
 It holds no oracle and is not trusted. Of a callable it sends back what that returned; of a kernel that the lab builds,
 only the launch plan, which another process executes (:mod:`sdpalab.judge.sandbox.executor`). It gets neither the kind
-of the inputs nor their seed, and it does nothing but what it is ordered to: which data, in which memory, how often.
+of the inputs nor their seed, and it only executes orders, which fix the data, the memory and the number of runs.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class _CandidateServer:
         self._config = Config()
 
     def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
-        """Do what is ordered: ``load`` the candidate; ``call`` a callable or look at its output ``again``; ``plan``."""
+        """Execute an order: ``load`` the candidate; ``call`` a callable or look at its output ``again``; ``plan``."""
         if order["do"] == "load":
             return self._load(order, arrays), {}
         try:
             if order["do"] == "plan":
                 return self._plan(Problem(**order["problem"]))
-            assert self._callable is not None, "the candidate is no callable"
+            assert self._callable is not None, "the candidate is not a callable"
             if order["do"] == "again":
                 return {"status": None}, {"o": self._callable.look_again()}
             problem, layout = Problem(**order["problem"]), Layout(order["layout"])
@@ -70,10 +70,10 @@ class _CandidateServer:
             return {"status": Status.CRASHED.value, "reason": f"the candidate {_raised(error)}"}, {}
 
     def _plan(self, problem: Problem) -> Answer:
-        assert self._kernel is not None, "the candidate is no kernel"
+        assert self._kernel is not None, "the candidate is not a kernel"
         try:
-            made = self._kernel.launch_plan(problem, self._config, lse=self._kernel.lse, sms=self._sms)
-            plan = send_plan(made, self._arch)
+            launch_plan = self._kernel.launch_plan(problem, self._config, lse=self._kernel.lse, sms=self._sms)
+            plan = send_plan(launch_plan, self._arch)
         except UnsupportedProblem as error:
             return {"status": Status.UNSUPPORTED.value, "reason": _text(error)}, {}
         except UserError as error:
@@ -83,17 +83,17 @@ class _CandidateServer:
         return {"status": None}, {"plan": np.frombuffer(plan, np.uint8)}
 
     def _load(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[str, Any]:
-        """Make the candidate, and say what it is; or say why there is none."""
+        """Load the candidate and describe it, or return why it does not load."""
         try:
-            made = _resolve(order, arrays)
-            if not isinstance(made, Kernel):
-                self._callable = CallableRunner(made)
+            candidate = _resolve(order, arrays)
+            if not isinstance(candidate, Kernel):
+                self._callable = CallableRunner(candidate)
                 return {"ok": True, **self._callable.describe()}
-            self._kernel, self._arch = made, order["arch"] or made.default_arch
+            self._kernel, self._arch = candidate, order["arch"] or candidate.default_arch
             self._sms = order["sms"] or default_sms(self._arch)
             settings = order["config"]
-            self._config = made.default_config if settings is None else made.config_with(settings)
-            return {"ok": True, **self._describe(made, [Problem(**fields) for fields in order["problems"]])}
+            self._config = candidate.default_config if settings is None else candidate.config_with(settings)
+            return {"ok": True, **self._describe(candidate, [Problem(**fields) for fields in order["problems"]])}
         except MachineError as error:
             return {"ok": False, "machine": True, "message": _text(error)}
         except UserError as error:

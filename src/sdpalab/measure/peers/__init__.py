@@ -1,4 +1,4 @@
-"""Peers: other people's attention, one small adapter each, and which of them a problem is measured against."""
+"""Peers: other implementations of attention, one small adapter each, and the choice of peers for a problem."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PEERS: tuple[Peer, ...] = (
 
 @dataclass(frozen=True)
 class Selection:
-    """Who can be measured on a problem, and in one sentence each why the others cannot."""
+    """The peers that can be measured on a problem, and for each of the others one sentence with the reason."""
 
     peers: tuple[Peer, ...]
     refused: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What an adapter of somebody else's attention offers, and what it takes, as data."""
+"""The interface of an adapter for another implementation of attention, with the problems that it takes as data."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def library_missing(peer: str, module: str, package: str) -> str | None:
             return f"{peer}: the package {package} is not installed"
         return f"{peer}: {package} is installed but lacks {error.name}"
     except Exception as error:  # a library built for another torch fails in ways of its own
-        said = " ".join(str(error).split())[:200]
-        return f"{peer}: {package} is installed but does not load ({type(error).__name__}: {said})"
+        message = " ".join(str(error).split())[:200]
+        return f"{peer}: {package} is installed but does not load ({type(error).__name__}: {message})"
     return None
 
 
 class Peer(ABC):
-    """Somebody else's attention, called as its users call it.
+    """Another implementation of attention, called as its users call it.
 
     Attributes
     ----------
@@ -122,5 +122,5 @@ class Peer(ABC):
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float, causal: bool) -> torch.Tensor:
         """Attention of ``q`` [B, H, Sq, D] over ``k`` and ``v`` [B, Hkv, Skv, D], contiguous; a tensor like ``q``.
 
-        A library that wants [B, S, H, D] gets transposed views: no copy that its users would not make is timed.
+        A library that takes [B, S, H, D] gets transposed views: no copy that its users would not make is timed.
         """

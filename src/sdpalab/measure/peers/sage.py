@@ -1,7 +1,7 @@
 """SageAttention: Q K^T in INT8, P V in FP8 or FP16. Source: ``sageattention.sageattn``, thu-ml/SageAttention.
 
-It is held to the same tolerance as all others, that of 16-bit arithmetic; where its quantisation exceeds that, it has
-no time in the table, and the reason stands there instead.
+It is held to the same tolerance as all others, that of 16-bit arithmetic; where its quantisation exceeds that, the
+table has the reason in place of a time.
 """
 
 from __future__ import annotations

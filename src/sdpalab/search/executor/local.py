@@ -56,12 +56,12 @@ class LocalExecutor:
 
     def completed(self, seconds: float) -> Sequence[JobResult]:
         """As :meth:`sdpalab.search.executor.job.Executor.completed`."""
-        found: list[JobResult] = []
+        results: list[JobResult] = []
         with contextlib.suppress(queue.Empty):
-            found.append(self._results.get(timeout=seconds) if seconds > 0 else self._results.get_nowait())
+            results.append(self._results.get(timeout=seconds) if seconds > 0 else self._results.get_nowait())
             while True:
-                found.append(self._results.get_nowait())
-        return found
+                results.append(self._results.get_nowait())
+        return results
 
     def close(self) -> None:
         """End the workers with all that they started."""

@@ -2,7 +2,7 @@
 
 An actor that dies is restarted by Ray (``max_restarts=-1``), its job is not repeated there (``max_task_retries=0``):
 that is LOST, and :func:`~sdpalab.search.executor.dispatch.run_jobs` decides. After a CUDA error that makes its GPU
-unusable the actor's process leaves by ``os._exit``: ``ray.actor.exit_actor`` would end it for good.
+unusable the actor's process leaves by ``os._exit``: ``ray.actor.exit_actor`` would not let it start again.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ class RayExecutor:
         if not self._flying:
             return []
         ready, _ = self._ray.wait(list(self._flying), num_returns=1, timeout=seconds)
-        found = [self._result(reference) for reference in ready]
+        results = [self._result(reference) for reference in ready]
         for reference, (actor, job, deadline) in list(self._flying.items()):
             if time.monotonic() >= deadline:
                 del self._flying[reference]
                 self._ray.kill(actor, no_restart=False)
                 self._free.append(actor)
                 reason = f"it took more than {job.seconds:g} s"
-                found.append(JobResult(job.number, JobOutcome.TIMED_OUT, None, reason))
-        return found
+                results.append(JobResult(job.number, JobOutcome.TIMED_OUT, None, reason))
+        return results
 
     def close(self) -> None:
         """End the actors; the cluster, too, if this started it."""

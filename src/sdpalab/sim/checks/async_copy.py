@@ -1,6 +1,6 @@
-"""The ``async`` check: touching what an asynchronous operation is still working on.
+"""The ``async`` check: accesses to memory that an asynchronous operation still uses.
 
-An operation that nobody ever waits for is no hazard as long as nobody touches what it writes.
+An operation without a wait is not a hazard as long as no access touches the memory that it writes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NUMBER = int(_READING) - 1
 
 
 @dataclass
-class _Flight:
+class _PendingAccesses:
     """Accesses of one instruction in flight: their numbers begin with ``first``, one for each of the lanes ``sel``."""
 
     first: int
@@ -37,7 +37,7 @@ class _Flight:
     left: int
 
     def lane(self, number: int) -> int:
-        """Who issued an access."""
+        """The lane that issued an access."""
         place = number - self.first
         return self.sel.start + place if isinstance(self.sel, slice) else int(self.sel[place])
 
@@ -51,7 +51,7 @@ class AsyncCheck(Observer):
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
         self.flight = Shadow(len(machine.spaces["shared"].data), _GRANULE)
-        self.flying: list[_Flight] = []
+        self.flying: list[_PendingAccesses] = []
         self.numbers = 0
         machine.on_reset.append(self.reset)
 
@@ -77,7 +77,7 @@ class AsyncCheck(Observer):
             self.numbers = 0
         if self.numbers + many > _NUMBER:
             raise StepLimit(f"the async check follows at most {_NUMBER} accesses while a copy is in flight")
-        self.flying.append(_Flight(self.numbers, access.instruction, access.sel, many))
+        self.flying.append(_PendingAccesses(self.numbers, access.instruction, access.sel, many))
         marks = np.arange(self.numbers, self.numbers + many, dtype=np.uint32)
         marks |= _WRITING if writes else _READING
         self.numbers += many
@@ -103,14 +103,14 @@ class AsyncCheck(Observer):
                 self.flight.scatter(words, _GRANULE, np.zeros(len(words), dtype=np.uint32))
 
     def load(self, access: Access) -> None:
-        """Nobody may read what is being written."""
+        """A read must not touch memory that is being written."""
         if access.space.name == "shared":
             self._check_opaque(access)
             if self.flying:
                 self._check(access, False)
 
     def store(self, access: Access, words: Array | None) -> None:
-        """Nobody may write what is being written or read."""
+        """A write must not touch memory that is being written or read."""
         if access.space.name == "shared":
             self._check_opaque(access)
             if self.flying:
@@ -143,7 +143,7 @@ class AsyncCheck(Observer):
         usually: str,
         other: ConflictingAccess | None = None,
     ) -> None:
-        """Record what a unit found."""
+        """Record a misuse that a unit reports."""
         self.log.add(self.machine, kind, instruction, int(indices(sel)[0]), what, usually, other)
 
     def _place(self, mark: int) -> int:

@@ -1,12 +1,12 @@
-"""Happens-before: what each warp of a cluster knows of the others, as vector clocks (FastTrack, Flanagan and Freund
+"""Happens-before: the order of the accesses of a cluster's warps, as vector clocks (FastTrack, Flanagan and Freund
 2009).
 
 Each warp is an actor, and has a twin: the asynchronous operations that it issued. Each mbarrier that copies signal is
-an actor too: those copies, whoever issued them. Time is one counter of observed steps for all. A warp's vector holds,
-for every actor of its cluster, the time up to which that actor's accesses come before the warp's next one. A release
-merges the vectors of those who arrive at a barrier into the barrier's; an acquire merges the barrier's into those who
-leave. A twin's operations are known to its warp when it has waited for them, an mbarrier's to those who wait for the
-phase in which they complete, and to others when they hear of that.
+an actor too: those copies, independent of their issuer. Time is one counter of observed steps for all. A warp's vector
+holds, for every actor of its cluster, the time up to which that actor's accesses come before the warp's next one. A
+release merges the vectors of those who arrive at a barrier into the barrier's; an acquire merges the barrier's into
+those who leave. A twin's operations are ordered before its warp when it has waited for them, an mbarrier's before the
+lanes that wait for the phase in which they complete, and before others by later synchronisation.
 
 Where there are instructions of the async proxy (bulk copies, wgmma), a second vector says up to which time an actor's
 accesses have also passed a fence.proxy.async (PTX ISA, "Async proxy").
@@ -28,7 +28,7 @@ __all__ = ["ACTOR_SHIFT", "TIME_MASK", "Clocks", "in_async_proxy"]
 
 ACTOR_SHIFT = np.uint32(22)
 TIME_MASK = np.uint32((1 << 22) - 1)
-"""A tag packs an actor (a warp, as many further on its twin, then mbarriers) and a time into a word; 0 is nobody."""
+"""A tag packs an actor (a warp, as many further on its twin, then mbarriers) and a time into a word; 0 is no actor."""
 _MOST_ACTORS = 1 << 10
 _SIGNALLED = 64
 """mbarriers with copies that a CTA may have."""
@@ -53,7 +53,7 @@ class Clocks:
     now : int
         The time of the current step.
     floor : int
-        A time up to which everybody knows everything, so that most accesses need no closer look.
+        A time up to which all accesses are ordered for all actors, so that most accesses need no further check.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -72,9 +72,9 @@ class Clocks:
         seats = machine.n_cta * machine.warps
         planes = 2 if any(map(in_async_proxy, code)) else 1
         self._state = np.zeros((planes, seats, min(columns, _MOST_ACTORS)), dtype=np.uint32)
-        """What each warp knows; in the second plane, what has passed a proxy fence."""
+        """The vector of each warp; in the second plane, of accesses that have passed a proxy fence."""
         self._fenced_at = np.zeros_like(self._state)
-        """What each warp knew at its last fence: a relaxed arrival passes that on."""
+        """The vector of each warp at its last fence: a relaxed arrival releases that."""
         self._vectors = self._state[0]
         self._landed = np.zeros((machine.n_cta // machine.cluster_size, columns), dtype=np.uint32)
         """For each cluster, the latest copy of each actor that has landed and signalled an mbarrier."""
@@ -84,7 +84,7 @@ class Clocks:
         self.reset()
 
     def reset(self) -> None:
-        """Time begins. Everybody knows all of its own accesses, and all of twins that have issued nothing."""
+        """Reset. Each actor's own accesses are ordered, and those of twins without operations."""
         self.now, self.floor = 0, 0
         self.instructions: list[Instruction | None] = [None]
         self._state.fill(0)
@@ -114,7 +114,7 @@ class Clocks:
         return tags
 
     def unordered(self, sel: Selection, tags: Array) -> Mask | None:
-        """Which tags [lanes of sel, ...] are not known to come before what the lanes do now; None if all do."""
+        """Which tags [lanes of sel, ...] are not ordered before the lanes' current accesses; None if all are."""
         times = tags & TIME_MASK
         if int(times.max()) <= self.floor:
             return None
@@ -128,7 +128,7 @@ class Clocks:
         return unknown
 
     def _known(self, plane: int, sel: Selection, tags: Array) -> Array:
-        """Up to which time the lanes know each tag's actor."""
+        """The time up to which each tag's actor is ordered before the lanes."""
         actors = (tags >> ACTOR_SHIFT).astype(np.int64)
         seats = (self._seat[sel] * self._state.shape[2]).reshape(-1, *(1,) * (tags.ndim - 1))
         known: Array = self._state[plane].reshape(-1).take(seats + actors)
@@ -154,7 +154,7 @@ class Clocks:
         self.floor = min(int(self._vectors.min()), self.now)
 
     def known_to_cta(self) -> Array:
-        """Up to which time at least one warp of each CTA knows each actor [CTAs, actors]."""
+        """The time up to which each actor is ordered before at least one warp of each CTA [CTAs, actors]."""
         known: Array = self._vectors.reshape(self.n_cta, self._warps_of_cta, -1).max(axis=1)
         return known
 
@@ -162,7 +162,7 @@ class Clocks:
 
     def issue(self, sel: Selection, barrier: CompletionBarrier | None = None) -> Array:
         """The lanes issue an asynchronous operation now: its tag (of their twins, or of the mbarriers that it signals),
-        which nobody knows yet."""
+        which is ordered before no access yet."""
         if barrier is None:
             actors = self.warps + np.flatnonzero(np.bincount(self.warp[sel], minlength=self.warps))
             bits = self._twin_bits[sel]
@@ -186,7 +186,8 @@ class Clocks:
         return actors
 
     def complete(self, tags: Array, sel: Selection, barrier: CompletionBarrier | None = None) -> None:
-        """The lanes have waited for what they issued under ``tags``; or it has landed, and the mbarriers know."""
+        """The lanes have waited for what they issued under ``tags``; or it has landed, and is released to the
+        mbarriers."""
         actors, times = (tags >> ACTOR_SHIFT).astype(np.int64), tags & TIME_MASK
         if barrier is None:
             np.maximum.at(self._vectors, (self._seat[sel], actors), times)
@@ -202,7 +203,7 @@ class Clocks:
         return self._objects.setdefault(key, np.zeros(shape, dtype=np.uint32))
 
     def _present(self, seats: Indices) -> Array:
-        """What these warps know now, their own accesses up to now among it."""
+        """The vectors of these warps now, including their own accesses up to now."""
         known = self._state[:, seats]
         known[0, np.arange(len(seats)), self._own[seats]] = self.now
         return known
@@ -253,7 +254,7 @@ class Clocks:
         self._fenced_at[:, seats] = self._present(seats)
 
     def proxy_fence(self, sel: Selection) -> None:
-        """What the lanes' warps know now has passed a fence.proxy.async."""
+        """The accesses ordered before the lanes' warps now have passed a fence.proxy.async."""
         if len(self._state) > 1:
             seats = self._seats(sel)
             self._state[1, seats] = np.maximum(self._state[1, seats], self._present(seats)[0])

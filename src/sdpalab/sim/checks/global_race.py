@@ -1,4 +1,4 @@
-"""The ``race`` check for global memory: accesses of different blocks, or of a block's warps, that nothing orders.
+"""The ``race`` check for global memory: unordered accesses of different blocks, or of a block's warps.
 
 Blocks of a grid run in any order, or at the same time. What orders them is a strong operation: an atomic, or an ld or
 st that is volatile, relaxed, acquire or release. One that reads a place which another block wrote so orders that
@@ -31,8 +31,8 @@ _FOREVER = int(TIME_MASK)
 
 
 @dataclass
-class _Marks:
-    """Who accessed each granule last: block + 1 (0: nobody), the tag of the warp, and the instruction."""
+class _BlockMarks:
+    """The last access to each granule: block + 1 (0: none), the tag of the warp, and the instruction."""
 
     owner: Shadow
     tag: Shadow
@@ -52,7 +52,7 @@ class GlobalHistory:
     def __init__(self, entry: Entry, size: int) -> None:
         granule = granule_of(entry, ("global",))
         self.writes, self.reads, self.strong = (
-            _Marks(Shadow(size, granule), Shadow(size, granule), Shadow(size, granule)) for _ in range(3)
+            _BlockMarks(Shadow(size, granule), Shadow(size, granule), Shadow(size, granule)) for _ in range(3)
         )
         self.ordered: dict[int, dict[int, int]] = {}
         """For a block, the blocks whose accesses it comes after, and up to which time of its chunk."""
@@ -104,7 +104,8 @@ class GlobalRaceCheck(Observer):
             self._check_together(access, words)
 
     def atomic(self, access: Access) -> None:
-        """Atomic operations race only with plain accesses of others, and order those who meet at one place."""
+        """Atomic operations race only with plain accesses of others, and order the accesses before and after them at
+        one place."""
         if access.space.name != "global":
             return
         self.clocks.tick(access.instruction)
@@ -115,7 +116,7 @@ class GlobalRaceCheck(Observer):
 
     # ---- rules ------------------------------------------------------------------------------------------------------
 
-    def _check(self, access: Access, marks: _Marks, what: str, matters: Mask | None) -> None:
+    def _check(self, access: Access, marks: _BlockMarks, what: str, matters: Mask | None) -> None:
         owners = marks.owner.gather(access.index, access.width)
         own = self.owner[access.sel][:, None]
         tags = marks.tag.gather(access.index, access.width)
@@ -154,7 +155,7 @@ class GlobalRaceCheck(Observer):
                 self._report(access, int(lane), what, owner, tag, access.instruction.pc)
                 return
 
-    def _mark(self, access: Access, marks: _Marks) -> None:
+    def _mark(self, access: Access, marks: _BlockMarks) -> None:
         marks.owner.scatter(access.index, access.width, self.owner[access.sel])
         marks.tag.scatter(access.index, access.width, self.clocks.tags(access.sel))
         marks.pc.scatter(access.index, access.width, np.full(len(access.index), access.instruction.pc, dtype=np.uint32))

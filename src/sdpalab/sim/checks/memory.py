@@ -1,4 +1,4 @@
-"""The ``memory`` check: out of bounds, misaligned, and reads of shared memory that nobody wrote."""
+"""The ``memory`` check: out of bounds, misaligned, and reads of uninitialised shared memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["MemoryCheck"]
 class MemoryCheck(TrafficObserver):
     """A shadow of shared memory: a byte is 0xFF once it was written, 0 before.
 
-    What an asynchronous operation writes counts as written; touching it too early is for the ``async`` check.
+    What an asynchronous operation writes counts as written; the ``async`` check reports accesses that are too early.
     """
 
     records_faults = True
@@ -34,7 +34,7 @@ class MemoryCheck(TrafficObserver):
         first, where = int(access.offset[0]), f"{space.name} memory"
         lane = int(indices(access.sel)[0])
         if kind == "misaligned":
-            what = f"{width}-byte access to {where} at offset {first}, which is no multiple of {width}"
+            what = f"{width}-byte access to {where} at offset {first}, which is not a multiple of {width}"
             self.log.add(self.machine, kind, instruction, lane, what, "check the row stride and the vector width")
             return
         extent = space.extent_near(first)
@@ -46,7 +46,7 @@ class MemoryCheck(TrafficObserver):
         self.log.add(self.machine, kind, instruction, lane, what, "usually a missing bound on the last rows of a tile")
 
     def load(self, access: Access) -> None:
-        """Report reads of shared bytes that nobody wrote."""
+        """Report reads of shared bytes that were never written."""
         if access.space.name != "shared":
             return
         width = access.width

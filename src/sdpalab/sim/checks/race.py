@@ -1,9 +1,9 @@
-"""The ``race`` check for shared memory: two accesses to the same bytes, one a write, and nothing that orders them.
+"""The ``race`` check for shared memory: two unordered accesses to the same bytes, at least one a write.
 
-For every granule of shared memory it keeps who wrote it last, and when each actor last read it or updated it
-atomically, as tags of :mod:`~sdpalab.sim.checks.clocks`. An access is compared with what its warp knows of the others.
-Lanes that execute one instruction together are compared with each other by what is left after all of them have written.
-Writing the value that is there already is benign.
+For every granule of shared memory it keeps the last writer, and when each actor last read it or updated it atomically,
+as tags of :mod:`~sdpalab.sim.checks.clocks`. An access is compared with its warp's vector clock. Lanes that execute one
+instruction together are compared with each other by what is left after all of them have written. Writing the value that
+is there already is benign.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _USUALLY_EXIT = "usually a missing barrier.cluster at the end of the kernel"
 _USUALLY_PROXY = "usually a missing fence.proxy.async between the write and the barrier after it"
 
 _Matters = Callable[[], Mask]
-"""Which lanes' accesses count, worked out only if something else speaks for a race."""
+"""Which lanes' accesses count, computed only if the other conditions of a race hold."""
 
 
 class RaceCheck(Observer):
@@ -48,9 +48,9 @@ class RaceCheck(Observer):
         self.planes = self.clocks.warp * self.readers.plane_bytes
         """Where each lane's warp's plane begins."""
         self.plain: Shadow | None = None
-        """Who wrote last without an atomic operation: what all of those must come after."""
+        """The last plain write, which all atomic operations must follow."""
         self.updaters: Planes | None = None
-        """Who updated atomically: each of them may come before a plain access, or not."""
+        """Atomic updates, each of which must be ordered before a plain access."""
         code = machine.entry.instructions
         if any(instruction.opcode in ("atom", "red", "mbarrier") for instruction in code):
             self.plain = Shadow(size, granule)
@@ -66,7 +66,7 @@ class RaceCheck(Observer):
         machine.on_reset.append(self.reset)
 
     def reset(self) -> None:
-        """A new chunk of CTAs: nobody has accessed anything."""
+        """A new chunk of CTAs: there are no accesses yet."""
         self.remote.fill(0)
         self.clocks.reset()
         self.issuers.clear()
@@ -112,7 +112,8 @@ class RaceCheck(Observer):
             self.updaters.mark(access.index, access.width, planes, actors, self.clocks.now)
 
     def issue(self, access: Access, *, writes: bool, barrier: CompletionBarrier | None = None) -> Array | None:
-        """An asynchronous access is its issuer's twin's: others know of it when they know that it has completed."""
+        """An asynchronous access is its issuer's twin's: others are ordered after it once they are ordered after its
+        completion."""
         if access.space.name != "shared":
             return None
         self.clocks.tick(access.instruction)
@@ -170,7 +171,8 @@ class RaceCheck(Observer):
         self.clocks.forget(key, ctas)
 
     def finish(self) -> None:
-        """A CTA's shared memory lasts until its last thread exits: some warp of it must know of others' accesses."""
+        """A CTA's shared memory lasts until its last thread exits: accesses of others must be ordered before one of its
+        warps."""
         if not self.remote.any():
             return
         machine = self.machine
@@ -181,7 +183,7 @@ class RaceCheck(Observer):
             first = cta - cta % machine.cluster_size
             if actor < self.clocks.actors:
                 lane = int((actor % machine.warps * machine.n_cta + first + actor // machine.warps) * WARP)
-            else:  # a copy, by who issued it
+            else:  # a copy, by its issuer
                 lanes = self.issuers[time]
                 lanes = lanes[machine.cta[lanes] // machine.cluster_size == cta // machine.cluster_size]
                 lane = int(lanes[machine.cta[lanes] != cta][0])
@@ -203,7 +205,7 @@ class RaceCheck(Observer):
         self._note_remote(access, self.clocks.warp[access.sel])
 
     def _check_copies(self, access: Access, tags: Array) -> None:
-        """Copies of several lanes to one place in this very step: whose data is left is anybody's guess."""
+        """Copies of several lanes to one place in this very step: the result is undefined."""
         place, lanes = access.index // access.width, indices(access.sel)
         self.copier[place] = np.arange(len(place))
         last = self.copier[place]
@@ -236,7 +238,8 @@ class RaceCheck(Observer):
                 self._check(access, np.where(updated, tags, np.uint32(0)), what, matters)
 
     def _check_proxy(self, access: Access, does: str) -> None:
-        """An access in the async proxy to what was written in the generic one wants a fence between the proxies."""
+        """An access in the async proxy to data that was written in the generic one needs a fence between the
+        proxies."""
         tags = self.writer.gather(access.index, access.width)
         bad = self.clocks.unfenced(access.sel, tags)
         unordered = self.clocks.unordered(access.sel, tags)
@@ -285,7 +288,7 @@ class RaceCheck(Observer):
         self.log.add(self.machine, kind, access.instruction, lane_of_machine, text, usually, other)
 
     def _conflicting_access(self, lane: int, tag: int) -> ConflictingAccess:
-        """Who left a tag on what a lane of the same cluster accesses."""
+        """The access behind a tag, by a lane of the same cluster."""
         machine, clocks = self.machine, self.clocks
         actor, time = tag >> int(ACTOR_SHIFT), tag & int(TIME_MASK)
         instruction = clocks.instructions[time]

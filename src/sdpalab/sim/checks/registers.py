@@ -1,7 +1,7 @@
-"""The ``memory`` check for registers: values that were never set, where they come to matter.
+"""The ``memory`` check for registers: uses of undefined values.
 
-Beside each register that may be read before it was written lies a shadow of it, whose bits are 1 where nobody has set
-the register's. What an instruction computes from undefined bits is undefined; only addresses, stored values, branches
+Beside each register that may be read before it was written lies a shadow of it, whose bits are 1 where the register's
+are undefined. What an instruction computes from undefined bits is undefined; only addresses, stored values, branches
 and what other lanes or units see are reported. So a value that is set and used under the same condition is never
 reported, whatever the compiler computes in between. The idea is that of MemorySanitizer (Stepanov and Serebryany, CGO
 2015). What is stored in local memory, or passed to a function, counts as set.
@@ -54,7 +54,7 @@ class _ShadowDecoder(Decoder):
         return super()._raw(instruction, name)
 
     def shadow_of(self, operand: Operand, *, target: bool = False) -> Operand:
-        """The operand that stands for an operand's shadow; what has none is defined, or of no interest as a target."""
+        """The operand of an operand's shadow; an operand without one is defined, or not relevant as a target."""
         if isinstance(operand, Vector):
             return Vector(tuple(self.shadow_of(item, target=target) for item in operand.items))
         if isinstance(operand, Pair):
@@ -69,9 +69,9 @@ class RegisterCheck(Observer):
 
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
-        self.found = find_undefined(machine.program, machine.entry)
+        self.undefined = find_undefined(machine.program, machine.entry)
         self.shadows: dict[str, Array] = {}
-        for name in self.found.registers:
+        for name in self.undefined.registers:
             type_ = machine.entry.registers.get(name)
             if type_ is None:
                 continue  # damaged PTX: decoding says so
@@ -81,7 +81,7 @@ class RegisterCheck(Observer):
         machine.on_reset.append(self.reset)
 
     def reset(self) -> None:
-        """A new chunk of CTAs: nobody has set anything."""
+        """A new chunk of CTAs: all registers are undefined."""
         for shadow in self.shadows.values():
             shadow.fill(_ones(shadow))
 
@@ -101,7 +101,7 @@ class RegisterCheck(Observer):
 
     def _look(self, instruction: Instruction) -> Step | None:
         targets = [self.shadows[name] for name in writes(self.machine.entry, instruction) if name in self.shadows]
-        reads = self.found.reads.get(instruction.pc, frozenset())
+        reads = self.undefined.reads.get(instruction.pc, frozenset())
         act = self._act(instruction, reads, targets)
         guard = instruction.guard
         if guard is None:
@@ -191,7 +191,7 @@ class RegisterCheck(Observer):
 
     def _uses(self, instruction: Instruction, reads: frozenset[str]) -> list[Step]:
         """Checks of the operands by which undefined values come to matter."""
-        found: list[Step] = []
+        uses: list[Step] = []
         added_to: list[Step] = []
         stores = instruction.opcode == "st"
         private = not {"local", "param"}.isdisjoint(instruction.mods)
@@ -206,10 +206,10 @@ class RegisterCheck(Observer):
                 if name not in reads:
                     continue
                 use = self._use(instruction, Register(name), role, width if not address else None)
-                (added_to if accumulates and place == 0 else found).append(use)
+                (added_to if accumulates and place == 0 else uses).append(use)
         if added_to:
-            found.append(_where(self.decoder.predicate(instruction, instruction.operands[3]), added_to))
-        return found
+            uses.append(_where(self.decoder.predicate(instruction, instruction.operands[3]), added_to))
+        return uses
 
     def _use(self, instruction: Instruction, register: Register, role: str, width: PtxType | None = None) -> Step:
         """Report lanes in which a register is undefined; of a stored one the low ``width`` bits count."""

@@ -88,10 +88,10 @@ class Planes:
         self._shadow = Shadow(size, granule, actors)
         self.plane_bytes = self._shadow.plane_bytes
         self.actors: set[int] = set()
-        """Who has done anything."""
+        """Actors with at least one access."""
 
     def clear(self) -> None:
-        """Nobody has done anything."""
+        """Reset: there are no accesses yet."""
         self._shadow.clear()
         self.actors.clear()
 

@@ -1,9 +1,8 @@
 """The ``strict`` check: races between the lanes of one warp in shared memory.
 
 Lanes of a warp need not run together (sm_70 and later): what one writes and another reads, or overwrites, needs a
-bar.warp.sync, a CTA barrier or a warp-wide instruction that is aligned between them. It is a check of its own
-because much correct-looking code relies on lanes running together; in this simulator and on today's hardware they
-mostly do.
+bar.warp.sync, a CTA barrier or a warp-wide instruction that is aligned between them. It is a separate check because
+much code relies on lanes running together, which mostly holds in this simulator and on today's hardware.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _USUALLY = "usually a missing __syncwarp() between them"
 
 
 @dataclass(frozen=True)
-class _Marks:
+class _LaneMarks:
     """For every granule, which lane accessed it last and when (epoch * 64 + lane), of which warp, by which pc."""
 
     lane: Shadow
@@ -36,7 +35,7 @@ class _Marks:
     pc: Shadow
 
     def clear(self) -> None:
-        """Nobody has accessed anything."""
+        """Reset: there are no accesses yet."""
         for shadow in (self.lane, self.warp, self.pc):
             shadow.clear()
 
@@ -47,7 +46,7 @@ class WarpRaceCheck(Observer):
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
         size, granule = len(machine.spaces["shared"].data), granule_of(machine.entry, ("shared",))
-        self.written, self.read = (_Marks(*(Shadow(size, granule) for _ in range(3))) for _ in range(2))
+        self.written, self.read = (_LaneMarks(*(Shadow(size, granule) for _ in range(3))) for _ in range(2))
         self.epoch = np.ones(machine.lanes, dtype=np.uint32)
         lane = np.arange(machine.lanes)
         self.warp: Array = (lane // WARP).astype(np.uint32)
@@ -91,13 +90,13 @@ class WarpRaceCheck(Observer):
         self._check(self.read, access, "overwrites what {other} reads")
         self._mark(self.written, access, self.lane[access.sel])
 
-    def _mark(self, marks: _Marks, access: Access, lanes: Array) -> None:
+    def _mark(self, marks: _LaneMarks, access: Access, lanes: Array) -> None:
         index, width, sel = access.index, access.width, access.sel
         marks.lane.scatter(index, width, self.epoch[sel] << np.uint32(6) | lanes)
         marks.warp.scatter(index, width, self.warp[sel])
         marks.pc.scatter(index, width, np.full(len(index), access.instruction.pc, dtype=np.uint32))
 
-    def _check(self, marks: _Marks, access: Access, what: str) -> None:
+    def _check(self, marks: _LaneMarks, access: Access, what: str) -> None:
         sel = access.sel
         left = marks.lane.gather(access.index, access.width)
         same_warp = marks.warp.gather(access.index, access.width) == self.warp[sel][:, None]

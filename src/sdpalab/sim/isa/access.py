@@ -51,7 +51,7 @@ class Accessor:
     width : int
         Bytes that one lane accesses; the address must be a multiple of it.
     only : str
-        The one space that a generic address may lie in, where the instruction wants that.
+        The one space that a generic address may lie in, where the instruction requires that.
     """
 
     def __init__(

@@ -72,7 +72,7 @@ class _CopyQueue(AsyncUnit):
 
     @staticmethod
     def of(machine: Machine) -> _CopyQueue:
-        """The machine's queue, made when first asked for."""
+        """The machine's queue, made on first use."""
         queue = machine.units.get("cp.async")
         if not isinstance(queue, _CopyQueue):
             queue = machine.units["cp.async"] = _CopyQueue(machine)
@@ -96,7 +96,7 @@ class _CopyQueue(AsyncUnit):
         self.flying.append(copy)
 
     def complete(self, copy: _Copy, barrier: CompletionBarrier | None = None) -> None:
-        """The lanes have waited for it, or an mbarrier is told."""
+        """The lanes have waited for it, or it signals an mbarrier."""
         if self.machine.async_mode == "late":
             self.land(copy)
         for observer, ticket in zip(self.machine.observers, copy.tickets, strict=True):

@@ -1,5 +1,6 @@
-"""st.async and red.async: from registers into the shared memory of any CTA of the cluster, told to an mbarrier there
-(PTX ISA, "st.async", "red.async"). They are in flight as bulk copies are, and land when nothing else can run.
+"""st.async and red.async: from registers into the shared memory of any CTA of the cluster, with completion on an
+mbarrier there (PTX ISA, "st.async", "red.async"). They are in flight as bulk copies are, and land when nothing else can
+run.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.memory_mods import take_cache_hint, take_space
-from sdpalab.sim.isa.rounding import flush
+from sdpalab.sim.isa.rounding import canonical_nans, flush
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.selection import Array, Indices, Selection
 from sdpalab.sim.types import PtxType, unsigned
@@ -41,8 +41,13 @@ def _compare_and_swap(old: Array, expected: Array, new: Array) -> Array:
     return np.where(old == expected, new, old)
 
 
+def _add(old: Array, value: Array) -> Array:
+    total: Array = old + value
+    return total if total.dtype.kind in "iu" else canonical_nans(total)
+
+
 UPDATES: dict[str, tuple[Update, tuple[str, ...]]] = {
-    "add": (np.add, ("u32", "s32", "u64", "f16", "f16x2", "bf16", "bf16x2", "f32", "f64")),
+    "add": (_add, ("u32", "s32", "u64", "f16", "f16x2", "bf16", "bf16x2", "f32", "f64")),
     "min": (np.minimum, ("u32", "s32", "u64", "s64")),
     "max": (np.maximum, ("u32", "s32", "u64", "s64")),
     "and": (np.bitwise_and, ("b32", "b64")),
@@ -132,4 +137,4 @@ def _packed(values: Array, type_: PtxType) -> Array:
 
 def _flushing_add(old: Array, value: Array) -> Array:
     """float32 addition with subnormal inputs and results taken as zeros of the same sign."""
-    return flush(flush(old) + flush(value))
+    return canonical_nans(flush(flush(old) + flush(value)))

@@ -94,8 +94,8 @@ def _fns(decoder: Decoder, instruction: Instruction) -> Step:
         is_set = mask[:, None] >> positions & np.uint32(1) != 0
         above, below = is_set & (positions >= base), is_set & (positions <= base)
         up, down = above.cumsum(axis=1), below[:, ::-1].cumsum(axis=1)[:, ::-1]
-        found = above & (up == n) | below & (down == -n) | (n == 0) & above & below
-        return np.where(found.any(axis=1), found.argmax(axis=1), -1).astype(np.uint32)
+        nth = above & (up == n) | below & (down == -n) | (n == 0) & above & below
+        return np.where(nth.any(axis=1), nth.argmax(axis=1), -1).astype(np.uint32)
 
     return computed(function, d, a, b, c)
 

@@ -14,7 +14,7 @@ from sdpalab.sim.isa.access import Accessor, address_register
 from sdpalab.sim.isa.atomics import SHARED_REDUCTIONS, UPDATES
 from sdpalab.sim.isa.mbarrier import MbarrierOperand
 from sdpalab.sim.isa.memory_mods import take_cache_hint
-from sdpalab.sim.isa.rounding import flush
+from sdpalab.sim.isa.rounding import canonical_nans, flush
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import CompletionBarrier
@@ -43,14 +43,14 @@ def combination(instruction: Instruction, name: str, dtype: np.dtype[np.generic]
     ):
         raise UnsupportedInstruction(f"{instruction.text} on {dtype} is not modelled", instruction.line)
     if dtype == np.float32:
-        return lambda old, new: flush(flush(old) + flush(new))
+        return lambda old, new: canonical_nans(flush(flush(old) + flush(new)))
     combine: Combine = getattr(np, _UFUNCS[name])
-    return combine
+    return (lambda old, new: canonical_nans(combine(old, new))) if floating else combine
 
 
 def multicast_targets(machine: Machine, lanes: Indices, masks: Array) -> tuple[Indices, Indices]:
-    """(position in ``lanes``, CTA of the chunk) of everyone that a multicast writes to; bits beyond the cluster count
-    for nobody."""
+    """(position in ``lanes``, CTA of the chunk) of every CTA that a multicast writes to; bits beyond the cluster are
+    ignored."""
     size = machine.cluster_size
     bits = masks.astype(np.int64)[:, None] >> np.arange(size) & 1
     row, rank = np.nonzero(bits)
@@ -176,14 +176,14 @@ def _bulk_copy(decoder: Decoder, instruction: Instruction) -> Step:
         length = sizes[sel].astype(np.int64)
         odd = length % CHUNK != 0
         if odd.any():
-            what = f"copies {int(length[odd][0])} bytes, which is no multiple of {CHUNK}"
+            what = f"copies {int(length[odd][0])} bytes, which is not a multiple of {CHUNK}"
             for observer in machine.observers:
                 observer.misuse("misaligned", everyone[odd], instruction, what, "bulk copies come in 16-byte chunks")
         for size in np.unique(length[(length > 0) & ~odd]):
             lanes = everyone[length == size]
             for target in to.parts(lanes, width=int(size)):
                 for source in origin.parts(target.sel, width=int(size)):
-                    kept = np.searchsorted(indices(target.sel), indices(source.sel))
-                    transfers(indices(source.sel), target.index[kept], source.index, int(size))
+                    positions = np.searchsorted(indices(target.sel), indices(source.sel))
+                    transfers(indices(source.sel), target.index[positions], source.index, int(size))
 
     return step

@@ -1,5 +1,5 @@
-"""What is for the caches alone: prefetches, priorities and policies (PTX ISA, "prefetch", "applypriority", "discard",
-"createpolicy"). There are no caches here, so only ``discard`` changes a value: it leaves nothing to rely on.
+"""Cache control: prefetches, priorities and policies (PTX ISA, "prefetch", "applypriority", "discard",
+"createpolicy"). There are no caches here, so only ``discard`` changes a value: it leaves undefined values.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _applypriority(decoder: Decoder, instruction: Instruction) -> Step:
 
 @opcode("discard")
 def _discard(decoder: Decoder, instruction: Instruction) -> Step:
-    """Writes what nobody may rely on: poison."""
+    """Writes poison: the values are undefined."""
     mods = Mods(instruction)
     mods.flag("global")
     mods.choice(("L2",))

@@ -27,7 +27,7 @@ _Copies = list[tuple[Array, Array]]
 
 
 @dataclass(frozen=True)
-class _Site:
+class _CallSite:
     """Where lanes go on that called a function, and what they take along."""
 
     resume: int
@@ -38,12 +38,12 @@ class _Calls(AsyncUnit):
     """The call sites of a machine's program, and for each function the site that each lane called it from."""
 
     def __init__(self, machine: Machine) -> None:
-        self.sites: list[_Site] = []
+        self.sites: list[_CallSite] = []
         self.caller = {name: np.zeros(machine.lanes, dtype=np.int64) for name in machine.entry.functions}
 
     @staticmethod
     def of(machine: Machine) -> _Calls:
-        """The machine's calls, made when first asked for."""
+        """The machine's calls, made on first use."""
         unit = machine.units.get("call")
         if not isinstance(unit, _Calls):
             unit = machine.units["call"] = _Calls(machine)
@@ -77,7 +77,7 @@ def _call(flow: Flow, instruction: Instruction, following: int) -> End:
     calls = _Calls.of(machine)
     results = _copies(flow.decoder, instruction, function.results, given.items, "results")
     site = len(calls.sites)
-    calls.sites.append(_Site(following, [(target, source) for source, target in results]))
+    calls.sites.append(_CallSite(following, [(target, source) for source, target in results]))
     caller, target = calls.caller[name], machine.program.block_of_label[function_label(name)]
 
     def end(sel: Selection) -> list[Resume]:
@@ -134,7 +134,7 @@ def _copies(
     pairs = []
     for inner, outer in zip(formal, actual, strict=True):
         if isinstance(inner, Register) and decoder.machine.row(inner.name) is None:
-            continue  # nobody reads it
+            continue  # it is never read
         own = parameter_place(decoder, instruction, inner)
         if isinstance(outer, Immediate) and f"b{8 * own.itemsize}" in TYPES:
             value = decoder.src(instruction, outer, TYPES[f"b{8 * own.itemsize}"])

@@ -71,14 +71,14 @@ def _getctarank(decoder: Decoder, instruction: Instruction) -> Step:
 
 
 @dataclass
-class _Waiting:
+class _ClusterWait:
     sel: Selection
     resume: int
     instruction: Instruction
 
 
 class _ClusterBarrier(AsyncUnit):
-    """The barrier of every cluster of a machine: how many have arrived in this phase, and who waits for its end."""
+    """The barrier of every cluster of a machine: the arrivals of this phase, and the lanes that wait for its end."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -88,18 +88,18 @@ class _ClusterBarrier(AsyncUnit):
         self.phase = np.zeros(clusters, dtype=np.int64)
         self.arrivals = np.zeros(machine.lanes, dtype=np.int64)
         self.waits = np.zeros(machine.lanes, dtype=np.int64)
-        self.waiting: list[_Waiting] = []
+        self.waiting: list[_ClusterWait] = []
 
     @staticmethod
     def of(machine: Machine) -> _ClusterBarrier:
-        """The machine's barriers, made when first asked for."""
+        """The machine's barriers, made on first use."""
         unit = machine.units.get("barrier.cluster")
         if not isinstance(unit, _ClusterBarrier):
             unit = machine.units["barrier.cluster"] = _ClusterBarrier(machine)
         return unit
 
     def reset(self) -> None:
-        """Nobody has arrived."""
+        """Reset: there are no arrivals."""
         for counts in (self.arrived, self.phase, self.arrivals, self.waits):
             counts.fill(0)
         self.waiting.clear()
@@ -118,7 +118,7 @@ class _ClusterBarrier(AsyncUnit):
         """Lanes wait for the end of the phase in which they arrived; those that may go on."""
         self._expect(sel, self.arrivals[sel] <= self.waits[sel], instruction, "waits without having arrived")
         self.waits[sel] = self.arrivals[sel]
-        self.waiting.append(_Waiting(sel, resume, instruction))
+        self.waiting.append(_ClusterWait(sel, resume, instruction))
         return self._released()
 
     def _expect(self, sel: Selection, wrong: Mask, instruction: Instruction, what: str) -> None:
@@ -128,7 +128,7 @@ class _ClusterBarrier(AsyncUnit):
                 observer.misuse("cluster", subset(sel, wrong), instruction, f"a thread {what}", usually)
 
     def exited(self) -> list[Resume]:
-        """Clusters in which everybody has arrived or exited begin the next phase; those that may go on."""
+        """Clusters whose threads have all arrived or exited begin the next phase; returns the released lanes."""
         machine = self.machine
         alive = np.bincount(self.cluster[machine.live], minlength=len(self.arrived))
         done = (self.arrived >= alive) & (self.arrived > 0)
@@ -145,7 +145,7 @@ class _ClusterBarrier(AsyncUnit):
     def _released(self) -> list[Resume]:
         """Take those whose phase is over out of the waiting."""
         released: list[Resume] = []
-        kept: list[_Waiting] = []
+        waiting: list[_ClusterWait] = []
         for entry in self.waiting:
             over = self.phase[self.cluster[entry.sel]] >= self.arrivals[entry.sel]
             if over.any():
@@ -154,8 +154,8 @@ class _ClusterBarrier(AsyncUnit):
                     observer.acquire(_COMPLETE, free, self.cluster[free] * self.machine.cluster_size)
                 released.append((entry.resume, free))
             if not over.all():
-                kept.append(_Waiting(subset(entry.sel, ~over), entry.resume, entry.instruction))
-        self.waiting = kept
+                waiting.append(_ClusterWait(subset(entry.sel, ~over), entry.resume, entry.instruction))
+        self.waiting = waiting
         return released
 
     def check_drained(self) -> None:

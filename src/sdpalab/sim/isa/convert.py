@@ -13,6 +13,7 @@ from sdpalab.sim.isa.rounding import (
     FORMATS,
     ROUNDINGS,
     Compute,
+    canonical,
     clamping_negatives,
     elementwise,
     flush,
@@ -48,6 +49,8 @@ def _cvt(decoder: Decoder, instruction: Instruction) -> Step:
     if len(instruction.operands) != 2:
         raise mods.unsupported("expected one source operand")
     destination = decoder.dst(instruction, instruction.operands[0], target)
+    if target.is_float:
+        compute = canonical(compute)
     if destination.dtype != target.dtype:
         compute = _extended(compute, target)
     return elementwise(compute, destination, decoder.src(instruction, instruction.operands[1], source))
@@ -221,7 +224,7 @@ def _cvt_packed(decoder: Decoder, instruction: Instruction, mods: Mods, target: 
         convert(pair, out)
 
     operands = [decoder.src(instruction, operand, source) for operand in instruction.operands[1:]]
-    compute = pack_f16(decoder) if plain else general
+    compute = pack_f16(decoder) if plain else canonical(general)
     return elementwise(compute, decoder.dst(instruction, instruction.operands[0], target), *operands)
 
 
@@ -262,7 +265,7 @@ def _cvt_tf32(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
         np.copyto(out, round_to(a.astype(np.float64), FORMATS["tf32"], rounding), casting="same_kind")
 
     return elementwise(
-        clamping_negatives(compute) if relu else compute,
+        canonical(clamping_negatives(compute) if relu else compute),
         decoder.dst(instruction, instruction.operands[0], TYPES["f32"]),
         decoder.src(instruction, instruction.operands[1], source),
     )

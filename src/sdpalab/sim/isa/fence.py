@@ -1,7 +1,7 @@
 """Fences (PTX ISA, "membar, fence").
 
 Instructions run one after the other here, each seen by all at once: a fence moves no data. It matters to the checks: to
-what a relaxed arrival at a cluster barrier passes on, and to what the async proxy may see of the generic one.
+what a relaxed arrival at a cluster barrier passes on, and to what is visible in the async proxy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _fence(decoder: Decoder, instruction: Instruction) -> Step:
 
 
 def _proxy_fence(decoder: Decoder, mods: Mods) -> Step:
-    """Between the generic proxy and another; what the async proxy sees of shared memory is what a check follows."""
+    """Between the generic proxy and another; a check tracks the visibility of shared memory in the async proxy."""
     observers = decoder.machine.observers
     kind = mods.choice(("async", "alias", "tensormap::generic"))
     space = mods.choice(("global", "shared::cta", "shared::cluster"), default="") if kind == "async" else ""

@@ -1,6 +1,6 @@
 """Floating-point add, sub, mul, div, fma, min, max, abs, neg in every type (PTX ISA, "Floating Point Instructions").
 
-Results are rounded once, as the instruction says. A NaN result is a NaN; which one (payload and sign) is not modelled.
+Results are rounded once, as the instruction says. A NaN result is the canonical one (0x7fffffff in f32).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sdpalab.sim.isa.rounding import (
     FORMATS,
     ROUNDINGS,
     Compute,
+    canonical,
     clamping_negatives,
     elementwise,
     flushing,
@@ -38,7 +39,7 @@ def is_half(type_: PtxType) -> bool:
 
 
 def apply(decoder: Decoder, instruction: Instruction, type_: PtxType, sources: int, compute: Compute) -> Step:
-    """Bind a destination and that many source operands of one type to ``compute``.
+    """Bind a destination and that many source operands of one type to ``compute``, whose NaNs become canonical.
 
     Raises
     ------
@@ -49,7 +50,7 @@ def apply(decoder: Decoder, instruction: Instruction, type_: PtxType, sources: i
     if len(operands) != sources:
         raise Mods(instruction).unsupported(f"expected {sources} source operands")
     return elementwise(
-        compute,
+        canonical(compute),
         decoder.dst(instruction, destination, type_),
         *[decoder.src(instruction, operand, type_) for operand in operands],
     )
@@ -76,8 +77,9 @@ _NEAREST: dict[str, Compute] = {"add": np.add, "sub": np.subtract, "mul": np.mul
 
 
 def _directed(operation: str, rounding: str) -> Compute:
-    """A float32 operation in float64, rounded as told: products are exact there, sums rounded to odd, and a quotient of
-    24-bit numbers is never as close to a 24-bit number, without being one, as float64's rounding could make it."""
+    """A float32 operation in float64, with the given rounding: products are exact there, sums rounded to odd, and a
+    quotient of 24-bit numbers is never as close to a 24-bit number, without being one, as float64's rounding could make
+    it."""
     downward = rounding == "rm"
     exact: dict[str, Callable[..., Array]] = {
         "add": lambda a, b: sum_to_odd(a, b, downward=downward),
@@ -97,7 +99,7 @@ def _directed(operation: str, rounding: str) -> Compute:
 
 
 def _rounded(decoder: Decoder, mods: Mods, type_: PtxType, operation: str) -> Compute:
-    """The compute of an operation, under the rounding that its modifiers ask for."""
+    """The compute of an operation, with the rounding of its modifiers."""
     rounding = mods.choice(ROUNDINGS, default="rn")
     if rounding != "rn" and type_.name != "f32":
         raise mods.unsupported(f".{rounding} is modelled for f32 only")

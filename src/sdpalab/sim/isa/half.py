@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.decode import Decoder
-from sdpalab.sim.isa.rounding import FORMATS, Compute, round_to, scratch, sum_to_odd
+from sdpalab.sim.isa.rounding import FORMATS, Compute, canonical_nans, round_to, scratch, sum_to_odd
 from sdpalab.sim.selection import Array
 
 __all__ = ["HALF_FMA", "halved", "pack_f16"]
@@ -72,6 +72,7 @@ def pack_f16(decoder: Decoder) -> Compute:
         if np.maximum.reduce(upper_bits) >= _OVERFLOW or np.maximum.reduce(lower_bits) >= _OVERFLOW:
             np.copyto(out[:, 0], lower, casting="same_kind")
             np.copyto(out[:, 1], upper, casting="same_kind")
+            canonical_nans(out)
             return
         power, low, high = spare[:n], total[:n], total[lanes : lanes + n]
         rounded(lower, lower_bits, power, low)

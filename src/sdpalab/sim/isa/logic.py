@@ -70,17 +70,17 @@ def _expression(table: int) -> _Expression | int:
     by_length: list[dict[int, _Expression | int]] = [dict(_INPUTS)]
     known = set(_INPUTS)
     while table not in known:
-        found: dict[int, _Expression | int] = {}
+        new: dict[int, _Expression | int] = {}
         for value, part in by_length[-1].items():
-            found.setdefault(~value & 0xFF, (np.invert, part))
+            new.setdefault(~value & 0xFF, (np.invert, part))
         for k in range(len(by_length)):
             for x, left in by_length[k].items():
                 for y, right in by_length[len(by_length) - 1 - k].items():
-                    found.setdefault(x & y, (np.bitwise_and, left, right))
-                    found.setdefault(x | y, (np.bitwise_or, left, right))
-                    found.setdefault(x ^ y, (np.bitwise_xor, left, right))
-        by_length.append({value: part for value, part in found.items() if value not in known})
-        known.update(found)
+                    new.setdefault(x & y, (np.bitwise_and, left, right))
+                    new.setdefault(x | y, (np.bitwise_or, left, right))
+                    new.setdefault(x ^ y, (np.bitwise_xor, left, right))
+        by_length.append({value: part for value, part in new.items() if value not in known})
+        known.update(new)
     return by_length[-1][table]
 
 

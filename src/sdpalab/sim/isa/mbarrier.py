@@ -14,7 +14,7 @@ from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Symbol
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.machine import Resume
-from sdpalab.sim.mbarriers import PENDING_BITS, PENDING_MASK, Mbarriers, Waiting
+from sdpalab.sim.mbarriers import PENDING_BITS, PENDING_MASK, Mbarriers, MbarrierWait
 from sdpalab.sim.observer import CompletionBarrier
 from sdpalab.sim.selection import Indices, Selection, subset
 from sdpalab.sim.types import TYPES
@@ -35,10 +35,10 @@ class MbarrierOperand:
     ) -> list[tuple[Selection, int, Indices]]:
         """(lanes, offset in the CTA, CTA of the chunk) for each address.
 
-        ``accessed`` tells the observers; ``there`` reports and leaves out lanes for which there is no mbarrier.
+        ``accessed`` notifies the observers; ``there`` reports and leaves out lanes for which there is no mbarrier.
         """
         stride = self.unit.machine.shared_stride
-        found: list[tuple[Selection, int, Indices]] = []
+        groups: list[tuple[Selection, int, Indices]] = []
         for access in self.access.updates(sel) if accessed else self.access.parts(sel):
             chosen, home, offsets = access.sel, access.index // stride, access.index % stride
             for offset in (offsets[0],) if (offsets == offsets[0]).all() else np.unique(offsets):
@@ -48,8 +48,8 @@ class MbarrierOperand:
                     usable = self.unit.usable(lanes, int(offset), homes, self.instruction)
                     lanes, homes = (lanes, homes) if usable.all() else (subset(lanes, usable), homes[usable])
                 if len(homes):
-                    found.append((lanes, int(offset), homes))
-        return found
+                    groups.append((lanes, int(offset), homes))
+        return groups
 
 
 def _order(mods: Mods, orders: tuple[str, ...]) -> bool:
@@ -63,7 +63,7 @@ def _order(mods: Mods, orders: tuple[str, ...]) -> bool:
 
 @opcode("mbarrier.inval")
 def _inval(decoder: Decoder, instruction: Instruction) -> Step:
-    """There is no mbarrier any more."""
+    """Ends the mbarrier: its memory is free."""
     mbarrier = _plain(decoder, instruction, "inval")
 
     def inval(sel: Selection) -> None:
@@ -190,10 +190,10 @@ class _Wait:
         if len(instruction.operands) > 3:
             decoder.src(instruction, instruction.operands[3], TYPES["u32"])  # how long to be suspended at most
 
-    def entries(self, sel: Selection, resume: int) -> list[Waiting]:
+    def entries(self, sel: Selection, resume: int) -> list[MbarrierWait]:
         """What each group of lanes waits for; lanes without an mbarrier get true, and are reported."""
         self.result[sel] = True
-        found: list[Waiting] = []
+        entries: list[MbarrierWait] = []
         for lanes, offset, home in self.mbarrier.groups(sel):
             now = self.mbarrier.unit.objects[offset].phase[home]
             if self.parity:  # the current phase if it has that parity, otherwise the one before
@@ -207,8 +207,10 @@ class _Wait:
                         subset(lanes, old), self.instruction, what, "usually a state token too old"
                     )
             self.result[lanes] = False
-            found.append(Waiting(lanes, offset, home, phase, resume, self.instruction, self.result, self.acquires))
-        return found
+            entries.append(
+                MbarrierWait(lanes, offset, home, phase, resume, self.instruction, self.result, self.acquires)
+            )
+        return entries
 
 
 @opcode("mbarrier.test_wait")

@@ -1,4 +1,4 @@
-"""Moving data: mov, ld, st, cvta and their kin (PTX ISA, "Data Movement and Conversion Instructions")."""
+"""Moving data: mov, ld, st, cvta and related instructions (PTX ISA, "Data Movement and Conversion Instructions")."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ def parameter_place(decoder: Decoder, instruction: Instruction, operand: Operand
     """
     machine = decoder.machine
     if isinstance(operand, Register):
-        found = machine.row(operand.name)
-        special = machine.special(operand.name) if found is None else found[0]
+        row = machine.row(operand.name)
+        special = machine.special(operand.name) if row is None else row[0]
         if special is not None:
             return special
     variable = _variable(machine, operand)
@@ -50,8 +50,8 @@ def parameter_place(decoder: Decoder, instruction: Instruction, operand: Operand
 
 def _variable(machine: Machine, operand: Operand | None) -> Variable | None:
     """The ``.param`` variable that an operand names."""
-    found = machine.entry.variables.get(operand.name) if isinstance(operand, Symbol) else None
-    return found if found is not None and found.space == "param" else None
+    variable = machine.entry.variables.get(operand.name) if isinstance(operand, Symbol) else None
+    return variable if variable is not None and variable.space == "param" else None
 
 
 def load_parameter(decoder: Decoder, instruction: Instruction, destinations: list[Array], type_: PtxType) -> Step:

@@ -22,6 +22,8 @@ __all__ = [
     "ROUNDINGS",
     "Compute",
     "Format",
+    "canonical",
+    "canonical_nans",
     "clamping_negatives",
     "elementwise",
     "flush",
@@ -62,6 +64,14 @@ _EXPONENTS: dict[np.dtype[Any], Any] = {
     TYPES["bf16"].dtype: np.uint16(0x7F80),
 }
 """Where the exponent is in each type's bits."""
+
+_CANONICAL_NANS: dict[np.dtype[Any], Any] = {
+    TYPES["f64"].dtype: np.uint64(0xFFF80000 << 32),
+    TYPES["f32"].dtype: np.uint32(0x7FFFFFFF),
+    TYPES["f16"].dtype: np.uint16(0x7FFF),
+    TYPES["bf16"].dtype: np.uint16(0x7FFF),
+}
+"""The NaN that arithmetic gives (CUDA's math_constants.h, cuda_fp16.h and cuda_bf16.h: CUDART_NAN and its kin)."""
 
 
 def elementwise(compute: Compute, destination: Array, *sources: Array) -> Step:
@@ -106,6 +116,39 @@ def elementwise(compute: Compute, destination: Array, *sources: Array) -> Step:
 def _words(values: Array) -> Array:
     """Packed pairs as 32-bit words, which are much faster to index; anything else as it is."""
     return values.view(np.uint32)[:, 0] if values.ndim == 2 else values
+
+
+def canonical_nans(values: Array) -> Array:
+    """Make every NaN of a floating-point array the canonical one, in place.
+
+    A host's NaN has the payload of an operand, and which one depends on how many lanes it computes at once.
+
+    Returns
+    -------
+    ndarray
+        ``values``.
+    """
+    bits = values.view(unsigned(8 * values.itemsize))
+    if values.itemsize == 2:
+        nan = bits & 0x7FFF > _EXPONENTS[values.dtype]
+        found = nan.any()
+    else:
+        least = np.minimum.reduce(values, axis=None)  # NaN if there is one
+        found = least != least
+        nan = np.isnan(values) if found else None
+    if found:
+        bits[nan] = _CANONICAL_NANS[values.dtype]
+    return values
+
+
+def canonical(compute: Compute) -> Compute:
+    """``compute`` with canonical NaNs as its results."""
+
+    def run(*arrays: Array) -> None:
+        compute(*arrays)
+        canonical_nans(arrays[-1])
+
+    return run
 
 
 def scratch(decoder: Decoder, name: str) -> Array:

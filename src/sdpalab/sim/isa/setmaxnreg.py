@@ -1,7 +1,7 @@
-"""setmaxnreg: warps give registers back or ask for more (PTX ISA, "setmaxnreg").
+"""setmaxnreg: warps release registers or request more (PTX ISA, "setmaxnreg").
 
-Virtual registers do not run out, so the values stay; but a warp that asks for more than its block has left waits here
-as on hardware, until others give back enough, or for ever.
+Virtual registers do not run out, so the values stay; but a warp that requests more than its block has left waits here
+as on hardware, until others release enough, or forever.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _USUALLY = "usually a number that does not suit the block: the sum over its warp
 
 
 @dataclass
-class _Waiting:
+class _RegisterWait:
     sel: Selection
     wanted: int
     following: int
@@ -43,15 +43,15 @@ class _Pool(AsyncUnit):
         self.block = min(REGISTER_FILE, self.before * machine.warps * WARP)
         self.exact = "maxnreg" in machine.entry.directives
         self.held = np.full(machine.lanes, self.before, dtype=np.int64)
-        self.waiting: list[_Waiting] = []
+        self.waiting: list[_RegisterWait] = []
 
     @staticmethod
     def of(machine: Machine) -> _Pool:
-        """The machine's, made when first asked for."""
+        """The machine's, made on first use."""
         unit = machine.units.get(_NAME)
         if not isinstance(unit, _Pool):
             unit = _Pool(machine)
-            # Before barriers: who waits for registers is why others wait there.
+            # Before barriers: a wait for registers is the cause of waits there.
             machine.units = {_NAME: unit, **machine.units}
         return unit
 
@@ -61,7 +61,7 @@ class _Pool(AsyncUnit):
         self.waiting.clear()
 
     def ask(self, sel: Selection, wanted: int, following: int, instruction: Instruction) -> list[Resume]:
-        """Whole warps want to have ``wanted`` registers a thread; returns all that may go on.
+        """Whole warps request ``wanted`` registers a thread; returns all released lanes.
 
         A request in the wrong direction changes nothing.
         """
@@ -75,21 +75,23 @@ class _Pool(AsyncUnit):
                 self._report(subset(sel, wrong), instruction, what)
             rest = [] if wrong.all() else self.ask(subset(sel, ~wrong), wanted, following, instruction)
             return [(following, subset(sel, wrong)), *rest]
-        # Who gives back goes first, for those who wait.
-        self.waiting.insert(len(self.waiting) if grows else 0, _Waiting(sel, wanted, following, instruction))
+        # Releases go first, for the lanes that wait.
+        self.waiting.insert(len(self.waiting) if grows else 0, _RegisterWait(sel, wanted, following, instruction))
         resumed: list[Resume] = []
-        left: list[_Waiting] = []
+        left: list[_RegisterWait] = []
         for entry in self.waiting:
             granted = self._grant(indices(entry.sel), entry.wanted)
             if granted.any():
                 resumed.append((entry.following, subset(entry.sel, granted)))
             if not granted.all():
-                left.append(_Waiting(subset(entry.sel, ~granted), entry.wanted, entry.following, entry.instruction))
+                left.append(
+                    _RegisterWait(subset(entry.sel, ~granted), entry.wanted, entry.following, entry.instruction)
+                )
         self.waiting = left
         return resumed
 
     def _grant(self, lanes: Indices, wanted: int) -> Mask:
-        """Which of these lanes get what they want, warp by warp: there is enough, or they give back."""
+        """Which of these lanes get their registers, warp by warp: there are enough, or they release some."""
         cta = self.machine.cta
         granted = np.zeros(len(lanes), dtype=np.bool_)
         slots = lanes // (WARP * self.machine.n_cta)
@@ -114,7 +116,7 @@ class _Pool(AsyncUnit):
                 asked[each.sel] = each.wanted
             total = int(asked[machine.cta == machine.cta[lane]].sum())
             what = (
-                f"waits for ever: the warps of the block ask for {total} registers in all, "
+                f"waits forever: the warps of the block ask for {total} registers in all, "
                 f"and a block of {machine.geometry.threads} threads has {self.block}"
             )
             self._report(entry.sel, entry.instruction, what)

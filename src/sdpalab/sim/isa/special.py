@@ -1,5 +1,5 @@
-"""Roots, reciprocals, exponentials and their kin (PTX ISA, "Floating Point Instructions": rcp, sqrt, rsqrt, ex2, lg2,
-sin, ...).
+"""Roots, reciprocals, exponentials and related instructions (PTX ISA, "Floating Point Instructions": rcp, sqrt, rsqrt,
+ex2, lg2, sin, ...).
 
 An approximation by hardware differs from the exact result by no more than the manual's bound. Here it is the exact
 result to within one unit in the last place, in most cases the nearest number, so what a kernel computes on a GPU may
@@ -16,7 +16,7 @@ from sdpalab.sim.decode import Decoder, Handler, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.floating import apply, is_half
 from sdpalab.sim.isa.half import halved
-from sdpalab.sim.isa.rounding import FORMATS, ROUNDINGS, Compute, flushing, round_to
+from sdpalab.sim.isa.rounding import FORMATS, ROUNDINGS, Compute, elementwise, flushing, round_to
 from sdpalab.sim.selection import Array
 
 __all__: list[str] = []
@@ -107,8 +107,8 @@ def _approximation(decoder: Decoder, instruction: Instruction) -> Step:
 
 
 def _roundable(exact: Compute, wide: Any) -> Handler:
-    """rcp or sqrt: approximate, or rounded as told. ``exact`` rounds to nearest; ``wide`` computes in float64, which is
-    enough to tell on which side of a float32 number the result is."""
+    """rcp or sqrt: approximate, or with the given rounding. ``exact`` rounds to nearest; ``wide`` computes in float64,
+    which is enough to tell on which side of a float32 number the result is."""
 
     def handler(decoder: Decoder, instruction: Instruction) -> Step:
         mods = Mods(instruction)
@@ -137,14 +137,15 @@ opcode("sqrt")(_roundable(np.sqrt, np.sqrt))
 
 @opcode("copysign")
 def _copysign(decoder: Decoder, instruction: Instruction) -> Step:
-    """``copysign d, a, b``: b with the sign of a."""
+    """``copysign d, a, b``: b with the sign of a, a NaN too."""
     mods = Mods(instruction)
     type_ = mods.type()
     mods.done()
     if type_.name not in ("f32", "f64"):
         raise mods.unsupported("copysign has the types f32 and f64")
 
-    def compute(a: Array, b: Array, out: Array) -> None:
-        np.copysign(b, a, out)
-
-    return apply(decoder, instruction, type_, 2, compute)
+    if len(instruction.operands) != 3:
+        raise mods.unsupported("expected 2 source operands")
+    d, a, b = instruction.operands
+    sources = [decoder.src(instruction, operand, type_) for operand in (b, a)]
+    return elementwise(np.copysign, decoder.dst(instruction, d, type_), *sources)

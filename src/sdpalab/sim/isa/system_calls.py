@@ -102,15 +102,15 @@ class _LaneMemory:
 
     def read(self, address: int, size: int) -> bytes:
         """Some bytes."""
-        found: bytes = self._stretch(address)[:size].tobytes()
-        return found.ljust(size, b"\0")
+        content: bytes = self._stretch(address)[:size].tobytes()
+        return content.ljust(size, b"\0")
 
     def string(self, address: int) -> bytes:
         """The text up to a zero byte."""
         stretch = self._stretch(address)
         zeros = np.flatnonzero(stretch == 0)
-        found: bytes = stretch[: zeros[0] if len(zeros) else len(stretch)].tobytes()
-        return found
+        content: bytes = stretch[: zeros[0] if len(zeros) else len(stretch)].tobytes()
+        return content
 
 
 def _formatted(memory: _LaneMemory, template: int, buffer: int) -> tuple[str, int]:

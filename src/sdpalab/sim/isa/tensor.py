@@ -28,6 +28,7 @@ from sdpalab.sim.isa.fragments import (
     whole_warps,
 )
 from sdpalab.sim.isa.memory_mods import take_space
+from sdpalab.sim.isa.rounding import canonical_nans
 from sdpalab.sim.selection import WARP, Selection, count, indices
 
 __all__ = ["mma_group_step"]
@@ -126,11 +127,11 @@ def _mma(decoder: Decoder, instruction: Instruction) -> Step:
         product = np.matmul(left, right.swapaxes(1, 2))
         if packed:
             product += float32(blocks(c, lanes, (2, 1), ((0, 0), (1, 0))), "f16")
-            for target, values in zip(d, pack_accumulator(product.astype(np.float16)), strict=True):
+            for target, values in zip(d, pack_accumulator(canonical_nans(product.astype(np.float16))), strict=True):
                 target[lanes] = values
             return
         before = accumulator(c, lanes, 8)
-        after = integer_sum(product, before, saturates) if result == "s32" else product + before
+        after = integer_sum(product, before, saturates) if result == "s32" else canonical_nans(product + before)
         store_accumulator(d, lanes, after)
 
     return step
@@ -155,7 +156,7 @@ def _mma_f64(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
         product = np.matmul(left, right.swapaxes(1, 2)).reshape(-1, 2)
         before = [row[lanes].copy() for row in c]
         for i, target in enumerate(d):
-            target[lanes] = product[:, i] + before[i]
+            target[lanes] = canonical_nans(product[:, i] + before[i])
 
     return step
 
@@ -183,7 +184,7 @@ def mma_group_step(decoder: Decoder, product: MmaGroup) -> Step:
             right = float32(blocks(b, part, (wide, 2 * deep), b_order), kind)
             result = np.matmul(left, right.swapaxes(1, 2))
             result += accumulator(c, part, 8 * wide)
-            store_accumulator(d, part, result)
+            store_accumulator(d, part, canonical_nans(result))
 
     return decoder.watch([mma for chain in chains for mma in chain.instructions], step)
 

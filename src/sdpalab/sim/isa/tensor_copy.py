@@ -41,17 +41,17 @@ class _Boxes:
 
     def groups(self, sel: Selection) -> list[tuple[PlacedMap, Indices, Indices]]:
         """(map, lanes, coordinates [lanes, axes]) for each tensor map that lanes name."""
-        found = []
+        groups = []
         for access in self.access.parts(sel, width=DESCRIPTOR_BYTES):
             lanes = indices(access.sel)
             for begin in np.unique(access.index):
                 mine = lanes[access.index == begin]
                 placed = self._map(bytes(access.space.data[begin : begin + DESCRIPTOR_BYTES]), mine)
                 if placed is not None:
-                    found.append(
+                    groups.append(
                         (placed, mine, np.stack([each[mine] for each in self.coordinates], 1).astype(np.int64))
                     )
-        return found
+        return groups
 
     def _map(self, descriptor: bytes, lanes: Indices) -> PlacedMap | None:
         number, maps = PlacedMap.number(descriptor), self.machine.tensor_maps

@@ -25,7 +25,7 @@ _POISON = np.uint32(0xFFFFFFFF)
 
 
 class _Members:
-    """The member mask of one instruction, and who is there of those it names."""
+    """The member mask of one instruction, and which of its lanes are present."""
 
     def __init__(self, decoder: Decoder, instruction: Instruction, operand: Operand) -> None:
         self.machine, self.instruction = decoder.machine, instruction
@@ -323,7 +323,7 @@ def _nanosleep(decoder: Decoder, instruction: Instruction) -> Step:
 
 @opcode("pmevent")
 def _pmevent(decoder: Decoder, instruction: Instruction) -> Step:
-    """Tells a profiler, and nobody else."""
+    """An event for profilers, without any other effect."""
     mods = Mods(instruction)
     mods.flag("mask")
     mods.done()

@@ -74,7 +74,7 @@ class _Operand:
         return chunk_offsets(descriptors, self.rows, k_major=self.k_major)
 
     def announce(self, sel: Selection, offsets: Indices) -> list[Reading]:
-        """Check the addresses, and tell the observers what will be read; 32 chunks of each warp at a time."""
+        """Check the addresses, and report to the observers what will be read; 32 chunks of each warp at a time."""
         ctas, chunks = offsets.shape
         lanes = indices(sel).reshape(GROUP_WARPS, ctas, WARP)
         observers = self.machine.observers
@@ -151,8 +151,8 @@ class _WgmmaInstruction:
     def _registers(self, mods: Mods, operand: Operand, kind: str, number: int) -> ProductRegisters:
         items = operand.items if isinstance(operand, Vector) else ()
         names = tuple(item.name for item in items if isinstance(item, Register))
-        found = [self.unit.machine.row(name) for name in names]
-        if len(names) != number or any(row is None or row[1].bits != 32 for row in found):
+        rows = [self.unit.machine.row(name) for name in names]
+        if len(names) != number or any(row is None or row[1].bits != 32 for row in rows):
             raise mods.unsupported(f"expected {number} 32-bit registers")
         return self.unit.registers[names, kind]
 
@@ -176,7 +176,7 @@ class _WgmmaInstruction:
         unit.issue(Flight(self, sel, leaders, unit.groups[leaders], tuple(operands), readings))
 
     def _same(self, name: str, values: Array, sel: Selection, ctas: int) -> Array:
-        """What all threads of a warpgroup must agree on: one value for each CTA."""
+        """A value that must be equal in all threads of a warpgroup: one value for each CTA."""
         grid = values.reshape(GROUP_WARPS, ctas, WARP)
         first: Array = grid[0, :, 0].copy()
         if not (grid == first[None, :, None]).all():

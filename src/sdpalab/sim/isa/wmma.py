@@ -25,6 +25,7 @@ from sdpalab.sim.isa.fragments import (
     whole_warps,
 )
 from sdpalab.sim.isa.memory_mods import take_space
+from sdpalab.sim.isa.rounding import canonical_nans
 from sdpalab.sim.selection import WARP, Indices, Selection, count
 from sdpalab.sim.types import TYPES
 
@@ -69,11 +70,11 @@ def _wmma_mma(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
         product = np.matmul(left, right.swapaxes(1, 2))
         if packed:
             product += float32(blocks(c, lanes, (2, 2), packed_order), "f16")
-            for target, values in zip(d, pack_accumulator(product.astype(np.float16)), strict=True):
+            for target, values in zip(d, pack_accumulator(canonical_nans(product.astype(np.float16))), strict=True):
                 target[lanes] = values
         else:
             product += accumulator(c, lanes, 16)
-            store_accumulator(d, lanes, product)
+            store_accumulator(d, lanes, canonical_nans(product))
 
     return step
 

@@ -10,7 +10,7 @@
 #include "ptx/cluster.cuh"
 #include "softmax/online.cuh"
 
-// What another CTA knows of a warp's 16 rows, for each lane.
+// Another CTA's partial result of a warp's 16 rows, for each lane.
 struct Partial {
     float4 o[HEAD_DIM / 8][32];  // accumulators, four a piece
     float4 softmax[32];          // maximum and sum of row lane / 4, then of row lane / 4 + 8

@@ -1,9 +1,9 @@
 // Partial results of one tile of queries, by several blocks over different keys, put together in the same kernel.
 //
 // Each block leaves its accumulators and its softmax statistics in global memory, as they lie in its registers, and
-// says so at the tile's semaphore. Whoever says so last finds all of them there and merges them: nobody waits, so that
-// nobody has to be resident. The order of merging is that of the keys, whoever merges, so that equal inputs give equal
-// bits.
+// counts itself in at the tile's semaphore. The last block finds all of them there and merges them: no block waits, so
+// that none has to be resident. The order of merging is that of the keys in every block, so that equal inputs give
+// equal bits.
 #pragma once
 
 #include "softmax/online.cuh"
@@ -11,7 +11,7 @@
 // Adds 1 to the tile's semaphore; true, in all threads, for the last of `parts` blocks, which leaves it at 0.
 //
 // Release and acquire: the barrier brings the block's stores before its thread 0's atomic operation, that operation
-// makes them visible to whoever comes after, and the barrier behind it lets all threads see what was said before.
+// makes them visible to later blocks, and the barrier behind it lets all threads see what was said before.
 __device__ __forceinline__ bool is_last_of(unsigned* semaphore, int parts) {
     __syncthreads();
     const bool last = threadIdx.x == 0 && ptx::atom_inc_acq_rel_gpu_u32(semaphore, parts - 1) == parts - 1u;

@@ -9,7 +9,7 @@ __device__ __forceinline__ void mbarrier_wait(const unsigned long long& mbarrier
     }
 }
 
-// Where in the ring somebody is, and the parity of the phases of this pass through it. Who fills a stage waits for the
+// A position in the ring, and the parity of the phases of this pass through it. Who fills a stage waits for the
 // end of the phase before, in which it was read: that of the other parity.
 template <int STAGES>
 struct RingPosition {

@@ -29,7 +29,7 @@ struct Registers {
     static constexpr int PRODUCER = CONSUMERS == 3 ? 32 : 24;
     static constexpr int CONSUMER = CONSUMERS == 3 ? 160 : AT_LAUNCH == 128 ? 232 : 240;
     static_assert(PRODUCER + CONSUMERS * CONSUMER <= (1 + CONSUMERS) * AT_LAUNCH,
-                  "setmaxnreg.inc waits for ever for registers that the block does not have");
+                  "setmaxnreg.inc waits forever for registers that the block does not have");
 };
 
 enum Operand { K, V };
@@ -97,13 +97,13 @@ struct TileRing {
 
 // Consumers issue their products in turn, so that one's softmax falls on the other's products: from a block's second
 // tile of keys on, in every turn of the main loop. Above D = 128 a consumer's products take so long that the other's
-// softmax falls on them without being told to. The turns at one tile of queries are over before those at the next begin:
-// its Q is not loaded before all consumers have read the last K of this one.
+// softmax falls on them without further synchronisation. The turns at one tile of queries are over before those at the
+// next begin: its Q is not loaded before all consumers have read the last K of this one.
 template <int CONSUMERS>
 constexpr bool IN_TURN = CONSUMERS > 1 && HEAD_DIM <= 128;
 constexpr int FIRST_TURN = 1;  // named barrier of consumer 0; barrier 0 is that of __syncthreads
 
-// Nobody is before consumer 0 at the first such tile.
+// No consumer is before consumer 0 at the first such tile.
 template <int CONSUMERS>
 __device__ __forceinline__ void wait_for_turn(int consumer, int tile) {
     if (IN_TURN<CONSUMERS> && (tile > 1 || consumer > 0)) {
@@ -111,7 +111,7 @@ __device__ __forceinline__ void wait_for_turn(int consumer, int tile) {
     }
 }
 
-// Nobody is behind the last consumer at the last tile.
+// No consumer is behind the last one at the last tile.
 template <int CONSUMERS>
 __device__ __forceinline__ void pass_turn(int consumer, int tile, int tiles) {
     if (IN_TURN<CONSUMERS> && (tile + 1 < tiles || consumer + 1 < CONSUMERS)) {

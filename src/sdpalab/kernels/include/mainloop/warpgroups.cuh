@@ -141,7 +141,7 @@ private:
         smem.tail.init();
         ptx::fence_mbarrier_init_release_cluster();
         smem.tail.expect();
-        if (work.tiles > 0) {  // otherwise nobody would wait for Q
+        if (work.tiles > 0) {  // otherwise no consumer would wait for Q
             load_q(tensors, work, q_smem, ring);
         }
         Position at;
@@ -245,7 +245,7 @@ private:
         ptx::wgmma_wait_group<0>();
         products.hold_output();
         products.join_last();
-        if (Scheduler::STAYS) {  // otherwise nobody waits for that
+        if (Scheduler::STAYS) {  // otherwise no consumer waits for that
             ring.release(at, V);
         }
         at.advance();

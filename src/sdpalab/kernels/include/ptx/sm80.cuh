@@ -160,7 +160,7 @@ __device__ __forceinline__ float cvt_f32_f16(unsigned short bits) {
 
 }  // namespace ptx
 
-// No instruction: the same value, of which the compiler no longer knows where it is from. To the same end as ptx::tid_x().
+// No instruction: the same value, whose origin is hidden from the compiler. To the same end as ptx::tid_x().
 __device__ __forceinline__ int opaque(int x) {
     asm volatile("" : "+r"(x));
     return x;

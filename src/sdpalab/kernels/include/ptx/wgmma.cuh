@@ -4,8 +4,8 @@
 // Operands in shared memory are tiles as TMA leaves them with the 128-byte swizzle: panels of 64 columns one behind the
 // other, each [rows, 64] with rows of 128 bytes, aligned to the 1024 bytes after which the pattern repeats.
 //
-// NOTES: a product is asynchronous. From its issue to the wait for its group nobody may touch its registers or write to
-// its shared memory. The compiler takes the statement for finished when it is issued, and may move what uses its
+// NOTES: a product is asynchronous. From its issue to the wait for its group no thread may touch its registers or write
+// to its shared memory. The compiler takes the statement for finished when it is issued, and may move what uses its
 // registers across a wait, which does not name them; hold() ties that down.
 #pragma once
 

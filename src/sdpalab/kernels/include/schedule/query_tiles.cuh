@@ -40,8 +40,8 @@ public:
     __device__ __forceinline__ bool next() { return false; }
 };
 
-// grid = (blocks), no more than there are tiles, which are dealt out to them in rounds, head by head. A block needs to
-// ask nobody which ones are its own.
+// grid = (blocks), no more than there are tiles, which are dealt out to them in rounds, head by head. A block computes
+// its own tiles without communication.
 //
 // Under a causal mask tiles are long and short. Those of heads_at_once heads are dealt out from the longest to the
 // shortest, and every second round backwards: who had the longest of one round has the shortest of the next, so that

@@ -27,7 +27,7 @@ __device__ __forceinline__ int key_tiles(int q_tile, int seq_q, int seq_kv) {
     return tiles_visible(min((q_tile + 1) * QUERIES, seq_q) - 1, seq_kv, KEYS);
 }
 
-// Division of numbers from 0 to 2^31 - 1 by one of them that the host knows, through its reciprocal, ceil(2^63 / d).
+// Division of numbers from 0 to 2^31 - 1 by one that the host passes, through its reciprocal, ceil(2^63 / d).
 // That is exact: what it is too large by adds less than n / 2^63 to n / d, which is at least 1 / d below the next
 // integer. (Granlund and Montgomery 1994.) A division that the compiler makes is twenty instructions, one after the
 // other.

@@ -6,7 +6,7 @@
 //   P = weights of S     registers -> p -> fragments
 //   O = rescale O + P V  fragments -> scratch -> added to O, which stays in the registers of the row's two lanes
 //
-// wmma wants fragments 32-byte aligned and their rows a multiple of 16 bytes apart. 16 bytes of padding a row keep
+// wmma requires fragments 32-byte aligned and their rows a multiple of 16 bytes apart. 16 bytes of padding a row keep
 // both, and put the 8 rows that are read at once into different banks.
 #pragma once
 

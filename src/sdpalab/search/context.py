@@ -10,16 +10,16 @@ from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import Problem
-from sdpalab.search.budget import Clock
-from sdpalab.search.draft import Failed
+from sdpalab.search.budget import BudgetClock
+from sdpalab.search.draft import GateFailure
 from sdpalab.search.executor import Executor, Job, JobOutcome, JobResult, run_jobs
 from sdpalab.search.gates import code_version
 from sdpalab.search.log import SearchLog
 from sdpalab.search.outcome import MODELLED, Standing
-from sdpalab.search.space import Space
+from sdpalab.search.space import ConfigSpace
 from sdpalab.search.targets import source_digest
 
-__all__ = ["LIMITS_S", "Campaign", "TimeUp", "Value"]
+__all__ = ["LIMITS_S", "SearchContext", "TimeUp", "Value"]
 
 Value = Mapping[str, Any]
 """Of a job that is done."""
@@ -40,7 +40,7 @@ class TimeUp(Exception):
 
 
 @dataclass(frozen=True)
-class Campaign:
+class SearchContext:
     """A search: what is searched, for what, by whom it is run, and where its records go.
 
     Attributes
@@ -50,10 +50,10 @@ class Campaign:
     kernel : Kernel
     problems : tuple of Problem
     gpus : tuple of Gpu
-    space : Space
+    space : ConfigSpace
     executor : Executor
     log : SearchLog
-    clock : Clock
+    clock : BudgetClock
     device : str
         ``sim``, or ``gpu`` where costs are measured: what the judge runs on.
     say : callable
@@ -64,10 +64,10 @@ class Campaign:
     kernel: Kernel
     problems: tuple[Problem, ...]
     gpus: tuple[Gpu, ...]
-    space: Space
+    space: ConfigSpace
     executor: Executor
     log: SearchLog
-    clock: Clock
+    clock: BudgetClock
     device: str = "sim"
     say: Callable[[str], None] = lambda line: None
     source: str = ""
@@ -94,7 +94,7 @@ class Campaign:
         }
         return Job(0, kind, inputs, LIMITS_S[kind], code_version(), fresh=kind == "held_out")
 
-    def run(self, jobs: Sequence[Job]) -> list[Value | Failed]:
+    def run(self, jobs: Sequence[Job]) -> list[Value | GateFailure]:
         """Run jobs; for each its value, or what it failed by. Jobs have at most the time that the search has left.
 
         Raises
@@ -115,12 +115,12 @@ class Campaign:
         return [_value(result) for result in results]
 
 
-def _value(result: JobResult) -> Value | Failed:
+def _value(result: JobResult) -> Value | GateFailure:
     if result.value is None:
         lost = result.outcome is JobOutcome.LOST
-        return Failed(Standing.LOST if lost else Standing.TIMED_OUT, result.reason)
+        return GateFailure(Standing.LOST if lost else Standing.TIMED_OUT, result.reason)
     if "bad_input" in result.value:
         raise UserError(str(result.value["bad_input"]))
     if "standing" in result.value and "identity" not in result.value:
-        return Failed(Standing(result.value["standing"]), str(result.value["reason"]))
+        return GateFailure(Standing(result.value["standing"]), str(result.value["reason"]))
     return result.value

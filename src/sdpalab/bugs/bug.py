@@ -1,0 +1,96 @@
+"""An entry of the catalogue of planted bugs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from sdpalab.bugs.edit import SourceEdit
+from sdpalab.judge.diagnose.hypotheses import Cause
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import CudaKernel
+from sdpalab.problem import Problem
+
+__all__ = ["HAZARD", "WRONG", "Bug", "Family", "Implementation"]
+
+Implementation = Callable[..., Any]
+"""``attention(q, k, v, *, scale, causal) -> out`` on torch tensors, as the judge calls it."""
+
+WRONG = frozenset({Status.INCORRECT, Status.NOT_FINITE})
+HAZARD = frozenset({Status.HAZARD})
+
+
+class Family(str, Enum):
+    """Families of bugs, by which the kill rate is published."""
+
+    SOFTMAX = "softmax"
+    """Scale, exponential, running maximum, rescale, normalisation."""
+    MASK = "mask"
+    TILES = "tiles"
+    """Tiles, rows and columns that are dropped, stale, swapped, or counted twice; heads and batches mixed up."""
+    BOUNDARY = "boundary"
+    """The last rows, keys and columns; padding."""
+    PRECISION = "precision"
+    """Lower precision than any declares."""
+    HISTORICAL = "historical"
+    """What this project started from."""
+    DEGENERATE = "degenerate"
+    """Zeros, mean(V), V, constants, old outputs."""
+    CUDA = "CUDA source"
+    """Bugs of all these families in the source of the shipped kernels, run on the simulator."""
+    LSE = "log-sum-exp"
+    """A wrong log-sum-exp of a shipped kernel beside a right output."""
+    SYNCHRONISATION = "synchronisation"
+    """Barriers, waits, fences and announcements missing from the shipped kernels or misplaced in them."""
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One planted bug: everything else in its candidate is right.
+
+    Attributes
+    ----------
+    id : str
+        What is wrong, in words, after the kernel's name where it is in one's source; unique, and the same in records.
+    family : Family
+    cause : Cause, str or None
+        What has to be named: by a diagnosis the class of the error, by the simulator the kind of hazard (``deadlock``
+        among them). None where nothing that either could say is right, or nothing says it always.
+    edit : SourceEdit or callable
+        How it is planted: in the source of a shipped kernel, or as an implementation in Python that has it.
+    problem : Problem
+        It is judged on the quick cases of this problem.
+    harmless : Problem, optional
+        A problem on which the bug changes nothing, so that the candidate must pass: an error on ``problem`` is then
+        due to this bug, and not to a copy that is wrong altogether.
+    statuses : frozenset of Status
+        What the judge may say of it: rejected for another reason is not killed.
+    equivalent : str
+        Why it is no bug after all, for one that computes the same; it must then pass. Empty for all others.
+    """
+
+    id: str
+    family: Family
+    cause: Cause | str | None
+    edit: SourceEdit | Implementation
+    problem: Problem
+    harmless: Problem | None = None
+    statuses: frozenset[Status] = WRONG
+    equivalent: str = ""
+
+    @property
+    def in_source(self) -> bool:
+        """Whether it is planted in the source of a shipped kernel."""
+        return isinstance(self.edit, SourceEdit)
+
+    @property
+    def candidate(self) -> CudaKernel | Implementation:
+        """What the judge is given. Raises ValueError as :meth:`.edit.SourceEdit.apply`."""
+        return self.edit.apply() if isinstance(self.edit, SourceEdit) else self.edit
+
+    @property
+    def expected(self) -> frozenset[Status]:
+        """What the judge must say of it."""
+        return frozenset({Status.PASSED}) if self.equivalent else self.statuses

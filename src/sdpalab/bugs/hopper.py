@@ -1,0 +1,198 @@
+"""Bugs that people make in warp-specialised kernels, planted in ``hopper`` and its headers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.source import in_source
+from sdpalab.kernels.kernel import Knob
+from sdpalab.problem import Problem
+
+__all__ = ["BUGS"]
+
+_TWO: Mapping[str, Knob] = {"BLOCK_M": 128, "BLOCK_N": 64, "NUM_STAGES": 2, "SPLIT": 1, "SCHEDULE": "tiles"}
+_ONE_BLOCK = {**_TWO, "SCHEDULE": "persistent", "NUM_CTAS": 1}
+_CLUSTER = {**_TWO, "BLOCK_M": 64, "SPLIT": 2}
+_RAGGED = Problem(1, 1, 100, 64, seq_kv=64 * 5 - 7)
+"""One block with both consumers ragged, every stage filled again, the last tile of keys ragged."""
+_SHARED = Problem(1, 1, 40, 64, seq_kv=313)
+"""With two stages, rank 0 of a cluster comes back to its first stage, and rank 1 to a ragged tile."""
+_LONG = Problem(1, 1, 300, 64, seq_kv=64 * 3 - 7)
+"""Three tiles of queries, the last one ragged; one block computes them all."""
+_ONE_KEY = Problem(1, 1, 33, 64, seq_kv=1)
+"""Rank 1 has no keys."""
+
+
+def _bug(
+    what: str,
+    hazard: str,
+    *replacements: tuple[str, str],
+    problem: Problem = _RAGGED,
+    knobs: Mapping[str, Knob] = _TWO,
+    harmless: Problem | None = None,
+) -> tuple[Bug, ...]:
+    """One bug; without a ``hazard``, only the output shows it."""
+    family = Family.SYNCHRONISATION if hazard else Family.CUDA
+    return in_source(
+        "hopper",
+        what,
+        *replacements,
+        problem=problem,
+        harmless=harmless,
+        hazard=hazard,
+        family=family,
+        knobs=knobs,
+    )
+
+
+_cluster = partial(_bug, problem=_SHARED, knobs=_CLUSTER)
+_next_tile = partial(_bug, problem=_LONG, knobs=_ONE_BLOCK, harmless=_LONG.with_(seq_q=100))
+
+_ANNOUNCED = "ptx::mbarrier_arrive_expect_tx(full, TILE_BYTES);"
+_RELEASE_V = "            ring.release(before, V);\n"
+_WAIT_SCORES = "            ptx::wgmma_wait_group<1>();\n"
+_WAIT_PRODUCT = """\
+            ptx::wgmma_wait_group<0>();
+            products.hold_output();
+            products.hold_weights();
+"""
+_JOIN = "            products.join_output(rescale);\n"
+_COMMIT_SCORES = "k + column_step<KEYS>(d));\n        }\n        ptx::wgmma_commit_group();\n"
+_STORE_ROW = "block_address<PANEL_COLUMNS>(lane_smem, d / BLOCKS, d % BLOCKS)"
+_CLUSTER_BARRIER = (
+    "            ptx::barrier_cluster_arrive_relaxed();\n            ptx::barrier_cluster_wait_acquire();\n"
+)
+_O_THERE = "ptx::smem_address(&partial.o[0][lane]), rank)"
+
+BUGS: tuple[Bug, ...] = (
+    # The ring.
+    *_bug("fewer bytes announced than come", "mbarrier", (_ANNOUNCED, _ANNOUNCED.replace("BYTES", "BYTES / 2"))),
+    *_bug("more bytes announced than come", "deadlock", (_ANNOUNCED, _ANNOUNCED.replace("BYTES", "BYTES + 16"))),
+    *_bug(
+        "the producer waits for the wrong phase",
+        "deadlock",
+        ("operand], at.parity ^ 1);", "operand], at.parity);"),
+    ),
+    *_bug(
+        "the producer waits for nobody",
+        "deadlock",
+        ("        mbarrier_wait(barriers.empty[at.stage][operand], at.parity ^ 1);\n", ""),
+    ),
+    *_bug("the parity never flips", "deadlock", ("        parity ^= stage == 0;\n", "")),
+    *_bug(
+        "a consumer waits for the first phase",
+        "async",
+        ("barriers.full[at.stage][operand], at.parity", "barriers.full[at.stage][operand], 0"),
+    ),
+    *_bug("no wait for Q", "race", ("        mbarrier_wait(ring.barriers.q_full, q_parity);\n", "")),
+    *_bug(
+        "no wait for K",
+        "race",
+        ("            ring.wait_full(at, K);\n            wait_for_turn", "            wait_for_turn"),
+    ),
+    *_bug("no wait for the first V", "race", ("        ring.wait_full(at, V);\n\n#pragma", "\n#pragma")),
+    *_bug("no wait for V", "race", ("            ring.wait_full(at, V);\n\n", "\n")),
+    *_bug(
+        "V is released while a product reads it",
+        "async",
+        (_RELEASE_V, ""),
+        (_WAIT_SCORES, _RELEASE_V + _WAIT_SCORES),
+    ),
+    *_bug("every thread releases", "deadlock", ("        if (threadIdx.x % WARPGROUP == 0) {\n", "        {\n")),
+    *_bug("the mbarriers are used before all know of them", "race", ("            __syncthreads();\n", "")),
+    *_bug(
+        "a turn is for one warpgroup",
+        "barrier",
+        ("bar_sync(FIRST_TURN + consumer, 2 *", "bar_sync(FIRST_TURN + consumer,"),
+    ),
+    # wgmma.
+    *_bug(
+        "no wgmma.fence in the loop",
+        "wgmma",
+        ("            ptx::wgmma_fence();\n            products", "            products"),
+    ),
+    *_bug(
+        "the scores are not committed",
+        "wgmma",
+        (_COMMIT_SCORES, _COMMIT_SCORES.replace("        ptx::wgmma_commit_group();\n", "")),
+    ),
+    *_bug("the wait leaves the scores in flight", "wgmma", (_WAIT_SCORES, _WAIT_SCORES.replace("1", "2"))),
+    *_bug("the wait leaves the product in flight", "wgmma", (_WAIT_PRODUCT, _WAIT_PRODUCT.replace("<0>", "<1>"))),
+    *_bug(
+        "no wait for the last product",
+        "wgmma",
+        ("        ptx::wgmma_wait_group<0>();\n        products.hold_output();\n", ""),
+    ),
+    *_bug("the output is rescaled in flight", "wgmma", (_WAIT_PRODUCT, ""), (_JOIN, _JOIN + _WAIT_PRODUCT)),
+    # What only the output shows.
+    *_bug("K's descriptor does not advance", "", ("k + column_step<KEYS>(d)", "k")),
+    *_bug("V's descriptor advances along its columns", "", ("v + row_step(n)", "v + column_step<KEYS>(n)")),
+    *_bug(
+        "the output is stored without the swizzle",
+        "race",
+        (_STORE_ROW, "lane_smem + d / BLOCKS * 2048 + d % BLOCKS * 32"),
+    ),
+    *_bug("the zeros past the last key count", "", ("weigh(tile >= unmasked, keys", "weigh(false, keys")),
+    *_bug("the output is not rescaled", "", (_JOIN, "")),
+    # The epilogue.
+    *_bug("no fence.proxy.async before the store", "proxy", ("    ptx::fence_proxy_async_shared_cta();\n", "")),
+    *_bug(
+        "nobody waits for the store",
+        "async",
+        ("        wait_stored_rows_read(lane);  // the block's", "        //"),
+    ),
+    *_bug("the store is not committed", "async", ("        ptx::cp_async_bulk_commit_group();\n", "")),
+    # The cluster.
+    *_cluster(
+        "no wait for the partial results", "race", ("        cluster_mbarrier_wait(shared.partials_full);\n", "")
+    ),
+    *_cluster("mbarriers without a fence", "race", ("        ptx::fence_mbarrier_init_release_cluster();\n", "")),
+    *_cluster("no barrier of the cluster", "race", (_CLUSTER_BARRIER, "            __syncthreads();\n")),
+    *_cluster("sent to oneself", "async", (_O_THERE, _O_THERE.replace("rank", "rank ^ 1"))),
+    *_cluster("one place for both warps", "race", ("place = warp % KEPT_WARPS;", "place = 0;")),
+    *_cluster(
+        "the other half under its own maximum",
+        "",
+        ("softmax_weight(other_max[half], softmax[half].max", "softmax_weight(other_max[half], other_max[half]"),
+    ),
+    *_cluster("fewer bytes announced than are sent", "mbarrier", ("sizeof(partials));", "sizeof(partials) / 2);")),
+    *_cluster(
+        "Q is loaded where nobody waits for it",
+        "race",
+        ("        if (work.tiles > 0) {  // otherwise", "        {  // otherwise"),
+        problem=_ONE_KEY,
+    ),
+    *_cluster(
+        "gone without keys",
+        "deadlock",
+        (
+            "            if (!Epilogue::gather",
+            "            if (work.tiles == 0) return;\n            if (!Epilogue::gather",
+        ),
+        problem=_ONE_KEY,
+    ),
+    # Persistent blocks.
+    *_next_tile(
+        "the last V is not released",
+        "deadlock",
+        ("if (Scheduler::STAYS) {  // otherwise nobody waits for that\n", "if (false) {\n"),
+    ),
+    *_next_tile("Q is overwritten", "async", ("            ring.wait_read(at.before(), K);\n", "")),
+    *_next_tile("the output is overwritten", "async", ("                wait_stored_rows_read(lane);\n", "")),
+    *_next_tile("the first Q is waited for again", "race", ("            q_parity ^= 1;\n", "")),
+    *_next_tile(
+        "the ring begins anew",
+        "deadlock",
+        ("if (Scheduler::STAYS && work.tiles < STAGES) {\n", "if (false) {\n"),
+        problem=_LONG.with_(seq_kv=50),
+        knobs={**_ONE_BLOCK, "NUM_STAGES": 3},
+    ),
+    *_next_tile("the output takes the place of Q", "async", ("smem.rows[O_PLACE]", "smem.rows[0]")),
+    *_next_tile(
+        "the wrong phase of the last K",
+        "async",
+        ("RingPosition{STAGES - 1, parity ^ 1}", "RingPosition{STAGES - 1, parity}"),
+    ),
+)

@@ -1,0 +1,60 @@
+"""How a bug in the source of shipped kernels is written down, and the small problems on which such bugs show.
+
+The catalogue is of kernels that compute attention, which the judge can reject. Bugs in the small programs that test one
+check of the simulator are in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sdpalab.bugs.bug import HAZARD, WRONG, Bug, Family
+from sdpalab.bugs.edit import SourceEdit
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Knob
+from sdpalab.problem import Problem
+
+__all__ = ["CAUSAL", "CROSS", "EVEN", "FLAT", "GROUPED", "HAZARD_OR_WRONG", "RAGGED", "SEVERAL_TILES", "in_source"]
+
+RAGGED = Problem(1, 1, 100, 32)  # no kernel's tile of keys divides 100
+CAUSAL = RAGGED.with_(causal=True)
+CROSS = Problem(1, 1, 150, 32, seq_kv=90, causal=True)
+EVEN = Problem(1, 1, 128, 32)
+GROUPED = Problem(2, 4, 80, 32, kv_heads=2)
+SEVERAL_TILES = Problem(1, 1, 200, 64)
+FLAT = EVEN.with_(scale=0.0)
+"""All scores are 0, and all weights 1."""
+
+HAZARD_OR_WRONG = WRONG | HAZARD
+_KNOBS: Mapping[str, Mapping[str, Knob]] = {"flash": {"SCHEDULE": "tiles"}}
+"""Knobs of all mutants of a kernel that do not say otherwise: no tile's keys are shared by blocks."""
+
+
+def in_source(
+    kernels: str,
+    what: str,
+    *replacements: tuple[str, str],
+    problem: Problem = EVEN,
+    harmless: Problem | None = None,
+    hazard: str = "",
+    statuses: frozenset[Status] | None = None,
+    family: Family = Family.CUDA,
+    knobs: Mapping[str, Knob] | None = None,
+) -> tuple[Bug, ...]:
+    """One bug in each of ``kernels`` (names with spaces between them), all by the same edit.
+
+    With a ``hazard``, the simulator must report that kind, and the judge HAZARD unless ``statuses`` says otherwise.
+    """
+    allowed = statuses or (HAZARD if hazard else WRONG)
+    return tuple(
+        Bug(
+            f"{kernel}: {what}",
+            family,
+            hazard or None,
+            SourceEdit(kernel, replacements, {**_KNOBS.get(kernel, {}), **(knobs or {})}),
+            problem,
+            harmless,
+            allowed,
+        )
+        for kernel in kernels.split()
+    )
