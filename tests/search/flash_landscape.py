@@ -15,8 +15,8 @@ from sdpalab import MISSION
 from sdpalab.gpus import GPUS
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.registry import get
+from sdpalab.kernels.tuned import source_digest
 from sdpalab.search.gates import build_gate, count_gate
-from sdpalab.search.targets import source_digest
 
 FILE = Path(__file__).with_suffix(".json")
 

@@ -12,10 +12,10 @@ from planted import FaultyExecutor, InlineExecutor
 
 from sdpalab import Problem, UserError
 from sdpalab.kernels.registry import get
+from sdpalab.kernels.tuned import source_digest
 from sdpalab.search.executor import Executor, Job, JobOutcome, JobResult, executor_named, run_jobs
 from sdpalab.search.executor.local import LocalExecutor
 from sdpalab.search.gates import code_version
-from sdpalab.search.targets import source_digest
 
 SMALL = Problem(1, 1, 64, 64)
 

@@ -1,8 +1,8 @@
-"""Tuned defaults: the configuration that a search found best, by kernel, GPU and class of problems.
+"""Tuned defaults: the configuration that a search ranked best, by kernel, GPU and class of problems.
 
-An entry is used only if a verdict at level full stands behind it, and only for the code that was judged: the entry
-names the digest of each build's PTX, and ``sdpalab tune`` writes no entry without a verdict. A plan takes it where a
-GPU is named and no configuration is given (:meth:`sdpalab.kernels.kernel.Kernel.config_for`).
+An entry is used only with a verdict at level full, and only for the source that was judged: it names the digest of the
+kernel's source and headers, and is ignored when these change. A plan takes it where a GPU is named and no configuration
+is given (:meth:`sdpalab.kernels.kernel.Kernel.config_for`).
 
 Two places hold entries: ``tuned.json`` beside this module, which is shipped, and a file of the user's
 (:func:`user_file`), which comes first.
@@ -15,16 +15,22 @@ import os
 import tempfile
 import warnings
 from collections.abc import Mapping
+from copy import copy
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic.dataclasses import dataclass
 
-from sdpalab.errors import MachineError
+from sdpalab.errors import MachineError, UserError
+from sdpalab.kernels.plan import INCLUDE_DIR
 from sdpalab.problem import Problem
 from sdpalab.record import RECORD, JsonRecord, ProblemField
 from sdpalab.user_folder import data_folder
+
+if TYPE_CHECKING:
+    from sdpalab.kernels.kernel import Kernel
 
 __all__ = [
     "SHIPPED",
@@ -32,9 +38,12 @@ __all__ = [
     "TunedEntry",
     "TunedWarning",
     "entries",
+    "entries_of",
     "forget",
     "keep_tuned",
+    "source_digest",
     "tuned",
+    "tuned_kernel",
     "user_file",
 ]
 
@@ -113,6 +122,8 @@ class TunedEntry(JsonRecord):
         The verdict behind it: its level, how many cases passed, and on what.
     judge : str
         Version of the judge.
+    source : str
+        Digest of the kernel's source and of the shared headers (:func:`source_digest`).
     ptx_sha256 : tuple of str
         Of each build that was judged.
     held_out : mapping of str to float
@@ -136,6 +147,7 @@ class TunedEntry(JsonRecord):
     cases: int
     device: str
     judge: str
+    source: str
     ptx_sha256: tuple[str, ...]
     held_out: Mapping[str, float]
 
@@ -163,10 +175,63 @@ def user_file() -> Path:
     return data_folder() / "tuned.json"
 
 
-def tuned(kernel: str, problem: Problem, gpu: str) -> TunedEntry | None:
-    """The tuned default of a kernel for the class of ``problem`` on ``gpu``; None if there is none."""
-    wanted = kernel, gpu, ProblemClass.of(problem)
-    return next((each for each in entries() if (each.kernel, each.gpu, each.problems) == wanted), None)
+def tuned(kernel: Kernel, problem: Problem, gpu: str) -> TunedEntry | None:
+    """The tuned default of a kernel for the class of ``problem`` on ``gpu``.
+
+    None if there is none, it is of another source, or the kernel rejects the configuration for this problem.
+    """
+    place = kernel.name, gpu, ProblemClass.of(problem)
+    for entry in entries():
+        if (entry.kernel, entry.gpu, entry.problems) == place and entry.source == source_digest(kernel):
+            config = kernel.default_config.but(**entry.config)
+            return entry if kernel.reject_reason(problem, config) is None else None
+    return None
+
+
+def entries_of(kernel: Kernel) -> tuple[TunedEntry, ...]:
+    """The tuned defaults of a kernel that are used: one for each GPU and class, of its present source."""
+    current = [entry for entry in entries() if entry.kernel == kernel.name and entry.source == source_digest(kernel)]
+    return tuple({(entry.gpu, entry.problems): entry for entry in reversed(current)}.values())
+
+
+def tuned_kernel(kernel: Kernel, problem: Problem, gpu: str) -> Kernel:
+    """The kernel with its tuned configuration as its default; itself if there is none."""
+    entry = tuned(kernel, problem, gpu)
+    if entry is None:
+        return kernel
+    changed = copy(kernel)  # of either dataclass of kernels, both of which are frozen
+    config = kernel.default_config.but(**entry.config)
+    object.__setattr__(changed, "configs", (config, *(each for each in kernel.configs if dict(each) != dict(config))))
+    return changed
+
+
+def source_digest(kernel: Kernel) -> str:
+    """Sha256 of the kernel's source text and of the shared device headers: what its code depends on, besides knobs.
+
+    Raises
+    ------
+    UserError
+        If the source cannot be read.
+    """
+    source = getattr(kernel, "source", None)
+    if isinstance(source, Path):
+        try:
+            source = source.read_text()
+        except OSError as error:
+            raise UserError(f"kernel {kernel.name}: cannot read {source}: {error.strerror}") from None
+    if source is None:
+        source = str(getattr(getattr(kernel, "fn", None), "src", kernel.name))
+    return sha256(f"{source}\0{_headers()}".encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _headers() -> str:
+    """Digest of all shared headers."""
+    digest = sha256()
+    for path in sorted(INCLUDE_DIR.rglob("*.cuh")):
+        text = path.read_bytes()
+        digest.update(f"{path.relative_to(INCLUDE_DIR)} {len(text)}\n".encode() + text)
+    return digest.hexdigest()
 
 
 def entries() -> tuple[TunedEntry, ...]:

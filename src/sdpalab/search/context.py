@@ -9,6 +9,7 @@ from typing import Any
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
 from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.kernels.tuned import source_digest
 from sdpalab.problem import Problem
 from sdpalab.search.budget import BudgetClock
 from sdpalab.search.draft import GateFailure
@@ -17,7 +18,6 @@ from sdpalab.search.gates import code_version
 from sdpalab.search.log import SearchLog
 from sdpalab.search.outcome import MODELLED, Standing
 from sdpalab.search.space import ConfigSpace
-from sdpalab.search.targets import source_digest
 
 __all__ = ["LIMITS_S", "SearchContext", "TimeUp", "Value"]
 

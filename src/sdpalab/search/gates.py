@@ -17,11 +17,12 @@ from sdpalab.errors import UserError
 from sdpalab.gpus import GPUS, Gpu, default_gpu
 from sdpalab.judge.cases import CaseSpec, cases_for
 from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.kernels.tuned import source_digest
 from sdpalab.measure.counted import arch_on
 from sdpalab.problem import Problem
 from sdpalab.search.cost import modelled_us
 from sdpalab.search.outcome import Standing
-from sdpalab.search.targets import identity_of, kernel_of, source_digest
+from sdpalab.search.targets import identity_of, kernel_of
 from sdpalab.search.versions import judge_version
 
 __all__ = ["KINDS", "Value", "code_version", "gpu_from"]

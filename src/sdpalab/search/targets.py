@@ -13,7 +13,7 @@ from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.plan import Launch, LaunchPlan
 from sdpalab.kernels.registry import KERNELS, load_kernel
 
-__all__ = ["identity_of", "kernel_of", "source_digest", "spec_of"]
+__all__ = ["identity_of", "kernel_of", "spec_of"]
 
 
 def kernel_of(spec: str) -> Kernel:
@@ -48,19 +48,6 @@ def spec_of(kernel: str | Kernel) -> str:
     if not colon:
         return kernel
     return f"{Path(stem + '.py').absolute()}{name}"
-
-
-def source_digest(kernel: Kernel) -> str:
-    """Sha256 of the kernel's source text: the code version of the jobs that build it."""
-    source = getattr(kernel, "source", None)
-    if isinstance(source, Path):
-        try:
-            source = source.read_text()
-        except OSError as error:
-            raise UserError(f"kernel {kernel.name}: cannot read {source}: {error.strerror}") from None
-    if source is None:
-        source = str(getattr(getattr(kernel, "fn", None), "src", kernel.name))
-    return sha256(str(source).encode()).hexdigest()
 
 
 def identity_of(plan: LaunchPlan, builds: Sequence[Build]) -> str:

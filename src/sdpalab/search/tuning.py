@@ -13,7 +13,7 @@ from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, gpu_named
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.registry import KERNELS
-from sdpalab.kernels.tuned import ProblemClass, TunedEntry
+from sdpalab.kernels.tuned import ProblemClass, TunedEntry, source_digest
 from sdpalab.problem import MISSION, Problem
 from sdpalab.search.budget import Budget, BudgetClock
 from sdpalab.search.context import SearchContext, TimeUp
@@ -109,6 +109,7 @@ class TuneResult:
             cases=int(finalist.verdict["cases"]),
             device=", ".join(finalist.verdict["devices"]),
             judge=self.head.judge,
+            source=source_digest(KERNELS[self.head.kernel]),
             ptx_sha256=winner.ptx_sha256[gpu],
             held_out=finalist.held_out.get(gpu, {}),
         )
