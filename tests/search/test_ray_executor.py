@@ -33,6 +33,8 @@ def test_an_address_where_nothing_answers_is_refused() -> None:
         executor_named("ray", address="127.0.0.1:1")
     with pytest.raises(UserError, match="no Ray cluster answers at"):
         executor_named("ray", address="ray://127.0.0.1:1")
+    with pytest.raises(UserError, match="HOST:PORT"):
+        executor_named("ray", address="head")
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 
 from sdpalab.errors import UserError
 
-__all__ = ["SWEEP_SHARE", "Budget", "BudgetClock"]
+__all__ = ["FULL_OVER_PROVE", "Budget", "BudgetClock"]
 
-SWEEP_SHARE = 0.4
-"""Of the time: for the sweep. The rest is for the last gates, of which the full judge alone takes minutes."""
+FULL_OVER_PROVE = 10.0
+"""Wall clock of the last gates over that of the sanitizer and the quick judge: 8.7 for ``flash``, and some more."""
+LEAST_SHARE, MOST_SHARE, USUAL_SHARE = 0.25, 0.75, 0.6
+"""Of a time budget, what is kept for the last gates: at least, at most, and where nothing was judged to tell by."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -71,14 +73,13 @@ class BudgetClock:
     @property
     def seconds_left(self) -> float:
         """Until the end of everything; infinite without a limit."""
-        return self._until(1.0)
-
-    @property
-    def sweep_seconds_left(self) -> float:
-        """Until the sweep has to end."""
-        return self._until(SWEEP_SHARE)
-
-    def _until(self, share: float) -> float:
         if self.budget.seconds is None:
             return float("inf")
-        return self.start + share * self.budget.seconds - self.now()
+        return self.start + self.budget.seconds - self.now()
+
+    def for_last_gates(self, prove_seconds: float | None) -> float:
+        """Seconds to keep for the last gates where the sanitizer and the quick judge took ``prove_seconds``."""
+        if self.budget.seconds is None:
+            return 0.0
+        share = USUAL_SHARE if prove_seconds is None else FULL_OVER_PROVE * prove_seconds / self.budget.seconds
+        return self.budget.seconds * min(MOST_SHARE, max(LEAST_SHARE, share))

@@ -45,6 +45,8 @@ class Sweep:
         self._context, self._strategy = context, strategy
         self._seen: dict[tuple[tuple[str, str], ...], int] = {}
         self._champion = None if context.modelled else Champion(context)
+        self._prove_seconds: float | None = None
+        self._batch_seconds = 0.0
         self.trials: list[Trial] = []
         self.stopped = ""
 
@@ -84,15 +86,18 @@ class Sweep:
             if left == 0:
                 self.stopped = "the budget of configurations is used up"
                 return
-            if context.clock.sweep_seconds_left <= 0:
-                self.stopped = "the time of the sweep is used up"
+            reserved_s = context.clock.for_last_gates(self._prove_seconds)
+            if context.clock.seconds_left - self._batch_seconds < reserved_s:
+                self.stopped = f"the last {reserved_s:.0f} s of the budget are for the last gates"
                 return
             asked = list(self._strategy.ask(BATCH if left is None else min(BATCH, left)))
             if not asked:
                 self.stopped = "every configuration was tried"
                 return
+            start_s = context.clock.now()
             for trial in self._batch(asked):
                 self._strategy.tell(trial.knobs, trial.outcome)
+            self._batch_seconds = context.clock.now() - start_s
 
     def _batch(self, configs: Sequence[Config]) -> list[Trial]:
         """Bring configurations through the gates; keep and return their records, in order."""
@@ -165,7 +170,10 @@ class Sweep:
         """What a gate makes of each: a draft that is through it, or the record of what it rejected."""
         if not drafts:
             return {}
+        start_s = self._context.clock.now()
         values = self._context.run([self._context.job(kind, draft.config) for draft in drafts.values()])
+        if kind == "prove" and self._prove_seconds is None:
+            self._prove_seconds = self._context.clock.now() - start_s
         results: dict[int, Draft | Trial] = {}
         for (place, draft), value in zip(drafts.items(), values, strict=True):
             if isinstance(value, GateFailure):

@@ -155,7 +155,7 @@ def tune(
         ``here``: costs are measured on the GPU at hand. Default: the GPU at hand, or else the one that stands for the
         kernel's own architecture.
     budget : str or int
-        ``200`` configurations, or a time such as ``10m``, of which the sweep has 40% and the last gates the rest.
+        ``200`` configurations, or a time such as ``10m``, last gates included.
     strategy : str
         One of :data:`sdpalab.search.strategy.STRATEGIES`.
     executor : str or Executor
