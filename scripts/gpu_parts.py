@@ -104,22 +104,24 @@ def sanitizer_parts(kernels: Sequence[str]) -> list[Part]:
     return [Part(f"sanitizer_{name}", 45, (*options, *command, name), skip=skip) for name in kernels]
 
 
-def verdict_parts(work: Workspace, kernels: Sequence[str], patience: float) -> list[Part]:
+LARGE_SHAPES = ("prefill-4k", "2,16,4096,128")
+"""What is timed beside the mission shape, by default; a verdict covers its code too."""
+
+
+def verdict_parts(work: Workspace, kernels: Sequence[str], large: Sequence[str], patience: float) -> list[Part]:
     """A verdict for each kernel, with a bundle; one that hung before is not run again."""
     parts = []
-    limits = ("--case-seconds", str(CASE_SECONDS * patience))
+    options = [word for shape in large for word in ("--also-for", shape)]
+    options += ["--case-seconds", str(CASE_SECONDS * patience)]
     for name in kernels:
         smoke = work.state(f"smoke_{name}")
         skip = "it did not end in smoke" if smoke.get("state") == "timed out" else ""
         command = _lab("repro", "--kernel", name, "--device", "gpu", "--out", work.path / "verdicts" / name)
-        parts.append(Part(f"verdict_{name}", 120, (*command, *limits), skip=skip))
+        parts.append(Part(f"verdict_{name}", 120, (*command, *options), skip=skip))
     return parts
 
 
-LARGE_SHAPES = ("prefill-4k", "2,16,4096,128")
-
-
-def time_parts(work: Workspace, green: Sequence[str], large: Sequence[str] = LARGE_SHAPES) -> list[Part]:
+def time_parts(work: Workspace, green: Sequence[str], large: Sequence[str]) -> list[Part]:
     """Times of the kernels with a PASSED verdict, beside torch's; without any, of the peers alone."""
     shapes = [word for shape in large for word in ("--shape", shape)]
     bench = [

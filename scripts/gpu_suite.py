@@ -83,7 +83,7 @@ class Suite:
     def measure(self) -> None:
         """Verdicts first: only kernels that passed are timed. Then times, alone on the GPU; then the parallel parts."""
         self._go(gpu_parts.first_parts(self.work)[1:])
-        verdicts = gpu_parts.verdict_parts(self.work, self.gpu["kernels"], self._patience)
+        verdicts = gpu_parts.verdict_parts(self.work, self.gpu["kernels"], self._large, self._patience)
         self._go(verdicts, min(4, gpu_parts.workers()))
         collect(self.work)
         fast = green(self.work)

@@ -12,6 +12,7 @@ import pytest
 from evidence_sample import honest, judged
 
 from proof_sample import DRIVER, FLASH, GPU, JUDGED, SMS, TORCH, attempt, bench, flash_build, proof_times, proof_verdict
+from sdpalab.bugs import replace_once
 from sdpalab.errors import MachineError
 from sdpalab.evidence import choice
 from sdpalab.evidence.choice import Choice, GpuPlatform, choose, forget
@@ -211,7 +212,7 @@ def test_what_is_larger_is_not_covered(case: Case) -> None:
 def test_a_kernel_whose_source_changed_is_torch_again(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     records = proof_verdict(case), proof_times(FASTER)
     changed = replace(
-        FLASH, numerics=FLASH.numerics, source=FLASH.source.read_text().replace("*= rescale[i / 2]", "*= 1.0f")
+        FLASH, numerics=FLASH.numerics, source=replace_once(FLASH.source.read_text(), ("*= rescale[i / 2]", "*= 1.0f"))
     )
     monkeypatch.setattr(choice, "KERNELS", {"flash": changed})
     assert flash_build().code_sha256 != code_with(changed)

@@ -17,6 +17,7 @@ from evidence_sample import honest, judged
 from rich.console import Console
 
 from proof_sample import DRIVER, FLASH, GPU, JUDGED, SMS, TORCH, flash_build
+from sdpalab.bugs import replace_once
 from sdpalab.cli import main
 from sdpalab.commands import prove, proving
 from sdpalab.errors import MachineError, UserError
@@ -216,7 +217,8 @@ def test_a_large_problem_is_judged_on_a_small_one_with_its_code_and_sampled() ->
 @pytest.mark.usefixtures("less_is_large")
 def test_a_large_problem_that_is_wrong_is_no_proof_of_anything() -> None:
     assert isinstance(FLASH.source, Path)
-    broken = replace(FLASH, source=FLASH.source.read_text().replace("opaque(scale)", "opaque(1.1f * scale)"))
+    source = replace_once(FLASH.source.read_text(), ("opaque(scale)", "opaque(1.1f * scale)"))
+    broken = replace(FLASH, source=source)
     record, _ = sample(broken, Simulated())
     assert record is not None
     assert record.wrong.startswith("INCORRECT")

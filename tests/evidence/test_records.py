@@ -72,7 +72,7 @@ def test_passed_needs_errors_below_their_limits_and_arrays(sample: Sample) -> No
         Verdict.from_dict({**good, "status": "INCORRECT", "passed": False})
     with pytest.raises(ValidationError, match="original_contract is 3, and its fields give 4"):
         Verdict.from_dict({**good, "original_contract": 3})
-    with pytest.raises(ValidationError, match="its fields say INFRA_ERROR"):
+    with pytest.raises(ValidationError, match="its fields give INFRA_ERROR"):
         Verdict.from_dict({**good, "cases": []})
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sdpalab.bugs import replace_once
 from sdpalab.errors import UserError
 from sdpalab.judge import Case, CaseSpec, Status, judge_candidate
 from sdpalab.kernels.kernel import Config, CudaKernel
@@ -57,8 +58,7 @@ def plan(problem: Problem, config: Config) -> Launch:
 
 def kernel(old: str = "", new: str = "", **changes: Any) -> CudaKernel:
     """The kernel with one piece of its source replaced."""
-    assert SOURCE.count(old) == 1 or not old
-    source = SOURCE.replace(old, new) if old else SOURCE
+    source = replace_once(SOURCE, (old, new)) if old else SOURCE
     return CudaKernel("one_row", source, "one_row", plan, **{"lse": True, **changes})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sdpalab.bugs import replace_once
 from sdpalab.kernels.kernel import Config, CudaKernel
 from sdpalab.kernels.plan import Launch
 from sdpalab.problem import Problem
@@ -61,8 +62,7 @@ def plan_without_lse(problem: Problem, config: Config) -> Launch:
 
 def variant(old: str = "", new: str = "") -> CudaKernel:
     """The kernel with one piece of its source replaced."""
-    assert SOURCE.count(old) == 1 or not old
-    source = SOURCE.replace(old, new) if old else SOURCE
+    source = replace_once(SOURCE, (old, new)) if old else SOURCE
     return CudaKernel("one_row", source, "one_row", plan, [{"GAIN": 1}], one_head_of_32, lse=True)
 
 

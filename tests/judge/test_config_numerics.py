@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cuda_candidates import SOURCE, one_head_of_32, plan
 
+from sdpalab.bugs import replace_once
 from sdpalab.commands.kernels import describe
 from sdpalab.errors import UserError
 from sdpalab.judge import CaseSpec, Status, judge_candidate
@@ -43,8 +44,7 @@ def numerics(config: Config) -> Numerics:
 def rounding_kernel() -> CudaKernel:
     """The judge's tests' own kernel, with P rounded before it meets V, in one type or the other."""
     entry = 'extern "C"'
-    source = SOURCE.replace("out[d] += p *", "out[d] += P_DTYPE(p) *").replace(entry, ROUNDINGS + entry)
-    assert source.count("P_DTYPE(p)") == source.count("to_e4m3(p)") == 1
+    source = replace_once(SOURCE, ("out[d] += p *", "out[d] += P_DTYPE(p) *"), (entry, ROUNDINGS + entry))
     configs = [{"GAIN": 1, "P_DTYPE": "fp16"}, {"GAIN": 1, "P_DTYPE": "e4m3"}]
     declared = {"numerics": numerics, "min_arch": 89}
     return CudaKernel("rounds_p", source, "one_row", plan, configs, one_head_of_32, lse=True, **declared)

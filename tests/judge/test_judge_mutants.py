@@ -11,6 +11,8 @@ import pytest
 import torch
 from attention import mean_v, online, plain_v
 
+from sdpalab.bugs.catalogue import BUGS
+from sdpalab.bugs.tiled import TiledAttention
 from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
 from sdpalab.judge.rule.evaluate import Evidence, evaluate
 from sdpalab.judge.tensors import from_torch, to_torch
@@ -34,6 +36,12 @@ def judged(problem: Problem, inputs: Inputs, out: Array, about: dict[str, Any] |
     """What the judge makes of ``out``."""
     reply = {"status": None, "changed": []}
     return evaluate(problem, inputs, about or DECLARED, reply, {"first": out, "second": out.copy()})
+
+
+def computed(attention: Any, problem: Problem, inputs: Inputs) -> Array:
+    """The output of an implementation in torch."""
+    tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
+    return from_torch(attention(*tensors, scale=problem.scale, causal=problem.causal))
 
 
 def torch_math(problem: Problem, inputs: Inputs) -> Array:
@@ -95,30 +103,29 @@ def test_zeros_mean_v_and_v_fail_each_of_the_twelve_cases(case: int) -> None:
 @pytest.mark.parametrize(
     ("bug", "problem", "kind"),
     [
-        ("scale", RAGGED, "normal"),
-        ("mask", RAGGED.with_(causal=True), "normal"),
-        ("last tile", RAGGED, "normal"),
-        ("clamp", RAGGED, "normal"),
-        ("rescale l", RAGGED, "normal"),
-        ("rescale O", RAGGED, "normal"),
-        ("rescale l", RAGGED, "ramp"),
-        ("rescale O", RAGGED, "ramp"),
-        ("fp8 P", RAGGED, "normal"),
-        ("accumulator", MISSION, "normal"),
-        ("padding", RAGGED, "normal"),
-        ("padding", RAGGED, "uniform"),
-        ("rows", RAGGED, "normal"),
-        ("rows", RAGGED, "needle"),
-        ("heads", RAGGED, "normal"),
-        ("last row", RAGGED, "normal"),
+        ("a scale that is 1% too large", RAGGED, "normal"),
+        ("query i sees key i + 1", RAGGED.with_(causal=True), "normal"),
+        ("the keys after the last whole tile are left out", RAGGED, "normal"),
+        ("weights below 2**-8 are taken for 0", RAGGED, "normal"),
+        ("the rescale of the sum is lost", RAGGED, "normal"),
+        ("the rescale of O is lost", RAGGED, "normal"),
+        ("the rescale of the sum is lost", RAGGED, "ramp"),
+        ("the rescale of O is lost", RAGGED, "ramp"),
+        ("P in float8 e4m3", RAGGED, "normal"),
+        ("O accumulates in float16", MISSION, "normal"),
+        ("zeros up to the end of the tile count as keys", RAGGED, "normal"),
+        ("zeros up to the end of the tile count as keys", RAGGED, "uniform"),
+        ("rows 8 apart change places (an accumulator's layout misread)", RAGGED, "normal"),
+        ("rows 8 apart change places (an accumulator's layout misread)", RAGGED, "needle"),
+        ("V of the next head", RAGGED, "normal"),
+        ("the last row is not written", RAGGED, "normal"),
     ],
 )
 def test_a_planted_bug_is_found(bug: str, problem: Problem, kind: str, dtype: str) -> None:
     problem = problem.with_(dtype=dtype)
     inputs = make_inputs(problem, kind, 0)
-    tile = 16 if bug == "accumulator" else 64
-    assert judged(problem, inputs, online(problem, inputs, tile=tile)).status is Status.PASSED
-    outcome = judged(problem, inputs, online(problem, inputs, tile=tile, bug=bug))
+    assert judged(problem, inputs, computed(TiledAttention(), problem, inputs)).status is Status.PASSED
+    outcome = judged(problem, inputs, computed(BUGS[bug].edit, problem, inputs))
     assert outcome.status is Status.INCORRECT
     assert outcome.errors is not None
     assert outcome.limits is not None
@@ -133,8 +140,10 @@ def test_under_a_causal_mask_the_rms_of_the_rows_shows_what_the_norm_over_all_hi
     """The first rows, which a 16-bit accumulator hardly touches, are most of the norm."""
     problem = MISSION.with_(causal=True, dtype=dtype)
     inputs = make_inputs(problem, "normal", 0)
-    assert judged(problem, inputs, online(problem, inputs)).status is Status.PASSED
-    outcome = judged(problem, inputs, online(problem, inputs, bug="accumulator"))
+    assert judged(problem, inputs, computed(TiledAttention(), problem, inputs)).status is Status.PASSED
+    accumulator = type(BUGS["O accumulates in float16"].edit)()
+    accumulator.tile = 64
+    outcome = judged(problem, inputs, computed(accumulator, problem, inputs))
     assert outcome.status is Status.INCORRECT
     assert "RMS of the rows' relative L2" in outcome.reason
     assert outcome.errors is not None

@@ -143,6 +143,12 @@ def test_the_command_and_the_campaign_print_the_rate_and_write_the_record(
         assert (record["campaign"], record["command"]) == ("self-test", "sdpalab campaign self-test")
         assert record["totals"] == {"planted": 2, "killed": 1}
         assert [each["as_it_should"] for each in record["mutants"]] == [True, True, False]
+    assert cli.main(["campaign", "self-test", "--only", "zeros"]) == 0
+    out = capsys.readouterr().out
+    assert "1 of 1 planted bugs rejected" in out
+    assert "record" not in out
+    assert cli.main(["campaign", "self-test", "--only", "no such words"]) == 2
+    assert "no bug of the catalogue has 'no such words' in its id" in capsys.readouterr().err
 
 
 def test_the_committed_record_is_of_these_bugs_and_all_are_rejected() -> None:

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("triton", reason="needs the extra: pip install 'sdpalab[triton]'")
 
 import sdpalab
+from sdpalab.bugs import replace_once
 from sdpalab.compile import Build, BuildError, build, resources
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence import built_module
@@ -295,11 +296,9 @@ def test_without_triton_the_extra_is_named(write: Write, monkeypatch: pytest.Mon
 def test_judge_passes_a_right_one_and_not_a_wrong_one(tmp_path: Path) -> None:
     problem = Problem(1, 2, 50, 32)
     assert sdpalab.judge(f"{SHIPPED}:KERNEL", [problem]).status == "PASSED"
-    text = SHIPPED.read_text()
     wrong = tmp_path / "wrong.py"
-    line = "running_sum = running_sum * rescale + tl.sum(p, 1)"
-    assert line in text
-    wrong.write_text(text.replace(line, "running_sum = running_sum + tl.sum(p, 1)"))
+    edit = ("running_sum = running_sum * rescale + tl.sum(p, 1)", "running_sum = running_sum + tl.sum(p, 1)")
+    wrong.write_text(replace_once(SHIPPED.read_text(), edit))
     verdict = sdpalab.judge(f"{wrong}:KERNEL", [problem])
     assert verdict.status == "INCORRECT"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sdpalab.bugs import replace_once
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.flash import FLASH
 from sdpalab.kernels.plan import INCLUDE_DIR
@@ -69,12 +70,10 @@ def test_what_is_shared_costs_its_partial_results() -> None:
 
 
 def test_without_the_swizzle_every_ldmatrix_conflicts_eight_times(tmp_path: Path) -> None:
-    old = "(row * CHUNKS + (chunk ^ phase)) * CHUNK_BYTES"
     shutil.copytree(INCLUDE_DIR, tmp_path, dirs_exist_ok=True)
     header = tmp_path / "tile" / "swizzle.cuh"
-    text = header.read_text()
-    assert text.count(old) == 1
-    header.write_text(text.replace(old, "(row * CHUNKS + chunk + 0 * phase) * CHUNK_BYTES"))
+    edit = ("(row * CHUNKS + (chunk ^ phase)) * CHUNK_BYTES", "(row * CHUNKS + chunk + 0 * phase) * CHUNK_BYTES")
+    header.write_text(replace_once(header.read_text(), edit))
     loads = [each for each in counters_with(tmp_path).by_instruction if each.text.startswith("ldmatrix") and each.warps]
     assert loads
     for each in loads:

@@ -224,7 +224,7 @@ def test_bad_ptx_and_bad_launches_are_refused(saxpy: Path, tmp_path: Path) -> No
     with pytest.raises(UserError, match="takes 4 arguments, and 1 were given"):
         sanitize_ptx(read_ptx_launch(saxpy, described(tmp_path, args=[1])))
     broken = tmp_path / "broken.ptx"
-    broken.write_text(saxpy.read_text().replace("mul.f32", "mul.wobble.f32"))
+    broken.write_text(replace_once(saxpy.read_text(), ("mul.f32", "mul.wobble.f32")))
     with pytest.raises(UserError, match=r"broken\.ptx: PTX line \d+: .*wobble"):
         sanitize_ptx(read_ptx_launch(broken, described(tmp_path)))
     with pytest.raises(UserError, match=r"gone\.ptx cannot be read"):

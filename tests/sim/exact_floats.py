@@ -147,9 +147,9 @@ def draws(name: str, count: int, seed: int, spread: int = 6) -> list[int]:
     ]
 
 
-def assert_bits(found: np.ndarray, expected: Sequence[int | None], name: str, inputs: Sequence[Sequence[int]]) -> None:
-    """Every found pattern is the expected one; None stands for the canonical NaN."""
-    raw = np.ascontiguousarray(found).reshape(-1).view(f"u{found.dtype.itemsize}").tolist()
+def assert_bits(actual: np.ndarray, expected: Sequence[int | None], name: str, inputs: Sequence[Sequence[int]]) -> None:
+    """Every actual pattern is the expected one; None stands for the canonical NaN."""
+    raw = np.ascontiguousarray(actual).reshape(-1).view(f"u{actual.dtype.itemsize}").tolist()
     assert len(raw) == len(expected)
     for got, want, *given in zip(raw, expected, *inputs, strict=True):
         bits = CANONICAL_NANS[name] if want is None else want

@@ -1,11 +1,15 @@
 """Pairs of small CUDA kernels: one right, and one with a bug of registers, barriers or atomics, by an edit of a line.
 
-All are ``entry(const unsigned* in, unsigned* out, int n)``.
+All are ``entry(const unsigned* in, unsigned* out, int n)``. They compute no attention, so there is nothing that the
+judge could reject, and they are no entries of the catalogue (``sdpalab.bugs``): each is there for one check of the
+simulator.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from sdpalab.bugs import replace_once
 
 __all__ = ["PAIRS", "Pair"]
 
@@ -56,8 +60,7 @@ class Pair:
 
     def source(self, *, broken: bool) -> str:
         """CUDA source of one of the two."""
-        assert self.body.count(self.edit[0]) == 1, f"{self.edit[0]!r} is there {self.body.count(self.edit[0])} times"
-        body = self.body.replace(*self.edit) if broken else self.body
+        body = replace_once(self.body, self.edit, where=self.name) if broken else self.body
         return (
             f'{_HEAD}extern "C" __global__ void {self.bounds} entry(const unsigned* in, unsigned* out, int n) {{\n'
             f"    const int t = threadIdx.x;\n    out += 512 * blockIdx.x;\n{body}\n}}"

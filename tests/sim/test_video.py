@@ -1,4 +1,4 @@
-"""vabsdiff2 and vabsdiff4, against the differences of their parts as Python integers."""
+"""SIMD video instructions, against the same operation on their lanes as Python integers."""
 
 import pytest
 from ptx_snippets import run, signed, triples
@@ -11,23 +11,37 @@ def parts(word, bits, is_signed):
     return [signed(piece, bits) if is_signed else piece for piece in pieces]
 
 
+OPERATIONS = {
+    "vadd": lambda u, v: u + v,
+    "vsub": lambda u, v: u - v,
+    "vavrg": lambda u, v: (u + v + 1) // 2 if u + v >= 0 else (u + v) // 2,
+    "vabsdiff": lambda u, v: abs(u - v),
+    "vmin": min,
+    "vmax": max,
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("many", [2, 4])
 @pytest.mark.parametrize("types", ["u32.u32.u32", "u32.s32.s32", "s32.s32.u32", "s32.u32.s32"])
 @pytest.mark.parametrize("form", ["", ".sat", ".add"])
-def test_absolute_differences(many, types, form):
+def test_lanes(operation, many, types, form):
     a, b, c = triples(32)
     to, first, second = (name[0] == "s" for name in types.split("."))
     bits = 32 // many
-    (d,) = run(f"vabsdiff{many}.{types}{form} %d, %a, %b, %c;", {"d": "u32"}, a=("u32", a), b=("u32", b), c=("u32", c))
+    (d,) = run(
+        f"{operation}{many}.{types}{form} %d, %a, %b, %c;", {"d": "u32"}, a=("u32", a), b=("u32", b), c=("u32", c)
+    )
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if to else (0, 2**bits - 1)
     for x, y, z, got in zip(a, b, c, d.tolist(), strict=True):
-        differences = [abs(u - v) for u, v in zip(parts(x, bits, first), parts(y, bits, second), strict=True)]
+        lanes = zip(parts(x, bits, first), parts(y, bits, second), strict=True)
+        results = [OPERATIONS[operation](u, v) for u, v in lanes]
         if form == ".add":
-            want = (z + sum(differences)) % 2**32
+            want = (z + sum(results)) % 2**32
         else:
             if form == ".sat":
-                differences = [min(max(value, low), high) for value in differences]
-            want = sum((value % 2**bits) << bits * place for place, value in enumerate(differences))
+                results = [min(max(value, low), high) for value in results]
+            want = sum((value % 2**bits) << bits * place for place, value in enumerate(results))
         assert got == want
 
 

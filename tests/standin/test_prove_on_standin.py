@@ -14,6 +14,7 @@ import torch
 from standin_gpu import HERE, ROOT, StandIn, prepended
 
 from proof_sample import proof_times
+from sdpalab.bugs import replace_once
 from sdpalab.evidence.kept import keep
 from sdpalab.problem import Problem
 
@@ -158,9 +159,7 @@ def with_source(folder: Path, old: str, new: str) -> dict[str, str]:
     package = folder / "src" / "sdpalab"
     shutil.copytree(ROOT / "src" / "sdpalab", package, ignore=shutil.ignore_patterns("__pycache__", "shipped"))
     path = package / "kernels" / "flash.cu"
-    source = path.read_text()
-    assert old in source
-    path.write_text(source.replace(old, new))
+    path.write_text(replace_once(path.read_text(), (old, new)))
     return {"PYTHONPATH": prepended("PYTHONPATH", HERE, folder / "src")}
 
 

@@ -48,27 +48,27 @@ class Family(str, Enum):
 
 @dataclass(frozen=True)
 class Bug:
-    """One planted bug: everything else in its candidate is right.
+    """One planted bug; everything else in its candidate is right.
 
     Attributes
     ----------
     id : str
-        What is wrong, in words, after the kernel's name where it is in one's source; unique, and the same in records.
+        What is wrong, in words; in a kernel's source after the kernel's name. Unique, and the same in all records.
     family : Family
     cause : Cause, str or None
-        What has to be named: by a diagnosis the class of the error, by the simulator the kind of hazard (``deadlock``
-        among them). None where nothing that either could say is right, or nothing says it always.
+        The right answer of a diagnosis (the class of the error), or the kind of hazard that the simulator must report
+        (``deadlock`` is one). None if no class fits, or if the hazard depends on the order of the warps.
     edit : SourceEdit or callable
         How it is planted: in the source of a shipped kernel, or as an implementation in Python that has it.
     problem : Problem
-        It is judged on the quick cases of this problem.
+        The judge runs the quick cases of this problem.
     harmless : Problem, optional
         A problem on which the bug changes nothing, so that the candidate must pass: an error on ``problem`` is then
         due to this bug, and not to a copy that is wrong altogether.
     statuses : frozenset of Status
-        What the judge may say of it: rejected for another reason is not killed.
+        Statuses with which the judge may reject it; another status does not count.
     equivalent : str
-        Why it is no bug after all, for one that computes the same; it must then pass. Empty for all others.
+        Why the edit changes nothing after all; the candidate must then pass. Empty for all others.
     """
 
     id: str
@@ -87,10 +87,10 @@ class Bug:
 
     @property
     def candidate(self) -> CudaKernel | Implementation:
-        """What the judge is given. Raises ValueError as :meth:`.edit.SourceEdit.apply`."""
+        """The implementation with the bug. Raises ValueError as :meth:`.edit.SourceEdit.apply`."""
         return self.edit.apply() if isinstance(self.edit, SourceEdit) else self.edit
 
     @property
     def expected(self) -> frozenset[Status]:
-        """What the judge must say of it."""
+        """Any of these statuses is right."""
         return frozenset({Status.PASSED}) if self.equivalent else self.statuses

@@ -75,10 +75,7 @@ BUGS: tuple[Bug, ...] = (
         statuses=WRONG | {Status.HAZARD},
     ),
     *in_source(
-        "fp8",
-        "keys in their own order, where the weights have another",
-        _MMA_ORDER,
-        harmless=EVEN.with_(scale=0.0),
+        "fp8", "keys in their own order, where the weights have another", _MMA_ORDER, harmless=EVEN.with_(scale=0.0)
     ),
     *in_source(
         "fp8", "the log-sum-exp of 2^8 times the weights", ("row_sum * WEIGHT_UNIT", "row_sum"), family=Family.LSE

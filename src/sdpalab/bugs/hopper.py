@@ -36,14 +36,7 @@ def _bug(
     """One bug; without a ``hazard``, only the output shows it."""
     family = Family.SYNCHRONISATION if hazard else Family.CUDA
     return in_source(
-        "hopper",
-        what,
-        *replacements,
-        problem=problem,
-        harmless=harmless,
-        hazard=hazard,
-        family=family,
-        knobs=knobs,
+        "hopper", what, *replacements, problem=problem, harmless=harmless, hazard=hazard, family=family, knobs=knobs
     )
 
 
@@ -70,13 +63,9 @@ BUGS: tuple[Bug, ...] = (
     # The ring.
     *_bug("fewer bytes announced than come", "mbarrier", (_ANNOUNCED, _ANNOUNCED.replace("BYTES", "BYTES / 2"))),
     *_bug("more bytes announced than come", "deadlock", (_ANNOUNCED, _ANNOUNCED.replace("BYTES", "BYTES + 16"))),
+    *_bug("the producer waits for the wrong phase", "deadlock", ("operand], at.parity ^ 1);", "operand], at.parity);")),
     *_bug(
-        "the producer waits for the wrong phase",
-        "deadlock",
-        ("operand], at.parity ^ 1);", "operand], at.parity);"),
-    ),
-    *_bug(
-        "the producer waits for nobody",
+        "no wait for an empty stage",
         "deadlock",
         ("        mbarrier_wait(barriers.empty[at.stage][operand], at.parity ^ 1);\n", ""),
     ),
@@ -95,13 +84,10 @@ BUGS: tuple[Bug, ...] = (
     *_bug("no wait for the first V", "race", ("        ring.wait_full(at, V);\n\n#pragma", "\n#pragma")),
     *_bug("no wait for V", "race", ("            ring.wait_full(at, V);\n\n", "\n")),
     *_bug(
-        "V is released while a product reads it",
-        "async",
-        (_RELEASE_V, ""),
-        (_WAIT_SCORES, _RELEASE_V + _WAIT_SCORES),
+        "V is released while a product reads it", "async", (_RELEASE_V, ""), (_WAIT_SCORES, _RELEASE_V + _WAIT_SCORES)
     ),
     *_bug("every thread releases", "deadlock", ("        if (threadIdx.x % WARPGROUP == 0) {\n", "        {\n")),
-    *_bug("the mbarriers are used before all know of them", "race", ("            __syncthreads();\n", "")),
+    *_bug("no barrier after the mbarriers are made", "race", ("            __syncthreads();\n", "")),
     *_bug(
         "a turn is for one warpgroup",
         "barrier",
@@ -129,20 +115,16 @@ BUGS: tuple[Bug, ...] = (
     # What only the output shows.
     *_bug("K's descriptor does not advance", "", ("k + column_step<KEYS>(d)", "k")),
     *_bug("V's descriptor advances along its columns", "", ("v + row_step(n)", "v + column_step<KEYS>(n)")),
+    *_bug("the zeros past the last key count", "", ("weigh(tile >= unmasked, keys", "weigh(false, keys")),
+    *_bug("the output is not rescaled", "", (_JOIN, "")),
+    # The epilogue.
     *_bug(
         "the output is stored without the swizzle",
         "race",
         (_STORE_ROW, "lane_smem + d / BLOCKS * 2048 + d % BLOCKS * 32"),
     ),
-    *_bug("the zeros past the last key count", "", ("weigh(tile >= unmasked, keys", "weigh(false, keys")),
-    *_bug("the output is not rescaled", "", (_JOIN, "")),
-    # The epilogue.
     *_bug("no fence.proxy.async before the store", "proxy", ("    ptx::fence_proxy_async_shared_cta();\n", "")),
-    *_bug(
-        "nobody waits for the store",
-        "async",
-        ("        wait_stored_rows_read(lane);  // the block's", "        //"),
-    ),
+    *_bug("no wait for the store", "async", ("        wait_stored_rows_read(lane);  // the block's", "        //")),
     *_bug("the store is not committed", "async", ("        ptx::cp_async_bulk_commit_group();\n", "")),
     # The cluster.
     *_cluster(
@@ -150,22 +132,24 @@ BUGS: tuple[Bug, ...] = (
     ),
     *_cluster("mbarriers without a fence", "race", ("        ptx::fence_mbarrier_init_release_cluster();\n", "")),
     *_cluster("no barrier of the cluster", "race", (_CLUSTER_BARRIER, "            __syncthreads();\n")),
-    *_cluster("sent to oneself", "async", (_O_THERE, _O_THERE.replace("rank", "rank ^ 1"))),
-    *_cluster("one place for both warps", "race", ("place = warp % KEPT_WARPS;", "place = 0;")),
     *_cluster(
-        "the other half under its own maximum",
+        "partial results are sent to the block's own memory", "async", (_O_THERE, _O_THERE.replace("rank", "rank ^ 1"))
+    ),
+    *_cluster("one place for the partial results of two warps", "race", ("place = warp % KEPT_WARPS;", "place = 0;")),
+    *_cluster(
+        "the other half is weighed by its own maximum",
         "",
         ("softmax_weight(other_max[half], softmax[half].max", "softmax_weight(other_max[half], other_max[half]"),
     ),
     *_cluster("fewer bytes announced than are sent", "mbarrier", ("sizeof(partials));", "sizeof(partials) / 2);")),
     *_cluster(
-        "Q is loaded where nobody waits for it",
+        "Q is loaded for a block without keys",
         "race",
         ("        if (work.tiles > 0) {  // otherwise", "        {  // otherwise"),
         problem=_ONE_KEY,
     ),
     *_cluster(
-        "gone without keys",
+        "a block without keys exits early",
         "deadlock",
         (
             "            if (!Epilogue::gather",
@@ -177,7 +161,7 @@ BUGS: tuple[Bug, ...] = (
     *_next_tile(
         "the last V is not released",
         "deadlock",
-        ("if (Scheduler::STAYS) {  // otherwise nobody waits for that\n", "if (false) {\n"),
+        ("if (Scheduler::STAYS) {  // otherwise", "if (false) {  // otherwise"),
     ),
     *_next_tile("Q is overwritten", "async", ("            ring.wait_read(at.before(), K);\n", "")),
     *_next_tile("the output is overwritten", "async", ("                wait_stored_rows_read(lane);\n", "")),

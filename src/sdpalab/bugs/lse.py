@@ -30,9 +30,7 @@ def _formula(what: str, new: str, harmless: Problem | None = None) -> tuple[Bug,
 BUGS: tuple[Bug, ...] = (
     *_formula("log-sum-exp to base 2", "row_max * scale_log2 + ptx::lg2_approx_ftz_f32(row_sum)", harmless=_ZERO),
     *_formula(
-        "log-sum-exp without the scale",
-        "(row_max * LOG2_E + ptx::lg2_approx_ftz_f32(row_sum)) * LN_2",
-        harmless=FLAT,
+        "log-sum-exp without the scale", "(row_max * LOG2_E + ptx::lg2_approx_ftz_f32(row_sum)) * LN_2", harmless=FLAT
     ),
     *_formula("the maximum in place of the log-sum-exp", "row_max * scale_log2 * LN_2", harmless=_ONE_KEY),
     *_formula("the logarithm of the sum without the maximum", "ptx::lg2_approx_ftz_f32(row_sum) * LN_2", harmless=FLAT),

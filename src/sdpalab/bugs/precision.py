@@ -39,8 +39,8 @@ class _Scores(TiledAttention):
 @_precision("O accumulates in bfloat16", LONG.with_(dtype="bfloat16"))
 @_precision("O accumulates in float16, under a mask", LONG.with_(causal=True))
 class _Output(TiledAttention):
-    def output(self, out: Tensor, kept: Tensor, weights: Tensor, values: Tensor) -> Tensor:
-        return _through(super().output(out, kept, weights, values), self.dtype)
+    def output(self, out: Tensor, rescale: Tensor, weights: Tensor, values: Tensor) -> Tensor:
+        return _through(super().output(out, rescale, weights, values), self.dtype)
 
 
 @_precision("the sum of the weights accumulates in float16", LONG)
@@ -48,8 +48,8 @@ class _Output(TiledAttention):
 class _Total(TiledAttention):
     tile = 8
 
-    def total(self, total: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
-        return _through(super().total(total, kept, weights), self.dtype)
+    def total(self, total: Tensor, rescale: Tensor, weights: Tensor) -> Tensor:
+        return _through(super().total(total, rescale, weights), self.dtype)
 
 
 @_precision("P in float8 e4m3")
@@ -142,10 +142,10 @@ class _HeadScale(TiledAttention):
     "float8 e4m3 with one scale a head, and sums of P beyond its range: NaN at S = 512", LONG, cause=Cause.RANGE
 )
 class _HeadScaleOverflow(_HeadScale):
-    def total(self, total: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
+    def total(self, total: Tensor, rescale: Tensor, weights: Tensor) -> Tensor:
         import torch
 
-        return _through(4.0 * super().total(total / 4.0, kept, weights), torch.float8_e4m3fn)
+        return _through(4.0 * super().total(total / 4.0, rescale, weights), torch.float8_e4m3fn)
 
 
 # ---- no attention at all --------------------------------------------------------------------------------------------
@@ -156,9 +156,9 @@ class _Nothing:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
         group = q.shape[1] // k.shape[1]
-        return self.made(q, v.repeat_interleave(group, 1))
+        return self.degenerate(q, v.repeat_interleave(group, 1))
 
-    def made(self, q: Tensor, v: Tensor) -> Tensor:
+    def degenerate(self, q: Tensor, v: Tensor) -> Tensor:
         """The output, from q [B, H, Sq, D] and v [B, H, Skv, D]."""
         raise NotImplementedError
 
@@ -169,26 +169,26 @@ _degenerate = partial(planted, Family.DEGENERATE, into=BUGS, cause=Cause.NO_ATTE
 @_degenerate("zeros")
 @_degenerate("zeros, under a mask", CAUSAL)
 class _Zeros(_Nothing):
-    def made(self, q: Tensor, v: Tensor) -> Tensor:
+    def degenerate(self, q: Tensor, v: Tensor) -> Tensor:
         return q * 0
 
 
 @_degenerate("the mean of V")
 @_degenerate("the mean of V on a long sequence", PLAIN.with_(seq_q=4096, seq_kv=4096, heads=1))
 class _Mean(_Nothing):
-    def made(self, q: Tensor, v: Tensor) -> Tensor:
+    def degenerate(self, q: Tensor, v: Tensor) -> Tensor:
         return v.float().mean(2, keepdim=True).expand_as(q).to(q.dtype).contiguous()
 
 
 @_degenerate("V")
 class _Values(_Nothing):
-    def made(self, q: Tensor, v: Tensor) -> Tensor:
+    def degenerate(self, q: Tensor, v: Tensor) -> Tensor:
         return v[:, :, [i % v.shape[2] for i in range(q.shape[2])]]
 
 
 @_degenerate("Q")
 class _Queries(_Nothing):
-    def made(self, q: Tensor, v: Tensor) -> Tensor:
+    def degenerate(self, q: Tensor, v: Tensor) -> Tensor:
         return q.clone()
 
 

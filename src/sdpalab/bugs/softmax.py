@@ -75,13 +75,13 @@ class _WrongQkScale(TiledAttention):
 
 @_softmax("the rescale of O is lost", cause=Cause.RESCALE)
 class _OutputNotRescaled(TiledAttention):
-    def output(self, out: Tensor, kept: Tensor, weights: Tensor, values: Tensor) -> Tensor:
+    def output(self, out: Tensor, rescale: Tensor, weights: Tensor, values: Tensor) -> Tensor:
         return out + weights @ values
 
 
 @_softmax("the rescale of the sum is lost", cause=Cause.RESCALE)
 class _TotalNotRescaled(TiledAttention):
-    def total(self, total: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
+    def total(self, total: Tensor, rescale: Tensor, weights: Tensor) -> Tensor:
         return total + weights.sum(-1, keepdim=True)
 
 
@@ -94,26 +94,26 @@ _softmax("both rescales are lost", cause=Cause.RESCALE)(_NotRescaled)
 
 @_softmax("O is rescaled after this tile's product is added", cause=Cause.RESCALE)
 class _RescaledLate(TiledAttention):
-    def output(self, out: Tensor, kept: Tensor, weights: Tensor, values: Tensor) -> Tensor:
-        return (out + weights @ values) * kept.clamp(min=1e-30)
+    def output(self, out: Tensor, rescale: Tensor, weights: Tensor, values: Tensor) -> Tensor:
+        return (out + weights @ values) * rescale.clamp(min=1e-30)
 
 
 @_softmax("the sum is rescaled after this tile's weights are added", cause=Cause.RESCALE)
 class _TotalRescaledLate(TiledAttention):
-    def total(self, total: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
-        return (total + weights.sum(-1, keepdim=True)) * kept.clamp(min=1e-30)
+    def total(self, total: Tensor, rescale: Tensor, weights: Tensor) -> Tensor:
+        return (total + weights.sum(-1, keepdim=True)) * rescale.clamp(min=1e-30)
 
 
 @_softmax("O is rescaled twice", cause=Cause.RESCALE)
 class _RescaledTwice(TiledAttention):
-    def output(self, out: Tensor, kept: Tensor, weights: Tensor, values: Tensor) -> Tensor:
-        return out * kept * kept + weights @ values
+    def output(self, out: Tensor, rescale: Tensor, weights: Tensor, values: Tensor) -> Tensor:
+        return out * rescale * rescale + weights @ values
 
 
 @_softmax("the rescale is skipped where the maximum grows by less than 1", cause=Cause.RESCALE)
 class _LazyWithoutDebt(TiledAttention):
-    def output(self, out: Tensor, kept: Tensor, weights: Tensor, values: Tensor) -> Tensor:
-        return out * kept.where(kept < 0.5, 1.0) + weights @ values
+    def output(self, out: Tensor, rescale: Tensor, weights: Tensor, values: Tensor) -> Tensor:
+        return out * rescale.where(rescale < 0.5, 1.0) + weights @ values
 
 
 # ---- running maximum ------------------------------------------------------------------------------------------------
@@ -158,8 +158,8 @@ class _WholeMaximum(TiledAttention):
 
         return torch.maximum(maximum, scores.amax(-1, keepdim=True).ceil())
 
-    def total(self, total: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
-        return super().total(total, kept, self.rounded(weights))
+    def total(self, total: Tensor, rescale: Tensor, weights: Tensor) -> Tensor:
+        return super().total(total, rescale, self.rounded(weights))
 
 
 # ---- exponential ----------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class _DividedByKeys(TiledAttention):
 
 @_softmax("each tile is normalised by itself, and the tiles are averaged", cause=Cause.RESCALE)
 class _TilesAveraged(TiledAttention):
-    def output(self, out: Tensor, kept: Tensor, weights: Tensor, values: Tensor) -> Tensor:
+    def output(self, out: Tensor, rescale: Tensor, weights: Tensor, values: Tensor) -> Tensor:
         return out + weights @ values / weights.sum(-1, keepdim=True)
 
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
@@ -236,9 +236,9 @@ class _TilesAveraged(TiledAttention):
 
 @_softmax("the sum lacks the last tile", cause=Cause.NORMALISATION)
 class _TotalLacksLast(TiledAttention):
-    def total(self, total: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
+    def total(self, total: Tensor, rescale: Tensor, weights: Tensor) -> Tensor:
         self._last = weights.sum(-1, keepdim=True)
-        return super().total(total, kept, weights)
+        return super().total(total, rescale, weights)
 
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         return out / (total - 0.5 * self._last)

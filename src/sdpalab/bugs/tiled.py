@@ -76,9 +76,9 @@ class TiledAttention:
                 scores = scores.masked_fill(hidden, self.masked)
             previous, maximum = maximum, self.maximum(maximum, scores)
             weights = self.weights(scores, maximum)
-            kept = self.weights(previous, maximum)
-            total = self.total(total, kept, weights)
-            out = self.output(out, kept, self.rounded(weights), self.value_tile(values, chosen))
+            rescale = self.weights(previous, maximum)
+            total = self.total(total, rescale, weights)
+            out = self.output(out, rescale, self.rounded(weights), self.value_tile(values, chosen))
         return self.finish(out, total, maximum, seq_kv).to(q.dtype)
 
     # ---- what comes in ----------------------------------------------------------------------------------------------
@@ -132,20 +132,20 @@ class TiledAttention:
         return torch.maximum(maximum, scores.amax(-1, keepdim=True))
 
     def weights(self, scores: Tensor, maximum: Tensor) -> Tensor:
-        """2 ** (score - maximum); of the previous maximum, what is kept of the sums so far."""
+        """2 ** (score - maximum); of the previous maximum, the factor of the sums so far."""
         return (scores - maximum).exp2()
 
     def rounded(self, weights: Tensor) -> Tensor:
         """P as the second product takes it."""
         return weights.to(self.dtype).float()
 
-    def total(self, total: Tensor, kept: Tensor, weights: Tensor) -> Tensor:
+    def total(self, total: Tensor, rescale: Tensor, weights: Tensor) -> Tensor:
         """The sum of the weights so far."""
-        return total * kept + weights.sum(-1, keepdim=True)
+        return total * rescale + weights.sum(-1, keepdim=True)
 
-    def output(self, out: Tensor, kept: Tensor, weights: Tensor, values: Tensor) -> Tensor:
+    def output(self, out: Tensor, rescale: Tensor, weights: Tensor, values: Tensor) -> Tensor:
         """The unnormalised output so far."""
-        return out * kept + weights @ values
+        return out * rescale + weights @ values
 
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         """The output, still in float32."""

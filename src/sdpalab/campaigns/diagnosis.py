@@ -29,7 +29,7 @@ PACKAGES = ("numpy", "torch")
 
 def failures(bug: Bug) -> list[Failure]:
     """The quick cases that a bug in Python fails by its numbers."""
-    found = []
+    failures = []
     for spec in quick_cases([bug.problem]):
         problem, inputs = spec.problem, make_inputs(spec.problem, spec.inputs, 1 if spec.seed is None else spec.seed)
         tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
@@ -37,8 +37,8 @@ def failures(bug: Bug) -> list[Failure]:
         out = from_torch(bug.edit(*tensors, scale=problem.scale, causal=problem.causal))
         judged = judge_output(problem, inputs, out, UNDECLARED)
         if judged.status is not Status.PASSED:
-            found.append(Failure(problem, inputs, out, judged.errors, judged.limits))
-    return found
+            failures.append(Failure(problem, inputs, out, judged.errors, judged.limits))
+    return failures
 
 
 def run(words: str, verbose: bool, say: Say) -> CampaignResult:

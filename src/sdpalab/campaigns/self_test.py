@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from sdpalab.bugs import Bug, Family
 from sdpalab.bugs.catalogue import BUGS
 from sdpalab.campaigns.campaign import CampaignResult, Say
+from sdpalab.errors import UserError
 from sdpalab.judge.cases import CaseSpec, quick_cases
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.verdict import Status
@@ -93,9 +94,18 @@ def self_test(bugs: Iterable[Bug], say: Say = lambda line: None, *, at_once: int
         return SelfTest(tuple(pool.map(judged, bugs)))
 
 
-def run(say: Say) -> CampaignResult:
-    """Judge the whole catalogue, and print the kill rate by family and what survived."""
-    record = self_test(BUGS.values(), say)
+def run(words: str, say: Say) -> CampaignResult:
+    """Judge the bugs whose id has ``words`` in it, and print the kill rate by family and what survived.
+
+    Raises
+    ------
+    UserError
+        If there is no such bug.
+    """
+    chosen = [bug for bug in BUGS.values() if words in bug.id]
+    if not chosen:
+        raise UserError(f"no bug of the catalogue has {words!r} in its id")
+    record = self_test(chosen, say)
     say("| family | bugs | rejected |\n|---|---|---|")
     for family, rate in record.classes.items():
         say(f"| {family} | {rate['planted']} | {rate['killed']} |")
@@ -103,7 +113,8 @@ def run(say: Say) -> CampaignResult:
     for result in wrong:
         say(f"{_line(result)} {result.reason}")
     planted, killed = record.totals["planted"], record.totals["killed"]
-    summary = f"{killed} of {planted} planted bugs rejected ({killed / planted:.1%})"
+    share = f" ({killed / planted:.1%})" if planted else ""
+    summary = f"{killed} of {planted} planted bugs rejected{share}"
     return CampaignResult(record.to_dict(), not wrong, summary)
 
 

@@ -69,7 +69,7 @@ def judge(
 
         if kernel is not None:
             raise UserError(f"--self-test judges kernels of its own, and takes no KERNEL, not {kernel!r}")
-        return run_self_test(json, in_evidence=False)
+        return run_self_test(json)
     if kernel is None:
         raise UserError("judge needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --self-test")
     if seed < 0:

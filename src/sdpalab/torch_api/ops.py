@@ -187,15 +187,11 @@ def prepare(
     Explanation
         What such a call runs.
     """
-    check_together(q, k, v, enable_gqa)
-    reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
-    if reason is not None:
-        return Explanation(None, reason)
-    kernel, why = proven(q, k, v, is_causal, scale, lse=lse)
-    if kernel is None:
-        return Explanation(None, why)
-    make_ready(kernel, q, k, v)
-    return Explanation(kernel.proof.kernel, why)
+    explanation = explain(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa, lse=lse)
+    kernel, _ = proven(q, k, v, is_causal, scale, lse=lse) if explanation.kernel else (None, "")
+    if kernel is not None:
+        make_ready(kernel, q, k, v)
+    return explanation
 
 
 def fall_back(reason: str) -> None:

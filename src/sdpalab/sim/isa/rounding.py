@@ -71,7 +71,7 @@ _CANONICAL_NANS: dict[np.dtype[Any], Any] = {
     TYPES["f16"].dtype: np.uint16(0x7FFF),
     TYPES["bf16"].dtype: np.uint16(0x7FFF),
 }
-"""The NaN that arithmetic gives (CUDA's math_constants.h, cuda_fp16.h and cuda_bf16.h: CUDART_NAN and its kin)."""
+"""The NaN that arithmetic gives (CUDA's math_constants.h, cuda_fp16.h and cuda_bf16.h: CUDART_NAN and others)."""
 
 
 def elementwise(compute: Compute, destination: Array, *sources: Array) -> Step:
@@ -131,12 +131,12 @@ def canonical_nans(values: Array) -> Array:
     bits = values.view(unsigned(8 * values.itemsize))
     if values.itemsize == 2:
         nan = bits & 0x7FFF > _EXPONENTS[values.dtype]
-        found = nan.any()
+        any_nan = nan.any()
     else:
         least = np.minimum.reduce(values, axis=None)  # NaN if there is one
-        found = least != least
-        nan = np.isnan(values) if found else None
-    if found:
+        any_nan = least != least
+        nan = np.isnan(values) if any_nan else None
+    if any_nan:
         bits[nan] = _CANONICAL_NANS[values.dtype]
     return values
 

@@ -1,8 +1,10 @@
-"""SIMD video instructions that CUDA's byte and half-word intrinsics compile to: vabsdiff2, vabsdiff4 (PTX ISA, "SIMD
-Video Instructions"). Their forms with lane masks and selectors are not modelled.
+"""SIMD video instructions, on two halves or four bytes of a word: vadd2, vabsdiff4 and others (PTX ISA, "SIMD Video
+Instructions"). Their forms with lane masks and selectors are not modelled.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,9 +17,19 @@ from sdpalab.sim.types import TYPES
 __all__: list[str] = []
 
 
-@opcode("vabsdiff2", "vabsdiff4")
-def _vabsdiff(decoder: Decoder, instruction: Instruction) -> Step:
-    """Absolute differences of the halves or bytes of two words; with ``.add``, their sum added to a third."""
+_OPERATIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "vadd": np.add,
+    "vsub": np.subtract,
+    "vavrg": lambda x, y: x + y + (x + y >= 0) >> 1,
+    "vabsdiff": lambda x, y: np.abs(x - y),
+    "vmin": np.minimum,
+    "vmax": np.maximum,
+}
+
+
+@opcode(*(f"{name}{lanes}" for name in _OPERATIONS for lanes in (2, 4)))
+def _lanes(decoder: Decoder, instruction: Instruction) -> Step:
+    """One operation on the halves or bytes of two words; with ``.add``, the sum of the results added to a third."""
     mods = Mods(instruction)
     types = [mods.type() for _ in range(3)]
     for type_ in types:
@@ -26,7 +38,7 @@ def _vabsdiff(decoder: Decoder, instruction: Instruction) -> Step:
     mods.done()
     if saturates and adds:
         raise mods.unsupported("either .sat or .add")
-    bits = 32 // int(instruction.opcode[-1])
+    operation, bits = _OPERATIONS[instruction.opcode[:-1]], 32 // int(instruction.opcode[-1])
     shifts = np.arange(0, 32, bits, dtype=np.uint32)
     to, first, second = types
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if to.signed else (0, (1 << bits) - 1)
@@ -40,13 +52,13 @@ def _vabsdiff(decoder: Decoder, instruction: Instruction) -> Step:
         return values
 
     def function(x: Array, y: Array, z: Array) -> Array:
-        difference = np.abs(parts(x, first.signed) - parts(y, second.signed))
+        results = operation(parts(x, first.signed), parts(y, second.signed))
         if adds:
-            total: Array = z + difference.sum(axis=1)
+            total: Array = z + results.sum(axis=1)
             return total.astype(np.uint32)
         if saturates:
-            difference = np.clip(difference, low, high)
-        lanes: Array = (difference & (1 << bits) - 1).astype(np.uint32) << shifts
+            results = np.clip(results, low, high)
+        lanes: Array = (results & (1 << bits) - 1).astype(np.uint32) << shifts
         result: Array = np.bitwise_or.reduce(lanes, axis=1)
         return result
 
