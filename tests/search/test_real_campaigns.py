@@ -14,7 +14,7 @@ from sdpalab.search import Standing, TuneResult, tune
 from sdpalab.search.executor.local import LocalExecutor
 
 KERNEL = f"{Path(__file__).with_name('tunable_kernel.py')}:TUNABLE"
-PROBLEM = Problem(1, 1, 80, 32)
+PROBLEM = Problem(1, 1, 70, 32)
 
 EXPECTED = {
     "none": {Standing.PASSED},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sdpalab.errors import UserError
@@ -33,6 +33,8 @@ LIMITS_S: Mapping[str, float] = {
     "held_out": 900.0,
 }
 """Wall clock of a job of each kind, after which its configuration is TIMED_OUT."""
+SLOWEST = {"count": (20.0, 60.0), "prove": (10.0, 120.0)}
+"""How many times as long as with the default configuration a job may take, and the seconds that it has at least."""
 
 
 class TimeUp(Exception):
@@ -71,6 +73,7 @@ class SearchContext:
     device: str = "sim"
     say: Callable[[str], None] = lambda line: None
     source: str = ""
+    limits_s: dict[str, float] = field(default_factory=lambda: dict(LIMITS_S))
 
     def __post_init__(self) -> None:
         if not self.source:
@@ -92,7 +95,13 @@ class SearchContext:
             "device": self.device,
             **more,
         }
-        return Job(0, kind, inputs, LIMITS_S[kind], code_version(), fresh=kind == "held_out")
+        return Job(0, kind, inputs, self.limits_s[kind], code_version(), fresh=kind == "held_out")
+
+    def took(self, kind: str, seconds: float) -> None:
+        """Limit jobs of a kind by what the default configuration took: one that hangs must not use up the budget."""
+        if kind in SLOWEST:
+            times, least = SLOWEST[kind]
+            self.limits_s[kind] = min(LIMITS_S[kind], max(least, times * seconds))
 
     def run(self, jobs: Sequence[Job]) -> list[Value | GateFailure]:
         """Run jobs; for each its value, or what it failed by. Jobs have at most the time that the search has left.

@@ -172,8 +172,10 @@ class Sweep:
             return {}
         start_s = self._context.clock.now()
         values = self._context.run([self._context.job(kind, draft.config) for draft in drafts.values()])
-        if kind == "prove" and self._prove_seconds is None:
-            self._prove_seconds = self._context.clock.now() - start_s
+        if not self.trials:
+            seconds = self._context.clock.now() - start_s
+            self._context.took(kind, seconds)
+            self._prove_seconds = seconds if kind == "prove" else self._prove_seconds
         results: dict[int, Draft | Trial] = {}
         for (place, draft), value in zip(drafts.items(), values, strict=True):
             if isinstance(value, GateFailure):
