@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from sdpalab.errors import UserError
@@ -116,11 +116,9 @@ class SearchContext:
         left = self.clock.seconds_left
         if left <= 0:
             raise TimeUp
-        shortened = [job if job.seconds <= left else replace(job, seconds=left) for job in jobs]
-        results = run_jobs(self.executor, shortened)
-        for job, result in zip(jobs, results, strict=True):
-            if result.outcome is not JobOutcome.DONE and self.clock.seconds_left <= 0 and job.seconds > left:
-                raise TimeUp
+        results = run_jobs(self.executor, jobs, deadline=self.clock.now() + left, now=self.clock.now)
+        if self.clock.seconds_left <= 0 and any(result.outcome is not JobOutcome.DONE for result in results):
+            raise TimeUp
         return [_value(result) for result in results]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ ATTEMPTS = 3
 GRACE_SECONDS = 60.0
 """Beyond a job's own limit, until its result counts as lost: for a worker to start, and for the way there and back."""
 
+_LEAST_SECONDS = 0.001
 _numbers = count(1)
 
 
@@ -25,8 +27,8 @@ def run_jobs(
     *,
     attempts: int = ATTEMPTS,
     grace: float = GRACE_SECONDS,
+    deadline: float = math.inf,
     now: Callable[[], float] = time.monotonic,
-    on_result: Callable[[int, JobResult], None] | None = None,
 ) -> list[JobResult]:
     """Run jobs; the results in their order, each with the number of its job.
 
@@ -36,8 +38,8 @@ def run_jobs(
 
     Parameters
     ----------
-    on_result : callable, optional
-        Called with the place of a job and its result, as soon as that is final.
+    deadline : float
+        By ``now``: no job has a limit beyond it.
     """
     results: dict[int, JobResult] = {}
     waiting = [(place, 1) for place in reversed(range(len(jobs)))]
@@ -48,22 +50,21 @@ def run_jobs(
             waiting.append((place, attempt + 1))
             return
         results[place] = replace(result, number=jobs[place].number)
-        if on_result is not None:
-            on_result(place, results[place])
 
     while waiting or flying:
         while waiting and len(flying) < executor.capacity:
             place, attempt = waiting.pop()
             number = next(_numbers)
-            flying[number] = place, attempt, now() + jobs[place].seconds + grace
-            executor.submit(replace(jobs[place], number=number))
-        nearest = min(deadline for _, _, deadline in flying.values())
+            seconds = max(_LEAST_SECONDS, min(jobs[place].seconds, deadline - now()))
+            flying[number] = place, attempt, now() + seconds + grace
+            executor.submit(replace(jobs[place], number=number, seconds=seconds))
+        nearest = min(silent for _, _, silent in flying.values())
         for result in executor.completed(max(0.0, min(1.0, nearest - now()))):
             if result.number in flying:
                 place, attempt, _ = flying.pop(result.number)
                 ended(place, attempt, result)
-        for number, (place, attempt, deadline) in list(flying.items()):
-            if now() >= deadline:
+        for number, (place, attempt, silent) in list(flying.items()):
+            if now() >= silent:
                 del flying[number]
                 ended(place, attempt, JobResult(number, JobOutcome.LOST, None, "no answer came from its worker"))
     return [results[place] for place in range(len(jobs))]
