@@ -36,11 +36,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
 
 @pytest.mark.slow
 def test_each_planted_bug_is_stopped_by_a_gate(plain: TuneResult) -> None:
-    found: dict[str, set[Standing]] = {bug: set() for bug in BUGS}
+    standings_of: dict[str, set[Standing]] = {bug: set() for bug in BUGS}
     for trial in plain.trials:
         if trial.standing not in (Standing.SCREENED, Standing.DUPLICATE):
-            found[str(trial.config["BUG"])].add(trial.standing)
-    for bug, standings in found.items():
+            standings_of[str(trial.config["BUG"])].add(trial.standing)
+    for bug, standings in standings_of.items():
         assert standings, bug
         assert standings <= EXPECTED[bug], bug
     assert {trial.config["BUG"] for trial in plain.trials if trial.costs_us} == {"none"}

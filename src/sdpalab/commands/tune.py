@@ -105,7 +105,9 @@ def tune(
             progress=say,
         )
     except KeyboardInterrupt:
-        progress.print(f"what was tried is in {path}; the same command with --resume --log {path} goes on")
+        progress.print(
+            f"what was tried is in {path}; the same command with --resume --log {path} goes on", soft_wrap=True
+        )
         raise
     for note in result.notes:
         console.print(verdict_text(None, note), soft_wrap=True)

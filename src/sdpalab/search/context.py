@@ -124,8 +124,10 @@ class SearchContext:
 
 def _value(result: JobResult) -> Value | GateFailure:
     if result.value is None:
-        lost = result.outcome is JobOutcome.LOST
-        return GateFailure(Standing.LOST if lost else Standing.TIMED_OUT, result.reason)
+        if result.outcome is JobOutcome.LOST:
+            return GateFailure(Standing.LOST, result.reason)
+        # Without the seconds, which follow from what the default took in this run: a record must not.
+        return GateFailure(Standing.TIMED_OUT, "a job of it took longer than its limit")
     if "bad_input" in result.value:
         raise UserError(str(result.value["bad_input"]))
     if "standing" in result.value and "identity" not in result.value:

@@ -76,13 +76,10 @@ class Sweep:
     def run(self) -> None:
         """Run it; raises :class:`~sdpalab.search.context.TimeUp` if time ends in the middle of a batch."""
         context = self._context
-        default = context.kernel.default_config
-        self._batch([default])
-        start = context.space.nearest(default)
-        if start is not None and self.baseline.standing is Standing.PASSED:
-            self._strategy.tell(start, self.baseline.outcome)
+        self._batch([context.kernel.default_config])
+        self._start()
         while True:
-            left = context.clock.left(sum(trial.same_as is None for trial in self.trials))
+            left = self._left
             if left == 0:
                 self.stopped = "the budget of configurations is used up"
                 return
@@ -98,6 +95,26 @@ class Sweep:
             for trial in self._batch(asked):
                 self._strategy.tell(trial.knobs, trial.outcome)
             self._batch_seconds = context.clock.now() - start_s
+
+    @property
+    def _left(self) -> int | None:
+        """Configurations that the budget still allows; None for any number."""
+        return self._context.clock.left(sum(trial.same_as is None for trial in self.trials))
+
+    def _start(self) -> None:
+        """Tell the strategy the default configuration, or the nearest that is in the space, with its own outcome."""
+        context = self._context
+        default = context.kernel.default_config
+        if default not in context.space:
+            resolved = context.kernel.resolved(context.problems[0], default, context.gpus[0].sms)
+            near = context.space.nearest(resolved)
+            if near is None or self._left == 0:
+                return
+            (trial,) = self._batch([near])
+            same = trial.same_as == self.baseline.number
+            self._strategy.tell(near, self.baseline.outcome if same else trial.outcome)
+            return
+        self._strategy.tell(default, self.baseline.outcome)
 
     def _batch(self, configs: Sequence[Config]) -> list[Trial]:
         """Bring configurations through the gates; keep and return their records, in order."""
