@@ -17,6 +17,7 @@ ROOMS = (
     "gpus",
     "problem",
     "record",
+    "user_folder",
     "inputs",
     "kernels",
     "compile",

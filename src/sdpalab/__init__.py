@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, TiledMap
     from sdpalab.kernels.triton_kernel import TritonKernel
     from sdpalab.problem import MISSION, NAMED_PROBLEMS, TWELVE_CASES, Problem
+    from sdpalab.search.tuning import TuneResult, tune
     from sdpalab.torch_api.kernels import reload_proofs
     from sdpalab.torch_api.lse import attention_with_lse
     from sdpalab.torch_api.ops import Explanation, explain, no_fallback, prepare, scaled_dot_product_attention
@@ -52,6 +53,7 @@ __all__ = [
     "Status",
     "TiledMap",
     "TritonKernel",
+    "TuneResult",
     "UnsupportedProblem",
     "UserError",
     "Verdict",
@@ -63,6 +65,7 @@ __all__ = [
     "reload_proofs",
     "scaled_dot_product_attention",
     "sim",
+    "tune",
 ]
 
 _PACKAGES = ("judge", "sim")
@@ -81,6 +84,7 @@ _HOME = {
     "sdpalab.kernels.plan": ("Buffer", "Launch", "LaunchPlan", "Module", "TiledMap"),
     "sdpalab.kernels.triton_kernel": ("TritonKernel",),
     "sdpalab.problem": ("MISSION", "NAMED_PROBLEMS", "TWELVE_CASES", "Problem"),
+    "sdpalab.search.tuning": ("TuneResult", "tune"),
     "sdpalab.torch_api.kernels": ("reload_proofs",),
     "sdpalab.torch_api.lse": ("attention_with_lse",),
     "sdpalab.torch_api.ops": ("Explanation", "explain", "no_fallback", "prepare", "scaled_dot_product_attention"),

@@ -26,6 +26,7 @@ from sdpalab.commands import (
     sanitize,
     speed_of_light,
     torch_matrix,
+    tune,
     verify,
 )
 from sdpalab.errors import MachineError, UserError
@@ -50,6 +51,7 @@ for command in (
     speed_of_light.speed_of_light,
     bench.bench,
     profile.profile,
+    tune.tune,
     prove.prove,
     torch_matrix.torch_matrix,
     report.report,

@@ -16,12 +16,13 @@ from sdpalab.bugs import replace_once
 from sdpalab.errors import MachineError
 from sdpalab.evidence import choice
 from sdpalab.evidence.choice import Choice, GpuPlatform, choose, forget
-from sdpalab.evidence.folders import data_folder, folder_of, proofs_folder
+from sdpalab.evidence.folders import folder_of, proofs_folder
 from sdpalab.evidence.kept import AnyRecord, KeptRecord, RecordWarning, keep, sealed
 from sdpalab.evidence.store import ArrayStore
 from sdpalab.evidence.timings import LEAST_ROUNDS
 from sdpalab.judge.verdict import Case, Status
 from sdpalab.problem import Problem
+from sdpalab.user_folder import data_folder
 
 HERE = GpuPlatform(GPU, DRIVER, TORCH, SMS)
 FASTER, SLOWER = [0.5] * 30, [1.5] * 30

@@ -22,7 +22,7 @@ from sdpalab.commands.common import (
     verdict_text,
     write_json,
 )
-from sdpalab.commands.timing_gate import VerdictsOption, kernel_for, timing_gate
+from sdpalab.commands.timing_gate import VerdictsOption, kernel_for, timing_gate, tuned_config
 from sdpalab.errors import MachineError, UserError
 from sdpalab.problem import Problem
 
@@ -82,6 +82,8 @@ def bench(
     settings = parse_settings(knobs)
     kernels = [kernel_for(name, problems, settings) for name in kernel or ()]
     device = cuda_device()
+    if not settings:
+        kernels = [(loaded, tuned_config(loaded, problems, device.name)) for loaded, _ in kernels]
     executor = _executor(device, needed=bool(kernels))
     judged: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
@@ -99,7 +101,8 @@ def bench(
         for name, (loaded, config) in zip(kernel or (), kernels, strict=True):
             assert executor is not None, "kernels need an executor"
             taken = [problem for problem in problems if loaded.reject_reason(problem, config) is None]
-            judged.append(timing_gate(console, name, loaded, config, taken, settings, executor, verdicts))
+            knobs_of_it = {knob: str(value) for knob, value in config.items()}
+            judged.append(timing_gate(console, name, loaded, config, taken, knobs_of_it, executor, verdicts))
             write(complete=False)
         for problem in problems:
             refused = {loaded.name: loaded.reject_reason(problem, config) for loaded, config in kernels}

@@ -7,6 +7,7 @@ from typing import Any
 
 from sdpalab.commands.common import JsonOption, console_for, table, write_json
 from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.kernels.tuned import entries_of
 from sdpalab.problem import DTYPES, Problem
 
 __all__ = ["describe", "kernels"]
@@ -16,7 +17,7 @@ _HEAD_DIMS = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
 
 
 def kernels(json: JsonOption = None) -> int:
-    """List the kernels that are shipped: idea, types, head dimensions, knobs with their defaults, numerics."""
+    """List the shipped kernels: idea, types, head dimensions, knobs with their defaults, numerics, tuned defaults."""
     from sdpalab.kernels.registry import KERNELS, needs
 
     console = console_for(json)
@@ -39,6 +40,9 @@ def kernels(json: JsonOption = None) -> int:
             f"{row['numerics']['accumulate']} sums, {row['numerics']['probabilities']} P",
         )
     console.print(shown)
+    for row in rows:
+        for entry in row.get("tuned", ()):
+            console.print(f"{row['name']}: {entry['sentence']}", soft_wrap=True)
     write_json(json, {"kernels": rows})
     return 0
 
@@ -60,6 +64,7 @@ def describe(kernel: Kernel) -> dict[str, Any]:
         "head_dims": sorted({dim for _, dim in computes}),
         "knobs": dict(kernel.default_config),
         "configurations": len(kernel.configs),
+        "tuned": [{"sentence": entry.sentence, **entry.to_dict()} for entry in entries_of(kernel)],
         "min_arch": f"sm_{kernel.min_arch}",
         "numerics": {
             "accumulate": _either(numerics.accumulate for numerics in declared),

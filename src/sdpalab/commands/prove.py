@@ -24,7 +24,7 @@ from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
     from sdpalab.evidence.choice import GpuPlatform
-    from sdpalab.kernels.kernel import Kernel
+    from sdpalab.kernels.kernel import Config, Kernel
     from sdpalab.run import GpuExecutor
 
 __all__ = ["prove"]
@@ -140,6 +140,19 @@ def _named(names: Sequence[str]) -> list[Kernel]:
     return kernels
 
 
+def _tuned(kernel: Kernel, problems: Sequence[Problem], device: str) -> list[tuple[Kernel, tuple[Problem, ...]]]:
+    """The kernel with each configuration that is its default on the GPU, tuned or not, and the problems of each."""
+    from sdpalab.gpus import gpu_of_device
+    from sdpalab.kernels.tuned import tuned_kernel
+
+    gpu = gpu_of_device(device)
+    groups: dict[Config, tuple[Kernel, list[Problem]]] = {}
+    for problem in problems:
+        tuned = kernel if gpu is None else tuned_kernel(kernel, problem, gpu.name)
+        groups.setdefault(tuned.default_config, (tuned, []))[1].append(problem)
+    return [(tuned, tuple(group)) for tuned, group in groups.values()]
+
+
 def _open() -> tuple[GpuExecutor, GpuPlatform]:
     """This machine's GPU; raises UserError where there is none, or torch does not find it."""
     import torch
@@ -191,8 +204,7 @@ def _attempts(
             raise UserError(wrong[0])
         skipped += wrong
         taken = tuple(problem for problem in problems if reasons[problem] is None)
-        if taken:
-            attempts.append(Attempt(kernel, taken))
+        attempts += [Attempt(tuned, of_it) for tuned, of_it in _tuned(kernel, taken, executor.device)]
     if not attempts:
         raise UserError(f"no kernel can be proven for these shapes on {executor.device}: {'; '.join(skipped)}")
     return attempts, skipped

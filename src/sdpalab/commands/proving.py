@@ -81,6 +81,7 @@ def judge_attempt(
                 specs,
                 device="gpu",
                 arch=executor.arch,
+                config={name: str(value) for name, value in kernel.default_config.items()},
                 level=level,
                 seed=seed,
                 progress=progress.finished,

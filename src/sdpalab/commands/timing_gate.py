@@ -18,7 +18,7 @@ from sdpalab.problem import Problem
 if TYPE_CHECKING:
     from sdpalab.run import GpuExecutor
 
-__all__ = ["VerdictsOption", "kernel_for", "proven_by"]
+__all__ = ["VerdictsOption", "kernel_for", "proven_by", "timing_gate", "tuned_config"]
 
 VerdictsOption = Annotated[
     Path | None,
@@ -38,6 +38,16 @@ def kernel_for(name: str, problems: Sequence[Problem], settings: Mapping[str, st
     if reasons and reasons[0] is not None and None not in reasons:
         raise UserError(reasons[0])
     return kernel, config
+
+
+def tuned_config(kernel: Kernel, problems: Sequence[Problem], device: str) -> Config:
+    """The tuned default that ``problems`` share on the GPU that a driver calls ``device``; else the default."""
+    from sdpalab.gpus import gpu_of_device
+
+    gpu = gpu_of_device(device)
+    taken = [problem for problem in problems if kernel.reject_reason(problem) is None]
+    tuned = {kernel.config_for(problem, gpu.name if gpu else None) for problem in taken}
+    return tuned.pop() if len(tuned) == 1 else kernel.default_config
 
 
 def proven_by(

@@ -150,7 +150,7 @@ class Build:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Compilation:
     """One compilation: what its result depends on, how it is recorded, and how it is done."""
 
     key: str
@@ -219,7 +219,7 @@ def build(
     )
 
 
-def _nvrtc_job(module: Module, arch: str, options: Sequence[str]) -> _Job:
+def _nvrtc_job(module: Module, arch: str, options: Sequence[str]) -> _Compilation:
     headers = resolve_headers(module)
     command = _command(module, arch, options)
 
@@ -228,7 +228,7 @@ def _nvrtc_job(module: Module, arch: str, options: Sequence[str]) -> _Job:
         _reject_unseen_files(module, headers, compiled.ptx)
         return compiled.ptx, compiled.cubin, {"entry": compiled.entry, "log": compiled.log}
 
-    return _Job(
+    return _Compilation(
         key=build_key(module, headers, command, compiler_version()),
         command=command,
         compiler=compiler_version(),
@@ -237,7 +237,7 @@ def _nvrtc_job(module: Module, arch: str, options: Sequence[str]) -> _Job:
     )
 
 
-def _triton_job(module: TritonModule, arch: str) -> _Job:
+def _triton_job(module: TritonModule, arch: str) -> _Compilation:
     program = TritonProgram(module, arch)
 
     def make() -> tuple[bytes, bytes, dict[str, Any]]:
@@ -245,7 +245,7 @@ def _triton_job(module: TritonModule, arch: str) -> _Job:
         launch = {name: getattr(compiled, name) for name in ("threads", "dynamic_smem", "scratch_params")}
         return compiled.ptx, compiled.cubin, {"entry": compiled.entry, "log": compiled.log, "triton": launch}
 
-    return _Job(
+    return _Compilation(
         key=key_of(f"sdpalab triton {CACHE_FORMAT}", program.compiler, arch, module.name, *program.key_parts()),
         command=program.command,
         compiler=program.compiler,

@@ -27,7 +27,9 @@ from sdpalab.evidence.kept import RecordWarning, read_records
 from sdpalab.evidence.proven import Proof, ProvenKernel, config_of, exactness_reason, failures, proof_of
 from sdpalab.evidence.timings import LEAST_ROUNDS, Timing, timings_of
 from sdpalab.evidence.workload import prove_command
+from sdpalab.gpus import gpu_of_device
 from sdpalab.kernels.registry import KERNELS
+from sdpalab.kernels.tuned import tuned
 from sdpalab.problem import Problem
 
 __all__ = ["Choice", "GpuPlatform", "Records", "choose", "forget", "records_on"]
@@ -226,9 +228,18 @@ def _choice_of(
     proof = holding[-1]
     reason = (
         f"{name} is proven for {problem.label} on {machine.gpu} by {proof.record}, and takes {timing.says} there by "
-        f"{timing.record}"
+        f"{timing.record}{_tuned(name, timing.config, problem, machine.gpu)}"
     )
     return Choice(ProvenKernel(proof, plan, builds), reason)
+
+
+def _tuned(kernel: str, config: str, problem: Problem, device: str) -> str:
+    """As the end of a sentence: that the configuration is a tuned default, and what that rests on."""
+    gpu = gpu_of_device(device)
+    entry = tuned(KERNELS[kernel], problem, gpu.name) if gpu else None
+    if entry is None or config_of(kernel, config) != KERNELS[kernel].default_config.but(**entry.config):
+        return ""
+    return f"; its knobs are {entry.sentence}"
 
 
 def _change(builds: Sequence[Build], proofs: Sequence[Proof]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,43 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from sdpalab.compile.sass import TENSOR_CLASSES
+from sdpalab.evidence.drawing import BAD, MUTED, RULE, SERIES, STYLE, to_svg
 from sdpalab.evidence.records import AttemptRecord, FloorRecord
 from sdpalab.evidence.report_data import RULES, CaseArrays
 from sdpalab.evidence.verifier.rule import row_errors
 
 __all__ = ["error_fractions", "error_maps", "instruction_mix", "row_profiles", "speed_of_light"]
-
-INK, MUTED, RULE, BAD = "#010203", "#040506", "#070809", "#0a0b0c"
-SERIES = ("#100001", "#100002", "#100003", "#100004", "#100005", "#100006", "#100007", "#100008")
-_VARIABLES = {
-    INK: "--ink",
-    MUTED: "--muted",
-    RULE: "--rule",
-    BAD: "--bad",
-    **{c: f"--c{n}" for n, c in enumerate(SERIES)},
-}
-"""Colours that stand for variables of the page's style sheet; no drawing uses them directly."""
-
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "sdpalab",
-    "font.size": 9.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "axes.titlesize": 10.0,
-    "axes.titlelocation": "left",
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "grid.color": RULE,
-    "grid.linewidth": 0.6,
-    "text.color": INK,
-    "legend.frameon": False,
-}
 
 _MARKERS = {"max_abs": "o", "rel_l2": "s", "rms_row_rel_l2": "D", "worst_row_rel_l2": "^", "lse": "x"}
 
@@ -68,7 +35,7 @@ def error_fractions(attempts: Sequence[AttemptRecord]) -> str:
     names = list(dict.fromkeys(c.name for a in shown if a.verdict for c in a.verdict.cases if c.shares))
     values = [f for a in shown if a.verdict for c in a.verdict.cases for f in c.shares.values() if f > 0]
     low, high = max(0.01, min([0.1, *values]) / 1.3), max([1.5, *values]) * 1.3
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         columns = min(len(shown), _MOST_COLUMNS)
         rows = -(-len(shown) // columns)
         figure = Figure(figsize=(2.2 + 2.3 * columns, rows * (1.1 + 0.2 * len(names))), layout="constrained")
@@ -106,14 +73,14 @@ def error_fractions(attempts: Sequence[AttemptRecord]) -> str:
         figure.supxlabel("error / limit (1 = the limit; what is below the scale is at its edge)", fontsize=9)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper right", ncols=3)
-        return _svg(figure, "limits", "Errors of every case as fractions of their limits")
+        return to_svg(figure, "limits", "Errors of every case as fractions of their limits")
 
 
 def row_profiles(cases: Sequence[CaseArrays]) -> str:
     """Relative L2 error of each query row, median and range over the heads, against the worst-row limit."""
     if not cases:
         return ""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 0.5 + 1.45 * len(cases)), layout="constrained")
         panels = figure.subplots(len(cases), 1, sharey=True, squeeze=False)[:, 0]
         for panel, shown in zip(panels, cases, strict=True):
@@ -136,7 +103,7 @@ def row_profiles(cases: Sequence[CaseArrays]) -> str:
             panel.yaxis.set_major_locator(LogLocator(subs=steps))
         panels[-1].set_xlabel("query row i")
         figure.supylabel("relative L2 error of the row", fontsize=9)
-        return _svg(figure, "rows", "Relative error of each row of the output")
+        return to_svg(figure, "rows", "Relative error of each row of the output")
 
 
 def error_maps(cases: Sequence[CaseArrays]) -> str:
@@ -144,7 +111,7 @@ def error_maps(cases: Sequence[CaseArrays]) -> str:
     shown = [case for case in cases if case.case.limits is not None and case.case.errors is not None]
     if not shown:
         return ""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 0.8 + 1.25 * len(shown)), layout="constrained")
         panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
         image: Any = None
@@ -164,7 +131,7 @@ def error_maps(cases: Sequence[CaseArrays]) -> str:
         bar = figure.colorbar(image, ax=list(panels), fraction=0.03, pad=0.01, extend="both")
         bar.set_label("|error| / limit")
         bar.outline.set_edgecolor(MUTED)
-        return _svg(figure, "maps", "Map of the absolute error over the worst head")
+        return to_svg(figure, "maps", "Map of the absolute error over the worst head")
 
 
 def instruction_mix(attempts: Sequence[AttemptRecord]) -> str:
@@ -190,7 +157,7 @@ def instruction_mix(attempts: Sequence[AttemptRecord]) -> str:
     # The tensor cores' own instructions come first however few they are: their share is what one looks for.
     order = sorted(totals, key=lambda group: (group not in TENSOR_CLASSES, -totals[group], group))
     head, tail = order[: len(SERIES) - 1], order[len(SERIES) - 1 :]
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 1.2 + 0.3 * len(bars)), layout="constrained")
         panel = figure.subplots()
         for row, (_, counts) in enumerate(bars):
@@ -209,7 +176,7 @@ def instruction_mix(attempts: Sequence[AttemptRecord]) -> str:
         panel.tick_params(axis="y", length=0)
         panel.set_xlabel("share of SASS instructions")
         figure.legend(loc="outside upper center", ncols=min(8, len(order)), fontsize=8, handlelength=1.0)
-        return _svg(figure, "sass", "SASS instructions by class")
+        return to_svg(figure, "sass", "SASS instructions by class")
 
 
 def speed_of_light(records: Sequence[FloorRecord]) -> str:
@@ -218,7 +185,7 @@ def speed_of_light(records: Sequence[FloorRecord]) -> str:
         return ""
     names = {"tensor": "tensor cores", "exp": "exp unit", "l2": "L2", "dram": "DRAM, cold", "launch": "launch"}
     heights = [len(record.floors) + len(record.peers) for record in records]
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 1.0 + 0.27 * sum(heights) + 0.45 * len(records)), layout="constrained")
         panels = figure.subplots(len(records), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         for panel, record in zip(panels, records, strict=True):
@@ -249,19 +216,4 @@ def speed_of_light(records: Sequence[FloorRecord]) -> str:
                 )
             panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         panels[-1].set_xlabel("microseconds (log scale)")
-        return _svg(figure, "light", "Floors, targets and published times of the mission shape")
-
-
-def _svg(figure: Figure, name: str, label: str) -> str:
-    """The drawing as an ``<svg>`` element: colours as variables, ids made unique by ``name``, nothing that varies."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue().decode("utf-8")
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
-    for color, variable in _VARIABLES.items():
-        text = text.replace(color, f"var({variable})")
-    width, height = (72 * inches for inches in figure.get_size_inches())
-    head = f'<svg role="img" aria-label="{label}" viewBox="0 0 {width:g} {height:g}" style="--w:{width:g}px"'
-    return re.sub(r"<svg[^>]*>", f'{head} xmlns:xlink="http://www.w3.org/1999/xlink">', text, count=1)
+        return to_svg(figure, "light", "Floors, targets and published times of the mission shape")

@@ -5,11 +5,12 @@ Both folders have one layout, ``<gpu>/*.json``, with a folder for each model of 
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
-__all__ = ["EVIDENCE", "data_folder", "evidence_folder", "folder_of", "proofs_folder"]
+from sdpalab.user_folder import data_folder
+
+__all__ = ["EVIDENCE", "evidence_folder", "folder_of", "proofs_folder"]
 
 _HERE = Path(__file__).resolve().parent
 
@@ -26,16 +27,6 @@ def evidence_folder() -> Path:
 
 
 EVIDENCE = evidence_folder()
-
-
-def data_folder() -> Path:
-    """The user's data folder: ``SDPALAB_DATA_DIR`` from the environment, else the platform's (platformdirs)."""
-    chosen = os.environ.get("SDPALAB_DATA_DIR")
-    if not chosen:
-        import platformdirs
-
-        return platformdirs.user_data_path("sdpalab")
-    return Path(chosen).expanduser().absolute()
 
 
 def proofs_folder() -> Path:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sdpalab.evidence.records import AttemptRecord, FigureKind
 from sdpalab.evidence.report_data import RULES, ReportData
 from sdpalab.judge.verdict import Case
 
-__all__ = ["render_report"]
+if TYPE_CHECKING:
+    from jinja2 import Environment as Templates
+
+__all__ = ["page_templates", "render_report"]
 
 
 def render_report(data: ReportData) -> str:
     """The report as one HTML page: no script, no reference to anything outside it, the same bytes for the same data."""
-    from jinja2 import Environment as Templates
-    from jinja2 import FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
     from sdpalab.evidence import figures
@@ -28,16 +30,7 @@ def render_report(data: ReportData) -> str:
         "sass": figures.instruction_mix(data.attempts),
         "light": figures.speed_of_light(data.floors),
     }
-    templates = Templates(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.filters["short"] = _short
-    templates.filters["fraction"] = _fraction
-    templates.filters["dictvalues"] = lambda mapping: list(mapping.values())
+    templates = page_templates()
     return templates.get_template("report.html.j2").render(
         data=data,
         judged=[attempt for attempt in data.attempts if attempt.verdict is not None],
@@ -50,6 +43,24 @@ def render_report(data: ReportData) -> str:
         rules=RULES,
         drawings={name: Markup(svg) for name, svg in drawings.items()},
     )
+
+
+def page_templates() -> Templates:
+    """The templates of pages, which share their style."""
+    from jinja2 import Environment as Templates
+    from jinja2 import FileSystemLoader, StrictUndefined
+
+    templates = Templates(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters["short"] = _short
+    templates.filters["fraction"] = _fraction
+    templates.filters["dictvalues"] = lambda mapping: list(mapping.values())
+    return templates
 
 
 def _case(attempt: AttemptRecord, name: str) -> Case | None:

@@ -251,12 +251,27 @@ class Kernel(ABC):
         """The limits this kernel declares for ``problem``."""
         return self.limits(problem) if callable(self.limits) else self.limits
 
+    def config_for(self, problem: Problem, gpu: str | None) -> Config:
+        """The tuned default for ``problem`` on the GPU of that name (``gpus.json``), or else the default configuration.
+
+        See :mod:`sdpalab.kernels.tuned`: there is one only with a verdict at level full.
+        """
+        from sdpalab.kernels.tuned import tuned_kernel
+
+        return self.default_config if gpu is None else tuned_kernel(self, problem, gpu).default_config
+
     def resolved(self, problem: Problem, config: Config, sms: int) -> Config:
         """``config`` with a value for each knob that it leaves to the kernel, for a GPU of ``sms`` multiprocessors."""
         return config
 
     def launch_plan(
-        self, problem: Problem, config: Config | None = None, *, lse: bool = False, sms: int | None = None
+        self,
+        problem: Problem,
+        config: Config | None = None,
+        *,
+        lse: bool = False,
+        sms: int | None = None,
+        gpu: str | None = None,
     ) -> LaunchPlan:
         """The complete plan: q, k, v, o and any extra buffers, and steps that each name their module.
 
@@ -269,13 +284,15 @@ class Kernel(ABC):
             Streaming multiprocessors of the GPU that it is for: grids, and what follows from them in the code, may
             depend on it. Default: those of the GPU that stands for :attr:`default_arch`
             (:func:`sdpalab.gpus.default_gpu`).
+        gpu : str, optional
+            Name of the GPU: without a ``config`` the plan then takes the tuned default (:meth:`config_for`).
 
         Raises
         ------
         UnsupportedProblem
             If :meth:`reject_reason` has one, or ``lse`` is set for a kernel that writes none.
         """
-        config = self.default_config if config is None else config
+        config = self.config_for(problem, gpu) if config is None else config
         reason = self.reject_reason(problem, config)
         if reason is not None:
             raise UnsupportedProblem(reason)

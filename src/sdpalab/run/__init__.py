@@ -1,9 +1,9 @@
 """One launch plan, two executors: the simulator, and a GPU through CUDA's driver."""
 
-from sdpalab.run.executor import Executor, RunResult
 from sdpalab.run.gpu import GpuExecutor
 from sdpalab.run.gpu_driver import KernelFault, gpu_problem
 from sdpalab.run.gpu_launch import Prepared
+from sdpalab.run.plan_executor import PlanExecutor, RunResult
 from sdpalab.run.simulated import SimulatedExecutor
 
-__all__ = ["Executor", "GpuExecutor", "KernelFault", "Prepared", "RunResult", "SimulatedExecutor", "gpu_problem"]
+__all__ = ["GpuExecutor", "KernelFault", "PlanExecutor", "Prepared", "RunResult", "SimulatedExecutor", "gpu_problem"]

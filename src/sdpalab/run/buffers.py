@@ -9,7 +9,7 @@ import numpy as np
 from sdpalab.errors import UserError
 from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Buffer, Gemm, TiledMap
-from sdpalab.run.executor import Array
+from sdpalab.run.plan_executor import Array
 from sdpalab.sim import LaunchError, TensorMap
 
 __all__ = ["multiply", "same_bytes", "starting_array", "tensor_map", "unreleased"]

@@ -19,12 +19,12 @@ from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, TiledMap
 from sdpalab.run import torch_gpu
 from sdpalab.run.buffers import same_bytes, starting_array, tensor_map, unreleased
-from sdpalab.run.executor import Array, RunResult
 from sdpalab.run.gpu_arguments import encode, entry_of, parameter_bytes, tensor_map_fields
 from sdpalab.run.gpu_driver import gpu_device
 from sdpalab.run.gpu_gemm import blas_of, prepare_gemm, workspace_size
 from sdpalab.run.gpu_launch import AnyPrepared, Prepared, arch_of, prepare_step, runs_on
 from sdpalab.run.gpu_memory import DeviceMemory, Image, Scratch
+from sdpalab.run.plan_executor import Array, RunResult
 from sdpalab.sim import LaunchError
 
 __all__ = ["GpuExecutor", "device_address"]

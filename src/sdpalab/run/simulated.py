@@ -9,7 +9,7 @@ from sdpalab.compile import DEFAULT_ARCH, Build, Cache, build
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Gemm, Launch, LaunchPlan, TiledMap
 from sdpalab.run.buffers import multiply, same_bytes, starting_array, tensor_map, unreleased
-from sdpalab.run.executor import Array, RunResult
+from sdpalab.run.plan_executor import Array, RunResult
 from sdpalab.sim import Report, TensorMap, launch
 
 __all__ = ["SimulatedExecutor"]

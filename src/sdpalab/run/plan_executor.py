@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sdpalab.kernels.plan import LaunchPlan
 
-__all__ = ["Executor", "RunResult"]
+__all__ = ["PlanExecutor", "RunResult"]
 
 Array = npt.NDArray[Any]
 
@@ -41,7 +41,7 @@ class RunResult:
     changed_inputs: tuple[str, ...] = ()
 
 
-class Executor(Protocol):
+class PlanExecutor(Protocol):
     """Runs launch plans, without timing them (see ``measure``)."""
 
     def run(self, plan: LaunchPlan, inputs: Mapping[str, Array], *, poison: int = 0xFF) -> RunResult:

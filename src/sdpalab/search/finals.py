@@ -1,0 +1,137 @@
+"""The last gates, for the best: the full judge, and held-out shapes with a fresh seed in a fresh process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+
+from sdpalab.problem import Problem
+from sdpalab.search.context import SearchContext
+from sdpalab.search.draft import GateFailure
+from sdpalab.search.held_out import held_out
+from sdpalab.search.outcome import Finalist, Standing, Trial
+from sdpalab.search.pareto import front, ranked
+
+__all__ = ["MOST_FINALISTS", "TOLERATED", "front_of", "run_finals"]
+
+MOST_FINALISTS = 5
+"""Configurations that are judged in full at most, until one passes."""
+TOLERATED = 1.01
+"""Ratio to the default on a held-out shape that is no loss: the margin of :mod:`sdpalab.measure.comparison`."""
+
+
+def front_of(passed: Sequence[Trial]) -> list[Trial]:
+    """The trials that no other dominates, best first."""
+    costs = [trial.outcome.costs for trial in passed]
+    members = set(front(costs))
+    return [passed[place] for place in ranked(costs) if place in members]
+
+
+def run_finals(context: SearchContext, trials: Sequence[Trial], champion: Trial | None = None) -> list[Finalist]:
+    """Judge the best in full, best first: until one passes or, with several GPUs, all of the front are judged.
+
+    The ``champion`` of measured races comes first. With equal costs the nearest to the default does. A verdict of the
+    log is not asked for again.
+
+    Raises
+    ------
+    TimeUp
+        If time ends before; what was judged by then is in the log.
+    """
+    passed = [trial for trial in trials if trial.standing is Standing.PASSED]
+    if not passed:
+        return []
+    default = trials[0].knobs
+    passed.sort(key=lambda trial: (trial.number != 0, context.space.distance(trial.knobs, default), trial.number))
+    order = [passed[place] for place in ranked([trial.outcome.costs for trial in passed])]
+    if champion is not None:
+        order.sort(key=lambda trial: trial.number != champion.number)
+    wanted = {trial.number for trial in front_of(passed)} if len(context.gpus) > 1 else set()
+    finalists: list[Finalist] = []
+    for trial in order[:MOST_FINALISTS]:
+        done = any(each.standing is Standing.PASSED for each in finalists)
+        if done and trial.number not in wanted:
+            continue
+        known = context.log.known_finalist(trial.identity)
+        finalist = known or _judged(context, trial, trials[0])
+        if known is None:
+            context.log.keep(finalist)
+        finalists.append(finalist)
+        context.say(f"finalist {trial.number}: {finalist.standing.value} {finalist.reason}".rstrip())
+    return finalists
+
+
+def _judged(context: SearchContext, trial: Trial, default: Trial) -> Finalist:
+    """Through the last gates, one after the other."""
+    context.say(f"finalist {trial.number} ({trial.knobs}): full judge")
+    seed = int(
+        sha256(f"held out {context.log.head.seed} {sorted(trial.identity.items())}".encode()).hexdigest()[:12], 16
+    )
+
+    def rejected(failed: GateFailure, held: Mapping[str, Mapping[str, float]] | None = None) -> Finalist:
+        return Finalist(
+            trial.number, trial.config, failed.standing, failed.reason, trial.identity, {}, held or {}, seed
+        )
+
+    (full,) = context.run([context.job("full", trial.knobs)])
+    if isinstance(full, GateFailure):
+        return rejected(full)
+    unseen = _held_out(context)
+    if not unseen:
+        return _accepted(trial, full["verdict"], {}, seed)
+    (judged,) = context.run([context.job("held_out", trial.knobs, unseen, seed=seed)])
+    if isinstance(judged, GateFailure):
+        return rejected(judged)
+    ratios = _ratios(context, trial, default, unseen)
+    if isinstance(ratios, GateFailure):
+        return rejected(ratios)
+    slower = [(gpu, label, ratio) for gpu, each in ratios.items() for label, ratio in each.items() if ratio > TOLERATED]
+    if slower and len(context.gpus) == 1:
+        gpu, label, ratio = slower[0]
+        reason = f"{ratio:.3f}x the default's time on the held-out {label} on {gpu}"
+        return rejected(GateFailure(Standing.SLOWER, reason), ratios)
+    return _accepted(trial, full["verdict"], ratios, seed)
+
+
+def _accepted(
+    trial: Trial, verdict: Mapping[str, object], ratios: Mapping[str, Mapping[str, float]], seed: int
+) -> Finalist:
+    return Finalist(trial.number, trial.config, Standing.PASSED, "", trial.identity, verdict, ratios, seed)
+
+
+def _held_out(context: SearchContext) -> list[Problem]:
+    """The held-out shapes of every problem, but none that is searched, and none that the kernel refuses."""
+    unseen = dict.fromkeys(each for problem in context.problems for each in held_out(problem))
+    return [
+        problem
+        for problem in unseen
+        if problem not in context.problems and context.kernel.reject_reason(problem) is None
+    ]
+
+
+def _ratios(
+    context: SearchContext, trial: Trial, default: Trial, unseen: Sequence[Problem]
+) -> dict[str, dict[str, float]] | GateFailure:
+    """Cost over that of the default, by GPU and held-out problem."""
+    if trial.number == default.number:
+        return {gpu.name: {problem.label: 1.0 for problem in unseen} for gpu in context.gpus}
+    if not context.modelled:
+        (gpu,) = context.gpus
+        entrants = {"default": dict(default.config), "finalist": dict(trial.config)}
+        job = context.job("race", trial.knobs, unseen, entrants=entrants, seconds=5.0, seed=trial.number)
+        (value,) = context.run([job])
+        if isinstance(value, GateFailure):
+            return value
+        if any(len(times) < len(entrants) for times in value["times_us"].values()):
+            return GateFailure(Standing.NO_COST, next(iter(value["reasons"].values()), "it was not measured"))
+        return {gpu.name: {k: times["finalist"] / times["default"] for k, times in value["times_us"].items()}}
+    values = context.run([context.job("count", each.knobs, unseen) for each in (trial, default)])
+    mine, base = values
+    if isinstance(mine, GateFailure):
+        return mine
+    if isinstance(base, GateFailure):
+        return base
+    return {
+        gpu: {label: time / base["times_us"][gpu][label] for label, time in by_problem.items()}
+        for gpu, by_problem in mine["times_us"].items()
+    }

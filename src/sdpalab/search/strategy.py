@@ -1,0 +1,162 @@
+"""Strategies: which configuration to try next. ``ask`` and ``tell`` are all that a search needs of one.
+
+Add one in a module of its own: a class with these two methods, and a line in :data:`STRATEGIES`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from sdpalab.errors import UserError
+from sdpalab.kernels.kernel import Config
+from sdpalab.search.outcome import TrialOutcome
+from sdpalab.search.pareto import ranked
+from sdpalab.search.space import ConfigSpace
+
+__all__ = ["STRATEGIES", "Elites", "Exhaustive", "Strategy", "strategy_named"]
+
+
+class Strategy(Protocol):
+    """Chooses configurations of a space. The same seed and the same outcomes give the same choices."""
+
+    def ask(self, n: int) -> Sequence[Config]:
+        """At most ``n`` valid configurations that were neither asked for nor told before; none if all were."""
+        ...
+
+    def tell(self, config: Config, outcome: TrialOutcome) -> None:
+        """The outcome of a configuration: one that was asked for, or one that a strategy may start from."""
+        ...
+
+
+class Exhaustive:
+    """Every configuration, in the order of the space."""
+
+    def __init__(self, space: ConfigSpace, objectives: int = 1, seed: int = 0) -> None:
+        self._left = list(space)[::-1]
+        self._seen: set[Config] = set()
+
+    def ask(self, n: int) -> list[Config]:
+        asked: list[Config] = []
+        while self._left and len(asked) < n:
+            config = self._left.pop()
+            if config not in self._seen:
+                asked.append(config)
+        return asked
+
+    def tell(self, config: Config, outcome: TrialOutcome) -> None:
+        self._seen.add(config)
+
+
+class Elites:
+    """An evolutionary sweep: the best configurations that passed, their one-step mutations and crossovers.
+
+    The first :data:`FIRST` configurations are drawn from the whole space, besides any that is told before. Then most
+    children are one step from an elite, chosen with a preference for the better ones; some cross two elites; a few are
+    drawn from the whole space, so that no part of it is out of reach. Nothing is asked twice.
+
+    Parameters
+    ----------
+    space : ConfigSpace
+    objectives : int
+        Costs of an outcome; more than one are ranked front by front.
+    seed : int
+    """
+
+    FIRST = 12
+    ELITES = 8
+    CROSSED, DRAWN = 0.2, 0.1
+    """Shares of children that cross two elites, and that are drawn from the whole space."""
+
+    def __init__(self, space: ConfigSpace, objectives: int = 1, seed: int = 0) -> None:
+        self._space, self._draw = space, random.Random(seed)
+        self._asked: set[Config] = set()
+        self._elites: dict[Config, tuple[float, ...]] = {}
+        self._shuffled = list(space)
+        self._draw.shuffle(self._shuffled)
+
+    @property
+    def elites(self) -> tuple[Config, ...]:
+        """The best configurations that passed, best first."""
+        return tuple(self._elites)
+
+    def ask(self, n: int) -> list[Config]:
+        asked: list[Config] = []
+        while len(asked) < n and (config := self._next()) is not None:
+            self._asked.add(config)
+            asked.append(config)
+        return asked
+
+    def tell(self, config: Config, outcome: TrialOutcome) -> None:
+        self._asked.add(config)
+        if not outcome.passed:
+            return
+        pool = [*self._elites.items(), (config, outcome.costs)]
+        best = ranked([costs for _, costs in pool])[: self.ELITES]
+        self._elites = dict(pool[place] for place in best)
+
+    def _next(self) -> Config | None:
+        if len(self._asked) >= self.FIRST and self._elites:
+            chance = self._draw.random()
+            child = None
+            if chance < self.CROSSED and len(self._elites) > 1:
+                one, other = self._draw.sample(list(self._elites), 2)
+                child = self._space.crossed(one, other, self._draw)
+            elif chance >= self.CROSSED + self.DRAWN:
+                child = self._step()
+            if child is not None and child not in self._asked:
+                return child
+            if chance < 1 - self.DRAWN and (child := self._step()) is not None:
+                return child
+        return self._drawn()
+
+    def _step(self) -> Config | None:
+        """A new configuration one step from an elite; from a worse one if the better have none left."""
+        preference = {elite: place + self.ELITES * self._draw.random() / 2 for place, elite in enumerate(self._elites)}
+        for elite in sorted(self._elites, key=preference.__getitem__):
+            new = [step for step in self._space.steps(elite) if step not in self._asked]
+            if new:
+                return self._draw.choice(new)
+        return None
+
+    def _drawn(self) -> Config | None:
+        while self._shuffled:
+            config = self._shuffled.pop()
+            if config not in self._asked:
+                return config
+        return None
+
+
+def _tpe(space: ConfigSpace, objectives: int, seed: int) -> Strategy:
+    from sdpalab.search.optuna_strategies import Tpe
+
+    return Tpe(space, objectives, seed)
+
+
+def _nsga2(space: ConfigSpace, objectives: int, seed: int) -> Strategy:
+    from sdpalab.search.optuna_strategies import Nsga2
+
+    return Nsga2(space, objectives, seed)
+
+
+STRATEGIES: Mapping[str, Callable[[ConfigSpace, int, int], Strategy]] = {
+    "elites": Elites,
+    "exhaustive": Exhaustive,
+    "tpe": _tpe,
+    "nsga2": _nsga2,
+}
+"""By name; the first is the default."""
+
+
+def strategy_named(name: str, space: ConfigSpace, objectives: int, seed: int) -> Strategy:
+    """The strategy of that name for a space.
+
+    Raises
+    ------
+    UserError
+        If there is none, or it needs a package that is not installed.
+    """
+    if name not in STRATEGIES:
+        raise UserError(f"there is no strategy {name!r}: the strategies are {', '.join(STRATEGIES)}")
+    return STRATEGIES[name](space, objectives, seed)

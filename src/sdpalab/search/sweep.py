@@ -1,0 +1,231 @@
+"""The sweep: batches of configurations through the gates, cheapest first, and what the strategy learns of them.
+
+A batch has a fixed size, goes through its gates together, and is told and recorded in the order in which it was asked
+for. So the records do not depend on how many workers there are, nor on which of them answers first.
+
+Where the cost is modelled it is asked for before the sanitizer and the judge, which take ten times as long: what the
+model puts behind :data:`KEEP` configurations that passed is SCREENED, and its number is thrown away. Where the cost is
+measured, nothing is timed that was not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from sdpalab.errors import MachineError
+from sdpalab.kernels.kernel import Config
+from sdpalab.search.context import SearchContext, Value
+from sdpalab.search.draft import Draft, GateFailure
+from sdpalab.search.measured import Champion
+from sdpalab.search.outcome import Standing, Trial
+from sdpalab.search.pareto import at_least_as_good, ranked
+from sdpalab.search.strategy import Strategy
+
+__all__ = ["BATCH", "KEEP", "Sweep", "line_of"]
+
+BATCH = 8
+"""Configurations that are asked for at a time."""
+KEEP = 3
+"""What the model puts behind so many configurations that passed is not judged."""
+
+
+class Sweep:
+    """Runs a strategy until the budget is used up or the space is exhausted.
+
+    Attributes
+    ----------
+    trials : list of Trial
+        In the order in which they were asked for; the first is the default configuration.
+    stopped : str
+        Why it ended, in words; empty before that.
+    """
+
+    def __init__(self, context: SearchContext, strategy: Strategy) -> None:
+        self._context, self._strategy = context, strategy
+        self._seen: dict[tuple[tuple[str, str], ...], int] = {}
+        self._champion = None if context.modelled else Champion(context)
+        self._prove_seconds: float | None = None
+        self._batch_seconds = 0.0
+        self.trials: list[Trial] = []
+        self.stopped = ""
+
+    @property
+    def baseline(self) -> Trial:
+        """The record of the default configuration."""
+        return self.trials[0]
+
+    def champion(self) -> Trial | None:
+        """The best by measured races, after the near-best were raced again; None where costs are modelled.
+
+        Raises
+        ------
+        TimeUp
+            If time ends before.
+        """
+        if self._champion is None or self.baseline.standing is not Standing.PASSED:
+            return None
+        self._champion.race_again(self.trials)
+        return self._champion.trial
+
+    @property
+    def passed(self) -> list[Trial]:
+        """The records that may be elites."""
+        return [trial for trial in self.trials if trial.standing is Standing.PASSED]
+
+    def run(self) -> None:
+        """Run it; raises :class:`~sdpalab.search.context.TimeUp` if time ends in the middle of a batch."""
+        context = self._context
+        self._batch([context.kernel.default_config])
+        self._start()
+        while True:
+            left = self._left
+            if left == 0:
+                self.stopped = "the budget of configurations is used up"
+                return
+            reserved_s = context.clock.for_last_gates(self._prove_seconds)
+            if context.clock.seconds_left - self._batch_seconds < reserved_s:
+                self.stopped = f"the last {reserved_s:.0f} s of the budget are for the last gates"
+                return
+            asked = list(self._strategy.ask(BATCH if left is None else min(BATCH, left)))
+            if not asked:
+                self.stopped = "every configuration was tried"
+                return
+            start_s = context.clock.now()
+            for trial in self._batch(asked):
+                self._strategy.tell(trial.knobs, trial.outcome)
+            self._batch_seconds = context.clock.now() - start_s
+
+    @property
+    def _left(self) -> int | None:
+        """Configurations that the budget still allows; None for any number."""
+        return self._context.clock.left(sum(trial.same_as is None for trial in self.trials))
+
+    def _start(self) -> None:
+        """Tell the strategy the default configuration, or the nearest that is in the space, with its own outcome."""
+        context = self._context
+        default = context.kernel.default_config
+        if default not in context.space:
+            resolved = context.kernel.resolved(context.problems[0], default, context.gpus[0].sms)
+            near = context.space.nearest(resolved)
+            if near is None or self._left == 0:
+                return
+            (trial,) = self._batch([near])
+            same = trial.same_as == self.baseline.number
+            self._strategy.tell(near, self.baseline.outcome if same else trial.outcome)
+            return
+        self._strategy.tell(default, self.baseline.outcome)
+
+    def _batch(self, configs: Sequence[Config]) -> list[Trial]:
+        """Bring configurations through the gates; keep and return their records, in order."""
+        first = len(self.trials)
+        builds = self._context.run([self._context.job("build", config) for config in configs])
+        settled: dict[int, Trial] = {}
+        drafts: dict[int, Draft] = {}
+        for place, (config, build) in enumerate(zip(configs, builds, strict=True)):
+            begun = self._begun(first + place, config, build)
+            if isinstance(begun, Trial):
+                settled[place] = begun
+            else:
+                drafts[place] = begun
+        settled |= self._gated(drafts)
+        trials = [settled[place] for place in range(len(configs))]
+        for trial in trials:
+            if trial.standing is Standing.LOST and not self.trials:
+                raise MachineError(f"the default configuration cannot be tried: {trial.reason}")
+            self.trials.append(trial)
+            self._context.log.keep(trial)
+            self._context.say(line_of(trial))
+        return trials
+
+    def _begun(self, number: int, config: Config, build: Value | GateFailure) -> Draft | Trial:
+        """A configuration after its build; its record, if that is all there is to say of it."""
+        draft = Draft(number, config)
+        if isinstance(build, GateFailure):
+            return draft.failed(build)
+        draft = replace(draft, **{name: build[name] for name in ("identity", "ptx_sha256", "resources")})
+        key = tuple(sorted(draft.identity.items()))
+        earlier = self._seen.setdefault(key, number)
+        if earlier != number:
+            reason = f"the same PTX and launches as configuration {earlier}"
+            return draft.failed(GateFailure(Standing.DUPLICATE, reason), same_as=earlier)
+        if "standing" in build:
+            return draft.failed(GateFailure(Standing(build["standing"]), build["reason"]))
+        return draft.through("build", "static gate")
+
+    def _gated(self, drafts: Mapping[int, Draft]) -> dict[int, Trial]:
+        """The records of what was built: from the log, or through the other gates."""
+        replayed: dict[int, Trial] = {}
+        for place, draft in drafts.items():
+            known = self._context.log.known(draft.identity)
+            if known is not None:
+                replayed[place] = replace(known, number=draft.number, config=dict(draft.config))
+        new = {place: draft for place, draft in drafts.items() if place not in replayed}
+        if self._champion is None:
+            return {**replayed, **self._modelled(new, list(replayed.values()))}
+        for trial in replayed.values():
+            self._champion.learn(trial)
+        settled, proven = _parted(self._answers("prove", new))
+        return {**replayed, **settled, **self._champion.measured(proven)}
+
+    def _modelled(self, drafts: Mapping[int, Draft], replayed: Sequence[Trial]) -> dict[int, Trial]:
+        """Cost, screen, sanitize, judge."""
+        settled, costed = _parted(self._answers("count", drafts))
+        passed = [trial.outcome.costs for trial in (*self.trials, *replayed) if trial.outcome.passed]
+        while costed:
+            first = not self.trials  # the default, which everything is compared with, is judged whatever it costs
+            chosen = list(costed) if first else _worth_judging(costed, passed)
+            if not chosen:
+                break
+            rejected, proven = _parted(self._answers("prove", {place: costed.pop(place) for place in chosen}))
+            settled |= rejected | {place: draft.passed() for place, draft in proven.items()}
+            passed += [draft.costs for draft in proven.values()]
+        behind = GateFailure(Standing.SCREENED, f"by the model {KEEP} that passed are at least as fast; not judged")
+        return settled | {place: draft.failed(behind) for place, draft in costed.items()}
+
+    def _answers(self, kind: str, drafts: Mapping[int, Draft]) -> dict[int, Draft | Trial]:
+        """What a gate makes of each: a draft that is through it, or the record of what it rejected."""
+        if not drafts:
+            return {}
+        start_s = self._context.clock.now()
+        values = self._context.run([self._context.job(kind, draft.config) for draft in drafts.values()])
+        if not self.trials:
+            seconds = self._context.clock.now() - start_s
+            self._context.took(kind, seconds)
+            self._prove_seconds = seconds if kind == "prove" else self._prove_seconds
+        results: dict[int, Draft | Trial] = {}
+        for (place, draft), value in zip(drafts.items(), values, strict=True):
+            if isinstance(value, GateFailure):
+                results[place] = draft.failed(value)
+            else:
+                more = {"times_us": value["times_us"]} if "times_us" in value else {}
+                results[place] = replace(draft.through(*value.get("gates", ())), **more)
+        return results
+
+
+def _parted(results: Mapping[int, Draft | Trial]) -> tuple[dict[int, Trial], dict[int, Draft]]:
+    """The records, and the drafts."""
+    trials = {place: each for place, each in results.items() if isinstance(each, Trial)}
+    return trials, {place: each for place, each in results.items() if isinstance(each, Draft)}
+
+
+def _worth_judging(costed: Mapping[int, Draft], passed: Sequence[tuple[float, ...]]) -> list[int]:
+    """Places of what fewer than :data:`KEEP` are at least as good as, of those that passed and those chosen before it.
+
+    Whatever comes to be judged in one round or in several, a configuration is judged if fewer than KEEP that precede it
+    pass; so a search that was cut in the middle of a batch screens the same ones when it is resumed.
+    """
+    places = sorted(costed)
+    ahead, chosen = list(passed), []
+    for rank in ranked([costed[place].costs for place in places]):
+        costs = costed[places[rank]].costs
+        if sum(at_least_as_good(other, costs) for other in ahead) < KEEP:
+            ahead.append(costs)
+            chosen.append(places[rank])
+    return sorted(chosen)
+
+
+def line_of(trial: Trial) -> str:
+    """A record in one line of progress."""
+    costs = ", ".join(f"{gpu} {cost:.2f} us" for gpu, cost in trial.costs_us.items())
+    return f"{trial.number:4} {trial.standing.value:13} {trial.knobs}: {costs or trial.reason}"

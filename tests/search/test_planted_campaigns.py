@@ -1,0 +1,177 @@
+"""Searches of a planted landscape: a wrong configuration is never an elite, whatever the workers and the GPU do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planted import FaultyExecutor, InlineExecutor, Landscape, campaign, kernel, true_us, wrong
+
+from sdpalab.kernels.kernel import Config
+from sdpalab.search import Standing, TuneResult
+from sdpalab.search.gates import KINDS
+
+BEST_US = 3.1
+
+
+def _no_wrong_one(result: TuneResult) -> None:
+    """No wrong configuration has a cost, is on the front, a finalist or a winner."""
+    assert result.trials
+    for trial in result.trials:
+        assert not (wrong(trial.config) and trial.costs_us), trial
+    chosen = {trial.number: trial for trial in (*result.front, *result.winners.values())}
+    assert not [trial for trial in chosen.values() if wrong(trial.config)]
+    finalists = [each for each in result.finalists if each.standing is Standing.PASSED]
+    assert not [each for each in finalists if wrong(each.config)]
+
+
+def test_the_planted_gates_are_those_that_there_are() -> None:
+    assert set(Landscape().kinds) == set(KINDS)
+
+
+@pytest.mark.parametrize("strategy", ["elites", "exhaustive"])
+def test_no_wrong_configuration_is_ever_an_elite(strategy: str) -> None:
+    found: set[str] = set()
+    for seed in range(100 if strategy == "elites" else 1):
+        landscape = Landscape(seed)
+        budget = 60 if strategy == "elites" else 10_000
+        result = campaign(InlineExecutor(landscape.run), seed=seed, budget=budget, strategy=strategy)
+        _no_wrong_one(result)
+        assert result.passed
+        winner = result.winners["L4"]
+        assert true_us(winner.config) <= true_us(kernel().default_config)
+        found |= {trial.standing.value for trial in result.trials}
+    # The landscape was worth searching: everything that can happen to a configuration did.
+    every = {each.value for each in Standing} - {"NO_COST", "SLOWER"}
+    assert found >= (every if strategy == "elites" else every - {"LOST"})
+
+
+@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.sample(6)
+def test_a_throttling_gpu_with_noise_makes_no_winner_of_a_slow_or_wrong_one(seed: int) -> None:
+    landscape = Landscape(seed)
+    result = campaign(InlineExecutor(landscape.run), seed=seed, budget=50, measured=True)
+    _no_wrong_one(result)
+    timed = {config for kind, config in landscape.asked if kind == "race"}
+    assert timed
+    assert not [config for config in timed if wrong(config)], "a wrong configuration was timed"
+    winner = result.winners["L4"]
+    reached = min(true_us(trial.config) for trial in result.trials if trial.costs_us)
+    assert true_us(winner.config) <= 1.02 * reached
+    faster = [trial for trial in result.trials if "faster, confirmed" in trial.gates]
+    costs = [true_us(trial.config) for trial in faster]
+    assert costs == sorted(costs, reverse=True), "each champion is truly faster than the one before"
+
+
+def test_elites_find_the_best_of_the_landscape() -> None:
+    reached = []
+    for seed in range(9):
+        result = campaign(InlineExecutor(Landscape(seed).run), seed=seed, budget=100)
+        reached.append(true_us(result.winners["L4"].config))
+    assert sorted(reached)[4] <= 1.02 * BEST_US
+
+
+def test_what_is_behind_the_elites_by_the_model_is_not_judged() -> None:
+    landscape = Landscape()
+    result = campaign(InlineExecutor(landscape.run), budget=60)
+    judged = {config for kind, config in landscape.asked if kind == "prove"}
+    screened = [trial for trial in result.trials if trial.standing is Standing.SCREENED]
+    assert screened
+    assert not [trial for trial in screened if trial.knobs in judged or trial.times_us]
+
+
+def test_two_gpus_give_a_front_that_nothing_dominates() -> None:
+    result = campaign(InlineExecutor(Landscape().run), budget=120, gpus=("L4", "H200"))
+    _no_wrong_one(result)
+    assert len(result.front) > 1
+    passed = [trial for trial in result.trials if trial.costs_us]
+    for member in result.front:
+        better = [
+            other
+            for other in passed
+            if all(other.costs_us[gpu] <= member.costs_us[gpu] for gpu in ("L4", "H200"))
+            and any(other.costs_us[gpu] < member.costs_us[gpu] for gpu in ("L4", "H200"))
+        ]
+        assert not better
+    assert set(result.winners) == {"L4", "H200"}
+
+
+@pytest.mark.parametrize("strategy", ["elites", "exhaustive"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_faulty_executor_changes_no_record(strategy: str, seed: int) -> None:
+    plain = campaign(InlineExecutor(Landscape().run), strategy=strategy, seed=seed, budget=60)
+    # Of a share of 10% three answers in a row are lost once in a thousand jobs, and then there is no verdict.
+    faulty = FaultyExecutor(InlineExecutor(Landscape().run, capacity=3), seed, share=0.05)
+    other = campaign(faulty, strategy=strategy, seed=seed, budget=60)
+    assert faulty.lost
+    assert faulty.repeated
+    assert plain.trials == other.trials
+    assert plain.finalists == other.finalists
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_a_search_that_is_cut_after_any_record_comes_to_the_same_end(tmp_path: Path, measured: bool) -> None:
+    """The log is cut after each record, within each record, and before its end of line."""
+    options: dict[str, Any] = {"budget": 14 if measured else 25, "seed": 3, "measured": measured}
+    whole = tmp_path / "whole.jsonl"
+    plain = campaign(InlineExecutor(Landscape().run), whole, **options)
+    data = whole.read_bytes()
+    ends = [place + 1 for place, byte in enumerate(data) if byte == ord("\n")]
+    cuts = sorted({cut for end in ends for cut in (end, end - 1, end - 30) if ends[0] <= cut <= len(data)})
+    for cut in cuts:
+        log = tmp_path / f"cut-{cut}.jsonl"
+        log.write_bytes(data[:cut])
+        landscape = Landscape()
+        resumed = campaign(InlineExecutor(landscape.run), log, resume=True, **options)
+        assert (resumed.trials, resumed.finalists) == (plain.trials, plain.finalists), cut
+        assert log.read_bytes() == data, cut
+    lost = {trial.knobs for trial in plain.trials if trial.standing is Standing.LOST}
+    again = {config for kind, config in landscape.asked if kind in ("prove", "full")}
+    assert again <= lost, "what is in the log was asked for again, and was not lost"
+
+
+_KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from planted import InlineExecutor, Landscape, campaign
+from sdpalab.search.log import SearchLog
+kept, real = 0, SearchLog.keep
+def keep(self, record):
+    global kept
+    real(self, record)
+    kept += 1
+    if kept == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+SearchLog.keep = keep
+campaign(InlineExecutor(Landscape().run), Path(sys.argv[2]), budget=30, seed=5, resume=Path(sys.argv[2]).exists())
+"""
+
+
+@pytest.mark.parametrize("records", [1, 7, 20])
+def test_a_killed_process_loses_nothing(tmp_path: Path, records: int) -> None:
+    plain = campaign(InlineExecutor(Landscape().run), tmp_path / "plain.jsonl", budget=30, seed=5)
+    log = tmp_path / "log.jsonl"
+    command = [sys.executable, "-c", _KILLED, str(Path(__file__).parent), str(log), str(records)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert log.read_bytes().count(b"\n") == records + 1
+    resumed = campaign(InlineExecutor(Landscape().run), log, budget=30, seed=5, resume=True)
+    assert (resumed.trials, resumed.finalists) == (plain.trials, plain.finalists)
+
+
+def test_duplicates_are_one() -> None:
+    result = campaign(InlineExecutor(Landscape().run), strategy="exhaustive", budget=10_000)
+    duplicates = [trial for trial in result.trials if trial.standing is Standing.DUPLICATE]
+    assert len(duplicates) > 100
+    for trial in duplicates:
+        earlier = result.trials[trial.same_as]
+        assert {**earlier.config, "NOISE": 0} == {**trial.config, "NOISE": 0}
+    judged = [Config({**trial.config, "NOISE": 0}) for trial in result.trials if trial.costs_us]
+    assert len(set(judged)) == len(judged)
