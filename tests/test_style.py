@@ -26,6 +26,7 @@ ROOMS = (
     "testing",
     "torch_matrix",
     "measure",
+    "model",
     "profile",
     "search",
     "evidence",

@@ -14,7 +14,7 @@ from sdpalab.inputs import make_inputs
 from sdpalab.kernels.flash import FLASH
 from sdpalab.kernels.plan import INCLUDE_DIR
 from sdpalab.measure import gpu_named
-from sdpalab.measure.counted import CountedPlan, count
+from sdpalab.model.counted import CountedPlan, count
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run import SimulatedExecutor
 from sdpalab.sim import Report

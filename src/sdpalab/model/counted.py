@@ -14,7 +14,7 @@ from sdpalab.gpus import Gpu, default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan, Step, TiledMap
-from sdpalab.measure.modelled import (
+from sdpalab.model.modelled import (
     ModelledTime,
     StepWork,
     gemm_work,

@@ -8,7 +8,7 @@ from sdpalab.compile.sass import SassInstruction
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, gpu_named
 from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan
-from sdpalab.measure.modelled import (
+from sdpalab.model.modelled import (
     StepWork,
     gemm_work,
     launch_work,

@@ -12,7 +12,7 @@ from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.kernels.plan import Launch
 from sdpalab.kernels.registry import get
 from sdpalab.measure import gpu_named
-from sdpalab.measure.counted import arch_on, count
+from sdpalab.model.counted import arch_on, count
 from sdpalab.problem import Problem
 
 PROBLEM = Problem(1, 2, 128, 64)
