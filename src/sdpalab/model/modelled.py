@@ -26,6 +26,7 @@ from sdpalab.compile.sass import TENSOR_CLASSES, SassInstruction, classify
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
 from sdpalab.kernels.plan import Gemm, LaunchPlan
+from sdpalab.model.tensor import is_tensor, sass_flops, sass_precision
 from sdpalab.run.buffers import dtype_of
 from sdpalab.sim.counters import Counters
 from sdpalab.sim.tally import SECTOR
@@ -51,7 +52,6 @@ WAVEFRONTS_PER_CLK_SM = 1
 
 _FP8 = re.compile(r"\.e[45]m[32]\b")
 _OTHER_TYPES = re.compile(r"\.(tf32|f64|[su][48]|b1|e[23]m[123])\b")
-_MMA_SHAPE = re.compile(r"\.(?:(\d+)x(\d+)x(\d+)|(16)(8)(4|8|16|32|64|128|256))(?=\.|$)")
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ def loop_issue_share(loop: Sequence[SassInstruction], gpu: Gpu) -> float | None:
         None if the loop has no matrix instruction, or if loops inside it do the work: how often those turn is not in
         the code. A wait inside it, which moves no data and computes nothing, counts once.
     """
-    seconds = sum(_sass_flops(each) / _tflops(gpu, _sass_precision(each)) for each in loop if _is_tensor(each))
+    seconds = sum(sass_flops(each) / _tflops(gpu, sass_precision(each)) for each in loop if is_tensor(each))
     if not seconds or any(map(_computes, _inner(loop))):
         return None
     clocks = seconds / 1e12 * gpu.sms * gpu.clock_mhz * 1e6  # of one SM, for one warp's turn
@@ -340,21 +340,3 @@ def _inner(loop: Sequence[SassInstruction]) -> list[SassInstruction]:
 def _computes(instruction: SassInstruction) -> bool:
     work = TENSOR_CLASSES | {"MUFU", "FFMA", "FADD/FMUL", "LDSM", "LDS", "STS", "LDG", "STG", "LDGSTS"}
     return classify(instruction.opcode) in work
-
-
-def _is_tensor(instruction: SassInstruction) -> bool:
-    return classify(instruction.opcode) in TENSOR_CLASSES
-
-
-def _sass_precision(instruction: SassInstruction) -> str:
-    """QMMA and QGMMA are those of float8."""
-    return "fp8" if instruction.base.startswith("Q") else "fp16"
-
-
-def _sass_flops(instruction: SassInstruction) -> int:
-    """FLOPs of one warp's execution: ``HMMA.16816`` is m16n8k16; a ``GMMA`` names its whole warpgroup's, of 4 warps."""
-    shape = _MMA_SHAPE.search(instruction.opcode)
-    if shape is None:
-        raise UserError(f"the shape of {instruction.opcode} is not known")
-    m, n, k = (int(number) for number in shape.groups() if number)
-    return 2 * m * n * k // (4 if "GMMA" in instruction.base else 1)
