@@ -14,8 +14,8 @@ from sdpalab.model.modelled import (
     launch_work,
     loop_issue_share,
     modelled,
-    wave_efficiency,
 )
+from sdpalab.model.placement import last_end, wave_efficiency
 from sdpalab.sim.counters import Counters, InstructionCount
 
 # 10 SMs at 1 GHz: a microsecond is 1000 clocks of each, and the tensor peak is 100 FLOP a clock and SM.

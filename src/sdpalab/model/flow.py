@@ -142,13 +142,11 @@ def edge_flows(blocks: Blocks, anchors: Iterable[Anchor], hints: Mapping[int, fl
     return _entered(blocks, rows, values)
 
 
-def _entered(
-    blocks: Blocks, rows: list[NDArray[np.float64]], values: list[NDArray[np.float64]]
-) -> NDArray[np.float64]:
-    """The flows, where every loop that turns is also entered: a circle of its own would satisfy the equations as well."""
-    loops = blocks.loops()
-    entries = [[k for k, (start, end) in enumerate(blocks.edges) if start not in loop and end in loop] for loop in loops]
-    within = [[k for k, (start, end) in enumerate(blocks.edges) if start in loop and end in loop] for loop in loops]
+def _entered(blocks: Blocks, rows: list[NDArray[np.float64]], values: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The flows, where every loop that turns is also entered: a circle of its own would satisfy the equations, too."""
+    loops, edges = blocks.loops(), list(enumerate(blocks.edges))
+    entries = [[k for k, (start, end) in edges if start not in loop and end in loop] for loop in loops]
+    within = [[k for k, (start, end) in edges if start in loop and end in loop] for loop in loops]
     while True:
         flows = least_squares(np.vstack(rows), np.concatenate(values))
         circles = [
@@ -238,7 +236,7 @@ def mean_path(blocks: Blocks, flows: NDArray[np.float64], *, limit: int = 1_000_
         if not shares[at]:
             raise UserError("the machine code has a branch whose target is not in it")
         visits[at] += 1
-        edge = _next(shares[at], visits[at], took)
+        edge = _next(blocks, shares[at], visits[at], took)
         took[edge] += 1
         following = blocks.edges[edge][1]
         if following == _EXIT:
@@ -253,10 +251,14 @@ def _rounded(blocks: Blocks, flows: NDArray[np.float64], loop: frozenset[int]) -
     return max(1, round(entries)) / entries if entries > _NONE else 1.0
 
 
-def _next(shares: Sequence[tuple[int, float, bool]], visit: int, took: Sequence[int]) -> int:
+def _next(blocks: Blocks, shares: Sequence[tuple[int, float, bool]], visit: int, took: Sequence[int]) -> int:
     """The edge of a block's n-th visit: one out of a loop when its share of the visits is due, else the one behind."""
     due = [edge for edge, share, out in shares if out and int(share * (visit + 0.5) + 1e-6) > took[edge]]
     if due:
         return due[0]
-    stay = [(share * visit - took[edge], edge) for edge, share, out in shares if not out]
-    return max(stay)[1] if stay else max((share * visit - took[edge], edge) for edge, share, _ in shares)[1]
+    staying = [each for each in shares if not each[2]] or shares
+    # of two that are due alike, the one on which the warp goes on: a mean path should not end early
+    ranked = (
+        (round(share * visit - took[edge], 3), blocks.edges[edge][1] != _EXIT, edge) for edge, share, _ in staying
+    )
+    return max(ranked)[2]

@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import median
 
 import numpy as np
@@ -25,6 +26,8 @@ __all__ = ["Role", "roles_of"]
 
 ALIKE = 0.1
 """Warps are of one role if their counts differ by no more than this share of them."""
+TURNS = 4
+"""Of a loop, from which on some of them can stand for all."""
 TENSOR = 10.0
 """Weight of the matrix instructions: they are what a path must have right."""
 ALTERNATES = 0.1
@@ -76,13 +79,24 @@ class Role:
         Their numbers in the CTA.
     path : tuple of int
         Places in the code, in the order in which a mean one of them runs them.
+    turns : tuple of int
+        Where in the path each turn of the loop begins that takes most of it; empty without a loop of many turns.
     matched : float
         FLOPs of the matrix instructions on the path over those that were counted; 1 if there are none.
     """
 
     warps: tuple[int, ...]
     path: tuple[int, ...]
+    turns: tuple[int, ...]
     matched: float
+
+    def cut(self, share: float) -> tuple[int, ...]:
+        """The path with so much of the turns of its loop, 0 to 1; what is left out is in the middle."""
+        many = len(self.turns)
+        kept = max(2, round(many * share))
+        if kept >= many:
+            return self.path
+        return self.path[: self.turns[kept // 2]] + self.path[self.turns[many - (kept - kept // 2)] :]
 
 
 def roles_of(code: Sequence[SassInstruction], counters: Counters) -> tuple[Role, ...]:
@@ -124,9 +138,23 @@ def _role(
     flops = sum(each.tensor_flops / each.warps * often for each, often in zip(counted, runs, strict=True) if each.warps)
     anchors = _anchors(code, inside, counted, runs)
     flows = edge_flows(blocks, anchors, _hints(code, inside, counted, runs))
-    path = tuple(place for block in mean_path(blocks, flows) for place in range(*blocks.spans[block]))
+    ran = mean_path(blocks, flows)
+    path = tuple(place for block in ran for place in range(*blocks.spans[block]))
     found = sum(sass_flops(code[place]) for place in path if is_tensor(code[place]))
-    return Role(tuple(group), path, found / flops if flops else 1.0)
+    return Role(tuple(group), path, _turns(blocks, ran), found / flops if flops else 1.0)
+
+
+def _turns(blocks: Blocks, ran: Sequence[int]) -> tuple[int, ...]:
+    """Where in a path the turns of its main loop begin: the outermost that turns often and takes half of the path."""
+    sizes = [end - start for start, end in blocks.spans]
+    begins = [0, *accumulate(sizes[block] for block in ran)]
+    for loop in reversed(blocks.loops()):
+        inside = [place for place, block in enumerate(ran) if block in loop]
+        if 2 * sum(sizes[ran[place]] for place in inside) >= begins[-1]:
+            turns = [begins[place] for place in inside if ran[place] == ran[inside[0]]]
+            if len(turns) >= TURNS:
+                return tuple(turns)
+    return ()
 
 
 def _anchors(

@@ -19,13 +19,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from sdpalab.compile.sass import TENSOR_CLASSES, SassInstruction, classify
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
 from sdpalab.kernels.plan import Gemm, LaunchPlan
+from sdpalab.model.placement import wave_efficiency
 from sdpalab.model.tensor import is_tensor, sass_flops, sass_precision
 from sdpalab.run.buffers import dtype_of
 from sdpalab.sim.counters import Counters
@@ -41,7 +41,6 @@ __all__ = [
     "launch_work",
     "loop_issue_share",
     "modelled",
-    "wave_efficiency",
 ]
 
 ISSUE_PER_CLK_SM = 4
@@ -206,46 +205,6 @@ def gemm_work(gemm: Gemm, plan: LaunchPlan) -> StepWork:
         moved += gemm.batch * matrix.rows * matrix.columns * dtype_of(buffer.dtype).itemsize
     precision = "fp8" if dtype_of(plan.buffer(gemm.a).dtype).itemsize == 1 else "fp16"
     return StepWork("matrix product", {precision: gemm.flops}, l2_bytes=moved, dram_bytes=moved)
-
-
-def wave_efficiency(by_cta: Sequence[int], blocks_per_sm: int, sms: int) -> float:
-    """The share of the SMs' time, until the last CTA ends, in which they work: 1 if all end together.
-
-    CTAs start in order, the first on each SM in turn until ``blocks_per_sm`` are on every one; then the next starts
-    wherever one ends. The CTAs of an SM share its rate evenly, however many they are, so that 64 equal ones on 58 SMs
-    take the time of two (64 / 116 = 55%) no matter how many fit. Those of a cluster are taken as independent.
-
-    Parameters
-    ----------
-    by_cta : sequence of int
-        Work of each CTA, in the order of their launch; at least one.
-    blocks_per_sm, sms : int
-        At least 1 each.
-    """
-    if blocks_per_sm < 1 or sms < 1 or not by_cta:
-        raise ValueError("there must be a CTA, an SM, and room for a CTA on it")
-    # served[sm]: work that each of its CTAs has had since the start; a CTA that starts there ends after that many more
-    served = [0.0] * sms
-    residents: list[list[float]] = [[] for _ in range(sms)]
-    first = by_cta[: sms * blocks_per_sm]
-    for number, work in enumerate(first):
-        residents[number % sms].append(float(work))
-    for ends in residents:
-        heapify(ends)
-    waiting = iter(by_cta[len(first) :])
-    events = [(ends[0] * len(ends), sm) for sm, ends in enumerate(residents) if ends]
-    heapify(events)
-    now = 0.0
-    while events:
-        now, sm = heappop(events)
-        ends = residents[sm]
-        served[sm] = heappop(ends)
-        work_next = next(waiting, None)
-        if work_next is not None:
-            heappush(ends, served[sm] + work_next)
-        if ends:
-            heappush(events, (now + (ends[0] - served[sm]) * len(ends), sm))
-    return sum(by_cta) / (sms * now) if now else 1.0
 
 
 def modelled(works: Iterable[StepWork], gpu: Gpu, *, cold: bool = False) -> ModelledTime:

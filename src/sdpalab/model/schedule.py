@@ -1,0 +1,69 @@
+"""How long a CTA takes on an SM beside others: the replay of its warps, of some turns of their main loop for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from statistics import fmean
+
+from sdpalab.compile.sass import SassInstruction
+from sdpalab.model.matching import Role
+from sdpalab.model.operations import Memory, operations
+from sdpalab.model.pipes import Pipes
+from sdpalab.model.replay import replay
+
+__all__ = ["Schedule"]
+
+ISSUES = 16_000
+"""Instructions that a replay may issue; of longer paths a part is replayed."""
+LEAST_TURNS = 4
+"""Of a loop, in the shorter of the two replays whose difference is what a turn takes."""
+
+
+class Schedule:
+    """The issue schedule of a launch's CTAs on one GPU.
+
+    Parameters
+    ----------
+    code : sequence of SassInstruction
+    roles : sequence of Role
+        All warps of a CTA have one.
+    memory : Memory
+    pipes : Pipes
+    """
+
+    def __init__(self, code: Sequence[SassInstruction], roles: Sequence[Role], memory: Memory, pipes: Pipes) -> None:
+        of_warp = {warp: role for role in roles for warp in role.warps}
+        self._roles = [of_warp[warp] for warp in sorted(of_warp)]
+        self._operations = operations(code, pipes, memory)
+        self._pipes = pipes
+        self._clocks: dict[int, float] = {}
+
+    @cached_property
+    def matched(self) -> float:
+        """FLOPs of the matrix instructions that are replayed over those that were counted."""
+        return fmean(role.matched for role in self._roles)
+
+    def clocks(self, ctas: int) -> float:
+        """Clocks until ``ctas`` mean CTAs that start together on an SM have ended.
+
+        Raises
+        ------
+        UserError
+            If their warps wait for each other for ever.
+        """
+        if ctas not in self._clocks:
+            self._clocks[ctas] = self._extrapolated(ctas)
+        return self._clocks[ctas]
+
+    def _extrapolated(self, ctas: int) -> float:
+        issues = ctas * sum(len(role.path) for role in self._roles)
+        turns = max((len(role.turns) for role in self._roles), default=0)
+        kept = max(2 * LEAST_TURNS, turns * ISSUES // max(1, issues))
+        if kept + LEAST_TURNS >= turns:
+            return self._replayed(ctas, 1.0)
+        less, more = (self._replayed(ctas, part / turns) for part in (kept // 2, kept))
+        return more + (more - less) / (kept - kept // 2) * (turns - kept)
+
+    def _replayed(self, ctas: int, share: float) -> float:
+        return replay(self._operations, [role.cut(share) for role in self._roles], ctas, self._pipes)
