@@ -15,7 +15,7 @@ from sdpalab.model.modelled import (
     loop_issue_share,
     modelled,
 )
-from sdpalab.model.placement import last_end, wave_efficiency
+from sdpalab.model.placement import wave_efficiency
 from sdpalab.sim.counters import Counters, InstructionCount
 
 # 10 SMs at 1 GHz: a microsecond is 1000 clocks of each, and the tensor peak is 100 FLOP a clock and SM.

@@ -81,14 +81,15 @@ class Role:
         Places in the code, in the order in which a mean one of them runs them.
     turns : tuple of int
         Where in the path each turn of the loop begins that takes most of it; empty without a loop of many turns.
-    matched : float
-        FLOPs of the matrix instructions on the path over those that were counted; 1 if there are none.
+    flops, counted_flops : float
+        Of the matrix instructions on the path, and as they were counted, of one warp.
     """
 
     warps: tuple[int, ...]
     path: tuple[int, ...]
     turns: tuple[int, ...]
-    matched: float
+    flops: float
+    counted_flops: float
 
     def cut(self, share: float) -> tuple[int, ...]:
         """The path with so much of the turns of its loop, 0 to 1; what is left out is in the middle."""
@@ -141,7 +142,7 @@ def _role(
     ran = mean_path(blocks, flows)
     path = tuple(place for block in ran for place in range(*blocks.spans[block]))
     found = sum(sass_flops(code[place]) for place in path if is_tensor(code[place]))
-    return Role(tuple(group), path, _turns(blocks, ran), found / flops if flops else 1.0)
+    return Role(tuple(group), path, _turns(blocks, ran), float(found), flops)
 
 
 def _turns(blocks: Blocks, ran: Sequence[int]) -> tuple[int, ...]:

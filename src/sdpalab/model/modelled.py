@@ -1,14 +1,16 @@
-"""A modelled time: what the steps of a plan ask of a GPU, by counts, over the rates at which the GPU can give it.
+"""The modelled time of a plan: of each step the issue schedule of its machine code, and a floor by counts beside it.
 
-Every resource of an SM is taken to work at its peak whenever there is work, all of them at once; what is left is how
-evenly the CTAs fill the SMs. So it is a floor in what it takes into account, and it leaves out: latency and
-dependencies (one resident CTA is taken to keep an SM busy, and softmax and products to overlap fully), barriers, the
-first fill and the last drain of the pipeline, launches and the gaps between them, the integer pipe, shuffles, what TMA
-and wgmma move in shared memory, hits in L1, traffic between L2 and DRAM beyond the least, the lower rate that
-``mma.sync`` has on GPUs with wgmma, and clocks that fall under load. Issue slots are counted on the PTX, of which the
-compiler drops some instructions (moves) and to which it adds others; :func:`loop_issue_share` is from the machine code.
+The schedule (:mod:`sdpalab.model.schedule`) says how long an SM takes for its resident CTAs, and the placement of the
+CTAs when the last one ends; what crosses DRAM takes its time at least, and each step is launched. Where there is no
+schedule, because a step is a library's or because its counts fit no path through its machine code, the floor stands in
+for it, and the step says so.
 
-Everything here is arithmetic on counts: no GPU, no compiler, no simulator.
+The floor divides what a step asks of a GPU by the rates at which the GPU can give it. Every resource of an SM is taken
+to work at its peak whenever there is work, all of them at once; what is left is how evenly the CTAs fill the SMs. It
+leaves out latency and dependencies, barriers, fill and drain, launches, the integer pipe, shuffles, what TMA and wgmma
+move in shared memory, hits in L1, traffic between L2 and DRAM beyond the least, the lower rate that ``mma.sync`` has on
+GPUs with wgmma, and clocks that fall under load. Issue slots are counted on the PTX, of which the compiler drops some
+instructions (moves) and to which it adds others; :func:`loop_issue_share` is from the machine code.
 
 Sources: CUDA C++ Programming Guide 13.0, "Compute Capability 8.x" and "9.0": four warp schedulers an SM, each of which
 issues one instruction a clock, and 32 banks of shared memory, each 32 bits wide and read once a clock.
@@ -21,11 +23,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from sdpalab.compile.sass import TENSOR_CLASSES, SassInstruction, classify
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
 from sdpalab.kernels.plan import Gemm, LaunchPlan
-from sdpalab.model.placement import wave_efficiency
+from sdpalab.model.pipes import pipes_of
+from sdpalab.model.placement import last_end, wave_efficiency
+from sdpalab.model.schedule import Schedule
 from sdpalab.model.tensor import is_tensor, sass_flops, sass_precision
 from sdpalab.run.buffers import dtype_of
 from sdpalab.sim.counters import Counters
@@ -81,6 +87,10 @@ class StepWork:
         knows and which is taken to fill the GPU evenly.
     blocks_per_sm : int
         CTAs that are resident on an SM at once.
+    schedule : Schedule or None
+        Of its machine code.
+    no_schedule : str
+        Why it has none, in one sentence.
     """
 
     name: str
@@ -93,6 +103,8 @@ class StepWork:
     cold_bytes: int = 0
     by_cta: tuple[int, ...] = ()
     blocks_per_sm: int = 1
+    schedule: Schedule | None = field(default=None, compare=False)
+    no_schedule: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,20 +126,30 @@ class ModelledStep:
         tensor, issue, exp, shared and l2, which every SM has its share of, and dram.
     wave_efficiency : float
         See :func:`wave_efficiency`; 1 for a library product.
-    microseconds : float
+    floor_us : float
         The longest of the resources, those of an SM divided by the wave efficiency.
     binds : str
         Which one that is.
     issue_share : float or None
         Issue slots over tensor time, both of the same SMs; None without matrix instructions.
+    schedule_us : float or None
+        Until the last CTA ends, by the issue schedule; None if there is none, for the reason ``no_schedule``.
+    launch_us : float
+        What a kernel takes on this GPU that does nothing, in a graph.
+    microseconds : float
+        The launch, and the schedule or what DRAM takes, whichever is longer; without a schedule, the floor.
     """
 
     name: str
     resources: tuple[Resource, ...]
     wave_efficiency: float
-    microseconds: float
+    floor_us: float
     binds: str
     issue_share: float | None
+    schedule_us: float | None
+    no_schedule: str
+    launch_us: float
+    microseconds: float
 
 
 @dataclass(frozen=True)
@@ -145,13 +167,19 @@ class ModelledTime:
         return sum(step.microseconds for step in self.steps)
 
     @property
+    def floor_us(self) -> float:
+        """What the steps take at least, by counts."""
+        return sum(step.floor_us for step in self.steps)
+
+    @property
     def longest(self) -> ModelledStep:
         """The step that takes longest."""
         return max(self.steps, key=lambda step: step.microseconds)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {**asdict(self), "microseconds": self.microseconds, "binds": self.longest.binds}
+        totals = {"microseconds": self.microseconds, "floor_us": self.floor_us, "binds": self.longest.binds}
+        return {**asdict(self), **totals}
 
 
 def launch_work(name: str, counters: Counters, blocks_per_sm: int, *, fp8_units: bool = True) -> StepWork:
@@ -243,7 +271,31 @@ def _step(work: StepWork, gpu: Gpu, *, cold: bool) -> ModelledStep:
     binds = max(times, key=lambda name: times[name])
     tensor, issue = of_an_sm[0].microseconds, of_an_sm[1].microseconds
     share = issue / tensor if tensor and issue else None
-    return ModelledStep(work.name, (*of_an_sm, dram), efficiency, times[binds], binds, share)
+    schedule, launch = _schedule_us(work, gpu), _launch_us(gpu)
+    spent = launch + (times[binds] if schedule is None else max(schedule, dram.microseconds))
+    floor = (work.name, (*of_an_sm, dram), efficiency, times[binds], binds, share)
+    return ModelledStep(*floor, schedule, "" if work.schedule else work.no_schedule, launch, spent)
+
+
+def _schedule_us(work: StepWork, gpu: Gpu) -> float | None:
+    """Until the last CTA ends: those of an SM get on at the rate that the schedule gives for so many."""
+    if work.schedule is None:
+        return None
+    ctas = len(work.by_cta)
+    most = min(work.blocks_per_sm, -(-ctas // gpu.sms))
+    known = sorted({1, most, min(most, max(1, ctas // gpu.sms))})
+    rates = [many / work.schedule.clocks(many) for many in known]
+    mean = sum(work.by_cta) / ctas
+    shares = [each / mean for each in work.by_cta]
+    paces = np.interp(range(1, most + 1), known, rates).tolist()
+    return last_end(shares, work.blocks_per_sm, gpu.sms, paces) / work.schedule.matched / gpu.clock_mhz
+
+
+def _launch_us(gpu: Gpu) -> float:
+    try:
+        return pipes_of(gpu).launch_us
+    except UserError:  # no latencies of this GPU are known: nor is there a schedule
+        return 0.0
 
 
 def _per_clock(name: str, count: int, rate: int, unit: str, gpu: Gpu) -> Resource:

@@ -1,14 +1,14 @@
 """A replay of the warps that are resident on one SM, instruction by instruction, clock by clock.
 
 Each of the four sub-cores issues one instruction a clock at most: of the warp that issued last as long as it can, else
-of the youngest that can (Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv 2503.20481: greedy, then youngest). A
-warp can if its last instruction's stall count has run down, the scoreboards of the wait mask are free and the unit takes
-another instruction. Float, integer and matrix units take one an interval; special functions, shared memory and memory
-have queues, so that only a full one holds a warp back. Shared memory and the port to L2 serve all four sub-cores.
+of the youngest that can (Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv 2503.20481: greedy, then youngest).
+A warp can if its last instruction's stall count has run down, the scoreboards of the wait mask are free and the unit
+takes another instruction. Float, integer and matrix units take one an interval; special functions, shared memory and
+memory have queues, so that only a full one holds a warp back. Shared memory and the port to L2 serve all sub-cores.
 
 A path gives each warp the order of its instructions. What the order does not show is taken to be so: data that other
-warps load arrive evenly, so that a wait half through a warp's waits is for the first half of its CTA's copies, and loads
-run as far ahead as they like.
+warps load arrive evenly, so that a wait half through a warp's waits is for the first half of its CTA's copies, and
+loads run as far ahead as they like.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from statistics import fmean
 
 from sdpalab.compile.sass import SassInstruction
 from sdpalab.model.matching import Role
@@ -16,6 +15,8 @@ __all__ = ["Schedule"]
 
 ISSUES = 16_000
 """Instructions that a replay may issue; of longer paths a part is replayed."""
+MISMATCH = 0.25
+"""Of the FLOPs on a path, above or below those that were counted: the turns of a loop are whole numbers."""
 LEAST_TURNS = 4
 """Of a loop, in the shorter of the two replays whose difference is what a turn takes."""
 
@@ -39,10 +40,17 @@ class Schedule:
         self._pipes = pipes
         self._clocks: dict[int, float] = {}
 
+    def reject_reason(self) -> str:
+        """Why the schedule says nothing of the time, in one sentence; empty if it does."""
+        if abs(self.matched - 1) > MISMATCH:
+            return f"the path through its machine code has {self.matched:.0%} of the FLOPs that were counted"
+        return ""
+
     @cached_property
     def matched(self) -> float:
-        """FLOPs of the matrix instructions that are replayed over those that were counted."""
-        return fmean(role.matched for role in self._roles)
+        """FLOPs of the matrix instructions that are replayed over those that were counted; 1 if there are none."""
+        counted = sum(role.counted_flops for role in self._roles)
+        return sum(role.flops for role in self._roles) / counted if counted else 1.0
 
     def clocks(self, ctas: int) -> float:
         """Clocks until ``ctas`` mean CTAs that start together on an SM have ended.
