@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 from sdpalab.compile import Build, Resources, disassemble, resources
 from sdpalab.compile.sass import TENSOR_CLASSES, SassInstruction, main_loop, parse
@@ -38,6 +39,10 @@ from sdpalab.sim.tally import SECTOR
 __all__ = ["CountedLaunch", "CountedPlan", "arch_on", "count"]
 
 
+LENGTHS = 2.5
+"""A path of machine code is no longer than so many times that of the PTX, and no shorter than that part of it."""
+
+
 @dataclass(frozen=True)
 class CountedLaunch:
     """One launch: its entry's name in the source, its build, what that uses of an SM, and what was counted of it."""
@@ -65,11 +70,32 @@ class CountedLaunch:
     def scheduled(self, gpu: Gpu) -> StepWork:
         """What it asks of ``gpu``, with the issue schedule of its machine code there, or why it has none."""
         try:
-            schedule = Schedule(self.code, self.roles, _memory(self.counters), pipes_of(gpu))
-            reason = schedule.reject_reason()
+            schedule = Schedule(self.code, self.roles, self._memory, pipes_of(gpu))
+            reason = schedule.reject_reason() or self._mismatch
         except UserError as error:
             return replace(self.work, no_schedule=str(error))
         return replace(self.work, no_schedule=reason) if reason else replace(self.work, schedule=schedule)
+
+    @property
+    def _mismatch(self) -> str:
+        """Why the paths are not those of the launch, by their length; empty if they may be."""
+        found = sum(len(role.path) * len(role.warps) for role in self.roles)
+        counted = self.counters.total("warps") / len(self.counters.by_cta)
+        if 1 / LENGTHS < found / counted < LENGTHS:
+            return ""
+        return f"the paths through its machine code have {found:,} instructions, where its PTX has {counted:,.0f}"
+
+    @property
+    def _memory(self) -> Memory:
+        """What the counts say of memory accesses that the machine code does not show."""
+        counters = self.counters
+        bulk = [each for each in counters.by_instruction if each.text.startswith("cp.async.bulk") and each.sectors]
+        return Memory(
+            conflicts=counters.total("wavefronts") / max(1, counters.total("ideal_wavefronts")),
+            scatter=counters.total("sectors") / max(1, counters.total("ideal_sectors")),
+            bulk_bytes=SECTOR * sum(each.sectors for each in bulk) / max(1, sum(each.warps for each in bulk)),
+            shared_bytes=self.resources.shared_bytes or inf,
+        )
 
     @property
     def _fp8_units(self) -> bool:
@@ -148,17 +174,6 @@ def _buffers(step: Step) -> set[str]:
 
 def _bytes(buffer: Buffer) -> int:
     return math.prod(buffer.shape) * dtype_of(buffer.dtype).itemsize
-
-
-def _memory(counters: Counters) -> Memory:
-    """What the counts say of memory accesses that the machine code does not show."""
-    bulk = [each for each in counters.by_instruction if each.text.startswith("cp.async.bulk") and each.sectors]
-    copies = sum(each.warps for each in bulk)
-    return Memory(
-        conflicts=counters.total("wavefronts") / max(1, counters.total("ideal_wavefronts")),
-        scatter=counters.total("sectors") / max(1, counters.total("ideal_sectors")),
-        bulk_bytes=SECTOR * sum(each.sectors for each in bulk) / max(1, copies),
-    )
 
 
 def arch_on(kernel: Kernel, gpu: Gpu) -> str | None:

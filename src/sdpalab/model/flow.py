@@ -21,12 +21,14 @@ from sdpalab.errors import UserError
 
 __all__ = ["Anchor", "Blocks", "edge_flows", "least_squares", "mean_path"]
 
-CONSERVED = 1e3
+CONSERVED = 100.0
 """Weight of the rule that what enters a block leaves it; an anchor's is that of its own."""
 HINT = 0.02
 """Weight of a block's hint: it decides only what anchors leave open."""
 TURNS = 0.5
 """Runs of a loop from which on it must have been entered."""
+RIDGE = 1e-12
+"""Added to the squares, in parts of the largest, so that flows on which nothing depends have a value: nearly 0."""
 _EXIT = -1
 _NONE = 1e-6
 
@@ -173,30 +175,40 @@ def least_squares(matrix: NDArray[np.float64], target: NDArray[np.float64]) -> N
     target : ndarray of float64 [rows]
     """
     gram, projected = matrix.T @ matrix, matrix.T @ target
-    tolerance = 1e-10 * float(np.abs(projected).max(initial=1.0))
-    x = np.zeros(matrix.shape[1])
-    free = np.zeros(len(x), dtype=np.bool_)
-    stuck = np.zeros(len(x), dtype=np.bool_)  # those that would be negative as soon as they are free
-    for _ in range(10 * len(x)):
-        gradient = np.where(free | stuck, -np.inf, projected - gram @ x)
+    gram[np.diag_indices_from(gram)] += RIDGE * float(np.diag(gram).max(initial=1.0))
+    least = 1e-9 * float(target @ target)  # a gain that counts
+    x, best = np.zeros(matrix.shape[1]), 0.0
+    free, useless = np.zeros((2, len(x)), dtype=np.bool_)
+    for _ in range(3 * len(x)):
+        gradient = np.where(free | useless, -np.inf, projected - gram @ x)
         added = int(gradient.argmax())
-        if gradient[added] <= tolerance:
+        if gradient[added] <= 0:
             break
         free[added] = True
-        while True:
-            trial = np.zeros_like(x)
-            trial[free] = np.linalg.lstsq(matrix[:, free], target, rcond=None)[0]
-            negative = free & (trial <= 0)
-            if negative[added] and x[added] == 0:
-                free[added], stuck[added] = False, True
-                break
-            if not negative.any():
-                x, stuck = trial, np.zeros_like(stuck)
-                break
-            steps = x[negative] / np.maximum(x[negative] - trial[negative], 1e-300)
-            x += float(steps.min()) * (trial - x)
-            free &= x > 1e-12
-            x[~free] = 0
+        x = _solved(gram, projected, x, free)
+        value = float(x @ gram @ x - 2 * projected @ x)
+        if best - value < least:
+            useless[added] = True
+        else:
+            useless[:] = False
+        best = min(best, value)
+    return x
+
+
+def _solved(
+    gram: NDArray[np.float64], projected: NDArray[np.float64], x: NDArray[np.float64], free: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """The best x of those that are 0 where they are not ``free``; what would be negative is made 0, and not free."""
+    for _ in range(len(x)):
+        trial = np.zeros_like(x)
+        trial[free] = np.linalg.solve(gram[np.ix_(free, free)], projected[free])
+        negative = free & (trial <= 0)
+        if not negative.any():
+            return trial
+        steps = np.where(negative, x / np.maximum(x - trial, 1e-300), np.inf)
+        x = x + float(steps.min()) * (trial - x)
+        free &= steps > steps.min()
+        x[~free] = 0
     return x
 
 

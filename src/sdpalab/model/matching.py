@@ -22,7 +22,7 @@ from sdpalab.model.flow import Anchor, Blocks, edge_flows, mean_path
 from sdpalab.model.tensor import is_tensor, sass_flops
 from sdpalab.sim.counters import Counters, InstructionCount
 
-__all__ = ["Role", "roles_of"]
+__all__ = ["Role", "role_by_flops", "roles_of"]
 
 ALIKE = 0.1
 """Warps are of one role if their counts differ by no more than this share of them."""
@@ -45,6 +45,7 @@ _PTX_KINDS = (
     (r"mbarrier\.(try|test)_wait", "phase", 1.0),
     (r"shfl", "shuffle", 1.0),
     (r"wgmma\.wait_group", "wgmma wait", 1.0),
+    (r"fma\.rn\S*\.f32", "fma", ALTERNATES),
     (r"st\.global", "stg", ALTERNATES),
     (r"ld\.global", "ldg", ALTERNATES),
     (r"st\.shared", "sts", ALTERNATES),
@@ -62,6 +63,7 @@ _SASS_KINDS = (
     (r"SYNCS\.PHASECHK", "phase"),
     (r"SHFL", "shuffle"),
     (r"WARPGROUP\.DEPBAR", "wgmma wait"),
+    (r"FFMA", "fma"),
     (r"STG", "stg"),
     (r"LDG(?!STS|DEPBAR)", "ldg"),
     (r"STS(?!M)", "sts"),
@@ -113,6 +115,19 @@ def roles_of(code: Sequence[SassInstruction], counters: Counters) -> tuple[Role,
     return tuple(_role(code, blocks, counters.by_instruction, group, by_warp) for group in _groups(by_warp))
 
 
+def role_by_flops(code: Sequence[SassInstruction], warps: int, flops: float) -> Role:
+    """The role of warps that all do the same, of whose counts only the FLOPs of a warp's matrix instructions are known.
+
+    Raises
+    ------
+    UserError
+        If they fit no path.
+    """
+    blocks = Blocks.of(code)
+    tensor = {place: float(sass_flops(code[place])) for place in blocks.block_of() if is_tensor(code[place])}
+    return _role_on(code, blocks, range(warps), edge_flows(blocks, [Anchor(tensor, flops, TENSOR)], {}), flops)
+
+
 def _groups(by_warp: NDArray[np.float64]) -> list[list[int]]:
     """Numbers of the warps that do the same."""
     groups: list[list[int]] = []
@@ -139,6 +154,17 @@ def _role(
     flops = sum(each.tensor_flops / each.warps * often for each, often in zip(counted, runs, strict=True) if each.warps)
     anchors = _anchors(code, inside, counted, runs)
     flows = edge_flows(blocks, anchors, _hints(code, inside, counted, runs))
+    return _role_on(code, blocks, group, flows, flops)
+
+
+def _role_on(
+    code: Sequence[SassInstruction],
+    blocks: Blocks,
+    group: Sequence[int],
+    flows: NDArray[np.float64],
+    flops: float,
+) -> Role:
+    """The role of a group of warps that take each edge so often."""
     ran = mean_path(blocks, flows)
     path = tuple(place for block in ran for place in range(*blocks.spans[block]))
     found = sum(sass_flops(code[place]) for place in path if is_tensor(code[place]))

@@ -23,14 +23,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
 from sdpalab.compile.sass import TENSOR_CLASSES, SassInstruction, classify
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
 from sdpalab.kernels.plan import Gemm, LaunchPlan
 from sdpalab.model.pipes import pipes_of
-from sdpalab.model.placement import last_end, wave_efficiency
+from sdpalab.model.placement import wave_efficiency
 from sdpalab.model.schedule import Schedule
 from sdpalab.model.tensor import is_tensor, sass_flops, sass_precision
 from sdpalab.run.buffers import dtype_of
@@ -281,14 +279,7 @@ def _schedule_us(work: StepWork, gpu: Gpu) -> float | None:
     """Until the last CTA ends: those of an SM get on at the rate that the schedule gives for so many."""
     if work.schedule is None:
         return None
-    ctas = len(work.by_cta)
-    most = min(work.blocks_per_sm, -(-ctas // gpu.sms))
-    known = sorted({1, most, min(most, max(1, ctas // gpu.sms))})
-    rates = [many / work.schedule.clocks(many) for many in known]
-    mean = sum(work.by_cta) / ctas
-    shares = [each / mean for each in work.by_cta]
-    paces = np.interp(range(1, most + 1), known, rates).tolist()
-    return last_end(shares, work.blocks_per_sm, gpu.sms, paces) / work.schedule.matched / gpu.clock_mhz
+    return work.schedule.last_end(work.by_cta, work.blocks_per_sm, gpu.sms) / gpu.clock_mhz
 
 
 def _launch_us(gpu: Gpu) -> float:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 
 from sdpalab.compile.control import Control
 from sdpalab.compile.sass import SassInstruction, classify
@@ -56,7 +57,7 @@ class Act(IntEnum):
 
 @dataclass(frozen=True)
 class Memory:
-    """What of a launch's memory accesses the machine code does not show, all 1 or 0 if nothing is known.
+    """What of a launch's memory accesses the machine code does not show; by default nothing is known.
 
     Attributes
     ----------
@@ -66,11 +67,14 @@ class Memory:
         Sectors of global memory over those that hold the bytes.
     bulk_bytes : float
         Of one bulk copy.
+    shared_bytes : float
+        Shared memory of a CTA.
     """
 
     conflicts: float = 1.0
     scatter: float = 1.0
     bulk_bytes: float = 0.0
+    shared_bytes: float = inf
 
 
 @dataclass(frozen=True)

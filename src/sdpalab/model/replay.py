@@ -8,7 +8,7 @@ memory have queues, so that only a full one holds a warp back. Shared memory and
 
 A path gives each warp the order of its instructions. What the order does not show is taken to be so: data that other
 warps load arrive evenly, so that a wait half through a warp's waits is for the first half of its CTA's copies, and
-loads run as far ahead as they like.
+the warps that copy run ahead of those that wait as far as the shared memory of the CTA allows.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def replay(
     paths: Sequence[Sequence[int]],
     ctas: int,
     pipes: Pipes,
+    shared_bytes: float = inf,
 ) -> float:
     """Clocks in which an SM does the work of ``ctas`` equal CTAs, as long as so many are resident.
 
@@ -81,21 +82,33 @@ def replay(
     ctas : int
         At least 1.
     pipes : Pipes
+    shared_bytes : float
+        Of a CTA: what is copied for other warps, and not yet waited for, is no more.
 
     Raises
     ------
     UserError
         If warps wait for each other for ever.
     """
-    return _Sm(code, paths, ctas, pipes).run()
+    return _Sm(code, paths, ctas, pipes, shared_bytes).run()
 
 
 class _Sm:
-    def __init__(self, code: Sequence[Operation], paths: Sequence[Sequence[int]], ctas: int, pipes: Pipes) -> None:
+    def __init__(
+        self,
+        code: Sequence[Operation],
+        paths: Sequence[Sequence[int]],
+        ctas: int,
+        pipes: Pipes,
+        shared_bytes: float = inf,
+    ) -> None:
         self.code, self.per_cta, self.l2_rate = code, len(paths), pipes.l2_bytes_per_clk_sm
         copies = [sum(code[place].act is Act.COPY for place in path) for path in paths]
         waits = [sum(code[place].act is Act.DATA_WAIT for place in path) for path in paths]
         self.copies = sum(copies)
+        moved = sum(code[place].interval for path in paths for place in path if code[place].act is Act.COPY)
+        self.ahead = max(1.0, self.copies * min(1.0, shared_bytes / moved)) if moved else inf
+        self.waiters = [number for number, waits in enumerate(waits) if waits and not copies[number]]
         self.warps = [
             _Warp(cta, path, waits[number], copies[number] > 0)
             for cta in range(ctas)
@@ -183,7 +196,14 @@ class _Sm:
             return max(when, warp.groups[late - 1]) if late > 0 else when
         if act is Act.DATA_WAIT:
             return max(when, self.arrival(warp))
+        if act is Act.COPY and self.waiters:
+            return when if len(self.landed[warp.cta]) - self.consumed(warp.cta) < self.ahead else inf
         return when
+
+    def consumed(self, cta: int) -> float:
+        """Copies that every warp which waits for them has waited for; those of its last wait are still in use."""
+        waiting = (self.warps[cta * self.per_cta + number] for number in self.waiters)
+        return min(self.copies * max(0, each.waited - 1) / each.waits for each in waiting)
 
     def arrival(self, warp: _Warp) -> float:
         """When the data of a warp's next wait are there, as far as they are under way."""
@@ -240,6 +260,7 @@ class _Sm:
         elif act is Act.DATA_WAIT:
             warp.waited += 1
             done = now + one.latency
+            woken = [(other, now + 1) for other in range(SUB_CORES)]
         elif act in (Act.BARRIER, Act.ARRIVE):
             woken = self.arrive(warp, number, one, now, stays=act is Act.BARRIER)
         if control.write_barrier is not None:
@@ -285,10 +306,18 @@ class _Sm:
         return [*(self.release(key, now) if full else []), *((other, now + 1) for other in range(SUB_CORES))]
 
     def unblock(self) -> None:
-        """Release the barrier at which most wait: paths of mean warps need not meet where those of real ones do."""
+        """Release the barrier at which most wait: paths of mean warps need not meet where those of real ones do.
+
+        If none waits there, copies may run ahead by one more.
+        """
         waiting = {key: warps for key, warps in self.barriers.items() if warps}
-        if not waiting:
+        now = max(core.now for core in self.cores)
+        if waiting:
+            for core, when in self.release(max(waiting, key=lambda each: len(waiting[each])), now):
+                self.plan(core, when)
+        elif self.ahead <= self.copies:
+            self.ahead += 1
+            for core in range(SUB_CORES):
+                self.plan(core, now)
+        else:
             raise UserError("warps of the replayed machine code wait for data that nothing copies")
-        key = max(waiting, key=lambda each: len(waiting[each]))
-        for core, when in self.release(key, max(core.now for core in self.cores)):
-            self.plan(core, when)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+import numpy as np
+
 from sdpalab.compile.sass import SassInstruction
 from sdpalab.model.matching import Role
 from sdpalab.model.operations import Memory, operations
 from sdpalab.model.pipes import Pipes
+from sdpalab.model.placement import last_end
 from sdpalab.model.replay import replay
 
 __all__ = ["Schedule"]
@@ -37,7 +40,7 @@ class Schedule:
         of_warp = {warp: role for role in roles for warp in role.warps}
         self._roles = [of_warp[warp] for warp in sorted(of_warp)]
         self._operations = operations(code, pipes, memory)
-        self._pipes = pipes
+        self._pipes, self._shared_bytes = pipes, memory.shared_bytes
         self._clocks: dict[int, float] = {}
 
     def reject_reason(self) -> str:
@@ -64,6 +67,24 @@ class Schedule:
             self._clocks[ctas] = self._extrapolated(ctas)
         return self._clocks[ctas]
 
+    def last_end(self, by_cta: Sequence[float], blocks_per_sm: int, sms: int) -> float:
+        """Clocks until the last CTA ends: those of an SM get on together, at the rate of so many.
+
+        Arguments as for :func:`sdpalab.model.placement.last_end`; a CTA of mean work takes the path of the roles.
+
+        Raises
+        ------
+        UserError
+            As :meth:`clocks`.
+        """
+        ctas = len(by_cta)
+        most = min(blocks_per_sm, -(-ctas // sms))
+        known = sorted({1, most, min(most, max(1, ctas // sms))})
+        rates = [many / self.clocks(many) for many in known]
+        mean = sum(by_cta) / ctas
+        paces = np.interp(range(1, most + 1), known, rates).tolist()
+        return float(last_end([each / mean for each in by_cta], blocks_per_sm, sms, paces)) / self.matched
+
     def _extrapolated(self, ctas: int) -> float:
         issues = ctas * sum(len(role.path) for role in self._roles)
         turns = max((len(role.turns) for role in self._roles), default=0)
@@ -74,4 +95,6 @@ class Schedule:
         return more + (more - less) / (kept - kept // 2) * (turns - kept)
 
     def _replayed(self, ctas: int, share: float) -> float:
-        return replay(self._operations, [role.cut(share) for role in self._roles], ctas, self._pipes)
+        return replay(
+            self._operations, [role.cut(share) for role in self._roles], ctas, self._pipes, self._shared_bytes
+        )
