@@ -21,13 +21,13 @@ from sdpalab.errors import UserError
 
 __all__ = ["Anchor", "Blocks", "edge_flows", "least_squares", "mean_path"]
 
-CONSERVED = 100.0
+CONSERVED = 10.0
 """Weight of the rule that what enters a block leaves it; an anchor's is that of its own."""
 HINT = 0.02
 """Weight of a block's hint: it decides only what anchors leave open."""
 TURNS = 0.5
 """Runs of a loop from which on it must have been entered."""
-RIDGE = 1e-12
+RIDGE = 1e-16
 """Added to the squares, in parts of the largest, so that flows on which nothing depends have a value: nearly 0."""
 _EXIT = -1
 _NONE = 1e-6
@@ -176,7 +176,7 @@ def least_squares(matrix: NDArray[np.float64], target: NDArray[np.float64]) -> N
     """
     gram, projected = matrix.T @ matrix, matrix.T @ target
     gram[np.diag_indices_from(gram)] += RIDGE * float(np.diag(gram).max(initial=1.0))
-    least = 1e-9 * float(target @ target)  # a gain that counts
+    least = 1e-12 * float(target @ target)  # a gain that counts
     x, best = np.zeros(matrix.shape[1]), 0.0
     free, useless = np.zeros((2, len(x)), dtype=np.bool_)
     for _ in range(3 * len(x)):
