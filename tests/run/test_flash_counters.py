@@ -49,7 +49,7 @@ def test_the_mission_shape_fills_an_l4_only_where_blocks_share_tiles() -> None:
     assert whole.wave_efficiency == pytest.approx(64 / (58 * 2))
     assert shared.wave_efficiency >= 0.88  # by warp instructions, merging included
     assert shared.binds == whole.binds == "tensor"
-    assert shared.microseconds < 0.65 * whole.microseconds
+    assert shared.floor_us < 0.65 * whole.floor_us
 
 
 def test_issue_slots_of_the_mission_shape() -> None:
