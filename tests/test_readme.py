@@ -15,7 +15,7 @@ from sdpalab.campaigns.verdicts import code_of
 from sdpalab.compile import build, resources
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.measure import gpu_named
-from sdpalab.measure.counted import arch_on
+from sdpalab.model.counted import arch_on
 from sdpalab.problem import MISSION
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -27,6 +27,7 @@ ROOMS = (
     "testing",
     "torch_matrix",
     "measure",
+    "model",
     "profile",
     "search",
     "evidence",

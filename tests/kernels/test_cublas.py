@@ -22,7 +22,7 @@ from refusals import Refusal, assert_refused
 from sdpalab.kernels.cublas import CUBLAS, pitch, workspace_bytes
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import Gemm, Launch
-from sdpalab.measure.counted import count
+from sdpalab.model.counted import count
 from sdpalab.problem import MISSION, Problem
 
 DEFAULT = CUBLAS.default_config

@@ -32,7 +32,7 @@ from sdpalab.judge.verdict import Status
 from sdpalab.kernels.fp8 import FP8, SCALE_ROWS, smem_bytes
 from sdpalab.kernels.fp8_simulated import FP8_SIMULATED
 from sdpalab.kernels.kernel import Config
-from sdpalab.measure.counted import count
+from sdpalab.model.counted import count
 from sdpalab.problem import MISSION, Problem
 
 DEFAULT = FP8.default_config

@@ -25,7 +25,7 @@ from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.fp8_simulated import FP8_SIMULATED
 from sdpalab.kernels.kernel import Quantisation
 from sdpalab.kernels.wmma import WMMA, smem_bytes
-from sdpalab.measure.counted import count
+from sdpalab.model.counted import count
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run import SimulatedExecutor
 

@@ -26,7 +26,7 @@ from sdpalab.judge.rule.limits import measure
 from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.hopper_fp8 import HOPPER_FP8, KNOBS, SCALE_ROWS, resolve, smem_bytes
 from sdpalab.kernels.kernel import Config
-from sdpalab.measure.counted import count
+from sdpalab.model.counted import count
 from sdpalab.problem import MISSION, Problem
 
 ARCH = HOPPER_FP8.default_arch

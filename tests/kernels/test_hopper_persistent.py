@@ -14,7 +14,7 @@ from sdpalab.kernels.hopper import HOPPER, modelled_clocks, resolve, smem_bytes
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.plan import Launch
 from sdpalab.kernels.warpgroups import SMS, blocks_per_sm
-from sdpalab.measure.counted import count
+from sdpalab.model.counted import count
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run import SimulatedExecutor
 from sdpalab.sim.counters import Counters

@@ -21,7 +21,7 @@ from refusals import Refusal, assert_refused
 from sdpalab.kernels.flash import smem_bytes
 from sdpalab.kernels.kernel import Config
 from sdpalab.kernels.warp_specialized import WARP_SPECIALIZED
-from sdpalab.measure.counted import count
+from sdpalab.model.counted import count
 from sdpalab.problem import MISSION, Problem
 
 DEFAULT = WARP_SPECIALIZED.default_config

@@ -15,7 +15,7 @@ from sdpalab.inputs import make_inputs
 from sdpalab.kernels.flash import FLASH
 from sdpalab.kernels.plan import INCLUDE_DIR
 from sdpalab.measure import gpu_named
-from sdpalab.measure.counted import CountedPlan, count
+from sdpalab.model.counted import CountedPlan, count
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run import SimulatedExecutor
 from sdpalab.sim import Report
@@ -50,7 +50,7 @@ def test_the_mission_shape_fills_an_l4_only_where_blocks_share_tiles() -> None:
     assert whole.wave_efficiency == pytest.approx(64 / (58 * 2))
     assert shared.wave_efficiency >= 0.88  # by warp instructions, merging included
     assert shared.binds == whole.binds == "tensor"
-    assert shared.microseconds < 0.65 * whole.microseconds
+    assert shared.floor_us < 0.65 * whole.floor_us
 
 
 def test_issue_slots_of_the_mission_shape() -> None:

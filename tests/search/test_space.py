@@ -11,7 +11,7 @@ from sdpalab import MISSION, Config, CudaKernel, Launch, Problem, UserError
 from sdpalab.gpus import GPUS
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.kernels.registry import get as registered
-from sdpalab.measure.counted import arch_on
+from sdpalab.model.counted import arch_on
 from sdpalab.search.space import ConfigSpace
 
 L4, H200 = GPUS["L4"], GPUS["H200"]

@@ -1,7 +1,7 @@
 """What every kernel of the ladder uses, counts and could cost on the mission shape, on each GPU of the aims.
 
 Each kernel in its default configuration is built for an L4 and for an H200, where it runs there, and counted on the
-simulator; from the counts comes the modelled time (:mod:`sdpalab.measure.modelled` says what it leaves out). Nothing is
+simulator; from the counts comes the modelled time (:mod:`sdpalab.model.modelled` says what it leaves out). Nothing is
 run on a GPU. ``scripts/readme_tables.py --write`` brings the figures into the README.
 """
 
@@ -16,7 +16,7 @@ from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.plan import Gemm
 from sdpalab.kernels.registry import KERNELS, get
 from sdpalab.measure import Gpu, gpu_named
-from sdpalab.measure.counted import CountedLaunch, arch_on, count
+from sdpalab.model.counted import CountedLaunch, arch_on, count
 from sdpalab.problem import MISSION
 from sdpalab.sim.counters import Counters
 

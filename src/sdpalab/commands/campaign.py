@@ -43,6 +43,21 @@ def ladder(kernel: KernelsArgument = None, out: OutOption = None, json: JsonOpti
 
 
 @campaign.command()
+def model(
+    wheel: Annotated[
+        Path, typer.Argument(metavar="WHEEL", help="The wheel of vllm-flash-attn 2.6.2, as pip download fetches it.")
+    ],
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
+    """Modelled times of FlashAttention-2's own machine code, held against the published ones."""
+    from sdpalab.campaigns import model as runs
+
+    words = [wheel.name]
+    return _run("model", words, lambda say, _: runs.run(wheel, say), out, json, packages=runs.PACKAGES)
+
+
+@campaign.command()
 def verdicts(kernel: KernelsArgument = None, out: OutOption = None, json: JsonOption = None) -> int:
     """Judge kernels at level full on the simulator; the record is written after every kernel."""
     one_thread_each()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from sdpalab.compile.builder import Build
 from sdpalab.compile.cache import Cache, key_of
+from sdpalab.compile.control import Control
 from sdpalab.compile.loops import natural_loops
 from sdpalab.compile.tools import run_tool, tool_version
 from sdpalab.errors import MachineError
@@ -61,6 +62,9 @@ _MEMORY = {"LDSM", "LDGSTS", "LDG", "STG", "LDS", "STS", "STSM", "LDL", "STL", "
 _OWN = TENSOR_CLASSES | _MEMORY | {"MUFU", "SHFL", "BAR"}
 
 _LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
+_UPPER_WORD = re.compile(r"^\s+/\* 0x([0-9a-f]{16}) \*/$")
+_SOURCE = re.compile(r'^\s*//## File "(?:.*[/\\])?([^"]+)", line (\d+)')
+_OPTIONS = ("-c", "-hex", "-g")
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _SECTION = re.compile(r"^\.text\.(\S+):")
 _ENTRY = re.compile(r'^\s*\.other\s+(\S+),@"STO_CUDA_ENTRY', re.MULTILINE)
@@ -88,6 +92,10 @@ class SassInstruction:
         Whether a predicate decides if it is executed.
     operands : str
         Their text.
+    control : Control or None
+        Its control fields; None if the text does not show the encoding.
+    source : str
+        ``flash.cu:42`` from the line information, or an empty string.
     """
 
     address: int
@@ -95,6 +103,8 @@ class SassInstruction:
     target: int | None = None
     guarded: bool = False
     operands: str = ""
+    control: Control | None = None
+    source: str = ""
 
     @property
     def base(self) -> str:
@@ -138,17 +148,19 @@ def classify(opcode: str) -> str:
 
 
 def disassemble(build: Build, cache: Cache | None = None) -> str:
-    """The SASS of a build as nvdisasm prints it; made once (about 0.3 s), then read from the cache.
+    """The SASS of a build as nvdisasm prints it, with encodings and source lines.
+
+    It is made once (about 0.3 s), then read from the cache.
 
     Raises
     ------
     MachineError
         If nvdisasm is not installed or fails.
     """
-    key = key_of("nvdisasm -c", tool_version("nvdisasm"), build.cubin)
+    key = key_of(" ".join(("nvdisasm", *_OPTIONS)), tool_version("nvdisasm"), build.cubin)
 
     def make() -> dict[str, bytes]:
-        return {"kernel.sass": run_tool("nvdisasm", ("-c",), build.cubin).encode()}
+        return {"kernel.sass": run_tool("nvdisasm", _OPTIONS, build.cubin).encode()}
 
     stored = (cache or Cache()).get_or_make(f"{build.name}-sass-{key[:8]}", key, make)
     return stored.files["kernel.sass"].decode()
@@ -160,7 +172,7 @@ def parse(text: str) -> dict[str, tuple[SassInstruction, ...]]:
     current: list[tuple[SassInstruction, str | None]] = []
     labels: dict[str, int] = {}
     pending: list[str] = []
-    name = ""
+    name = source = ""
 
     def close() -> None:
         if name:
@@ -172,7 +184,16 @@ def parse(text: str) -> dict[str, tuple[SassInstruction, ...]]:
         section = _SECTION.match(line)
         if section:
             close()
-            name, current, labels, pending = section[1], [], {}, []
+            name, current, labels, pending, source = section[1], [], {}, [], ""
+            continue
+        place = _SOURCE.match(line)
+        if place:
+            source = f"{place[1]}:{place[2]}"
+            continue
+        upper = _UPPER_WORD.match(line)
+        if upper and current:
+            read, label = current[-1]
+            current[-1] = replace(read, control=Control.decode(int(upper[1], 16))), label
             continue
         named = _LABEL.match(line)
         if named:
@@ -183,9 +204,10 @@ def parse(text: str) -> dict[str, tuple[SassInstruction, ...]]:
             address = int(match[1], 16)
             labels.update(dict.fromkeys(pending, address))
             pending.clear()
-            label = _TARGET.search(match[4])
-            read = SassInstruction(address, match[3], guarded=match[2] is not None, operands=match[4].strip())
-            current.append((read, label[1] if label else None))
+            named_target = _TARGET.search(match[4])
+            guarded, operands = match[2] is not None, match[4].strip()
+            read = SassInstruction(address, match[3], guarded=guarded, operands=operands, source=source)
+            current.append((read, named_target[1] if named_target else None))
     close()
     return functions
 
@@ -217,9 +239,10 @@ def main_loop(instructions: Sequence[SassInstruction]) -> tuple[SassInstruction,
 def successors(instructions: Sequence[SassInstruction]) -> list[list[int]]:
     """Where control may go from each instruction, as places in the sequence.
 
-    BSYNC goes where the BSSY before it on its barrier said. Targets that are only known as the kernel runs are left
-    out.
+    BSYNC goes where the BSSY before it on its barrier said, and RET behind each call of a function of its own. A CALL
+    in a function without RET is a jump. Targets that are only known as the kernel runs are left out.
     """
+    returns = [place + 1 for place, each in enumerate(instructions) if each.base == "CALL" and each.target is not None]
     places = {instruction.address: place for place, instruction in enumerate(instructions)}
     rejoin: dict[str, int] = {}
     edges: list[list[int]] = []
@@ -230,8 +253,10 @@ def successors(instructions: Sequence[SassInstruction]) -> list[list[int]]:
         if base in _BRANCHES:
             conditional = instruction.guarded or _PREDICATE.search(instruction.operands) is not None
             edges.append(([] if target is None else [target]) + (after if conditional else []))
+        elif base == "CALL" and target is not None:
+            edges.append([target] + (after if instruction.guarded else []))
         elif base in _ENDS:
-            edges.append(after if instruction.guarded else [])
+            edges.append((returns if base == "RET" else []) + (after if instruction.guarded else []))
         elif base == "BSYNC" and barrier in rejoin:
             edges.append([rejoin[barrier], *(after if instruction.guarded else [])])
         else:

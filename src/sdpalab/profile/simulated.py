@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.measure.counted import count
+from sdpalab.model.counted import count
 from sdpalab.problem import Problem
 from sdpalab.sim.counters import Counters
 
@@ -22,7 +22,7 @@ def simulated_counts(
     Raises
     ------
     UserError, MachineError
-        As :func:`sdpalab.measure.counted.count`.
+        As :func:`sdpalab.model.counted.count`.
     """
     launches = count(kernel, problem, arch, config, sms=sms).launches
     return tuple((launch.build.entry, _counts(launch.counters)) for launch in launches)

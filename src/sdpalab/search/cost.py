@@ -5,14 +5,14 @@ from __future__ import annotations
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
 from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.measure.counted import arch_on, count
+from sdpalab.model.counted import arch_on, count
 from sdpalab.problem import Problem
 
 __all__ = ["modelled_us"]
 
 
 def modelled_us(kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> float:
-    """The modelled time of a configuration on ``gpu`` in microseconds, inputs in L2 (:mod:`sdpalab.measure.modelled`).
+    """The modelled time of a configuration on ``gpu`` in microseconds, inputs in L2 (:mod:`sdpalab.model.modelled`).
 
     Raises
     ------

@@ -18,7 +18,7 @@ from sdpalab.gpus import GPUS, Gpu, default_gpu
 from sdpalab.judge.cases import CaseSpec, cases_for
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.tuned import source_digest
-from sdpalab.measure.counted import arch_on
+from sdpalab.model.counted import arch_on
 from sdpalab.problem import Problem
 from sdpalab.search.cost import modelled_us
 from sdpalab.search.outcome import Standing

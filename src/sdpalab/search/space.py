@@ -19,7 +19,7 @@ import numpy.typing as npt
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
 from sdpalab.kernels.kernel import Config, Kernel, Knob
-from sdpalab.measure.counted import arch_on
+from sdpalab.model.counted import arch_on
 from sdpalab.problem import Problem
 
 __all__ = ["MOST_COMBINATIONS", "ConfigSpace"]

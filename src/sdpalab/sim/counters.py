@@ -99,6 +99,9 @@ class Counters:
         Share of issued lanes that were switched off: 0 if every warp always ran whole.
     by_cta : list of int
         Warp instructions of each CTA, by its linear index in the grid: how even the work is.
+    by_warp : list of list of int
+        How often each instruction was run by the warps of one number in their CTA, of all CTAs: one list a number. They
+        tell warps with different tasks apart.
     """
 
     by_instruction: list[InstructionCount] = field(default_factory=list)
@@ -109,6 +112,7 @@ class Counters:
     compulsory_write_bytes: int = 0
     divergence: float = 0.0
     by_cta: list[int] = field(default_factory=list)
+    by_warp: list[list[int]] = field(default_factory=list)
 
     def total(self, name: str, pipe: str | None = None) -> int:
         """Sum of one count over all instructions, or over those of a pipe."""
@@ -122,8 +126,10 @@ class Counters:
         return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {**asdict(self), "mix": self.mix()}
+        """Plain JSON values, without ``by_warp``."""
+        content = {**asdict(self), "mix": self.mix()}
+        del content["by_warp"]
+        return content
 
     def listing(self) -> str:
         """A line for each source line (or PTX line without line information): what ran there and what it cost."""
@@ -170,6 +176,7 @@ def counted(module: PtxModule, entry: Entry, program: Program, tally: Tally) -> 
         SECTOR * int(written.sum()),
         1 - sum(count.lanes for count in counts) / issued if issued else 0.0,
         tally.issued.tolist(),
+        np.repeat(tally.by_warp, sizes, axis=1).tolist(),
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sdpalab.sim.selection import WARP
+
 __all__ = ["Dim3", "Geometry"]
 
 Dim3 = tuple[int, int, int]
@@ -24,6 +26,11 @@ class Geometry:
     def threads(self) -> int:
         """Threads of one CTA."""
         return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def warps(self) -> int:
+        """Warps of one CTA."""
+        return -(-self.threads // WARP)
 
     @property
     def cluster_size(self) -> int:

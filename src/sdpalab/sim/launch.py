@@ -158,7 +158,7 @@ def launch(
             f"{entry} needs {symbols.shared_bytes} bytes of shared memory, "
             f"and a block on {module.target} has at most {limit}"
         )
-    lanes = -(-geometry.threads // WARP) * WARP * geometry.cluster_size
+    lanes = geometry.warps * WARP * geometry.cluster_size
     clusters_at_once = _clusters_at_once(geometry, lanes)
     need = _memory_needed(arena.end, program, symbols, lanes, geometry.cluster_size, clusters_at_once, checks)
     ctas = _by_cluster(geometry)
@@ -169,7 +169,7 @@ def launch(
     )
     space = arena.build()
     size = len(space.data)
-    log, tally = HazardLog(), Tally(code, program, size, geometry.ctas, traffic=counters)
+    log, tally = HazardLog(), Tally(code, program, size, geometry.ctas, geometry.warps, traffic=counters)
     history = GlobalHistory(code, size) if "race" in checks else None
     chunks = Chunks(setup, space, tally, log, history)
     with log.attach_to_errors():

@@ -99,7 +99,7 @@ class Machine:
         self.observers: list[Observer] = []
         self.async_mode, self.tensor_maps, self.landing = async_mode, tensor_maps, landing
         self.cluster_size = geometry.cluster_size
-        self.warps = -(-geometry.threads // WARP)
+        self.warps = geometry.warps
         self.lanes = self.warps * n_cta * WARP
         lane = np.arange(self.lanes)
         self.laneid: Indices = lane % WARP

@@ -117,7 +117,8 @@ def _shared_out(chunks: Chunks, first: int, workers: int) -> bool:
     setup, space = chunks.setup, chunks.space
     try:
         footprints = _zeros((workers, PLANES, len(space.data)), np.uint8)
-        sizes = setup.entry, setup.program, len(space.data), setup.geometry.ctas
+        geometry = setup.geometry
+        sizes = setup.entry, setup.program, len(space.data), geometry.ctas, geometry.warps
         counted = [Tally(*sizes, traffic=setup.counters, zeros=_zeros) for _ in footprints]
         done = _run_apart(chunks, range(first, len(setup.chunks)), footprints, counted)
         together = put_together(footprints) if done else None

@@ -149,9 +149,10 @@ class Scheduler:
         together = [part for part in (whole, subset(partial, met) if met.any() else None) if part is not None]
         return (merge(together) if together else None), subset(partial, ~met)
 
-    def _count_ctas(self, instructions: int, warps: Array) -> None:
-        """Count what each of these warps issues for its CTA."""
+    def _count_ctas(self, at: int, instructions: int, warps: Array) -> None:
+        """Count what each of these warps issues for its CTA, and that they run block ``at``."""
         ctas = self.machine.n_cta
+        self.tally.by_warp[:, at] += np.bincount(warps // ctas, minlength=self.machine.warps)
         issued = np.bincount(warps % ctas, minlength=ctas) * instructions
         self.tally.issued[self.machine.cta_ids] += issued
 
@@ -174,7 +175,7 @@ class Scheduler:
             warps = None if whole_slice else np.unique(indices(sel) // WARP)
             self.tally.warps[at] += lanes // WARP if warps is None else len(warps)
             if len(self.tally.issued):
-                self._count_ctas(block.size, indices(sel)[::WARP] // WARP if warps is None else warps)
+                self._count_ctas(at, block.size, indices(sel)[::WARP] // WARP if warps is None else warps)
             if self.steps > self.max_steps:
                 raise StepLimit(
                     f"more than {self.max_steps} steps, now at PTX line {block.line}: an endless loop, "

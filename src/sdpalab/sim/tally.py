@@ -27,6 +27,7 @@ class Tally:
         Bytes of global memory.
     ctas : int
         CTAs of the grid.
+    warps_per_cta : int
     traffic : bool
         Whether memory traffic, and what each CTA runs, is counted; if not, their arrays are empty.
     zeros : function
@@ -44,6 +45,8 @@ class Tally:
         Sectors of global memory that were read, and written.
     issued : ndarray of int64 [CTAs of the grid]
         Warp instructions that each CTA has run.
+    by_warp : ndarray of int64 [warps of a CTA, blocks of the program]
+        How often each block was run by the warps of that number, of all CTAs.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Tally:
         program: Program,
         size: int,
         ctas: int,
+        warps_per_cta: int,
         *,
         traffic: bool,
         zeros: Callable[[tuple[int, ...], Any], Array] = np.zeros,
@@ -62,10 +66,11 @@ class Tally:
         self.sectors, self.wavefronts = zeros((2, code, 2), np.int64)
         self.touched = zeros((2, size // SECTOR + 1 if traffic else 0), np.bool_)
         self.issued = zeros((ctas if traffic else 0,), np.int64)
+        self.by_warp = zeros((warps_per_cta, blocks if traffic else 0), np.int64)
 
     def add(self, other: Tally) -> None:
         """Add what another process has counted."""
-        for name in ("steps", "lanes", "warps", "sectors", "wavefronts", "issued"):
+        for name in ("steps", "lanes", "warps", "sectors", "wavefronts", "issued", "by_warp"):
             mine = getattr(self, name)
             mine += getattr(other, name)
         self.touched |= other.touched

@@ -1,14 +1,16 @@
-"""A modelled time: what the steps of a plan ask of a GPU, by counts, over the rates at which the GPU can give it.
+"""The modelled time of a plan: of each step the issue schedule of its machine code, and a floor by counts beside it.
 
-Every resource of an SM is taken to work at its peak whenever there is work, all of them at once; what is left is how
-evenly the CTAs fill the SMs. So it is a floor in what it takes into account, and it leaves out: latency and
-dependencies (one resident CTA is taken to keep an SM busy, and softmax and products to overlap fully), barriers, the
-first fill and the last drain of the pipeline, launches and the gaps between them, the integer pipe, shuffles, what TMA
-and wgmma move in shared memory, hits in L1, traffic between L2 and DRAM beyond the least, the lower rate that
-``mma.sync`` has on GPUs with wgmma, and clocks that fall under load. Issue slots are counted on the PTX, of which the
-compiler drops some instructions (moves) and to which it adds others; :func:`loop_issue_share` is from the machine code.
+The schedule (:mod:`sdpalab.model.schedule`) says how long an SM takes for its resident CTAs, and the placement of the
+CTAs when the last one ends; what crosses DRAM takes its time at least, and each step is launched. Where there is no
+schedule, because a step is a library's or because its counts fit no path through its machine code, the floor stands in
+for it, and the step says so.
 
-Everything here is arithmetic on counts: no GPU, no compiler, no simulator.
+The floor divides what a step asks of a GPU by the rates at which the GPU can give it. Every resource of an SM is taken
+to work at its peak whenever there is work, all of them at once; what is left is how evenly the CTAs fill the SMs. It
+leaves out latency and dependencies, barriers, fill and drain, launches, the integer pipe, shuffles, what TMA and wgmma
+move in shared memory, hits in L1, traffic between L2 and DRAM beyond the least, the lower rate that ``mma.sync`` has on
+GPUs with wgmma, and clocks that fall under load. Issue slots are counted on the PTX, of which the compiler drops some
+instructions (moves) and to which it adds others; :func:`loop_issue_share` is from the machine code.
 
 Sources: CUDA C++ Programming Guide 13.0, "Compute Capability 8.x" and "9.0": four warp schedulers an SM, each of which
 issues one instruction a clock, and 32 banks of shared memory, each 32 bits wide and read once a clock.
@@ -19,7 +21,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from sdpalab.compile.sass import TENSOR_CLASSES, SassInstruction, classify
@@ -27,6 +28,10 @@ from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
 from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Gemm, LaunchPlan
+from sdpalab.model.pipes import pipes_of
+from sdpalab.model.placement import wave_efficiency
+from sdpalab.model.schedule import Schedule
+from sdpalab.model.tensor import is_tensor, sass_flops, sass_precision
 from sdpalab.sim.counters import Counters
 from sdpalab.sim.tally import SECTOR
 
@@ -40,7 +45,6 @@ __all__ = [
     "launch_work",
     "loop_issue_share",
     "modelled",
-    "wave_efficiency",
 ]
 
 ISSUE_PER_CLK_SM = 4
@@ -51,7 +55,6 @@ WAVEFRONTS_PER_CLK_SM = 1
 
 _FP8 = re.compile(r"\.e[45]m[32]\b")
 _OTHER_TYPES = re.compile(r"\.(tf32|f64|[su][48]|b1|e[23]m[123])\b")
-_MMA_SHAPE = re.compile(r"\.(?:(\d+)x(\d+)x(\d+)|(16)(8)(4|8|16|32|64|128|256))(?=\.|$)")
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,10 @@ class StepWork:
         knows and which is taken to fill the GPU evenly.
     blocks_per_sm : int
         CTAs that are resident on an SM at once.
+    schedule : Schedule or None
+        Of its machine code.
+    no_schedule : str
+        Why it has none, in one sentence.
     """
 
     name: str
@@ -94,6 +101,8 @@ class StepWork:
     cold_bytes: int = 0
     by_cta: tuple[int, ...] = ()
     blocks_per_sm: int = 1
+    schedule: Schedule | None = field(default=None, compare=False)
+    no_schedule: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,20 +124,30 @@ class ModelledStep:
         tensor, issue, exp, shared and l2, which every SM has its share of, and dram.
     wave_efficiency : float
         See :func:`wave_efficiency`; 1 for a library product.
-    microseconds : float
+    floor_us : float
         The longest of the resources, those of an SM divided by the wave efficiency.
     binds : str
         Which one that is.
     issue_share : float or None
         Issue slots over tensor time, both of the same SMs; None without matrix instructions.
+    schedule_us : float or None
+        Until the last CTA ends, by the issue schedule; None if there is none, for the reason ``no_schedule``.
+    launch_us : float
+        What a kernel takes on this GPU that does nothing, in a graph.
+    microseconds : float
+        The launch, and the schedule or what DRAM takes, whichever is longer; without a schedule, the floor.
     """
 
     name: str
     resources: tuple[Resource, ...]
     wave_efficiency: float
-    microseconds: float
+    floor_us: float
     binds: str
     issue_share: float | None
+    schedule_us: float | None
+    no_schedule: str
+    launch_us: float
+    microseconds: float
 
 
 @dataclass(frozen=True)
@@ -146,13 +165,19 @@ class ModelledTime:
         return sum(step.microseconds for step in self.steps)
 
     @property
+    def floor_us(self) -> float:
+        """What the steps take at least, by counts."""
+        return sum(step.floor_us for step in self.steps)
+
+    @property
     def longest(self) -> ModelledStep:
         """The step that takes longest."""
         return max(self.steps, key=lambda step: step.microseconds)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {**asdict(self), "microseconds": self.microseconds, "binds": self.longest.binds}
+        totals = {"microseconds": self.microseconds, "floor_us": self.floor_us, "binds": self.longest.binds}
+        return {**asdict(self), **totals}
 
 
 def launch_work(name: str, counters: Counters, blocks_per_sm: int, *, fp8_units: bool = True) -> StepWork:
@@ -208,46 +233,6 @@ def gemm_work(gemm: Gemm, plan: LaunchPlan) -> StepWork:
     return StepWork("matrix product", {precision: gemm.flops}, l2_bytes=moved, dram_bytes=moved)
 
 
-def wave_efficiency(by_cta: Sequence[int], blocks_per_sm: int, sms: int) -> float:
-    """The share of the SMs' time, until the last CTA ends, in which they work: 1 if all end together.
-
-    CTAs start in order, the first on each SM in turn until ``blocks_per_sm`` are on every one; then the next starts
-    wherever one ends. The CTAs of an SM share its rate evenly, however many they are, so that 64 equal ones on 58 SMs
-    take the time of two (64 / 116 = 55%) no matter how many fit. Those of a cluster are taken as independent.
-
-    Parameters
-    ----------
-    by_cta : sequence of int
-        Work of each CTA, in the order of their launch; at least one.
-    blocks_per_sm, sms : int
-        At least 1 each.
-    """
-    if blocks_per_sm < 1 or sms < 1 or not by_cta:
-        raise ValueError("there must be a CTA, an SM, and room for a CTA on it")
-    # served[sm]: work that each of its CTAs has had since the start; a CTA that starts there ends after that many more
-    served = [0.0] * sms
-    residents: list[list[float]] = [[] for _ in range(sms)]
-    first = by_cta[: sms * blocks_per_sm]
-    for number, work in enumerate(first):
-        residents[number % sms].append(float(work))
-    for ends in residents:
-        heapify(ends)
-    waiting = iter(by_cta[len(first) :])
-    events = [(ends[0] * len(ends), sm) for sm, ends in enumerate(residents) if ends]
-    heapify(events)
-    now = 0.0
-    while events:
-        now, sm = heappop(events)
-        ends = residents[sm]
-        served[sm] = heappop(ends)
-        work_next = next(waiting, None)
-        if work_next is not None:
-            heappush(ends, served[sm] + work_next)
-        if ends:
-            heappush(events, (now + (ends[0] - served[sm]) * len(ends), sm))
-    return sum(by_cta) / (sms * now) if now else 1.0
-
-
 def modelled(works: Iterable[StepWork], gpu: Gpu, *, cold: bool = False) -> ModelledTime:
     """The modelled time of steps that run one after the other.
 
@@ -284,7 +269,24 @@ def _step(work: StepWork, gpu: Gpu, *, cold: bool) -> ModelledStep:
     binds = max(times, key=lambda name: times[name])
     tensor, issue = of_an_sm[0].microseconds, of_an_sm[1].microseconds
     share = issue / tensor if tensor and issue else None
-    return ModelledStep(work.name, (*of_an_sm, dram), efficiency, times[binds], binds, share)
+    schedule, launch = _schedule_us(work, gpu), _launch_us(gpu)
+    spent = launch + (times[binds] if schedule is None else max(schedule, dram.microseconds))
+    floor = (work.name, (*of_an_sm, dram), efficiency, times[binds], binds, share)
+    return ModelledStep(*floor, schedule, "" if work.schedule else work.no_schedule, launch, spent)
+
+
+def _schedule_us(work: StepWork, gpu: Gpu) -> float | None:
+    """Until the last CTA ends: those of an SM get on at the rate that the schedule gives for so many."""
+    if work.schedule is None:
+        return None
+    return work.schedule.last_end(work.by_cta, work.blocks_per_sm, gpu.sms) / gpu.clock_mhz
+
+
+def _launch_us(gpu: Gpu) -> float:
+    try:
+        return pipes_of(gpu).launch_us
+    except UserError:  # no latencies of this GPU are known: nor is there a schedule
+        return 0.0
 
 
 def _per_clock(name: str, count: int, rate: int, unit: str, gpu: Gpu) -> Resource:
@@ -317,7 +319,7 @@ def loop_issue_share(loop: Sequence[SassInstruction], gpu: Gpu) -> float | None:
         None if the loop has no matrix instruction, or if loops inside it do the work: how often those turn is not in
         the code. A wait inside it, which moves no data and computes nothing, counts once.
     """
-    seconds = sum(_sass_flops(each) / _tflops(gpu, _sass_precision(each)) for each in loop if _is_tensor(each))
+    seconds = sum(sass_flops(each) / _tflops(gpu, sass_precision(each)) for each in loop if is_tensor(each))
     if not seconds or any(map(_computes, _inner(loop))):
         return None
     clocks = seconds / 1e12 * gpu.sms * gpu.clock_mhz * 1e6  # of one SM, for one warp's turn
@@ -340,21 +342,3 @@ def _inner(loop: Sequence[SassInstruction]) -> list[SassInstruction]:
 def _computes(instruction: SassInstruction) -> bool:
     work = TENSOR_CLASSES | {"MUFU", "FFMA", "FADD/FMUL", "LDSM", "LDS", "STS", "LDG", "STG", "LDGSTS"}
     return classify(instruction.opcode) in work
-
-
-def _is_tensor(instruction: SassInstruction) -> bool:
-    return classify(instruction.opcode) in TENSOR_CLASSES
-
-
-def _sass_precision(instruction: SassInstruction) -> str:
-    """QMMA and QGMMA are those of float8."""
-    return "fp8" if instruction.base.startswith("Q") else "fp16"
-
-
-def _sass_flops(instruction: SassInstruction) -> int:
-    """FLOPs of one warp's execution: ``HMMA.16816`` is m16n8k16; a ``GMMA`` names its whole warpgroup's, of 4 warps."""
-    shape = _MMA_SHAPE.search(instruction.opcode)
-    if shape is None:
-        raise UserError(f"the shape of {instruction.opcode} is not known")
-    m, n, k = (int(number) for number in shape.groups() if number)
-    return 2 * m * n * k // (4 if "GMMA" in instruction.base else 1)

@@ -6,15 +6,18 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
 
 from sdpalab.compile import Build, Resources, disassemble, resources
-from sdpalab.compile.sass import TENSOR_CLASSES, main_loop, parse
+from sdpalab.compile.sass import TENSOR_CLASSES, SassInstruction, main_loop, parse
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, default_sms
 from sdpalab.inputs import dtype_of, make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan, Step, TiledMap
-from sdpalab.measure.modelled import (
+from sdpalab.model.matching import Role, roles_of
+from sdpalab.model.modelled import (
     ModelledTime,
     StepWork,
     gemm_work,
@@ -23,12 +26,20 @@ from sdpalab.measure.modelled import (
     loop_issue_share,
     modelled,
 )
+from sdpalab.model.operations import Memory
+from sdpalab.model.pipes import pipes_of
+from sdpalab.model.schedule import Schedule
 from sdpalab.problem import Problem
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import Report
 from sdpalab.sim.counters import Counters
+from sdpalab.sim.tally import SECTOR
 
 __all__ = ["CountedLaunch", "CountedPlan", "arch_on", "count"]
+
+
+LENGTHS = 2.5
+"""A path of machine code is no longer than so many times that of the PTX, and no shorter than that part of it."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +51,50 @@ class CountedLaunch:
     resources: Resources
     counters: Counters
 
+    @cached_property
+    def code(self) -> tuple[SassInstruction, ...]:
+        """Its machine code."""
+        return parse(disassemble(self.build))[self.build.entry]
+
+    @cached_property
+    def roles(self) -> tuple[Role, ...]:
+        """What its warps do; see :func:`~sdpalab.model.matching.roles_of`, which may raise."""
+        return roles_of(self.code, self.counters)
+
     @property
     def work(self) -> StepWork:
         """Its requirements on a GPU."""
         return launch_work(self.name, self.counters, self.resources.blocks_per_sm, fp8_units=self._fp8_units)
+
+    def scheduled(self, gpu: Gpu) -> StepWork:
+        """What it asks of ``gpu``, with the issue schedule of its machine code there, or why it has none."""
+        try:
+            schedule = Schedule(self.code, self.roles, self._memory, pipes_of(gpu))
+            reason = schedule.reject_reason() or self._mismatch
+        except UserError as error:
+            return replace(self.work, no_schedule=str(error))
+        return replace(self.work, no_schedule=reason) if reason else replace(self.work, schedule=schedule)
+
+    @property
+    def _mismatch(self) -> str:
+        """Why the paths are not those of the launch, by their length; empty if they may be."""
+        modelled_length = sum(len(role.path) * len(role.warps) for role in self.roles)
+        counted = self.counters.total("warps") / len(self.counters.by_cta)
+        if 1 / LENGTHS < modelled_length / counted < LENGTHS:
+            return ""
+        return f"the paths through its machine code have {modelled_length:,} instructions, where its PTX has {counted:,.0f}"
+
+    @property
+    def _memory(self) -> Memory:
+        """What the counts say of memory accesses that the machine code does not show."""
+        counters = self.counters
+        bulk = [each for each in counters.by_instruction if each.text.startswith("cp.async.bulk") and each.sectors]
+        return Memory(
+            conflicts=counters.total("wavefronts") / max(1, counters.total("ideal_wavefronts")),
+            scatter=counters.total("sectors") / max(1, counters.total("ideal_sectors")),
+            bulk_bytes=SECTOR * sum(each.sectors for each in bulk) / max(1, sum(each.warps for each in bulk)),
+            shared_bytes=self.resources.shared_bytes or inf,
+        )
 
     @property
     def _fp8_units(self) -> bool:
@@ -59,7 +110,7 @@ class CountedLaunch:
         emulated = any(each.tensor_flops and is_float8(each.text) for each in self.counters.by_instruction)
         if not emulated or self._fp8_units:
             return ""
-        opcodes = Counter(each.base for each in parse(disassemble(self.build))[self.build.entry])
+        opcodes = Counter(each.base for each in self.code)
         return (
             f"{self.name} has no float8 product in its machine code for {self.build.arch}: {opcodes['HMMA']} HMMA and "
             f"{opcodes['F2FP']} F2FP, conversions that are not in the counts of its PTX"
@@ -67,7 +118,7 @@ class CountedLaunch:
 
     def loop_issue_share(self, gpu: Gpu) -> float | None:
         """Issue slots over tensor time, by the machine code of its main loop; see the function of that name."""
-        loop = main_loop(parse(disassemble(self.build))[self.build.entry])
+        loop = main_loop(self.code)
         return loop_issue_share(loop, gpu) if loop else None
 
 
@@ -103,12 +154,12 @@ class CountedPlan:
         """
         if self.not_modelled:
             raise UserError(self.not_modelled)
-        return modelled(self._works(), gpu, cold=cold)
+        return modelled(self._works(gpu), gpu, cold=cold)
 
-    def _works(self) -> Iterator[StepWork]:
+    def _works(self, gpu: Gpu) -> Iterator[StepWork]:
         outside = {buffer.name: _bytes(buffer) for buffer in self.plan.buffers if buffer.role in ("in", "out")}
         for step, counted in zip(self.plan.steps, self.steps, strict=True):
-            work = gemm_work(counted, self.plan) if isinstance(counted, Gemm) else counted.work
+            work = gemm_work(counted, self.plan) if isinstance(counted, Gemm) else counted.scheduled(gpu)
             first = sum(outside.pop(name, 0) for name in _buffers(step))
             yield replace(work, cold_bytes=min(first, work.dram_bytes))
 

@@ -12,7 +12,7 @@ from sdpalab.kernels.kernel import CudaKernel
 from sdpalab.kernels.plan import Launch
 from sdpalab.kernels.registry import get
 from sdpalab.measure import gpu_named
-from sdpalab.measure.counted import arch_on, count
+from sdpalab.model.counted import arch_on, count
 from sdpalab.problem import Problem
 
 PROBLEM = Problem(1, 2, 128, 64)
@@ -31,7 +31,8 @@ def test_a_counted_plan_is_modelled_with_the_work_that_the_problem_has() -> None
     (step,) = time.steps
     tensor = next(each for each in step.resources if each.name == "tensor")
     assert tensor.microseconds == pytest.approx(PROBLEM.flops / l4.fp16_tflops / 1e6)
-    assert time.microseconds >= tensor.microseconds / step.wave_efficiency
+    assert time.floor_us >= tensor.microseconds / step.wave_efficiency
+    assert time.microseconds > time.floor_us
     assert counted.modelled(l4, cold=True).microseconds >= time.microseconds
 
 
@@ -46,7 +47,7 @@ def test_the_loop_of_flash_takes_fewer_issue_slots_than_tensor_time_and_that_of_
 def test_from_cold_inputs_and_outputs_cross_dram_once_and_what_is_passed_on_does_not() -> None:
     counted = count(get("cublas"), PROBLEM, "sm_89")
     rates = Gpu("slow", "sm_89", 1, 1e6, 1e6, 1e6, 1, 1e3, 1000, 1000, None, (), "nothing but DRAM takes time")
-    crossed = [1e3 * step.microseconds for step in counted.modelled(rates, cold=True).steps]  # 1 GB/s
+    crossed = [1e3 * step.floor_us for step in counted.modelled(rates, cold=True).steps]  # 1 GB/s
     quarter = PROBLEM.least_bytes / 4
     assert crossed[0] == pytest.approx(2 * quarter)  # Q and K
     assert crossed[-1] == pytest.approx(2 * quarter)  # V and O

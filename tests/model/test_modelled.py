@@ -8,14 +8,15 @@ from sdpalab.compile.sass import SassInstruction
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, gpu_named
 from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan
-from sdpalab.measure.modelled import (
+from sdpalab.model.modelled import (
     StepWork,
     gemm_work,
     launch_work,
     loop_issue_share,
     modelled,
-    wave_efficiency,
 )
+from sdpalab.model.pipes import pipes_of
+from sdpalab.model.placement import wave_efficiency
 from sdpalab.sim.counters import Counters, InstructionCount
 
 # 10 SMs at 1 GHz: a microsecond is 1000 clocks of each, and the tensor peak is 100 FLOP a clock and SM.
@@ -82,32 +83,34 @@ def test_each_resource_by_hand_and_the_longest_binds() -> None:
     (step,) = modelled([work], TOY).steps
     expected = {"tensor": 3.0, "issue": 2.0, "exp": 0.1, "shared": 2.5, "l2": 1.0, "dram": 0.5}
     assert {each.name: each.microseconds for each in step.resources} == pytest.approx(expected)
-    assert (step.binds, step.microseconds) == ("tensor", pytest.approx(3.0 / 0.6))
+    assert (step.binds, step.floor_us) == ("tensor", pytest.approx(3.0 / 0.6))
     assert step.issue_share == pytest.approx(2 / 3)
 
 
 def test_dram_binds_from_cold_and_does_not_wait_for_the_last_wave() -> None:
     work = StepWork("k", warp_instructions=4_000, dram_bytes=2**20, cold_bytes=2**20, by_cta=(1,))
     (warm,), (cold,) = modelled([work], TOY).steps, modelled([work], TOY, cold=True).steps
-    assert (warm.binds, warm.microseconds) == ("issue", pytest.approx(1.0))  # one of ten SMs works
-    assert (cold.binds, cold.microseconds) == ("dram", pytest.approx(2**20 / 1e5))
+    assert (warm.binds, warm.floor_us) == ("issue", pytest.approx(1.0))  # one of ten SMs works
+    assert (cold.binds, cold.floor_us) == ("dram", pytest.approx(2**20 / 1e5))
     assert warm.issue_share is None
 
 
 def test_what_steps_pass_on_does_not_cross_dram_from_cold_unless_l2_cannot_hold_it() -> None:
     passed_on = StepWork("k", dram_bytes=2**20, cold_bytes=50_000)
     large = StepWork("k", dram_bytes=2**20 + 70_000, cold_bytes=50_000)
-    times = [modelled([work], TOY, cold=True).microseconds for work in (passed_on, large)]
+    times = [modelled([work], TOY, cold=True).floor_us for work in (passed_on, large)]
     assert times == pytest.approx([0.5, 0.7])  # at 100 GB/s
 
 
 def test_steps_follow_one_another() -> None:
     time = modelled([StepWork("a", wavefronts=10_000), StepWork("b", l2_bytes=1_280_000)], TOY)
-    assert time.microseconds == pytest.approx(1 + 2)
+    launch_us = pipes_of(TOY).launch_us
+    assert time.floor_us == pytest.approx(1 + 2)
+    assert time.microseconds == pytest.approx(1 + 2 + 2 * launch_us)  # no schedule: the floor stands in
     assert time.longest.name == "b"
     plain = time.to_dict()
     assert (plain["kind"], plain["gpu"], plain["binds"]) == ("modelled", "toy", "l2")
-    assert plain["microseconds"] == pytest.approx(3)
+    assert (plain["floor_us"], plain["microseconds"]) == pytest.approx((3, 3 + 2 * launch_us))
 
 
 def test_a_gpu_without_the_unit_or_the_room_is_refused() -> None:

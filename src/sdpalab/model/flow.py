@@ -1,0 +1,276 @@
+"""How often a warp runs each basic block of the machine code, and in which order.
+
+The simulator counts PTX; time is spent on SASS, whose blocks are others. Some instructions, though, are the same in
+both: a matrix product, an exponential, a copy, a barrier. Their counts (anchors), with the rule that a block is left as
+often as it is entered, fix how often each edge of the control-flow graph is taken: a least-squares problem in
+non-negative flows. From the flows comes one path, that of a mean warp: loops turn as often as the flow says, and a
+branch inside a loop goes each way as often as the flow says, evenly spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpalab.compile.loops import natural_loops, reached
+from sdpalab.compile.sass import SassInstruction, successors
+from sdpalab.errors import UserError
+
+__all__ = ["Anchor", "Blocks", "edge_flows", "least_squares", "mean_path"]
+
+CONSERVED = 10.0
+"""Weight of the rule that what enters a block leaves it; an anchor's is that of its own."""
+HINT = 0.02
+"""Weight of a block's hint: it decides only what anchors leave open."""
+TURNS = 0.5
+"""Runs of a loop from which on it must have been entered."""
+RIDGE = 1e-16
+"""Added to the squares, in parts of the largest, so that flows on which nothing depends have a value: nearly 0."""
+_EXIT = -1
+_NONE = 1e-6
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """That instructions of the code run so often: the sum of ``amounts`` times the runs of their blocks is ``total``.
+
+    Attributes
+    ----------
+    amounts : mapping of int to float
+        By place of the instruction in the code.
+    total : float
+        Of one warp.
+    weight : float
+    """
+
+    amounts: Mapping[int, float]
+    total: float
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Basic blocks of a function that can be reached, in the order of the code, the entry first.
+
+    Attributes
+    ----------
+    spans : tuple of (int, int)
+        First place of each block, and the place behind its last.
+    edges : tuple of (int, int)
+        From a block to a block; to -1 where the warp ends.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    edges: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, code: Sequence[SassInstruction]) -> Blocks:
+        """The blocks of a function's machine code."""
+        follow = successors(code)
+        live = sorted(reached(follow, 0))
+        leaders = {0} | {to for place in live for to in follow[place] if to != place + 1 or len(follow[place]) > 1}
+        leaders |= {place + 1 for place in live if follow[place] != [place + 1]}
+        leaders |= {place + 1 for place in live if code[place].base == "EXIT"}
+        starts = [place for place in live if place in leaders]
+        ends = [*starts[1:], live[-1] + 1]
+        number = {start: block for block, start in enumerate(starts)}
+        last = [max(place for place in live if place < end) for end in ends]
+        edges = [(block, number[to]) for block, place in enumerate(last) for to in dict.fromkeys(follow[place])]
+        edges += [(block, _EXIT) for block, place in enumerate(last) if code[place].base == "EXIT" or not follow[place]]
+        spans = tuple((start, place + 1) for start, place in zip(starts, last, strict=True))
+        return cls(spans, tuple(edges))
+
+    def block_of(self) -> dict[int, int]:
+        """The block of each place."""
+        return {place: block for block, (start, end) in enumerate(self.spans) for place in range(start, end)}
+
+    def leaving(self) -> list[tuple[int, ...]]:
+        """Of each block, its edges, by number in ``edges``."""
+        edges: list[list[int]] = [[] for _ in self.spans]
+        for number, (start, _) in enumerate(self.edges):
+            edges[start].append(number)
+        return [tuple(each) for each in edges]
+
+    def loops(self) -> list[frozenset[int]]:
+        """The natural loops, those of one header joined, smallest first."""
+        follow: list[list[int]] = [[] for _ in self.spans]
+        for start, end in self.edges:
+            if end != _EXIT:
+                follow[start].append(end)
+        joined: dict[int, set[int]] = {}
+        for header, *body in natural_loops(follow):
+            joined.setdefault(header, {header}).update(body)
+        return sorted(map(frozenset, joined.values()), key=len)
+
+
+def edge_flows(blocks: Blocks, anchors: Iterable[Anchor], hints: Mapping[int, float]) -> NDArray[np.float64]:
+    """How often a warp takes each edge: what the anchors and the hints say, as nearly as a flow can.
+
+    Parameters
+    ----------
+    blocks : Blocks
+    anchors : iterable of Anchor
+    hints : mapping of int to float
+        Runs of a block that are likely, by block.
+
+    Returns
+    -------
+    ndarray of float64 [edges]
+    """
+    inside = blocks.block_of()
+    runs = np.zeros((len(blocks.spans), len(blocks.edges)))  # of a block: the flows that leave it
+    entering = np.zeros_like(runs)
+    for number, (start, end) in enumerate(blocks.edges):
+        runs[start, number] += 1
+        if end != _EXIT:
+            entering[end, number] += 1
+    source = np.zeros(len(blocks.spans))
+    source[0] = 1
+    rows, values = [CONSERVED * (runs - entering)], [CONSERVED * source]
+    for anchor in anchors:
+        row = np.zeros((1, len(blocks.edges)))
+        for place, amount in anchor.amounts.items():
+            row += amount * runs[inside[place]]
+        scale = anchor.weight / max(anchor.total, *anchor.amounts.values())
+        rows.append(scale * row)
+        values.append(np.array([scale * anchor.total]))
+    for block, often in hints.items():
+        scale = HINT / max(often, 1.0)
+        rows.append(scale * runs[block : block + 1])
+        values.append(np.array([scale * often]))
+    return _entered(blocks, rows, values)
+
+
+def _entered(blocks: Blocks, rows: list[NDArray[np.float64]], values: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The flows, where every loop that turns is also entered: a circle of its own would satisfy the equations, too."""
+    loops, edges = blocks.loops(), list(enumerate(blocks.edges))
+    entries = [[k for k, (start, end) in edges if start not in loop and end in loop] for loop in loops]
+    within = [[k for k, (start, end) in edges if start in loop and end in loop] for loop in loops]
+    while True:
+        flows = least_squares(np.vstack(rows), np.concatenate(values))
+        circles = [
+            number
+            for number, (entry, inside) in enumerate(zip(entries, within, strict=True))
+            if entry and inside and flows[inside].max() > TURNS > 100 * flows[entry].sum()
+        ]
+        if not circles:
+            return flows
+        row = np.zeros((1, len(blocks.edges)))
+        row[0, entries[circles[0]]] = CONSERVED
+        rows, values = [*rows, row], [*values, np.array([CONSERVED])]
+        entries[circles[0]] = []
+
+
+def least_squares(matrix: NDArray[np.float64], target: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The x >= 0 for which ``matrix @ x`` is nearest to ``target``.
+
+    Source: Lawson, Hanson, "Solving Least Squares Problems" (1974), chapter 23.
+
+    Parameters
+    ----------
+    matrix : ndarray of float64 [rows, columns]
+    target : ndarray of float64 [rows]
+    """
+    gram, projected = matrix.T @ matrix, matrix.T @ target
+    gram[np.diag_indices_from(gram)] += RIDGE * float(np.diag(gram).max(initial=1.0))
+    least = 1e-12 * float(target @ target)  # a gain that counts
+    x, best = np.zeros(matrix.shape[1]), 0.0
+    free, useless = np.zeros((2, len(x)), dtype=np.bool_)
+    for _ in range(3 * len(x)):
+        gradient = np.where(free | useless, -np.inf, projected - gram @ x)
+        added = int(gradient.argmax())
+        if gradient[added] <= 0:
+            break
+        free[added] = True
+        x = _solved(gram, projected, x, free)
+        value = float(x @ gram @ x - 2 * projected @ x)
+        if best - value < least:
+            useless[added] = True
+        else:
+            useless[:] = False
+        best = min(best, value)
+    return x
+
+
+def _solved(
+    gram: NDArray[np.float64], projected: NDArray[np.float64], x: NDArray[np.float64], free: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """The best x of those that are 0 where they are not ``free``; what would be negative is made 0, and not free."""
+    for _ in range(len(x)):
+        trial = np.zeros_like(x)
+        trial[free] = np.linalg.solve(gram[np.ix_(free, free)], projected[free])
+        negative = free & (trial <= 0)
+        if not negative.any():
+            return trial
+        steps = np.where(negative, x / np.maximum(x - trial, 1e-300), np.inf)
+        x = x + float(steps.min()) * (trial - x)
+        free &= steps > steps.min()
+        x[~free] = 0
+    return x
+
+
+def mean_path(blocks: Blocks, flows: NDArray[np.float64], *, limit: int = 1_000_000) -> list[int]:
+    """Blocks in the order in which a mean warp runs them.
+
+    Parameters
+    ----------
+    blocks : Blocks
+    flows : ndarray of float64 [edges]
+        Of :func:`edge_flows`.
+    limit : int
+        Blocks; no path is longer.
+
+    Raises
+    ------
+    UserError
+        If the flows lead nowhere, or the path does not end within ``limit``.
+    """
+    leaving, loops = blocks.leaving(), blocks.loops()
+    rounded = [_rounded(blocks, flows, loop) for loop in loops]
+    shares: list[list[tuple[int, float, bool]]] = []
+    for block, edges in enumerate(leaving):
+        around = [(loop, factor) for loop, factor in zip(loops, rounded, strict=True) if block in loop]
+        total = float(sum(flows[edge] for edge in edges))
+        taken = [edge for edge in edges if flows[edge] > max(_NONE, 1e-6 * total)] or list(edges[-1:])
+        total = float(sum(flows[edge] for edge in taken)) or 1.0
+        shares.append([])
+        for edge in taken:
+            left = [factor for loop, factor in around if blocks.edges[edge][1] not in loop]
+            shares[-1].append((edge, float(flows[edge]) / total * (left[0] if left else 1.0), bool(left)))
+    visits = [0] * len(leaving)
+    took = [0] * len(blocks.edges)
+    path = [0]
+    while len(path) < limit:
+        at = path[-1]
+        if not shares[at]:
+            raise UserError("the machine code has a branch whose target is not in it")
+        visits[at] += 1
+        edge = _next(blocks, shares[at], visits[at], took)
+        took[edge] += 1
+        following = blocks.edges[edge][1]
+        if following == _EXIT:
+            return path
+        path.append(following)
+    raise UserError(f"the counts fit no path through the machine code that ends within {limit:,} blocks")
+
+
+def _rounded(blocks: Blocks, flows: NDArray[np.float64], loop: frozenset[int]) -> float:
+    """Entries of a loop as a whole number, over what the flow says: its turns are those of all entries together."""
+    entries = sum(float(flows[k]) for k, (start, end) in enumerate(blocks.edges) if start not in loop and end in loop)
+    return max(1, round(entries)) / entries if entries > _NONE else 1.0
+
+
+def _next(blocks: Blocks, shares: Sequence[tuple[int, float, bool]], visit: int, took: Sequence[int]) -> int:
+    """The edge of a block's n-th visit: one out of a loop when its share of the visits is due, else the one behind."""
+    due = [edge for edge, share, out in shares if out and int(share * (visit + 0.5) + 1e-6) > took[edge]]
+    if due:
+        return due[0]
+    staying = [each for each in shares if not each[2]] or shares
+    # of two that are due alike, the one on which the warp goes on: a mean path should not end early
+    ranked = (
+        (round(share * visit - took[edge], 3), blocks.edges[edge][1] != _EXIT, edge) for edge, share, _ in staying
+    )
+    return max(ranked)[2]
