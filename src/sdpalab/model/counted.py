@@ -78,11 +78,11 @@ class CountedLaunch:
     @property
     def _mismatch(self) -> str:
         """Why the paths are not those of the launch, by their length; empty if they may be."""
-        modelled_length = sum(len(role.path) * len(role.warps) for role in self.roles)
+        length = sum(len(role.path) * len(role.warps) for role in self.roles)
         counted = self.counters.total("warps") / len(self.counters.by_cta)
-        if 1 / LENGTHS < modelled_length / counted < LENGTHS:
+        if 1 / LENGTHS < length / counted < LENGTHS:
             return ""
-        return f"the paths through its machine code have {modelled_length:,} instructions, where its PTX has {counted:,.0f}"
+        return f"the paths through its machine code have {length:,} instructions, where its PTX has {counted:,.0f}"
 
     @property
     def _memory(self) -> Memory:
