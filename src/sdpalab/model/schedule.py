@@ -56,7 +56,7 @@ class Schedule:
         return sum(role.flops for role in self._roles) / counted if counted else 1.0
 
     def clocks(self, ctas: int) -> float:
-        """Clocks until ``ctas`` mean CTAs that start together on an SM have ended.
+        """Clocks in which an SM does the work of ``ctas`` mean CTAs while so many are resident.
 
         Raises
         ------
