@@ -24,6 +24,7 @@ from sdpalab.search.cost import modelled_us
 from sdpalab.search.outcome import Standing
 from sdpalab.search.targets import identity_of, kernel_of
 from sdpalab.search.versions import judge_version
+from sdpalab.sim import SimError, UnsupportedInstruction
 
 __all__ = ["KINDS", "Value", "code_version", "gpu_from"]
 
@@ -90,8 +91,10 @@ def count_gate(inputs: Inputs) -> Value:
     kernel, config, problems, gpus = _asked(inputs)
     try:
         times = {gpu.name: {each.label: modelled_us(kernel, config, each, gpu) for each in problems} for gpu in gpus}
-    except UserError as error:
+    except (UserError, UnsupportedInstruction) as error:
         return _failed(Standing.NO_COST, str(error))
+    except SimError as error:  # the simulator counts by running it: an access out of bounds, a deadlock, a trap
+        return _failed(Standing.HAZARD, str(error))
     return {"times_us": times}
 
 

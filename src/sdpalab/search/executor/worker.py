@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,3 +51,6 @@ def answer(kind: str, inputs: Mapping[str, Any], code: str) -> dict[str, Any]:
         return {"bad_input": str(error)}
     except MachineError as error:
         return {"machine": str(error)}
+    except Exception as error:  # of the kernel's own Python, or a defect of the lab: no verdict either
+        traceback.print_exc()
+        return {"machine": f"{type(error).__name__}: {error}"}
