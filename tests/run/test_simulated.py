@@ -13,7 +13,7 @@ import pytest
 from sdpalab.compile import BuildError, Cache, build
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, TiledMap
-from sdpalab.run import Executor, SimulatedExecutor
+from sdpalab.run import PlanExecutor, SimulatedExecutor
 from sdpalab.sim import LaunchError
 
 SOURCE = """
@@ -61,7 +61,7 @@ def executor() -> SimulatedExecutor:
     return SimulatedExecutor()
 
 
-def test_one_step(executor: Executor, inputs: dict[str, np.ndarray]) -> None:
+def test_one_step(executor: PlanExecutor, inputs: dict[str, np.ndarray]) -> None:
     result = executor.run(_plan(_launch("add", "a", "b", "c", 2.0, N)), inputs)
     np.testing.assert_array_equal(result.outputs["c"], inputs["a"] + np.float32(2) * inputs["b"])
     assert list(result.outputs) == ["c"]
@@ -69,7 +69,7 @@ def test_one_step(executor: Executor, inputs: dict[str, np.ndarray]) -> None:
     assert (result.hazards, result.changed_inputs) == ((), ())
 
 
-def test_steps_share_buffers_and_run_in_order(executor: Executor, inputs: dict[str, np.ndarray]) -> None:
+def test_steps_share_buffers_and_run_in_order(executor: PlanExecutor, inputs: dict[str, np.ndarray]) -> None:
     final = Buffer("d", (N,), "float32", "out")
     work = Buffer("c", (N,), "float32", "workspace")
     steps = (
@@ -106,13 +106,13 @@ def test_builds_that_are_given_are_what_runs(inputs: dict[str, np.ndarray]) -> N
 
 
 @pytest.mark.parametrize("poison", [0xFF, 0x5A])
-def test_what_is_not_written_is_poison(executor: Executor, inputs: dict[str, np.ndarray], poison: int) -> None:
+def test_what_is_not_written_is_poison(executor: PlanExecutor, inputs: dict[str, np.ndarray], poison: int) -> None:
     result = executor.run(_plan(_launch("add", "a", "b", "c", 1.0, 60)), inputs, poison=poison)
     np.testing.assert_array_equal(result.outputs["c"][:60], inputs["a"][:60] + inputs["b"][:60])
     assert set(result.outputs["c"][60:].tobytes()) == {poison}
 
 
-def test_inputs_are_copies_and_changes_are_named(executor: Executor, inputs: dict[str, np.ndarray]) -> None:
+def test_inputs_are_copies_and_changes_are_named(executor: PlanExecutor, inputs: dict[str, np.ndarray]) -> None:
     before = {name: array.copy() for name, array in inputs.items()}
     result = executor.run(_plan(_launch("spoil", "a", threads=1, blocks=1)), inputs)
     assert result.changed_inputs == ("a",)
@@ -120,7 +120,7 @@ def test_inputs_are_copies_and_changes_are_named(executor: Executor, inputs: dic
         np.testing.assert_array_equal(inputs[name], array)
 
 
-def test_hazards_name_the_source_line_and_the_step(executor: Executor, inputs: dict[str, np.ndarray]) -> None:
+def test_hazards_name_the_source_line_and_the_step(executor: PlanExecutor, inputs: dict[str, np.ndarray]) -> None:
     bad = _launch("beyond", "a", "c", threads=N, blocks=1)
     line = 1 + SOURCE[: SOURCE.index("void beyond")].count("\n")
     (alone,) = executor.run(_plan(bad), inputs).hazards
@@ -139,7 +139,7 @@ def test_simulator_options_reach_the_launch(inputs: dict[str, np.ndarray]) -> No
         SimulatedExecutor(checks=("nonsense",)).run(plan, inputs)
 
 
-def test_bfloat16_buffers(executor: Executor) -> None:
+def test_bfloat16_buffers(executor: PlanExecutor) -> None:
     x = np.arange(-16, 16).astype(ml_dtypes.bfloat16)
     buffers = (Buffer("x", (32,), "bfloat16", "in"), Buffer("y", (32,), "bfloat16", "out"))
     result = executor.run(LaunchPlan(buffers, (_launch("twice", "x", "y", threads=32, blocks=1),)), {"x": x})
@@ -237,7 +237,7 @@ def test_other_architecture_and_own_cache(tmp_path: Path, inputs: dict[str, np.n
     np.testing.assert_array_equal(result.outputs["c"], inputs["a"] + inputs["b"])
 
 
-def test_input_may_be_a_strided_view(executor: Executor, inputs: dict[str, np.ndarray]) -> None:
+def test_input_may_be_a_strided_view(executor: PlanExecutor, inputs: dict[str, np.ndarray]) -> None:
     wide = {name: np.repeat(array, 2)[::2] for name, array in inputs.items()}
     result = executor.run(_plan(_launch("add", "a", "b", "c", 1.0, N)), wide)
     np.testing.assert_array_equal(result.outputs["c"], inputs["a"] + inputs["b"])
@@ -258,13 +258,13 @@ BAD_INPUTS = {
 
 
 @pytest.mark.parametrize("case", BAD_INPUTS)
-def test_wrong_inputs_are_refused(executor: Executor, case: str) -> None:
+def test_wrong_inputs_are_refused(executor: PlanExecutor, case: str) -> None:
     given, message = BAD_INPUTS[case]
     with pytest.raises(UserError, match=message):
         executor.run(_plan(_launch("add", "a", "b", "c", 1.0, N)), given)
 
 
-def test_wrong_plans_are_refused(executor: Executor, inputs: dict[str, np.ndarray]) -> None:
+def test_wrong_plans_are_refused(executor: PlanExecutor, inputs: dict[str, np.ndarray]) -> None:
     with pytest.raises(UserError, match="step 1 of the plan names buffer 'z'; the plan has: a, b, c"):
         executor.run(_plan(_launch("add", "a", "z", "c", 1.0, N)), inputs)
     with pytest.raises(UserError, match="step 1 of the plan has no module"):
