@@ -15,7 +15,7 @@ from typing import IO, Any
 from gpu_parts import AGAIN, Part, describe
 from gpu_records import Workspace
 
-__all__ = ["DONE", "PartRunner"]
+__all__ = ["DONE", "PartRunner", "all_skipped"]
 
 DONE = frozenset({"passed", "failed", "skipped"})
 """States of a finished part; ``failed`` is exit code 1: something was found to be wrong."""
@@ -172,6 +172,8 @@ class PartRunner:
         elif code == AGAIN and self.deadline - time.monotonic() > 1:
             waiting.insert(0, part)
             self._keep(part, "again", last, seconds, code)
+        elif code == 0 and all_skipped(last):
+            self._keep(part, "skipped", last, seconds, code)
         elif code == 0:
             self._keep(part, "passed", "", seconds, code)
         elif code == 1 and part.ended():
@@ -189,6 +191,11 @@ class PartRunner:
         record: dict[str, Any] = {"state": state, "reason": reason, "seconds": round(seconds, 1), "exit_code": code}
         self._work.keep(part.name, {**describe(part), **record, "when": round(time.time(), 3)})
         self._states[part.name] = state
+
+
+def all_skipped(line: str) -> bool:
+    """Whether pytest's last line says that tests were skipped and that none passed."""
+    return " skipped" in line and " passed" not in line
 
 
 def _shortened(line: str) -> str:

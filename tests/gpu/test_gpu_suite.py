@@ -375,3 +375,17 @@ def test_a_part_that_hangs_costs_its_limit_and_no_more(
     assert work.state("hung")["reason"] == "no end within 0 s, its limit"
     assert work.state("quick")["state"] == "passed"
     assert work.state("missing")["reason"] == "cannot be started: No such file or directory"
+
+
+def test_a_run_of_tests_in_which_none_passed_is_skipped_and_says_so(
+    scripts: ModuleType, root: Path, tmp_path: Path
+) -> None:
+    run, parts, records = (sys.modules[name] for name in ("gpu_run", "gpu_parts", "gpu_records"))
+    work = records.Workspace(tmp_path, GPU)
+    lines = {"none": "8 skipped in 3.00s", "some": "6 passed, 4 skipped in 20.20s"}
+    runner = run.PartRunner(work, root)
+    runner.deadline = time.monotonic() + 60
+    runner.run([parts.Part(name, 30, (sys.executable, "-c", f"print({line!r})")) for name, line in lines.items()])
+    assert work.state("none")["state"] == "skipped"
+    assert work.state("none")["reason"] == lines["none"]
+    assert work.state("some")["state"] == "passed"

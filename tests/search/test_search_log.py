@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import warnings
 from dataclasses import replace
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,7 @@ def test_a_damaged_head_or_a_foreign_file_is_refused(path: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "words"),
     [
         ({"lab": "0.0.9"}, "another version of the lab: 0.1.0, and this search has 0.0.9"),
         ({"judge": "other"}, "another version of the judge"),
@@ -127,9 +128,9 @@ def test_a_damaged_head_or_a_foreign_file_is_refused(path: Path, tmp_path: Path)
         ({"knobs": {"TILE": (16,)}}, "another space"),
     ],
 )
-def test_a_log_of_another_search_is_refused(path: Path, change: dict[str, object], said: str) -> None:
+def test_a_log_of_another_search_is_refused(path: Path, change: dict[str, object], words: str) -> None:
     before = path.read_bytes()
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=words):
         SearchLog(path, replace(HEAD, **change), resume=True)
     assert path.read_bytes() == before
 
@@ -139,10 +140,10 @@ def test_nothing_is_overwritten(path: Path) -> None:
         SearchLog(path, HEAD)
 
 
-def _hold(path: Path, held: object, done: object) -> None:
+def _hold(path: Path, held: Event, done: Event) -> None:
     log = SearchLog(path, HEAD, resume=True)
-    held.set()  # type: ignore[attr-defined]
-    done.wait(30)  # type: ignore[attr-defined]
+    held.set()
+    done.wait(30)
     log.close()
 
 

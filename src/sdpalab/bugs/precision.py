@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -151,16 +152,16 @@ class _HeadScaleOverflow(_HeadScale):
 # ---- no attention at all --------------------------------------------------------------------------------------------
 
 
-class _Nothing:
+class _Nothing(ABC):
     """Base of outputs that do not depend on the scores."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
         group = q.shape[1] // k.shape[1]
         return self.degenerate(q, v.repeat_interleave(group, 1))
 
+    @abstractmethod
     def degenerate(self, q: Tensor, v: Tensor) -> Tensor:
         """The output, from q [B, H, Sq, D] and v [B, H, Skv, D]."""
-        raise NotImplementedError
 
 
 _degenerate = partial(planted, Family.DEGENERATE, into=BUGS, cause=Cause.NO_ATTENTION)

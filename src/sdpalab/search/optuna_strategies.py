@@ -11,6 +11,7 @@ multiobjective genetic algorithm: NSGA-II" (2002); Optuna 5 reference, "The Ask-
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from typing import Any
 
 from sdpalab.errors import UserError
@@ -24,7 +25,7 @@ _MOST_PROPOSALS = 50
 """In a row that are no new configurations; then the next one is drawn from what is left of the space."""
 
 
-class _OptunaStrategy:
+class _OptunaStrategy(ABC):
     """A study whose trials are configurations of a space."""
 
     def __init__(self, space: ConfigSpace, objectives: int, seed: int) -> None:
@@ -39,8 +40,9 @@ class _OptunaStrategy:
         self._left = list(space)
         self._draw.shuffle(self._left)
 
+    @abstractmethod
     def _sampler(self, optuna: Any, seed: int) -> Any:
-        raise NotImplementedError
+        """Optuna's sampler."""
 
     def ask(self, n: int) -> list[Config]:
         asked: list[Config] = []
