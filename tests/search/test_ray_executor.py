@@ -9,7 +9,7 @@ import pytest
 from test_executors import _file, _job
 
 from sdpalab import UserError
-from sdpalab.search.executor import JobOutcome, executor_named, run_jobs
+from sdpalab.search.executor import Executor, JobOutcome, executor_named, run_jobs
 
 try:
     import ray  # noqa: F401
@@ -38,7 +38,7 @@ def test_an_address_where_nothing_answers_is_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[object]:
+def cluster() -> Iterator[Executor]:
     executor = executor_named("ray", workers=2)
     yield executor
     executor.close()
@@ -46,12 +46,12 @@ def cluster() -> Iterator[object]:
 
 @needs_ray
 @pytest.mark.slow
-def test_an_actor_that_crashes_hangs_or_leaves_is_replaced(cluster: object, tmp_path: Path) -> None:
+def test_an_actor_that_crashes_hangs_or_leaves_is_replaced(cluster: Executor, tmp_path: Path) -> None:
     crash = _file(tmp_path, "crash", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
     leave = _file(tmp_path, "leave", "import os\nos._exit(75)  # as after a sticky CUDA error\n")
     hang = _file(tmp_path, "hang", "while True: pass\n")
     jobs = [_job("flash"), _job(crash), _job(leave), _job(hang, seconds=10.0), _job("flash"), _job("flash", fresh=True)]
-    good, crashed, left, hung, again, fresh = run_jobs(cluster, jobs, attempts=2)  # type: ignore[arg-type]
+    good, crashed, left, hung, again, fresh = run_jobs(cluster, jobs, attempts=2)
     assert good.outcome is again.outcome is fresh.outcome is JobOutcome.DONE
     assert good.value == again.value == fresh.value
     assert crashed.outcome is left.outcome is JobOutcome.LOST
