@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 
-from sdpalab.search.executor.job import Executor, Job, JobOutcome, JobResult
+from sdpalab.jobs.job import Executor, Job, JobOutcome, JobResult
 
 __all__ = ["ATTEMPTS", "GRACE_SECONDS", "run_jobs"]
 
