@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from sdpalab.errors import UserError
 
 if TYPE_CHECKING:
     from sdpalab.campaigns.campaign import CampaignResult, Content, Say
+    from sdpalab.jobs import Executor
 
 __all__ = ["campaign", "run_self_test"]
 
@@ -23,6 +25,11 @@ campaign = typer.Typer(
 )
 
 KernelsArgument = Annotated[list[str] | None, typer.Argument(metavar="KERNEL", help="Default: all.")]
+ExecutorOption = Annotated[
+    str, typer.Option(metavar="E", help="Where the jobs run: local (processes of this machine) or ray.")
+]
+AddressOption = Annotated[str | None, typer.Option(metavar="A", help="Of the Ray cluster; with --executor ray.")]
+WorkersOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Jobs at a time. Default: one a CPU.")]
 OutOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Where the record goes. Default: a file in evidence/."),
@@ -58,13 +65,23 @@ def model(
 
 
 @campaign.command()
-def verdicts(kernel: KernelsArgument = None, out: OutOption = None, json: JsonOption = None) -> int:
+def verdicts(
+    kernel: KernelsArgument = None,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
     """Judge kernels at level full on the simulator; the record is written after every kernel."""
     one_thread_each()
     from sdpalab.campaigns import verdicts as runs
 
     names = kernel or []
-    return _run("verdicts", names, lambda say, keep: runs.run(names, say, keep), out, json, packages=runs.PACKAGES)
+    with _executor(executor, address, workers) as on:
+        return _run(
+            "verdicts", names, lambda say, keep: runs.run(names, say, keep, on), out, json, packages=runs.PACKAGES
+        )
 
 
 @campaign.command()
@@ -78,18 +95,29 @@ def calibration(out: OutOption = None, json: JsonOption = None) -> int:
 
 
 @campaign.command()
-def deletion(kernel: KernelsArgument = None, out: OutOption = None, json: JsonOption = None) -> int:
+def deletion(
+    kernel: KernelsArgument = None,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
     """Delete each synchronisation instruction of a kernel in turn: the simulator must notice, or it is redundant."""
     from sdpalab.campaigns import deletion as runs
 
     names = kernel or []
-    return _run("deletion", names, lambda say, _: runs.run(names, say), out, json)
+    with _executor(executor, address, workers) as on:
+        return _run("deletion", names, lambda say, _: runs.run(names, say, on), out, json)
 
 
 @campaign.command()
 def diagnosis(
     only: Annotated[str, typer.Option(metavar="WORDS", help="Only bugs whose name has these words in it.")] = "",
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every diagnosis, not only the wrong ones.")] = False,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
     out: OutOption = None,
     json: JsonOption = None,
 ) -> int:
@@ -98,7 +126,10 @@ def diagnosis(
     from sdpalab.campaigns import diagnosis as runs
 
     words = ["--only", only] if only else []
-    return _run("diagnosis", words, lambda say, _: runs.run(only, verbose, say), out, json, packages=runs.PACKAGES)
+    with _executor(executor, address, workers) as on:
+        return _run(
+            "diagnosis", words, lambda say, _: runs.run(only, verbose, say, on), out, json, packages=runs.PACKAGES
+        )
 
 
 @campaign.command()
@@ -136,6 +167,9 @@ def fuzz(
 @campaign.command("self-test")
 def self_test(
     only: Annotated[str, typer.Option(metavar="WORDS", help="Only bugs whose id has these words in it.")] = "",
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
     out: OutOption = None,
     json: JsonOption = None,
 ) -> int:
@@ -143,7 +177,8 @@ def self_test(
 
     The record of some bugs is kept only with --out FILE.
     """
-    return run_self_test(json, out, only=only, in_evidence=not only or out is not None)
+    with _executor(executor, address, workers) as on:
+        return run_self_test(json, on, out, only=only, in_evidence=not only or out is not None)
 
 
 @campaign.command("triton-sweep")
@@ -160,15 +195,30 @@ def triton_sweep(
     return _run("triton", words, lambda say, _: runs.run(arch or [], every, say), out, json, packages=runs.PACKAGES)
 
 
-def run_self_test(json: str | None, out: Path | None = None, *, only: str = "", in_evidence: bool = False) -> int:
+def run_self_test(
+    json: str | None, executor: Executor, out: Path | None = None, *, only: str = "", in_evidence: bool = False
+) -> int:
     """The campaign ``self-test``; as ``judge --self-test``, it writes its record only where ``--json`` says."""
     one_thread_each()
     from sdpalab.campaigns import self_test as runs
 
     words, packages = ["--only", only] if only else [], runs.PACKAGES
     return _run(
-        "self-test", words, lambda say, _: runs.run(only, say), out, json, packages=packages, in_evidence=in_evidence
+        "self-test",
+        words,
+        lambda say, _: runs.run(only, say, executor),
+        out,
+        json,
+        packages=packages,
+        in_evidence=in_evidence,
     )
+
+
+def _executor(name: str, address: str | None, workers: int | None) -> AbstractContextManager[Executor]:
+    """The executor of that name, closed in the end."""
+    from sdpalab.jobs import executor_named
+
+    return closing(executor_named(name, address=address, workers=workers))
 
 
 def _run(

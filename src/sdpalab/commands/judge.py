@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -66,10 +67,12 @@ def judge(
     console = console_for(json)
     if self_test:
         from sdpalab.commands.campaign import run_self_test
+        from sdpalab.jobs import executor_named
 
         if kernel is not None:
             raise UserError(f"--self-test judges kernels of its own, and takes no KERNEL, not {kernel!r}")
-        return run_self_test(json)
+        with closing(executor_named("local")) as executor:
+            return run_self_test(json, executor)
     if kernel is None:
         raise UserError("judge needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --self-test")
     if seed < 0:

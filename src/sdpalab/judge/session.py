@@ -30,7 +30,7 @@ from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
 from sdpalab.run import gpu_problem
 
-__all__ = ["CASE_SECONDS", "DEVICES", "GPU_CASE_SECONDS", "Store", "judge", "judge_candidate"]
+__all__ = ["CASE_SECONDS", "DEVICES", "GPU_CASE_SECONDS", "NoCaseSuits", "Store", "judge", "judge_candidate"]
 
 DEVICES = ("auto", "sim", "cpu", "gpu")
 CASE_SECONDS = 120.0
@@ -42,6 +42,13 @@ GPU_CASE_SECONDS = 10.0
 of its process ends it."""
 _MOST_HANGS = 2
 """Cases of a kernel that may hang on a GPU before it is judged no further: each costs ten seconds of GPU time."""
+
+
+class NoCaseSuits(UserError):
+    """Every requested case is for other tiles or layouts than those of the kernel."""
+
+    def __init__(self, kernel: str) -> None:
+        super().__init__(f"none of the requested cases suits {kernel}, because of its tiles or layouts")
 
 
 class Store(Protocol):
@@ -196,7 +203,7 @@ class _JudgeRun:
             self._declared = _declared(about)
             self._check(about, device)
             if not self._specs:
-                raise UserError(f"none of the requested cases suits {about['name']}, because of its tiles or layouts")
+                raise NoCaseSuits(about["name"])
             self._witnessed = _witnessed(self._specs)
             # Drawn only now: the candidate is loaded, so it cannot have been written for these inputs.
             self._specs = [
