@@ -17,6 +17,7 @@ from sdpalab.commands import (
     build,
     campaign,
     doctor,
+    invocation,
     judge,
     kernels,
     profile,
@@ -29,6 +30,7 @@ from sdpalab.commands import (
     tune,
     verify,
 )
+from sdpalab.commands.common import INTERRUPTED
 from sdpalab.errors import MachineError, UserError
 
 __all__ = ["app", "main"]
@@ -61,7 +63,7 @@ for command in (
 
 app.add_typer(campaign.campaign)
 
-_GOOD, _BAD_INPUT, _MACHINE, _INTERRUPTED = 0, 2, 3, 130
+_GOOD, _BAD_INPUT, _MACHINE = 0, 2, 3
 _MACHINE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
@@ -89,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             # A terminal that cannot show a character gets a question mark, not a traceback.
             stream.reconfigure(errors="replace")
+    invocation.begin(arguments)
     try:
         code = app(None if arguments is None else list(arguments), prog_name="sdpalab", standalone_mode=False)
         return int(code or _GOOD)
@@ -99,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MachineError as error:
         return _complain(error, _MACHINE)
     except (KeyboardInterrupt, typer.Abort):
-        return _complain("interrupted", _INTERRUPTED)
+        return _complain("interrupted", INTERRUPTED)
     except Exception as error:
         if hasattr(error, "format_message"):
             # Usage errors; typer has them from click or from its own copy, so they have no one class to name.

@@ -10,21 +10,10 @@ import typer
 from rich.console import Console
 
 from sdpalab.commands.building import BuiltStep, build_kernel
-from sdpalab.commands.common import (
-    CausalOption,
-    DtypeOption,
-    JsonOption,
-    SetOption,
-    console_for,
-    parse_settings,
-    problem_of,
-    table,
-    verdict_text,
-    write_json,
-)
+from sdpalab.commands.common import console_for, table, verdict_text, write_json
+from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, SetOption, parse_settings, problem_of
 from sdpalab.compile.sass import TENSOR_CLASSES
 from sdpalab.errors import UserError
-from sdpalab.kernels.kernel import Kernel
 
 __all__ = ["build", "print_step"]
 
@@ -54,7 +43,7 @@ def build(
     json: JsonOption = None,
 ) -> int:
     """Compile a kernel to PTX and a cubin; print its resources, its instructions and the static gate."""
-    from sdpalab.kernels.registry import load_kernel
+    from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
 
     console = console_for(json)
     if every:
@@ -66,19 +55,17 @@ def build(
     if shape and len(shape) > 1:
         raise UserError(f"build takes one --shape for a kernel, and several only with --all, not {' '.join(shape)}")
     problem = problem_of(shape[0] if shape else "mission", dtype=dtype, causal=causal)
-    loaded = load_kernel(kernel)
-    if not isinstance(loaded, Kernel):
-        raise UserError(f"{kernel} is a Python callable: there is nothing to build, but it can be judged")
-    config = loaded.config_with(parse_settings(settings))
-    arch = arch or loaded.default_arch
-    steps = build_kernel(loaded, config, [problem], arch)
+    with kernel_in_sandbox(kernel, arch=arch, else_say="there is nothing to build") as loaded:
+        name, config = loaded.name, loaded.config_with(parse_settings(settings))
+        arch = arch or loaded.default_arch
+        steps = build_kernel(loaded, config, [problem], arch)
     for step in steps:
-        print_step(console, " ".join(filter(None, (loaded.name, str(config)))), step)
+        print_step(console, " ".join(filter(None, (name, str(config)))), step)
     good = all(step.gate.ok for step in steps)
     write_json(
         json,
         {
-            "kernel": loaded.name,
+            "kernel": name,
             "config": str(config),
             "arch": arch,
             "problem": problem.to_dict(),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpalab.commands.common import JsonOption, console_for, one_thread_each, verdict_text, write_json
+from sdpalab.commands.common import console_for, one_thread_each, verdict_text, write_json
+from sdpalab.commands.options import JsonOption
 from sdpalab.errors import UserError
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from sdpalab.commands.common import JsonOption, console_for, table, verdict_text, write_json
+from sdpalab.commands.common import console_for, table, verdict_text, write_json
+from sdpalab.commands.options import JsonOption
 from sdpalab.doctor import Check, Health, examine
 
 __all__ = ["doctor", "print_checks"]

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import (
+from sdpalab.commands.bundling import JudgedEvidence
+from sdpalab.commands.common import INTERRUPTED, console_for, one_thread_each, table, verdict_text, write_json
+from sdpalab.commands.options import (
+    KERNEL_HELP,
+    ArchOption,
     CausalOption,
     DtypeOption,
     JsonOption,
+    KvHeadsOption,
+    LevelOption,
+    MaxStepsOption,
+    SeedOption,
+    SeqKvOption,
     SetOption,
-    console_for,
-    one_thread_each,
+    at_least,
     parse_settings,
-    problem_of,
-    progress_console,
-    table,
-    verdict_text,
-    write_json,
+    problems_of,
+    shapes,
 )
 from sdpalab.commands.progress import CaseProgress, figures_of
 from sdpalab.errors import MachineError, UserError
@@ -31,28 +38,31 @@ __all__ = ["judge", "print_outcome"]
 
 
 def judge(
-    kernel: Annotated[
-        str | None,
-        typer.Argument(metavar="KERNEL", help="A shipped kernel's name, or your own as FILE.py or FILE.py:NAME."),
-    ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="B,H,S,D",
-            help="What to judge it on, or a name such as mission; may be repeated. Default: the twelve cases.",
-        ),
-    ] = None,
+    kernel: Annotated[str | None, typer.Argument(metavar="KERNEL", help=KERNEL_HELP)] = None,
+    shape: Annotated[list[str] | None, shapes("What to judge it on", "the twelve cases")] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     device: Annotated[str, typer.Option(metavar="D", help="auto, sim, cpu or gpu.")] = "auto",
-    level: Annotated[str, typer.Option(metavar="L", help="quick (a minute) or full (many minutes).")] = "quick",
-    arch: Annotated[
-        str | None, typer.Option(metavar="A", help="What to build for and simulate. Default: the kernel's own.")
-    ] = None,
-    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V; with --shape.")] = None,
-    seq_kv: Annotated[int | None, typer.Option(metavar="N", help="Length of K and V; with --shape.")] = None,
+    level: LevelOption = "quick",
+    arch: ArchOption = None,
     settings: SetOption = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the inputs for --shape.")] = 0,
+    seed: SeedOption = 0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CASE", help="Only this case, or those with these words in their name; may be repeated."),
+    ] = None,
+    first_failure: Annotated[
+        bool, typer.Option("-x", "--first-failure", help="Stop at the first case that fails.")
+    ] = False,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="S", help="Most seconds for one case. Default: 120; on a GPU 10.")
+    ] = None,
+    max_steps: MaxStepsOption = None,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", metavar="DIR", help="Leave a bundle of evidence and a report there.")
+    ] = None,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Judge kernels with planted bugs, and print how many are rejected.")
     ] = False,
@@ -60,8 +70,8 @@ def judge(
 ) -> int:
     """Run a kernel in a process of its own and compare its output with float64."""
     one_thread_each()
-    from sdpalab.judge.cases import cases_for
-    from sdpalab.judge.session import judge_candidate
+    from sdpalab.judge.cases import cases_for, cases_named
+    from sdpalab.judge.session import CASE_SECONDS, GPU_CASE_SECONDS, JudgingInterrupted, judge_candidate
 
     console = console_for(json)
     if self_test:
@@ -72,32 +82,47 @@ def judge(
         return run_self_test(json)
     if kernel is None:
         raise UserError("judge needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --self-test")
-    if seed < 0:
-        raise UserError(f"--seed takes a number from 0 up, not {seed}")
-    if shape:
-        problems = [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv) for text in shape]
-        specs = cases_for(level, problems, seed=seed)
-    elif kv_heads is not None or seq_kv is not None:
-        raise UserError("--kv-heads and --seq-kv need a --shape: the twelve cases have their own")
-    else:
-        specs = cases_for(level, dtype=dtype or "float16", causal=causal)
+    at_least("--seed", seed, 0)
+    at_least("--max-steps", max_steps, 1)
+    if timeout is not None and not 0 < timeout < float("inf"):
+        raise UserError(f"--timeout takes a number of seconds above 0, not {timeout:g}")
+    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
+    specs = cases_for(level, problems or None, seed=seed, dtype=dtype or "float16", causal=causal)
+    specs = cases_named(specs, only) if only else specs
 
     start = time.monotonic()
-    with CaseProgress(progress_console(), f"judging {kernel}", len(specs)) as progress:
-        verdict = judge_candidate(
-            kernel,
-            specs,
-            device=device,
-            arch=arch,
-            config=parse_settings(settings) or None,
-            level=level,
-            seed=seed,
-            progress=progress.finished,
-        )
-    _print_cases(console, verdict)
-    _print_properties(console, verdict)
+    with ExitStack() as stack:
+        evidence = stack.enter_context(JudgedEvidence(bundle)) if bundle is not None else None
+        interrupted = False
+        seconds = timeout or (GPU_CASE_SECONDS if device == "gpu" else CASE_SECONDS)
+        with CaseProgress(f"judging {kernel}", seconds=seconds) as progress:
+            try:
+                verdict = judge_candidate(
+                    kernel,
+                    specs,
+                    device=device,
+                    arch=arch,
+                    config=parse_settings(settings) or None,
+                    level=level,
+                    seed=seed,
+                    store=evidence.arrays if evidence else None,
+                    progress=progress.finished,
+                    on_start=progress.started,
+                    on_plan=evidence.plans if evidence else None,
+                    timeout=timeout,
+                    max_steps=max_steps,
+                    until_failure=first_failure,
+                )
+            except JudgingInterrupted as stop:
+                verdict, interrupted = stop.verdict, True
+        _print_cases(console, verdict)
+        _print_properties(console, verdict)
+        written = evidence.write(console, kernel, verdict) if evidence else None
     print_outcome(console, verdict, time.monotonic() - start)
-    write_json(json, verdict.to_dict())
+    places = {"bundle": str(written.tarball), "report": str(written.report)} if written else {}
+    write_json(json, {**verdict.to_dict(), **places})
+    if interrupted:
+        return INTERRUPTED
     bad = {case.status for case in verdict.cases if not case.passed}
     if not verdict.passed and bad <= {Status.INFRA_ERROR}:
         raise MachineError(verdict.reason)
@@ -162,6 +187,7 @@ def confinement_line(verdict: Verdict) -> str:
 def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:
     """The verdict in one line."""
     passed = sum(case.passed for case in verdict.cases)
-    outcome = f"{passed} of {len(verdict.cases)} cases passed on {verdict.device} in {seconds:.1f} s"
+    left = f", {len(verdict.unjudged)} were not judged" if verdict.unjudged else ""
+    outcome = f"{passed} of {len(verdict.cases)} cases passed{left} on {verdict.device} in {seconds:.1f} s"
     line = f"{verdict.status.value}: {verdict.kernel}, {outcome}"
     console.print(verdict_text(verdict.passed, line), soft_wrap=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sdpalab.commands.common import JsonOption, console_for, table, write_json
+from sdpalab.commands.common import console_for, table, write_json
+from sdpalab.commands.options import JsonOption
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.tuned import entries_of
 from sdpalab.problem import DTYPES, Problem

@@ -9,20 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import (
-    CausalOption,
-    DtypeOption,
-    JsonOption,
-    SetOption,
-    console_for,
-    parse_settings,
-    problem_of,
-    progress_console,
-    table,
-    verdict_text,
-    write_json,
-)
-from sdpalab.commands.timing_gate import VerdictsOption, kernel_for, timing_gate
+from sdpalab.commands.common import console_for, progress_console, table, verdict_text, write_json
+from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, SetOption, parse_settings, problem_of
+from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate
 from sdpalab.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,35 +42,36 @@ def profile(
 
     console = console_for(json)
     problem, settings = problem_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads), parse_settings(knobs)
-    loaded, config = kernel_for(kernel, [problem], settings)
-    device = cuda_device()
-    report = _folder(out) / f"{loaded.name}.ncu-rep"
-    gpu = GpuExecutor(device.ordinal)
-    command = profile_command(kernel, problem, settings, report.resolve(), cold=cold, arch=gpu.arch)
-    judged = timing_gate(console, kernel, loaded, config, [problem], settings, gpu, verdicts)
-    record: dict[str, Any] = {
-        "kind": "measured",
-        "gpu": device.name,
-        "sms": gpu.sms,
-        "kernel": loaded.name,
-        "config": str(config),
-        "problem": problem.to_dict(),
-        "l2": "cold" if cold else "warm",
-        "judged": judged,
-    }
-    if not judged["passed"] or judged["left_out"]:
-        write_json(json, {**record, "launches": []})
-        return 1
-    with progress_console().status(f"profiling {loaded.name} on {device.name}"):
-        raw = run_ncu(command, report)
-    report.with_suffix(".csv").write_text(clean_csv(raw))
-    with progress_console().status(f"counting {loaded.name} on the simulator"):
-        counts = simulated_counts(loaded, problem, config, gpu.arch, sms=gpu.sms)
-    console.print(f"report  {report} (open it in Nsight Compute; it names this machine)", soft_wrap=True)
-    console.print(f"table   {report.with_suffix('.csv')}", soft_wrap=True)
-    launches = [show_launch(console, device.name, launch, counts) for launch in read_raw_csv(raw)]
-    write_json(json, {**record, "launches": launches})
-    return 0
+    with kernel_for(kernel, [problem], settings) as (loaded, config):
+        device = cuda_device()
+        report = _folder(out) / f"{loaded.name}.ncu-rep"
+        gpu = GpuExecutor(device.ordinal)
+        compile_for(loaded, gpu)
+        command = profile_command(kernel, problem, settings, report.resolve(), cold=cold, arch=gpu.arch)
+        judged = timing_gate(console, kernel, loaded, config, [problem], settings, gpu, verdicts)
+        record: dict[str, Any] = {
+            "kind": "measured",
+            "gpu": device.name,
+            "sms": gpu.sms,
+            "kernel": loaded.name,
+            "config": str(config),
+            "problem": problem.to_dict(),
+            "l2": "cold" if cold else "warm",
+            "judged": judged,
+        }
+        if not judged["passed"] or judged["left_out"]:
+            write_json(json, {**record, "launches": []})
+            return 1
+        with progress_console().status(f"profiling {loaded.name} on {device.name}"):
+            raw = run_ncu(command, report)
+        report.with_suffix(".csv").write_text(clean_csv(raw))
+        with progress_console().status(f"counting {loaded.name} on the simulator"):
+            counts = simulated_counts(loaded, problem, config, gpu.arch, sms=gpu.sms)
+        console.print(f"report  {report} (open it in Nsight Compute; it names this machine)", soft_wrap=True)
+        console.print(f"table   {report.with_suffix('.csv')}", soft_wrap=True)
+        launches = [show_launch(console, device.name, launch, counts) for launch in read_raw_csv(raw)]
+        write_json(json, {**record, "launches": launches})
+        return 0
 
 
 def _folder(out: Path) -> Path:

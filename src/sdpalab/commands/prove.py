@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpalab.commands.common import (
-    CausalOption,
-    DtypeOption,
-    JsonOption,
-    console_for,
-    one_thread_each,
-    problem_of,
-    verdict_text,
-    write_json,
-)
+from sdpalab.commands.common import console_for, one_thread_each, verdict_text, write_json
+from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, problem_of
 from sdpalab.commands.proving import Attempt, judge_attempt, machine_failed, time_attempts
 from sdpalab.errors import UserError
 from sdpalab.problem import Problem

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import JsonOption, console_for, verdict_text, write_json
+from sdpalab.commands.common import console_for, verdict_text, write_json
+from sdpalab.commands.options import JsonOption
 from sdpalab.errors import UserError
 
 __all__ = ["report"]

@@ -11,20 +11,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sdpalab.commands.common import (
-    CausalOption,
-    DtypeOption,
-    JsonOption,
-    SetOption,
-    console_for,
-    parse_settings,
-    problem_of,
-    progress_console,
-    verdict_text,
-    write_json,
-)
+from sdpalab.commands.common import console_for, progress_console, verdict_text, write_json
+from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, SetOption, parse_settings, problem_of
 from sdpalab.errors import UserError
-from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.plan import HEADER_FOLDERS
 
 if TYPE_CHECKING:
@@ -145,19 +134,17 @@ def _kernel(
     progress: Progress,
 ) -> tuple[Sanitized, list[Path]]:
     """The outcome, and the folders of the kernel's sources."""
-    from sdpalab.kernels.registry import load_kernel
+    from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
     from sdpalab.run.sanitize import sanitize_kernel, small_problems
 
-    kernel = load_kernel(name)
-    if not isinstance(kernel, Kernel):
-        raise UserError(f"{name} is a Python callable: there is no PTX to run, but it can be judged")
-    config = kernel.config_with(parse_settings(settings))
-    if shapes:
-        problems = [problem_of(text, dtype=dtype, causal=causal) for text in shapes]
-    else:
-        problems = small_problems(kernel, config, dtype=dtype, causal=causal)
-    outcome = sanitize_kernel(kernel, problems, config, modes, arch=arch, progress=progress)
-    return outcome, [*filter(None, [kernel.folder]), *HEADER_FOLDERS]
+    with kernel_in_sandbox(name, arch=arch, else_say="there is no PTX to run") as kernel:
+        config = kernel.config_with(parse_settings(settings))
+        if shapes:
+            problems = [problem_of(text, dtype=dtype, causal=causal) for text in shapes]
+        else:
+            problems = small_problems(kernel, config, dtype=dtype, causal=causal)
+        outcome = sanitize_kernel(kernel, problems, config, modes, arch=arch, progress=progress)
+        return outcome, [*filter(None, [kernel.folder]), *HEADER_FOLDERS]
 
 
 def _ptx(path: Path, launch: str | None, modes: Modes, progress: Progress) -> Sanitized:

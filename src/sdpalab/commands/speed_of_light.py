@@ -14,7 +14,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sdpalab.commands.common import CausalOption, JsonOption, console_for, problem_of, table, verdict_text, write_json
+from sdpalab.commands.common import console_for, table, verdict_text, write_json
+from sdpalab.commands.options import CausalOption, JsonOption, problem_of
 from sdpalab.errors import UserError
 from sdpalab.measure import GPUS, PUBLISHED_MISSION_US, Gpu, binding_floor, feasibility, floors, gpu_named
 from sdpalab.problem import MISSION, Problem

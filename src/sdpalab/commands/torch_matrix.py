@@ -10,19 +10,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sdpalab.commands.common import (
-    CausalOption,
-    DtypeOption,
-    JsonOption,
-    SetOption,
-    console_for,
-    parse_settings,
-    problem_of,
-    progress_console,
-    table,
-    verdict_text,
-    write_json,
-)
+from sdpalab.commands.common import console_for, progress_console, table, verdict_text, write_json
+from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, SetOption, parse_settings, problem_of
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.verdict import Status
 

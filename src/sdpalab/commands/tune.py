@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import (
-    CausalOption,
-    DtypeOption,
-    JsonOption,
-    console_for,
-    one_thread_each,
-    problem_of,
-    progress_console,
-    table,
-    verdict_text,
-    write_json,
-)
+from sdpalab.commands.common import console_for, one_thread_each, progress_console, table, verdict_text, write_json
+from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, problem_of
 from sdpalab.errors import UserError
 
 if TYPE_CHECKING:

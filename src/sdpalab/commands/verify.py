@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from sdpalab.commands.common import JsonOption, console_for, verdict_text, write_json
+from sdpalab.commands.common import console_for, verdict_text, write_json
+from sdpalab.commands.options import JsonOption
 
 __all__ = ["verify"]
 

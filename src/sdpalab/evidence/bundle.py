@@ -18,6 +18,7 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.built import BuiltModule
 from sdpalab.evidence.environment import current_environment, harness_diff
 from sdpalab.evidence.records import (
+    SOURCES,
     AttemptRecord,
     Figure,
     FigureKind,
@@ -104,6 +105,7 @@ class BundleWriter:
         verdict: Verdict | None,
         failure: str = "",
         figures: Sequence[Figure] = (),
+        sources: Mapping[str, bytes] | None = None,
     ) -> AttemptRecord:
         """Add one attempt, good or bad; nothing that was tried is left out.
 
@@ -113,6 +115,9 @@ class BundleWriter:
             Every module that the verdict's cases ran.
         verdict : Verdict or None
             None if it was not judged; then ``failure`` says why.
+        sources : mapping of str to bytes, optional
+            The files of a user's kernel, by their paths from its folder
+            (:func:`~sdpalab.evidence.user_source.user_files`).
 
         Raises
         ------
@@ -126,6 +131,9 @@ class BundleWriter:
             for name, content in built.files.items():
                 self._put(f"{directory}/{name}", content)
             records.append(built.record(directory))
+        paths = {f"{SOURCES}/{label}/{name}": content for name, content in (sources or {}).items()}
+        for path, content in paths.items():
+            self._put(path, content)
         record = AttemptRecord(
             kernel=kernel,
             config=config,
@@ -134,6 +142,7 @@ class BundleWriter:
             verdict=None if verdict is None else Verdict.from_dict(_clean(verdict.to_dict())),
             failure=without_paths(failure),
             figures=tuple(figures),
+            sources={path: hashlib.sha256(content).hexdigest() for path, content in paths.items()},
         )
         self._attempts.append(record)
         self._put(f"records/{label}.json", _json(record))
