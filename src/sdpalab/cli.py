@@ -69,6 +69,7 @@ _MACHINE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.EN
 
 @app.callback(invoke_without_command=True)
 def _top(context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version.")) -> int:
+    invocation.INVOCATION.command = context.invoked_subcommand or ""
     if version:
         from sdpalab import __version__
 
@@ -114,6 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(reason: object, code: int) -> int:
-    """Print the reason on one line of stderr."""
-    print("sdpalab: " + " ".join(str(reason).split()), file=sys.stderr)
+    """Print the reason on one line of stderr; with ``--json`` it is in the document, too."""
+    sentence = " ".join(str(reason).split())
+    print(f"sdpalab: {sentence}", file=sys.stderr)
+    invocation.write_failure(code, sentence)
     return code

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import console_for, progress_console, table, verdict_text, write_json
+from sdpalab.commands.common import progress_console, table, verdict_text
+from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
 from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, SetOption, parse_settings, problem_of
 from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate, tuned_config
 from sdpalab.errors import MachineError, UserError
@@ -66,7 +67,7 @@ def bench(
     from sdpalab.measure.samples import L2State
     from sdpalab.measure.stopping import StoppingRule
 
-    console = console_for(json)
+    console = console_and_subject(json, ", ".join(kernel or ()))
     problems = [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads) for text in shape or ("mission",)]
     clocks, peers, rule = _clocks(clock), peers_named(peer or ()), StoppingRule(seconds=seconds)
     settings = parse_settings(knobs)
@@ -82,12 +83,12 @@ def bench(
         results: list[dict[str, Any]] = []
         environment = current_environment(harness_diff())
 
-        def write(*, complete: bool) -> BenchRecord:
+        def write(status: str, *, complete: bool) -> BenchRecord:
             """The record so far, which is kept if the command is interrupted."""
             sms = executor.sms if executor else None
             record = bench_record(device.name, judged, results, sms=sms, complete=complete, environment=environment)
             if complete or json != "-":
-                write_json(json, record.model_dump(mode="json"))
+                write_document(json, record.model_dump(mode="json"), status=status)
             return record
 
         try:
@@ -96,7 +97,7 @@ def bench(
                 taken = [problem for problem in problems if loaded.reject_reason(problem, config) is None]
                 knobs_of_it = {knob: str(value) for knob, value in config.items()}
                 judged.append(timing_gate(console, name, loaded, config, taken, knobs_of_it, executor, verdicts))
-                write(complete=False)
+                write("INTERRUPTED", complete=False)
             for problem in problems:
                 refused = {loaded.name: loaded.reject_reason(problem, config) for loaded, config in kernels}
                 timed = [
@@ -121,18 +122,20 @@ def bench(
                         )
                     codes = codes_of(timed, problem, executor.arch, executor.sms) if executor else {}
                     results.append({**show_session(console, device.name, problem, kind, session), "code": codes})
-                    write(complete=False)
+                    write("INTERRUPTED", complete=False)
                 for reason in (*filter(None, refused.values()), *chosen.refused):
                     console.print(f"not measured: {reason}", soft_wrap=True)
         except KeyboardInterrupt:
-            write(complete=False)
+            write("INTERRUPTED", complete=False)
             raise
-        record = write(complete=True)
+        timed_any = any(measurement["summary"] for result in results for measurement in result["measurements"])
+        green = all(gate["passed"] and not gate["left_out"] for gate in judged) and _timed(kernels, results)
+        record = write(OUTCOMES[0 if green and timed_any else 1 if timed_any else 3], complete=True)
         if keep:
             console.print(f"kept in {_keep(record)}", soft_wrap=True)
-        if not any(measurement["summary"] for result in results for measurement in result["measurements"]):
+        if not timed_any:
             raise MachineError("nothing could be measured: the reasons are above")
-        return 0 if all(gate["passed"] and not gate["left_out"] for gate in judged) and _timed(kernels, results) else 1
+        return 0 if green else 1
 
 
 def _keep(record: BenchRecord) -> Path:

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from sdpalab.commands.building import BuiltStep, build_kernel
-from sdpalab.commands.common import console_for, table, verdict_text, write_json
+from sdpalab.commands.common import table, verdict_text
+from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, SetOption, parse_settings, problem_of
 from sdpalab.compile.sass import TENSOR_CLASSES
 from sdpalab.errors import UserError
@@ -45,7 +46,7 @@ def build(
     """Compile a kernel to PTX and a cubin; print its resources, its instructions and the static gate."""
     from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
 
-    console = console_for(json)
+    console = console_and_subject(json, kernel or "")
     if every:
         if kernel is not None or settings:
             raise UserError(f"--all builds every kernel in its own configurations: leave out {kernel or '--set'}")
@@ -62,7 +63,7 @@ def build(
     for step in steps:
         print_step(console, " ".join(filter(None, (name, str(config)))), step)
     good = all(step.gate.ok for step in steps)
-    write_json(
+    write_document(
         json,
         {
             "kernel": name,
@@ -72,6 +73,7 @@ def build(
             "ok": good,
             "builds": [step.to_dict() for step in steps],
         },
+        status="PASSED" if good else "FAILED",
     )
     return 0 if good else 1
 
@@ -94,7 +96,7 @@ def _build_all(
     report["skipped"] += missing
     line = f"{report['modules']} modules in {report['cache']}, {report['compiled']} of them compiled now"
     console.print(verdict_text(report["ok"], line), soft_wrap=True)
-    write_json(json, report)
+    write_document(json, report, status="PASSED" if report["ok"] else "FAILED")
     return 0 if report["ok"] else 1
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "table",
     "verdict_text",
     "write_json",
+    "write_text",
 ]
 
 INTERRUPTED = 130
@@ -35,7 +36,7 @@ _PIPE_WIDTH = 120
 
 
 def console_for(json_target: str | None = None, *, option: str = "--json") -> Console:
-    """The console for results: stdout, or stderr where JSON goes to stdout.
+    """The console for results: stdout, or stderr where this output goes to stdout.
 
     Raises
     ------
@@ -111,7 +112,11 @@ def write_json(target: str | None, data: Any, *, option: str = "--json") -> None
     """
     if target is None:
         return
-    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+    write_text(target, json.dumps(data, indent=2, allow_nan=False) + "\n", option=option)
+
+
+def write_text(target: str, text: str, *, option: str) -> None:
+    """Write ``text`` to a file in one step, or to stdout; raises as :func:`write_json`."""
     if target == "-":
         try:
             sys.stdout.write(text)

@@ -11,7 +11,10 @@ import typer
 from rich.console import Console
 
 from sdpalab.commands.bundling import JudgedEvidence
-from sdpalab.commands.common import INTERRUPTED, console_for, one_thread_each, table, verdict_text, write_json
+from sdpalab.commands.common import INTERRUPTED, console_for, one_thread_each, table, verdict_text, write_text
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.junit import to_junit
+from sdpalab.commands.last_failed import failed_cases, note_failed
 from sdpalab.commands.options import (
     KERNEL_HELP,
     ArchOption,
@@ -63,6 +66,12 @@ def judge(
     bundle: Annotated[
         Path | None, typer.Option("--bundle", metavar="DIR", help="Leave a bundle of evidence and a report there.")
     ] = None,
+    junit: Annotated[
+        str | None, typer.Option("--junit", metavar="FILE", help="Write the cases as JUnit XML, for CI.")
+    ] = None,
+    rerun_failed: Annotated[
+        bool, typer.Option("--rerun-failed", help="Only the cases that failed or were left when it was last judged.")
+    ] = False,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Judge kernels with planted bugs, and print how many are rejected.")
     ] = False,
@@ -73,13 +82,16 @@ def judge(
     from sdpalab.judge.cases import cases_for, cases_named
     from sdpalab.judge.session import CASE_SECONDS, GPU_CASE_SECONDS, JudgingInterrupted, judge_candidate
 
-    console = console_for(json)
+    console_for(junit, option="--junit")
+    console = console_and_subject("-" if junit == "-" else json, kernel or "")
     if self_test:
         from sdpalab.commands.campaign import run_self_test
 
         if kernel is not None:
             raise UserError(f"--self-test judges kernels of its own, and takes no KERNEL, not {kernel!r}")
         return run_self_test(json)
+    if json == junit == "-":
+        raise UserError("--json and --junit cannot both be standard output")
     if kernel is None:
         raise UserError("judge needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --self-test")
     at_least("--seed", seed, 0)
@@ -87,7 +99,12 @@ def judge(
     if timeout is not None and not 0 < timeout < float("inf"):
         raise UserError(f"--timeout takes a number of seconds above 0, not {timeout:g}")
     problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
-    specs = cases_for(level, problems or None, seed=seed, dtype=dtype or "float16", causal=causal)
+    if rerun_failed:
+        if problems or dtype or causal:
+            raise UserError("--rerun-failed takes the cases of the last time: leave out --shape, --dtype and --causal")
+        specs = failed_cases(kernel)
+    else:
+        specs = cases_for(level, problems or None, seed=seed, dtype=dtype or "float16", causal=causal)
     specs = cases_named(specs, only) if only else specs
 
     start = time.monotonic()
@@ -119,16 +136,26 @@ def judge(
         _print_properties(console, verdict)
         written = evidence.write(console, kernel, verdict) if evidence else None
     print_outcome(console, verdict, time.monotonic() - start)
+    note_failed(kernel, specs, verdict)
+    if junit is not None:
+        write_text(junit, to_junit(verdict, time.monotonic() - start), option="--junit")
     places = {"bundle": str(written.tarball), "report": str(written.report)} if written else {}
-    write_json(json, {**verdict.to_dict(), **places})
-    if interrupted:
-        return INTERRUPTED
+    places |= {"junit": junit} if junit is not None else {}
+    content = {name: value for name, value in verdict.to_dict().items() if name != "status"}
+    content |= {"unjudged": list(verdict.unjudged), **places}
+    error = None if interrupted or verdict.passed else _refusal(verdict)
+    write_document(json, content, status=verdict.status.value, error=str(error or ""))
+    if error is not None:
+        raise error
+    return INTERRUPTED if interrupted else 0 if verdict.passed else 1
+
+
+def _refusal(verdict: Verdict) -> MachineError | UserError | None:
+    """What a verdict is that says nothing of the kernel's correctness: the machine's failure, or bad input."""
     bad = {case.status for case in verdict.cases if not case.passed}
-    if not verdict.passed and bad <= {Status.INFRA_ERROR}:
-        raise MachineError(verdict.reason)
-    if not verdict.passed and bad <= {Status.UNSUPPORTED, Status.BUILD_FAILED}:
-        raise UserError(verdict.reason)
-    return 0 if verdict.passed else 1
+    if bad <= {Status.INFRA_ERROR}:
+        return MachineError(verdict.reason)
+    return UserError(verdict.reason) if bad <= {Status.UNSUPPORTED, Status.BUILD_FAILED} else None
 
 
 def _print_cases(console: Console, verdict: Verdict) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import console_for, progress_console, table, verdict_text, write_json
+from sdpalab.commands.common import progress_console, table, verdict_text
+from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, SetOption, parse_settings, problem_of
 from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate
 from sdpalab.errors import UserError
@@ -40,7 +41,7 @@ def profile(
     from sdpalab.profile.simulated import simulated_counts
     from sdpalab.run import GpuExecutor
 
-    console = console_for(json)
+    console = console_and_subject(json, kernel)
     problem, settings = problem_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads), parse_settings(knobs)
     with kernel_for(kernel, [problem], settings) as (loaded, config):
         device = cuda_device()
@@ -60,7 +61,7 @@ def profile(
             "judged": judged,
         }
         if not judged["passed"] or judged["left_out"]:
-            write_json(json, {**record, "launches": []})
+            write_document(json, {**record, "launches": []}, status="FAILED")
             return 1
         with progress_console().status(f"profiling {loaded.name} on {device.name}"):
             raw = run_ncu(command, report)
@@ -70,7 +71,7 @@ def profile(
         console.print(f"report  {report} (open it in Nsight Compute; it names this machine)", soft_wrap=True)
         console.print(f"table   {report.with_suffix('.csv')}", soft_wrap=True)
         launches = [show_launch(console, device.name, launch, counts) for launch in read_raw_csv(raw)]
-        write_json(json, {**record, "launches": launches})
+        write_document(json, {**record, "launches": launches}, status="PASSED")
         return 0
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpalab.commands.common import console_for, one_thread_each, verdict_text, write_json
+from sdpalab.commands.common import one_thread_each, verdict_text
+from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
 from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, problem_of
 from sdpalab.commands.proving import Attempt, judge_attempt, machine_failed, time_attempts
 from sdpalab.errors import UserError
@@ -54,7 +55,7 @@ def prove(
     from sdpalab.evidence.kept import check_writable
     from sdpalab.judge.cases import LEVELS
 
-    console = console_for(json)
+    console = console_and_subject(json, ", ".join(kernel or ()))
     problems = _problems(shape, shapes_from, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
     if level not in LEVELS:
         raise UserError(f"--level takes {' or '.join(LEVELS)}, not {level!r}")
@@ -77,7 +78,8 @@ def prove(
         runs = choice.kernel.proof.kernel if choice.kernel else "torch"
         line = f"{problem.label}: scaled_dot_product_attention runs {runs}: {choice.reason}"
         console.print(verdict_text(True if choice.kernel else None, line), soft_wrap=True)
-    write_json(
+    code = _exit_code(attempts) or (0 if timed else 1)
+    write_document(
         json,
         {
             "machine": vars(machine),
@@ -94,8 +96,9 @@ def prove(
                 for problem, choice in choices.items()
             ],
         },
+        status=OUTCOMES[code],
     )
-    return _exit_code(attempts) or (0 if timed else 1)
+    return code
 
 
 def _problems(

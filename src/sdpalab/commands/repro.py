@@ -13,9 +13,9 @@ import typer
 from rich.console import Console
 
 from sdpalab.commands.bundling import write_bundle
-from sdpalab.commands.common import INTERRUPTED, console_for, one_thread_each, table, verdict_text, write_json
+from sdpalab.commands.common import INTERRUPTED, one_thread_each, table, verdict_text
 from sdpalab.commands.doctor import print_checks
-from sdpalab.commands.invocation import command_line
+from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subject, write_document
 from sdpalab.commands.judge import print_outcome
 from sdpalab.commands.options import KERNEL_HELP, JsonOption, KvHeadsOption, SeqKvOption, problems_of
 from sdpalab.commands.progress import CaseProgress
@@ -111,7 +111,8 @@ def repro(
     from sdpalab.kernels import registry
 
     start = time.monotonic()
-    console = console_for(json)
+    asked = list(dict.fromkeys([*(named or ()), *(kernel or ())]))
+    console = console_and_subject(json, ", ".join(asked))
     if device not in ("auto", "sim", "gpu"):
         raise UserError(f"--device takes auto, sim or gpu, not {device!r}")
     if case_seconds is not None and not 0 < case_seconds < float("inf"):
@@ -120,7 +121,6 @@ def repro(
     gpu = _open_gpu() if device == "gpu" else None
     if gpu is not None and also_for is None:
         large = list(LARGE_PROBLEMS)
-    asked = list(dict.fromkeys([*(named or ()), *(kernel or ())]))
     skipped = {} if asked else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
     with ExitStack() as processes:
         subjects = [_subject(name, processes, gpu) for name in asked or registry.KERNELS if name not in skipped]
@@ -163,7 +163,9 @@ def repro(
     if interrupted:
         console.print(f"interrupted{': not judged: ' if left else ''}{', '.join(left)}", soft_wrap=True)
     passed = not interrupted and all(attempt.passed for attempt in attempts)
-    write_json(
+    machine = all(attempt.passed or _machine_failed(attempt) for attempt in attempts)
+    code = INTERRUPTED if interrupted else 0 if passed else 3 if machine else 1
+    write_document(
         json,
         {
             "passed": passed,
@@ -174,12 +176,9 @@ def repro(
             "unjudged": left,
             "attempts": [attempt.to_dict() for attempt in attempts],
         },
+        status=OUTCOMES[code],
     )
-    if interrupted:
-        return INTERRUPTED
-    if passed:
-        return 0
-    return 3 if all(attempt.passed or _machine_failed(attempt) for attempt in attempts) else 1
+    return code
 
 
 def _subject(spec: str, processes: ExitStack, gpu: GpuExecutor | None) -> _JudgedKernel:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sdpalab.commands.common import console_for, progress_console, verdict_text, write_json
+from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, SetOption, parse_settings, problem_of
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import HEADER_FOLDERS
@@ -74,7 +75,7 @@ def sanitize(
     if json == "-" and sarif == "-":
         raise UserError("--json and --sarif cannot both be standard output")
     console_for(sarif, option="--sarif")
-    console = console_for("-" if sarif == "-" else json)
+    console = console_and_subject("-" if sarif == "-" else json, kernel)
     modes = _modes(schedule, async_mode, strict, seed, max_steps)
     start = time.monotonic()
     with progress_console().status("compiling") as status:
@@ -92,7 +93,7 @@ def sanitize(
                 raise UserError("--launch describes the launch of a FILE.ptx; a kernel has its own plan")
             outcome, folders = _kernel(kernel, shape, dtype, causal, settings, arch, modes, show_progress)
     _print(console, outcome, time.monotonic() - start)
-    write_json(json, outcome.to_dict())
+    write_document(json, outcome.to_dict(), status="PASSED" if outcome.clean else "FAILED")
     if sarif is not None:
         from sdpalab import __version__
         from sdpalab.run.sarif import to_sarif

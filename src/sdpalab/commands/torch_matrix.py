@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sdpalab.commands.common import console_for, progress_console, table, verdict_text, write_json
+from sdpalab.commands.common import progress_console, table, verdict_text
+from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, SetOption, parse_settings, problem_of
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.verdict import Status
@@ -56,7 +57,7 @@ def torch_matrix(
     """Judge one kernel with several versions of torch, each in an environment of its own, and say what changed."""
     from sdpalab.torch_matrix.run import run_matrix
 
-    console = console_for(json)
+    console = console_and_subject(json, kernel)
     specs = _cases(shape, dtype, causal, seed)
     start = time.monotonic()
     with progress_console().status(kernel) as status:
@@ -70,12 +71,15 @@ def torch_matrix(
             tell=status.update,
         )
     _print(console, kernel, matrix, time.monotonic() - start)
-    write_json(json, {"kernel": kernel, **matrix.to_dict()})
     # A version that could not be installed is a row; one that is there and where nothing runs, or fails, is judged.
     statuses = {str(row.run.verdict.get("status", row.run.reason)) for row in matrix.rows if row.run.torch}
-    if statuses - {Status.PASSED.value, Status.INFRA_ERROR.value}:
+    wrong = bool(statuses - {Status.PASSED.value, Status.INFRA_ERROR.value})
+    machine = Status.INFRA_ERROR.value in statuses
+    outcome = "FAILED" if wrong else "MACHINE_FAILED" if machine else "PASSED"
+    write_document(json, {"kernel": kernel, **matrix.to_dict()}, status=outcome)
+    if wrong:
         return 1
-    if Status.INFRA_ERROR.value in statuses:
+    if machine:
         raise MachineError("in one of the environments the machine failed, not the kernel: its reason is above")
     return 0
 

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from sdpalab.commands.common import console_for, one_thread_each, progress_console, table, verdict_text, write_json
+from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, problem_of
 from sdpalab.errors import UserError
 
@@ -65,7 +66,7 @@ def tune(
     from sdpalab.search.t4 import to_t4
     from sdpalab.search.tuning import tune as run
 
-    console = console_for(json)
+    console = console_and_subject(json, kernel)
     console_for(t4, option="--t4")
     progress = progress_console()
     problems = [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads) for text in shape or ("mission",)]
@@ -104,7 +105,7 @@ def tune(
     _print(console, result)
     if t4 is not None:
         write_json(t4, to_t4(result.head, result.trials), option="--t4")
-    write_json(json, {**result.to_dict(), "log": str(path)})
+    write_document(json, {**result.to_dict(), "log": str(path)}, status="PASSED" if result.passed else "FAILED")
     _use(console, result, keep)
     return 0 if result.passed else 1
 

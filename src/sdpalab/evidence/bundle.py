@@ -164,6 +164,7 @@ class BundleWriter:
         from sdpalab.evidence.report_data import ReportData
 
         try:
+            self._drop_arrays_of_no_case()
             self._put("environment.json", _json(self.environment))
             self._put("floors.json", canonical({"gpus": [f.model_dump(mode="json") for f in mission_floors()]}))
             self._put("verify.py", assembled().encode())
@@ -175,6 +176,14 @@ class BundleWriter:
             return self._pack(name, created)
         except OSError as error:
             raise MachineError(f"cannot write the bundle: {error.strerror}") from None
+
+    def _drop_arrays_of_no_case(self) -> None:
+        """Remove what a case left that was interrupted before it had a result."""
+        verdicts = [attempt.verdict for attempt in self._attempts if attempt.verdict]
+        named = {digest for verdict in verdicts for case in verdict.cases for digest in case.digests.values()}
+        for path in self.arrays.folder.glob("*.raw"):
+            if path.stem not in named:
+                path.unlink()
 
     def _pack(self, name: str, created: str) -> WrittenBundle:
         members = self._members()
