@@ -12,7 +12,17 @@ from rich.console import Console
 
 from sdpalab.commands.common import progress_console, table, verdict_text
 from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
-from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, SetOption, parse_settings, problem_of
+from sdpalab.commands.options import (
+    CausalOption,
+    DtypeOption,
+    JsonOption,
+    KvHeadsOption,
+    SeqKvOption,
+    SetOption,
+    parse_settings,
+    problems_of,
+    shapes,
+)
 from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate, tuned_config
 from sdpalab.errors import MachineError, UserError
 from sdpalab.problem import Problem
@@ -33,13 +43,11 @@ def bench(
         list[str] | None,
         typer.Argument(metavar="KERNEL", help="Shipped kernels, or your own as FILE.py[:NAME]. Default: peers only."),
     ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(metavar="B,H,S,D", help="What to time, or a name; may be repeated. Default: mission."),
-    ] = None,
+    shape: Annotated[list[str] | None, shapes("What to time", "mission")] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
-    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V.")] = None,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     peer: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this peer; may be repeated. Default: all there are.")
     ] = None,
@@ -68,7 +76,7 @@ def bench(
     from sdpalab.measure.stopping import StoppingRule
 
     console = console_and_subject(json, ", ".join(kernel or ()))
-    problems = [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads) for text in shape or ("mission",)]
+    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
     clocks, peers, rule = _clocks(clock), peers_named(peer or ()), StoppingRule(seconds=seconds)
     settings = parse_settings(knobs)
     with ExitStack() as processes:

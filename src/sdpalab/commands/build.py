@@ -3,7 +3,7 @@ cache."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -12,9 +12,23 @@ from rich.console import Console
 from sdpalab.commands.building import BuiltStep, build_kernel
 from sdpalab.commands.common import table, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
-from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, SetOption, parse_settings, problem_of
+from sdpalab.commands.options import (
+    KERNEL_HELP,
+    PROBLEM_OPTIONS,
+    ArchOption,
+    CausalOption,
+    DtypeOption,
+    JsonOption,
+    KvHeadsOption,
+    SeqKvOption,
+    SetOption,
+    parse_settings,
+    problems_of,
+    shapes,
+)
 from sdpalab.compile.sass import TENSOR_CLASSES
 from sdpalab.errors import UserError
+from sdpalab.problem import Problem
 
 __all__ = ["build", "print_step"]
 
@@ -22,24 +36,18 @@ __all__ = ["build", "print_step"]
 def build(
     kernel: Annotated[
         str | None,
-        typer.Argument(metavar="KERNEL", help="A shipped kernel's name, or your own as FILE.py or FILE.py:NAME."),
+        typer.Argument(metavar="KERNEL", help=KERNEL_HELP),
     ] = None,
     every: Annotated[
         bool,
         typer.Option("--all", help="Fill the cache for a GPU machine: all kernels that --arch suits."),
     ] = False,
-    arch: Annotated[
-        str | None, typer.Option(metavar="ARCH", help="sm_80 to sm_121. Default: sm_89, or the first that it runs on.")
-    ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="B,H,S,D",
-            help="What to build it for, or a name. Default: mission. With --all: what will be timed; may be repeated.",
-        ),
-    ] = None,
+    arch: ArchOption = None,
+    shape: Annotated[list[str] | None, shapes("What to build it for (several: with --all)", "mission")] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     settings: SetOption = None,
     json: JsonOption = None,
 ) -> int:
@@ -47,15 +55,18 @@ def build(
     from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
 
     console = console_and_subject(json, kernel or "")
+    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
     if every:
         if kernel is not None or settings:
             raise UserError(f"--all builds every kernel in its own configurations: leave out {kernel or '--set'}")
-        return _build_all(console, arch, shape, dtype, causal, json)
+        if not shape and (dtype or causal or kv_heads or seq_kv):
+            raise UserError(f"{PROBLEM_OPTIONS} need a --shape with --all: without one, the shapes have their own")
+        return _build_all(console, arch, problems if shape else None, json)
     if kernel is None:
         raise UserError("build needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --all")
     if shape and len(shape) > 1:
         raise UserError(f"build takes one --shape for a kernel, and several only with --all, not {' '.join(shape)}")
-    problem = problem_of(shape[0] if shape else "mission", dtype=dtype, causal=causal)
+    problem = problems[0]
     with kernel_in_sandbox(kernel, arch=arch, else_say="there is nothing to build") as loaded:
         name, config = loaded.name, loaded.config_with(parse_settings(settings))
         arch = arch or loaded.default_arch
@@ -78,19 +89,14 @@ def build(
     return 0 if good else 1
 
 
-def _build_all(
-    console: Console, arch: str | None, shape: list[str] | None, dtype: str | None, causal: bool, json: str | None
-) -> int:
+def _build_all(console: Console, arch: str | None, problems: Sequence[Problem] | None, json: str | None) -> int:
     from sdpalab.commands.build_all import TIMED, available, build_all
     from sdpalab.kernels.registry import KERNELS
 
     if arch is None:
         raise UserError("--all needs the architecture of the GPU that it builds for, such as --arch sm_90a for an H200")
-    if not shape and (dtype or causal):
-        raise UserError("--dtype and --causal need a --shape with --all: without one, the shapes have their own")
-    timed = [problem_of(text, dtype=dtype, causal=causal) for text in shape] if shape else TIMED
     kernels, missing = available(KERNELS)
-    report = build_all(console, kernels, arch, timed)
+    report = build_all(console, kernels, arch, problems or TIMED)
     for reason in missing:
         console.print(f"skipped: {reason}", soft_wrap=True)
     report["skipped"] += missing

@@ -243,6 +243,7 @@ CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
     "repro": (ReproContent,),
     "kernels": (KernelsContent,),
     "doctor": (DoctorContent,),
+    "new": (NewContent,),
     "build": (BuildContent, BuildAllContent),
     "judge": (JudgeContent, CampaignContent),
     "sanitize": (SanitizeContent,),

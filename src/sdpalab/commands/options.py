@@ -11,6 +11,8 @@ from sdpalab.errors import UserError
 from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_shape
 
 __all__ = [
+    "KERNEL_HELP",
+    "PROBLEM_OPTIONS",
     "ArchOption",
     "CausalOption",
     "DtypeOption",
@@ -29,6 +31,7 @@ __all__ = [
     "shapes",
 ]
 
+PROBLEM_OPTIONS = "--dtype, --causal, --kv-heads and --seq-kv"
 KERNEL_HELP = "A shipped kernel's name, or your own as FILE.py or FILE.py:NAME."
 
 KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help=KERNEL_HELP)]

@@ -11,7 +11,17 @@ from rich.console import Console
 
 from sdpalab.commands.common import progress_console, table, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
-from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, SetOption, parse_settings, problem_of
+from sdpalab.commands.options import (
+    CausalOption,
+    DtypeOption,
+    JsonOption,
+    KernelArgument,
+    KvHeadsOption,
+    SeqKvOption,
+    SetOption,
+    parse_settings,
+    problem_of,
+)
 from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate
 from sdpalab.errors import UserError
 
@@ -24,11 +34,12 @@ Counts = Sequence[tuple[str, Mapping[str, float]]]
 
 
 def profile(
-    kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="A shipped kernel, or your own as FILE.py[:NAME].")],
+    kernel: KernelArgument,
     shape: Annotated[str, typer.Option(metavar="B,H,S,D", help="What to profile, or a name.")] = "mission",
     dtype: DtypeOption = None,
     causal: CausalOption = False,
-    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V.")] = None,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     cold: Annotated[bool, typer.Option("--cold", help="Empty the caches before each replay.")] = False,
     knobs: SetOption = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the report and its table go.")] = Path("out/profile"),
@@ -42,7 +53,8 @@ def profile(
     from sdpalab.run import GpuExecutor
 
     console = console_and_subject(json, kernel)
-    problem, settings = problem_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads), parse_settings(knobs)
+    problem = problem_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
+    settings = parse_settings(knobs)
     with kernel_for(kernel, [problem], settings) as (loaded, config):
         device = cuda_device()
         report = _folder(out) / f"{loaded.name}.ncu-rep"

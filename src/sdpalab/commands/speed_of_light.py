@@ -16,7 +16,7 @@ from rich.text import Text
 
 from sdpalab.commands.common import table, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
-from sdpalab.commands.options import CausalOption, JsonOption, problem_of
+from sdpalab.commands.options import CausalOption, JsonOption, KvHeadsOption, SeqKvOption, problem_of
 from sdpalab.errors import UserError
 from sdpalab.measure import GPUS, PUBLISHED_MISSION_US, Gpu, binding_floor, feasibility, floors, gpu_named
 from sdpalab.problem import MISSION, Problem
@@ -36,8 +36,8 @@ def speed_of_light(
     ] = None,
     dtype: Annotated[str | None, typer.Option(metavar="T", help="Of Q, K, V and O: float16 or bfloat16.")] = None,
     causal: CausalOption = False,
-    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V. Default: those of Q.")] = None,
-    seq_kv: Annotated[int | None, typer.Option(metavar="N", help="Length of K and V. Default: that of Q.")] = None,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     precision: Annotated[
         str, typer.Option(metavar="P", help="Of the two products: fp16 (also for bfloat16) or fp8.")
     ] = "fp16",

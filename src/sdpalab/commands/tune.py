@@ -11,7 +11,16 @@ from rich.console import Console
 
 from sdpalab.commands.common import console_for, one_thread_each, progress_console, table, verdict_text, write_json
 from sdpalab.commands.invocation import console_and_subject, write_document
-from sdpalab.commands.options import CausalOption, DtypeOption, JsonOption, problem_of
+from sdpalab.commands.options import (
+    CausalOption,
+    DtypeOption,
+    JsonOption,
+    KernelArgument,
+    KvHeadsOption,
+    SeqKvOption,
+    problems_of,
+    shapes,
+)
 from sdpalab.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,16 +33,12 @@ _MOST_ROWS = 12
 
 
 def tune(
-    kernel: Annotated[
-        str, typer.Argument(metavar="KERNEL", help="A shipped kernel's name, or your own as FILE.py or FILE.py:NAME.")
-    ],
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(metavar="B,H,S,D", help="What it is to be fast on, or a name; may be repeated. Default: mission."),
-    ] = None,
+    kernel: KernelArgument,
+    shape: Annotated[list[str] | None, shapes("What it is to be fast on", "mission")] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
-    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V.")] = None,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     gpu: Annotated[
         list[str] | None,
         typer.Option(
@@ -69,7 +74,7 @@ def tune(
     console = console_and_subject(json, kernel)
     console_for(t4, option="--t4")
     progress = progress_console()
-    problems = [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads) for text in shape or ("mission",)]
+    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
     path = log or default_log(kernel, gpu or (), [problem.label for problem in problems])
     if log is None and path.exists() and not resume:
         path = _unused(path)
