@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["SDPALAB_CACHE_DIR"] = os.environ.get("SDPALAB_TEST_CACHE_DIR") or str(
         platformdirs.user_cache_path("sdpalab-tests")
     )
+    os.environ["SDPALAB_CHECK_DOCUMENTS"] = "1"  # every JSON document that any test's command writes
     # readline exports the size of a terminal that there is not, and tables would be made for it.
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)

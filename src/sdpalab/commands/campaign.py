@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpalab.commands.common import JsonOption, console_for, one_thread_each, verdict_text, write_json
+from sdpalab.commands.common import one_thread_each, verdict_text
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.options import JsonOption
 from sdpalab.errors import UserError
 
 if TYPE_CHECKING:
@@ -236,7 +238,7 @@ def _run(
     """Run a campaign, print its lines, write its record; 1 if it is not good."""
     from sdpalab.evidence.campaign import Campaign
 
-    console = console_for(json)
+    console = console_and_subject(json, name)
     ran = Campaign(name, " ".join(["sdpalab", "campaign", name, *words]), sources=sources, packages=packages)
 
     def say(line: str) -> None:
@@ -248,7 +250,7 @@ def _run(
     result = run(say, keep)
     record = ran.record(**result.content)
     path = ran.write(record, out, folder=folder) if in_evidence else None
-    write_json(json, record)
+    write_document(json, {"record": record}, status="PASSED" if result.good else "FAILED")
     console.print(verdict_text(result.good, f"{result.summary}; {record['seconds']} s"), soft_wrap=True)
     if path:
         console.print(f"record {path}", soft_wrap=True)
