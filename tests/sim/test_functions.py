@@ -324,10 +324,6 @@ def test_tables_of_addresses_in_global_memory():
     assert out.tolist() == [10 + 7 + 100, 20 + 7 + 100, 7 + 7 + 100]
 
 
-def test_a_table_of_functions_is_refused_where_it_is_used():
+def test_a_table_of_functions_does_not_matter_where_it_is_not_used():
     table = ".func f () { ret; }\n.global .align 8 .u64 table[1] = {f};"
     assert launch(table, "mov.u32 %d, 2;") == [2] * THREADS
-    with pytest.raises(
-        sim.UnsupportedInstruction, match="line 5: the variable table holds the address of f, which is not a"
-    ):
-        launch(table, "ld.global.u64 %w1, [table];")

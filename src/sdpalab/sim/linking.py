@@ -12,8 +12,12 @@ from dataclasses import replace
 
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.ir import Code, Entry, Function, Instruction, PtxModule, Symbol, Vector
+from sdpalab.sim.memory import FUNCTION_BASE
 
-__all__ = ["branch_targets", "callee", "function_label", "link"]
+__all__ = ["branch_targets", "callee", "function_address", "function_label", "link"]
+
+_FUNCTION_BYTES = 16
+"""Between the addresses of two functions."""
 
 
 def link(module: PtxModule, name: str) -> Entry:
@@ -50,6 +54,13 @@ def branch_targets(instruction: Instruction) -> list[Symbol]:
     """The labels that an indexed branch may go to, by index."""
     targets = instruction.operands[-1]
     return [item for item in targets.items if isinstance(item, Symbol)] if isinstance(targets, Vector) else []
+
+
+def function_address(module: PtxModule, name: str) -> int:
+    """The address of a function that the PTX defines, the same in all launches; 0 for any other name."""
+    names = list(module.functions)
+    name = _resolved(module, name)
+    return FUNCTION_BASE + _FUNCTION_BYTES * (names.index(name) + 1) if name in module.functions else 0
 
 
 def function_label(name: str) -> str:

@@ -6,7 +6,7 @@ slot of all CTAs is one contiguous slice, and a kernel whose CTAs do the same ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,6 @@ from sdpalab.sim.memory import POISON, Space
 from sdpalab.sim.observer import Observer
 from sdpalab.sim.program import Program
 from sdpalab.sim.selection import WARP, Array, Indices, Selection
-from sdpalab.sim.tensor_map import PlacedMap
 from sdpalab.sim.types import PtxType, unsigned
 
 __all__ = ["AsyncUnit", "Machine", "Resume", "Symbols", "source_of"]
@@ -69,8 +68,8 @@ class Machine:
         The parameter block.
     async_mode : {"late", "early"}
         When asynchronous copies land.
-    tensor_maps : sequence of PlacedMap
-        The launch's tensor maps, by the number that is in their descriptors.
+    workspace : int
+        Address of the grid's workspace in a cooperative launch, 0 in others.
     landing : function
         Which of that many bulk copies in flight lands next, the oldest first in order.
 
@@ -90,14 +89,14 @@ class Machine:
         params: bytes,
         *,
         async_mode: str = "late",
-        tensor_maps: Sequence[PlacedMap] = (),
+        workspace: int = 0,
         landing: Callable[[int], int] = lambda waiting: 0,
     ) -> None:
         self.module, self.entry, self.program = module, entry, program
         self.geometry, self.symbols = geometry, symbols
         self.n_cta, self.params = n_cta, params
         self.observers: list[Observer] = []
-        self.async_mode, self.tensor_maps, self.landing = async_mode, tensor_maps, landing
+        self.async_mode, self.landing, self.workspace = async_mode, landing, workspace
         self.cluster_size = geometry.cluster_size
         self.warps = geometry.warps
         self.lanes = self.warps * n_cta * WARP
@@ -217,6 +216,9 @@ class Machine:
             "%cluster_ctarank": lambda: (self.cta % self.cluster_size).astype(np.uint32),
             "%cluster_nctarank": lambda: np.array(self.cluster_size, dtype=np.uint32),
             "%is_explicit_cluster": lambda: np.array(self.geometry.explicit_cluster),
+            # The driver's way to cooperative groups: the upper and the lower half of an address.
+            "%envreg1": lambda: np.array(self.workspace >> 32, dtype=np.uint32),
+            "%envreg2": lambda: np.array(self.workspace & 0xFFFFFFFF, dtype=np.uint32),
             "%total_smem_size": lambda: np.array(self.symbols.shared_bytes, dtype=np.uint32),
         }
         return values[name]() if name in values else None

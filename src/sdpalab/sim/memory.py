@@ -16,6 +16,7 @@ import numpy as np
 from sdpalab.sim.selection import Array, Indices, Mask
 
 __all__ = [
+    "FUNCTION_BASE",
     "GLOBAL_BASE",
     "LOCAL_BASE",
     "POISON",
@@ -30,6 +31,8 @@ __all__ = [
 GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_BASE = 0x7B00_0000_0000
 LOCAL_BASE = 0x7900_0000_0000
+FUNCTION_BASE = 0x7700_0000_0000
+"""Where functions have their addresses."""
 WINDOW_BITS = 40
 """Addresses that agree above this bit lie in the same window of the generic address space."""
 RANK_SHIFT = 24
@@ -112,6 +115,11 @@ class Space:
         place = np.searchsorted(self._begins, offset, side="right") - 1
         bad: Mask = (place < 0) | (offset + width > self._ends[place])
         return bad if bad.any() else None
+
+    def holds(self, begin: int, size: int) -> bool:
+        """Whether one stretch has these bytes."""
+        place = int(np.searchsorted(self._begins, begin, side="right")) - 1
+        return place >= 0 and begin + size <= int(self._ends[place])
 
     def extent_near(self, offset: int) -> Extent | None:
         """The stretch that holds ``offset`` or ends last before it, for messages."""
