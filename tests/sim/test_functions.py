@@ -158,17 +158,9 @@ def test_declarations_linkage_and_aliases():
     assert launch(functions, body) == [t + 3 if t < 60 else 0xDEAD for t in range(THREADS)]
 
 
-LOOP = ".func a () { call b; ret; } .func b () { call c; ret; }\n.func c () { .reg .pred %p; @%p call a; ret; }"
-PROTOTYPE = "proto: .callprototype (.reg .b32 _) _ (.reg .b32 _);\n"
-
-
 @pytest.mark.parametrize(
     ("functions", "body", "what"),
     [
-        (LOOP, "call a;", "line 5: recursion is not modelled: a calls b calls c calls a"),
-        (".func a () { call a; }", "call a;", "line 4: recursion is not modelled: a calls a"),
-        ("", "call (%d), %w1, (%t), proto;", "line 9: call: calls through a register"),
-        ("", PROTOTYPE + "call (%d), %w1, (%t), proto;", "calls through a register"),
         (".extern .func f ();", "call f;", "the function f is declared, and the PTX does not define it"),
         (INCREMENT, "call (%d), inc, (%t);", "inc has 2 arguments, and 1 are given"),
         (INCREMENT, "call inc, (%t, 1);", "inc has 1 results, and 0 are given"),

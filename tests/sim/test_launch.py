@@ -149,7 +149,7 @@ def test_required_block_size_is_enforced():
 
 
 def test_unknown_opcodes_and_modifiers_raise_with_their_line():
-    for text in ("frobnicate.u32 %r1, %r2;", "add.sideways.u32 %r1, %r2, %r2;", "mov.u32 %r1, %clock;"):
+    for text in ("frobnicate.u32 %r1, %r2;", "add.sideways.u32 %r1, %r2, %r2;", "mov.u32 %r1, %smid;"):
         with pytest.raises(sim.UnsupportedInstruction, match="line 6") as caught:
             sim.launch(HEAD + ".entry k() { .reg .u32 %r<3>;\n\n" + text + " ret; }", "k", 1, 1, [])
         assert caught.value.line == 6

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from sdpalab.sim.errors import LaunchError
+from sdpalab.sim.heap import HEAP_BYTES, Heap
 from sdpalab.sim.memory import GLOBAL_BASE, Extent, Space
 from sdpalab.sim.selection import Array
 
@@ -38,6 +39,8 @@ class Arena:
         """In the order of their addresses."""
         self.parameters = 0
         """The address of the launch's parameter block, where it has one in memory."""
+        self.heap: Heap | None = None
+        """Of device code, where it has one."""
         self._contents: dict[int, bytes | Array] = {}
         """What a buffer without memory begins with, by its first byte."""
         self._arrays: list[tuple[Array, int]] = []
@@ -86,6 +89,13 @@ class Arena:
     def workspace(self) -> int:
         """A fresh place for what the blocks of a cooperative launch count on."""
         return self.add("the workspace of the grid", bytes(_WORKSPACE), _WORKSPACE)
+
+    def need_heap(self) -> Heap:
+        """The heap of device code."""
+        if self.heap is None:
+            self.heap = Heap(self.add("the device heap", b"", HEAP_BYTES) - GLOBAL_BASE)
+            self.extents.pop()
+        return self.heap
 
     def add_arrays(self, named: Iterable[tuple[str, Array]]) -> None:
         """Place the caller's arrays. Those that share bytes share a buffer, in which each has its place.
@@ -141,7 +151,8 @@ class Arena:
 
     def space(self) -> Space:
         """Global memory with everything copied in."""
-        extents = self.extents or [Extent("nothing", 0, 0)]
+        live = [] if self.heap is None else list(self.heap.live.values())
+        extents = sorted((*self.extents, *live), key=lambda each: each.begin) or [Extent("nothing", 0, 0)]
         if self.memory is not None:
             return Space("global", self.end, self.end, extents, data=self.memory[: -(-self.end // _WORD) * _WORD])
         space = Space("global", self.end, self.end, extents)

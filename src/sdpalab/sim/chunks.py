@@ -17,6 +17,7 @@ from sdpalab.sim.checks.warp_race import WarpRaceCheck
 from sdpalab.sim.counters import Counting
 from sdpalab.sim.geometry import Geometry
 from sdpalab.sim.hazard_log import HazardLog
+from sdpalab.sim.heap import Heap
 from sdpalab.sim.ir import Entry, PtxModule
 from sdpalab.sim.machine import Machine, Symbols
 from sdpalab.sim.memory import Space
@@ -45,6 +46,7 @@ class Setup:
     symbols: Symbols
     params: bytes
     workspace: int
+    heap: Heap | None
     chunks: Sequence[Indices]
     checks: Sequence[str]
     counters: bool
@@ -106,6 +108,7 @@ class Chunks:
             *(setup.module, setup.entry, setup.program, setup.geometry, ctas, setup.symbols, self.space, setup.params),
             async_mode=setup.async_mode,
             workspace=setup.workspace,
+            heap=setup.heap,
         )
         machine.printed = self.printed
         machine.observers += self._observers(machine)

@@ -19,6 +19,7 @@ from sdpalab.sim.arguments import Struct, filled_struct
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.hazards import Hazard
 from sdpalab.sim.launch import Report, execute, ptx_text
+from sdpalab.sim.linking import allocates
 from sdpalab.sim.memory import GLOBAL_BASE, POISON
 from sdpalab.sim.names import demangled, resolve, short_name
 from sdpalab.sim.parser import parse
@@ -231,6 +232,9 @@ class Module:
         variables = self._module.variables.values()
         self.placed = place_global_variables(self._module, variables, device._arena)
         fill_in_addresses(self._module, variables, self.placed, device._arena)
+        every = (*self._module.entries.values(), *self._module.functions.values())
+        if any(allocates(instruction) for code in every for instruction in code.instructions):
+            device._arena.need_heap()
         self.entries = tuple(map(demangled, self._module.entries))
 
     def __getitem__(self, name: str) -> Function:

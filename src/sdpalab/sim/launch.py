@@ -21,7 +21,7 @@ from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.hazards import Hazard
 from sdpalab.sim.ir import Entry, PtxModule
 from sdpalab.sim.limits import check_cluster, check_geometry, check_registers, shared_limit
-from sdpalab.sim.linking import link
+from sdpalab.sim.linking import allocates, link
 from sdpalab.sim.machine import Symbols
 from sdpalab.sim.names import resolve, short_name
 from sdpalab.sim.parallel import run_chunks
@@ -219,6 +219,7 @@ def execute(
     if taken:
         arena.fill_in(arena.parameters, params)
     workspace = arena.workspace() if cooperative else 0
+    heap = arena.need_heap() if any(map(allocates, code.instructions)) else None
     symbols = place_variables(module, code, dynamic_smem, arena.parameters if taken else None, arena, placed)
     limit = shared_limit(module.target)
     if symbols.shared_bytes > limit:
@@ -231,7 +232,7 @@ def execute(
     need = _memory_needed(arena.end, program, symbols, lanes, geometry.cluster_size, clusters_at_once, checks)
     ctas = _by_cluster(geometry)
     setup = Setup(
-        *(module, code, program, geometry, symbols, params, workspace),
+        *(module, code, program, geometry, symbols, params, workspace, heap),
         [part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
         *(checks, counters, schedule, async_mode, seed, max_steps or _MAX_STEPS),
     )

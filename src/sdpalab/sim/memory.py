@@ -83,9 +83,13 @@ class Space:
     ) -> None:
         self.name = name
         self.limit = limit
-        self.extents = tuple(extents)
         self.data: Array = _fresh(size) if data is None else data
         self.views: dict[int, Array] = {width: self.data.view(dtype) for width, dtype in WORDS.items()}
+        self.set_extents(extents)
+
+    def set_extents(self, extents: Sequence[Extent]) -> None:
+        """Allow accesses in these stretches, sorted, and nowhere else."""
+        self.extents = tuple(extents)
         self._begins = np.array([extent.begin for extent in self.extents], dtype=np.int64)
         self._ends = np.array([extent.end for extent in self.extents], dtype=np.int64)
 
@@ -109,9 +113,8 @@ class Space:
             if low >= 0 and high <= self.limit:
                 return None
             return (offset < 0) | (offset > self.limit - width)
-        for extent in self.extents:
-            if low >= extent.begin and high <= extent.end:
-                return None
+        if self.holds(low, high - low):
+            return None
         place = np.searchsorted(self._begins, offset, side="right") - 1
         bad: Mask = (place < 0) | (offset + width > self._ends[place])
         return bad if bad.any() else None

@@ -24,13 +24,13 @@ __all__ = ["DESCRIPTOR_BYTES", "FIELDS", "Box", "PlacedMap", "TensorMap", "Tilin
 
 DESCRIPTOR_BYTES = 128
 _MAGIC = b"sdpa-map"
-_LAYOUT = struct.Struct("<8s 8x Q 5I 5Q 5H 5B 5B")
-"""Magic, unused, address; dims, strides in bytes, box and element strides, innermost first; rank, element, interleave,
+_LAYOUT = struct.Struct("<8s 8x Q 5Q 5I 5H 5B 5B")
+"""Magic, unused, address; strides in bytes, dims, box and element strides, innermost first; rank, element, interleave,
 swizzle, fill. The unused word is the second: CuTe clears its bit 21 for drivers of CUDA 12.2 and before."""
 FIELDS = {
     "global_address": (16, 8, 1),
-    "global_dim": (24, 4, 5),
-    "global_stride": (44, 8, 4),
+    "global_dim": (64, 4, 5),
+    "global_stride": (24, 8, 4),
     "box_dim": (84, 2, 5),
     "element_stride": (94, 1, 5),
     "rank": (99, 1, 1),
@@ -157,7 +157,7 @@ class Tiling:
     def packed(self, address: int) -> bytes:
         """The 128 bytes of the map of a tensor at ``address``."""
         code = _ELEMENTS.index(self.dtype) if self.dtype in _ELEMENTS else _ELEMENTS.index(np.dtype(f"u{self.item}"))
-        five = [(*values, *(0,) * 5)[:5] for values in (self.dims, self.strides[1:], self.box, self.steps)]
+        five = [(*values, *(0,) * 5)[:5] for values in (self.strides[1:], self.dims, self.box, self.steps)]
         numbers = len(self.dims) - 1, code, 0, _SWIZZLES[self.swizzle], _FILLS.index(self.oob_fill)
         raw = _LAYOUT.pack(_MAGIC, address, *five[0], *five[1], *five[2], *five[3], *numbers)
         return raw.ljust(DESCRIPTOR_BYTES, b"\0")
@@ -273,11 +273,13 @@ class PlacedMap:
             raise LaunchError(
                 "a tensor map has a rank, an element type, an interleave, a swizzle or a fill mode that is not modelled"
             )
-        dims, strides, box, steps = (tuple(numbers[5 * k : 5 * k + rank]) for k in range(4))
+        strides, dims, box, steps = (tuple(numbers[5 * k : 5 * k + rank]) for k in range(4))
         dtype = _ELEMENTS[code]
         strides = (dtype.itemsize, *strides[: rank - 1])
         tiling = Tiling(dtype, dims, strides, box, steps, tuple(_SWIZZLES)[swizzle], _FILLS[fill])
         tiling.check()
+        if address % 16:
+            raise LaunchError(f"a tensor map begins at a multiple of 16 bytes, not at {address:#x}")
         return PlacedMap(tiling, address - GLOBAL_BASE)
 
     def box_at(self, coordinates: Indices) -> Box:

@@ -20,6 +20,11 @@ __all__ = [
     "takes_parameter_addresses",
 ]
 
+_WORD = 16
+_STACK, _LEAST_DEPTH = 4096, 16
+"""Bytes for the local variables of functions that call themselves (four times what CUDA gives a thread by default), and
+how deep such calls may be at least."""
+
 Addresses = dict[str, tuple[str, int]]
 """(space, address) of each variable by name."""
 
@@ -81,16 +86,33 @@ def place_variables(
     mine = [variable for name, variable in visible.items() if name not in addresses]
     addresses |= place_global_variables(module, mine, arena)
     tops = {"shared": 0, "local": 0}
+    stacked = {
+        variable.name: circle
+        for function, circle in code.circles.items()
+        for variable in code.functions[function].variables.values()
+        if variable.space == "local" and variable.size
+    }
     dynamic_align = 16
     for name, variable in visible.items():
         if variable.space in tops or variable.space == "param":
             if variable.size == 0:
                 dynamic_align = max(dynamic_align, variable.align)
-            else:  # what passes through a device function's call lies in local memory
+            elif name not in stacked:  # what passes through a device function's call lies in local memory
                 space = "local" if variable.space == "param" else variable.space
                 top = -(-tops[space] // variable.align) * variable.align
                 addresses[name] = space, top
                 tops[space] = top + variable.size
+    frames: dict[frozenset[str], tuple[int, int]] = {}
+    for circle in dict.fromkeys(stacked.values()):
+        begin = top = -(-tops["local"] // _WORD) * _WORD
+        for name in (each for each in stacked if stacked[each] == circle):
+            variable = visible[name]
+            top = -(-top // variable.align) * variable.align
+            addresses[name] = "local", top
+            top += variable.size
+        size = -(-(top - begin) // _WORD) * _WORD
+        frames[circle] = size, max(_LEAST_DEPTH, _STACK // size)
+        tops["local"] = begin + size * frames[circle][1]
     start = -(-tops["shared"] // dynamic_align) * dynamic_align
     for name, variable in visible.items():
         if variable.space == "shared" and variable.size == 0:
@@ -99,7 +121,7 @@ def place_variables(
     if parameters is not None:
         addresses |= {param.name: ("param", parameters + param.offset) for param in code.params}
     shared = start + dynamic_smem if dynamic_smem else tops["shared"]
-    return Symbols(addresses, shared, tops["local"])
+    return Symbols(addresses, shared, tops["local"], frames)
 
 
 def takes_parameter_addresses(code: Entry) -> bool:

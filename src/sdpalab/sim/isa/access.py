@@ -32,11 +32,10 @@ def address_register(decoder: Decoder, instruction: Instruction, operand: Operan
     if base is None:
         return np.broadcast_to(np.int64(0), decoder.machine.lanes), offset
     if isinstance(base, Symbol):
-        if base.name not in decoder.machine.symbols.addresses:
+        place = decoder.machine.address_of(base.name, np.dtype(np.int64))
+        if place is None:
             raise UnsupportedInstruction(f"{instruction.text}: unknown variable {base.name}", instruction.line)
-        return np.broadcast_to(np.int64(0), decoder.machine.lanes), offset + decoder.machine.symbols.addresses[
-            base.name
-        ][1]
+        return place, offset
     assert isinstance(base, Register)
     row = decoder.machine.row(base.name)
     bits = 32 if row is not None and row[1].bits == 32 else 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.decode import Decoder, Mods, Step, generic_base, opcode
-from sdpalab.sim.ir import Instruction, Operand, Symbol, Vector
+from sdpalab.sim.ir import Instruction, Operand, Register, Vector
 from sdpalab.sim.isa.access import PARAMETER_MASK, Accessor
 from sdpalab.sim.isa.memory_mods import take_cache_hint, take_memory_mods, take_space
 from sdpalab.sim.isa.parameters import load_parameter, of_kernel, parameter_by_address, store_parameter
@@ -13,7 +13,7 @@ from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS, WORDS
 from sdpalab.sim.selection import Array, Selection, count
 from sdpalab.sim.types import TYPES, PtxType, unsigned
 
-__all__: list[str] = []
+__all__ = ["CLOCKS"]
 
 
 @opcode("ld", "ldu")
@@ -108,16 +108,38 @@ def _mov(decoder: Decoder, instruction: Instruction) -> Step:
     target, origin = instruction.operands
     if isinstance(target, Vector) or isinstance(origin, Vector):
         return _mov_vector(decoder, instruction, type_)
-    if isinstance(origin, Symbol) and origin.name in decoder.machine.symbols.addresses:
-        space, address = decoder.machine.symbols.addresses[origin.name]
-        del space  # the address of a variable is relative to its own space
-        source: Array = np.broadcast_to(np.asarray(address).astype(type_.dtype), decoder.machine.lanes)
-    else:
-        source = decoder.src(instruction, origin, type_)
+    if isinstance(origin, Register) and origin.name in CLOCKS:
+        return _read_clock(decoder, instruction, mods, type_, CLOCKS[origin.name])
+    source = decoder.src(instruction, origin, type_)  # the address of a variable is relative to its own space
     destination = decoder.dst(instruction, target, type_)
 
     def step(sel: Selection) -> None:
         destination[sel] = source[sel]
+
+    return step
+
+
+CLOCKS = {
+    "%clock": (32, 0),
+    "%clock_hi": (32, 32),
+    "%clock64": (64, 0),
+    "%globaltimer": (64, 0),
+    "%globaltimer_lo": (32, 0),
+    "%globaltimer_hi": (32, 32),
+}
+"""Bits of each clock, and how far they lie up in the counter."""
+
+
+def _read_clock(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType, bits: tuple[int, int]) -> Step:
+    """Steps of the chunk of CTAs so far, the same for all its lanes, and more at every read."""
+    width, shift = bits
+    if type_.bits != width or type_.is_float:
+        raise mods.unsupported(f"the clock has {width} bits")
+    destination, machine = decoder.dst(instruction, instruction.operands[0], type_), decoder.machine
+
+    def step(sel: Selection) -> None:
+        machine.clock += 1
+        destination[sel] = machine.clock >> shift & (1 << width) - 1
 
     return step
 
