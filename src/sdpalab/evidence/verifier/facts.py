@@ -15,7 +15,7 @@ from sdpalab.judge import verdict
 from sdpalab.judge.rule import numerics
 from sdpalab.problem import TWELVE_CASES, Problem
 
-__all__ = ["KEYS", "LIMITED", "ORIGINAL_CONTRACT", "SPEED_UNITS", "STATUSES", "TWELVE", "UNDECLARED"]
+__all__ = ["KEYS", "LIMITED", "ORIGINAL_CONTRACT", "SPARSE", "SPEED_UNITS", "STATUSES", "TWELVE", "UNDECLARED"]
 
 
 def _keys(record: Any) -> list[str]:
@@ -35,6 +35,8 @@ KEYS = {
     "figure": _keys(Figure),
 }
 """Exactly the fields of every record."""
+SPARSE = {"attempt": ["sources"], "verdict": list(verdict.Verdict.sparse)}
+"""Fields that a record lacks while they are empty; before format 4 there was none of them."""
 STATUSES = [status.value for status in verdict.Status]
 LIMITED = list(verdict.LIMITED)
 ORIGINAL_CONTRACT = dict(verdict.ORIGINAL_CONTRACT)

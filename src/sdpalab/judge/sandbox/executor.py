@@ -89,7 +89,8 @@ class _PlanServer:
         if self._gpu is None:
             checks = CHECKS if order["watched"] else ()
             # The judge has workers of its own.
-            executor = SimulatedExecutor(order["arch"], Cache(order["cache"]), checks=checks, workers=1)
+            limits = {"workers": 1, "max_steps": order["max_steps"]}
+            executor = SimulatedExecutor(order["arch"], Cache(order["cache"]), checks=checks, **limits)
             return executor.run(plan, inputs, poison=poison, builds=builds)
         # Of what Triton made the PTX was sent: the driver assembles that.
         loaded = [built if built.cubin else replace(built, cubin=built.ptx) for built in builds]
