@@ -41,7 +41,7 @@ def sanitize(
     kernel: Annotated[
         str,
         typer.Argument(
-            metavar="KERNEL", help="A shipped kernel's name, your own as FILE.py or FILE.py:NAME, or FILE.ptx."
+            metavar="KERNEL", help="A shipped kernel's name, your own as FILE.py or FILE.py:NAME, FILE.ptx or FILE.cu."
         ),
     ],
     shape: Annotated[
@@ -71,9 +71,10 @@ def sanitize(
         str | None,
         typer.Option(
             metavar="FILE.json",
-            help='For FILE.ptx, its launch: {"entry": "saxpy", "grid": [4], "block": [256], "dynamic_smem": 0, "args": '
-            '[{"dtype": "float32", "shape": [1000], "init": "normal"}, 2.0, 1000]}; init is normal, zeros, ones, '
-            "arange, poison or a number, and a bare number is passed by value. Default: FILE.json beside it.",
+            help='For FILE.ptx or FILE.cu, its launch: {"entry": "saxpy", "grid": [4], "block": [256], "dynamic_smem": '
+            '0, "args": [{"dtype": "float32", "shape": [1000], "init": "normal"}, 2.0, 1000]}; init is normal, zeros, '
+            "ones, arange, poison or a number, and a bare number is passed by value. Structures, tensor maps, .npy "
+            "files, several launches and expected values: docs/launch.md. Default: FILE.json beside it.",
         ),
     ] = None,
     json: JsonOption = None,
@@ -95,14 +96,16 @@ def sanitize(
         def show_progress(label: str) -> None:
             status.update(f"running {label}")
 
-        if kernel.endswith(".ptx"):
+        if kernel.endswith((".ptx", ".cu")):
             if shape or dtype or causal or kv_heads or seq_kv or settings or arch:
-                raise UserError(f"--shape, {PROBLEM_OPTIONS}, --set and --arch are for kernels; PTX has its --launch")
-            outcome = _ptx(Path(kernel), launch, modes, show_progress)
+                raise UserError(
+                    f"--shape, {PROBLEM_OPTIONS}, --set and --arch are for kernels; a file has its --launch"
+                )
+            outcome = _file(Path(kernel), launch, modes, show_progress)
             folders = [Path(kernel).parent, Path.cwd()]
         else:
             if launch is not None:
-                raise UserError("--launch describes the launch of a FILE.ptx; a kernel has its own plan")
+                raise UserError("--launch describes the launch of a FILE.ptx or FILE.cu; a kernel has its own plan")
             outcome, folders = _kernel(kernel, problems, dtype, causal, settings, arch, modes, show_progress)
     _print(console, outcome, time.monotonic() - start)
     write_document(json, outcome.to_dict(), status="PASSED" if outcome.clean else "FAILED")
@@ -155,14 +158,15 @@ def _kernel(
         return outcome, [*filter(None, [kernel.folder]), *HEADER_FOLDERS]
 
 
-def _ptx(path: Path, launch: str | None, modes: Modes, progress: Progress) -> Sanitized:
-    from sdpalab.run.ptx_file import read_ptx_launch
-    from sdpalab.run.sanitize import sanitize_ptx
+def _file(path: Path, launch: str | None, modes: Modes, progress: Progress) -> Sanitized:
+    """The outcome of a PTX or CUDA C++ file with its launch file."""
+    from sdpalab.run.ptx_case import read_case
+    from sdpalab.run.sanitize import sanitize_case
 
     description = Path(launch) if launch is not None else path.with_suffix(".json")
     if path.is_file() and launch is None and not description.is_file():
         raise UserError(f"{path} needs a description of its launch: --launch FILE.json, or {description}")
-    return sanitize_ptx(read_ptx_launch(path, description), modes, progress=progress)
+    return sanitize_case(read_case(path, description), modes, progress=progress)
 
 
 def _print(console: Console, outcome: Sanitized, seconds: float) -> None:

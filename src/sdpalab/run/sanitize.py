@@ -19,9 +19,9 @@ from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import DTYPES, Problem
-from sdpalab.run.ptx_file import PtxLaunch
+from sdpalab.run.ptx_case import Case
 from sdpalab.run.simulated import SimulatedExecutor
-from sdpalab.sim import CHECKS, ConflictingAccess, Deadlock, Hazard, KernelTrap, Report, SimError, StepLimit, launch
+from sdpalab.sim import CHECKS, ConflictingAccess, Deadlock, Hazard, KernelTrap, Report, SimError, StepLimit
 
 __all__ = [
     "ASYNC_MODES",
@@ -29,8 +29,8 @@ __all__ = [
     "Modes",
     "Sanitized",
     "SanitizedHazard",
+    "sanitize_case",
     "sanitize_kernel",
-    "sanitize_ptx",
     "small_problems",
 ]
 
@@ -88,7 +88,8 @@ class SanitizedHazard:
     Attributes
     ----------
     kind : str
-        The simulator's, or what ended a launch: ``deadlock``, ``endless`` or ``trap``.
+        The simulator's, or what ended a launch (``deadlock``, ``endless`` or ``trap``), or ``result``: a buffer is not
+        as expected.
     message : str
         One sentence with both accesses, their lines, and what is usually missing.
     ptx : str
@@ -237,29 +238,26 @@ def sanitize_kernel(
     return collected.result(str(config), f"simulator {arch}", [problem.label for problem in problems])
 
 
-def sanitize_ptx(described: PtxLaunch, modes: Modes | None = None, *, progress: Progress | None = None) -> Sanitized:
-    """Run one launch of a PTX text in each mode, on fresh arguments each time, and collect what the simulator finds.
+def sanitize_case(case: Case, modes: Modes | None = None, *, progress: Progress | None = None) -> Sanitized:
+    """Run the launches of a launch file in each mode, on a new device each time, and collect what the simulator finds.
+
+    A buffer that does not hold what is expected is a hazard of the kind ``result``.
 
     Raises
     ------
     UserError
-        If the PTX cannot be read or launched so, or holds an instruction that is not modelled (with its PTX line).
+        If the PTX cannot be read or launched so, or reaches an instruction that is not modelled (with its PTX line).
     """
-    modes, collected = modes or Modes(), _Collected(described.name, progress)
-    for options in modes.options("async" in described.ptx):
-        with collected.run(f"{options['schedule']}, {options['async_mode']}", [described.name]):
-            report = launch(
-                described.ptx,
-                described.entry,
-                described.grid,
-                described.block,
-                described.arguments(),
-                dynamic_smem=described.dynamic_smem,
-                cluster=described.cluster,
-                **options,
-            )
-            collected.launched(None, report)
-    return collected.result("", "simulator", [described.entry])
+    modes, collected = modes or Modes(), _Collected(case.name, progress)
+    try:
+        entries = case.entries
+    except SimError as error:
+        raise UserError(f"{case.name}: {error}") from None
+    for options in modes.options("async" in case.ptx):
+        label = f"{options['schedule']}, {options['async_mode']}"
+        with collected.run(label, [case.name] * len(entries)):
+            collected.compared(case.name, case.run(lambda report: collected.launched(None, report), **options))
+    return collected.result("", "simulator", entries)
 
 
 class _Collected:
@@ -296,6 +294,12 @@ class _Collected:
     def launched(self, _: Build | None, report: Report) -> None:
         """The next launch of the run has come to its end."""
         self._hazards(self.names.pop(0), report.hazards)
+
+    def compared(self, name: str, wrong: Sequence[str]) -> None:
+        """What is not as expected at the end of a run."""
+        for sentence in wrong:
+            message = f"result: {sentence}"
+            self._note(SanitizedHazard("result", message, name, 1, "", None, None, (self.labels[-1],)))
 
     def _hazards(self, name: str, hazards: Sequence[Hazard]) -> None:
         """What one launch of the PTX called ``name`` has shown."""

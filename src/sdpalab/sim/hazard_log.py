@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sdpalab.sim.errors import SimError
+from sdpalab.sim.errors import Deadlock, SimError
 from sdpalab.sim.geometry import Dim3
 from sdpalab.sim.hazards import KINDS, ConflictingAccess, Hazard
 from sdpalab.sim.ir import Instruction
@@ -59,11 +59,17 @@ class HazardLog:
 
     @contextmanager
     def attach_to_errors(self) -> Iterator[None]:
-        """Attach the hazards so far to an error that stops the launch in this context (:attr:`SimError.hazards`)."""
+        """Attach the hazards so far to an error that stops the launch in this context (:attr:`SimError.hazards`).
+
+        A deadlock is often what the first of them leads to, and so its message has that, too.
+        """
         try:
             yield
         except SimError as error:
             error.hazards = tuple(self.hazards())
+            if isinstance(error, Deadlock) and self._hazards:
+                first = next(iter(self._hazards.values()))
+                error.args = (f"{error.args[0]}; before that, {first.message}",)
             raise
 
 
