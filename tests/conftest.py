@@ -17,7 +17,7 @@ import pytest
 from sampling import beyond_the_sample
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "tests" / "standin"))
+sys.path += [str(ROOT / "tests" / folder) for folder in ("standin", "jobs")]
 
 from standin_gpu import StandIn, compile_library, prepended  # noqa: E402  (of the folder that was just named)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +17,7 @@ from sdpalab.commands.junit import to_junit
 from sdpalab.commands.last_failed import failed_cases, note_failed
 from sdpalab.commands.options import (
     KERNEL_HELP,
+    AddressOption,
     ArchOption,
     CausalOption,
     DtypeOption,
@@ -27,8 +28,10 @@ from sdpalab.commands.options import (
     SeedOption,
     SeqKvOption,
     SetOption,
+    WorkersOption,
     at_least,
     complete_kernel,
+    executor_of,
     parse_settings,
     problems_of,
     shapes,
@@ -76,6 +79,12 @@ def judge(
     rerun_failed: Annotated[
         bool, typer.Option("--rerun-failed", help="Only the cases that failed or were left when it was last judged.")
     ] = False,
+    executor: Annotated[
+        str | None,
+        typer.Option(metavar="E", help="Judge in jobs of a few cases: local (processes of this machine) or ray."),
+    ] = None,
+    address: AddressOption = None,
+    workers: WorkersOption = None,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Judge kernels with planted bugs, and print how many are rejected.")
     ] = False,
@@ -83,6 +92,7 @@ def judge(
 ) -> int:
     """Run a kernel in a process of its own and compare its output with float64."""
     one_thread_each()
+    from sdpalab.jobs.judging import judge_by_jobs
     from sdpalab.judge.cases import cases_for, cases_named
     from sdpalab.judge.session import CASE_SECONDS, GPU_CASE_SECONDS, JudgingInterrupted, judge_candidate
 
@@ -93,7 +103,8 @@ def judge(
 
         if kernel is not None:
             raise UserError(f"--self-test judges kernels of its own, and takes no KERNEL, not {kernel!r}")
-        return run_self_test(json)
+        with executor_of(executor or "local", address, workers) as on:
+            return run_self_test(json, on)
     if json == junit == "-":
         raise UserError("--json and --junit cannot both be standard output")
     if kernel is None:
@@ -110,6 +121,10 @@ def judge(
     else:
         specs = cases_for(level, problems or None, seed=seed, dtype=dtype or "float16", causal=causal)
     specs = cases_named(specs, only) if only else specs
+    if executor is not None and bundle is not None:
+        raise UserError("--bundle keeps the arrays of every case, and jobs leave them where they ran: drop --executor")
+    if executor is None and (address is not None or workers is not None):
+        raise UserError("--address and --workers are for --executor")
 
     start = time.monotonic()
     with ExitStack() as stack:
@@ -117,23 +132,30 @@ def judge(
         interrupted = False
         seconds = timeout or (GPU_CASE_SECONDS if device == "gpu" else CASE_SECONDS)
         with CaseProgress(f"judging {kernel}", seconds=seconds) as progress:
+            options: dict[str, Any] = {
+                "device": device,
+                "arch": arch,
+                "config": parse_settings(settings) or None,
+                "level": level,
+                "seed": seed,
+                "progress": progress.finished,
+                "timeout": timeout,
+                "max_steps": max_steps,
+                "until_failure": first_failure,
+            }
             try:
-                verdict = judge_candidate(
-                    kernel,
-                    specs,
-                    device=device,
-                    arch=arch,
-                    config=parse_settings(settings) or None,
-                    level=level,
-                    seed=seed,
-                    store=evidence.arrays if evidence else None,
-                    progress=progress.finished,
-                    on_start=progress.started,
-                    on_plan=evidence.plans if evidence else None,
-                    timeout=timeout,
-                    max_steps=max_steps,
-                    until_failure=first_failure,
-                )
+                if executor is not None:
+                    on = stack.enter_context(executor_of(executor, address, workers))
+                    verdict = judge_by_jobs(on, kernel, specs, **options)
+                else:
+                    verdict = judge_candidate(
+                        kernel,
+                        specs,
+                        store=evidence.arrays if evidence else None,
+                        on_start=progress.started,
+                        on_plan=evidence.plans if evidence else None,
+                        **options,
+                    )
             except JudgingInterrupted as stop:
                 verdict, interrupted = stop.verdict, True
         _print_cases(console, verdict)

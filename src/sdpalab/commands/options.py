@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
 from glob import escape, glob
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sdpalab.errors import UserError
 from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_shape
 
+if TYPE_CHECKING:
+    from sdpalab.jobs import Executor
+
 __all__ = [
     "KERNEL_HELP",
     "PROBLEM_OPTIONS",
+    "AddressOption",
     "ArchOption",
     "CausalOption",
     "DtypeOption",
+    "ExecutorOption",
     "JsonOption",
     "KernelArgument",
     "KvHeadsOption",
@@ -25,8 +31,10 @@ __all__ = [
     "SeedOption",
     "SeqKvOption",
     "SetOption",
+    "WorkersOption",
     "at_least",
     "complete_kernel",
+    "executor_of",
     "parse_settings",
     "problem_of",
     "problems_of",
@@ -71,6 +79,23 @@ MaxStepsOption = Annotated[
     int | None,
     typer.Option("--max-steps", metavar="N", help="Steps of one run, above which it counts as an endless loop."),
 ]
+ExecutorOption = Annotated[
+    str,
+    typer.Option("--executor", metavar="E", help="Where the jobs run: local (processes of this machine) or ray."),
+]
+AddressOption = Annotated[
+    str | None, typer.Option("--address", metavar="A", help="Of the Ray cluster; with --executor ray.")
+]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", metavar="N", min=1, help="Jobs at a time. Default: one a CPU, or one a GPU.")
+]
+
+
+def executor_of(name: str, address: str | None, workers: int | None) -> AbstractContextManager[Executor]:
+    """The executor that these options name, closed in the end."""
+    from sdpalab.jobs import executor_named
+
+    return closing(executor_named(name, address=address, workers=workers))
 
 
 def shapes(what: str, default: str) -> Any:

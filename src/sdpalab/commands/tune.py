@@ -12,8 +12,10 @@ from rich.console import Console
 from sdpalab.commands.common import conclude, console_for, one_thread_each, progress_console, verdict_text, write_json
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
+    AddressOption,
     CausalOption,
     DtypeOption,
+    ExecutorOption,
     JsonOption,
     KernelArgument,
     KvHeadsOption,
@@ -57,8 +59,8 @@ def tune(
         Path | None, typer.Option(metavar="FILE", help="Where records go. Default: a file in the user's data folder.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the log.")] = False,
-    executor: Annotated[str, typer.Option(metavar="NAME", help="local or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Of the Ray cluster.")] = None,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
     keep: Annotated[
         bool, typer.Option("--keep/--no-keep", help="Keep the winner as the tuned default of its class of problems.")
     ] = True,

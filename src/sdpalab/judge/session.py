@@ -37,6 +37,7 @@ __all__ = [
     "DEVICES",
     "GPU_CASE_SECONDS",
     "JudgingInterrupted",
+    "NoCaseSuits",
     "Store",
     "judge",
     "judge_candidate",
@@ -61,6 +62,13 @@ class JudgingInterrupted(KeyboardInterrupt):
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.reason)
         self.verdict = verdict
+
+
+class NoCaseSuits(UserError):
+    """Every requested case is for other tiles or layouts than those of the kernel."""
+
+    def __init__(self, kernel: str) -> None:
+        super().__init__(f"none of the requested cases suits {kernel}, because of its tiles or layouts")
 
 
 class Store(Protocol):
@@ -235,7 +243,7 @@ class _JudgeRun:
             self._declared = _declared(about)
             self._check(about, device)
             if not self._specs:
-                raise UserError(f"none of the requested cases suits {about['name']}, because of its tiles or layouts")
+                raise NoCaseSuits(about["name"])
             self._witnessed = _witnessed(self._specs)
             # Drawn only now: the candidate is loaded, so it cannot have been written for these inputs.
             self._specs = [

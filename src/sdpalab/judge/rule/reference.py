@@ -134,15 +134,15 @@ class Weights:
     def __init__(self, q: Array, k: Array, *, scale: float, causal: bool, rows: Rows = None) -> None:
         count = q.shape[2] if rows is None else len(rows)
         self._blocks = partial(weight_blocks, q, k, scale=scale, causal=causal, rows=rows)
-        self._kept: list[WeightBlock] | None = None
-        self._keep = q.shape[0] * q.shape[1] * count * k.shape[2] * 8 <= MOST_WEIGHT_BYTES
+        self._memo: list[WeightBlock] | None = None
+        self._fits = q.shape[0] * q.shape[1] * count * k.shape[2] * 8 <= MOST_WEIGHT_BYTES
 
     def __iter__(self) -> Iterator[WeightBlock]:
-        if not self._keep:
+        if not self._fits:
             return self._blocks()
-        if self._kept is None:
-            self._kept = list(self._blocks())
-        return iter(self._kept)
+        if self._memo is None:
+            self._memo = list(self._blocks())
+        return iter(self._memo)
 
 
 def attention_float64(
