@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpalab.commands.common import one_thread_each, verdict_text
+from sdpalab.commands.common import conclude, one_thread_each, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import AddressOption, ExecutorOption, JsonOption, WorkersOption, executor_of
 from sdpalab.errors import UserError
@@ -238,7 +238,7 @@ def _run(
     record = ran.record(**result.content)
     path = ran.write(record, out, folder=folder) if in_evidence else None
     write_document(json, {"record": record}, status="PASSED" if result.good else "FAILED")
-    console.print(verdict_text(result.good, f"{result.summary}; {record['seconds']} s"), soft_wrap=True)
+    conclude(console, verdict_text(result.good, f"{result.summary}; {record['seconds']} s"))
     if path:
         console.print(f"record {path}", soft_wrap=True)
     return 0 if result.good else 1

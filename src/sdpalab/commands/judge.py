@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from sdpalab.commands.bundling import JudgedEvidence
-from sdpalab.commands.common import INTERRUPTED, console_for, one_thread_each, table, verdict_text, write_text
+from sdpalab.commands.common import INTERRUPTED, conclude, console_for, one_thread_each, verdict_text, write_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.junit import to_junit
 from sdpalab.commands.last_failed import failed_cases, note_failed
@@ -30,12 +30,14 @@ from sdpalab.commands.options import (
     SetOption,
     WorkersOption,
     at_least,
+    complete_kernel,
     executor_of,
     parse_settings,
     problems_of,
     shapes,
 )
 from sdpalab.commands.progress import CaseProgress, figures_of
+from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.guarded import describe
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, Verdict
@@ -44,7 +46,9 @@ __all__ = ["judge", "print_outcome"]
 
 
 def judge(
-    kernel: Annotated[str | None, typer.Argument(metavar="KERNEL", help=KERNEL_HELP)] = None,
+    kernel: Annotated[
+        str | None, typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel)
+    ] = None,
     shape: Annotated[list[str] | None, shapes("What to judge it on", "the twelve cases")] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
@@ -183,12 +187,13 @@ def _refusal(verdict: Verdict) -> MachineError | UserError | None:
 def _print_cases(console: Console, verdict: Verdict) -> None:
     """A row a case: status, and each error as a share of its limit; then the reasons. Trials that passed have none."""
     title = " ".join(filter(None, (verdict.kernel, verdict.config)))
-    heads = ("max error", "of limit", "rel L2", "of limit ", "rms row", "worst row", "LSE", "exact")
-    shown = table(f"{title} on {verdict.device}", ("case", "status", *heads), numeric=heads)
+    heads = ("max error", "max/limit", "rel L2", "L2/limit", "rms/limit", "row/limit", "LSE/limit", "exact")
+    spare = ("LSE/limit", "rms/limit", "rel L2", "max error", "exact", "row/limit")
+    shown = table(f"{title} on {verdict.device}", ("case", "status", *heads), numeric=heads, spare=spare)
     for case in verdict.cases:
         if not (case.passed and case.run.get("trial")):
             shown.add_row(case.name, verdict_text(case.passed, case.status.value), *figures_of(case))
-    console.print(shown)
+    show_table(console, shown)
     for case in verdict.cases:
         if not case.passed:
             console.print(f"{case.name}: {case.status.value}: {case.reason}", soft_wrap=True)
@@ -239,4 +244,4 @@ def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:
     left = f", {len(verdict.unjudged)} were not judged" if verdict.unjudged else ""
     outcome = f"{passed} of {len(verdict.cases)} cases passed{left} on {verdict.device} in {seconds:.1f} s"
     line = f"{verdict.status.value}: {verdict.kernel}, {outcome}"
-    console.print(verdict_text(verdict.passed, line), soft_wrap=True)
+    conclude(console, verdict_text(verdict.passed, line))

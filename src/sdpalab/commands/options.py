@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
+from glob import escape, glob
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,6 +33,7 @@ __all__ = [
     "SetOption",
     "WorkersOption",
     "at_least",
+    "complete_kernel",
     "executor_of",
     "parse_settings",
     "problem_of",
@@ -42,7 +44,16 @@ __all__ = [
 PROBLEM_OPTIONS = "--dtype, --causal, --kv-heads and --seq-kv"
 KERNEL_HELP = "A shipped kernel's name, or your own as FILE.py or FILE.py:NAME."
 
-KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help=KERNEL_HELP)]
+
+def complete_kernel(incomplete: str) -> list[str]:
+    """Shipped kernels and Python files that begin so, for the completion of a shell."""
+    from sdpalab.kernels.registry import KERNELS
+
+    files = sorted(glob(f"{escape(incomplete)}*.py")) + sorted(glob(f"{escape(incomplete)}*/"))
+    return [name for name in KERNELS if name.startswith(incomplete)] + files
+
+
+KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel)]
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON too; - is standard output.")
 ]
