@@ -43,28 +43,29 @@ class Arena:
         self.arrays: list[tuple[Array, Extent]] = []
         self.tensor_maps: list[PlacedMap] = []
 
-    def add(self, name: str, content: bytes | Array, size: int) -> int:
+    def add(self, name: str, content: bytes | Array, size: int, shape: tuple[int, ...] = (), itemsize: int = 1) -> int:
         """Place a buffer; its address."""
-        extent = Extent(name, self.end, self.end + size)
+        extent = Extent(name, self.end, self.end + size, shape, itemsize)
         self.extents.append(extent)
         self.contents.append(content)
         self.end = -(-(extent.end + _GUARD) // _ALIGN) * _ALIGN
         return GLOBAL_BASE + extent.begin
 
-    def add_array(self, name: str, array: Array) -> int:
-        """Place an array, once if it is passed twice; its address."""
+    def add_array(self, name: str, array: Array, called: str = "") -> int:
+        """Place an array, once if it is passed twice; its address. What it is ``called`` is for messages of checks."""
         for known, extent in self.arrays:
             if known.ctypes.data == array.ctypes.data and known.nbytes == array.nbytes:
                 return GLOBAL_BASE + extent.begin
             if np.may_share_memory(known, array):
                 raise LaunchError(f"argument {name} overlaps another argument in part; pass separate arrays")
-        address = self.add(name, array.reshape(-1).view(np.uint8), array.nbytes)
+        place = (called, array.shape, array.itemsize) if called else (name, (), 1)
+        address = self.add(place[0], array.reshape(-1).view(np.uint8), array.nbytes, *place[1:])
         self.arrays.append((array, self.extents[-1]))
         return address
 
-    def add_map(self, name: str, tensor: TensorMap) -> bytes:
+    def add_map(self, name: str, tensor: TensorMap, called: str = "") -> bytes:
         """Place a tensor map's array; the descriptor."""
-        begin = self.add_array(name, _checked(name, tensor.array)) - GLOBAL_BASE + tensor.offset
+        begin = self.add_array(name, _checked(name, tensor.array), called) - GLOBAL_BASE + tensor.offset
         self.tensor_maps.append(PlacedMap(tensor, begin))
         return tensor.descriptor(len(self.tensor_maps) - 1)
 
@@ -90,18 +91,20 @@ class Arena:
             array.reshape(-1).view(np.uint8)[:] = space.data[extent.begin : extent.end]
 
 
-def parameter_block(code: Entry, args: Sequence[Any], arena: Arena) -> bytes:
+def parameter_block(code: Entry, args: Sequence[Any], arena: Arena, names: Sequence[str] = ()) -> bytes:
+    """The bytes of all parameters, with the arrays placed; ``names`` are what the checks call the arrays."""
     if len(args) != len(code.params):
         raise LaunchError(f"{code.name} takes {len(code.params)} arguments, and {len(args)} were given")
     last = code.params[-1] if code.params else None
     block = bytearray(last.offset + last.size if last else 0)
     for place, (param, value) in enumerate(zip(code.params, args, strict=True)):
-        raw = _parameter(param, value, f"{place} ({param.name})", arena)
+        called = names[place] if place < len(names) else ""
+        raw = _parameter(param, value, f"{place} ({param.name})", arena, called)
         block[param.offset : param.offset + len(raw)] = raw
     return bytes(block)
 
 
-def _parameter(param: Param, value: Any, name: str, arena: Arena) -> bytes:
+def _parameter(param: Param, value: Any, name: str, arena: Arena, called: str) -> bytes:
     """One argument as the bytes of its parameter."""
     if isinstance(value, (np.ndarray, Pointer)):
         if param.size != 8 or param.type.is_float:
@@ -109,11 +112,11 @@ def _parameter(param: Param, value: Any, name: str, arena: Arena) -> bytes:
         array, offset = (value.array, value.offset) if isinstance(value, Pointer) else (value, 0)
         if not 0 <= offset <= array.nbytes:
             raise LaunchError(f"argument {name} points at byte {offset} of an array of {array.nbytes}")
-        return (arena.add_array(f"argument {name}", _checked(name, array)) + offset).to_bytes(8, "little")
+        return (arena.add_array(f"argument {name}", _checked(name, array), called) + offset).to_bytes(8, "little")
     if isinstance(value, TensorMap):
         if param.size != DESCRIPTOR_BYTES:
             raise LaunchError(f"argument {name} is a tensor map, and the parameter has {param.size} bytes")
-        return arena.add_map(f"argument {name}", value)
+        return arena.add_map(f"argument {name}", value, called)
     if isinstance(value, bytes):
         if len(value) != param.size:
             raise LaunchError(f"argument {name} has {len(value)} bytes, and the parameter has {param.size}")

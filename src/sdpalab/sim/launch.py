@@ -87,6 +87,7 @@ def launch(
     seed: int = 0,
     max_steps: int | None = None,
     workers: int | None = None,
+    names: Sequence[str] = (),
 ) -> Report:
     """Execute a kernel's PTX on this machine's CPU.
 
@@ -121,6 +122,9 @@ def launch(
     workers : int, optional
         Processes that may share the chunks. Default: one for each CPU where the launch is long enough to pay for them.
         The report and the arrays are the same for any number (:mod:`sdpalab.sim.parallel`).
+    names : sequence of str
+        What hazards call the arrays among ``args``, empty for other arguments: an access outside an array with a name
+        has its index there, one outside an array without a name its byte.
 
     Returns
     -------
@@ -150,7 +154,7 @@ def launch(
     _check_directives(code, geometry)
     check_registers(code, geometry)
     arena = Arena()
-    params = parameter_block(code, args, arena)
+    params = parameter_block(code, args, arena, names)
     symbols = place_variables(module, code, dynamic_smem, params, arena)
     limit = shared_limit(module.target)
     if symbols.shared_bytes > limit:
