@@ -299,7 +299,7 @@ def test_sarif_of_a_deadlock_without_lines_and_of_nothing() -> None:
     assert result["ruleId"] == "deadlock"
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "hand.ptx"
     assert result["locations"][0]["physicalLocation"]["region"]["startLine"] in (10, 11)
-    nothing = Sanitized("x", "", "simulator", (), (), ())
+    nothing = Sanitized("x", "", "simulator", (), (), (), ())
     assert check_sarif(to_sarif(nothing, version="1", root=ROOT)) == []
 
 

@@ -22,8 +22,10 @@ from sdpalab.commands.common import (
     verdict_text,
     write_json,
 )
+from sdpalab.commands.failures import print_failures, rows_of
 from sdpalab.commands.progress import CaseProgress, figures_of
 from sdpalab.errors import MachineError, UserError
+from sdpalab.judge.diagnose.summary import FailedArrays, summarise
 from sdpalab.judge.sandbox.guarded import describe
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, Verdict
 
@@ -83,6 +85,7 @@ def judge(
         specs = cases_for(level, dtype=dtype or "float16", causal=causal)
 
     start = time.monotonic()
+    failed = FailedArrays()
     with CaseProgress(progress_console(), f"judging {kernel}", len(specs)) as progress:
         verdict = judge_candidate(
             kernel,
@@ -92,12 +95,16 @@ def judge(
             config=parse_settings(settings) or None,
             level=level,
             seed=seed,
-            progress=progress.finished,
+            store=failed,
+            progress=failed.then(progress.finished),
         )
+    again = [*(["--arch", arch] if arch else []), *(part for each in settings or () for part in ("--set", each))]
+    summary = summarise(verdict, failed.of, kernel, again)
     _print_cases(console, verdict)
     _print_properties(console, verdict)
+    print_failures(console, verdict, summary)
     print_outcome(console, verdict, time.monotonic() - start)
-    write_json(json, verdict.to_dict())
+    write_json(json, {**verdict.to_dict(), "diagnosis": summary.to_dict()})
     bad = {case.status for case in verdict.cases if not case.passed}
     if not verdict.passed and bad <= {Status.INFRA_ERROR}:
         raise MachineError(verdict.reason)
@@ -107,17 +114,16 @@ def judge(
 
 
 def _print_cases(console: Console, verdict: Verdict) -> None:
-    """A row a case: status, and each error as a share of its limit; then the reasons. Trials that passed have none."""
+    """A row a case: status, and each error as a share of its limit."""
     title = " ".join(filter(None, (verdict.kernel, verdict.config)))
     heads = ("max error", "of limit", "rel L2", "of limit ", "rms row", "worst row", "LSE", "exact")
     shown = table(f"{title} on {verdict.device}", ("case", "status", *heads), numeric=heads)
-    for case in verdict.cases:
-        if not (case.passed and case.run.get("trial")):
-            shown.add_row(case.name, verdict_text(case.passed, case.status.value), *figures_of(case))
+    rows, others = rows_of(verdict)
+    for case in rows:
+        shown.add_row(case.name, verdict_text(case.passed, case.status.value), *figures_of(case))
     console.print(shown)
-    for case in verdict.cases:
-        if not case.passed:
-            console.print(f"{case.name}: {case.status.value}: {case.reason}", soft_wrap=True)
+    if others:
+        console.print(others)
 
 
 def _print_properties(console: Console, verdict: Verdict) -> None:

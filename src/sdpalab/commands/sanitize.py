@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from sdpalab.commands.common import (
     CausalOption,
@@ -23,9 +22,11 @@ from sdpalab.commands.common import (
     verdict_text,
     write_json,
 )
+from sdpalab.commands.hazards import HazardFilter, count_of, print_hazards
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.plan import HEADER_FOLDERS
+from sdpalab.run.suppressions import Suppression, read_suppressions
 
 if TYPE_CHECKING:
     from sdpalab.run.sanitize import Modes, Progress, Sanitized
@@ -50,6 +51,8 @@ def sanitize(
     ] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
+    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V; with --shape.")] = None,
+    seq_kv: Annotated[int | None, typer.Option(metavar="N", help="Length of K and V; with --shape.")] = None,
     settings: SetOption = None,
     arch: Annotated[
         str | None,
@@ -75,6 +78,17 @@ def sanitize(
             "arange, poison or a number, and a bare number is passed by value. Default: FILE.json beside it.",
         ),
     ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="Show hazards of this kind only; may be repeated.")
+    ] = None,
+    line: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[FILE:]N", help="Show hazards at this source line only; may be repeated."),
+    ] = None,
+    suppressions: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Accepted hazards, each with a reason: KIND FILE:LINE [FILE:LINE]: REASON."),
+    ] = None,
     json: JsonOption = None,
     sarif: Annotated[
         str | None,
@@ -86,7 +100,8 @@ def sanitize(
         raise UserError("--json and --sarif cannot both be standard output")
     console_for(sarif, option="--sarif")
     console = console_for("-" if sarif == "-" else json)
-    modes = _modes(schedule, async_mode, strict, seed, max_steps)
+    modes, shown = _modes(schedule, async_mode, strict, seed, max_steps), HazardFilter.of(kind, line)
+    accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []
     start = time.monotonic()
     with progress_console().status("compiling") as status:
 
@@ -94,15 +109,19 @@ def sanitize(
             status.update(f"running {label}")
 
         if kernel.endswith(".ptx"):
-            if shape or dtype or causal or settings or arch:
-                raise UserError("--shape, --dtype, --causal, --set and --arch are for kernels; PTX has its --launch")
-            outcome = _ptx(Path(kernel), launch, modes, show_progress)
+            if shape or dtype or causal or settings or arch or kv_heads or seq_kv:
+                raise UserError(
+                    "--shape, --dtype, --causal, --kv-heads, --seq-kv, --set and --arch are for kernels; PTX has its "
+                    "--launch"
+                )
             folders = [Path(kernel).parent, Path.cwd()]
+            outcome = _ptx(Path(kernel), launch, modes, show_progress, folders, accepted)
         else:
             if launch is not None:
                 raise UserError("--launch describes the launch of a FILE.ptx; a kernel has its own plan")
-            outcome, folders = _kernel(kernel, shape, dtype, causal, settings, arch, modes, show_progress)
-    _print(console, outcome, time.monotonic() - start)
+            problem = {"dtype": dtype, "causal": causal, "kv_heads": kv_heads, "seq_kv": seq_kv}
+            outcome, folders = _kernel(kernel, shape, problem, settings, arch, modes, show_progress, accepted)
+    _print(console, outcome, time.monotonic() - start, shown)
     write_json(json, outcome.to_dict())
     if sarif is not None:
         from sdpalab import __version__
@@ -137,12 +156,12 @@ def _modes(schedule: str, async_mode: str, strict: bool, seed: int, max_steps: i
 def _kernel(
     name: str,
     shapes: Sequence[str] | None,
-    dtype: str | None,
-    causal: bool,
+    problem: Mapping[str, Any],
     settings: Sequence[str] | None,
     arch: str | None,
     modes: Modes,
     progress: Progress,
+    accepted: Sequence[Suppression],
 ) -> tuple[Sanitized, list[Path]]:
     """The outcome, and the folders of the kernel's sources."""
     from sdpalab.kernels.registry import load_kernel
@@ -153,33 +172,40 @@ def _kernel(
         raise UserError(f"{name} is a Python callable: there is no PTX to run, but it can be judged")
     config = kernel.config_with(parse_settings(settings))
     if shapes:
-        problems = [problem_of(text, dtype=dtype, causal=causal) for text in shapes]
+        problems = [problem_of(text, **problem) for text in shapes]
+    elif problem["kv_heads"] is not None or problem["seq_kv"] is not None:
+        raise UserError("--kv-heads and --seq-kv need a --shape: the small problems have their own")
     else:
-        problems = small_problems(kernel, config, dtype=dtype, causal=causal)
-    outcome = sanitize_kernel(kernel, problems, config, modes, arch=arch, progress=progress)
+        problems = small_problems(kernel, config, dtype=problem["dtype"], causal=problem["causal"])
+    outcome = sanitize_kernel(kernel, problems, config, modes, arch=arch, progress=progress, suppressions=accepted)
     return outcome, [*filter(None, [kernel.folder]), *HEADER_FOLDERS]
 
 
-def _ptx(path: Path, launch: str | None, modes: Modes, progress: Progress) -> Sanitized:
+def _ptx(
+    path: Path,
+    launch: str | None,
+    modes: Modes,
+    progress: Progress,
+    folders: Sequence[Path],
+    accepted: Sequence[Suppression],
+) -> Sanitized:
     from sdpalab.run.ptx_file import read_ptx_launch
     from sdpalab.run.sanitize import sanitize_ptx
 
     description = Path(launch) if launch is not None else path.with_suffix(".json")
     if path.is_file() and launch is None and not description.is_file():
         raise UserError(f"{path} needs a description of its launch: --launch FILE.json, or {description}")
-    return sanitize_ptx(read_ptx_launch(path, description), modes, progress=progress)
+    described = read_ptx_launch(path, description)
+    return sanitize_ptx(described, modes, progress=progress, folders=folders, suppressions=accepted)
 
 
-def _print(console: Console, outcome: Sanitized, seconds: float) -> None:
-    """Each hazard with the runs that showed it, and the outcome as the last line."""
+def _print(console: Console, outcome: Sanitized, seconds: float, shown: HazardFilter) -> None:
+    """The hazards by pair of source lines, and the outcome as the last line."""
     title = " ".join(filter(None, (outcome.target, outcome.config)))
     console.print(f"{title} on {outcome.device}: {'; '.join(outcome.cases)}", soft_wrap=True)
-    for hazard in outcome.hazards:
-        message = hazard.message.removeprefix(f"{hazard.kind}: ")
-        console.print(Text.assemble(verdict_text(False, hazard.kind), f" {message}"), soft_wrap=True)
-        seen = f"  seen in {len(hazard.runs)} of {len(outcome.runs)} runs, first in {hazard.runs[0]}"
-        console.print(seen, soft_wrap=True)
+    print_hazards(console, outcome.groups, len(outcome.runs), shown=shown)
+    for suppression in outcome.unused:
+        console.print(f"unused suppression: {suppression}", soft_wrap=True)
     runs = f"{len(outcome.runs)} run{'s' if len(outcome.runs) > 1 else ''} in {seconds:.1f} s"
-    count = len(outcome.hazards)
-    summary = f"{count} hazard{'s' if count > 1 else ''}" if count else "no hazard"
-    console.print(verdict_text(outcome.clean, f"{'clean' if outcome.clean else 'HAZARDS'}: {summary} in {runs}"))
+    line = f"{'clean' if outcome.clean else 'HAZARDS'}: {count_of(outcome.groups)} in {runs}"
+    console.print(verdict_text(outcome.clean, line), soft_wrap=True)

@@ -132,7 +132,8 @@ def evaluate(
         As :func:`judge_output`.
     """
     if reply.get("status") is not None:
-        return Evidence(Status(reply["status"]), str(reply.get("reason") or "the worker gave no reason"))
+        reason = str(reply.get("reason") or "the worker gave no reason")
+        return Evidence(Status(reply["status"]), reason, run=_hazards(reply))
     expected = ("first", "second") if "other" not in outputs else ("first", "second", "other")
     for out in map(outputs.get, expected):
         if out is None or out.shape != problem.q_shape or out.dtype != dtype_of(problem.dtype):
@@ -159,6 +160,7 @@ def evaluate(
         **({"sms": about["sms"]} if "sms" in about else {}),
         "numerics": asdict(numerics),
         **{key: reply[key] for key in noted if key in reply},
+        **_hazards(reply),
     }
 
     def evidence(status: Status, reason: str = "") -> Evidence:
@@ -180,6 +182,11 @@ def evaluate(
         reason = _stale(problem, other, outputs["other"], first, numerics)
         return evidence(Status.STALE if reason else Status.PASSED, reason)
     return evidence(Status.PASSED)
+
+
+def _hazards(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """The hazards by pair of source lines (:class:`sdpalab.run.hazards.HazardGroup`), if there are any."""
+    return {"hazards": list(reply["groups"])} if reply.get("groups") else {}
 
 
 def _stale(problem: Problem, other: Inputs, out: Array, first: Array, numerics: Numerics) -> str:

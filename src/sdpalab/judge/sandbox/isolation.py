@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple, TypeVar
 
@@ -363,8 +363,9 @@ class CandidateProcesses:
             raise self._died(process, error) from None
         if reply["status"] is not None:
             # What a kernel has left unusable is of use to no other case.
-            failure = CandidateDied if reply.get("lost") else _Failed
-            raise failure(Status(reply["status"]), reply["reason"])
+            if reply.get("lost"):
+                raise CandidateDied(Status(reply["status"]), reply["reason"])
+            raise _Failed(Status(reply["status"]), reply["reason"], reply.get("groups", ()))
         return reply, results
 
     def _exchange(
@@ -408,9 +409,9 @@ def _as_bytes(plan: SentPlan) -> Array:
 class _Failed(Exception):
     """A process answered with a failure, or with a message that implies one."""
 
-    def __init__(self, status: Status, reason: str) -> None:
+    def __init__(self, status: Status, reason: str, groups: Sequence[Mapping[str, Any]] = ()) -> None:
         super().__init__(reason)
-        self.reply = {"status": status.value, "reason": reason}
+        self.reply = {"status": status.value, "reason": reason, "groups": groups}
 
 
 def _checked(kind: type[M], header: Mapping[str, Any]) -> M:

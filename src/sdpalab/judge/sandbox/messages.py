@@ -14,6 +14,9 @@ __all__ = ["MOST_TEXT", "About", "DeclaredNumerics", "ExecutorReply", "Message",
 MOST_TEXT = 4000
 """Most characters of a candidate's text that are shown."""
 
+MOST_CODE = 500
+"""Most characters of a source line."""
+
 _FAILURES = {status.value for status in Status if status is not Status.PASSED}
 
 
@@ -26,6 +29,16 @@ def plain(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(plain)]
+
+
+def _code(text: str) -> str:
+    """A source line as it stands, but without control characters, and not endless."""
+    return "".join(
+        "?" if unicodedata.category(char).startswith("C") else char for char in text.expandtabs(1)[:MOST_CODE]
+    )
+
+
+Code = Annotated[str, AfterValidator(_code)]
 
 
 class Message(BaseModel):
@@ -94,9 +107,35 @@ class Reply(Message):
         return self
 
 
+class SentParty(Message):
+    """See :class:`sdpalab.run.hazards.Party`."""
+
+    place: Text
+    column: int
+    line: Code
+    text: Text
+    who: Text
+    frames: list[Text]
+
+
+class SentGroup(Message):
+    """See :class:`sdpalab.run.hazards.HazardGroup`."""
+
+    kind: Text
+    message: Text
+    what: Text
+    advice: Text
+    here: SentParty
+    other: SentParty | None
+    instructions: list[Text]
+    runs: list[Text]
+    suppressed: Text
+
+
 class ExecutorReply(Reply):
     """Fields that only the executor may send, not a candidate's process.
 
+    ``groups`` are the hazards of the simulator by kind and pair of source lines, those before a failure, too.
     ``arch`` is what its GPU runs and ``sms`` how many multiprocessors it has, when that is opened; ``lost``: a kernel
     has made the GPU unusable for the process.
     """
@@ -108,3 +147,4 @@ class ExecutorReply(Reply):
     ptx_sha256: list[Text] = []
     hazards: list[Text] = []
     hazard_count: int = 0
+    groups: list[SentGroup] = []
