@@ -293,6 +293,7 @@ def test_judge_rejects_zeros_with_the_worst_row(cli: Runner, files: Path, tmp_pa
     assert "worst row" in done.stdout
 
 
+@pytest.mark.slow
 def test_judge_accepts_a_torch_callable_and_named_shapes(cli: Runner, files: Path) -> None:
     done = cli("judge", f"{files}/mine.py:right", "--shape", "small", "--shape", "1,2,5,64", "--device", "cpu")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -80,6 +80,7 @@ def test_all_that_is_judged_timed_and_compared_is_among_the_modules() -> None:
                     assert step.module in modules
 
 
+@pytest.mark.slow
 def test_a_warm_cache_compiles_nothing_when_a_kernel_is_judged_and_compared(
     fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

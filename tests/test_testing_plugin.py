@@ -165,6 +165,7 @@ def test_the_package_announces_the_plugin_to_pytest(root: Path) -> None:
     assert '[project.entry-points.pytest11]\nsdpalab = "sdpalab.testing"\n' in text
 
 
+@pytest.mark.slow
 def test_the_example_passes(
     pytester: pytest.Pytester, root: Path, monkeypatch: pytest.MonkeyPatch, quickly: None
 ) -> None:

@@ -17,6 +17,7 @@ from sdpalab.judge.cases import quick_cases
 from sdpalab.problem import Problem
 
 
+@pytest.mark.slow
 def test_a_record_has_the_verdict_and_how_near_it_came_to_each_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

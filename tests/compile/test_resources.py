@@ -57,6 +57,7 @@ def _used(entry: str, arch: str = "sm_89", threads: int = 128, dynamic: int = 0)
     return resources(_built(entry, arch), Launch((1, 1, 1), (threads, 1, 1), (), dynamic_smem=dynamic))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"])
 def test_shared_memory_is_the_kernels_own(arch: str) -> None:
     """From sm_90 on the cubin's figure has 1 KiB of the system's in it, which is not the kernel's."""

@@ -70,7 +70,7 @@ def right_everywhere(problem: Problem) -> bool:
     return first_failure(TiledAttention(), problem) is None
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("bug", IN_PYTHON, ids=lambda bug: bug.id)
 def test_a_bug_in_python_is_found(bug: Bug) -> None:
     torch.set_num_threads(1)
@@ -97,7 +97,7 @@ SAMPLE = (
 )
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("bug", SAMPLE)
 def test_a_bug_in_a_kernel_is_found_in_the_whole_judge(bug: str) -> None:
     (result,) = self_test([BUGS[bug]]).mutants
@@ -125,6 +125,7 @@ def test_what_survives_and_what_is_no_bug_are_counted_apart() -> None:
         SelfTest.from_dict(changed)
 
 
+@pytest.mark.slow
 def test_the_command_and_the_campaign_print_the_rate_and_write_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,7 +32,7 @@ def kinds(outcome: Sanitized) -> set[str]:
     return {hazard.kind for hazard in outcome.hazards}
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", KERNELS)
 def test_shipped_kernels_are_clean(name: str) -> None:
     if (why := needs(name)) is not None:

@@ -114,6 +114,7 @@ def test_a_faulty_executor_changes_no_record(strategy: str, seed: int) -> None:
     assert plain.finalists == other.finalists
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("measured", [False, True])
 def test_a_search_that_is_cut_after_any_record_comes_to_the_same_end(tmp_path: Path, measured: bool) -> None:
     """The log is cut after each record, within each record, and before its end of line."""
@@ -153,6 +154,7 @@ campaign(InlineExecutor(Landscape().run), Path(sys.argv[2]), budget=30, seed=5, 
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("records", [1, 7, 20])
 def test_a_killed_process_loses_nothing(tmp_path: Path, records: int) -> None:
     plain = campaign(InlineExecutor(Landscape().run), tmp_path / "plain.jsonl", budget=30, seed=5)

@@ -83,7 +83,7 @@ def judge_output(
         If there is nothing to measure by: torch's output is not finite, no row is judged, the scores exceed float64.
     """
     references = references or references_of(problem, inputs)
-    limits, exact, reference = references.limits(numerics), references.exact(numerics), references.reference
+    reference, limits, exact = references.reference, references.limits(numerics), references.exact(numerics)
     errors = measure(out, reference, problem.dtype, exact)
     broken = broken_rules(errors, limits)
     wrong_lse = ""
@@ -91,6 +91,7 @@ def judge_output(
         rows = references.log_sum_exp(numerics)
         lse_errors = measure_lse(lse, *rows)
         errors, wrong_lse = replace(errors, lse=lse_errors), lse_reason(lse, *rows, lse_errors)
+    references.release_weights()
     failure = Failure(problem, inputs, out, errors, limits, reference)
     if errors.not_finite:
         status, reason = Status.NOT_FINITE, not_finite_reason(failure)
