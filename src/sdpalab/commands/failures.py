@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from rich.console import Console
 
 from sdpalab.commands.hazards import print_hazards
@@ -10,11 +12,10 @@ from sdpalab.judge.verdict import Case, Verdict
 
 __all__ = ["MOST_ROWS", "print_failures", "rows_of"]
 
-MOST_ROWS = 5
+MOST_ROWS = 3
 """Cases of a failed verdict that have a row in the table."""
-_MOST_REASONS = 3
-"""Failed cases whose reasons are shown; of the others, only the names."""
-_MOST_NAMES = 8
+_MOST_NAMES = 5
+"""Further failed cases that are named; the reason of the first is shown."""
 
 
 def rows_of(verdict: Verdict) -> tuple[list[Case], str]:
@@ -33,16 +34,18 @@ def rows_of(verdict: Verdict) -> tuple[list[Case], str]:
 
 
 def print_failures(console: Console, verdict: Verdict, summary: Summary) -> None:
-    """Why a verdict failed: each hazard once, the first reasons, and the summary's hints."""
+    """Why a verdict failed: each hazard once, the first reason, and the summary's hints."""
     if verdict.passed:
         return
     hazardous = [case for case in verdict.cases if case.run.get("hazards")]
     print_hazards(console, summary.hazards, len(verdict.cases), unit="case")
     reasons = [case for case in verdict.cases if not case.passed and case not in hazardous]
-    for case in reasons[:_MOST_REASONS]:
-        console.print(f"{case.name}: {case.status.value}: {case.reason}", soft_wrap=True)
-    if more := reasons[_MOST_REASONS:]:
+    soft = not console.is_terminal and "COLUMNS" not in os.environ  # whole lines for what reads a pipe
+    if reasons:
+        case = reasons[0]
+        console.print(f"{case.name}: {case.status.value}: {case.reason}", soft_wrap=soft)
+    if more := reasons[1:]:
         names = ", ".join(case.name for case in more[:_MOST_NAMES])
-        console.print(f"and {len(more)} more: {names}{', ...' if len(more) > _MOST_NAMES else ''}", soft_wrap=True)
+        console.print(f"and {len(more)} more: {names}{', ...' if len(more) > _MOST_NAMES else ''}", soft_wrap=soft)
     for line in summary.lines():
-        console.print(line, soft_wrap=True)
+        console.print(line, soft_wrap=soft)

@@ -82,7 +82,7 @@ def print_hazards(
     for group in active[:MOST_SHOWN]:
         console.print(Text.assemble(_title(group), f": {_count(group, runs, unit)}"))
         for line in hazard_lines(group, console.width):
-            console.print(line)
+            console.print(line, no_wrap=True, overflow="ellipsis")
     for group in active[MOST_SHOWN : MOST_SHOWN + MOST_LISTED]:
         console.print(Text.assemble(_title(group), f": {_count(group, runs, unit)}"))
     hidden = len(active) - MOST_SHOWN - MOST_LISTED
@@ -103,7 +103,7 @@ def hazard_lines(group: HazardGroup, columns: int) -> Iterator[Text]:
     parties = [group.here, *([group.other] if group.other else [])]
     width = max(len(str(split_place(party.place)[1])) for party in parties)
     for party in parties:
-        yield from _party_lines(party, width)
+        yield from _party_lines(party, width, columns)
     other = f"{group.other.text} in line {split_place(group.other.place)[1]}" if group.other else ""
     for sentence in filter(None, (group.what.replace("{other}", other), group.advice)):
         for line in textwrap.wrap(sentence, columns, initial_indent="  ", subsequent_indent="  "):
@@ -121,18 +121,20 @@ def _count(group: HazardGroup, runs: int, unit: str) -> str:
     return f"{at}, in {seen} of {runs} {unit}{'s' if runs > 1 else ''}, first in {group.runs[0]}"
 
 
-def _party_lines(party: Party, width: int) -> Iterator[Text]:
-    """The source line of an access, and under it a caret with who did what."""
+def _party_lines(party: Party, width: int, columns: int) -> Iterator[Text]:
+    """The source line of an access, cut where the terminal ends, and under it a caret with who did what."""
     _, number = split_place(party.place)
     code = party.line.replace("\t", " ")
     indent = len(code) - len(code.lstrip())
     caret = max(0, party.column - 1 - indent)
     if code.strip():
-        yield Text.assemble(f"  {number:>{width}} | ", (code.strip(), "bold"), no_wrap=True, overflow="ellipsis")
+        yield Text.assemble(f"  {number:>{width}} | ", (code.strip(), "bold"))
     if caret >= len(code.strip()):
         caret = 0
     who = f"{party.text}, {party.who}" if party.who else party.text
     calls = [frame.rpartition(":")[0] for frame in party.frames]
     outward = calls[calls.index(party.place) + 1 :] if party.place in calls else []
     via = f", called from {outward[-1]}" if outward else ""
-    yield Text(f"  {' ' * width} | {' ' * caret}^ {who}{via}".rstrip())
+    margin = f"  {' ' * width} | {' ' * caret}"
+    for line in textwrap.wrap(f"{who}{via}", columns, initial_indent=f"{margin}^ ", subsequent_indent=f"{margin}  "):
+        yield Text(line)

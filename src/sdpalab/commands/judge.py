@@ -152,7 +152,7 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
             held = f"holds bit for bit in {differ.count(0)} of {len(differ)} cases"
             console.print(f"relation {relation.name}: {held} ({relation.says})", soft_wrap=True)
     for case in verdict.cases:
-        if case.run.get("witnesses"):
+        if case.run.get("witnesses") and verdict.passed:
             for line in Agreement.from_dict(case.run["witnesses"]).lines(case.name):
                 console.print(line, soft_wrap=True)
 

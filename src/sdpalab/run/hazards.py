@@ -20,6 +20,10 @@ ENDINGS: dict[type[SimError], str] = {Deadlock: "deadlock", StepLimit: "endless"
 """Errors of the kernel that end a launch, and the kind of hazard that it is."""
 
 _PLACE = re.compile(r"PTX line (\d+)(?: \(([^)]+:\d+)\))?")
+_CAUSES = frozenset({"barrier", "divergent", "deadlock", "out-of-bounds", "misaligned", "tensor-map", "mbarrier"})
+"""Kinds that other hazards follow from."""
+_FOLLOWS = frozenset({"uninitialised"})
+"""Kinds that follow from others, as a read follows from a barrier that is not there."""
 _KNOWN_TO_SAY = {
     "deadlock": "usually a barrier in a branch that not all threads take, or a wrong number of threads",
     "endless": "usually a loop whose condition never changes, or a wait for what never comes",
@@ -176,7 +180,7 @@ def group(hazards: Iterable[SanitizedHazard], sources: Sources) -> tuple[HazardG
 
 
 def merge(groups: Iterable[HazardGroup]) -> tuple[HazardGroup, ...]:
-    """Groups of one key put together; those first that were seen in most runs and at most instructions."""
+    """Groups of one key put together; causes before what follows from them, and those first that most runs show."""
     merged: dict[tuple[str, ...], HazardGroup] = {}
     for each in groups:
         known = merged.setdefault(each.key, each)
@@ -187,7 +191,7 @@ def merge(groups: Iterable[HazardGroup]) -> tuple[HazardGroup, ...]:
         )
 
     def order(one: HazardGroup) -> tuple[Any, ...]:
-        return -len(one.runs), -len(one.instructions), *split_place(one.here.place), one.kind
+        return one.kind in _FOLLOWS, -len(one.runs), one.kind not in _CAUSES, *split_place(one.here.place), one.kind
 
     return tuple(sorted(merged.values(), key=order))
 

@@ -17,6 +17,7 @@ from sdpalab.judge.rule.log_sum_exp import measure_lse
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.rule.reference import judged_rows
 from sdpalab.judge.rule.references import References, references_of
+from sdpalab.judge.sandbox.messages import hazard_reason
 from sdpalab.judge.verdict import Errors, Limits, Status, broken_rules
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
@@ -168,8 +169,7 @@ def evaluate(
         return Evidence(status, reason, judged.errors, judged.limits, arrays, run)
 
     if reply.get("hazards"):
-        more = f" (and {reply['hazard_count'] - 1} more)" if reply.get("hazard_count", 1) > 1 else ""
-        return evidence(Status.HAZARD, f"{reply['hazards'][0]}{more}")
+        return evidence(Status.HAZARD, hazard_reason(reply))
     if reply.get("changed"):
         return evidence(Status.INPUT_CHANGED, f"the candidate wrote to its input {', '.join(reply['changed'])}")
     if judged.status is Status.NOT_FINITE:

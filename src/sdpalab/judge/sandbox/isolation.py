@@ -23,7 +23,7 @@ from sdpalab.gpus import default_sms
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.sandbox.candidate import CandidateSpec
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
-from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, plain
+from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, hazard_reason, plain
 from sdpalab.judge.sandbox.plans import PlanError, SentPlan, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
 from sdpalab.judge.verdict import Status
@@ -196,6 +196,9 @@ class CandidateProcesses:
             if plans is None:
                 self._look_again(outputs["second"])
         except _Failed as failure:
+            if notes.get("hazards"):  # of the first run, which was watched: they say more than how the second ended
+                hazards = {"reason": hazard_reason(notes), "groups": notes["groups"]}
+                return {**failure.reply, "status": Status.HAZARD.value, **hazards}, {}
             return failure.reply, {}
         return {**notes, "changed": sorted(changed)}, outputs
 

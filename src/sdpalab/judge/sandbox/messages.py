@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import unicodedata
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from sdpalab.judge.verdict import Status
 
-__all__ = ["MOST_TEXT", "About", "DeclaredNumerics", "ExecutorReply", "Message", "Reply", "plain"]
+__all__ = ["MOST_TEXT", "About", "DeclaredNumerics", "ExecutorReply", "Message", "Reply", "hazard_reason", "plain"]
 
 MOST_TEXT = 4000
 """Most characters of a candidate's text that are shown."""
@@ -148,3 +149,9 @@ class ExecutorReply(Reply):
     hazards: list[Text] = []
     hazard_count: int = 0
     groups: list[SentGroup] = []
+
+
+def hazard_reason(reply: Mapping[str, Any]) -> str:
+    """The first hazard that a reply has, and how many more there are."""
+    more = f" (and {reply['hazard_count'] - 1} more)" if reply.get("hazard_count", 1) > 1 else ""
+    return f"{reply['hazards'][0]}{more}"
