@@ -71,9 +71,9 @@ STEPS = (
             "score = fmaf(q_row[d], k_smem[j][d], score);",
             "missing barrier",
         ),
-        "Two races, and each caret pair is a write and a read of the same tile: the write in the loop that fills it, the "
-        "read in the loop behind it. Nothing between the two loops makes the warps wait. The numbers are right in this "
-        "order of the warps; the hazard is what fails.",
+        "Two races, and each pair of carets is a write and a read of one tile: the write in the loop that fills it, "
+        "the read in the loop behind it. Nothing between the two loops makes the warps wait. The numbers are right in "
+        "this order of the warps; the hazard is what fails.",
     ),
     Step(
         "slot",
@@ -117,8 +117,8 @@ STEPS = (
         "for (int key0 = 0; key0 < last; key0",
         "for (int key0 = 0; key0 + TILE <= last; key0",
         ("likely: keys are left out", "after the last multiple of 32 are left out"),
-        "32 is `TILE`, and the keys after its last multiple are what a loop over whole tiles leaves out: the condition of "
-        "the loop over `key0`.",
+        "32 is `TILE`, and the keys after its last multiple are what a loop over whole tiles leaves out: the condition "
+        "of the loop over `key0`.",
     ),
     Step(
         "scale",
@@ -171,8 +171,8 @@ def page(outputs: dict[str, str]) -> str:
         "# A walk: from `judge` to the wrong line\n\n"
         "Seven bugs, planted one at a time into [examples/my_kernel.cu](../examples/my_kernel.cu), and what the judge "
         "prints for each in a terminal of 80 columns. The output is real, written by `scripts/walk_page.py`; only the "
-        "seconds are left out. Each section ends with how the screen leads to the line, and the fix. The terms are those "
-        "of [the judge](judge.md) and of [the simulator](simulator.md)."
+        "seconds are left out. Each section ends with how the screen leads to the line, and the fix. The terms are "
+        "those of [the judge](judge.md) and of [the simulator](simulator.md)."
     )
     return "\n\n".join([head, *(section(step, outputs[step.name]) for step in STEPS)]) + "\n"
 

@@ -96,7 +96,7 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], str]] = [
     ("unknown kernel", ("judge", "flahs"), "flash"),
     ("unknown kernel, build", ("build", "flahs"), "flash"),
     ("unknown kernel, repro", ("repro", "--kernel", "flahs"), "flash"),
-    ("a user's file, repro", ("repro", "--kernel", "{files}/mine.py"), "sdpalab judge"),
+    ("a user's file with several kernels, repro", ("repro", "--kernel", "{files}/mine.py"), "right"),
     ("three numbers", ("judge", "scalar", "--shape", "1,8,512"), "four integers"),
     ("not numbers", ("judge", "scalar", "--shape", "1,8,x,64"), "four integers"),
     ("neither numbers nor a name", ("judge", "scalar", "--shape", "missoin"), "mission"),

@@ -24,6 +24,7 @@ ROOMS = (
     "run",
     "judge",
     "bugs",
+    "jobs",
     "testing",
     "torch_matrix",
     "measure",

@@ -21,8 +21,10 @@ from pydantic.dataclasses import dataclass
 
 from sdpalab.problem import Problem
 
-__all__ = ["RECORD", "JsonRecord", "ProblemField"]
+__all__ = ["ENVELOPE", "RECORD", "JsonRecord", "ProblemField"]
 
+ENVELOPE = ("schema", "version", "command", "subject", "status", "error")
+"""The fields around the content of a command's JSON document (:mod:`sdpalab.commands.documents`)."""
 RECORD = ConfigDict(extra="forbid", allow_inf_nan=False)
 """What every record is, besides frozen: without unknown fields, NaN or infinity."""
 

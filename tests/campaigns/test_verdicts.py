@@ -43,7 +43,7 @@ def test_what_fails_is_recorded_and_is_exit_1(tmp_path: Path, monkeypatch: pytes
     broken = BUGS["wmma: rescale of O lost"]
     monkeypatch.setattr(verdicts, "full_cases", lambda: quick_cases([broken.problem])[:1])
     monkeypatch.setattr(
-        verdicts, "judge_candidate", lambda _, *given, **more: judge_candidate(broken.candidate, *given, **more)
+        verdicts, "judge_by_jobs", lambda _, name, specs, **more: judge_candidate(broken.candidate, specs, **more)
     )
     out = tmp_path / "verdicts.json"
     assert cli.main(["campaign", "verdicts", "wmma", "--out", str(out)]) == 1

@@ -121,7 +121,8 @@ def make_sample(out: Path) -> Sample:
                 for seed, problem in enumerate(PROBLEMS)
             )
             verdict = Verdict(name, "BLOCK_M=64", "simulator sm_89", "quick", 0, cases)
-            bundle.add(name, config="BLOCK_M=64", idea="a test", builds=[module_record], verdict=verdict)
+            mine = {"mine.py": b"KERNEL = 1\n", "scale.cu": SOURCE.encode()} if compute is honest else None
+            bundle.add(name, config="BLOCK_M=64", idea="a test", builds=[module_record], verdict=verdict, sources=mine)
             verdicts.append(verdict)
         bundle.add("never", config="", verdict=None, failure="it does not compile")
         return Sample(bundle.write(), built, tuple(verdicts))

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from planted_executors import InlineExecutor
 
 from sdpalab import cli
 from sdpalab.bugs import Bug, Family
@@ -100,13 +101,13 @@ SAMPLE = (
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("bug", SAMPLE)
 def test_a_bug_in_a_kernel_is_found_in_the_whole_judge(bug: str) -> None:
-    (result,) = self_test([BUGS[bug]]).mutants
+    (result,) = self_test([BUGS[bug]], InlineExecutor()).mutants
     assert result.as_it_should, (result.status, result.reason)
     assert result.harmless is (Status.PASSED if BUGS[bug].harmless else None)
 
 
 def test_the_output_of_the_call_before_is_found_in_the_whole_judge() -> None:
-    record = self_test([BUGS["the output of the call before"]])
+    record = self_test([BUGS["the output of the call before"]], InlineExecutor())
     assert record.mutants[0].as_it_should, record.mutants[0].reason
     assert record.classes == {"degenerate": {"planted": 1, "killed": 1}}
 
@@ -133,6 +134,7 @@ def test_the_command_and_the_campaign_print_the_rate_and_write_the_record(
     missed = replace(equivalent, id="a bug that is none", equivalent="")
     monkeypatch.setattr(campaign, "BUGS", {bug.id: bug for bug in (BUGS["zeros"], equivalent, missed)})
     monkeypatch.setattr(campaign, "quick_cases", lambda problems: quick_cases(problems)[:1])
+    monkeypatch.setattr("sdpalab.jobs.executor_named", lambda *_, **__: InlineExecutor())
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "record.json"
     for words in (["judge", "--self-test", "--json", str(file)], ["campaign", "self-test", "--out", str(file)]):

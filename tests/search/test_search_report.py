@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted import InlineExecutor, Landscape, campaign
+from planted import Landscape, campaign
+from planted_executors import InlineExecutor
 
 from sdpalab.evidence.search_report import knob_effects, search_report
 from sdpalab.search import Standing

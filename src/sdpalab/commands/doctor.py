@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from sdpalab.commands.common import JsonOption, console_for, table, verdict_text, write_json
+from sdpalab.commands.common import table, verdict_text
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.options import JsonOption
 from sdpalab.doctor import Check, Health, examine
 
 __all__ = ["doctor", "print_checks"]
@@ -14,7 +16,7 @@ _GOOD = {Health.OK: True, Health.WARN: None, Health.FAIL: False}
 
 def doctor(json: JsonOption = None) -> int:
     """Check what the lab needs from this machine, and say what to do where something is missing."""
-    console = console_for(json)
+    console = console_and_subject(json)
     checks = examine()
     print_checks(console, checks)
     failed = [check for check in checks if check.health is Health.FAIL]
@@ -22,7 +24,11 @@ def doctor(json: JsonOption = None) -> int:
         console.print(f"not ready: {', '.join(check.name for check in failed)}")
     else:
         console.print("ready")
-    write_json(json, {"ready": not failed, "checks": [check.to_dict() for check in checks]})
+    write_document(
+        json,
+        {"ready": not failed, "checks": [check.to_dict() for check in checks]},
+        status="MACHINE_FAILED" if failed else "PASSED",
+    )
     return 3 if failed else 0
 
 

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import (
+from sdpalab.commands.bundling import JudgedEvidence
+from sdpalab.commands.common import INTERRUPTED, console_for, one_thread_each, table, verdict_text, write_text
+from sdpalab.commands.failures import print_failures, rows_of
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.junit import to_junit
+from sdpalab.commands.last_failed import failed_cases, note_failed
+from sdpalab.commands.options import (
+    KERNEL_HELP,
+    ArchOption,
     CausalOption,
     DtypeOption,
     JsonOption,
+    KvHeadsOption,
+    LevelOption,
+    MaxStepsOption,
+    SeedOption,
+    SeqKvOption,
     SetOption,
-    console_for,
-    one_thread_each,
+    at_least,
     parse_settings,
-    problem_of,
-    progress_console,
-    table,
-    verdict_text,
-    write_json,
+    problems_of,
+    shapes,
 )
-from sdpalab.commands.failures import print_failures, rows_of
 from sdpalab.commands.progress import CaseProgress, figures_of
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.diagnose.summary import FailedArrays, summarise
@@ -33,28 +43,37 @@ __all__ = ["judge", "print_outcome"]
 
 
 def judge(
-    kernel: Annotated[
-        str | None,
-        typer.Argument(metavar="KERNEL", help="A shipped kernel's name, or your own as FILE.py or FILE.py:NAME."),
-    ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="B,H,S,D",
-            help="What to judge it on, or a name such as mission; may be repeated. Default: the twelve cases.",
-        ),
-    ] = None,
+    kernel: Annotated[str | None, typer.Argument(metavar="KERNEL", help=KERNEL_HELP)] = None,
+    shape: Annotated[list[str] | None, shapes("What to judge it on", "the twelve cases")] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     device: Annotated[str, typer.Option(metavar="D", help="auto, sim, cpu or gpu.")] = "auto",
-    level: Annotated[str, typer.Option(metavar="L", help="quick (a minute) or full (many minutes).")] = "quick",
-    arch: Annotated[
-        str | None, typer.Option(metavar="A", help="What to build for and simulate. Default: the kernel's own.")
-    ] = None,
-    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V; with --shape.")] = None,
-    seq_kv: Annotated[int | None, typer.Option(metavar="N", help="Length of K and V; with --shape.")] = None,
+    level: LevelOption = "quick",
+    arch: ArchOption = None,
     settings: SetOption = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the inputs for --shape.")] = 0,
+    seed: SeedOption = 0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CASE", help="Only this case, or those with these words in their name; may be repeated."),
+    ] = None,
+    first_failure: Annotated[
+        bool, typer.Option("-x", "--first-failure", help="Stop at the first case that fails.")
+    ] = False,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="S", help="Most seconds for one case. Default: 120; on a GPU 10.")
+    ] = None,
+    max_steps: MaxStepsOption = None,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", metavar="DIR", help="Leave a bundle of evidence and a report there.")
+    ] = None,
+    junit: Annotated[
+        str | None, typer.Option("--junit", metavar="FILE", help="Write the cases as JUnit XML, for CI.")
+    ] = None,
+    rerun_failed: Annotated[
+        bool, typer.Option("--rerun-failed", help="Only the cases that failed or were left when it was last judged.")
+    ] = False,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Judge kernels with planted bugs, and print how many are rejected.")
     ] = False,
@@ -62,55 +81,89 @@ def judge(
 ) -> int:
     """Run a kernel in a process of its own and compare its output with float64."""
     one_thread_each()
-    from sdpalab.judge.cases import cases_for
-    from sdpalab.judge.session import judge_candidate
+    from sdpalab.judge.cases import cases_for, cases_named
+    from sdpalab.judge.session import CASE_SECONDS, GPU_CASE_SECONDS, JudgingInterrupted, judge_candidate
 
-    console = console_for(json)
+    console_for(junit, option="--junit")
+    console = console_and_subject("-" if junit == "-" else json, kernel or "")
     if self_test:
         from sdpalab.commands.campaign import run_self_test
+        from sdpalab.jobs import executor_named
 
         if kernel is not None:
             raise UserError(f"--self-test judges kernels of its own, and takes no KERNEL, not {kernel!r}")
-        return run_self_test(json)
+        with closing(executor_named("local")) as executor:
+            return run_self_test(json, executor)
+    if json == junit == "-":
+        raise UserError("--json and --junit cannot both be standard output")
     if kernel is None:
         raise UserError("judge needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --self-test")
-    if seed < 0:
-        raise UserError(f"--seed takes a number from 0 up, not {seed}")
-    if shape:
-        problems = [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv) for text in shape]
-        specs = cases_for(level, problems, seed=seed)
-    elif kv_heads is not None or seq_kv is not None:
-        raise UserError("--kv-heads and --seq-kv need a --shape: the twelve cases have their own")
+    at_least("--seed", seed, 0)
+    at_least("--max-steps", max_steps, 1)
+    if timeout is not None and not 0 < timeout < float("inf"):
+        raise UserError(f"--timeout takes a number of seconds above 0, not {timeout:g}")
+    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
+    if rerun_failed:
+        if problems or dtype or causal:
+            raise UserError("--rerun-failed takes the cases of the last time: leave out --shape, --dtype and --causal")
+        specs = failed_cases(kernel)
     else:
-        specs = cases_for(level, dtype=dtype or "float16", causal=causal)
+        specs = cases_for(level, problems or None, seed=seed, dtype=dtype or "float16", causal=causal)
+    specs = cases_named(specs, only) if only else specs
 
     start = time.monotonic()
-    failed = FailedArrays()
-    with CaseProgress(progress_console(), f"judging {kernel}", len(specs)) as progress:
-        verdict = judge_candidate(
-            kernel,
-            specs,
-            device=device,
-            arch=arch,
-            config=parse_settings(settings) or None,
-            level=level,
-            seed=seed,
-            store=failed,
-            progress=failed.then(progress.finished),
-        )
-    again = [*(["--arch", arch] if arch else []), *(part for each in settings or () for part in ("--set", each))]
-    summary = summarise(verdict, failed.of, kernel, again)
-    _print_cases(console, verdict)
-    _print_properties(console, verdict)
-    print_failures(console, verdict, summary)
+    with ExitStack() as stack:
+        evidence = stack.enter_context(JudgedEvidence(bundle)) if bundle is not None else None
+        interrupted = False
+        failed = FailedArrays(evidence.arrays if evidence else None)
+        seconds = timeout or (GPU_CASE_SECONDS if device == "gpu" else CASE_SECONDS)
+        with CaseProgress(f"judging {kernel}", seconds=seconds) as progress:
+            try:
+                verdict = judge_candidate(
+                    kernel,
+                    specs,
+                    device=device,
+                    arch=arch,
+                    config=parse_settings(settings) or None,
+                    level=level,
+                    seed=seed,
+                    store=failed,
+                    progress=failed.then(progress.finished),
+                    on_start=progress.started,
+                    on_plan=evidence.plans if evidence else None,
+                    timeout=timeout,
+                    max_steps=max_steps,
+                    until_failure=first_failure,
+                )
+            except JudgingInterrupted as stop:
+                verdict, interrupted = stop.verdict, True
+        again = [*(["--arch", arch] if arch else []), *(part for each in settings or () for part in ("--set", each))]
+        summary = summarise(verdict, failed.of, kernel, again)
+        _print_cases(console, verdict)
+        _print_properties(console, verdict)
+        print_failures(console, verdict, summary)
+        written = evidence.write(console, kernel, verdict) if evidence else None
     print_outcome(console, verdict, time.monotonic() - start)
-    write_json(json, {**verdict.to_dict(), "diagnosis": summary.to_dict()})
+    note_failed(kernel, specs, verdict)
+    if junit is not None:
+        write_text(junit, to_junit(verdict, time.monotonic() - start), option="--junit")
+    places = {"bundle": str(written.tarball), "report": str(written.report)} if written else {}
+    places |= {"junit": junit} if junit is not None else {}
+    content = {name: value for name, value in verdict.to_dict().items() if name != "status"}
+    content |= {"unjudged": list(verdict.unjudged), "diagnosis": summary.to_dict(), **places}
+    error = None if interrupted or verdict.passed else _refusal(verdict)
+    write_document(json, content, status=verdict.status.value, error=str(error or ""))
+    if error is not None:
+        raise error
+    return INTERRUPTED if interrupted else 0 if verdict.passed else 1
+
+
+def _refusal(verdict: Verdict) -> MachineError | UserError | None:
+    """What a verdict is that says nothing of the kernel's correctness: the machine's failure, or bad input."""
     bad = {case.status for case in verdict.cases if not case.passed}
-    if not verdict.passed and bad <= {Status.INFRA_ERROR}:
-        raise MachineError(verdict.reason)
-    if not verdict.passed and bad <= {Status.UNSUPPORTED, Status.BUILD_FAILED}:
-        raise UserError(verdict.reason)
-    return 0 if verdict.passed else 1
+    if bad <= {Status.INFRA_ERROR}:
+        return MachineError(verdict.reason)
+    return UserError(verdict.reason) if bad <= {Status.UNSUPPORTED, Status.BUILD_FAILED} else None
 
 
 def _print_cases(console: Console, verdict: Verdict) -> None:
@@ -168,6 +221,7 @@ def confinement_line(verdict: Verdict) -> str:
 def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:
     """The verdict in one line."""
     passed = sum(case.passed for case in verdict.cases)
-    outcome = f"{passed} of {len(verdict.cases)} cases passed on {verdict.device} in {seconds:.1f} s"
+    left = f", {len(verdict.unjudged)} were not judged" if verdict.unjudged else ""
+    outcome = f"{passed} of {len(verdict.cases)} cases passed{left} on {verdict.device} in {seconds:.1f} s"
     line = f"{verdict.status.value}: {verdict.kernel}, {outcome}"
     console.print(verdict_text(verdict.passed, line), soft_wrap=True)

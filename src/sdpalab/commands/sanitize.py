@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import (
+from sdpalab.commands.common import console_for, progress_console, verdict_text, write_json
+from sdpalab.commands.hazards import HazardFilter, count_of, print_hazards
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.options import (
+    PROBLEM_OPTIONS,
+    ArchOption,
     CausalOption,
     DtypeOption,
     JsonOption,
+    KvHeadsOption,
+    MaxStepsOption,
+    SeqKvOption,
     SetOption,
-    console_for,
+    at_least,
     parse_settings,
-    problem_of,
-    progress_console,
-    verdict_text,
-    write_json,
+    problems_of,
 )
-from sdpalab.commands.hazards import HazardFilter, count_of, print_hazards
 from sdpalab.errors import UserError
-from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.plan import HEADER_FOLDERS
+from sdpalab.problem import Problem
 from sdpalab.run.suppressions import Suppression, read_suppressions
 
 if TYPE_CHECKING:
@@ -51,13 +55,10 @@ def sanitize(
     ] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
-    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V; with --shape.")] = None,
-    seq_kv: Annotated[int | None, typer.Option(metavar="N", help="Length of K and V; with --shape.")] = None,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     settings: SetOption = None,
-    arch: Annotated[
-        str | None,
-        typer.Option(metavar="ARCH", help="What to build it for. Default: sm_89, or the first that it runs on."),
-    ] = None,
+    arch: ArchOption = None,
     schedule: Annotated[
         str, typer.Option(metavar="ORDER", help="Order of the warps: lockstep, forward, reverse, random or all.")
     ] = "all",
@@ -66,9 +67,7 @@ def sanitize(
     ] = "both",
     strict: Annotated[bool, typer.Option("--strict", help="Also races between the lanes of one warp.")] = False,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order.")] = 0,
-    max_steps: Annotated[
-        int | None, typer.Option(metavar="N", help="Steps of one run, above which it counts as an endless loop.")
-    ] = None,
+    max_steps: MaxStepsOption = None,
     launch: Annotated[
         str | None,
         typer.Option(
@@ -99,7 +98,8 @@ def sanitize(
     if json == "-" and sarif == "-":
         raise UserError("--json and --sarif cannot both be standard output")
     console_for(sarif, option="--sarif")
-    console = console_for("-" if sarif == "-" else json)
+    console = console_and_subject("-" if sarif == "-" else json, kernel)
+    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
     modes, shown = _modes(schedule, async_mode, strict, seed, max_steps), HazardFilter.of(kind, line)
     accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []
     start = time.monotonic()
@@ -109,20 +109,17 @@ def sanitize(
             status.update(f"running {label}")
 
         if kernel.endswith(".ptx"):
-            if shape or dtype or causal or settings or arch or kv_heads or seq_kv:
-                raise UserError(
-                    "--shape, --dtype, --causal, --kv-heads, --seq-kv, --set and --arch are for kernels; PTX has its "
-                    "--launch"
-                )
+            if shape or dtype or causal or kv_heads or seq_kv or settings or arch:
+                raise UserError(f"--shape, {PROBLEM_OPTIONS}, --set and --arch are for kernels; PTX has its --launch")
             folders = [Path(kernel).parent, Path.cwd()]
             outcome = _ptx(Path(kernel), launch, modes, show_progress, folders, accepted)
         else:
             if launch is not None:
                 raise UserError("--launch describes the launch of a FILE.ptx; a kernel has its own plan")
-            problem = {"dtype": dtype, "causal": causal, "kv_heads": kv_heads, "seq_kv": seq_kv}
-            outcome, folders = _kernel(kernel, shape, problem, settings, arch, modes, show_progress, accepted)
+            found = dtype, causal, settings, arch, modes, show_progress, accepted
+            outcome, folders = _kernel(kernel, problems, *found)
     _print(console, outcome, time.monotonic() - start, shown)
-    write_json(json, outcome.to_dict())
+    write_document(json, outcome.to_dict(), status="PASSED" if outcome.clean else "FAILED")
     if sarif is not None:
         from sdpalab import __version__
         from sdpalab.run.sarif import to_sarif
@@ -140,10 +137,8 @@ def _modes(schedule: str, async_mode: str, strict: bool, seed: int, max_steps: i
         raise UserError(f"--schedule takes {', '.join(SCHEDULES)} or all, not {schedule!r}")
     if async_mode not in (*ASYNC_MODES, "both"):
         raise UserError(f"--async-mode takes {', '.join(ASYNC_MODES)} or both, not {async_mode!r}")
-    if seed < 0:
-        raise UserError(f"--seed takes a number from 0 up, not {seed}")
-    if max_steps is not None and max_steps < 1:
-        raise UserError(f"--max-steps takes a number from 1 up, not {max_steps}")
+    at_least("--seed", seed, 0)
+    at_least("--max-steps", max_steps, 1)
     return Modes(
         schedules=SCHEDULES if schedule == "all" else (schedule,),
         async_modes=ASYNC_MODES if async_mode == "both" else (async_mode,),
@@ -155,8 +150,9 @@ def _modes(schedule: str, async_mode: str, strict: bool, seed: int, max_steps: i
 
 def _kernel(
     name: str,
-    shapes: Sequence[str] | None,
-    problem: Mapping[str, Any],
+    given: Sequence[Problem],
+    dtype: str | None,
+    causal: bool,
     settings: Sequence[str] | None,
     arch: str | None,
     modes: Modes,
@@ -164,21 +160,14 @@ def _kernel(
     accepted: Sequence[Suppression],
 ) -> tuple[Sanitized, list[Path]]:
     """The outcome, and the folders of the kernel's sources."""
-    from sdpalab.kernels.registry import load_kernel
+    from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
     from sdpalab.run.sanitize import sanitize_kernel, small_problems
 
-    kernel = load_kernel(name)
-    if not isinstance(kernel, Kernel):
-        raise UserError(f"{name} is a Python callable: there is no PTX to run, but it can be judged")
-    config = kernel.config_with(parse_settings(settings))
-    if shapes:
-        problems = [problem_of(text, **problem) for text in shapes]
-    elif problem["kv_heads"] is not None or problem["seq_kv"] is not None:
-        raise UserError("--kv-heads and --seq-kv need a --shape: the small problems have their own")
-    else:
-        problems = small_problems(kernel, config, dtype=problem["dtype"], causal=problem["causal"])
-    outcome = sanitize_kernel(kernel, problems, config, modes, arch=arch, progress=progress, suppressions=accepted)
-    return outcome, [*filter(None, [kernel.folder]), *HEADER_FOLDERS]
+    with kernel_in_sandbox(name, arch=arch, else_say="there is no PTX to run") as kernel:
+        config = kernel.config_with(parse_settings(settings))
+        problems = given or small_problems(kernel, config, dtype=dtype, causal=causal)
+        outcome = sanitize_kernel(kernel, problems, config, modes, arch=arch, progress=progress, suppressions=accepted)
+        return outcome, [*filter(None, [kernel.folder]), *HEADER_FOLDERS]
 
 
 def _ptx(

@@ -14,7 +14,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sdpalab.commands.common import CausalOption, JsonOption, console_for, problem_of, table, verdict_text, write_json
+from sdpalab.commands.common import table, verdict_text
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.options import CausalOption, JsonOption, KvHeadsOption, SeqKvOption, problem_of
 from sdpalab.errors import UserError
 from sdpalab.measure import GPUS, PUBLISHED_MISSION_US, Gpu, binding_floor, feasibility, floors, gpu_named
 from sdpalab.problem import MISSION, Problem
@@ -34,8 +36,8 @@ def speed_of_light(
     ] = None,
     dtype: Annotated[str | None, typer.Option(metavar="T", help="Of Q, K, V and O: float16 or bfloat16.")] = None,
     causal: CausalOption = False,
-    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V. Default: those of Q.")] = None,
-    seq_kv: Annotated[int | None, typer.Option(metavar="N", help="Length of K and V. Default: that of Q.")] = None,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     precision: Annotated[
         str, typer.Option(metavar="P", help="Of the two products: fp16 (also for bfloat16) or fp8.")
     ] = "fp16",
@@ -46,7 +48,7 @@ def speed_of_light(
     json: JsonOption = None,
 ) -> int:
     """Print how fast a problem can be on a GPU at best, resource by resource, and whether a target is possible."""
-    console = console_for(json)
+    console = console_and_subject(json, shape)
     problem = problem_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
     target_us = _target_us(target, peer)
     gpus = list(dict.fromkeys(gpu_named(name) for name in gpu or ()))
@@ -58,7 +60,11 @@ def speed_of_light(
             _print_one(console, facts, problem)
     else:
         _print_all(console, by_gpu, target_us)
-    write_json(json, {"problem": problem.to_dict(), "precision": precision, "target_us": target_us, "gpus": by_gpu})
+    write_document(
+        json,
+        {"problem": problem.to_dict(), "precision": precision, "target_us": target_us, "gpus": by_gpu},
+        status="PASSED",
+    )
     return 0
 
 

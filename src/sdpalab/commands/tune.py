@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import (
+from sdpalab.commands.common import console_for, one_thread_each, progress_console, table, verdict_text, write_json
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.options import (
     CausalOption,
     DtypeOption,
     JsonOption,
-    console_for,
-    one_thread_each,
-    problem_of,
-    progress_console,
-    table,
-    verdict_text,
-    write_json,
+    KernelArgument,
+    KvHeadsOption,
+    SeqKvOption,
+    problems_of,
+    shapes,
 )
 from sdpalab.errors import UserError
 
@@ -33,16 +33,12 @@ _MOST_ROWS = 12
 
 
 def tune(
-    kernel: Annotated[
-        str, typer.Argument(metavar="KERNEL", help="A shipped kernel's name, or your own as FILE.py or FILE.py:NAME.")
-    ],
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(metavar="B,H,S,D", help="What it is to be fast on, or a name; may be repeated. Default: mission."),
-    ] = None,
+    kernel: KernelArgument,
+    shape: Annotated[list[str] | None, shapes("What it is to be fast on", "mission")] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
-    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V.")] = None,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     gpu: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,10 +71,10 @@ def tune(
     from sdpalab.search.t4 import to_t4
     from sdpalab.search.tuning import tune as run
 
-    console = console_for(json)
+    console = console_and_subject(json, kernel)
     console_for(t4, option="--t4")
     progress = progress_console()
-    problems = [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads) for text in shape or ("mission",)]
+    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
     path = log or default_log(kernel, gpu or (), [problem.label for problem in problems])
     if log is None and path.exists() and not resume:
         path = _unused(path)
@@ -114,7 +110,7 @@ def tune(
     _print(console, result)
     if t4 is not None:
         write_json(t4, to_t4(result.head, result.trials), option="--t4")
-    write_json(json, {**result.to_dict(), "log": str(path)})
+    write_document(json, {**result.to_dict(), "log": str(path)}, status="PASSED" if result.passed else "FAILED")
     _use(console, result, keep)
     return 0 if result.passed else 1
 

@@ -42,6 +42,7 @@ __all__ = [
     "forget",
     "keep_tuned",
     "source_digest",
+    "source_text",
     "tuned",
     "tuned_kernel",
     "user_file",
@@ -213,6 +214,17 @@ def source_digest(kernel: Kernel) -> str:
     UserError
         If the source cannot be read.
     """
+    return sha256(f"{source_text(kernel)}\0{_headers()}".encode()).hexdigest()
+
+
+def source_text(kernel: Kernel) -> str:
+    """The text of the kernel's own source: CUDA C++, or its Triton function.
+
+    Raises
+    ------
+    UserError
+        If it cannot be read.
+    """
     source = getattr(kernel, "source", None)
     if isinstance(source, Path):
         try:
@@ -220,8 +232,8 @@ def source_digest(kernel: Kernel) -> str:
         except OSError as error:
             raise UserError(f"kernel {kernel.name}: cannot read {source}: {error.strerror}") from None
     if source is None:
-        source = str(getattr(getattr(kernel, "fn", None), "src", kernel.name))
-    return sha256(f"{source}\0{_headers()}".encode()).hexdigest()
+        source = getattr(getattr(kernel, "fn", None), "src", kernel.name)
+    return str(source)
 
 
 @lru_cache(maxsize=1)

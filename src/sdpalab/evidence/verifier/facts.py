@@ -46,8 +46,8 @@ KEYS = {
     "figure": _keys(Figure),
 }
 """Exactly the fields of every record."""
-SPARSE = {"rule": list(Rule.sparse)}
-"""Fields that a record lacks while they are empty."""
+SPARSE = {"attempt": ["sources"], "verdict": list(verdict.Verdict.sparse), "rule": list(Rule.sparse)}
+"""Fields that a record lacks while they are empty; before format 4 there was none of them."""
 ADVISED = {name: MISSION_LIMITS.value(name) for name in ("registers", "shared_bytes", "spill_bytes", "stack_bytes")}
 """The limits that a gate shows where the kernel declares none."""
 STATUSES = [status.value for status in verdict.Status]

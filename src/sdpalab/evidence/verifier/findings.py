@@ -37,6 +37,7 @@ class Findings:
         self.members = members
         self.outcome = Outcome()
         self.used = set(FIXED_FILES)
+        self.format = int(parse(members, "manifest.yaml", []).get("format", 0))
 
     def find(self, where: str, what: str) -> None:
         """Add a reason to reject."""
@@ -45,7 +46,7 @@ class Findings:
     def same_keys(self, where: str, kind: str, record: Mapping[str, Any]) -> None:
         """Every field of a record must be there, and no other; a sparse one only if it is not empty."""
         sparse = set(SPARSE.get(kind, ()))
-        empty = [name for name in sparse & set(record) if not record[name]]
+        empty = [name for name in sparse & set(record) if not record[name] or self.format < 4]
         if set(record) | sparse != set(KEYS[kind]) or empty:
             self.find(where, f"the fields of its {kind} are not those of the format")
 

@@ -20,7 +20,7 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.plans import SentPlan, SentStep
 from sdpalab.judge.sandbox.wire import Channel, serve
 from sdpalab.judge.verdict import Status
-from sdpalab.kernels.plan import LaunchPlan, Module
+from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.run import GpuExecutor, KernelFault, RunResult, SimulatedExecutor
 from sdpalab.run.hazards import ENDINGS, SanitizedHazard, ending, group
 from sdpalab.run.sources import Sources
@@ -89,7 +89,7 @@ class _PlanServer:
         wanted = order["arch"], order["cache"], modules
         if self._built is None or self._built[0] != wanted:
             self._built = wanted, sent.builds(order["arch"], Cache(order["cache"]))
-            self._sources = Sources.of(module for module in modules if isinstance(module, Module))
+            self._sources = Sources.of(step.module for step in sent.steps if isinstance(step, SentStep))
         return self._built[1]
 
     def _run(
@@ -100,9 +100,8 @@ class _PlanServer:
         if self._gpu is None:
             checks = CHECKS if order["watched"] else ()
             # The judge has workers of its own.
-            executor = SimulatedExecutor(
-                order["arch"], Cache(order["cache"]), on_launch=self._launched, checks=checks, workers=1
-            )
+            limits = {"checks": checks, "workers": 1, "max_steps": order["max_steps"]}
+            executor = SimulatedExecutor(order["arch"], Cache(order["cache"]), on_launch=self._launched, **limits)
             try:
                 return executor.run(plan, inputs, poison=poison, builds=builds)
             except SimError as error:

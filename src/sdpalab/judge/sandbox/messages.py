@@ -10,7 +10,18 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from sdpalab.judge.verdict import Status
 
-__all__ = ["MOST_TEXT", "About", "DeclaredNumerics", "ExecutorReply", "Message", "Reply", "hazard_reason", "plain"]
+__all__ = [
+    "MOST_TEXT",
+    "About",
+    "DeclaredNumerics",
+    "ExecutorReply",
+    "KernelDescription",
+    "KernelReply",
+    "Message",
+    "Reply",
+    "hazard_reason",
+    "plain",
+]
 
 MOST_TEXT = 4000
 """Most characters of a candidate's text that are shown."""
@@ -18,7 +29,7 @@ MOST_TEXT = 4000
 MOST_CODE = 500
 """Most characters of a source line."""
 
-_FAILURES = {status.value for status in Status if status is not Status.PASSED}
+_FAILURES = {status.value for status in Status if status not in (Status.PASSED, Status.INTERRUPTED)}
 
 
 def plain(text: str) -> str:
@@ -149,6 +160,43 @@ class ExecutorReply(Reply):
     hazards: list[Text] = []
     hazard_count: int = 0
     groups: list[SentGroup] = []
+
+
+Knob = int | Text
+Knobs = dict[Text, Knob]
+
+
+class KernelDescription(Message):
+    """What a user's file holds: the fields of :class:`sdpalab.kernels.kernel.Kernel` that do not depend on a problem.
+
+    Of a callable there is only its name. ``source`` is text that is compiled or hashed, and never shown.
+    """
+
+    kind: Literal["kernel", "callable"]
+    name: Annotated[Text, Field(min_length=1, max_length=200)]
+    idea: Text = ""
+    source: str = ""
+    configs: list[Knobs] = [{}]
+    knobs: dict[Text, list[Knob]] = {}
+    min_arch: int = 0
+    only_arch: Annotated[Text, Field(max_length=20)] = ""
+    lse: bool = False
+
+    @model_validator(mode="after")
+    def _has_a_default(self) -> KernelDescription:
+        if not self.configs:
+            raise ValueError("a kernel without a configuration")
+        return self
+
+
+class KernelReply(Reply):
+    """What the process of a user's kernel answers; a launch plan comes beside it, as bytes."""
+
+    about: KernelDescription | None = None
+    refusal: Text | None = None
+    config: Knobs | None = None
+    numerics: DeclaredNumerics | None = None
+    limits: dict[Text, int | float | Text | None] | None = None
 
 
 def hazard_reason(reply: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sdpalab.errors import UserError
-from sdpalab.search.executor.job import Executor
+from sdpalab.jobs.job import Executor
 
 __all__ = ["EXECUTORS", "executor_named"]
 
@@ -32,11 +32,11 @@ def executor_named(name: str, *, address: str | None = None, workers: int | None
     if name not in EXECUTORS:
         raise UserError(f"there is no executor {name!r}: the executors are {', '.join(EXECUTORS)}")
     if name == "ray":
-        from sdpalab.search.executor.ray_cluster import RayExecutor
+        from sdpalab.jobs.ray_cluster import RayExecutor
 
         return RayExecutor(address, workers, gpu=gpu)
     if address is not None:
         raise UserError("--address is where a Ray cluster is: give --executor ray with it")
-    from sdpalab.search.executor.local import LocalExecutor
+    from sdpalab.jobs.local import LocalExecutor
 
     return LocalExecutor(workers, gpu=gpu)

@@ -38,13 +38,14 @@ def answer(kind: str, inputs: Mapping[str, Any], code: str) -> dict[str, Any]:
 
     After an error that makes the GPU unusable it leaves the process at once: the job is LOST, and a worker starts anew.
     """
+    from sdpalab.jobs.kinds import function_of
+    from sdpalab.jobs.versions import code_version
     from sdpalab.run import KernelFault
-    from sdpalab.search.gates import KINDS, code_version
 
     if code != code_version():
         return {"bad_input": f"the worker runs version {code_version()} of the lab, and the job is of {code}"}
     try:
-        return {"value": KINDS[kind](inputs)}
+        return {"value": function_of(kind)(inputs)}
     except KernelFault:
         os._exit(STICKY_EXIT)
     except UserError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 
-from sdpalab.search.executor.job import Executor, Job, JobOutcome, JobResult
+from sdpalab.jobs.job import Executor, Job, JobOutcome, JobResult
 
 __all__ = ["ATTEMPTS", "GRACE_SECONDS", "run_jobs"]
 
@@ -29,6 +29,7 @@ def run_jobs(
     grace: float = GRACE_SECONDS,
     deadline: float = math.inf,
     now: Callable[[], float] = time.monotonic,
+    finished: Callable[[JobResult], None] | None = None,
 ) -> list[JobResult]:
     """Run jobs; the results in their order, each with the number of its job.
 
@@ -40,6 +41,8 @@ def run_jobs(
     ----------
     deadline : float
         By ``now``: no job has a limit beyond it.
+    finished : callable, optional
+        Called with each result, once a job, in the order in which they come.
     """
     results: dict[int, JobResult] = {}
     waiting = [(place, 1) for place in reversed(range(len(jobs)))]
@@ -50,6 +53,8 @@ def run_jobs(
             waiting.append((place, attempt + 1))
             return
         results[place] = replace(result, number=jobs[place].number)
+        if finished is not None:
+            finished(results[place])
 
     while waiting or flying:
         while waiting and len(flying) < executor.capacity:

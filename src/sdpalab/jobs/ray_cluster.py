@@ -1,7 +1,7 @@
 """The executor of a Ray cluster (extra ``ray``): one actor a worker, and one GPU an actor where they use GPUs.
 
 The job of an actor that dies is not repeated by Ray (``max_task_retries=0``): it is LOST, and
-:func:`~sdpalab.search.executor.dispatch.run_jobs` decides. A new actor takes its place. After a CUDA error that makes
+:func:`~sdpalab.jobs.dispatch.run_jobs` decides. A new actor takes its place. After a CUDA error that makes
 its GPU unusable the actor's process leaves by ``os._exit``, so that the new one begins with a GPU that works.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sdpalab.errors import UserError
-from sdpalab.search.executor.job import Job, JobOutcome, JobResult
-from sdpalab.search.executor.local import result_of
+from sdpalab.jobs.job import Job, JobOutcome, JobResult
+from sdpalab.jobs.local import result_of
 
 __all__ = ["RayExecutor"]
 
@@ -74,7 +74,7 @@ class RayExecutor:
         self._starting[actor.ready.remote()] = actor, job
 
     def completed(self, seconds: float) -> Sequence[JobResult]:
-        """As :meth:`sdpalab.search.executor.job.Executor.completed`."""
+        """As :meth:`sdpalab.jobs.job.Executor.completed`."""
         waiting = [*self._starting, *self._flying]
         if not waiting:
             return []
@@ -140,7 +140,7 @@ class _Actor:
         """Answer as soon as the process is there."""
 
     def run(self, kind: str, inputs: Mapping[str, Any], code: str) -> dict[str, Any]:
-        from sdpalab.search.executor.worker import answer
+        from sdpalab.jobs.worker import answer
 
         return answer(kind, inputs, code)
 
@@ -154,7 +154,7 @@ def _connected(address: str | None, workers: int | None) -> Any:
         _check_reachable(address)
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "include_dashboard": False}
-    source = str(Path(__file__).resolve().parents[3])
+    source = str(Path(__file__).resolve().parents[2])
     if address is not None:
         quiet.pop("include_dashboard")
     else:

@@ -11,13 +11,13 @@ from typing import Any
 
 from sdpalab.compile import Cache
 from sdpalab.errors import MachineError
+from sdpalab.jobs.job import Job, JobOutcome, JobResult
 from sdpalab.judge.sandbox.guarded import GuardedProcess, Quota
 from sdpalab.judge.sandbox.wire import WireError, WireTimeout
-from sdpalab.search.executor.job import Job, JobOutcome, JobResult
 
 __all__ = ["LocalExecutor", "result_of"]
 
-_WORKER = "sdpalab.search.executor.worker"
+_WORKER = "sdpalab.jobs.worker"
 _CPU_SECONDS = 7 * 24 * 3600
 """Of a worker in all its life: its jobs are limited by the wall clock, one by one."""
 
@@ -55,7 +55,7 @@ class LocalExecutor:
         self._jobs.put(job)
 
     def completed(self, seconds: float) -> Sequence[JobResult]:
-        """As :meth:`sdpalab.search.executor.job.Executor.completed`."""
+        """As :meth:`sdpalab.jobs.job.Executor.completed`."""
         results: list[JobResult] = []
         with contextlib.suppress(queue.Empty):
             results.append(self._results.get(timeout=seconds) if seconds > 0 else self._results.get_nowait())
@@ -127,7 +127,7 @@ class LocalExecutor:
 
 
 def result_of(number: int, reply: Mapping[str, Any]) -> JobResult:
-    """The result that a worker's reply stands for (:func:`sdpalab.search.executor.worker.answer`)."""
+    """The result that a worker's reply stands for (:func:`sdpalab.jobs.worker.answer`)."""
     if "value" in reply:
         return JobResult(number, JobOutcome.DONE, reply["value"])
     if "bad_input" in reply:

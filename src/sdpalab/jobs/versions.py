@@ -1,4 +1,4 @@
-"""Which code a verdict of a search rests on."""
+"""Which code the result of a job rests on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-__all__ = ["judge_version"]
+from sdpalab import __version__
+
+__all__ = ["code_version", "judge_version"]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _JUDGE = ("judge", "inputs", "sim", "compile", "run")
@@ -22,3 +24,8 @@ def judge_version() -> str:
             text = path.read_bytes()
             digest.update(f"{path.relative_to(_PACKAGE)} {len(text)}\n".encode() + text)
     return digest.hexdigest()[:16]
+
+
+def code_version() -> str:
+    """Versions of the lab and of the judge: what a job's result depends on besides its inputs."""
+    return f"{__version__} {judge_version()}"

@@ -9,7 +9,7 @@ import pytest
 from test_executors import _file, _job
 
 from sdpalab import UserError
-from sdpalab.search.executor import Executor, JobOutcome, executor_named, run_jobs
+from sdpalab.jobs import Executor, JobOutcome, executor_named, run_jobs
 
 try:
     import ray  # noqa: F401

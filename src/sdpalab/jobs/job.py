@@ -19,7 +19,7 @@ class Job:
     number : int
         Unique among the jobs of an executor.
     kind : str
-        Of :data:`sdpalab.search.gates.KINDS`.
+        Of :data:`sdpalab.jobs.kinds.KINDS`.
     inputs : mapping
         Plain JSON values.
     seconds : float

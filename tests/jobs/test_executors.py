@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted import FaultyExecutor, InlineExecutor
+from planted_executors import FaultyExecutor, InlineExecutor
 
 from sdpalab import Problem, UserError
+from sdpalab.jobs import Executor, Job, JobOutcome, JobResult, executor_named, run_jobs
+from sdpalab.jobs.local import LocalExecutor
+from sdpalab.jobs.versions import code_version
 from sdpalab.kernels.registry import get
 from sdpalab.kernels.tuned import source_digest
-from sdpalab.search.executor import Executor, Job, JobOutcome, JobResult, executor_named, run_jobs
-from sdpalab.search.executor.local import LocalExecutor
-from sdpalab.search.gates import code_version
 
 SMALL = Problem(1, 1, 64, 64)
 
