@@ -22,7 +22,7 @@ from sdpalab.errors import MachineError
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
-    from sdpalab.judge.diagnose.summary import Summary
+    from sdpalab.judge.diagnose.summary import FailureSummary
     from sdpalab.judge.sandbox.candidate import Candidate
     from sdpalab.judge.verdict import Verdict
 
@@ -89,7 +89,7 @@ def assert_attention(
     return verdict
 
 
-def _failure_message(verdict: Verdict, summary: Summary) -> str:
+def _failure_message(verdict: Verdict, summary: FailureSummary) -> str:
     """The message of a failed assertion."""
     failed = [case for case in verdict.cases if not case.passed]
     passed = len(verdict.cases) - len(failed)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sdpalab.commands.failures import MOST_ROWS, print_failures, rows_of
 from sdpalab.inputs import Inputs, make_inputs
-from sdpalab.judge.diagnose.summary import FailedArrays, Summary, options_of, summarise
+from sdpalab.judge.diagnose.summary import FailedArrays, FailureSummary, options_of, summarise
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.verdict import Case, Status, Verdict
@@ -102,8 +102,8 @@ def test_one_hazard_of_19_cases_is_printed_once() -> None:
 def test_a_passed_verdict_has_nothing_to_say() -> None:
     arrays = FailedArrays()
     failed = Verdict("mine", "", "cpu", "quick", 0, (Case("a", PROBLEM, "normal", 0, Status.CRASHED, "it raised"),))
-    assert summarise(failed, arrays.of, "mine.py") == Summary()
-    assert Summary().lines() == []
+    assert summarise(failed, arrays.of, "mine.py") == FailureSummary()
+    assert FailureSummary().lines() == []
 
 
 def test_another_store_gets_all_arrays_too() -> None:

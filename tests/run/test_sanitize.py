@@ -302,7 +302,8 @@ def test_a_fingerprint_outlives_an_edit_elsewhere_and_not_one_of_its_line() -> N
     first = fingerprints(RACY)
     assert fingerprints(f"// a comment\n\nunsigned unrelated = 3;\n{RACY}") == first
     assert not fingerprints(RACY.replace("63 -", "62 -")) & first
-    assert len(fingerprints(RACY + RACY.replace("unsigned x", "unsigned y").replace("x[", "y["))) > len(first)
+    again = RACY.replace("unsigned x", "unsigned y").replace("= x[", "= y[").replace("\nx[", "\ny[")
+    assert len(fingerprints(f"{RACY}\n{again.replace('o[threadIdx.x]', 'o[threadIdx.x + 64]')}")) > len(first)
 
 
 def test_sarif_of_a_deadlock_without_lines_and_of_nothing() -> None:

@@ -79,7 +79,7 @@ class CaseJson(Content):
 class JudgeContent(Content):
     """A :class:`sdpalab.judge.verdict.Verdict`; ``bundle``, ``report`` and ``junit`` are paths, if there are any.
 
-    ``diagnosis`` is a :class:`sdpalab.judge.diagnose.summary.Summary`.
+    ``diagnosis`` is a :class:`sdpalab.judge.diagnose.summary.FailureSummary`.
     """
 
     kernel: str

@@ -7,7 +7,7 @@ import os
 from rich.console import Console
 
 from sdpalab.commands.hazards import print_hazards
-from sdpalab.judge.diagnose.summary import Summary
+from sdpalab.judge.diagnose.summary import FailureSummary
 from sdpalab.judge.verdict import Case, Verdict
 
 __all__ = ["MOST_ROWS", "print_failures", "rows_of"]
@@ -33,7 +33,7 @@ def rows_of(verdict: Verdict) -> tuple[list[Case], str]:
     return failed[:MOST_ROWS], f"{' and '.join(others)}, see --json" if others else ""
 
 
-def print_failures(console: Console, verdict: Verdict, summary: Summary) -> None:
+def print_failures(console: Console, verdict: Verdict, summary: FailureSummary) -> None:
     """Why a verdict failed: each hazard once, the first reason, and the summary's hints."""
     if verdict.passed:
         return

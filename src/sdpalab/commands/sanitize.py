@@ -116,8 +116,8 @@ def sanitize(
         else:
             if launch is not None:
                 raise UserError("--launch describes the launch of a FILE.ptx; a kernel has its own plan")
-            found = dtype, causal, settings, arch, modes, show_progress, accepted
-            outcome, folders = _kernel(kernel, problems, *found)
+            options = dtype, causal, settings, arch, modes, show_progress, accepted
+            outcome, folders = _kernel(kernel, problems, *options)
     _print(console, outcome, time.monotonic() - start, shown)
     write_document(json, outcome.to_dict(), status="PASSED" if outcome.clean else "FAILED")
     if sarif is not None:

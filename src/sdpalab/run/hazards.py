@@ -1,7 +1,7 @@
 """Hazards as plain data, and their groups: one for each kind and pair of source lines.
 
-One mistake in the source shows at many instructions (loops are unrolled, functions inlined) and in many runs. A reader
-wants it once, with both lines.
+One mistake in the source shows at many instructions (loops are unrolled, functions inlined) and in many runs. A report
+shows it once, with both lines.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class SanitizedHazard:
 def ending(error: SimError, ptx: str, run: str) -> SanitizedHazard:
     """The hazard that an error is which ends a launch (:data:`ENDINGS`)."""
     kind = next(kind for each, kind in ENDINGS.items() if isinstance(error, each))
-    found = _PLACE.search(str(error))
-    line, source = (int(found[1]), found[2] or "") if found else (0, "")
+    match = _PLACE.search(str(error))
+    line, source = (int(match[1]), match[2] or "") if match else (0, "")
     message, advice = f"{kind}: {error}", _KNOWN_TO_SAY.get(kind, "")
     return SanitizedHazard(kind, message, ptx, line, source, None, None, (run,), what=str(error), advice=advice)
 

@@ -128,7 +128,7 @@ def to_sarif(outcome: Sanitized, *, version: str, root: Path, directories: Itera
     """
     kinds = sorted({*RULES, *(group.kind for group in outcome.groups)})
     folders, seen = list(directories), Counter[str]()
-    ordered = sorted(outcome.groups, key=lambda group: (*map(split_place, group.places), group.kind))
+    ordered = sorted(outcome.groups, key=lambda group: ([split_place(place) for place in group.places], group.kind))
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",

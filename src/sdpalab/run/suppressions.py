@@ -75,7 +75,7 @@ def suppressions_in(sources: Sources) -> list[Suppression]:
     UserError
         If one has no reason, or names no kind of hazard.
     """
-    found: list[Suppression] = []
+    suppressions: list[Suppression] = []
     for name, text in sources.known().items():
         for number, line in enumerate(text.splitlines(), 1):
             comment = _COMMENT.match(line) if "sdpalab:" in line else None
@@ -85,8 +85,8 @@ def suppressions_in(sources: Sources) -> list[Suppression]:
             if rest is None:
                 raise UserError(f"{origin}: a suppression is written as: sdpalab: suppress KIND: REASON")
             place = origin if comment["code"].strip() else f"{name}:{number + 1}"
-            found.append(_checked(Suppression(rest["kind"], (place,), rest["reason"], origin)))
-    return found
+            suppressions.append(_checked(Suppression(rest["kind"], (place,), rest["reason"], origin)))
+    return suppressions
 
 
 def read_suppressions(path: Path) -> list[Suppression]:
@@ -102,7 +102,7 @@ def read_suppressions(path: Path) -> list[Suppression]:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UserError(f"{path} cannot be read: {why}") from None
-    found: list[Suppression] = []
+    suppressions: list[Suppression] = []
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -110,8 +110,8 @@ def read_suppressions(path: Path) -> list[Suppression]:
         if parts is None:
             raise UserError(f"{path}:{number}: a suppression is written as: KIND FILE:LINE [FILE:LINE]: REASON")
         places = tuple(filter(None, (parts["place"], parts["other"])))
-        found.append(_checked(Suppression(parts["kind"], places, parts["reason"], f"{path.name}:{number}")))
-    return found
+        suppressions.append(_checked(Suppression(parts["kind"], places, parts["reason"], f"{path.name}:{number}")))
+    return suppressions
 
 
 def _checked(suppression: Suppression) -> Suppression:

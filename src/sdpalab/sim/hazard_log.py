@@ -40,10 +40,8 @@ class HazardLog:
         block, thread = machine.where(lane)
         source = machine.source(instruction)
         place = f"{source}, " if source else ""
-        said = what.replace("{other}", str(other))
-        message = (
-            f"{kind}: {said} ({instruction.text} at {place}PTX line {instruction.line}; block {block}, thread {thread})"
-        )
+        described = what.replace("{other}", str(other))
+        message = f"{kind}: {described} ({instruction.text} at {place}PTX line {instruction.line}; block {block}, thread {thread})"
         if usually:
             message += f"; {usually}"
         self._hazards[kind, instruction.pc] = Hazard(

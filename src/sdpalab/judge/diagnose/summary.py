@@ -24,7 +24,7 @@ from sdpalab.judge.verdict import Case, Status, Verdict, broken_rules
 from sdpalab.problem import Problem
 from sdpalab.run.hazards import HazardGroup, merge
 
-__all__ = ["FailedArrays", "Summary", "options_of", "summarise"]
+__all__ = ["FailedArrays", "FailureSummary", "options_of", "summarise"]
 
 Array = npt.NDArray[Any]
 ArraysOf = Callable[[Case], "tuple[Inputs, Array]"]
@@ -38,7 +38,7 @@ _RUN_AGAIN = (*_NUMBERS, Status.HAZARD, Status.NONDETERMINISTIC, Status.INCONSIS
 """Statuses of which the simulator may show the cause in another order of the warps."""
 
 
-class _Store(Protocol):
+class _OuterStore(Protocol):
     """See :class:`sdpalab.judge.session.Store`."""
 
     def put(self, array: Array) -> str: ...
@@ -53,7 +53,7 @@ class FailedArrays:
         Another store, which gets all of them.
     """
 
-    def __init__(self, store: _Store | None = None) -> None:
+    def __init__(self, store: _OuterStore | None = None) -> None:
         self._store = store
         self._arrays: dict[str, Array] = {}
         self._uses: Counter[str] = Counter()
@@ -93,7 +93,7 @@ def _digest(array: Array) -> str:
 
 
 @dataclass(frozen=True)
-class Summary:
+class FailureSummary:
     """The summary of the failed cases; what does not apply is empty.
 
     Attributes
@@ -133,7 +133,9 @@ class Summary:
         return {**vars(self), "hazards": hazards, "error_map": self.error_map.splitlines()}
 
 
-def summarise(verdict: Verdict, arrays: ArraysOf, candidate: object = None, options: Sequence[str] = ()) -> Summary:
+def summarise(
+    verdict: Verdict, arrays: ArraysOf, candidate: object = None, options: Sequence[str] = ()
+) -> FailureSummary:
     """The summary of a verdict, of a passed one an empty one.
 
     Parameters
@@ -147,7 +149,7 @@ def summarise(verdict: Verdict, arrays: ArraysOf, candidate: object = None, opti
         Options of the command line that the next step needs, too, such as ``--set`` and its value.
     """
     if verdict.passed:
-        return Summary()
+        return FailureSummary()
     wrong: dict[str, Failure] = {}
     for case in verdict.cases:
         # Without a rule other than that of the log-sum-exp the output is right.
@@ -156,7 +158,7 @@ def summarise(verdict: Verdict, arrays: ArraysOf, candidate: object = None, opti
             wrong[case.name] = Failure(case.problem, *arrays(case), errors, limits)
     mapped = next(iter(wrong), "")
     diagnosis = diagnose(list(wrong.values()))
-    return Summary(
+    return FailureSummary(
         hazards=_hazards(verdict),
         mapped=mapped,
         error_map=error_map(wrong[mapped]) if wrong else "",

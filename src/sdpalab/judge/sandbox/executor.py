@@ -48,7 +48,7 @@ class _PlanServer:
         self._gpu: GpuExecutor | None = None
         self._built: tuple[Any, tuple[Build, ...]] | None = None
         self._sources = Sources()
-        self._found: list[SanitizedHazard] = []
+        self._hazards: list[SanitizedHazard] = []
         """Hazards of the order that is being executed."""
         self._launches = 0
 
@@ -58,7 +58,7 @@ class _PlanServer:
 
         ``watched``: with the simulator's checks on.
         """
-        self._found.clear()
+        self._hazards.clear()
         try:
             if order["do"] == "open":
                 self._gpu = GpuExecutor(arch=order["arch"])
@@ -117,18 +117,18 @@ class _PlanServer:
     def _launched(self, built: Build, report: Report) -> None:
         """A launch has come to its end."""
         self._launches += 1
-        self._found += [SanitizedHazard.of(hazard, f"{built.name}.ptx", "") for hazard in report.hazards]
+        self._hazards += [SanitizedHazard.of(hazard, f"{built.name}.ptx", "") for hazard in report.hazards]
 
     def _stopped(self, error: SimError, builds: Sequence[Build]) -> None:
         """A launch has been stopped by an error."""
         name = f"{builds[min(self._launches, len(builds) - 1)].name}.ptx"
-        self._found += [SanitizedHazard.of(hazard, name, "") for hazard in error.hazards]
+        self._hazards += [SanitizedHazard.of(hazard, name, "") for hazard in error.hazards]
         if isinstance(error, tuple(ENDINGS)):
-            self._found.append(ending(error, name, ""))
+            self._hazards.append(ending(error, name, ""))
 
     def _groups(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """The hazards of a run, for the reply."""
-        groups = group(self._found, self._sources)[:MOST_HAZARDS] if order["do"] == "run" else ()
+        groups = group(self._hazards, self._sources)[:MOST_HAZARDS] if order["do"] == "run" else ()
         return {"groups": [{**each.to_dict(), "instructions": each.instructions[:MOST_HAZARDS]} for each in groups]}
 
 

@@ -47,7 +47,7 @@ def buffer_of(machine: Machine, instruction: Instruction) -> Extent | None:
             writers.setdefault(each.operands[0], []).append(each)
     pending = [operand.base for operand in instruction.operands if isinstance(operand, Address)]
     seen: set[Register] = set()
-    found: set[Extent] = set()
+    extents: set[Extent] = set()
     while pending:
         register = pending.pop()
         if not isinstance(register, Register) or register in seen:
@@ -57,8 +57,8 @@ def buffer_of(machine: Machine, instruction: Instruction) -> Extent | None:
             if writer.opcode in _COMPUTES:
                 pending += [operand for operand in writer.operands[1:] if isinstance(operand, Register)]
             elif writer.opcode == "ld" and "param" in writer.mods:
-                found |= _pointed_to(machine, writer)
-    return found.pop() if len(found) == 1 else None
+                extents |= _pointed_to(machine, writer)
+    return extents.pop() if len(extents) == 1 else None
 
 
 def _pointed_to(machine: Machine, load: Instruction) -> set[Extent]:
