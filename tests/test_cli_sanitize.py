@@ -170,7 +170,7 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     (("flash", "--async-mode", "never"), "--async-mode takes"),
     (("flash", "--seed", "-1"), "--seed takes a number"),
     (("flash", "--max-steps", "0"), "--max-steps takes a number"),
-    (("flash", "--launch", "x.json"), "--launch describes the launch of a FILE.ptx"),
+    (("flash", "--launch", "x.json"), "--launch describes the launch of a FILE.ptx or FILE.cu"),
     (("flash", "--json", "-", "--sarif", "-"), "cannot both be standard output"),
     (("flash", "--sarif", "no/such/folder/x.sarif"), "--sarif no/such/folder/x.sarif: there is no directory"),
     (("racy.py:callable_kernel",), "is a Python callable"),

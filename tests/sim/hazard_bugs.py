@@ -226,7 +226,8 @@ PAIRS: tuple[Pair, ...] = (
         "        out[t] = 1;\n    } else {\n        out[t] = tile[127 - t];\n    }",
         (
             "    __syncthreads();\n    if (t < 64) {\n        out[t] = 1;\n    } else {\n",
-            "    if (t < 64) {\n        out[t] = 1;\n        __syncthreads();\n    } else {\n        __syncthreads();\n",
+            "    if (t < 64) {\n        out[t] = 1;\n        __syncthreads();\n    } else {\n"
+            "        __syncthreads();\n",
         ),
         "barrier",
         "part of the block is at barrier 0, and part at bar.sync",

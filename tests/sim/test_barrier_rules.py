@@ -33,6 +33,15 @@ WRONG = {
     "two counts": ("@%p0 bar.sync 1, 128;\n@%p1 bar.sync 1, 96;", "in the same phase"),
     "the whole block and part of it": ("@!%p0 bar.sync 1;\n@%p0 bar.sync 1, 96;", "in the same phase"),
     "twice": ("@%p0 bar.arrive 1, 128;\n@%p0 bar.arrive 1, 128;", "again, before the phase is complete"),
+    "a wait after an arrival, and nobody else": ("@%p0 bar.arrive 1, 96;\n@%p0 bar.sync 1, 96;", "again, before the"),
+    "a wait after an arrival, in the place of another warp that waits": (
+        "@%p0 bar.arrive 1, 64;\n@%p0 bar.sync 1, 64;\nbar.sync 0;\n@%p1 bar.sync 1, 64;",
+        "again, before the phase is complete",
+    ),
+    "a wait after an arrival, in the place of another warp that arrives": (
+        "@%p0 bar.arrive 1, 64;\n@%p0 bar.sync 1, 64;\nbar.sync 0;\n@%p1 bar.arrive 1, 64;",
+        "again, before the phase is complete",
+    ),
     "parts of a warp": ("@%q0 bar.sync 0;\n@!%q0 bar.sync 0;", "part of a warp is at barrier 0, and part at bar.sync"),
     "others have exited before": ("@%p3 exit;\nbar.sync 0;", "32 of the block's 128 threads have exited"),
     "others exit while it waits": (
@@ -65,6 +74,14 @@ RIGHT = {
     "two arrivals with the phase between": (
         "@%p0 bar.arrive 1, 64;\n@%p1 bar.sync 1, 64;\n@%p1 bar.arrive 2, 64;\n@%p0 bar.sync 2, 64;\n"
         "@%p0 bar.arrive 1, 64;\n@%p1 bar.sync 1, 64;"
+    ),
+    "a wait after an arrival, both of which count": "@%p0 bar.arrive 1, 64;\n@%p0 bar.sync 1, 64;",
+    "a wait after an arrival, beside another warp": (
+        "@%p0 bar.arrive 1, 96;\n@%p1 bar.sync 1, 96;\n@%p0 bar.sync 1, 96;\nbar.sync 0;\n"
+        "@%p0 bar.arrive 1, 96;\n@%p0 bar.sync 1, 96;\n@%p1 bar.arrive 1, 96;"
+    ),
+    "a wait after an arrival, and a last arrival that nobody waits for": (
+        "@%p0 bar.arrive 1, 96;\n@%p0 bar.sync 1, 96;\n@%p1 bar.sync 1, 96;\nbar.sync 0;\n@%p0 bar.arrive 1, 96;"
     ),
     "parts of a warp at an unaligned barrier": "@%q0 barrier.sync 0;\n@!%q0 barrier.sync 0;",
     "reductions by two instructions": "@%p0 bar.red.popc.u32 %r5, 0, %q0;\n@!%p0 bar.red.and.pred %q1, 0, %q0;",

@@ -12,9 +12,8 @@ from rich.text import Text
 
 from sdpalab.commands.common import verdict_text
 from sdpalab.errors import UserError
-from sdpalab.run.hazards import ENDINGS, HazardGroup, Party
+from sdpalab.run.hazards import ALL_KINDS, HazardGroup, Party
 from sdpalab.run.sources import split_place
-from sdpalab.sim.hazards import KINDS
 
 __all__ = ["MOST_SHOWN", "HazardFilter", "count_of", "hazard_lines", "print_hazards"]
 
@@ -37,7 +36,7 @@ class HazardFilter:
     lines: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        known = sorted(KINDS | set(ENDINGS.values()))
+        known = sorted(ALL_KINDS)
         for kind in self.kinds:
             if kind not in known:
                 raise UserError(f"--kind takes one of {', '.join(known)}, not {kind!r}")

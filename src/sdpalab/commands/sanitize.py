@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import console_for, progress_console, verdict_text, write_json
+from sdpalab.commands.common import conclude, console_for, progress_console, verdict_text, write_json
 from sdpalab.commands.hazards import HazardFilter, count_of, print_hazards
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
@@ -42,7 +42,7 @@ def sanitize(
     kernel: Annotated[
         str,
         typer.Argument(
-            metavar="KERNEL", help="A shipped kernel's name, your own as FILE.py or FILE.py:NAME, or FILE.ptx."
+            metavar="KERNEL", help="A shipped kernel's name, your own as FILE.py or FILE.py:NAME, FILE.ptx or FILE.cu."
         ),
     ],
     shape: Annotated[
@@ -72,9 +72,10 @@ def sanitize(
         str | None,
         typer.Option(
             metavar="FILE.json",
-            help='For FILE.ptx, its launch: {"entry": "saxpy", "grid": [4], "block": [256], "dynamic_smem": 0, "args": '
-            '[{"dtype": "float32", "shape": [1000], "init": "normal"}, 2.0, 1000]}; init is normal, zeros, ones, '
-            "arange, poison or a number, and a bare number is passed by value. Default: FILE.json beside it.",
+            help='For FILE.ptx or FILE.cu, its launch: {"entry": "saxpy", "grid": [4], "block": [256], "dynamic_smem": '
+            '0, "args": [{"dtype": "float32", "shape": [1000], "init": "normal"}, 2.0, 1000]}; init is normal, zeros, '
+            "ones, arange, poison or a number, and a bare number is passed by value. Structures, tensor maps, .npy "
+            "files, several launches and expected values: docs/launch.md. Default: FILE.json beside it.",
         ),
     ] = None,
     kind: Annotated[
@@ -108,14 +109,16 @@ def sanitize(
         def show_progress(label: str) -> None:
             status.update(f"running {label}")
 
-        if kernel.endswith(".ptx"):
+        if kernel.endswith((".ptx", ".cu")):
             if shape or dtype or causal or kv_heads or seq_kv or settings or arch:
-                raise UserError(f"--shape, {PROBLEM_OPTIONS}, --set and --arch are for kernels; PTX has its --launch")
+                raise UserError(
+                    f"--shape, {PROBLEM_OPTIONS}, --set and --arch are for kernels; a file has its --launch"
+                )
             folders = [Path(kernel).parent, Path.cwd()]
-            outcome = _ptx(Path(kernel), launch, modes, show_progress, folders, accepted)
+            outcome = _file(Path(kernel), launch, modes, show_progress, folders, accepted)
         else:
             if launch is not None:
-                raise UserError("--launch describes the launch of a FILE.ptx; a kernel has its own plan")
+                raise UserError("--launch describes the launch of a FILE.ptx or FILE.cu; a kernel has its own plan")
             options = dtype, causal, settings, arch, modes, show_progress, accepted
             outcome, folders = _kernel(kernel, problems, *options)
     _print(console, outcome, time.monotonic() - start, shown)
@@ -170,7 +173,7 @@ def _kernel(
         return outcome, [*filter(None, [kernel.folder]), *HEADER_FOLDERS]
 
 
-def _ptx(
+def _file(
     path: Path,
     launch: str | None,
     modes: Modes,
@@ -178,14 +181,15 @@ def _ptx(
     folders: Sequence[Path],
     accepted: Sequence[Suppression],
 ) -> Sanitized:
-    from sdpalab.run.ptx_file import read_ptx_launch
-    from sdpalab.run.sanitize import sanitize_ptx
+    """The outcome of a PTX or CUDA C++ file with its launch file."""
+    from sdpalab.run.ptx_case import read_case
+    from sdpalab.run.sanitize import sanitize_case
 
     description = Path(launch) if launch is not None else path.with_suffix(".json")
     if path.is_file() and launch is None and not description.is_file():
         raise UserError(f"{path} needs a description of its launch: --launch FILE.json, or {description}")
-    described = read_ptx_launch(path, description)
-    return sanitize_ptx(described, modes, progress=progress, folders=folders, suppressions=accepted)
+    case = read_case(path, description)
+    return sanitize_case(case, modes, progress=progress, folders=folders, suppressions=accepted)
 
 
 def _print(console: Console, outcome: Sanitized, seconds: float, shown: HazardFilter) -> None:
@@ -197,4 +201,4 @@ def _print(console: Console, outcome: Sanitized, seconds: float, shown: HazardFi
         console.print(f"unused suppression: {suppression}", soft_wrap=True)
     runs = f"{len(outcome.runs)} run{'s' if len(outcome.runs) > 1 else ''} in {seconds:.1f} s"
     line = f"{'clean' if outcome.clean else 'HAZARDS'}: {count_of(outcome.groups)} in {runs}"
-    console.print(verdict_text(outcome.clean, line), soft_wrap=True)
+    conclude(console, verdict_text(outcome.clean, line))

@@ -13,11 +13,15 @@ from typing import Any
 
 from sdpalab.run.sources import Sources, split_place
 from sdpalab.sim import ConflictingAccess, Deadlock, Hazard, KernelTrap, SimError, StepLimit
+from sdpalab.sim.hazards import KINDS
 
-__all__ = ["ENDINGS", "HazardGroup", "Party", "SanitizedHazard", "ending", "group", "merge"]
+__all__ = ["ALL_KINDS", "ENDINGS", "HazardGroup", "Party", "SanitizedHazard", "ending", "group", "merge"]
 
 ENDINGS: dict[type[SimError], str] = {Deadlock: "deadlock", StepLimit: "endless", KernelTrap: "trap"}
 """Errors of the kernel that end a launch, and the kind of hazard that it is."""
+
+ALL_KINDS = KINDS | set(ENDINGS.values()) | {"result"}
+"""Every kind of hazard that a report has."""
 
 _PLACE = re.compile(r"PTX line (\d+)(?: \(([^)]+:\d+)\))?")
 _CAUSES = frozenset({"barrier", "divergent", "deadlock", "out-of-bounds", "misaligned", "tensor-map", "mbarrier"})
@@ -37,7 +41,8 @@ class SanitizedHazard:
     Attributes
     ----------
     kind : str
-        The simulator's, or what ended a launch: ``deadlock``, ``endless`` or ``trap``.
+        The simulator's, or what ended a launch (``deadlock``, ``endless`` or ``trap``), or ``result``: a buffer is not
+        as expected.
     message : str
         One sentence with both accesses, their lines, and what is usually missing.
     ptx : str

@@ -21,11 +21,11 @@ from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Source
 from sdpalab.problem import DTYPES, Problem
 from sdpalab.run.hazards import ENDINGS, HazardGroup, SanitizedHazard, ending, group
-from sdpalab.run.ptx_file import PtxLaunch
+from sdpalab.run.ptx_case import Case
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.run.sources import Sources
 from sdpalab.run.suppressions import Suppression, suppress, suppressions_in
-from sdpalab.sim import CHECKS, Hazard, Report, SimError, launch
+from sdpalab.sim import CHECKS, Hazard, Report, SimError
 
 __all__ = [
     "ASYNC_MODES",
@@ -33,8 +33,8 @@ __all__ = [
     "Modes",
     "Sanitized",
     "SanitizedHazard",
+    "sanitize_case",
     "sanitize_kernel",
-    "sanitize_ptx",
     "small_problems",
 ]
 
@@ -223,19 +223,21 @@ def sanitize_kernel(
     return collected.result(str(config), f"simulator {arch}", labels, Sources.of(modules.values()), suppressions)
 
 
-def sanitize_ptx(
-    described: PtxLaunch,
+def sanitize_case(
+    case: Case,
     modes: Modes | None = None,
     *,
     progress: Progress | None = None,
     folders: Sequence[Path] = (),
     suppressions: Sequence[Suppression] = (),
 ) -> Sanitized:
-    """Run one launch of a PTX text in each mode, on fresh arguments each time, and collect what the simulator finds.
+    """Run the launches of a launch file in each mode, on a new device each time, and collect what the simulator finds.
+
+    A buffer that does not hold what is expected is a hazard of the kind ``result``.
 
     Parameters
     ----------
-    described : PtxLaunch
+    case : Case
     modes, progress, suppressions
         As for :func:`sanitize_kernel`.
     folders : sequence of Path
@@ -244,24 +246,19 @@ def sanitize_ptx(
     Raises
     ------
     UserError
-        If the PTX cannot be read or launched so, or holds an instruction that is not modelled (with its PTX line).
+        If the PTX cannot be read or launched so, or reaches an instruction that is not modelled (with its PTX line).
     """
-    modes, collected = modes or Modes(), _Collected(described.name, progress)
-    for options in modes.options("async" in described.ptx):
-        with collected.run(f"{options['schedule']}, {options['async_mode']}", [described.name]):
-            report = launch(
-                described.ptx,
-                described.entry,
-                described.grid,
-                described.block,
-                described.arguments(),
-                dynamic_smem=described.dynamic_smem,
-                cluster=described.cluster,
-                **options,
-            )
-            collected.launched(None, report)
-    sources = Sources({described.name: described.ptx}, folders)
-    return collected.result("", "simulator", [described.entry], sources, suppressions)
+    modes, collected = modes or Modes(), _Collected(case.name, progress)
+    try:
+        entries = case.entries
+    except SimError as error:
+        raise UserError(f"{case.name}: {error}") from None
+    for options in modes.options("async" in case.ptx):
+        label = f"{options['schedule']}, {options['async_mode']}"
+        with collected.run(label, [case.name] * len(entries)):
+            collected.compared(case.name, case.run(lambda report: collected.launched(None, report), **options))
+    sources = Sources({case.name: case.ptx}, folders)
+    return collected.result("", "simulator", entries, sources, suppressions)
 
 
 class _Collected:
@@ -295,6 +292,12 @@ class _Collected:
     def launched(self, _: Build | None, report: Report) -> None:
         """The next launch of the run has come to its end."""
         self._hazards(self.names.pop(0), report.hazards)
+
+    def compared(self, name: str, wrong: Sequence[str]) -> None:
+        """What is not as expected at the end of a run."""
+        for sentence in wrong:
+            message = f"result: {sentence}"
+            self._note(SanitizedHazard("result", message, name, 1, "", None, None, (self.labels[-1],)))
 
     def _hazards(self, name: str, hazards: Sequence[Hazard]) -> None:
         """What one launch of the PTX called ``name`` has shown."""

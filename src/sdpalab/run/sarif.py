@@ -103,6 +103,11 @@ RULES: dict[str, tuple[str, str]] = {
         "Shared memory or a register holds whatever was there. Usually a tile was not filled to its last row, or was "
         "filled in another layout than it is read in; or a variable is set in one branch only.",
     ),
+    "result": (
+        "A buffer does not hold what is expected",
+        "The launch file says what the buffers hold after the launches, and within which tolerance. The message has "
+        "the worst element.",
+    ),
     "wgmma": (
         "A warpgroup's matrix product is misused",
         "Its registers must not be touched from its issue until wgmma.wait_group has waited for its group, and a "

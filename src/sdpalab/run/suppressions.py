@@ -22,16 +22,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from sdpalab.errors import UserError
-from sdpalab.run.hazards import ENDINGS, HazardGroup
+from sdpalab.run.hazards import ALL_KINDS, HazardGroup
 from sdpalab.run.sources import Sources
-from sdpalab.sim.hazards import KINDS
 
 __all__ = ["Suppression", "read_suppressions", "suppress", "suppressions_in"]
 
 _COMMENT = re.compile(r"(?P<code>.*?)(?://|#|/\*)\s*sdpalab:\s*suppress\b(?P<rest>.*?)(?:\*/\s*)?$")
 _FROM_COMMENT = re.compile(r"\s+(?P<kind>[\w*-]+)\s*:\s*(?P<reason>\S.*?)\s*$")
 _FROM_FILE = re.compile(r"(?P<kind>\S+)\s+(?P<place>\S+?)(?:\s+(?P<other>\S+?))?:\s+(?P<reason>\S.*)$")
-_ALL_KINDS = KINDS | set(ENDINGS.values())
 
 
 @dataclass(frozen=True)
@@ -115,10 +113,10 @@ def read_suppressions(path: Path) -> list[Suppression]:
 
 
 def _checked(suppression: Suppression) -> Suppression:
-    if not any(fnmatchcase(kind, suppression.kind) for kind in _ALL_KINDS):
+    if not any(fnmatchcase(kind, suppression.kind) for kind in ALL_KINDS):
         raise UserError(
             f"{suppression.origin}: there is no kind of hazard {suppression.kind!r}; "
-            f"there is: {', '.join(sorted(_ALL_KINDS))}"
+            f"there is: {', '.join(sorted(ALL_KINDS))}"
         )
     return suppression
 

@@ -129,12 +129,15 @@ class BodyParser:
         scope, code = self.scopes[-1], self.code
         match = _REGISTERS.match(body)
         if match:
-            type_ = self.source.type(match.group(1), start)
+            # What uses a register of 128 bits is refused where it is reached.
+            type_ = None if match.group(1) == "b128" else self.source.type(match.group(1), start)
             for name in (part.strip() for part in match.group(2).split(",")):
                 ranged = re.fullmatch(r"([%\w$]+)<(\d+)>", name)
                 names = [f"{ranged[1]}{i}" for i in range(int(ranged[2]))] if ranged else [name]
                 for item in names:
-                    code.registers[scope.declare(item, register=True)] = type_
+                    unique = scope.declare(item, register=True)
+                    if type_ is not None:
+                        code.registers[unique] = type_
             return
         declared = variable(body, self.source, start)
         if declared is not None:

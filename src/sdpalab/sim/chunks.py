@@ -17,6 +17,7 @@ from sdpalab.sim.checks.warp_race import WarpRaceCheck
 from sdpalab.sim.counters import Counting
 from sdpalab.sim.geometry import Geometry
 from sdpalab.sim.hazard_log import HazardLog
+from sdpalab.sim.heap import Heap
 from sdpalab.sim.ir import Entry, PtxModule
 from sdpalab.sim.machine import Machine, Symbols
 from sdpalab.sim.memory import Space
@@ -25,7 +26,6 @@ from sdpalab.sim.program import Program
 from sdpalab.sim.scheduler import Scheduler
 from sdpalab.sim.selection import Indices
 from sdpalab.sim.tally import Tally
-from sdpalab.sim.tensor_map import PlacedMap
 
 __all__ = ["Chunks", "Setup"]
 
@@ -34,7 +34,8 @@ __all__ = ["Chunks", "Setup"]
 class Setup:
     """What a launch comes to before it runs: the code, where everything lies, and how it is run and watched.
 
-    ``chunks`` has the linear indices of the CTAs of each chunk; the rest is as in :func:`~sdpalab.sim.launch` and
+    ``workspace`` is the address of the grid's workspace in a cooperative launch, and 0 in others. ``chunks`` has the
+    linear indices of the CTAs of each chunk; the rest is as in :func:`~sdpalab.sim.launch` and
     :class:`~sdpalab.sim.machine.Machine`.
     """
 
@@ -44,7 +45,8 @@ class Setup:
     geometry: Geometry
     symbols: Symbols
     params: bytes
-    tensor_maps: Sequence[PlacedMap]
+    workspace: int
+    heap: Heap | None
     chunks: Sequence[Indices]
     checks: Sequence[str]
     counters: bool
@@ -105,7 +107,8 @@ class Chunks:
         machine = Machine(
             *(setup.module, setup.entry, setup.program, setup.geometry, ctas, setup.symbols, self.space, setup.params),
             async_mode=setup.async_mode,
-            tensor_maps=setup.tensor_maps,
+            workspace=setup.workspace,
+            heap=setup.heap,
         )
         machine.printed = self.printed
         machine.observers += self._observers(machine)

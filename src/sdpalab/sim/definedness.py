@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sdpalab.sim.fusion import registers_read, registers_written
 from sdpalab.sim.ir import Entry, Instruction, Register, Vector
-from sdpalab.sim.linking import callee
+from sdpalab.sim.linking import callee, is_indirect
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
 
 __all__ = ["Undefined", "computes", "find_undefined", "writes"]
@@ -60,9 +60,10 @@ def writes(entry: Entry, instruction: Instruction) -> list[str]:
     """The registers that are written when an instruction has been executed, or the function that it calls."""
     if instruction.opcode != "call":
         return registers_written(instruction)
-    results = instruction.operands[0] if len(instruction.operands) == 3 else None
-    function = entry.functions.get(callee(instruction))
-    places = [*(results.items if isinstance(results, Vector) else ()), *(function.params if function else ())]
+    results = instruction.operands[0]
+    names = entry.targets if is_indirect(instruction) else (callee(instruction),)
+    formal = [param for name in names if name in entry.functions for param in entry.functions[name].params]
+    places = [*(results.items if isinstance(results, Vector) else ()), *formal]
     return [place.name for place in places if isinstance(place, Register)]
 
 
@@ -97,6 +98,10 @@ def find_undefined(program: Program, entry: Entry) -> Undefined:
             if successor not in visited or not undefined <= into[successor]:
                 into[successor] |= undefined
                 waiting.append(successor)
+    # What functions that call themselves put aside at the call is not followed.
+    aside = {name for function in entry.circles for name in entry.functions[function].registers}
+    if aside:
+        reads = {pc: names - aside for pc, names in reads.items() if names - aside}
     return Undefined(reads, frozenset().union(*reads.values()))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sdpalab.sim.errors import SimError
+from sdpalab.sim.errors import Deadlock, SimError
 from sdpalab.sim.geometry import Dim3
 from sdpalab.sim.hazards import KINDS, ConflictingAccess, Hazard
 from sdpalab.sim.ir import Instruction
@@ -41,7 +41,8 @@ class HazardLog:
         source = machine.source(instruction)
         place = f"{source}, " if source else ""
         described = what.replace("{other}", str(other))
-        message = f"{kind}: {described} ({instruction.text} at {place}PTX line {instruction.line}; block {block}, thread {thread})"
+        where = f"{instruction.text} at {place}PTX line {instruction.line}; block {block}, thread {thread}"
+        message = f"{kind}: {described} ({where})"
         if usually:
             message += f"; {usually}"
         self._hazards[kind, instruction.pc] = Hazard(
@@ -59,11 +60,17 @@ class HazardLog:
 
     @contextmanager
     def attach_to_errors(self) -> Iterator[None]:
-        """Attach the hazards so far to an error that stops the launch in this context (:attr:`SimError.hazards`)."""
+        """Attach the hazards so far to an error that stops the launch in this context (:attr:`SimError.hazards`).
+
+        A deadlock is often what the first of them leads to, and so its message has that, too.
+        """
         try:
             yield
         except SimError as error:
             error.hazards = tuple(self.hazards())
+            if isinstance(error, Deadlock) and self._hazards:
+                first = next(iter(self._hazards.values()))
+                error.args = (f"{error.args[0]}; before that, {first.message}",)
             raise
 
 

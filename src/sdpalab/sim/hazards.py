@@ -25,11 +25,11 @@ class ConflictingAccess:
     Attributes
     ----------
     text : str
-        The opcode with its modifiers.
+        The opcode with its modifiers, or what else it was, such as ``a copy``.
     pc : int
-        Index of the instruction in its entry.
+        Index of the instruction in its entry; -1 of what is none.
     ptx_line : int
-        Line of the PTX text, from 1.
+        Line of the PTX text, from 1; 0 of what is none.
     source : str
         ``file:line`` of the CUDA source, empty without line information.
     block, thread : (int, int, int), optional
@@ -56,7 +56,8 @@ class ConflictingAccess:
         who = f" of thread {self.thread}" if self.thread else "" if self.warp is None else f" of warp {self.warp}"
         block = f" of block {self.block}" if self.block else ""
         note = f" ({self.note})" if self.note else ""
-        return f"{self.text}{who}{block}{note} at {f'{self.source}, ' if self.source else ''}PTX line {self.ptx_line}"
+        source = f"{self.source}, " if self.source else ""
+        return f"{self.text}{who}{block}{note}" + (f" at {source}PTX line {self.ptx_line}" if self.ptx_line else "")
 
 
 @dataclass(frozen=True)

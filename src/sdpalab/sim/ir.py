@@ -211,6 +211,10 @@ class Entry(Code):
         Performance-tuning and cluster directives with their numbers.
     functions : dict
         The functions whose code is in front of its own (:mod:`sdpalab.sim.linking`), by name.
+    targets : tuple of str
+        Those of them that a call through a register may reach.
+    circles : dict
+        For each function that may call itself, the functions that it does so with.
     start : int
         The pc where it begins.
     """
@@ -218,6 +222,8 @@ class Entry(Code):
     params: list[Param] = field(default_factory=list)
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
+    targets: tuple[str, ...] = ()
+    circles: dict[str, frozenset[str]] = field(default_factory=dict)
     start: int = 0
 
 
