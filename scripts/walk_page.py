@@ -137,7 +137,7 @@ def broken(step: Step) -> str:
 
 
 def run(step: Step) -> str:
-    """What ``sdpalab`` prints, with the seconds left out: they differ from run to run."""
+    """The screen after ``sdpalab``, with long lines folded; without the seconds, which differ from run to run."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "my_kernel.py").write_bytes((ROOT / "examples" / "my_kernel.py").read_bytes())
@@ -147,8 +147,13 @@ def run(step: Step) -> str:
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 1:
         raise SystemExit(f"{' '.join(step.command)} of {step.name} ended with {done.returncode}: {done.stderr}")
-    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    lines = [part.rstrip() for line in done.stdout.splitlines() for part in folded(line)]
     return re.sub(r" in [\d.]+ s$", "", "\n".join(lines), flags=re.MULTILINE)
+
+
+def folded(line: str) -> list[str]:
+    """A line as a terminal shows it."""
+    return [line[start : start + COLUMNS] for start in range(0, len(line), COLUMNS)] or [""]
 
 
 def section(step: Step, output: str) -> str:
