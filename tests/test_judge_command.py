@@ -1,4 +1,4 @@
-"""``sdpalab judge`` in the hands of somebody who mends a kernel: fewer cases, early ends, what is kept on Ctrl-C."""
+"""``sdpalab judge`` while a kernel is being mended: fewer cases, early ends, what is kept on Ctrl-C."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ from sdpalab.commands import (
     verify,
 )
 from sdpalab.commands.common import INTERRUPTED
+from sdpalab.commands.output_options import with_output_options
 from sdpalab.errors import MachineError, UserError
 
 __all__ = ["app", "main"]
@@ -39,7 +40,6 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="sdpalab",
     help="Fused attention kernels for NVIDIA GPUs, and the lab that builds, simulates, judges and measures them.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -64,6 +64,9 @@ for command in (
     app.command()(command)
 
 app.add_typer(campaign.campaign)
+for registered in (*app.registered_commands, *campaign.campaign.registered_commands):
+    assert registered.callback is not None
+    registered.callback = with_output_options(registered.callback)
 
 _GOOD, _BAD_INPUT, _MACHINE = 0, 2, 3
 _MACHINE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}

@@ -110,6 +110,17 @@ def test_cases_that_suit_no_kernel_are_bad_input() -> None:
         judge_by_jobs(InlineExecutor(), "flash", [])
 
 
+def test_each_job_stops_at_its_first_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "CASES_OF_A_JOB", 2)
+    path = tmp_path / "zeros.py"
+    path.write_text("def zeros(q, k, v, *, scale, causal):\n    return q * 0\n")
+    specs = public_cases(4)
+    verdict = judge_by_jobs(InlineExecutor(), str(path), specs, until_failure=True)
+    assert [case.name for case in verdict.cases] == [specs[0].name, specs[2].name]
+    assert verdict.unjudged == (specs[1].name, specs[3].name)
+    assert verdict.status is Status.INCORRECT
+
+
 @pytest.mark.slow
 def test_in_real_processes() -> None:
     specs = [replace(spec, problem=Problem(1, 1, 33, 64)) for spec in public_cases(3)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import progress_console, table, verdict_text
+from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
 from sdpalab.commands.options import (
     CausalOption,
@@ -23,6 +23,7 @@ from sdpalab.commands.options import (
     problems_of,
     shapes,
 )
+from sdpalab.commands.tables import show_table, table
 from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate, tuned_config
 from sdpalab.errors import MachineError, UserError
 from sdpalab.problem import Problem
@@ -202,11 +203,12 @@ def show_session(
         f"{problem.label}: {kind.value} time, measured on {device}",
         ("subject", *numbers, f"against {base}"),
         numeric=numbers,
+        spare=("p10 to p90", "TFLOPS", "median's interval", "of the limit"),
     )
     for measurement in session.measurements:
         compared = against.get(measurement.name)
         shown.add_row(measurement.name, *_figures(measurement, problem), compared.outcome.value if compared else "-")
-    console.print(shown)
+    show_table(console, shown)
     for measurement in session.measurements:
         if measurement.reason:
             console.print(

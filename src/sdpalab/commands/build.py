@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from sdpalab.commands.building import BuiltStep, build_kernel
-from sdpalab.commands.common import table, verdict_text
+from sdpalab.commands.common import conclude, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
     KERNEL_HELP,
@@ -22,10 +22,12 @@ from sdpalab.commands.options import (
     KvHeadsOption,
     SeqKvOption,
     SetOption,
+    complete_kernel,
     parse_settings,
     problems_of,
     shapes,
 )
+from sdpalab.commands.tables import show_table, table
 from sdpalab.compile.sass import TENSOR_CLASSES
 from sdpalab.errors import UserError
 from sdpalab.problem import Problem
@@ -36,7 +38,7 @@ __all__ = ["build", "print_step"]
 def build(
     kernel: Annotated[
         str | None,
-        typer.Argument(metavar="KERNEL", help=KERNEL_HELP),
+        typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel),
     ] = None,
     every: Annotated[
         bool,
@@ -125,11 +127,11 @@ def print_step(console: Console, title: str, step: BuiltStep) -> None:
     if used.tensor_share:
         units = " and ".join(sorted(TENSOR_CLASSES & used.main_loop.keys()))
         facts["tensor cores"] = f"{units} is {used.tensor_share:.1%} of the main loop"
-    shown = table(f"{title} for {built.arch}, {step.problem.label}", ("", ""))
+    shown = table(f"{title} for {built.arch}, {step.problem.label}", ("fact", "value"), prose=("value",))
     shown.show_header = False
     for name, fact in facts.items():
         shown.add_row(name, fact)
-    console.print(shown)
+    show_table(console, shown)
     rules = table("Static gate", ("rule", "value", "", "limit", ""), numeric=("value", "limit"))
     for rule in step.gate.rules:
         rules.add_row(
@@ -139,10 +141,10 @@ def print_step(console: Console, title: str, step: BuiltStep) -> None:
             str(rule.limit),
             verdict_text(rule.ok, "ok" if rule.ok else "FAILED"),
         )
-    console.print(rules)
+    show_table(console, rules)
     console.print(f"why these limits: {step.gate.reason}", soft_wrap=True)
     outcome = "gate passed" if step.gate.ok else f"gate failed: {'; '.join(step.gate.failures)}"
-    console.print(verdict_text(step.gate.ok, outcome), soft_wrap=True)
+    conclude(console, verdict_text(step.gate.ok, outcome))
 
 
 def _mix(mix: Mapping[str, int]) -> str:

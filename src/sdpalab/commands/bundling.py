@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from sdpalab.commands.common import conclude
 from sdpalab.commands.invocation import command_line
 from sdpalab.errors import MachineError
 from sdpalab.judge.verdict import Verdict
@@ -70,7 +71,7 @@ def write_bundle(console: Console, bundle: BundleWriter) -> WrittenBundle:
     outcome = verify_bundle(written.tarball)
     if not outcome.accepted:
         raise MachineError(f"the bundle just written does not verify: {outcome.findings[0]}")
-    console.print(f"bundle  {written.tarball}", soft_wrap=True)
+    conclude(console, f"bundle  {written.tarball}")
     console.print(f"report  {written.report} (open it in any browser)", soft_wrap=True)
     console.print(f"verify  {_own_command()} verify {written.tarball} (just done: accepted)", soft_wrap=True)
     return written

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpalab.commands.common import one_thread_each, verdict_text
+from sdpalab.commands.common import conclude, one_thread_each, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
-from sdpalab.commands.options import JsonOption
+from sdpalab.commands.options import AddressOption, ExecutorOption, JsonOption, WorkersOption, executor_of
 from sdpalab.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,11 +26,6 @@ campaign = typer.Typer(
 )
 
 KernelsArgument = Annotated[list[str] | None, typer.Argument(metavar="KERNEL", help="Default: all.")]
-ExecutorOption = Annotated[
-    str, typer.Option(metavar="E", help="Where the jobs run: local (processes of this machine) or ray.")
-]
-AddressOption = Annotated[str | None, typer.Option(metavar="A", help="Of the Ray cluster; with --executor ray.")]
-WorkersOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Jobs at a time. Default: one a CPU.")]
 OutOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Where the record goes. Default: a file in evidence/."),
@@ -80,7 +74,7 @@ def verdicts(
     from sdpalab.campaigns import verdicts as runs
 
     names = kernel or []
-    with _executor(executor, address, workers) as on:
+    with executor_of(executor, address, workers) as on:
         return _run(
             "verdicts", names, lambda say, keep: runs.run(names, say, keep, on), out, json, packages=runs.PACKAGES
         )
@@ -109,7 +103,7 @@ def deletion(
     from sdpalab.campaigns import deletion as runs
 
     names = kernel or []
-    with _executor(executor, address, workers) as on:
+    with executor_of(executor, address, workers) as on:
         return _run("deletion", names, lambda say, _: runs.run(names, say, on), out, json)
 
 
@@ -128,7 +122,7 @@ def diagnosis(
     from sdpalab.campaigns import diagnosis as runs
 
     words = ["--only", only] if only else []
-    with _executor(executor, address, workers) as on:
+    with executor_of(executor, address, workers) as on:
         return _run(
             "diagnosis", words, lambda say, _: runs.run(only, verbose, say, on), out, json, packages=runs.PACKAGES
         )
@@ -179,7 +173,7 @@ def self_test(
 
     The record of some bugs is kept only with --out FILE.
     """
-    with _executor(executor, address, workers) as on:
+    with executor_of(executor, address, workers) as on:
         return run_self_test(json, on, out, only=only, in_evidence=not only or out is not None)
 
 
@@ -216,13 +210,6 @@ def run_self_test(
     )
 
 
-def _executor(name: str, address: str | None, workers: int | None) -> AbstractContextManager[Executor]:
-    """The executor of that name, closed in the end."""
-    from sdpalab.jobs import executor_named
-
-    return closing(executor_named(name, address=address, workers=workers))
-
-
 def _run(
     name: str,
     words: Sequence[str],
@@ -251,7 +238,7 @@ def _run(
     record = ran.record(**result.content)
     path = ran.write(record, out, folder=folder) if in_evidence else None
     write_document(json, {"record": record}, status="PASSED" if result.good else "FAILED")
-    console.print(verdict_text(result.good, f"{result.summary}; {record['seconds']} s"), soft_wrap=True)
+    conclude(console, verdict_text(result.good, f"{result.summary}; {record['seconds']} s"))
     if path:
         console.print(f"record {path}", soft_wrap=True)
     return 0 if result.good else 1

@@ -1,4 +1,4 @@
-"""What the subcommands share: the console, tables, JSON output."""
+"""What the subcommands share: the console, and files that are written in one step."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from sdpalab.errors import MachineError, UserError
 
 __all__ = [
     "INTERRUPTED",
+    "OUTPUT",
+    "conclude",
     "console_for",
     "one_thread_each",
     "progress_console",
     "silence",
-    "table",
     "verdict_text",
     "write_json",
     "write_text",
@@ -32,7 +32,18 @@ __all__ = [
 INTERRUPTED = 130
 """Exit code of a command that was interrupted from the keyboard."""
 _PIPE_WIDTH = 120
-"""Width of a table that goes to a file or a pipe, in columns."""
+"""Width of what goes to a file or a pipe, in columns."""
+
+
+@dataclass
+class OutputStyle:
+    """``--quiet`` and ``--no-color`` of this command line."""
+
+    quiet: bool = False
+    no_color: bool = False
+
+
+OUTPUT = OutputStyle()
 
 
 def console_for(json_target: str | None = None, *, option: str = "--json") -> Console:
@@ -45,12 +56,23 @@ def console_for(json_target: str | None = None, *, option: str = "--json") -> Co
     """
     if json_target not in (None, "-") and not Path(str(json_target)).absolute().parent.is_dir():
         raise UserError(f"{option} {json_target}: there is no directory {Path(str(json_target)).absolute().parent}")
-    return _console(sys.stderr if json_target == "-" else sys.stdout)
+    console = _console(sys.stderr if json_target == "-" else sys.stdout)
+    console.quiet = OUTPUT.quiet
+    return console
 
 
 def progress_console() -> Console:
-    """The console for progress: stderr."""
-    return _console(sys.stderr)
+    """The console for progress: stderr; it shows nothing with ``--quiet``."""
+    console = _console(sys.stderr)
+    console.quiet = OUTPUT.quiet
+    return console
+
+
+def conclude(console: Console, *parts: Any) -> None:
+    """Print the outcome of a command, on one line: also with ``--quiet``, which is silent otherwise."""
+    silent, console.quiet = console.quiet, console.quiet and not OUTPUT.quiet
+    console.print(*parts, soft_wrap=True)
+    console.quiet = silent
 
 
 def one_thread_each() -> None:
@@ -82,17 +104,8 @@ def silence(stream: IO[str]) -> None:
 def _console(stream: IO[str]) -> Console:
     plain = not stream.isatty()
     width = _PIPE_WIDTH if plain and "COLUMNS" not in os.environ else None
-    return _Console(file=stream, markup=False, highlight=False, width=width)
-
-
-def table(title: str, columns: Sequence[str], *, numeric: Sequence[str] = ()) -> Table:
-    """An empty table in the common style: title, line under the heads, no frame; ``numeric`` columns right-aligned."""
-    from rich import box
-
-    new_table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        new_table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
-    return new_table
+    color: Literal["auto"] | None = None if OUTPUT.no_color else "auto"
+    return _Console(file=stream, markup=False, highlight=False, width=width, color_system=color)
 
 
 def verdict_text(good: bool | None, word: str) -> Text:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from sdpalab.commands.common import table, verdict_text
+from sdpalab.commands.common import conclude, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import JsonOption
+from sdpalab.commands.tables import show_table, table
 from sdpalab.doctor import Check, Health, examine
 
 __all__ = ["doctor", "print_checks"]
@@ -21,9 +22,9 @@ def doctor(json: JsonOption = None) -> int:
     print_checks(console, checks)
     failed = [check for check in checks if check.health is Health.FAIL]
     if failed:
-        console.print(f"not ready: {', '.join(check.name for check in failed)}")
+        conclude(console, f"not ready: {', '.join(check.name for check in failed)}")
     else:
-        console.print("ready")
+        conclude(console, "ready")
     write_document(
         json,
         {"ready": not failed, "checks": [check.to_dict() for check in checks]},
@@ -34,10 +35,10 @@ def doctor(json: JsonOption = None) -> int:
 
 def print_checks(console: Console, checks: tuple[Check, ...]) -> None:
     """One line a check, with the advice below it."""
-    shown = table("", ("", "what", "detail"))
+    shown = table("", ("", "what", "detail"), prose=("detail",))
     shown.show_header = False
     shown.title = None
     for check in checks:
         detail = check.detail + (f"\n-> {check.advice}" if check.advice else "")
         shown.add_row(verdict_text(_GOOD[check.health], check.health.value), check.name, detail)
-    console.print(shown)
+    show_table(console, shown)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from sdpalab.commands.bundling import JudgedEvidence
-from sdpalab.commands.common import INTERRUPTED, console_for, one_thread_each, table, verdict_text, write_text
+from sdpalab.commands.common import INTERRUPTED, conclude, console_for, one_thread_each, verdict_text, write_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.junit import to_junit
 from sdpalab.commands.last_failed import failed_cases, note_failed
 from sdpalab.commands.options import (
     KERNEL_HELP,
+    AddressOption,
     ArchOption,
     CausalOption,
     DtypeOption,
@@ -27,12 +28,16 @@ from sdpalab.commands.options import (
     SeedOption,
     SeqKvOption,
     SetOption,
+    WorkersOption,
     at_least,
+    complete_kernel,
+    executor_of,
     parse_settings,
     problems_of,
     shapes,
 )
 from sdpalab.commands.progress import CaseProgress, figures_of
+from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.guarded import describe
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, Verdict
@@ -41,7 +46,9 @@ __all__ = ["judge", "print_outcome"]
 
 
 def judge(
-    kernel: Annotated[str | None, typer.Argument(metavar="KERNEL", help=KERNEL_HELP)] = None,
+    kernel: Annotated[
+        str | None, typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel)
+    ] = None,
     shape: Annotated[list[str] | None, shapes("What to judge it on", "the twelve cases")] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
@@ -72,6 +79,12 @@ def judge(
     rerun_failed: Annotated[
         bool, typer.Option("--rerun-failed", help="Only the cases that failed or were left when it was last judged.")
     ] = False,
+    executor: Annotated[
+        str | None,
+        typer.Option(metavar="E", help="Judge in jobs of a few cases: local (processes of this machine) or ray."),
+    ] = None,
+    address: AddressOption = None,
+    workers: WorkersOption = None,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Judge kernels with planted bugs, and print how many are rejected.")
     ] = False,
@@ -79,6 +92,7 @@ def judge(
 ) -> int:
     """Run a kernel in a process of its own and compare its output with float64."""
     one_thread_each()
+    from sdpalab.jobs.judging import judge_by_jobs
     from sdpalab.judge.cases import cases_for, cases_named
     from sdpalab.judge.session import CASE_SECONDS, GPU_CASE_SECONDS, JudgingInterrupted, judge_candidate
 
@@ -86,12 +100,11 @@ def judge(
     console = console_and_subject("-" if junit == "-" else json, kernel or "")
     if self_test:
         from sdpalab.commands.campaign import run_self_test
-        from sdpalab.jobs import executor_named
 
         if kernel is not None:
             raise UserError(f"--self-test judges kernels of its own, and takes no KERNEL, not {kernel!r}")
-        with closing(executor_named("local")) as executor:
-            return run_self_test(json, executor)
+        with executor_of(executor or "local", address, workers) as on:
+            return run_self_test(json, on)
     if json == junit == "-":
         raise UserError("--json and --junit cannot both be standard output")
     if kernel is None:
@@ -108,6 +121,10 @@ def judge(
     else:
         specs = cases_for(level, problems or None, seed=seed, dtype=dtype or "float16", causal=causal)
     specs = cases_named(specs, only) if only else specs
+    if executor is not None and bundle is not None:
+        raise UserError("--bundle keeps the arrays of every case, and jobs leave them where they ran: drop --executor")
+    if executor is None and (address is not None or workers is not None):
+        raise UserError("--address and --workers are for --executor")
 
     start = time.monotonic()
     with ExitStack() as stack:
@@ -115,23 +132,30 @@ def judge(
         interrupted = False
         seconds = timeout or (GPU_CASE_SECONDS if device == "gpu" else CASE_SECONDS)
         with CaseProgress(f"judging {kernel}", seconds=seconds) as progress:
+            options: dict[str, Any] = {
+                "device": device,
+                "arch": arch,
+                "config": parse_settings(settings) or None,
+                "level": level,
+                "seed": seed,
+                "progress": progress.finished,
+                "timeout": timeout,
+                "max_steps": max_steps,
+                "until_failure": first_failure,
+            }
             try:
-                verdict = judge_candidate(
-                    kernel,
-                    specs,
-                    device=device,
-                    arch=arch,
-                    config=parse_settings(settings) or None,
-                    level=level,
-                    seed=seed,
-                    store=evidence.arrays if evidence else None,
-                    progress=progress.finished,
-                    on_start=progress.started,
-                    on_plan=evidence.plans if evidence else None,
-                    timeout=timeout,
-                    max_steps=max_steps,
-                    until_failure=first_failure,
-                )
+                if executor is not None:
+                    on = stack.enter_context(executor_of(executor, address, workers))
+                    verdict = judge_by_jobs(on, kernel, specs, **options)
+                else:
+                    verdict = judge_candidate(
+                        kernel,
+                        specs,
+                        store=evidence.arrays if evidence else None,
+                        on_start=progress.started,
+                        on_plan=evidence.plans if evidence else None,
+                        **options,
+                    )
             except JudgingInterrupted as stop:
                 verdict, interrupted = stop.verdict, True
         _print_cases(console, verdict)
@@ -163,12 +187,13 @@ def _refusal(verdict: Verdict) -> MachineError | UserError | None:
 def _print_cases(console: Console, verdict: Verdict) -> None:
     """A row a case: status, and each error as a share of its limit; then the reasons. Trials that passed have none."""
     title = " ".join(filter(None, (verdict.kernel, verdict.config)))
-    heads = ("max error", "of limit", "rel L2", "of limit ", "rms row", "worst row", "LSE", "exact")
-    shown = table(f"{title} on {verdict.device}", ("case", "status", *heads), numeric=heads)
+    heads = ("max error", "max/limit", "rel L2", "L2/limit", "rms/limit", "row/limit", "LSE/limit", "exact")
+    spare = ("LSE/limit", "rms/limit", "rel L2", "max error", "exact", "row/limit")
+    shown = table(f"{title} on {verdict.device}", ("case", "status", *heads), numeric=heads, spare=spare)
     for case in verdict.cases:
         if not (case.passed and case.run.get("trial")):
             shown.add_row(case.name, verdict_text(case.passed, case.status.value), *figures_of(case))
-    console.print(shown)
+    show_table(console, shown)
     for case in verdict.cases:
         if not case.passed:
             console.print(f"{case.name}: {case.status.value}: {case.reason}", soft_wrap=True)
@@ -219,4 +244,4 @@ def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:
     left = f", {len(verdict.unjudged)} were not judged" if verdict.unjudged else ""
     outcome = f"{passed} of {len(verdict.cases)} cases passed{left} on {verdict.device} in {seconds:.1f} s"
     line = f"{verdict.status.value}: {verdict.kernel}, {outcome}"
-    console.print(verdict_text(verdict.passed, line), soft_wrap=True)
+    conclude(console, verdict_text(verdict.passed, line))

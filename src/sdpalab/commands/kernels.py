@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sdpalab.commands.common import table
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import JsonOption
+from sdpalab.commands.tables import show_table, table
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.tuned import entries_of
 from sdpalab.problem import DTYPES, Problem
@@ -24,7 +24,8 @@ def kernels(json: JsonOption = None) -> int:
 
     console = console_and_subject(json)
     rows: list[dict[str, Any]] = []
-    shown = table("Kernels, from the baseline up", ("kernel", "idea", "dtypes", "head_dim", "knobs", "numerics"))
+    columns = ("kernel", "idea", "dtypes", "head_dim", "knobs", "numerics")
+    shown = table("Kernels, from the baseline up", columns, prose=columns[1:], spare=("numerics", "dtypes", "head_dim"))
     for name in KERNELS:
         reason = needs(name)
         if reason is not None:
@@ -41,7 +42,7 @@ def kernels(json: JsonOption = None) -> int:
             " ".join(f"{name}={value}" for name, value in row["knobs"].items()),
             f"{row['numerics']['accumulate']} sums, {row['numerics']['probabilities']} P",
         )
-    console.print(shown)
+    show_table(console, shown)
     for row in rows:
         for entry in row.get("tuned", ()):
             console.print(f"{row['name']}: {entry['sentence']}", soft_wrap=True)

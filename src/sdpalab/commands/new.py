@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from sdpalab.commands.common import conclude
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import JsonOption
 from sdpalab.errors import UserError
@@ -41,7 +42,7 @@ def new(
         raise UserError(f"--dir {folder}: cannot write: {error.strerror}") from None
     paths = [str(folder / file) for file in texts]
     for path in paths:
-        console.print(f"wrote  {path}", soft_wrap=True)
+        conclude(console, f"wrote  {path}")
     launch, test = (str(folder / file) for file in (f"{name}.py", f"test_{name}.py"))
     console.print(f"judge  sdpalab judge {launch} --shape 1,2,128,64", soft_wrap=True)
     console.print(f"test   pytest {test}", soft_wrap=True)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from contextlib import AbstractContextManager, closing
+from glob import escape, glob
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sdpalab.errors import UserError
 from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_shape
 
+if TYPE_CHECKING:
+    from sdpalab.jobs import Executor
+
 __all__ = [
     "KERNEL_HELP",
     "PROBLEM_OPTIONS",
+    "AddressOption",
     "ArchOption",
     "CausalOption",
     "DtypeOption",
+    "ExecutorOption",
     "JsonOption",
     "KernelArgument",
     "KvHeadsOption",
@@ -24,7 +31,10 @@ __all__ = [
     "SeedOption",
     "SeqKvOption",
     "SetOption",
+    "WorkersOption",
     "at_least",
+    "complete_kernel",
+    "executor_of",
     "parse_settings",
     "problem_of",
     "problems_of",
@@ -34,7 +44,16 @@ __all__ = [
 PROBLEM_OPTIONS = "--dtype, --causal, --kv-heads and --seq-kv"
 KERNEL_HELP = "A shipped kernel's name, or your own as FILE.py or FILE.py:NAME."
 
-KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help=KERNEL_HELP)]
+
+def complete_kernel(incomplete: str) -> list[str]:
+    """Shipped kernels and Python files that begin so, for the completion of a shell."""
+    from sdpalab.kernels.registry import KERNELS
+
+    files = sorted(glob(f"{escape(incomplete)}*.py")) + sorted(glob(f"{escape(incomplete)}*/"))
+    return [name for name in KERNELS if name.startswith(incomplete)] + files
+
+
+KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel)]
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON too; - is standard output.")
 ]
@@ -60,6 +79,23 @@ MaxStepsOption = Annotated[
     int | None,
     typer.Option("--max-steps", metavar="N", help="Steps of one run, above which it counts as an endless loop."),
 ]
+ExecutorOption = Annotated[
+    str,
+    typer.Option("--executor", metavar="E", help="Where the jobs run: local (processes of this machine) or ray."),
+]
+AddressOption = Annotated[
+    str | None, typer.Option("--address", metavar="A", help="Of the Ray cluster; with --executor ray.")
+]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", metavar="N", min=1, help="Jobs at a time. Default: one a CPU, or one a GPU.")
+]
+
+
+def executor_of(name: str, address: str | None, workers: int | None) -> AbstractContextManager[Executor]:
+    """The executor that these options name, closed in the end."""
+    from sdpalab.jobs import executor_named
+
+    return closing(executor_named(name, address=address, workers=workers))
 
 
 def shapes(what: str, default: str) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import progress_console, table, verdict_text
+from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
     CausalOption,
@@ -22,6 +22,7 @@ from sdpalab.commands.options import (
     parse_settings,
     problem_of,
 )
+from sdpalab.commands.tables import show_table, table
 from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate
 from sdpalab.errors import UserError
 
@@ -109,7 +110,7 @@ def show_launch(console: Console, device: str, launch: LaunchProfile, counts: Co
             ratio = f"{value / counted:.2f}" if counted else "-"
             beside = "-" if counted is None else f"{counted:,.0f}"
             shown.add_row(figure.title, figure.unit, _text(value, figure.unit), beside, ratio)
-    console.print(shown)
+    show_table(console, shown)
     observed = observations(launch)
     for observation in observed:
         console.print(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpalab.commands.common import one_thread_each, verdict_text
+from sdpalab.commands.common import conclude, one_thread_each, verdict_text
 from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
 from sdpalab.commands.options import (
     PROBLEM_OPTIONS,
@@ -85,7 +85,7 @@ def prove(
     for problem, choice in choices.items():
         runs = choice.kernel.proof.kernel if choice.kernel else "torch"
         line = f"{problem.label}: scaled_dot_product_attention runs {runs}: {choice.reason}"
-        console.print(verdict_text(True if choice.kernel else None, line), soft_wrap=True)
+        conclude(console, verdict_text(True if choice.kernel else None, line))
     code = _exit_code(attempts) or (0 if timed else 1)
     write_document(
         json,

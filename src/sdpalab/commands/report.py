@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import verdict_text
+from sdpalab.commands.common import conclude, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import JsonOption
 from sdpalab.errors import UserError
@@ -78,4 +78,4 @@ def _write(console: Console, page: Path, text: str) -> None:
         page.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"--out {page}: cannot write: {error.strerror}") from None
-    console.print(f"report  {page} (open it in any browser)", soft_wrap=True)
+    conclude(console, f"report  {page} (open it in any browser)")

@@ -13,12 +13,13 @@ import typer
 from rich.console import Console
 
 from sdpalab.commands.bundling import write_bundle
-from sdpalab.commands.common import INTERRUPTED, one_thread_each, table, verdict_text
+from sdpalab.commands.common import INTERRUPTED, conclude, one_thread_each, verdict_text
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subject, write_document
 from sdpalab.commands.judge import print_outcome
 from sdpalab.commands.options import KERNEL_HELP, JsonOption, KvHeadsOption, SeqKvOption, problems_of
 from sdpalab.commands.progress import CaseProgress
+from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
 from sdpalab.gpus import default_sms
 from sdpalab.kernels.kernel import Kernel
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from sdpalab.run import GpuExecutor
 
 __all__ = ["repro"]
+
+RULE_WIDTH = 78
 
 
 @dataclass(frozen=True)
@@ -290,7 +293,7 @@ def _print_build(console: Console, step: BuiltStep) -> None:
 
 def _headline(console: Console, text: str) -> None:
     console.print()
-    console.rule(text, align="left", characters="-")
+    console.print(f"{text} {'-' * (min(console.width, RULE_WIDTH) - len(text) - 1)}", soft_wrap=True)
 
 
 def _machine_failed(attempt: _KernelRun) -> bool:
@@ -313,7 +316,7 @@ def _summary(console: Console, attempts: list[_KernelRun], seconds: float, ran: 
             f"{sum(case.passed for case in cases)}/{len(cases)}",
             f"{attempt.seconds:.1f}",
         )
-    console.print(shown)
+    show_table(console, shown)
     good = sum(attempt.passed for attempt in attempts)
     line = f"{good} of {len(attempts)} kernels passed gate and judge in {seconds:.1f} s; {ran}"
-    console.print(verdict_text(good == len(attempts), line), soft_wrap=True)
+    conclude(console, verdict_text(good == len(attempts), line))

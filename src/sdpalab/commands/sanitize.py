@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sdpalab.commands.common import console_for, progress_console, verdict_text, write_json
+from sdpalab.commands.common import conclude, console_for, progress_console, verdict_text, write_json
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
     PROBLEM_OPTIONS,
@@ -181,4 +181,4 @@ def _print(console: Console, outcome: Sanitized, seconds: float) -> None:
     runs = f"{len(outcome.runs)} run{'s' if len(outcome.runs) > 1 else ''} in {seconds:.1f} s"
     count = len(outcome.hazards)
     summary = f"{count} hazard{'s' if count > 1 else ''}" if count else "no hazard"
-    console.print(verdict_text(outcome.clean, f"{'clean' if outcome.clean else 'HAZARDS'}: {summary} in {runs}"))
+    conclude(console, verdict_text(outcome.clean, f"{'clean' if outcome.clean else 'HAZARDS'}: {summary} in {runs}"))

@@ -14,9 +14,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sdpalab.commands.common import table, verdict_text
+from sdpalab.commands.common import verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import CausalOption, JsonOption, KvHeadsOption, SeqKvOption, problem_of
+from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import UserError
 from sdpalab.measure import GPUS, PUBLISHED_MISSION_US, Gpu, binding_floor, feasibility, floors, gpu_named
 from sdpalab.problem import MISSION, Problem
@@ -121,12 +122,12 @@ def _facts(gpu: Gpu, problem: Problem, precision: str, target_us: float | None) 
 
 def _print_one(console: Console, facts: dict[str, Any], problem: Problem) -> None:
     """Every floor with its arithmetic, what binds, the target, and published times of peers."""
-    shown = table(facts["gpu"], ("floor", "us", "kind", "how"), numeric=("us",))
+    shown = table(facts["gpu"], ("floor", "us", "kind", "how"), numeric=("us",), prose=("how",))
     for floor in facts["floors"]:
         kind = floor["kind"] if floor["verified"] else f"{floor['kind']}, unverified"
         shown.add_row(floor["resource"], f"{floor['microseconds']:.2f}", kind, floor["how"])
     console.print()
-    console.print(shown)
+    show_table(console, shown)
     cold, warm = facts["binds"]["cold"], facts["binds"]["warm"]
     console.print(f"from cold DRAM {cold} binds, from a warm L2 {warm}", soft_wrap=True)
     for answer in facts.get("target", {}).values():
@@ -140,14 +141,17 @@ def _print_one(console: Console, facts: dict[str, Any], problem: Problem) -> Non
 def _print_all(console: Console, by_gpu: list[dict[str, Any]], target_us: float | None) -> None:
     """One row a GPU."""
     asked = () if target_us is None else (f"{target_us:.3g} us possible",)
-    shown = table("Floors in us", ("GPU", *_RESOURCES, "binds cold", "binds warm", *asked), numeric=_RESOURCES)
+    spare = ("launch", "binds warm", "binds cold")
+    shown = table(
+        "Floors in us", ("GPU", *_RESOURCES, "binds cold", "binds warm", *asked), numeric=_RESOURCES, spare=spare
+    )
     for facts in by_gpu:
         by_name = {floor["resource"]: floor for floor in facts["floors"]}
         cells = [_cell(by_name.get(name)) for name in _RESOURCES]
         answers = [_possible(facts["target"])] if asked else []
         shown.add_row(facts["gpu"], *cells, facts["binds"]["cold"], facts["binds"]["warm"], *answers)
     console.print()
-    console.print(shown)
+    show_table(console, shown)
     console.print(
         "? rests on a figure that no second source confirms; dram is from cold; --gpu NAME shows the arithmetic"
     )

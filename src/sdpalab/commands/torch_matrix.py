@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sdpalab.commands.common import progress_console, table, verdict_text
+from sdpalab.commands.common import conclude, progress_console, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
     CausalOption,
@@ -26,6 +26,7 @@ from sdpalab.commands.options import (
     problems_of,
     shapes,
 )
+from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
@@ -130,18 +131,22 @@ def _print(console: Console, kernel: str, matrix: Matrix, seconds: float) -> Non
         f"{kernel} by version of torch",
         ("torch", "verdict", "cases", "its output", "original contract", "torch's own choice"),
         numeric=("cases", "original contract"),
+        prose=("its output", "torch's own choice"),
+        spare=("original contract", "torch's own choice"),
     )
     for row in matrix.rows:
         shown.add_row(*_candidate_cells(row, matrix.base))
-    console.print(shown)
+    show_table(console, shown)
     heads = ("rel L2 error", "max error", "from the kernel")
-    witnesses = table("witnesses", ("torch", "witness", *heads, f"from {matrix.base}"), numeric=heads)
+    witnesses = table(
+        "witnesses", ("torch", "witness", *heads, f"from {matrix.base}"), numeric=heads, spare=("max error",)
+    )
     for row in matrix.rows:
         for witness in row.witnesses:
             figures = (_figure(witness.rel_l2), _figure(witness.max_abs), _figure(witness.from_candidate))
             drift = "base" if row.run.torch == matrix.base else _drift(witness.drift)
             witnesses.add_row(row.run.torch, witness.name, *figures, drift)
-    console.print(witnesses)
+    show_table(console, witnesses)
     for row in matrix.rows:
         if row.run.reason:
             console.print(f"torch {row.run.asked}: {row.run.reason}", soft_wrap=True)
@@ -149,7 +154,7 @@ def _print(console: Console, kernel: str, matrix: Matrix, seconds: float) -> Non
             if row.ran and case["status"] != "PASSED":
                 reason = f"torch {row.run.torch}: {case['name']}: {case['status']}: {case['reason']}"
                 console.print(reason, soft_wrap=True)
-    console.print(Text(matrix.sentence, style="bold"), soft_wrap=True)
+    conclude(console, Text(matrix.sentence, style="bold"))
     ran = sum(row.ran for row in matrix.rows)
     console.print(f"{ran} of {len(matrix.rows)} versions ran in {seconds:.1f} s", soft_wrap=True)
 

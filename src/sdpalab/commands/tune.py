@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import console_for, one_thread_each, progress_console, table, verdict_text, write_json
+from sdpalab.commands.common import conclude, console_for, one_thread_each, progress_console, verdict_text, write_json
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
+    AddressOption,
     CausalOption,
     DtypeOption,
+    ExecutorOption,
     JsonOption,
     KernelArgument,
     KvHeadsOption,
@@ -21,6 +23,7 @@ from sdpalab.commands.options import (
     problems_of,
     shapes,
 )
+from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,8 +59,8 @@ def tune(
         Path | None, typer.Option(metavar="FILE", help="Where records go. Default: a file in the user's data folder.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the log.")] = False,
-    executor: Annotated[str, typer.Option(metavar="NAME", help="local or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Of the Ray cluster.")] = None,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
     keep: Annotated[
         bool, typer.Option("--keep/--no-keep", help="Keep the winner as the tuned default of its class of problems.")
     ] = True,
@@ -141,6 +144,7 @@ def _print(console: Console, result: TuneResult) -> None:
         f"{head.kernel}, {', '.join(problem.label for problem in head.problems)}: configurations that passed",
         ("number", "configuration", *costs, "finalist"),
         numeric=costs,
+        prose=("configuration",),
     )
     finals = {each.number: each.standing.value for each in result.finalists}
     passed = [trial for trial in result.trials if trial.costs_us]
@@ -148,7 +152,7 @@ def _print(console: Console, result: TuneResult) -> None:
     for trial in passed[:_MOST_ROWS]:
         figures = (f"{trial.costs_us[gpu]:.2f}" for gpu in head.gpus)
         shown.add_row(str(trial.number), str(trial.knobs), *figures, finals.get(trial.number, "-"))
-    console.print(shown)
+    show_table(console, shown)
     if len(head.gpus) > 1:
         console.print(f"Pareto front: configurations {', '.join(str(trial.number) for trial in result.front)}")
     counts: dict[str, int] = {}
@@ -173,9 +177,9 @@ def _use(console: Console, result: TuneResult, keep: bool) -> None:
     for gpu, winner in result.winners.items():
         against = _against(winner, default, gpu)
         line = f"winner on {gpu}: {winner.knobs}, {kind} {winner.costs_us[gpu]:.2f} us{against}"
-        console.print(verdict_text(True, line), soft_wrap=True)
+        conclude(console, verdict_text(True, line))
     if not result.winners:
-        console.print(verdict_text(False, "no configuration passed all gates"), soft_wrap=True)
+        conclude(console, verdict_text(False, "no configuration passed all gates"))
     for entry in result.tuned_entries() if keep else ():
         if dict(entry.config) == dict(default.config if default else {}):
             console.print(f"the default is the best that was found for {entry.gpu}, {entry.problems.label}")

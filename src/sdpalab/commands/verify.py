@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sdpalab.commands.common import verdict_text
+from sdpalab.commands.common import conclude, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import JsonOption
 
@@ -28,9 +28,9 @@ def verify(
         console.print(line, soft_wrap=True)
     count = len(outcome.findings)
     if outcome.accepted:
-        console.print(verdict_text(True, "accepted"))
+        conclude(console, verdict_text(True, "accepted"))
     else:
-        console.print(verdict_text(False, f"rejected: {count} finding{'s' if count > 1 else ''}"))
+        conclude(console, verdict_text(False, f"rejected: {count} finding{'s' if count > 1 else ''}"))
     write_document(
         json,
         {

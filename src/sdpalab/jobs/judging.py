@@ -55,6 +55,8 @@ def judge_by_jobs(
     level: str = "quick",
     seed: int = 0,
     timeout: float | None = None,
+    max_steps: int | None = None,
+    until_failure: bool = False,
     progress: Callable[[Case], None] | None = None,
 ) -> Verdict:
     """:func:`sdpalab.judge.session.judge_candidate` on an executor's workers.
@@ -63,8 +65,10 @@ def judge_by_jobs(
     ----------
     kernel : str
         A registry name, or ``FILE.py[:NAME]`` under a path that each worker has, with the same content.
-    timeout : float, optional
-        Seconds that one case may take. Default: the judge's.
+    device, arch, sms, config, level, seed, timeout, max_steps
+        As there.
+    until_failure : bool
+        Stop each job at its first case that fails.
     progress : callable, optional
         Called with each finished Case, in the order in which the jobs end.
 
@@ -93,6 +97,8 @@ def judge_by_jobs(
         "level": level,
         "seed": seed,
         "timeout": timeout,
+        "max_steps": max_steps,
+        "until_failure": until_failure,
     }
     shares = [specs[first : first + CASES_OF_A_JOB] for first in range(0, len(specs), CASES_OF_A_JOB)]
     inputs = [{**shared, "cases": [_as_data(spec) for spec in share]} for share in shares]
@@ -122,7 +128,8 @@ def judge_by_jobs(
     first = next(iter(verdicts.values()))
     by_job = {**lost, **{number: list(verdict.cases) for number, verdict in verdicts.items()}}
     cases = [case for number in sorted(by_job) for case in by_job[number]]
-    return replace(first, cases=tuple(_one_witnessed(cases)))
+    unjudged = tuple(name for number in sorted(verdicts) for name in verdicts[number].unjudged)
+    return replace(first, cases=tuple(_one_witnessed(cases)), unjudged=unjudged)
 
 
 def judge_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +138,7 @@ def judge_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
     if source_of(spec) != inputs["source"]:
         raise UserError(f"the source of {spec} differs at the worker from where the job was submitted")
     specs = [_from_data(each) for each in inputs["cases"]]
-    options = {name: inputs[name] for name in ("device", "arch", "sms", "config", "level", "seed", "timeout")}
+    options = {name: value for name, value in inputs.items() if name not in ("kernel", "source", "cases")}
     try:
         return {"verdict": judge_candidate(spec, specs, workers=1, **options).to_dict()}
     except NoCaseSuits:

@@ -19,7 +19,7 @@ from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.problem import DTYPES, Problem
-from sdpalab.run.ptx_case import Case
+from sdpalab.run.ptx_case import PtxCase
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import CHECKS, ConflictingAccess, Deadlock, Hazard, KernelTrap, Report, SimError, StepLimit
 
@@ -238,7 +238,7 @@ def sanitize_kernel(
     return collected.result(str(config), f"simulator {arch}", [problem.label for problem in problems])
 
 
-def sanitize_case(case: Case, modes: Modes | None = None, *, progress: Progress | None = None) -> Sanitized:
+def sanitize_case(case: PtxCase, modes: Modes | None = None, *, progress: Progress | None = None) -> Sanitized:
     """Run the launches of a launch file in each mode, on a new device each time, and collect what the simulator finds.
 
     A buffer that does not hold what is expected is a hazard of the kind ``result``.

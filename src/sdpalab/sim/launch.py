@@ -36,7 +36,9 @@ from sdpalab.sim.variables import place_variables, takes_parameter_addresses
 __all__ = ["CHECKS", "MEMORY_BUDGET", "Executed", "Report", "execute", "launch", "ptx_text"]
 
 CHECKS = ("race", "memory", "async")
-"""The checks that are on unless a launch says otherwise; there is also ``strict``: races between lanes of a warp."""
+"""The checks that are on unless a launch says otherwise."""
+MORE_CHECKS = ("strict",)
+"""The checks that a launch has to ask for; ``strict``: races between lanes of a warp."""
 
 MEMORY_BUDGET = 8 * 2**30
 """Most memory that a launch may need, in bytes, by an estimate made before it begins."""
@@ -348,8 +350,8 @@ def _memory_needed(
 
 def _check_options(checks: Sequence[str], schedule: str, async_mode: str, seed: int, workers: int | None) -> None:
     for check in checks:
-        if check not in (*CHECKS, "strict"):
-            raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join(CHECKS)}, strict")
+        if check not in (*CHECKS, *MORE_CHECKS):
+            raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join((*CHECKS, *MORE_CHECKS))}")
     if schedule not in SCHEDULES:
         raise LaunchError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
     if async_mode not in ("late", "early"):

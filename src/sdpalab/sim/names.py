@@ -91,11 +91,11 @@ def resolve(name: str, names: Iterable[str], what: str) -> str:
         return name
     wanted = _spaceless(name)
     for form in (str, _bare, _without_templates, lambda each: _without_templates(each).rpartition("::")[2]):
-        found = [each for each in known if _spaceless(form(demangled(each))) == wanted]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise LaunchError(f"the {what} {name!r} may be any of {_listed(map(demangled, found))}")
+        matches = [each for each in known if _spaceless(form(demangled(each))) == wanted]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise LaunchError(f"the {what} {name!r} may be any of {_listed(map(demangled, matches))}")
     raise LaunchError(f"the PTX has no {what} {_clipped(name)!r}; it has: {_listed(map(short_name, known)) or 'none'}")
 
 
