@@ -264,7 +264,7 @@ def execute(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Execution:
     """All chunks of a launch, run once."""
 
     chunks: Chunks
@@ -273,7 +273,7 @@ class _Run:
     tally: Tally
 
 
-def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _Run:
+def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _Execution:
     space = arena.space()
     size, geometry = len(space.data), setup.geometry
     log = HazardLog()
@@ -282,7 +282,7 @@ def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _R
     chunks = Chunks(setup, space, tally, log, history)
     with log.attach_to_errors():
         run_chunks(chunks, workers, affordable)
-    return _Run(chunks, space, log, tally)
+    return _Execution(chunks, space, log, tally)
 
 
 @lru_cache(maxsize=64)
