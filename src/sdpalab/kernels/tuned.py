@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from hashlib import sha256
@@ -41,6 +41,7 @@ __all__ = [
     "entries_of",
     "forget",
     "keep_tuned",
+    "shipped_entries",
     "source_digest",
     "source_text",
     "tuned",
@@ -189,9 +190,13 @@ def tuned(kernel: Kernel, problem: Problem, gpu: str) -> TunedEntry | None:
     return None
 
 
-def entries_of(kernel: Kernel) -> tuple[TunedEntry, ...]:
-    """The tuned defaults of a kernel that are used: one for each GPU and class, of its present source."""
-    current = [entry for entry in entries() if entry.kernel == kernel.name and entry.source == source_digest(kernel)]
+def entries_of(kernel: Kernel, among: Sequence[TunedEntry] | None = None) -> tuple[TunedEntry, ...]:
+    """The tuned defaults of a kernel that are used: one for each GPU and class, of its present source.
+
+    They are ``among`` the given ones, by default all (:func:`entries`).
+    """
+    among = entries() if among is None else among
+    current = [entry for entry in among if entry.kernel == kernel.name and entry.source == source_digest(kernel)]
     return tuple({(entry.gpu, entry.problems): entry for entry in reversed(current)}.values())
 
 
@@ -248,7 +253,12 @@ def _headers() -> str:
 
 def entries() -> tuple[TunedEntry, ...]:
     """All tuned defaults, the user's first."""
-    return (*_read(user_file()), *_read(SHIPPED))
+    return (*_read(user_file()), *shipped_entries())
+
+
+def shipped_entries() -> tuple[TunedEntry, ...]:
+    """The tuned defaults that come with the package."""
+    return _read(SHIPPED)
 
 
 def keep_tuned(entry: TunedEntry, path: Path | None = None) -> Path:
