@@ -18,7 +18,7 @@ from sdpalab.kernels.plan import HEADER_FOLDERS, Launch, Module
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import Problem
 from sdpalab.run.launch_file import LaunchFile
-from sdpalab.run.ptx_case import Case, read_case
+from sdpalab.run.ptx_case import PtxCase, read_case
 from sdpalab.run.sanitize import Modes, Sanitized, sanitize_case, sanitize_kernel, small_problems
 from sdpalab.run.sarif import RULES, to_sarif
 from sdpalab.sim.hazards import KINDS
@@ -293,7 +293,7 @@ def test_sarif_of_a_deadlock_without_lines_and_of_nothing() -> None:
         "mov.u32 %t, %tid.x;\nsetp.lt.u32 %p, %t, 32;\n@%p bar.sync 1, 64;\n@!%p bar.sync 2, 64;\nret;\n}\n"
     )
     facts = {"launches": [{"grid": 1, "block": 64, "args": []}]}
-    outcome = sanitize_case(Case("hand.ptx", ptx, LaunchFile.model_validate(facts), Path()), LOCKSTEP)
+    outcome = sanitize_case(PtxCase("hand.ptx", ptx, LaunchFile.model_validate(facts), Path()), LOCKSTEP)
     (result,) = check_sarif(to_sarif(outcome, version="1", root=ROOT))
     assert result["ruleId"] == "deadlock"
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "hand.ptx"

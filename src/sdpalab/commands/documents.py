@@ -1,7 +1,7 @@
 """The JSON that each command writes: one envelope, and the command's own content; the schemas are made of these models.
 
-A document has the fields of :class:`Envelope` and, unless the command ended with an ``error`` before it had a result,
-those of its content. ``docs/schemas`` holds the schemas, written by ``scripts/json_schemas.py``.
+A document has the fields of :class:`DocumentHead` and, unless the command ended with an ``error`` before it had a
+result, those of its content. ``docs/schemas`` holds the schemas, written by ``scripts/json_schemas.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from sdpalab.judge.verdict import Errors, Limits, Status
 from sdpalab.record import ENVELOPE
 
-__all__ = ["CONTENTS", "SCHEMA", "Envelope", "Outcome", "check_document", "json_schema"]
+__all__ = ["CONTENTS", "SCHEMA", "DocumentHead", "Outcome", "check_document", "json_schema"]
 
 SCHEMA = "sdpalab/{command}/1"
 """The ``schema`` of a document; the number is raised when a field changes its meaning or goes."""
@@ -30,7 +30,7 @@ class Content(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Envelope(Content):
+class DocumentHead(Content):
     """What every document has.
 
     ``schema`` names the command and the version of the format; ``version`` is the lab's; ``subject`` is what the
@@ -280,7 +280,7 @@ def check_document(document: Mapping[str, Any]) -> None:
     """
     envelope = {name: value for name, value in document.items() if name in ENVELOPE}
     content = {name: value for name, value in document.items() if name not in ENVELOPE}
-    checked = Envelope.model_validate(envelope)
+    checked = DocumentHead.model_validate(envelope)
     if checked.schema_ != SCHEMA.format(command=checked.command):
         raise ValueError(f"schema {checked.schema_} of a document of {checked.command}")
     if content or not checked.error:
@@ -295,7 +295,7 @@ def check_document(document: Mapping[str, Any]) -> None:
 
 def json_schema(command: str) -> Json:
     """The JSON Schema (draft 2020-12) of a command's document."""
-    envelope = Envelope.model_json_schema(by_alias=True)
+    envelope = DocumentHead.model_json_schema(by_alias=True)
     envelope["properties"]["schema"]["const"] = SCHEMA.format(command=command)
     envelope["properties"]["command"]["const"] = command
     definitions: Json = {}

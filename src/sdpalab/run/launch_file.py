@@ -27,17 +27,17 @@ from sdpalab.errors import UserError
 
 __all__ = [
     "Argument",
-    "Buffer",
+    "BufferDescription",
     "BufferPart",
     "Bytes",
     "Expected",
-    "Launch",
+    "LaunchDescription",
     "LaunchFile",
     "Map",
     "MapArgument",
     "Number",
-    "Struct",
     "StructArgument",
+    "StructDescription",
     "Table",
     "launch_schema",
     "read_launch_file",
@@ -56,7 +56,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, title="")
 
 
-class Buffer(_Model):
+class BufferDescription(_Model):
     """An array in device memory."""
 
     dtype: str | None = Field(None, description="A NumPy or ml_dtypes type; that of the file by default.")
@@ -114,7 +114,7 @@ class Table(_Model):
     table: list[str | BufferPart | None]
 
 
-class Struct(_Model):
+class StructDescription(_Model):
     """A structure that holds addresses and tensor maps."""
 
     size: _Positive | None = Field(None, description="Bytes; the data is filled up with zeros to it.")
@@ -128,7 +128,7 @@ class Struct(_Model):
 class StructArgument(_Model):
     """A structure that is passed by value, or by its address."""
 
-    struct: Struct
+    struct: StructDescription
     by_address: bool = False
 
 
@@ -152,7 +152,7 @@ def _kind(value: Any) -> str:
 
 
 Argument = Annotated[
-    Annotated[Buffer, Tag("array")]
+    Annotated[BufferDescription, Tag("array")]
     | Annotated[BufferPart, Tag("buffer")]
     | Annotated[MapArgument, Tag("map")]
     | Annotated[Number, Tag("value")]
@@ -166,7 +166,7 @@ Argument = Annotated[
 """A number, null, the name of a buffer, or an object."""
 
 
-class Launch(_Model):
+class LaunchDescription(_Model):
     """One launch of one kernel."""
 
     entry: str | None = Field(None, description="As in the PTX, or as in C++; not needed where there is one kernel.")
@@ -180,7 +180,7 @@ class Launch(_Model):
     after: list[str] = Field(default_factory=list, description="Streams whose work so far it waits for, by an event.")
 
 
-class Expected(Buffer):
+class Expected(BufferDescription):
     """What a buffer holds after all launches."""
 
     init: Literal["normal", "zeros", "ones", "arange", "poison"] | _Plain = "zeros"
@@ -189,8 +189,8 @@ class Expected(Buffer):
 
 
 class _Shared(_Model):
-    buffers: dict[str, Buffer] = Field(default_factory=dict, description="By name.")
-    variables: dict[str, Buffer] = Field(
+    buffers: dict[str, BufferDescription] = Field(default_factory=dict, description="By name.")
+    variables: dict[str, BufferDescription] = Field(
         default_factory=dict, description="Values of __device__ and __constant__ variables, set before the launches."
     )
     expect: dict[str, Expected] = Field(default_factory=dict, description="By the name of the buffer.")
@@ -202,10 +202,10 @@ class _Shared(_Model):
 class LaunchFile(_Shared):
     """Several launches, one after the other."""
 
-    launches: Annotated[list[Launch], Field(min_length=1)]
+    launches: Annotated[list[LaunchDescription], Field(min_length=1)]
 
 
-class OneLaunch(Launch, _Shared):
+class OneLaunch(LaunchDescription, _Shared):
     """A single launch."""
 
 
@@ -236,7 +236,7 @@ def read_launch_file(path: Path) -> LaunchFile:
     except json.JSONDecodeError as error:
         raise UserError(f"{path} is not JSON: {error.msg} (line {error.lineno})") from None
     if not isinstance(facts, dict):
-        raise UserError(f"{path} must hold one JSON object with {', '.join(Launch.model_fields)}")
+        raise UserError(f"{path} must hold one JSON object with {', '.join(LaunchDescription.model_fields)}")
     try:
         if "launches" in facts:
             return LaunchFile.model_validate(facts)
@@ -244,7 +244,7 @@ def read_launch_file(path: Path) -> LaunchFile:
     except ValidationError as error:
         raise UserError(f"{path}: {_sentence(error, 'launches' in facts)}") from None
     shared = {name: getattr(single, name) for name in _Shared.model_fields}
-    one = Launch.model_construct(**{name: getattr(single, name) for name in Launch.model_fields})
+    one = LaunchDescription.model_construct(**{name: getattr(single, name) for name in LaunchDescription.model_fields})
     return LaunchFile.model_construct(**shared, launches=[one])
 
 
@@ -265,7 +265,11 @@ def _sentence(error: ValidationError, several: bool) -> str:
         known = _fields(path[:-1], several)
         return f"there is no {last!r} {place}{'of' if where else 'in'} a launch file; it has {known}".replace("  ", " ")
     if first["type"] == "missing":
-        return f"{place}a launch needs {last!r}" if last in Launch.model_fields else f"{place}{last!r} is missing"
+        return (
+            f"{place}a launch needs {last!r}"
+            if last in LaunchDescription.model_fields
+            else f"{place}{last!r} is missing"
+        )
     message = str(first["msg"])
     shown = json.dumps(first["input"], default=str)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
@@ -279,6 +283,6 @@ def _fields(path: list[str], several: bool) -> str:
         if part in _KEYS:
             return ", ".join(_KEYS[part].model_fields)
         if part == "array":
-            return ", ".join(Buffer.model_fields)
-    model: type[BaseModel] = LaunchFile if several and not path else Launch if several else OneLaunch
+            return ", ".join(BufferDescription.model_fields)
+    model: type[BaseModel] = LaunchFile if several and not path else LaunchDescription if several else OneLaunch
     return ", ".join(model.model_fields)

@@ -15,26 +15,25 @@ from sdpalab.errors import UserError
 from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Module
 from sdpalab.run.launch_file import (
-    Buffer,
+    BufferDescription,
     BufferPart,
     Bytes,
     Expected,
-    Launch,
+    LaunchDescription,
     LaunchFile,
     Map,
     MapArgument,
     Number,
-    Struct,
     StructArgument,
+    StructDescription,
     Table,
     read_launch_file,
 )
-from sdpalab.sim import Device, DeviceArray, Pointer, Report, Stream, TensorMap
-from sdpalab.sim import Struct as StructValue
+from sdpalab.sim import Device, DeviceArray, Pointer, Report, Stream, Struct, TensorMap
 from sdpalab.sim.names import short_name
 from sdpalab.sim.parser import parse
 
-__all__ = ["Case", "read_case"]
+__all__ = ["PtxCase", "read_case"]
 
 _MAX_BYTES = 1 << 30
 _MEMORY = 1 << 32
@@ -43,7 +42,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Case:
+class PtxCase:
     """PTX, and what it is run with.
 
     Attributes
@@ -66,7 +65,7 @@ class Case:
         """The kernels that are launched, by short names."""
         return tuple(short_name(self.entry_of(launch)) for launch in self.launches.launches)
 
-    def entry_of(self, launch: Launch) -> str:
+    def entry_of(self, launch: LaunchDescription) -> str:
         """The kernel of a launch: the one that it names, or the only one.
 
         Raises
@@ -83,7 +82,7 @@ class Case:
         return entries[0]
 
     def run(self, launched: Callable[[Report], None], **options: Any) -> list[str]:
-        """Run all launches on a new device, and compare what is expected.
+        """PtxRun all launches on a new device, and compare what is expected.
 
         Parameters
         ----------
@@ -104,10 +103,10 @@ class Case:
         sdpalab.sim.SimError
             As :func:`sdpalab.sim.launch`.
         """
-        return _Run(self, options).all(launched)
+        return PtxRun(self, options).all(launched)
 
 
-def read_case(source: Path, description: Path, cache: Cache | None = None) -> Case:
+def read_case(source: Path, description: Path, cache: Cache | None = None) -> PtxCase:
     """Read a PTX file, or compile a CUDA C++ file, and its launch file.
 
     Raises
@@ -126,7 +125,7 @@ def read_case(source: Path, description: Path, cache: Cache | None = None) -> Ca
         text = _compiled(source, text, launches, description, cache)
     elif launches.arch or launches.defines or launches.include:
         raise UserError(f"{description}: 'arch', 'defines' and 'include' are for a FILE.cu, and {source.name} is PTX")
-    case = Case(source.name, text, launches, description.parent)
+    case = PtxCase(source.name, text, launches, description.parent)
     try:
         for name, buffer in (*launches.buffers.items(), *launches.variables.items()):
             _values(buffer, f"buffer {name}", 0, case.folder)
@@ -135,7 +134,7 @@ def read_case(source: Path, description: Path, cache: Cache | None = None) -> Ca
                 _values(expected, f"the expected {name}", 0, case.folder)
         for launch in launches.launches:
             for place, argument in enumerate(launch.args, 1):
-                if isinstance(argument, Buffer):
+                if isinstance(argument, BufferDescription):
                     _values(argument, f"argument {place}", place, case.folder)
     except UserError as error:
         raise UserError(f"{description}: {error}") from None
@@ -151,10 +150,10 @@ def _compiled(source: Path, text: str, launches: LaunchFile, description: Path, 
     return build(module, launches.arch or DEFAULT_ARCH, cache=cache).ptx.decode()
 
 
-class _Run:
+class PtxRun:
     """One run of a case."""
 
-    def __init__(self, case: Case, options: dict[str, Any]) -> None:
+    def __init__(self, case: PtxCase, options: dict[str, Any]) -> None:
         self.case, self.options = case, options
         self.gpu = Device(_MEMORY)
         self.module = self.gpu.module(case.ptx)
@@ -205,7 +204,7 @@ class _Run:
 
     def _argument(self, value: Any, place: int) -> Any:
         """What a launch takes for an argument of the file."""
-        if isinstance(value, Buffer):
+        if isinstance(value, BufferDescription):
             values = _values(value, f"argument {place}", place + 1, self.case.folder)
             return self.gpu.array(values, name=f"argument {place}")
         if isinstance(value, Number):
@@ -233,7 +232,7 @@ class _Run:
         options = value.model_dump(exclude={"buffer"})
         return TensorMap(self._buffer(value.buffer), options.pop("box"), options.pop("swizzle"), **options)
 
-    def _struct(self, value: Struct) -> StructValue:
+    def _struct(self, value: StructDescription) -> Struct:
         raw = bytearray(bytes.fromhex(value.data) if value.file is None else _file(self.case.folder / value.file))
         if value.size is not None:
             if len(raw) > value.size:
@@ -251,7 +250,7 @@ class _Run:
                 raw[offset : offset + len(part)] = part
             else:
                 items[offset] = self._item(item)
-        return StructValue(bytes(raw), items)
+        return Struct(bytes(raw), items)
 
 
 def _file(path: Path) -> bytes:
@@ -261,7 +260,7 @@ def _file(path: Path) -> bytes:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _values(buffer: Buffer, what: str, seed: int, folder: Path) -> Array:
+def _values(buffer: BufferDescription, what: str, seed: int, folder: Path) -> Array:
     """The content of a buffer. ``seed`` is of random values."""
     dtype = None
     if buffer.dtype is not None:

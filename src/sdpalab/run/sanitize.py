@@ -21,7 +21,7 @@ from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import Source
 from sdpalab.problem import DTYPES, Problem
 from sdpalab.run.hazards import ENDINGS, HazardGroup, SanitizedHazard, ending, group
-from sdpalab.run.ptx_case import Case
+from sdpalab.run.ptx_case import PtxCase
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.run.sources import Sources
 from sdpalab.run.suppressions import Suppression, suppress, suppressions_in
@@ -224,7 +224,7 @@ def sanitize_kernel(
 
 
 def sanitize_case(
-    case: Case,
+    case: PtxCase,
     modes: Modes | None = None,
     *,
     progress: Progress | None = None,
@@ -237,7 +237,7 @@ def sanitize_case(
 
     Parameters
     ----------
-    case : Case
+    case : PtxCase
     modes, progress, suppressions
         As for :func:`sanitize_kernel`.
     folders : sequence of Path

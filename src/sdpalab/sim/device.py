@@ -24,10 +24,10 @@ from sdpalab.sim.memory import GLOBAL_BASE, POISON
 from sdpalab.sim.names import demangled, resolve, short_name
 from sdpalab.sim.parser import parse
 from sdpalab.sim.selection import Array
-from sdpalab.sim.streams import Operation, Runs, Stream, Streams, launch_operation
+from sdpalab.sim.streams import Runs, Stream, StreamOperation, Streams, launch_operation
 from sdpalab.sim.variables import fill_in_addresses, place_global_variables
 
-__all__ = ["Device", "DeviceArray", "Function", "Module"]
+__all__ = ["Device", "DeviceArray", "DeviceFunction", "DeviceModule"]
 
 _MEMORY = 1 << 32
 
@@ -104,9 +104,9 @@ class Device:
         if isinstance(values, Struct):
             values = np.frombuffer(filled_struct(values, name or "a Struct", self._arena), np.uint8)
         given = np.asarray(values, dtype)
-        made = self.empty(given.shape, given.dtype, name=name)
-        made[...] = given
-        return made
+        array = self.empty(given.shape, given.dtype, name=name)
+        array[...] = given
+        return array
 
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float32, *, name: str = "") -> DeviceArray:
         """An array whose bytes are poison (0xFF: NaN in every float type)."""
@@ -139,7 +139,7 @@ class Device:
 
     # ---- code -------------------------------------------------------------------------------------------------------
 
-    def module(self, ptx: str | bytes) -> Module:
+    def module(self, ptx: str | bytes) -> DeviceModule:
         """Load PTX: its variables get their places and their first values.
 
         Raises
@@ -149,7 +149,7 @@ class Device:
         LaunchError
             If the variables do not fit.
         """
-        return Module(self, ptx_text(ptx))
+        return DeviceModule(self, ptx_text(ptx))
 
     # ---- order ------------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class Device:
         stream = stream or self._streams.default
         self._streams.begin(stream)
         target.reshape(-1).view(np.uint8)[:] = source.reshape(-1).view(np.uint8)
-        return self._finish(stream, Operation("a copy", self._runs(source), self._runs(target)), wait)
+        return self._finish(stream, StreamOperation("a copy", self._runs(source), self._runs(target)), wait)
 
     def fill(self, array: DeviceArray, byte: int, *, stream: Stream | None = None, wait: bool = False) -> list[Hazard]:
         """Set all bytes of an array, as an operation of a stream. Otherwise like :meth:`copy`."""
@@ -201,14 +201,14 @@ class Device:
         stream = stream or self._streams.default
         self._streams.begin(stream)
         array.reshape(-1).view(np.uint8)[:] = byte
-        return self._finish(stream, Operation("a fill", None, self._runs(array)), wait)
+        return self._finish(stream, StreamOperation("a fill", None, self._runs(array)), wait)
 
     def _runs(self, array: Array) -> Runs | None:
         """The stretch of global memory of an array; None if it is on the host."""
         begin = int(array.ctypes.data - self._memory.ctypes.data)
         return Runs.of_bytes(begin, array.nbytes) if 0 <= begin < len(self._memory) else None
 
-    def _finish(self, stream: Stream, operation: Operation, wait: bool) -> list[Hazard]:
+    def _finish(self, stream: Stream, operation: StreamOperation, wait: bool) -> list[Hazard]:
         hazards = self._streams.add(stream, operation)
         self.hazards += hazards
         if wait:
@@ -216,7 +216,7 @@ class Device:
         return hazards
 
 
-class Module:
+class DeviceModule:
     """PTX on a device. Made by :meth:`Device.module`.
 
     Attributes
@@ -237,9 +237,9 @@ class Module:
             device._arena.need_heap()
         self.entries = tuple(map(demangled, self._module.entries))
 
-    def __getitem__(self, name: str) -> Function:
+    def __getitem__(self, name: str) -> DeviceFunction:
         """A kernel by its name, mangled or as C++ has it."""
-        return Function(self, resolve(name, self._module.entries, "entry"))
+        return DeviceFunction(self, resolve(name, self._module.entries, "entry"))
 
     def variable(self, name: str, dtype: Any = np.uint8) -> DeviceArray:
         """A ``__device__`` or ``__constant__`` variable, which keeps its value from launch to launch.
@@ -254,17 +254,17 @@ class Module:
         LaunchError
             If there is no such variable, or its size is no multiple of the element's.
         """
-        found = resolve(name, self.placed, "variable")
-        size, item = self._module.variables[found].size, np.dtype(dtype).itemsize
+        mangled = resolve(name, self.placed, "variable")
+        size, item = self._module.variables[mangled].size, np.dtype(dtype).itemsize
         if size % item:
             raise LaunchError(f"the variable {name} has {size} bytes, which is no multiple of {item}")
-        return self.device._view(self.placed[found][1], size, dtype)
+        return self.device._view(self.placed[mangled][1], size, dtype)
 
 
-class Function:
+class DeviceFunction:
     """A kernel of a module. Made by ``module[name]``."""
 
-    def __init__(self, module: Module, entry: str) -> None:
+    def __init__(self, module: DeviceModule, entry: str) -> None:
         self.module, self.entry = module, entry
         self.name = short_name(entry)
 

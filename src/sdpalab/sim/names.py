@@ -76,11 +76,11 @@ def resolve(name: str, names: Iterable[str], what: str) -> str:
         return name
     wanted = _spaceless(name)
     for form in (demangled, lambda each: _bare(demangled(each)), lambda each: _stem(demangled(each))):
-        found = [each for each in known if _spaceless(form(each)) == wanted]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise LaunchError(f"the {what} {name!r} may be any of {_listed(map(demangled, found))}")
+        matches = [each for each in known if _spaceless(form(each)) == wanted]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise LaunchError(f"the {what} {name!r} may be any of {_listed(map(demangled, matches))}")
     raise LaunchError(f"the PTX has no {what} {_clipped(name)!r}; it has: {_listed(map(short_name, known)) or 'none'}")
 
 

@@ -24,7 +24,7 @@ from sdpalab.sim.memory import GLOBAL_BASE
 from sdpalab.sim.names import short_name
 from sdpalab.sim.selection import WARP, Indices
 
-__all__ = ["Event", "Operation", "Runs", "Stream", "Streams", "launch_operation"]
+__all__ = ["Event", "Runs", "Stream", "StreamOperation", "Streams", "launch_operation"]
 
 _USUALLY = "usually a missing event or a missing synchronisation between the streams"
 _SEVERAL = 0xFFFFFFFF
@@ -88,7 +88,7 @@ class Runs:
 
 
 @dataclass
-class Operation:
+class StreamOperation:
     """A launch, copy or fill that was issued to a stream.
 
     Attributes
@@ -142,10 +142,10 @@ class Operation:
         return Hazard("race", message, instruction.pc, instruction.line, source, block, thread, other)
 
 
-def launch_operation(executed: Executed, end: int) -> Operation:
+def launch_operation(executed: Executed, end: int) -> StreamOperation:
     """The operation that a launch was, with its accesses to the first ``end`` bytes if the ``race`` check was on."""
     code, module, geometry = executed.code, executed.module, executed.geometry
-    operation = Operation(short_name(code.name), instruction=code.instructions.__getitem__)
+    operation = StreamOperation(short_name(code.name), instruction=code.instructions.__getitem__)
     operation.source = lambda instruction: source_of(module, instruction)
 
     def place(owner: int, tag: int) -> tuple[Dim3, int, Dim3] | None:
@@ -183,7 +183,7 @@ class Streams:
         self.host: Clock = {}
         self.default = Stream(self, 0, blocking=True)
         self.all = [self.default]
-        self.pending: list[Operation] = []
+        self.pending: list[StreamOperation] = []
 
     def create(self, *, blocking: bool) -> Stream:
         """A new stream: it comes after what the host has waited for."""
@@ -204,7 +204,7 @@ class Streams:
             if other is not stream and implicit:
                 _join(stream.clock, other.clock)
 
-    def add(self, stream: Stream, operation: Operation) -> list[Hazard]:
+    def add(self, stream: Stream, operation: StreamOperation) -> list[Hazard]:
         """The operation has run: its races with earlier ones that it does not come after."""
         operation.stream, operation.index = stream.number, stream.clock.get(stream.number, 0) + 1
         hazards: dict[tuple[int, str], Hazard] = {}
@@ -216,12 +216,12 @@ class Streams:
         self.pending = [each for each in (*self.pending, operation) if self._unordered_somewhere(each)]
         return list(hazards.values())
 
-    def _unordered_somewhere(self, operation: Operation) -> bool:
+    def _unordered_somewhere(self, operation: StreamOperation) -> bool:
         if operation.index <= self.host.get(operation.stream, 0):
             return False
         return any(operation.index > stream.clock.get(operation.stream, 0) for stream in self.all)
 
-    def _races(self, later: Operation, earlier: Operation) -> Iterable[Hazard]:
+    def _races(self, later: StreamOperation, earlier: StreamOperation) -> Iterable[Hazard]:
         for mine, others, what in _RULES:
             runs, before = getattr(later, mine), getattr(earlier, others)
             met = runs.meeting(before) if runs is not None and before is not None else None
