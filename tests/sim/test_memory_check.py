@@ -81,7 +81,9 @@ def test_reading_uninitialised_shared_memory():
 def test_every_byte_of_a_wide_read_must_have_been_written():
     write = "mov.u16 %h1, 5; st.shared.u16 [buf], %h1; st.shared.u16 [buf+2], %h1; st.shared.u32 [buf+4], %r1;"
     assert run(write + "ld.shared.v2.u32 {%r3, %r4}, [buf];", threads=1)[0].hazards == []
-    assert run(write + "ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [buf];", threads=1)[0].hazards != []
+    read = "ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [buf]; st.global.u32 [%rd5], "
+    assert run(f"{write}{read}%r4;", threads=1)[0].hazards == []
+    assert run(f"{write}{read}%r5;", threads=1)[0].hazards != []
 
 
 def test_without_the_check_an_illegal_access_raises():
@@ -90,7 +92,7 @@ def test_without_the_check_an_illegal_access_raises():
 
 
 def test_source_lines_come_from_the_line_information():
-    ptx = kernel(".loc 1 42 3\nld.shared.u32 %r3, [buf];") + '.file 1 "some/where/my.cu"\n'
+    ptx = kernel(".loc 1 42 3\nld.shared.u32 %r3, [buf]; st.global.u32 [%rd5], %r3;") + '.file 1 "some/where/my.cu"\n'
     report = sim.launch(ptx, "k", 1, 1, [np.zeros(4, np.uint32), np.zeros(4, np.uint32)])
     assert report.hazards[0].source == "my.cu:42"
     assert "my.cu:42" in report.hazards[0].message

@@ -19,6 +19,8 @@ class HazardLog:
 
     def __init__(self) -> None:
         self._hazards: dict[tuple[str, int], Hazard] = {}
+        self.unwritten_reads = False
+        """Whether bytes of shared memory were read that nobody had written."""
 
     def add(
         self,

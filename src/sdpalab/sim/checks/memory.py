@@ -71,6 +71,7 @@ class MemoryCheck(TrafficObserver):
             bad = written != full
             if not bad.any():
                 return
+        self.log.unwritten_reads = True
         lane, first = int(indices(access.sel)[bad][0]), int(access.offset[bad][0])
         what = f"{width} bytes of shared memory at offset {first} are read before they were written"
         usually = "usually a missing barrier or zero fill"
