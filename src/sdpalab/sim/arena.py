@@ -141,6 +141,13 @@ class Arena:
             if (each.ctypes.data, each.nbytes) == (array.ctypes.data, array.nbytes)
         )
 
+    def describe(self, name: str, array: Array) -> None:
+        """Give the buffer of a placed array a name, and the array's shape, if it holds nothing else."""
+        begin = self.address_of(array) - GLOBAL_BASE
+        for place, extent in enumerate(self.extents):
+            if (extent.begin, extent.end) == (begin, begin + array.nbytes):
+                self.extents[place] = Extent(name, extent.begin, extent.end, array.shape, array.itemsize)
+
     def extent_of(self, address: int) -> Extent | None:
         """The buffer that an address lies in, or just behind."""
         offset = address - GLOBAL_BASE

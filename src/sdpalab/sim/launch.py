@@ -95,6 +95,7 @@ def launch(
     seed: int = 0,
     max_steps: int | None = None,
     workers: int | None = None,
+    names: Sequence[str] = (),
 ) -> Report:
     """Execute a kernel's PTX on this machine's CPU.
 
@@ -134,6 +135,9 @@ def launch(
     workers : int, optional
         Processes that may share the chunks. Default: one for each CPU where the launch is long enough to pay for them.
         The report and the arrays are the same for any number (:mod:`sdpalab.sim.parallel`).
+    names : sequence of str
+        What hazards call the arrays among ``args``, empty for other arguments: an access outside an array with a name
+        has its index there, one outside an array without a name its byte.
 
     Returns
     -------
@@ -163,6 +167,7 @@ def launch(
         seed=seed,
         max_steps=max_steps,
         workers=workers,
+        names=names,
     ).report
 
 
@@ -202,6 +207,7 @@ def execute(
     seed: int = 0,
     max_steps: int | None = None,
     workers: int | None = None,
+    names: Sequence[str] = (),
 ) -> Executed:
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
 
@@ -219,7 +225,7 @@ def execute(
     taken = takes_parameter_addresses(code)
     if taken:  # before all else: 32 bits must hold such an address
         arena.place_parameters(max((param.offset + param.size for param in code.params), default=0))
-    params = parameter_block(code, args, arena)
+    params = parameter_block(code, args, arena, names)
     if taken:
         arena.fill_in(arena.parameters, params)
     workspace = arena.workspace() if cooperative else 0
@@ -260,7 +266,7 @@ def execute(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Execution:
     """All chunks of a launch, run once."""
 
     chunks: Chunks
@@ -269,7 +275,7 @@ class _Run:
     tally: Tally
 
 
-def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _Run:
+def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _Execution:
     space = arena.space()
     size, geometry = len(space.data), setup.geometry
     log = HazardLog()
@@ -278,7 +284,7 @@ def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _R
     chunks = Chunks(setup, space, tally, log, history)
     with log.attach_to_errors():
         run_chunks(chunks, workers, affordable)
-    return _Run(chunks, space, log, tally)
+    return _Execution(chunks, space, log, tally)
 
 
 @lru_cache(maxsize=64)

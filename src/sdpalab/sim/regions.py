@@ -106,12 +106,12 @@ def _post_dominators(program: Program) -> list[int | None]:
     while changed:
         changed = False
         for number in reversed(order[:-1]):
-            found: int | None = None
+            nearest: int | None = None
             for successor in program.blocks[number].successors or [count]:
                 if successor in immediate:
-                    found = successor if found is None else _meet(immediate, rank, successor, found)
-            if found is not None and immediate.get(number) != found:
-                immediate[number] = found
+                    nearest = successor if nearest is None else _meet(immediate, rank, successor, nearest)
+            if nearest is not None and immediate.get(number) != nearest:
+                immediate[number] = nearest
                 changed = True
     return [immediate[number] if immediate.get(number, count) != count else None for number in range(count)]
 

@@ -253,8 +253,8 @@ class TrackingCheck(RegisterCheck):
     def _rows(self, operand: Operand) -> list[Array]:
         """The shadows of a fragment; zeros where there is none."""
         zeros = np.zeros(self._lanes, np.uint32)
-        found = [self._shadow(item) for item in self.decoder.vector(operand)]
-        return [zeros if shadow is None else shadow for shadow in found]
+        shadows = [self._shadow(item) for item in self.decoder.vector(operand)]
+        return [zeros if shadow is None else shadow for shadow in shadows]
 
     def _product(self, instruction: Instruction) -> Step:
         d, a, b, c = (self._rows(operand) for operand in instruction.operands[:4])
