@@ -106,12 +106,12 @@ def _post_dominators(program: Program) -> list[int | None]:
     while changed:
         changed = False
         for number in reversed(order[:-1]):
-            nearest: int | None = None
+            meeting: int | None = None
             for successor in program.blocks[number].successors or [count]:
                 if successor in immediate:
-                    nearest = successor if nearest is None else _meet(immediate, rank, successor, nearest)
-            if nearest is not None and immediate.get(number) != nearest:
-                immediate[number] = nearest
+                    meeting = successor if meeting is None else _meet(immediate, rank, successor, meeting)
+            if meeting is not None and immediate.get(number) != meeting:
+                immediate[number] = meeting
                 changed = True
     return [immediate[number] if immediate.get(number, count) != count else None for number in range(count)]
 
