@@ -1,0 +1,160 @@
+"""A program as arrays for the native loop: records, blocks, and what a launch has to fill in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sdpalab.sim.decode import Mods
+from sdpalab.sim.ir import Entry, Instruction, Symbol
+from sdpalab.sim.native import layout
+from sdpalab.sim.native import operations as operations  # registers every handler
+from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
+from sdpalab.sim.native.operation import Operation
+from sdpalab.sim.program import BasicBlock, Program, instructions_of
+from sdpalab.sim.selection import Array
+from sdpalab.sim.types import TYPES
+
+__all__ = ["Decoded", "decode"]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What the native loop executes, for every launch of an entry with the same checks.
+
+    Attributes
+    ----------
+    records, blocks : ndarray of int32
+        By the words of :mod:`~sdpalab.sim.native.layout`.
+    operations : tuple of Operation
+        By the number that records have for them.
+    constants : dict of Constant to int
+        Rows to fill with one value before a launch.
+    specials : dict of str to int
+        Rows of special registers.
+    register_bytes : int
+        Of one warp.
+    predicates : int
+        Bytes at the beginning, which hold predicates: false at first, where all else is poison.
+    """
+
+    records: Array
+    blocks: Array
+    operations: tuple[Operation, ...]
+    constants: dict[Constant, int]
+    specials: dict[str, int]
+    register_bytes: int
+    predicates: int
+
+
+def decode(entry: Entry, program: Program, checks: frozenset[str]) -> Decoded:
+    """Decode an entry.
+
+    Raises
+    ------
+    NotNative, UnsupportedInstruction
+        If there is anything in it that the native engine does not have.
+    """
+    asm = Assembler(entry, program, checks)
+    predicates = asm.top if not program.files else _predicate_bytes(program)
+    blocks = [_block(asm, program, basic, number) for number, basic in enumerate(program.blocks)]
+    return Decoded(
+        asm.records_array(),
+        np.array(blocks, dtype=np.int32).reshape(-1, layout.BLOCK_WORDS),
+        tuple(asm.operations[name] for name in asm.numbers),
+        asm.constants,
+        asm.specials,
+        -(-asm.top // 64) * 64,
+        predicates,
+    )
+
+
+def _predicate_bytes(program: Program) -> int:
+    return 4 * program.files.get(1, 0)
+
+
+def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int) -> list[int]:
+    words = [0] * layout.BLOCK_WORDS
+    words[layout.FIRST] = len(asm.records)
+    for item in basic.items:
+        for instruction in instructions_of(item):
+            asm.instruction(instruction)
+    words[layout.SIZE] = basic.size
+    if basic.collective:
+        words[layout.COLLECTIVE] = 1
+        if basic.members is not None:
+            instruction, operand = basic.members
+            asm.begin(instruction)
+            words[layout.COLLECTIVE], words[layout.MEMBERS] = 2, asm.source(operand, "u32")
+    if basic.end is not None:
+        asm.begin(basic.end)
+        asm.guard = 0  # what an end needs is made ready for all lanes
+        guard = asm.guard_word(basic.end)
+        _end(asm, program, basic.end, words)
+        words[layout.END_GUARD] = guard
+    elif number + 1 == len(program.blocks):  # running off the end is a return
+        words[layout.END] = layout.END_EXIT
+    words[layout.LAST] = len(asm.records)
+    return words
+
+
+_End = Callable[[Assembler, Program, Instruction, list[int]], None]
+_ENDS: dict[str, _End] = {}
+
+
+def _end(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """What happens at the end of a block."""
+    name = instruction.opcode
+    if name not in _ENDS:
+        raise NotNative(instruction.text)
+    _ENDS[name](asm, program, instruction, words)
+
+
+def _bra(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    mods = Mods(instruction)
+    mods.flag("uni")
+    mods.done()
+    (target,) = instruction.operands
+    assert isinstance(target, Symbol)
+    words[layout.END], words[layout.TARGET] = layout.END_BRANCH, program.block_of_label[target.name]
+
+
+def _exit(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    Mods(instruction).done()
+    if instruction.operands:
+        raise NotNative("a return from a function")
+    words[layout.END] = layout.END_EXIT
+
+
+def _stop(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    Mods(instruction).done()
+    words[layout.END] = layout.END_STOP
+
+
+def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """PTX ISA, "bar, barrier"."""
+    mods = Mods(instruction)
+    if mods.flag("cluster"):
+        raise NotNative("barrier.cluster")
+    mods.flag("cta")
+    mods.flag("aligned")
+    action = mods.choice(("sync", "arrive", "red"))
+    operands = list(instruction.operands)
+    words[layout.END] = {"sync": layout.END_BARRIER, "arrive": layout.END_ARRIVE, "red": layout.END_REDUCE}[action]
+    if action == "red":
+        operation = mods.choice(("popc", "and", "or"))
+        type_ = mods.type()
+        if type_ is not (TYPES["u32"] if operation == "popc" else TYPES["pred"]):
+            raise NotNative(instruction.text)
+        row, _ = asm.target(operands.pop(0), type_.name)
+        words[layout.TARGET] = ("popc", "and", "or").index(operation)
+        words[layout.END_D], words[layout.END_C] = row, asm.source(operands.pop(), "pred")
+    mods.done()
+    words[layout.END_A] = asm.source(operands[0], "u32")
+    words[layout.END_B] = asm.source(operands[1], "u32") if len(operands) > 1 else -1
+
+
+_ENDS.update({"bra": _bra, "ret": _exit, "exit": _exit, "trap": _stop, "brkpt": _stop})
+_ENDS.update({"bar": _barrier, "barrier": _barrier})

@@ -1,0 +1,266 @@
+"""Running a launch with native code: what it can run, and what it leaves to the reference engine."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sdpalab.sim.chunks import Setup
+from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.memory import Space
+from sdpalab.sim.native import layout
+from sdpalab.sim.native.assembler import Constant, NotNative
+from sdpalab.sim.native.decoded import Decoded, decode
+from sdpalab.sim.native.layout import WARP
+from sdpalab.sim.native.library import library
+from sdpalab.sim.parallel import communicates
+from sdpalab.sim.program import Program
+from sdpalab.sim.selection import Array
+from sdpalab.sim.tally import Tally
+
+__all__ = ["ENGINES", "run_native", "wanted_engine"]
+
+ENGINES = ("auto", "native", "reference")
+_VARIABLE = "SDPALAB_SIM_ENGINE"
+_MOST_STEPS = 20_000_000
+_ORDERS = {"lockstep": 0, "forward": 0, "reverse": 1}
+_NATIVE_CHECKS: frozenset[str] = frozenset()
+"""Checks that native code makes; a launch with others is left to the reference engine."""
+
+_LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_decoded: dict[tuple[int, frozenset[str]], tuple[weakref.ref[Program], Decoded | str]] = {}
+
+
+class Left(Exception):
+    """The native engine leaves a launch to the reference engine; the text says why."""
+
+
+def wanted_engine() -> str:
+    """``auto``, or what ``SDPALAB_SIM_ENGINE`` forces: ``reference``, or ``native`` (an error instead of a fallback)."""
+    chosen = os.environ.get(_VARIABLE, "auto")
+    if chosen not in ENGINES:
+        raise ValueError(f"{_VARIABLE} is one of {', '.join(ENGINES)}, not {chosen!r}")
+    return chosen
+
+
+def run_native(setup: Setup, space: Space, tally: Tally) -> str:
+    """Run all CTAs of a launch.
+
+    Parameters
+    ----------
+    setup : Setup
+    space : Space
+        Global memory. After a launch that is left to the reference engine its content means nothing.
+    tally : Tally
+        Counts are added here if the launch ran to its end.
+
+    Returns
+    -------
+    str
+        Why the launch is left to the reference engine; empty if it ran, and no check has anything to report.
+    """
+    try:
+        _Run(setup, space, tally).run()
+    except Left as why:
+        return str(why)
+    return ""
+
+
+def _decode(setup: Setup) -> Decoded:
+    """The launch's program, decoded once for each set of checks."""
+    checks = frozenset(setup.checks)
+    key = id(setup.program), checks
+    known = _decoded.get(key)
+    if known is None or known[0]() is not setup.program:
+        try:
+            result: Decoded | str = decode(setup.entry, setup.program, checks)
+        except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
+            result = f"{type(why).__name__}: {why}"
+        known = weakref.ref(setup.program, lambda _: _decoded.pop(key, None)), result
+        _decoded[key] = known
+    if isinstance(known[1], str):
+        raise Left(known[1])
+    return known[1]
+
+
+class _Run:
+    """The arrays of one launch."""
+
+    def __init__(self, setup: Setup, space: Space, tally: Tally) -> None:
+        self.setup, self.space, self.tally = setup, space, tally
+        self.kept: list[Any] = []
+        if setup.counters or setup.schedule not in _ORDERS or not set(setup.checks) <= _NATIVE_CHECKS:
+            raise Left("counters, a schedule or a check that is not native")
+        if any(map(communicates, setup.entry.instructions)):
+            raise Left("blocks that communicate")
+        self.decoded = _decode(setup)
+
+    def run(self) -> None:
+        """Run the launch."""
+        setup, decoded = self.setup, self.decoded
+        code = library()
+        table = np.array(code.operations(decoded.operations), dtype=np.int64)
+        context = np.zeros(layout.CONTEXT_WORDS, dtype=np.int64)
+        self._fill(context, table)
+        ctas = np.concatenate(setup.chunks).astype(np.int64)
+        context[layout.CTAS] = self._keep(ctas)
+        clusters = len(ctas) // setup.geometry.cluster_size
+        status = _LOOP(code.loop())(context.ctypes.data, 0, clusters)
+        if status:
+            raise Left(layout.WHY[status - layout.GIVE_UP])
+        steps = int(context[layout.STEPS_TAKEN])
+        if setup.max_steps < min(steps, _MOST_STEPS):
+            raise Left("the limit on steps, which lanes of several warps share")
+        self.tally.steps += steps
+
+    def _keep(self, array: Array) -> int:
+        """The address of an array, which lives as long as the run."""
+        self.kept.append(array)
+        return int(array.ctypes.data)
+
+    def _room(self, size: int) -> int:
+        """The address of that many bytes, aligned to 64."""
+        raw = np.empty(size + 64, dtype=np.uint8)
+        return -(-self._keep(raw) // 64) * 64
+
+    def _fill(self, context: Array, table: Array) -> None:
+        """Everything that native code reads and writes."""
+        setup, decoded, geometry = self.setup, self.decoded, self.setup.geometry
+        warps, ctas = geometry.warps, geometry.cluster_size
+        shared, local = setup.symbols.shared_bytes, setup.symbols.local_bytes
+        shared_stride, local_stride = (-(-size // 16) * 16 for size in (shared, local))
+        extents = np.array([(e.begin, e.end) for e in self.space.extents], dtype=np.int64)
+        blocks = len(decoded.blocks)
+        lanes, issued = np.zeros(blocks, np.int64), np.zeros(blocks, np.int64)
+        self.tally.lanes, self.tally.warps = lanes, issued
+        specials = self._specials()
+        copies = any(each.name.startswith("cp.async") for each in decoded.operations)
+        words = {
+            layout.TABLE: self._keep(table),
+            layout.RECORDS: self._keep(decoded.records),
+            layout.BLOCKS: self._keep(decoded.blocks),
+            layout.REGISTERS: self._room(decoded.register_bytes * warps * ctas),
+            layout.REGISTER_BYTES: decoded.register_bytes,
+            layout.TEMPLATE: self._keep(self._template()),
+            layout.SHARED: self._room(shared_stride * ctas + 64),
+            layout.SHARED_STRIDE: shared_stride,
+            layout.SHARED_LIMIT: shared,
+            layout.GLOBAL: int(self.space.data.ctypes.data),
+            layout.EXTENTS: self._keep(extents),
+            layout.EXTENT_COUNT: len(extents),
+            layout.LOCAL: self._room(local_stride * WARP * warps * ctas + 64),
+            layout.LOCAL_STRIDE: local_stride,
+            layout.LOCAL_LIMIT: local,
+            layout.WARPS: self._keep(np.zeros(layout.WARP_WORDS * warps * ctas, np.int64)),
+            layout.WARP_COUNT: warps,
+            layout.CTA_COUNT: ctas,
+            layout.THREADS: geometry.threads,
+            layout.SPECIALS: self._keep(specials),
+            layout.SPECIAL_COUNT: len(specials),
+            layout.START: setup.program.start,
+            layout.MOST_STEPS: setup.max_steps,
+            layout.LANES_BY_BLOCK: self._keep(lanes),
+            layout.WARPS_BY_BLOCK: self._keep(issued),
+            layout.BARRIERS: self._keep(
+                np.zeros(layout.BARRIER_WORDS * layout.BARRIER_COUNT * ctas, np.int64)
+            ),
+            layout.SCRATCH: self._room(layout.SCRATCH_BYTES),
+            layout.COPIES: self._room(8 * layout.COPY_WORDS * layout.MOST_COPIES * warps * ctas if copies else 0),
+            layout.ORDER: _ORDERS[setup.schedule],
+            layout.EARLY: int(setup.async_mode == "early"),
+        }
+        for word, value in words.items():
+            context[word] = value
+        for first, dims in (
+            (layout.GRID_X, geometry.grid),
+            (layout.BLOCK_X, geometry.block),
+            (layout.CLUSTER_X, geometry.cluster),
+        ):
+            context[first : first + 3] = dims
+
+    # ---- what a launch gives to registers ---------------------------------------------------------------------------
+
+    def _template(self) -> Array:
+        """The registers of a warp at first: poison, predicates that are false, and the constants."""
+        decoded = self.decoded
+        template = np.full(decoded.register_bytes, 0xFF, dtype=np.uint8)
+        template[: decoded.predicates] = 0
+        for constant, row in decoded.constants.items():
+            raw = self._bytes(constant)
+            if constant.bits == 1:
+                template[row : row + 4] = 0xFF if raw[0] else 0
+            else:
+                template[row : row + WARP * len(raw)] = np.tile(np.frombuffer(raw, np.uint8), WARP)
+        for name, row in decoded.specials.items():
+            values = self._uniform_special(name)
+            if values is not None:
+                lanes = np.broadcast_to(values.astype(np.uint32), WARP)
+                template[row : row + 4 * WARP] = np.ascontiguousarray(lanes).view(np.uint8)
+        return template
+
+    def _bytes(self, constant: Constant) -> bytes:
+        """A constant's value."""
+        size = max(1, constant.bits // 8)
+        if constant.kind == "parameter":
+            return bytes(self.setup.params[int(constant.value) : int(constant.value) + size])
+        if constant.kind == "symbol":
+            name = str(constant.value)
+            if name not in self.setup.symbols.addresses:
+                raise Left(f"{name} is not a variable")
+            return (self.setup.symbols.addresses[name][1] & (1 << 8 * size) - 1).to_bytes(size, "little")
+        return int(constant.value).to_bytes(size, "little")
+
+    def _specials(self) -> Array:
+        """(kind, row) of the special registers that depend on the warp, int32."""
+        rows = [
+            (_BY_WARP[name], row) for name, row in self.decoded.specials.items() if self._uniform_special(name) is None
+        ]
+        return np.array(rows, dtype=np.int32).reshape(-1, 2)
+
+    def _uniform_special(self, name: str) -> Array | None:
+        """The values of a special register that all warps share; None if they do not."""
+        if name in _BY_WARP:
+            return None
+        geometry = self.setup.geometry
+        lane = np.arange(WARP, dtype=np.uint32)
+        bit = np.uint32(1) << lane
+        clusters = [-(-many // size) for many, size in zip(geometry.grid, geometry.cluster, strict=True)]
+        dims: dict[str, Sequence[int]] = {
+            "%ntid": geometry.block,
+            "%nctaid": geometry.grid,
+            "%cluster_nctaid": geometry.cluster,
+            "%nclusterid": clusters,
+        }
+        base, _, axis = name.partition(".")
+        if base in dims and axis in ("x", "y", "z"):
+            return np.array(dims[base]["xyz".index(axis)])
+        values: dict[str, Any] = {
+            "%laneid": lane,
+            "%nwarpid": geometry.warps,
+            "%lanemask_eq": bit,
+            "%lanemask_lt": bit - 1,
+            "%lanemask_le": bit | (bit - 1),
+            "%lanemask_ge": ~(bit - 1),
+            "%lanemask_gt": ~(bit | (bit - 1)),
+            "%dynamic_smem_size": geometry.dynamic_smem,
+            "%cluster_nctarank": geometry.cluster_size,
+            "%total_smem_size": self.setup.symbols.shared_bytes,
+        }
+        if name not in values:
+            raise Left(f"special register {name}")
+        return np.asarray(values[name])
+
+
+_BY_WARP = {
+    **{f"%tid.{axis}": layout.TID_X + k for k, axis in enumerate("xyz")},
+    **{f"%ctaid.{axis}": layout.CTAID_X + k for k, axis in enumerate("xyz")},
+    **{f"%clusterid.{axis}": layout.CLUSTERID_X + k for k, axis in enumerate("xyz")},
+    **{f"%cluster_ctaid.{axis}": layout.CLUSTER_CTAID_X + k for k, axis in enumerate("xyz")},
+    "%warpid": layout.WARPID,
+    "%cluster_ctarank": layout.CTARANK,
+}

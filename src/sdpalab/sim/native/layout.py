@@ -1,0 +1,164 @@
+"""Where everything is that native code shares with Python: words of records, blocks, warps and the context.
+
+Addresses are bytes of this process. A record is one operation to execute, 16 words of 32 bits; a block is straight-line
+code, 16 words of 32 bits. The context has 64-bit words; a warp's state too.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+WARP = 32
+
+# ---- a record: int32 words --------------------------------------------------------------------------------------------
+
+RECORD_WORDS = 16
+FUNCTION = 0
+"""Index into the table of operations."""
+GUARD = 1
+"""0, or the row of a predicate, plus 1, plus 2 where it is negated."""
+OPERANDS = 2
+"""The first of fourteen: offsets of rows in the warp's registers, or numbers."""
+
+# ---- a block: int32 words ---------------------------------------------------------------------------------------------
+
+BLOCK_WORDS = 16
+FIRST, LAST, SIZE = 0, 1, 2
+"""Its records, up to before the last; the instructions of PTX in it."""
+END = 3
+"""How it ends: one of the END_ numbers."""
+END_GUARD, TARGET = 4, 5
+COLLECTIVE = 6
+"""0, or 1 if whole warps are needed, or 2 if the lanes of a member mask are."""
+MEMBERS = 7
+"""The row of that mask."""
+END_A, END_B, END_C, END_D = 8, 9, 10, 11
+"""Operands of the end."""
+
+END_NEXT, END_BRANCH, END_EXIT, END_BARRIER, END_ARRIVE, END_STOP = 0, 1, 2, 3, 4, 5
+END_INDEXED, END_CLUSTER_ARRIVE, END_CLUSTER_WAIT, END_TRY_WAIT, END_WGMMA, END_WGMMA_WAIT = 6, 7, 8, 9, 10, 11
+END_REGISTERS, END_REDUCE = 12, 13
+
+# ---- statuses ---------------------------------------------------------------------------------------------------------
+
+DONE, MISS = 0, 1
+"""An operation is done; or its addresses are outside the extent that its record remembers."""
+GIVE_UP = 2
+"""From this number on: the launch must be left to the reference engine, and why."""
+WHY = (
+    "illegal access",
+    "several buffers in one access",
+    "lanes of a warp missing at a warp-wide instruction",
+    "barrier rules",
+    "nothing can run",
+    "too many steps",
+    "trap",
+    "uninitialised",
+    "race",
+    "asynchronous access",
+    "mbarrier rules",
+    "too many in flight",
+    "tensor map",
+    "wgmma rules",
+    "cluster rules",
+    "branch index",
+)
+(ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(2, 14)
+(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX) = range(14, 18)
+
+# ---- the context: int64 words -----------------------------------------------------------------------------------------
+
+CONTEXT_WORDS = 96
+(
+    TABLE,  # addresses of the operations' functions
+    RECORDS,
+    BLOCKS,
+    REGISTERS,  # of all warps of a cluster
+    REGISTER_BYTES,  # of one warp
+    TEMPLATE,  # what they are at first
+    SHARED,  # of all CTAs of a cluster
+    SHARED_STRIDE,
+    SHARED_LIMIT,
+    GLOBAL,  # where the arena is in this process
+    EXTENTS,  # pairs of offsets in the arena
+    EXTENT_COUNT,
+    LOCAL,
+    LOCAL_STRIDE,
+    LOCAL_LIMIT,
+    WARPS,  # the states of all warps of a cluster
+    WARP_COUNT,  # of one CTA
+    CTA_COUNT,  # of one cluster
+    THREADS,  # of one CTA
+    CTAS,  # linear indices of the launch's CTAs, by cluster
+    SPECIALS,  # (kind, row) of special registers to fill in
+    SPECIAL_COUNT,
+    START,  # the first block
+    MOST_STEPS,
+    LANES_BY_BLOCK,
+    WARPS_BY_BLOCK,
+    STEPS_TAKEN,
+    BARRIERS,
+    SCRATCH,  # room for operations to work in
+    CURRENT,  # the index of the warp that runs
+    CURRENT_STATE,
+    CURRENT_SHARED,  # the shared memory of its CTA
+    CURRENT_LOCAL,
+    CURRENT_LIVE,  # its lanes that have not exited
+    CURRENT_PC,  # of a warp that gave up: where
+    GRID_X,
+    GRID_Y,
+    GRID_Z,
+    BLOCK_X,
+    BLOCK_Y,
+    BLOCK_Z,
+    CLUSTER_X,
+    CLUSTER_Y,
+    CLUSTER_Z,
+    FIND,  # the function that looks for an extent
+    ORDER,  # 0: warps forward, 1: backward, 2: drawn
+    SEED,
+    EARLY,  # whether asynchronous copies land at once
+    COPIES,  # in flight, MOST_COPIES a warp
+    CHECKS,
+    WRITTEN,
+    FLIGHT,
+    RACES,
+) = range(53)
+
+SCRATCH_BYTES = 1 << 15
+
+# ---- a warp: int64 words ----------------------------------------------------------------------------------------------
+
+PART_WORDS = 8
+PART_BLOCK, PART_MASK, PART_STATUS, PART_INFO, PART_FROM, PART_MORE = 0, 1, 2, 3, 4, 5
+MOST_PARTS = 33
+PARTS, LIVE, WARP_STEPS, WARP_CTA, WARP_NUMBER = 0, 1, 2, 3, 4
+COPIES_FLYING = 5
+"""Entries of cp.async in flight."""
+COPY_GROUPS = 16
+"""For each lane the groups of cp.async that it has committed, int32."""
+FIRST_PART = 64
+WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
+
+# ---- a cp.async in flight, of one warp: int64 words -------------------------------------------------------------------
+
+COPY_MASK, COPY_WIDTH, COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 0, 1, 8, 24, 56, 88
+"""Lanes, bytes of a copy; for each lane its group (int32), target and source (int64), and bytes to read (int64)."""
+COPY_WORDS = 120
+MOST_COPIES = 256
+
+READY, PARKED, AT_BARRIER, AT_CLUSTER, AT_MBARRIER, AT_WGMMA, FOR_REGISTERS = 0, 1, 2, 3, 4, 5, 6
+
+# ---- a barrier of a CTA: int64 words ----------------------------------------------------------------------------------
+
+BARRIER_WORDS = 64
+ARRIVED, GIVEN, KIND = 0, 1, 2
+"""Threads that have arrived in this phase, the number that completes it (0: all that are alive), 1 or 2 (reduction)."""
+CAME = 4
+"""From here on, for each warp of the CTA the lanes that have arrived in this phase."""
+BARRIER_COUNT = 16
+
+# ---- special registers that depend on the warp or its CTA -------------------------------------------------------------
+
+(TID_X, TID_Y, TID_Z, CTAID_X, CTAID_Y, CTAID_Z, WARPID, CTARANK, CLUSTERID_X, CLUSTERID_Y, CLUSTERID_Z) = range(11)
+(CLUSTER_CTAID_X, CLUSTER_CTAID_Y, CLUSTER_CTAID_Z) = range(11, 14)
