@@ -22,6 +22,7 @@ from sdpalab.sim.ir import Entry
 from sdpalab.sim.limits import check_cluster, check_geometry, check_registers, shared_limit
 from sdpalab.sim.linking import link
 from sdpalab.sim.machine import Symbols
+from sdpalab.sim.native import run_native, wanted_engine
 from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import Program, build_program
@@ -170,10 +171,18 @@ def launch(
     space = arena.build()
     size = len(space.data)
     log, tally = HazardLog(), Tally(code, program, size, geometry.ctas, geometry.warps, traffic=counters)
-    history = GlobalHistory(code, size) if "race" in checks else None
-    chunks = Chunks(setup, space, tally, log, history)
-    with log.attach_to_errors():
-        run_chunks(chunks, workers, MEMORY_BUDGET // need)
+    printed: list[str] = []
+    ran = False
+    if wanted_engine() == "native":
+        ran = not run_native(setup, space, tally)
+        if not ran:  # what it has done so far is thrown away
+            space = arena.build()
+    if not ran:
+        history = GlobalHistory(code, size) if "race" in checks else None
+        chunks = Chunks(setup, space, tally, log, history)
+        printed = chunks.printed
+        with log.attach_to_errors():
+            run_chunks(chunks, workers, MEMORY_BUDGET // need)
     arena.copy_back(space)
     return Report(
         log.hazards(),
@@ -181,7 +190,7 @@ def launch(
         int(tally.steps[0]),
         symbols.shared_bytes,
         counted(module, code, program, tally) if counters else None,
-        tuple(chunks.printed),
+        tuple(printed),
     )
 
 

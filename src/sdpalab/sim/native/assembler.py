@@ -68,7 +68,7 @@ class Assembler:
 
     entry: Entry
     program: Program
-    checks: frozenset[str]
+    checked: bool
     records: list[list[int]] = field(default_factory=list)
     operations: dict[str, Operation] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
@@ -235,35 +235,6 @@ class Assembler:
         self.lanewise(name, function, [row for row, _ in places], rows, results, types)
         for _, finish in places:
             finish()
-
-    def before_access(
-        self,
-        instruction: Instruction,
-        space: str,
-        row: int,
-        bits: int,
-        offset: int,
-        width: int,
-        does: str,
-        sources: Sequence[int] = (),
-        element: int = 0,
-        lanes: int = 32,
-    ) -> None:
-        """Append the records of the checks that watch an access."""
-        if self.checks:
-            raise NotNative("checks")
-
-    def before_copy(
-        self,
-        instruction: Instruction,
-        target: tuple[int, int, int],
-        source: tuple[int, int, int],
-        width: int,
-        lengths: int,
-    ) -> None:
-        """Append the records of the checks that watch a cp.async."""
-        if self.checks:
-            raise NotNative("checks")
 
     def instruction(self, instruction: Instruction) -> None:
         """Append the records of an instruction.

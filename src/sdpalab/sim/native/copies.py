@@ -7,6 +7,7 @@ issuing lane waits for its group (:mod:`sdpalab.sim.isa.async_copy`).
 from __future__ import annotations
 
 from sdpalab.sim.native.layout import (
+    CHECKED,
     COPIES,
     COPIES_FLYING,
     COPY_GROUP,
@@ -18,12 +19,14 @@ from sdpalab.sim.native.layout import (
     COPY_WIDTH,
     COPY_WORDS,
     CURRENT,
+    CURRENT_SHARED,
     CURRENT_STATE,
     EARLY,
     FULL,
     MOST_COPIES,
     OPERANDS,
 )
+from sdpalab.sim.native.watch import copy_landed
 from sdpalab.sim.native.words import copy, fill, load32, load64, store64
 
 __all__ = ["issue_copies", "wait_for_copies"]
@@ -33,20 +36,19 @@ def issue_copies(context: int, entry: int) -> int:
     """An entry has been filled in: put it in flight, or carry it out at once in the early mode; a status."""
     state = load64(context + 8 * CURRENT_STATE)
     mask, width = load64(entry + 8 * COPY_MASK), load64(entry + 8 * COPY_WIDTH)
-    if load64(context + 8 * EARLY) != 0:
-        for lane in range(32):
-            if mask >> lane & 1:
-                land(entry, lane, width)
-        return 0
+    early = load64(context + 8 * EARLY)
     for lane in range(32):
         if mask >> lane & 1:
-            fill(load64(entry + 8 * (COPY_TARGET + lane)), 0xFF, width)
+            if early:
+                land(context, entry, lane, width)
+            else:
+                fill(load64(entry + 8 * (COPY_TARGET + lane)), 0xFF, width)
     flying = load64(state + 8 * COPIES_FLYING) + 1
     store64(state + 8 * COPIES_FLYING, flying)
     return FULL if flying >= MOST_COPIES else 0
 
 
-def land(entry: int, lane: int, width: int) -> None:
+def land(context: int, entry: int, lane: int, width: int) -> None:
     """Copy what one lane asked for; bytes beyond the source's become zero."""
     target, source = load64(entry + 8 * (COPY_TARGET + lane)), load64(entry + 8 * (COPY_SOURCE + lane))
     size = load64(entry + 8 * (COPY_SIZE + lane))
@@ -72,7 +74,11 @@ def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int
             if waiting >> lane & 1:
                 committed = load32(state + 8 * COPY_GROUPS + 4 * lane)
                 if keep < 0 or load32(entry + 8 * COPY_GROUP + 4 * lane) < committed - keep:
-                    land(entry, lane, width)
+                    if load64(context + 8 * EARLY) == 0:
+                        land(context, entry, lane, width)
+                    if load64(context + 8 * CHECKED) != 0:
+                        begin = load64(context + 8 * CURRENT_SHARED)
+                        copy_landed(context, load64(entry + 8 * (COPY_TARGET + lane)) - begin, width)
                     here = here & ~(1 << lane)
         store64(entry + 8 * COPY_MASK, here)
         if here != 0:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdpalab.sim.decode import Mods
+from sdpalab.sim.definedness import find_undefined
 from sdpalab.sim.ir import Entry, Instruction, Symbol
 from sdpalab.sim.native import layout
 from sdpalab.sim.native import operations as operations  # registers every handler
@@ -49,16 +50,18 @@ class Decoded:
     predicates: int
 
 
-def decode(entry: Entry, program: Program, checks: frozenset[str]) -> Decoded:
-    """Decode an entry.
+def decode(entry: Entry, program: Program, *, checked: bool) -> Decoded:
+    """Decode an entry; ``checked`` adds the records of the checks.
 
     Raises
     ------
     NotNative, UnsupportedInstruction
         If there is anything in it that the native engine does not have.
     """
-    asm = Assembler(entry, program, checks)
+    asm = Assembler(entry, program, checked)
     predicates = asm.top if not program.files else _predicate_bytes(program)
+    if checked and find_undefined(program, entry).registers:
+        raise NotNative("the check of registers that may be undefined")
     blocks = [_block(asm, program, basic, number) for number, basic in enumerate(program.blocks)]
     return Decoded(
         asm.records_array(),

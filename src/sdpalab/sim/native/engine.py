@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.memory import Space
@@ -23,47 +23,23 @@ from sdpalab.sim.program import Program
 from sdpalab.sim.selection import Array
 from sdpalab.sim.tally import Tally
 
-__all__ = ["ENGINES", "run_native", "wanted_engine"]
+__all__ = ["run"]
 
-ENGINES = ("auto", "native", "reference")
-_VARIABLE = "SDPALAB_SIM_ENGINE"
 _MOST_STEPS = 20_000_000
 _ORDERS = {"lockstep": 0, "forward": 0, "reverse": 1}
-_NATIVE_CHECKS: frozenset[str] = frozenset()
-"""Checks that native code makes; a launch with others is left to the reference engine."""
+_NATIVE_CHECKS = frozenset({"race", "memory", "async"})
+"""Checks that native code makes, all together if a launch has one; with others it is left to the reference engine."""
 
 _LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-_decoded: dict[tuple[int, frozenset[str]], tuple[weakref.ref[Program], Decoded | str]] = {}
+_decoded: dict[tuple[int, bool], tuple[weakref.ref[Program], Decoded | str]] = {}
 
 
 class Left(Exception):
     """The native engine leaves a launch to the reference engine; the text says why."""
 
 
-def wanted_engine() -> str:
-    """``auto``, or what ``SDPALAB_SIM_ENGINE`` forces: ``reference``, or ``native`` (an error instead of a fallback)."""
-    chosen = os.environ.get(_VARIABLE, "auto")
-    if chosen not in ENGINES:
-        raise ValueError(f"{_VARIABLE} is one of {', '.join(ENGINES)}, not {chosen!r}")
-    return chosen
-
-
-def run_native(setup: Setup, space: Space, tally: Tally) -> str:
-    """Run all CTAs of a launch.
-
-    Parameters
-    ----------
-    setup : Setup
-    space : Space
-        Global memory. After a launch that is left to the reference engine its content means nothing.
-    tally : Tally
-        Counts are added here if the launch ran to its end.
-
-    Returns
-    -------
-    str
-        Why the launch is left to the reference engine; empty if it ran, and no check has anything to report.
-    """
+def run(setup: Setup, space: Space, tally: Tally) -> str:
+    """See :func:`sdpalab.sim.native.choice.run_native`."""
     try:
         _Run(setup, space, tally).run()
     except Left as why:
@@ -72,13 +48,12 @@ def run_native(setup: Setup, space: Space, tally: Tally) -> str:
 
 
 def _decode(setup: Setup) -> Decoded:
-    """The launch's program, decoded once for each set of checks."""
-    checks = frozenset(setup.checks)
-    key = id(setup.program), checks
+    """The launch's program, decoded once with the checks and once without."""
+    key = id(setup.program), bool(setup.checks)
     known = _decoded.get(key)
     if known is None or known[0]() is not setup.program:
         try:
-            result: Decoded | str = decode(setup.entry, setup.program, checks)
+            result: Decoded | str = decode(setup.entry, setup.program, checked=bool(setup.checks))
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"
         known = weakref.ref(setup.program, lambda _: _decoded.pop(key, None)), result
@@ -117,6 +92,8 @@ class _Run:
         if setup.max_steps < min(steps, _MOST_STEPS):
             raise Left("the limit on steps, which lanes of several warps share")
         self.tally.steps += steps
+        self.tally.lanes += self.counted[0]
+        self.tally.warps += self.counted[1]
 
     def _keep(self, array: Array) -> int:
         """The address of an array, which lives as long as the run."""
@@ -137,7 +114,7 @@ class _Run:
         extents = np.array([(e.begin, e.end) for e in self.space.extents], dtype=np.int64)
         blocks = len(decoded.blocks)
         lanes, issued = np.zeros(blocks, np.int64), np.zeros(blocks, np.int64)
-        self.tally.lanes, self.tally.warps = lanes, issued
+        self.counted = lanes, issued
         specials = self._specials()
         copies = any(each.name.startswith("cp.async") for each in decoded.operations)
         words = {
@@ -174,6 +151,8 @@ class _Run:
             layout.ORDER: _ORDERS[setup.schedule],
             layout.EARLY: int(setup.async_mode == "early"),
         }
+        if setup.checks:
+            words |= self._shadows()
         for word, value in words.items():
             context[word] = value
         for first, dims in (
@@ -182,6 +161,42 @@ class _Run:
             (layout.CLUSTER_X, geometry.cluster),
         ):
             context[first : first + 3] = dims
+
+    def _shadows(self) -> dict[int, int]:
+        """What the checks keep (:mod:`~sdpalab.sim.native.watch`)."""
+        geometry, entry = self.setup.geometry, self.setup.entry
+        warps, ctas = geometry.warps * geometry.cluster_size, geometry.cluster_size
+        if geometry.ctas >= layout.SEVERAL or warps > 1 << 8:
+            raise Left("too many blocks or warps for the race check")
+        shared = self.setup.symbols.shared_bytes
+        shift, global_shift = (granule_of(entry, (space,)).bit_length() - 1 for space in ("shared", "global"))
+        pages = (shared >> layout.PAGE_SHIFT) + 2
+        granules, written = pages << layout.PAGE_SHIFT - shift, pages << layout.PAGE_SHIFT - 3
+        everything = (len(self.space.data) >> global_shift) + 16
+
+        def zeros(count: int, dtype: Any = np.int64) -> int:
+            return self._keep(np.zeros(count, dtype))
+
+        return {
+            layout.CHECKED: 1,
+            layout.ACTORS: warps,
+            layout.CLOCKS: zeros(warps),
+            layout.VECTORS: zeros(warps * warps),
+            layout.FLOORS: zeros(warps),
+            layout.RELEASED: zeros(warps * layout.BARRIER_COUNT * ctas),
+            layout.GRANULE_SHIFT: shift,
+            layout.GRANULES: granules,
+            layout.WRITERS: zeros(granules * ctas),
+            layout.READERS: zeros(granules * ctas * warps, np.int32),
+            layout.FLYING: zeros(granules * ctas, np.int32),
+            layout.WRITTEN: zeros(written * ctas, np.uint8),
+            layout.WRITTEN_BYTES: written,
+            layout.PAGES: pages,
+            **{word: zeros(pages * ctas) for word in range(layout.PAGE_WRITTEN, layout.PAGE_FULL + 1)},
+            layout.GLOBAL_SHIFT: global_shift,
+            layout.GLOBAL_WRITERS: zeros(everything),
+            layout.GLOBAL_READERS: zeros(everything),
+        }
 
     # ---- what a launch gives to registers ---------------------------------------------------------------------------
 

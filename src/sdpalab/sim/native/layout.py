@@ -119,13 +119,40 @@ CONTEXT_WORDS = 96
     SEED,
     EARLY,  # whether asynchronous copies land at once
     COPIES,  # in flight, MOST_COPIES a warp
-    CHECKS,
-    WRITTEN,
-    FLIGHT,
-    RACES,
-) = range(53)
+    CHECKED,  # whether the checks are on
+    ACTORS,  # warps of a cluster
+    TIME,  # counts releases; never goes back
+    BEGAN,  # the time when the cluster began
+    CLOCKS,  # for each warp the time of its last release
+    VECTORS,  # for each warp, up to which time each warp's accesses come before its own
+    FLOORS,  # the least of a warp's vector, but for itself
+    RELEASED,  # for each barrier of each CTA, the vector of those that have arrived
+    GRANULE_SHIFT,  # of shared memory
+    GRANULES,  # of a CTA
+    WRITERS,  # of each granule: time << 16 | warp
+    READERS,  # of each warp and granule: time
+    FLYING,  # of each granule: copies in flight that write it
+    WRITTEN,  # of each byte of shared memory: a bit
+    WRITTEN_BYTES,  # of a CTA
+    PAGES,  # of a CTA
+    PAGE_WRITTEN,  # of each page: the time of its last write
+    PAGE_READ,  # ... of its last read
+    PAGE_FLYING,  # ... granules in flight
+    PAGE_FULL,  # ... whether all of it has been written
+    GLOBAL_SHIFT,  # granules of global memory
+    GLOBAL_WRITERS,  # of each: (CTA + 1) << 40 | time << 8 | warp
+    GLOBAL_READERS,
+    CURRENT_CTA,  # the linear index, plus one, of the CTA of the warp that runs
+) = range(73)
 
 SCRATCH_BYTES = 1 << 15
+SCRATCH_PLACES = 1 << 14
+"""In the scratch: 32 offsets that an operation passes to a function."""
+
+PAGE_SHIFT = 10
+"""Pages of shared memory, for which the checks keep the sum of what they know of their granules."""
+SEVERAL = (1 << 23) - 1
+"""In place of a CTA: more than one."""
 
 # ---- a warp: int64 words ----------------------------------------------------------------------------------------------
 
@@ -135,6 +162,8 @@ MOST_PARTS = 33
 PARTS, LIVE, WARP_STEPS, WARP_CTA, WARP_NUMBER = 0, 1, 2, 3, 4
 COPIES_FLYING = 5
 """Entries of cp.async in flight."""
+WARP_LINEAR = 6
+"""The linear index of the warp's CTA in the grid."""
 COPY_GROUPS = 16
 """For each lane the groups of cp.async that it has committed, int32."""
 FIRST_PART = 64

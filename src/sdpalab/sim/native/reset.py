@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sdpalab.sim.native.clocks import begin_clocks
 from sdpalab.sim.native.layout import (
     BARRIER_COUNT,
     BARRIER_WORDS,
@@ -42,6 +43,7 @@ from sdpalab.sim.native.layout import (
     TID_Z,
     WARP_COUNT,
     WARP_CTA,
+    WARP_LINEAR,
     WARP_NUMBER,
     WARP_WORDS,
     WARPID,
@@ -60,6 +62,7 @@ def reset_cluster(context: int, cluster: int) -> None:
     fill(load64(context + 8 * SHARED), 0xFF, ctas * load64(context + 8 * SHARED_STRIDE))
     fill(load64(context + 8 * LOCAL), 0xFF, 32 * ctas * warps * load64(context + 8 * LOCAL_STRIDE))
     fill(load64(context + 8 * BARRIERS), 0, 8 * BARRIER_WORDS * BARRIER_COUNT * ctas)
+    begin_clocks(context)
     for number in range(warps * ctas):
         cta, warp = number // warps, number % warps
         state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
@@ -77,6 +80,7 @@ def reset_cluster(context: int, cluster: int) -> None:
         registers = load64(context + 8 * REGISTERS) + number * size
         copy(registers, template, size)
         linear = load64(load64(context + 8 * CTAS) + 8 * (cluster * ctas + cta))
+        store64(state + 8 * WARP_LINEAR, linear)
         specials = load64(context + 8 * SPECIALS)
         for k in range(load64(context + 8 * SPECIAL_COUNT)):
             kind, row = load32(specials + 8 * k), load32(specials + 8 * k + 4)

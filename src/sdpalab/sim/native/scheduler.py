@@ -10,6 +10,7 @@ Every number here is an int64. Functions take addresses; :mod:`~sdpalab.sim.nati
 from __future__ import annotations
 
 from sdpalab.sim.native.layout import (
+    ACTORS,
     ARRIVED,
     AT_BARRIER,
     BARRIER_COUNT,
@@ -19,9 +20,11 @@ from sdpalab.sim.native.layout import (
     BLOCK_WORDS,
     BLOCKS,
     CAME,
+    CHECKED,
     COLLECTIVE,
     CTA_COUNT,
     CURRENT,
+    CURRENT_CTA,
     CURRENT_LIVE,
     CURRENT_LOCAL,
     CURRENT_PC,
@@ -64,6 +67,7 @@ from sdpalab.sim.native.layout import (
     RECORDS,
     REGISTER_BYTES,
     REGISTERS,
+    RELEASED,
     SHARED,
     SHARED_STRIDE,
     SIZE,
@@ -75,12 +79,14 @@ from sdpalab.sim.native.layout import (
     TRAP,
     WARP_COUNT,
     WARP_CTA,
+    WARP_LINEAR,
     WARP_NUMBER,
     WARP_STEPS,
     WARP_WORDS,
     WARPS,
     WARPS_BY_BLOCK,
 )
+from sdpalab.sim.native.clocks import acquire, forget, release_to
 from sdpalab.sim.native.reset import reset_cluster
 from sdpalab.sim.native.words import call_operation, load32, load64, popcount, store32, store64
 
@@ -172,6 +178,7 @@ def run_warp(context: int, state: int, number: int) -> int:
     registers = load64(context + 8 * REGISTERS) + number * load64(context + 8 * REGISTER_BYTES)
     cta = load64(state + 8 * WARP_CTA)
     store64(context + 8 * CURRENT, number)
+    store64(context + 8 * CURRENT_CTA, load64(state + 8 * WARP_LINEAR) + 1)
     store64(context + 8 * CURRENT_STATE, state)
     store64(context + 8 * CURRENT_LIVE, load64(state + 8 * LIVE))
     store64(context + 8 * CURRENT_SHARED, load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE))
@@ -327,6 +334,8 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
             return BARRIER_RULE
         if load64(barrier + 8 * KIND) != kind or came != 0:
             return BARRIER_RULE
+    if load64(context + 8 * CHECKED) != 0:
+        release_to(context, load64(context + 8 * CURRENT), barrier_vector(context, cta, name))
     store64(barrier + 8 * KIND, kind)
     store64(barrier + 8 * GIVEN, given)
     store64(barrier + 8 * (CAME + warp), came | taken)
@@ -335,6 +344,11 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
     store64(part + 8 * PART_INFO, name)
     store64(part + 8 * PART_FROM, block)
     return release(context, cta, barrier, name)
+
+
+def barrier_vector(context: int, cta: int, name: int) -> int:
+    """What was passed on to a barrier of a CTA (:mod:`~sdpalab.sim.native.clocks`)."""
+    return load64(context + 8 * RELEASED) + 8 * load64(context + 8 * ACTORS) * (BARRIER_COUNT * cta + name)
 
 
 def alive(context: int, cta: int) -> int:
@@ -358,6 +372,7 @@ def release(context: int, cta: int, barrier: int, name: int) -> int:
     warps = load64(context + 8 * WARP_COUNT)
     if load64(barrier + 8 * KIND) == 2:
         reduce(context, cta, name)
+    vector = barrier_vector(context, cta, name)
     for k in range(warps):
         store64(barrier + 8 * (CAME + k), 0)
         state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * (warps * cta + k)
@@ -365,6 +380,10 @@ def release(context: int, cta: int, barrier: int, name: int) -> int:
             part = state + 8 * (FIRST_PART + PART_WORDS * p)
             if load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name:
                 store64(part + 8 * PART_STATUS, READY)
+                if load64(context + 8 * CHECKED) != 0:
+                    acquire(context, warps * cta + k, vector)
+    if load64(context + 8 * CHECKED) != 0:
+        forget(context, vector)
     store64(barrier + 8 * ARRIVED, 0)
     return 0
 

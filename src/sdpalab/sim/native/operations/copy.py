@@ -11,6 +11,7 @@ from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.copies import issue_copies, wait_for_copies
 from sdpalab.sim.native.lanes import WORD64, where
 from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operations.watched import watch_copy
 
 __all__: list[str] = []
 
@@ -58,7 +59,9 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     target, bits, offset = asm.address(instruction.operands[0])
     source, source_bits, source_offset = asm.address(instruction.operands[1])
     lengths = asm.source(rest[0], "u32") if rest else -1
-    asm.before_copy(instruction, (target, bits, offset), (source, source_bits, source_offset), width, lengths)
+    if asm.checked:
+        goal, origin = (target, bits, offset), (source, source_bits, source_offset)
+        watch_copy(asm, instruction, goal, origin, width, lengths)
 
     def build(code: Code) -> None:
         b = code.builder

@@ -22,6 +22,7 @@ from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.numeric import canonical, narrowed, widened
 from sdpalab.sim.native.operation import Code, Operation
 from sdpalab.sim.native.operations.convert import decoded8
+from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.native.operations.warp import needs_whole_warp
 
 __all__: list[str] = []
@@ -68,7 +69,8 @@ def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if len(items) != number:
         raise NotNative("another number of registers")
     row, bits, offset = asm.address(address)
-    asm.before_access(instruction, space, row, bits, offset, 16, "load", lanes=8 * number)
+    if asm.checked:
+        watch_access(asm, instruction, space, row, bits, offset, 16, "load", 8 * number)
 
     def build(code: Code) -> None:
         b = code.builder
@@ -99,7 +101,8 @@ def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         raise NotNative("another number of registers")
     sources = [asm.source(item, "b32") for item in items]
     row, bits, offset = asm.address(address)
-    asm.before_access(instruction, space, row, bits, offset, 16, "store", lanes=8 * number)
+    if asm.checked:
+        watch_access(asm, instruction, space, row, bits, offset, 16, "store", 8 * number)
 
     def build(code: Code) -> None:
         b = code.builder

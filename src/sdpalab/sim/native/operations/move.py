@@ -11,6 +11,7 @@ from sdpalab.sim.native.access import addresses, gather, located, scatter
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative, native
 from sdpalab.sim.native.lanes import Lanes
 from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.types import PtxType
 
 __all__: list[str] = []
@@ -119,7 +120,8 @@ def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         _load_parameter(asm, items, address, type_)
         return
     row, bits, offset = asm.address(address)
-    asm.before_access(instruction, space, row, bits, offset, vector * type_.bytes, "load")
+    if asm.checked:
+        watch_access(asm, instruction, space, row, bits, offset, vector * type_.bytes, "load")
     places = [asm.target(item, type_.name) for item in items]
     asm.record(_load(space, bits, type_.bits, vector), [row, offset, *(place for place, _ in places)])
     for _, finish in places:
@@ -161,7 +163,8 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         raise NotNative("a vector of another length")
     sources = [asm.source(item, f"b{type_.bits}") for item in items]
     row, bits, offset = asm.address(address)
-    asm.before_access(instruction, space, row, bits, offset, vector * type_.bytes, "store", sources, type_.bits)
+    if asm.checked:
+        watch_access(asm, instruction, space, row, bits, offset, vector * type_.bytes, "store")
     asm.record(_store(space, bits, type_.bits, vector), [row, offset, *sources])
 
 

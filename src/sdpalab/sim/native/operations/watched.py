@@ -1,0 +1,90 @@
+"""Records in front of accesses, for the checks: what may be a hazard ends the native run (:mod:`..watch`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.native import layout, watch
+from sdpalab.sim.native.access import addresses, located
+from sdpalab.sim.native.assembler import Assembler, NotNative
+from sdpalab.sim.native.lanes import WORD32, WORD64, Lanes, where
+from sdpalab.sim.native.layout import WARP
+from sdpalab.sim.native.operation import Code, Operation
+
+__all__ = ["watch_access", "watch_copy"]
+
+_SHARED = {"load": watch.read_shared, "store": watch.write_shared, "copy": watch.copy_begins}
+_GLOBAL = {"load": watch.read_global, "store": watch.write_global}
+
+
+def watch_access(
+    asm: Assembler,
+    instruction: Instruction,
+    space: str,
+    row: int,
+    bits: int,
+    offset: int,
+    width: int,
+    does: str,
+    lanes: int = WARP,
+    lengths: int = -1,
+) -> None:
+    """Append the record that watches an access of each lane, by the first ``lanes`` lanes.
+
+    ``does`` is ``load``, ``store`` or ``copy``; ``lengths`` the row of the bytes that each lane reads, if they differ.
+    """
+    if space == "local":
+        return
+    if space not in ("shared", "global"):
+        raise NotNative(f"checks of accesses to .{space}")
+
+    def build(code: Code) -> None:
+        b = code.builder
+        if lanes < WARP:
+            code.mask = b.and_(code.mask, WORD32((1 << lanes) - 1))
+        sizes = None
+        if lengths >= 0:
+            given = code.source(2, "u32")
+            sizes = where(given > width, given.like(width), given).to("s64")
+            code.mask = b.and_(code.mask, b.bitcast((sizes != 0).value, WORD32))
+        place = addresses(code, located(code, 0, space, bits), space, width, lengths=sizes)
+        begin = code.context(layout.CURRENT_SHARED if space == "shared" else layout.GLOBAL)
+        places = place - code.spread(begin, "s64")
+        scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
+        b.store(places.value, scratch, align=64)
+        context, mask = b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64)
+        if space == "shared":
+            active = code.active
+            low = _least(where(active, places, places.like((1 << 62) - 1)))
+            high = _least(where(active, -places, places.like(1 << 62)))
+            b.ret(code.call(_SHARED[does], context, mask, low, b.neg(high), WORD64(width)))
+        else:
+            b.ret(code.call(_GLOBAL[does], context, mask, WORD64(width)))
+
+    name = f"watch.{does}.{space}.{bits}.{width}.{lanes}{'.sized' * (lengths >= 0)}"
+    asm.record(Operation(name, build), [row, offset, lengths])
+
+
+def _least(values: Lanes) -> Any:
+    """The least of all lanes, an ``i64``."""
+    module, name = values.builder.module, f"llvm.vector.reduce.smin.v{values.count}i64"
+    function = module.globals.get(name)
+    if function is None:
+        function = ir.Function(module, ir.FunctionType(WORD64, [values.value.type]), name)
+    return values.builder.call(function, [values.value])
+
+
+def watch_copy(
+    asm: Assembler,
+    instruction: Instruction,
+    target: tuple[int, int, int],
+    source: tuple[int, int, int],
+    width: int,
+    lengths: int,
+) -> None:
+    """Append the records that watch a cp.async."""
+    watch_access(asm, instruction, "shared", *target, width, "copy")
+    watch_access(asm, instruction, "global", *source, width, "load", lengths=lengths)
