@@ -180,11 +180,13 @@ READY, PARKED, AT_BARRIER, AT_CLUSTER, AT_MBARRIER, AT_WGMMA, FOR_REGISTERS = 0,
 
 # ---- a barrier of a CTA: int64 words ----------------------------------------------------------------------------------
 
-BARRIER_WORDS = 64
+BARRIER_WORDS = 104
 ARRIVED, GIVEN, KIND = 0, 1, 2
 """Threads that have arrived in this phase, the number that completes it (0: all that are alive), 1 or 2 (reduction)."""
 CAME = 4
 """From here on, for each warp of the CTA the lanes that have arrived in this phase."""
+ARRIVED_AT, BEFORE_AT = 36, 68
+"""With checks, for each warp of the CTA the time of its arrival in this phase, and in the phase before (0: none)."""
 BARRIER_COUNT = 16
 
 # ---- special registers that depend on the warp or its CTA -------------------------------------------------------------

@@ -36,9 +36,12 @@ def _raw(x: Lanes) -> Lanes:
 
 
 def canonical(x: Lanes, type_: str) -> Lanes:
-    """Every NaN made the canonical one; ``type_`` is f32, f64, f16 or bf16 (halves are bits)."""
+    """The bits, with every NaN made the canonical one; ``type_`` is f32, f64, f16 or bf16 (halves are bits).
+
+    As long as they were a float, LLVM could take any NaN for as good as another.
+    """
     if x.floating:
-        return where(x.nan, _raw(x).like(_NAN[type_]), _raw(x)).as_type(x.type)
+        return where(x.nan, _raw(x).like(_NAN[type_]), _raw(x))
     return where((x & (_SIGN[type_] - 1)) > _EXPONENT[type_], x.like(_NAN[type_]), x)
 
 

@@ -134,8 +134,8 @@ class Code:
             old = b.load(pointer, typ=WORD32, align=4)
             b.store(b.or_(b.and_(word, self.mask), b.and_(old, b.not_(self.mask))), pointer, align=4)
             return
-        if value.count != WARP:  # packed: two elements a lane
-            value = value.as_type("u32")
+        if value.floating or value.count != WARP:  # packed: two elements a lane
+            value = value.as_type(f"u{value.bits * value.count // WARP}")
         old = b.load(pointer, typ=value.value.type, align=_ALIGN)
         b.store(b.select(self.active.value, value.value, old), pointer, align=_ALIGN)
 

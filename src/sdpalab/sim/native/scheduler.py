@@ -12,7 +12,9 @@ from __future__ import annotations
 from sdpalab.sim.native.layout import (
     ACTORS,
     ARRIVED,
+    ARRIVED_AT,
     AT_BARRIER,
+    BEFORE_AT,
     BARRIER_COUNT,
     BARRIER_RULE,
     BARRIER_WORDS,
@@ -21,6 +23,7 @@ from sdpalab.sim.native.layout import (
     BLOCKS,
     CAME,
     CHECKED,
+    CLOCKS,
     COLLECTIVE,
     CTA_COUNT,
     CURRENT,
@@ -77,6 +80,7 @@ from sdpalab.sim.native.layout import (
     TABLE,
     TARGET,
     TRAP,
+    VECTORS,
     WARP_COUNT,
     WARP_CTA,
     WARP_LINEAR,
@@ -335,6 +339,10 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
         if load64(barrier + 8 * KIND) != kind or came != 0:
             return BARRIER_RULE
     if load64(context + 8 * CHECKED) != 0:
+        if given != 0 and not follows(context, cta, barrier):
+            return BARRIER_RULE
+        clock = load64(load64(context + 8 * CLOCKS) + 8 * load64(context + 8 * CURRENT))
+        store64(barrier + 8 * (ARRIVED_AT + warp), clock)
         release_to(context, load64(context + 8 * CURRENT), barrier_vector(context, cta, name))
     store64(barrier + 8 * KIND, kind)
     store64(barrier + 8 * GIVEN, given)
@@ -344,6 +352,17 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
     store64(part + 8 * PART_INFO, name)
     store64(part + 8 * PART_FROM, block)
     return release(context, cta, barrier, name)
+
+
+def follows(context: int, cta: int, barrier: int) -> int:
+    """Whether the current warp's arrival comes after the phase before: if not, it could have been part of that."""
+    warps, current = load64(context + 8 * WARP_COUNT), load64(context + 8 * CURRENT)
+    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * current
+    for k in range(warps):
+        other = warps * cta + k
+        if other != current and load64(barrier + 8 * (BEFORE_AT + k)) > load64(vector + 8 * other):
+            return 0
+    return 1
 
 
 def barrier_vector(context: int, cta: int, name: int) -> int:
@@ -374,6 +393,8 @@ def release(context: int, cta: int, barrier: int, name: int) -> int:
         reduce(context, cta, name)
     vector = barrier_vector(context, cta, name)
     for k in range(warps):
+        came = load64(barrier + 8 * (CAME + k))
+        store64(barrier + 8 * (BEFORE_AT + k), load64(barrier + 8 * (ARRIVED_AT + k)) if came else 0)
         store64(barrier + 8 * (CAME + k), 0)
         state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * (warps * cta + k)
         for p in range(load64(state + 8 * PARTS)):
