@@ -42,6 +42,7 @@ def target_machine(cpu: str, features: str) -> Any:
 def compile_operations(operations: Iterable[Operation], cpu: str, features: str) -> bytes:
     """The object that has the functions of these operations, by their names."""
     module = ir.Module("operations")
+    module.has_halves = "+f16c" in features.split(",")
     translator = Translator(module)
     for operation in operations:
         operation.add_to(translator)

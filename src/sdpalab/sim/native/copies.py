@@ -25,8 +25,10 @@ from sdpalab.sim.native.layout import (
     FULL,
     MOST_COPIES,
     OPERANDS,
+    SCRATCH,
+    SCRATCH_PLACES,
 )
-from sdpalab.sim.native.watch import copy_landed
+from sdpalab.sim.native.watch import copies_landed
 from sdpalab.sim.native.words import copy, fill, load32, load64, store64
 
 __all__ = ["issue_copies", "wait_for_copies"]
@@ -40,7 +42,7 @@ def issue_copies(context: int, entry: int) -> int:
     for lane in range(32):
         if mask >> lane & 1:
             if early:
-                land(context, entry, lane, width)
+                land(entry, lane, width)
             else:
                 fill(load64(entry + 8 * (COPY_TARGET + lane)), 0xFF, width)
     flying = load64(state + 8 * COPIES_FLYING) + 1
@@ -48,7 +50,7 @@ def issue_copies(context: int, entry: int) -> int:
     return FULL if flying >= MOST_COPIES else 0
 
 
-def land(context: int, entry: int, lane: int, width: int) -> None:
+def land(entry: int, lane: int, width: int) -> None:
     """Copy what one lane asked for; bytes beyond the source's become zero."""
     target, source = load64(entry + 8 * (COPY_TARGET + lane)), load64(entry + 8 * (COPY_SOURCE + lane))
     size = load64(entry + 8 * (COPY_SIZE + lane))
@@ -65,21 +67,25 @@ def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int
     state, keep = load64(context + 8 * CURRENT_STATE), load32(record + 4 * OPERANDS)
     flying = load64(state + 8 * COPIES_FLYING)
     first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * load64(context + 8 * CURRENT)
+    late, checked = load64(context + 8 * EARLY) == 0, load64(context + 8 * CHECKED)
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shared = load64(context + 8 * CURRENT_SHARED)
     kept = 0
     for k in range(flying):
         entry = first + 8 * COPY_WORDS * k
         here, width = load64(entry + 8 * COPY_MASK), load64(entry + 8 * COPY_WIDTH)
-        waiting = here & mask
+        due = 0
         for lane in range(32):
-            if waiting >> lane & 1:
+            if (here & mask) >> lane & 1:
                 committed = load32(state + 8 * COPY_GROUPS + 4 * lane)
                 if keep < 0 or load32(entry + 8 * COPY_GROUP + 4 * lane) < committed - keep:
-                    if load64(context + 8 * EARLY) == 0:
-                        land(context, entry, lane, width)
-                    if load64(context + 8 * CHECKED) != 0:
-                        begin = load64(context + 8 * CURRENT_SHARED)
-                        copy_landed(context, load64(entry + 8 * (COPY_TARGET + lane)) - begin, width)
-                    here = here & ~(1 << lane)
+                    due |= 1 << lane
+                    if late:
+                        land(entry, lane, width)
+                    store64(places + 8 * lane, load64(entry + 8 * (COPY_TARGET + lane)) - shared)
+        if checked and due != 0:
+            copies_landed(context, due, width)
+        here = here & ~due
         store64(entry + 8 * COPY_MASK, here)
         if here != 0:
             if kept != k:

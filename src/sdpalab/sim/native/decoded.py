@@ -9,12 +9,14 @@ import numpy as np
 
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.definedness import find_undefined
+from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Entry, Instruction, Symbol
 from sdpalab.sim.native import layout
 from sdpalab.sim.native import operations as operations  # registers every handler
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
 from sdpalab.sim.native.operation import Operation
-from sdpalab.sim.program import BasicBlock, Program, instructions_of
+from sdpalab.sim.native.operations.matrix import product_records
+from sdpalab.sim.program import BasicBlock, Program
 from sdpalab.sim.selection import Array
 from sdpalab.sim.types import TYPES
 
@@ -82,8 +84,10 @@ def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int) -> 
     words = [0] * layout.BLOCK_WORDS
     words[layout.FIRST] = len(asm.records)
     for item in basic.items:
-        for instruction in instructions_of(item):
-            asm.instruction(instruction)
+        if isinstance(item, MmaGroup):
+            product_records(asm, item)
+        else:
+            asm.instruction(item)
     words[layout.SIZE] = basic.size
     if basic.collective:
         words[layout.COLLECTIVE] = 1

@@ -195,7 +195,8 @@ class _Run:
             **{word: zeros(pages * ctas) for word in range(layout.PAGE_WRITTEN, layout.PAGE_FULL + 1)},
             layout.GLOBAL_SHIFT: global_shift,
             layout.GLOBAL_WRITERS: zeros(everything),
-            layout.GLOBAL_READERS: zeros(everything),
+            layout.GLOBAL_READERS: zeros((len(self.space.data) >> layout.READ_SHIFT) + 16),
+            layout.GLOBAL_PAGES: zeros((len(self.space.data) >> layout.GLOBAL_PAGE_SHIFT) + 1, np.uint8),
         }
 
     # ---- what a launch gives to registers ---------------------------------------------------------------------------

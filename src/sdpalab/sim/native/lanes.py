@@ -222,6 +222,11 @@ class Lanes:
         convert = b.trunc if width < self.bits else b.sext if self.signed else b.zext
         return self._new(convert(self.value, target), type_)
 
+    def half_to_float(self) -> Lanes:
+        """f16 bits as f32, by the processor."""
+        halves = self.builder.bitcast(self.value, ir.VectorType(ir.HalfType(), self.count))
+        return self._new(self.builder.fpext(halves, llvm_type("f32", self.count)), "f32")
+
     def call(self, intrinsic: str, *others: Lanes) -> Lanes:
         """An LLVM intrinsic such as ``sqrt``, of this type."""
         arguments = [self.value, *(other.value for other in others)]

@@ -141,9 +141,11 @@ CONTEXT_WORDS = 96
     PAGE_FULL,  # ... whether all of it has been written
     GLOBAL_SHIFT,  # granules of global memory
     GLOBAL_WRITERS,  # of each: (CTA + 1) << 40 | time << 8 | warp
-    GLOBAL_READERS,
+    GLOBAL_READERS,  # of each 16 bytes
+    GLOBAL_PAGES,  # whether anything in a page has been written
+    CURRENT_PLANE,  # of READERS: the current warp's, of its own CTA
     CURRENT_CTA,  # the linear index, plus one, of the CTA of the warp that runs
-) = range(73)
+) = range(75)
 
 SCRATCH_BYTES = 1 << 15
 SCRATCH_PLACES = 1 << 14
@@ -151,6 +153,7 @@ SCRATCH_PLACES = 1 << 14
 
 PAGE_SHIFT = 10
 """Pages of shared memory, for which the checks keep the sum of what they know of their granules."""
+READ_SHIFT, GLOBAL_PAGE_SHIFT = 4, 12
 SEVERAL = (1 << 23) - 1
 """In place of a CTA: more than one."""
 

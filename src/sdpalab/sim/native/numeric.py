@@ -1,8 +1,8 @@
 """Numbers on :class:`~sdpalab.sim.native.lanes.Lanes`: rounding once, halves, flushing, saturation, canonical NaNs.
 
 The rules are those of :mod:`sdpalab.sim.isa.rounding`, :mod:`~sdpalab.sim.isa.half` and
-:mod:`~sdpalab.sim.isa.floating`, bit for bit. Conversions of halves are integer operations: a processor's own are not
-everywhere, and LLVM's substitute for them is a call.
+:mod:`~sdpalab.sim.isa.floating`, bit for bit. Conversions of halves are integer operations where a processor has
+none of its own, because LLVM's substitute for them is a call.
 """
 
 from __future__ import annotations
@@ -76,11 +76,18 @@ def without_negatives(x: Lanes) -> Lanes:
 # ---- halves ----------------------------------------------------------------------------------------------------------
 
 
+def has_halves(x: Lanes) -> bool:
+    """Whether the processor converts f16 to f32 itself (the compiler says so): exactly, as what stands in for it."""
+    return bool(getattr(x.builder.module, "has_halves", False))
+
+
 def widened(x: Lanes, type_: str) -> Lanes:
     """f16 or bf16 bits as f32, exactly."""
     wide = x.to("u32")
     if type_ == "bf16":
         return (wide << 16).as_type("f32")
+    if has_halves(x):
+        return x.half_to_float()
     # The exponent is 112 too small in f32's place; a product with 2**112 also makes subnormals right.
     scaled = ((wide & 0x7FFF) << 13).as_type("f32") * 2.0**112
     special = where((wide & 0x7C00) == 0x7C00, _raw(scaled) | 0x7F800000, _raw(scaled))

@@ -31,6 +31,7 @@ from sdpalab.sim.native.layout import (
     CURRENT_LIVE,
     CURRENT_LOCAL,
     CURRENT_PC,
+    CURRENT_PLANE,
     CURRENT_SHARED,
     CURRENT_STATE,
     END,
@@ -49,6 +50,7 @@ from sdpalab.sim.native.layout import (
     FIRST,
     FIRST_PART,
     GIVEN,
+    GRANULES,
     KIND,
     LANES_BY_BLOCK,
     LAST,
@@ -66,6 +68,7 @@ from sdpalab.sim.native.layout import (
     PART_STATUS,
     PART_WORDS,
     PARTS,
+    READERS,
     READY,
     RECORDS,
     REGISTER_BYTES,
@@ -188,6 +191,11 @@ def run_warp(context: int, state: int, number: int) -> int:
     store64(context + 8 * CURRENT_SHARED, load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE))
     local = load64(context + 8 * LOCAL) + 32 * number * load64(context + 8 * LOCAL_STRIDE)
     store64(context + 8 * CURRENT_LOCAL, local)
+    if load64(context + 8 * CHECKED) != 0:
+        plane = load64(context + 8 * ACTORS) * cta + number
+        store64(
+            context + 8 * CURRENT_PLANE, load64(context + 8 * READERS) + 4 * load64(context + 8 * GRANULES) * plane
+        )
     blocks, records = load64(context + 8 * BLOCKS), load64(context + 8 * RECORDS)
     table = load64(context + 8 * TABLE)
     lanes_by_block, warps_by_block = load64(context + 8 * LANES_BY_BLOCK), load64(context + 8 * WARPS_BY_BLOCK)

@@ -20,6 +20,8 @@ from sdpalab.sim.native.layout import (
     CURRENT_STATE,
     FLOORS,
     FLYING,
+    GLOBAL_PAGE_SHIFT,
+    GLOBAL_PAGES,
     GLOBAL_READERS,
     GLOBAL_SHIFT,
     GLOBAL_WRITERS,
@@ -32,6 +34,7 @@ from sdpalab.sim.native.layout import (
     PAGE_WRITTEN,
     PAGES,
     RACE,
+    READ_SHIFT,
     READERS,
     SCRATCH,
     SCRATCH_PLACES,
@@ -45,78 +48,71 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
-__all__ = ["copy_begins", "copy_landed", "read_global", "read_shared", "write_global", "write_shared"]
-
-
-def ordered(context: int, warp: int, tag: int) -> int:
-    """Whether the access of a tag (time << 16 | warp) comes before a warp's next one."""
-    other = tag & 0xFFFF
-    if other == warp:
-        return 1
-    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * warp
-    return 1 if tag >> 16 <= load64(vector + 8 * other) else 0
+__all__ = ["copies_landed", "copy_begins", "read_global", "read_shared", "write_global", "write_shared"]
 
 
 # ---- shared memory ---------------------------------------------------------------------------------------------------
 
 
 def read_shared(context: int, mask: int, low: int, high: int, width: int) -> int:
-    """Lanes read; their offsets are in the scratch, the least and the greatest here. A status."""
+    """Lanes read; their offsets are in the scratch, the least and the greatest here. A status.
+
+    The operation that calls this marks the granules that are read.
+    """
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
     now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+    first = 8 * load64(context + 8 * PAGES) * cta
+    written, read = load64(context + 8 * PAGE_WRITTEN) + first, load64(context + 8 * PAGE_READ) + first
+    flying, full = load64(context + 8 * PAGE_FLYING) + first, load64(context + 8 * PAGE_FULL) + first
     suspect = 0
     missing = 0
-    first = load64(context + 8 * PAGES) * cta
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
-        place = 8 * (first + page)
-        if load64(load64(context + 8 * PAGE_WRITTEN) + place) > floor:
+        if load64(written + 8 * page) > floor or load64(flying + 8 * page) != 0:
             suspect = 1
-        if load64(load64(context + 8 * PAGE_FLYING) + place) != 0:
-            suspect = 1
-        if load64(load64(context + 8 * PAGE_FULL) + place) == 0:
+        if load64(full + 8 * page) == 0:
             missing = 1
-        store64(load64(context + 8 * PAGE_READ) + place, max(now, load64(load64(context + 8 * PAGE_READ) + place)))
-    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    shift = load64(context + 8 * GRANULE_SHIFT)
-    many = max(width >> shift, 1)
-    granules = load64(context + 8 * GRANULES) * cta
-    plane = load64(context + 8 * READERS) + 4 * load64(context + 8 * GRANULES) * warp_plane(context, warp, cta)
+        if load64(read + 8 * page) < now:
+            store64(read + 8 * page, now)
     if missing:
         status = defined(context, mask, width, cta, low, high)
         if status != 0:
             return status
+    return writes_before(context, mask, width, warp, cta) if suspect else 0
+
+
+def writes_before(context: int, mask: int, width: int, warp: int, cta: int) -> int:
+    """Whether all writes of the places in the scratch come before the current warp's access; a status."""
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    many = max(width >> shift, 1)
+    first = load64(context + 8 * GRANULES) * cta
+    writers, flying = load64(context + 8 * WRITERS) + 8 * first, load64(context + 8 * FLYING) + 4 * first
+    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * warp
     for lane in range(32):
         if mask >> lane & 1:
             granule = load64(places + 8 * lane) >> shift
-            for k in range(many):
-                store32(plane + 4 * (granule + k), now)
-                if suspect:
-                    if load32(load64(context + 8 * FLYING) + 4 * (granules + granule + k)) != 0:
-                        return ASYNC
-                    tag = load64(load64(context + 8 * WRITERS) + 8 * (granules + granule + k))
-                    if not ordered(context, warp, tag):
-                        return RACE
+            for k in range(granule, granule + many):
+                if load32(flying + 4 * k) != 0:
+                    return ASYNC
+                tag = load64(writers + 8 * k)
+                if tag & 0xFFFF != warp and tag >> 16 > load64(vector + 8 * (tag & 0xFFFF)):
+                    return RACE
     return 0
-
-
-def warp_plane(context: int, warp: int, cta: int) -> int:
-    """The plane of a warp's reads of a CTA's shared memory."""
-    return load64(context + 8 * ACTORS) * cta + warp
 
 
 def defined(context: int, mask: int, width: int, cta: int, low: int, high: int) -> int:
     """Whether all bytes that lanes read have been written; a status."""
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
+    need = (1 << width) - 1
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
-            bits = load32(written + (offset >> 3)) >> (offset & 7)
-            need = (1 << width) - 1
-            if bits & need != need:
+            if load32(written + (offset >> 3)) >> (offset & 7) & need != need:
                 return UNDEFINED
+    pages = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
         begin = written + (page << PAGE_SHIFT - 3)
         full = 1
@@ -124,17 +120,16 @@ def defined(context: int, mask: int, width: int, cta: int, low: int, high: int) 
             if load64(begin + 8 * k) != -1:
                 full = 0
                 break
-        store64(load64(context + 8 * PAGE_FULL) + 8 * (load64(context + 8 * PAGES) * cta + page), full)
+        store64(pages + 8 * page, full)
     return 0
 
 
 def write_shared(context: int, mask: int, low: int, high: int, width: int) -> int:
     """Lanes write; as :func:`read_shared`."""
     status = may_write(context, mask, low, high, width)
-    if status != 0:
-        return status
-    mark_written(context, mask, width)
-    return 0
+    if status == 0:
+        mark_written(context, mask, width)
+    return status
 
 
 def may_write(context: int, mask: int, low: int, high: int, width: int) -> int:
@@ -142,44 +137,41 @@ def may_write(context: int, mask: int, low: int, high: int, width: int) -> int:
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
-    first = load64(context + 8 * PAGES) * cta
-    written = 0
-    read = 0
+    first = 8 * load64(context + 8 * PAGES) * cta
+    written, read = load64(context + 8 * PAGE_WRITTEN) + first, load64(context + 8 * PAGE_READ) + first
+    flying = load64(context + 8 * PAGE_FLYING) + first
+    after_writes = 0
+    after_reads = 0
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
-        place = 8 * (first + page)
-        if load64(load64(context + 8 * PAGE_WRITTEN) + place) > floor:
-            written = 1
-        if load64(load64(context + 8 * PAGE_FLYING) + place) != 0:
-            written = 1
-        if load64(load64(context + 8 * PAGE_READ) + place) > floor:
-            read = 1
-    if written == 0 and read == 0:
-        return 0
+        if load64(written + 8 * page) > floor or load64(flying + 8 * page) != 0:
+            after_writes = 1
+        if load64(read + 8 * page) > floor:
+            after_reads = 1
+    if after_writes:
+        status = writes_before(context, mask, width, warp, cta)
+        if status != 0:
+            return status
+    return reads_before(context, mask, width, warp, cta) if after_reads else 0
+
+
+def reads_before(context: int, mask: int, width: int, warp: int, cta: int) -> int:
+    """Whether all reads of the places in the scratch come before the current warp's access; a status."""
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift = load64(context + 8 * GRANULE_SHIFT)
     many = max(width >> shift, 1)
-    actors, all_granules = load64(context + 8 * ACTORS), load64(context + 8 * GRANULES)
+    actors, granules = load64(context + 8 * ACTORS), load64(context + 8 * GRANULES)
     vector = load64(context + 8 * VECTORS) + 8 * actors * warp
-    for lane in range(32):
-        if mask >> lane & 1:
-            granule = load64(places + 8 * lane) >> shift
-            for k in range(many):
-                if load32(load64(context + 8 * FLYING) + 4 * (all_granules * cta + granule + k)) != 0:
-                    return ASYNC
-                if not ordered(context, warp, load64(load64(context + 8 * WRITERS) + 8 * (all_granules * cta + granule + k))):
-                    return RACE
-    if read:
-        for other in range(actors):
-            if other == warp:
-                continue
-            known = load64(vector + 8 * other)
-            plane = load64(context + 8 * READERS) + 4 * all_granules * warp_plane(context, other, cta)
-            for lane in range(32):
-                if mask >> lane & 1:
-                    granule = load64(places + 8 * lane) >> shift
-                    for k in range(many):
-                        if load32(plane + 4 * (granule + k)) > known:
-                            return RACE
+    for other in range(actors):
+        if other == warp:
+            continue
+        known = load64(vector + 8 * other)
+        plane = load64(context + 8 * READERS) + 4 * granules * (actors * cta + other)
+        for lane in range(32):
+            if mask >> lane & 1:
+                granule = load64(places + 8 * lane) >> shift
+                for k in range(granule, granule + many):
+                    if load32(plane + 4 * k) > known:
+                        return RACE
     return 0
 
 
@@ -188,27 +180,29 @@ def mark_written(context: int, mask: int, width: int) -> None:
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+    tag = now << 16 | warp
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    many = max(width >> shift, 1)
+    writers = load64(context + 8 * WRITERS) + 8 * load64(context + 8 * GRANULES) * cta
+    written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
+    pages = load64(context + 8 * PAGE_WRITTEN) + 8 * load64(context + 8 * PAGES) * cta
+    last = -1
     for lane in range(32):
         if mask >> lane & 1:
-            mark_bytes(context, cta, load64(places + 8 * lane), width, now << 16 | warp)
-
-
-def mark_bytes(context: int, cta: int, offset: int, width: int, tag: int) -> None:
-    """Bytes of a CTA's shared memory are written, under a tag."""
-    shift = load64(context + 8 * GRANULE_SHIFT)
-    granule = load64(context + 8 * GRANULES) * cta + (offset >> shift)
-    writers = load64(context + 8 * WRITERS)
-    for k in range(max(width >> shift, 1)):
-        store64(writers + 8 * (granule + k), tag)
-    written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta + (offset >> 3)
-    if width >= 8:
-        for k in range(width >> 3):
-            store8(written + k, 0xFF)
-    else:
-        store8(written, load8(written) | ((1 << width) - 1) << (offset & 7))
-    place = load64(context + 8 * PAGE_WRITTEN) + 8 * (load64(context + 8 * PAGES) * cta + (offset >> PAGE_SHIFT))
-    store64(place, max(tag >> 16, load64(place)))
+            offset = load64(places + 8 * lane)
+            granule = writers + 8 * (offset >> shift)
+            for k in range(many):
+                store64(granule + 8 * k, tag)
+            place = written + (offset >> 3)
+            if width == 16:
+                store8(place, 0xFF)
+                store8(place + 1, 0xFF)
+            else:
+                store8(place, load8(place) | ((1 << width) - 1) << (offset & 7))
+            if offset >> PAGE_SHIFT != last:
+                last = offset >> PAGE_SHIFT
+                store64(pages + 8 * last, max(now, load64(pages + 8 * last)))
 
 
 # ---- copies in flight ------------------------------------------------------------------------------------------------
@@ -217,34 +211,42 @@ def mark_bytes(context: int, cta: int, offset: int, width: int, tag: int) -> Non
 def copy_begins(context: int, mask: int, low: int, high: int, width: int) -> int:
     """Lanes issue copies that write these places until they land: nobody may touch them before. A status."""
     status = may_write(context, mask, low, high, width)
-    if status != 0:
-        return status
+    if status == 0:
+        mark_flying(context, mask, width, 1)
+    return status
+
+
+def mark_flying(context: int, mask: int, width: int, flies: int) -> None:
+    """Copies to the places in the scratch are in flight from now on (1), or no longer (0)."""
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
-    for lane in range(32):
-        if mask >> lane & 1:
-            mark_flying(context, cta, load64(places + 8 * lane), width, 1)
-    return 0
-
-
-def mark_flying(context: int, cta: int, offset: int, width: int, by: int) -> None:
-    """More copies in flight, or fewer, write these bytes."""
     shift = load64(context + 8 * GRANULE_SHIFT)
     many = max(width >> shift, 1)
-    granule = load64(context + 8 * GRANULES) * cta + (offset >> shift)
-    flying = load64(context + 8 * FLYING)
-    for k in range(many):
-        store32(flying + 4 * (granule + k), load32(flying + 4 * (granule + k)) + by)
-    place = load64(context + 8 * PAGE_FLYING) + 8 * (load64(context + 8 * PAGES) * cta + (offset >> PAGE_SHIFT))
-    store64(place, load64(place) + by)
+    flying = load64(context + 8 * FLYING) + 4 * load64(context + 8 * GRANULES) * cta
+    pages = load64(context + 8 * PAGE_FLYING) + 8 * load64(context + 8 * PAGES) * cta
+    by = 1 if flies else -1
+    last = -1
+    count = 0
+    for lane in range(32):
+        if mask >> lane & 1:
+            offset = load64(places + 8 * lane)
+            granule = flying + 4 * (offset >> shift)
+            for k in range(many):
+                store32(granule + 4 * k, flies)
+            if offset >> PAGE_SHIFT != last:
+                if count != 0:
+                    store64(pages + 8 * last, load64(pages + 8 * last) + count)
+                last = offset >> PAGE_SHIFT
+                count = 0
+            count += by
+    if count != 0:
+        store64(pages + 8 * last, load64(pages + 8 * last) + count)
 
 
-def copy_landed(context: int, offset: int, width: int) -> None:
-    """The current warp has waited for a copy: it is as if it had written the data now."""
-    warp = load64(context + 8 * CURRENT)
-    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
-    mark_flying(context, cta, offset, width, -1)
-    mark_bytes(context, cta, offset, width, load64(load64(context + 8 * CLOCKS) + 8 * warp) << 16 | warp)
+def copies_landed(context: int, mask: int, width: int) -> None:
+    """The current warp has waited for copies to the places in the scratch: as if it had written the data now."""
+    mark_flying(context, mask, width, 0)
+    mark_written(context, mask, width)
 
 
 # ---- global memory ---------------------------------------------------------------------------------------------------
@@ -260,10 +262,13 @@ def conflicts(context: int, tag: int) -> int:
     """Whether the access of a tag may not come before the current warp's: another CTA's, or a warp's unordered."""
     if tag == 0:
         return 0
-    cta = tag >> 40
-    if cta != load64(context + 8 * CURRENT_CTA):
+    if tag >> 40 != load64(context + 8 * CURRENT_CTA):
         return 1
-    return 0 if ordered(context, load64(context + 8 * CURRENT), (tag >> 8 & 0xFFFFFFFF) << 16 | tag & 0xFF) else 1
+    warp, other = load64(context + 8 * CURRENT), tag & 0xFF
+    if warp == other:
+        return 0
+    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * warp
+    return 1 if (tag >> 8 & 0xFFFFFFFF) > load64(vector + 8 * other) else 0
 
 
 def read_global(context: int, mask: int, width: int) -> int:
@@ -272,19 +277,21 @@ def read_global(context: int, mask: int, width: int) -> int:
     shift = load64(context + 8 * GLOBAL_SHIFT)
     many = max(width >> shift, 1)
     writers, readers = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_READERS)
+    pages = load64(context + 8 * GLOBAL_PAGES)
     mine = global_tag(context)
     for lane in range(32):
         if mask >> lane & 1:
-            granule = load64(places + 8 * lane) >> shift
-            for k in range(granule, granule + many):
-                if load64(writers + 8 * k) != 0:
+            offset = load64(places + 8 * lane)
+            if load8(pages + (offset >> GLOBAL_PAGE_SHIFT)) != 0:
+                granule = offset >> shift
+                for k in range(granule, granule + many):
                     if conflicts(context, load64(writers + 8 * k)):
                         return RACE
-                before = load64(readers + 8 * k)
-                if before != mine:
-                    # Of several readers only that there are several is kept, unless those before come first anyway.
-                    several = before != 0 and conflicts(context, before)
-                    store64(readers + 8 * k, SEVERAL << 40 if several else mine)
+            place = readers + 8 * (offset >> READ_SHIFT)
+            before = load64(place)
+            if before != mine and before >> 40 != SEVERAL:
+                # Of several readers only that there are several is kept, unless those before come first anyway.
+                store64(place, SEVERAL << 40 if conflicts(context, before) else mine)
     return 0
 
 
@@ -294,12 +301,17 @@ def write_global(context: int, mask: int, width: int) -> int:
     shift = load64(context + 8 * GLOBAL_SHIFT)
     many = max(width >> shift, 1)
     writers, readers = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_READERS)
+    pages = load64(context + 8 * GLOBAL_PAGES)
     mine = global_tag(context)
     for lane in range(32):
         if mask >> lane & 1:
-            granule = load64(places + 8 * lane) >> shift
+            offset = load64(places + 8 * lane)
+            if conflicts(context, load64(readers + 8 * (offset >> READ_SHIFT))):
+                return RACE
+            granule = offset >> shift
             for k in range(granule, granule + many):
-                if conflicts(context, load64(writers + 8 * k)) or conflicts(context, load64(readers + 8 * k)):
+                if conflicts(context, load64(writers + 8 * k)):
                     return RACE
                 store64(writers + 8 * k, mine)
+            store8(pages + (offset >> GLOBAL_PAGE_SHIFT), 1)
     return 0

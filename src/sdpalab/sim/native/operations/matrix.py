@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from sdpalab.sim.decode import Mods
+from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.fragments import SUMMED
 from sdpalab.sim.isa.memory_mods import take_space
@@ -25,7 +26,7 @@ from sdpalab.sim.native.operations.convert import decoded8
 from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.native.operations.warp import needs_whole_warp
 
-__all__: list[str] = []
+__all__ = ["product_records"]
 
 _ROWS, _COLUMNS = 16, 8
 _TRANSPOSED = [8 * (k % 8) + k // 8 for k in range(64)]
@@ -150,8 +151,11 @@ def _by_depth(block: Lanes, deep: int) -> list[Lanes]:
     return [block.shuffled([column * deep + k for column in range(_COLUMNS)]) for k in range(deep)]
 
 
-def product_code(code: Code, kinds: tuple[str, str], k_blocks: int, result: str) -> None:
-    """The code of one mma: operands are the rows of D, A, B and C, of which D and C have 4 (f32) or 2 (f16)."""
+def product_code(code: Code, kinds: tuple[str, str], k_blocks: int, result: str, *, again: bool) -> None:
+    """The code of one mma: operands are the rows of D, A, B and C, of which D and C have 4 (f32) or 2 (f16).
+
+    ``again`` takes A as the record before this one has left it in the scratch.
+    """
     needs_whole_warp(code)
     b = code.builder
     deep = 4 * _ELEMENTS[kinds[0]]
@@ -161,7 +165,7 @@ def product_code(code: Code, kinds: tuple[str, str], k_blocks: int, result: str)
     line = llvm_type("f32", _COLUMNS)
     # A goes through memory, from where an instruction can take one element for all columns at once. A volatile store
     # keeps LLVM from turning those loads into shuffles of the stored vector.
-    for block in range(2 * k_blocks):
+    for block in range(0 if again else 2 * k_blocks):
         store = b.store(_block(code, a_first + block, kinds[0]).value, code.at(scratch, WORD64(2048 * block)), align=64)
         store.volatile = True
     rows_of_b = [row for j in range(k_blocks) for row in _by_depth(_block(code, b_first + j, kinds[1]), deep)]
@@ -214,9 +218,8 @@ def _shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, 
     return (kind, kind_b), depth // deep, result
 
 
-@native("mma")
-def _mma(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    kinds, k_blocks, result = _shape(instruction, mods)
+def _product(asm: Assembler, instruction: Instruction, *, again: bool) -> None:
+    kinds, k_blocks, result = _shape(instruction, Mods(instruction))
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
     held = 2 if result == "f16" else 4
     if [len(a), len(b), len(c), len(d)] != [2 * k_blocks, k_blocks, held, held]:
@@ -224,5 +227,23 @@ def _mma(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = "b32" if result == "f16" else "f32"
     rows = [asm.source(item, "b32") for item in (*a, *b)] + [asm.source(item, type_) for item in c]
     places = [asm.target(item, type_)[0] for item in d]
-    name = f"mma.{k_blocks}.{'.'.join(kinds)}.{result}"
-    asm.record(Operation(name, lambda code: product_code(code, kinds, k_blocks, result)), [*places, *rows])
+    name = f"mma.{k_blocks}.{'.'.join(kinds)}.{result}{'.again' * again}"
+    asm.record(
+        Operation(name, lambda code: product_code(code, kinds, k_blocks, result, again=again)), [*places, *rows]
+    )
+
+
+@native("mma")
+def _mma(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    _product(asm, instruction, again=False)
+
+
+def product_records(asm: Assembler, group: MmaGroup) -> None:
+    """The records of mma instructions that share their A fragments: along K, those with equal A behind each other.
+
+    The chains of a group do not depend on each other (:mod:`sdpalab.sim.fusion`).
+    """
+    for k in range(len(group.chains[0].instructions)):
+        for number, chain in enumerate(group.chains):
+            asm.begin(chain.instructions[k])
+            _product(asm, chain.instructions[k], again=number > 0)

@@ -6,11 +6,12 @@ from typing import Any
 
 from llvmlite import ir
 
+from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.native import layout, watch
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, NotNative
-from sdpalab.sim.native.lanes import WORD32, WORD64, Lanes, where
+from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import Code, Operation
 
@@ -41,6 +42,8 @@ def watch_access(
     if space not in ("shared", "global"):
         raise NotNative(f"checks of accesses to .{space}")
 
+    shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
+
     def build(code: Code) -> None:
         b = code.builder
         if lanes < WARP:
@@ -60,12 +63,30 @@ def watch_access(
             active = code.active
             low = _least(where(active, places, places.like((1 << 62) - 1)))
             high = _least(where(active, -places, places.like(1 << 62)))
-            b.ret(code.call(_SHARED[does], context, mask, low, b.neg(high), WORD64(width)))
+            status = code.call(_SHARED[does], context, mask, low, b.neg(high), WORD64(width))
+            if does == "load":
+                _mark_read(code, places, width, shift)
+            b.ret(status)
         else:
             b.ret(code.call(_GLOBAL[does], context, mask, WORD64(width)))
 
-    name = f"watch.{does}.{space}.{bits}.{width}.{lanes}{'.sized' * (lengths >= 0)}"
+    name = f"watch.{does}.{space}.{bits}.{width}.{lanes}.{shift}{'.sized' * (lengths >= 0)}"
     asm.record(Operation(name, build), [row, offset, lengths])
+
+
+def _mark_read(code: Code, places: Lanes, width: int, shift: int) -> None:
+    """Note the time of the current warp's reads of all granules; whatever the status was, no harm is done."""
+    b = code.builder
+    warp = code.context(layout.CURRENT)
+    clock = b.load(b.gep(code.pointer(layout.CLOCKS), [warp], source_etype=WORD64), typ=WORD64)
+    many = max(width >> shift, 1)
+    now = code.spread(b.trunc(clock, WORD32), "u32", many)
+    plane = code.spread(code.context(layout.CURRENT_PLANE), "s64")
+    scratch = code.spread(code.context(layout.SCRATCH), "s64")
+    target = where(code.active, plane + ((places >> shift) << 2), scratch)
+    for lane in range(WARP):
+        pointer = b.inttoptr(b.extract_element(target.value, WORD32(lane)), POINTER)
+        b.store(now.value, pointer, align=4)
 
 
 def _least(values: Lanes) -> Any:
