@@ -14,10 +14,11 @@ import numpy as np
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.selection import Array, Indices, Mask
 
-__all__ = ["DESCRIPTOR_BYTES", "Box", "PlacedMap", "TensorMap", "swizzled"]
+__all__ = ["DESCRIPTOR_BYTES", "MAGIC", "Box", "PlacedMap", "TensorMap", "swizzled"]
 
 DESCRIPTOR_BYTES = 128
-_MAGIC = b"sdpalab.TensorMap"
+MAGIC = b"sdpalab.TensorMap"
+"""What a descriptor begins with; the number of its map follows."""
 _SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3}
 """How many bits of the number of a 128-byte row are XORed into the number of a 16-byte chunk."""
 
@@ -117,7 +118,7 @@ class TensorMap:
 
     def descriptor(self, number: int) -> bytes:
         """The 128 bytes that a kernel passes on."""
-        return (_MAGIC + number.to_bytes(4, "little")).ljust(DESCRIPTOR_BYTES, b"\0")
+        return (MAGIC + number.to_bytes(4, "little")).ljust(DESCRIPTOR_BYTES, b"\0")
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,9 @@ class PlacedMap:
     @staticmethod
     def number(descriptor: bytes) -> int | None:
         """The number of a map from its descriptor; None if it is none."""
-        if not descriptor.startswith(_MAGIC):
+        if not descriptor.startswith(MAGIC):
             return None
-        return int.from_bytes(descriptor[len(_MAGIC) : len(_MAGIC) + 4], "little")
+        return int.from_bytes(descriptor[len(MAGIC) : len(MAGIC) + 4], "little")
 
     def box_at(self, coordinates: Indices) -> Box:
         """The boxes at coordinates [boxes, axes], innermost first; coordinates may lie outside the tensor."""

@@ -75,6 +75,8 @@ class Assembler:
     constants: dict[Constant, int] = field(default_factory=dict)
     specials: dict[str, int] = field(default_factory=dict)
     temporaries: dict[tuple[int, int], int] = field(default_factory=dict)
+    sums: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
+    lists: list[int] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     top: int = 0
     guard: int = 0
@@ -173,6 +175,24 @@ class Assembler:
             self.temporaries[key] = self.allocate(bits)
         return self.temporaries[key]
 
+    def accumulators(self, names: tuple[str, ...]) -> tuple[int, int]:
+        """The number of a set of wgmma's accumulators, and the first of the rows in which its sums are kept."""
+        if names not in self.sums:
+            if len(self.sums) == 16:
+                raise NotNative("more than 16 sets of accumulators")
+            self.sums[names] = len(self.sums), self.allocate(32, len(names))
+        return self.sums[names]
+
+    def number_of(self, operation: Operation) -> int:
+        """The number that records have for an operation."""
+        self.operations.setdefault(operation.name, operation)
+        return self.numbers.setdefault(operation.name, len(self.numbers))
+
+    def unchecked(self, instruction: Instruction) -> None:
+        """Raise NotNative where there are checks: those of this instruction are not native."""
+        if self.checked:
+            raise NotNative(f"checks of {instruction.opcode}")
+
     def pair(self, operand: Operand) -> tuple[Operand, Operand | None]:
         """Both destinations of ``p|q``; None for the second where there is only one."""
         return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, None)
@@ -199,9 +219,7 @@ class Assembler:
 
     def record(self, operation: Operation, operands: Sequence[int]) -> None:
         """Append a record, under the guard of the instruction."""
-        self.operations.setdefault(operation.name, operation)
-        number = self.numbers.setdefault(operation.name, len(self.numbers))
-        words = [number, self.guard, *operands]
+        words = [self.number_of(operation), self.guard, *operands]
         assert len(operands) <= RECORD_WORDS - OPERANDS, f"{operation.name} has too many operands"
         self.records.append(words + [0] * (RECORD_WORDS - len(words)))
 

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sdpalab.sim.decode import Mods
+from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.definedness import find_undefined
 from sdpalab.sim.fusion import MmaGroup
-from sdpalab.sim.ir import Entry, Instruction, Symbol
+from sdpalab.sim.ir import Entry, Immediate, Instruction, Symbol
+from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native import operations as operations  # registers every handler
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
 from sdpalab.sim.native.operation import Operation
+from sdpalab.sim.native.operations.bulk import shared_address
 from sdpalab.sim.native.operations.matrix import product_records
+from sdpalab.sim.native.operations.warpgroup import product_list
 from sdpalab.sim.program import BasicBlock, Program
 from sdpalab.sim.selection import Array
 from sdpalab.sim.types import TYPES
@@ -37,6 +40,8 @@ class Decoded:
         Rows to fill with one value before a launch.
     specials : dict of str to int
         Rows of special registers.
+    lists : ndarray of int32
+        What wgmma instructions refer to.
     register_bytes : int
         Of one warp.
     predicates : int
@@ -48,6 +53,7 @@ class Decoded:
     operations: tuple[Operation, ...]
     constants: dict[Constant, int]
     specials: dict[str, int]
+    lists: Array
     register_bytes: int
     predicates: int
 
@@ -71,6 +77,7 @@ def decode(entry: Entry, program: Program, *, checked: bool) -> Decoded:
         tuple(asm.operations[name] for name in asm.numbers),
         asm.constants,
         asm.specials,
+        np.array(asm.lists or [0], dtype=np.int32),
         -(-asm.top // 64) * 64,
         predicates,
     )
@@ -113,10 +120,10 @@ _ENDS: dict[str, _End] = {}
 
 def _end(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
     """What happens at the end of a block."""
-    name = instruction.opcode
-    if name not in _ENDS:
+    end = find_handler(_ENDS, instruction)
+    if end is None:
         raise NotNative(instruction.text)
-    _ENDS[name](asm, program, instruction, words)
+    end(asm, program, instruction, words)
 
 
 def _bra(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
@@ -143,8 +150,6 @@ def _stop(asm: Assembler, program: Program, instruction: Instruction, words: lis
 def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
     """PTX ISA, "bar, barrier"."""
     mods = Mods(instruction)
-    if mods.flag("cluster"):
-        raise NotNative("barrier.cluster")
     mods.flag("cta")
     mods.flag("aligned")
     action = mods.choice(("sync", "arrive", "red"))
@@ -163,5 +168,70 @@ def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: 
     words[layout.END_B] = asm.source(operands[1], "u32") if len(operands) > 1 else -1
 
 
+def _cluster(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """``barrier.cluster``."""
+    asm.unchecked(instruction)
+    mods = Mods(instruction)
+    mods.choice(("cluster",))
+    action = mods.choice(("arrive", "wait"))
+    mods.choice(("release", "relaxed") if action == "arrive" else ("acquire",), default="")
+    mods.flag("aligned")
+    mods.done()
+    words[layout.END] = layout.END_CLUSTER_ARRIVE if action == "arrive" else layout.END_CLUSTER_WAIT
+
+
+def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """``mbarrier.try_wait.parity``, which blocks until the phase is complete."""
+    asm.unchecked(instruction)
+    mods = Mods(instruction)
+    mods.choice(("try_wait",))
+    mods.choice(("parity",))
+    if not mods.flag("relaxed"):
+        mods.choice(("acquire",), default="")
+    mods.choice(("cta", "cluster"), default="")
+    space = take_space(mods)
+    mods.choice(("b64",))
+    mods.done()
+    if space != "shared":
+        raise NotNative(f"waiting in .{space}")
+    target, address, parity, *limit = instruction.operands
+    if limit:
+        asm.source(limit[0], "u32")
+    row, finish = asm.target(target, "pred")
+    finish()
+    words[layout.END], words[layout.END_D] = layout.END_TRY_WAIT, row
+    words[layout.END_A], words[layout.END_B] = shared_address(asm, address, space)
+    words[layout.END_C] = asm.source(parity, "u32")
+
+
+def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    asm.unchecked(instruction)
+    content = product_list(asm, instruction)
+    words[layout.END], words[layout.END_A] = layout.END_WGMMA, len(asm.lists)
+    asm.lists += content
+
+
+def _wait_products(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    asm.unchecked(instruction)
+    Mods(instruction).only("wait_group", "sync", "aligned")
+    (number,) = instruction.operands
+    if not (isinstance(number, Immediate) and isinstance(number.value, int) and 0 <= number.value <= 7):
+        raise NotNative(instruction.text)
+    words[layout.END], words[layout.END_A] = layout.END_WGMMA_WAIT, number.value
+
+
+def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    asm.unchecked(instruction)
+    mods = Mods(instruction)
+    grows = mods.choice(("inc", "dec")) == "inc"
+    mods.only("sync", "aligned", "u32")
+    (number,) = instruction.operands
+    wanted = number.value if isinstance(number, Immediate) else 0
+    if not isinstance(wanted, int) or not 24 <= wanted <= 256 or wanted % 8:
+        raise NotNative(instruction.text)
+    words[layout.END], words[layout.END_A], words[layout.END_B] = layout.END_REGISTERS, wanted, int(grows)
+
+
 _ENDS.update({"bra": _bra, "ret": _exit, "exit": _exit, "trap": _stop, "brkpt": _stop})
-_ENDS.update({"bar": _barrier, "barrier": _barrier})
+_ENDS.update({"bar": _barrier, "barrier": _barrier, "barrier.cluster": _cluster, "setmaxnreg": _setmaxnreg})
+_ENDS.update({"mbarrier.try_wait": _try_wait, "wgmma.mma_async": _mma_async, "wgmma.wait_group": _wait_products})

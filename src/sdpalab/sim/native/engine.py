@@ -12,6 +12,7 @@ import numpy as np
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Constant, NotNative
@@ -22,6 +23,7 @@ from sdpalab.sim.parallel import communicates
 from sdpalab.sim.program import Program
 from sdpalab.sim.selection import Array
 from sdpalab.sim.tally import Tally
+from sdpalab.sim.tensor_map import MAGIC, PlacedMap
 
 __all__ = ["run"]
 
@@ -151,6 +153,7 @@ class _Run:
             layout.ORDER: _ORDERS[setup.schedule],
             layout.EARLY: int(setup.async_mode == "early"),
         }
+        words |= self._units()
         if setup.checks:
             words |= self._shadows()
         for word, value in words.items():
@@ -161,6 +164,32 @@ class _Run:
             (layout.CLUSTER_X, geometry.cluster),
         ):
             context[first : first + 3] = dims
+
+    def _units(self) -> dict[int, int]:
+        """What asynchronous instructions work on."""
+        setup, ctas = self.setup, self.setup.geometry.cluster_size
+        names = {each.name.split(".")[0] for each in self.decoded.operations}
+        before = registers_at_launch(setup.entry, setup.geometry)
+        maps = np.array([_tensor_map(placed) for placed in setup.tensor_maps], np.int64).reshape(-1, layout.MAP_WORDS)
+        magic = np.frombuffer(MAGIC, np.uint8).copy()
+        words = {
+            layout.LISTS: self._keep(self.decoded.lists),
+            layout.REGISTERS_BEFORE: before,
+            layout.REGISTER_LIMIT: min(REGISTER_FILE, before * setup.geometry.warps * WARP),
+            layout.TENSOR_MAPS: self._keep(maps),
+            layout.TENSOR_MAP_COUNT: len(maps),
+            layout.MAGIC: self._keep(magic),
+            layout.MAGIC_BYTES: len(magic),
+        }
+        if "mbarrier" in names:
+            mbarriers = np.zeros(layout.MBARRIER_WORDS * layout.MOST_MBARRIERS * ctas, np.int64)
+            words[layout.MBARRIERS] = self._keep(mbarriers)
+        if names & {"tensor", "st"}:
+            words[layout.TRANSFERS] = self._room(8 * layout.TRANSFER_WORDS * layout.MOST_TRANSFERS)
+        if "wgmma" in names:
+            groups = -(-setup.geometry.warps * ctas // 4)
+            words[layout.PRODUCTS] = self._room(8 * layout.PRODUCT_WORDS * layout.MOST_PRODUCTS * groups)
+        return words
 
     def _shadows(self) -> dict[int, int]:
         """What the checks keep (:mod:`~sdpalab.sim.native.watch`)."""
@@ -270,6 +299,24 @@ class _Run:
         if name not in values:
             raise Left(f"special register {name}")
         return np.asarray(values[name])
+
+
+def _tensor_map(placed: PlacedMap) -> Array:
+    """A tensor map as native code reads it."""
+    tensor, words = placed.map, np.zeros(layout.MAP_WORDS, np.int64)
+    words[layout.MAP_BEGIN] = placed.begin
+    words[layout.MAP_AXES], words[layout.MAP_ITEM] = len(tensor.dims), tensor.item
+    words[layout.MAP_SWIZZLE] = {"none": 0, "32B": 1, "64B": 3, "128B": 7}[tensor.swizzle]
+    words[layout.MAP_BYTES] = tensor.bytes
+    words[layout.MAP_FILL] = int.from_bytes(tensor.fill.ljust(8, b"\0"), "little", signed=True)
+    for first, values in (
+        (layout.MAP_DIMS, tensor.dims),
+        (layout.MAP_STRIDES, tensor.strides),
+        (layout.MAP_STEPS, tensor.steps),
+        (layout.MAP_COUNTS, tensor.counts),
+    ):
+        words[first : first + len(values)] = values
+    return words
 
 
 _BY_WARP = {

@@ -68,7 +68,7 @@ WHY = (
 
 # ---- the context: int64 words -----------------------------------------------------------------------------------------
 
-CONTEXT_WORDS = 96
+CONTEXT_WORDS = 112
 (
     TABLE,  # addresses of the operations' functions
     RECORDS,
@@ -143,13 +143,31 @@ CONTEXT_WORDS = 96
     GLOBAL_WRITERS,  # of each: (CTA + 1) << 40 | time << 8 | warp
     GLOBAL_READERS,  # of each 16 bytes
     GLOBAL_PAGES,  # whether anything in a page has been written
+    MBARRIERS,  # of each CTA, MOST_MBARRIERS
+    TRANSFERS,  # bulk copies in flight, in the order of their issue
+    TRANSFER_FIRST,
+    TRANSFER_COUNT,
+    TRANSFER_SERIAL,
+    TENSOR_MAPS,
+    TENSOR_MAP_COUNT,
+    MAGIC,  # what a tensor map's descriptor begins with
+    MAGIC_BYTES,
+    CLUSTER_ARRIVED,
+    CLUSTER_PHASE,
+    REGISTER_LIMIT,  # of a CTA, for setmaxnreg
+    REGISTERS_BEFORE,
+    LISTS,  # of wgmma instructions
+    PRODUCTS,  # wgmma in flight, MOST_PRODUCTS a warpgroup
     CURRENT_PLANE,  # of READERS: the current warp's, of its own CTA
     CURRENT_CTA,  # the linear index, plus one, of the CTA of the warp that runs
-) = range(75)
+) = range(90)
 
-SCRATCH_BYTES = 1 << 15
+SCRATCH_BYTES = 1 << 17
 SCRATCH_PLACES = 1 << 14
 """In the scratch: 32 offsets that an operation passes to a function."""
+
+SCRATCH_CHUNKS, SCRATCH_A, SCRATCH_RECORD, SCRATCH_B = 20480, 24576, 28672, 32768
+"""In the scratch, for wgmma: where chunks lie, factors as float32, and a record."""
 
 PAGE_SHIFT = 10
 """Pages of shared memory, for which the checks keep the sum of what they know of their granules."""
@@ -167,10 +185,47 @@ COPIES_FLYING = 5
 """Entries of cp.async in flight."""
 WARP_LINEAR = 6
 """The linear index of the warp's CTA in the grid."""
+BULK_DRAINED, CLUSTER_ARRIVALS, CLUSTER_WAITS, HELD_REGISTERS, PRODUCT_GROUPS, PRODUCT_COUNT = range(7, 13)
 COPY_GROUPS = 16
 """For each lane the groups of cp.async that it has committed, int32."""
+BULK_GROUPS = 32
+"""For each lane the bulk groups that it has committed, int32."""
+BUSY = 48
+"""For each set of accumulators of wgmma, the products in flight (up to 16)."""
 FIRST_PART = 64
 WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
+
+# ---- an mbarrier: int64 words -----------------------------------------------------------------------------------------
+
+MBARRIER_WORDS, MOST_MBARRIERS = 8, 64
+MB_OFFSET, MB_VALID, MB_EXPECTED, MB_PENDING, MB_BYTES, MB_PHASE, MB_CTA = 0, 1, 2, 3, 4, 5, 6
+
+# ---- a bulk copy in flight: int64 words --------------------------------------------------------------------------------
+
+TRANSFER_WORDS, MOST_TRANSFERS = 20, 1 << 13
+TR_KIND, TR_SERIAL, TR_WARP, TR_LANE, TR_GROUP, TR_MAP, TR_CTA, TR_OFFSET, TR_MBARRIER, TR_BYTES = range(10)
+TR_COORDINATES, TR_DATA = 10, 16
+LANDED, LOADS, STORES, WORDS = 0, 1, 2, 3
+"""Kinds: none any more, a box to shared memory, a box from there, words of a register."""
+
+# ---- a tensor map: int64 words -----------------------------------------------------------------------------------------
+
+MAP_WORDS = 40
+MAP_BEGIN, MAP_AXES, MAP_ITEM, MAP_SWIZZLE, MAP_BYTES, MAP_FILL = range(6)
+MAP_DIMS, MAP_STRIDES, MAP_STEPS, MAP_COUNTS = 8, 13, 18, 23
+
+# ---- a wgmma in flight: int64 words ------------------------------------------------------------------------------------
+
+PR_LIST, PR_GROUP, PR_A, PR_B, PR_KEEP, PR_FRAGMENT = 0, 1, 2, 3, 4, 8
+"""Its list, the group it belongs to, descriptors, whether sums go on, and behind them A fragments of four warps."""
+PRODUCT_WORDS, MOST_PRODUCTS = 8 + 4 * 4 * 16, 64
+
+# ---- the list of a wgmma instruction: int32 words ----------------------------------------------------------------------
+
+(L_SET, L_HIDDEN, L_MANY, L_B, L_A, L_FRAGMENTS, L_SCALE, L_SIGN, L_LOAD_A, L_LOAD_B, L_PRODUCT) = (*range(6), *range(9, 14))
+L_MAJOR_A, L_MAJOR_B, L_ROWS = 14, 15, 16
+"""Its set of accumulators and their rows of sums; how many; rows of the descriptors (A: -1 where it is in registers,
+whose rows follow), the guard that scales D, the sign; numbers of operations; whether K is contiguous; rows of D."""
 
 # ---- a cp.async in flight, of one warp: int64 words -------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ not active keeps what its registers hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +88,30 @@ class Code:
     def base(self) -> Any:
         """A pointer to the context."""
         return self._context
+
+    @property
+    def registers(self) -> Any:
+        """A pointer to the warp's registers."""
+        return self._registers
+
+    @contextmanager
+    def loop(self, many: Any) -> Iterator[Any]:
+        """Code that is executed ``many`` times, an ``i64``; the number of the turn."""
+        b = self.builder
+        before, turn, after = b.block, b.append_basic_block("turn"), b.append_basic_block("after")
+        b.cbranch(b.icmp_signed(">", many, WORD64(0)), turn, after)
+        b.position_at_end(turn)
+        number = b.phi(WORD64)
+        yield number
+        following = b.add(number, WORD64(1))
+        number.add_incoming(WORD64(0), before)
+        number.add_incoming(following, b.block)
+        b.cbranch(b.icmp_signed("<", following, many), turn, after)
+        b.position_at_end(after)
+
+    def all_or_none(self, condition: Any, count: int = WARP) -> Lanes:
+        """An ``i1`` in every element."""
+        return self.spread(condition, "pred", count)
 
     def state(self, word: int) -> Any:
         """A pointer to a word of the current warp's state."""

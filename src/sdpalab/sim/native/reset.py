@@ -9,7 +9,9 @@ from sdpalab.sim.native.layout import (
     BARRIERS,
     BLOCK_X,
     BLOCK_Y,
+    CLUSTER_ARRIVED,
     CLUSTER_CTAID_X,
+    CLUSTER_PHASE,
     CLUSTER_X,
     CLUSTER_Y,
     CLUSTERID_X,
@@ -21,9 +23,14 @@ from sdpalab.sim.native.layout import (
     FIRST_PART,
     GRID_X,
     GRID_Y,
+    HELD_REGISTERS,
     LIVE,
     LOCAL,
     LOCAL_STRIDE,
+    MB_VALID,
+    MBARRIER_WORDS,
+    MBARRIERS,
+    MOST_MBARRIERS,
     PART_BLOCK,
     PART_MASK,
     PART_STATUS,
@@ -31,6 +38,7 @@ from sdpalab.sim.native.layout import (
     READY,
     REGISTER_BYTES,
     REGISTERS,
+    REGISTERS_BEFORE,
     SHARED,
     SHARED_STRIDE,
     SPECIAL_COUNT,
@@ -41,6 +49,8 @@ from sdpalab.sim.native.layout import (
     TID_X,
     TID_Y,
     TID_Z,
+    TRANSFER_COUNT,
+    TRANSFER_FIRST,
     WARP_COUNT,
     WARP_CTA,
     WARP_LINEAR,
@@ -62,6 +72,12 @@ def reset_cluster(context: int, cluster: int) -> None:
     fill(load64(context + 8 * SHARED), 0xFF, ctas * load64(context + 8 * SHARED_STRIDE))
     fill(load64(context + 8 * LOCAL), 0xFF, 32 * ctas * warps * load64(context + 8 * LOCAL_STRIDE))
     fill(load64(context + 8 * BARRIERS), 0, 8 * BARRIER_WORDS * BARRIER_COUNT * ctas)
+    for k in range(MOST_MBARRIERS * ctas if load64(context + 8 * MBARRIERS) != 0 else 0):
+        store64(load64(context + 8 * MBARRIERS) + 8 * (MBARRIER_WORDS * k + MB_VALID), 0)
+    store64(context + 8 * TRANSFER_FIRST, 0)
+    store64(context + 8 * TRANSFER_COUNT, 0)
+    store64(context + 8 * CLUSTER_ARRIVED, 0)
+    store64(context + 8 * CLUSTER_PHASE, 0)
     begin_clocks(context)
     for number in range(warps * ctas):
         cta, warp = number // warps, number % warps
@@ -70,6 +86,7 @@ def reset_cluster(context: int, cluster: int) -> None:
         live = (1 << here) - 1
         fill(state, 0, 8 * FIRST_PART)
         store64(state + 8 * PARTS, 1)
+        store64(state + 8 * HELD_REGISTERS, load64(context + 8 * REGISTERS_BEFORE))
         store64(state + 8 * LIVE, live)
         store64(state + 8 * WARP_CTA, cta)
         store64(state + 8 * WARP_NUMBER, warp)

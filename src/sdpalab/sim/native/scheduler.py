@@ -41,12 +41,16 @@ from sdpalab.sim.native.layout import (
     END_BARRIER,
     END_BRANCH,
     END_C,
+    END_CLUSTER_ARRIVE,
+    END_CLUSTER_WAIT,
     END_D,
     END_EXIT,
     END_GUARD,
     END_NEXT,
     END_REDUCE,
+    END_REGISTERS,
     END_STOP,
+    END_TRY_WAIT,
     FIRST,
     FIRST_PART,
     GIVEN,
@@ -94,7 +98,16 @@ from sdpalab.sim.native.layout import (
     WARPS_BY_BLOCK,
 )
 from sdpalab.sim.native.clocks import acquire, forget, release_to
+from sdpalab.sim.native.products import meet
 from sdpalab.sim.native.reset import reset_cluster
+from sdpalab.sim.native.transfers import drained, land_next
+from sdpalab.sim.native.waits import (
+    arrive_in_cluster,
+    ask_for_registers,
+    cluster_phase,
+    wait_for_phase,
+    wait_in_cluster,
+)
 from sdpalab.sim.native.words import call_operation, load32, load64, popcount, store32, store64
 
 __all__ = ["run_clusters"]
@@ -133,9 +146,11 @@ def run_cluster(context: int) -> int:
             if status != 0:
                 return status
         if left == 0:
-            return 0
+            return drained(context)
         if ran == 0:
-            return STUCK
+            status = land_next(context)
+            if status != 0:
+                return STUCK if status < 0 else status
 
 
 def lowest_ready(state: int) -> int:
@@ -284,7 +299,17 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
         return arrive(context, state, registers, block, at, taken, end)
     if end == END_STOP:
         return TRAP
-    return STUCK
+    if end == END_CLUSTER_ARRIVE:
+        add_part(state, at + 1, taken, READY)
+        return arrive_in_cluster(context, state, taken)
+    part = add_part(state, at + 1, taken, READY)
+    if end == END_TRY_WAIT:
+        return wait_for_phase(context, registers, block, part)
+    if end == END_CLUSTER_WAIT:
+        return wait_in_cluster(context, state, part)
+    if end == END_REGISTERS:
+        return ask_for_registers(context, state, block, part)
+    return meet(context, state, block, part, end)
 
 
 def leave(context: int, state: int, taken: int) -> int:
@@ -296,6 +321,7 @@ def leave(context: int, state: int, taken: int) -> int:
         part = state + 8 * (FIRST_PART + PART_WORDS * k)
         if load64(part + 8 * PART_STATUS) == PARKED:
             store64(part + 8 * PART_STATUS, READY)
+    cluster_phase(context)
     cta = load64(state + 8 * WARP_CTA)
     for name in range(BARRIER_COUNT):
         barrier = load64(context + 8 * BARRIERS) + 8 * BARRIER_WORDS * (BARRIER_COUNT * cta + name)

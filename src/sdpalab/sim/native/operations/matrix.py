@@ -26,7 +26,7 @@ from sdpalab.sim.native.operations.convert import decoded8
 from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.native.operations.warp import needs_whole_warp
 
-__all__ = ["product_records"]
+__all__ = ["product_records", "stacked"]
 
 _ROWS, _COLUMNS = 16, 8
 _TRANSPOSED = [8 * (k % 8) + k // 8 for k in range(64)]
@@ -90,7 +90,7 @@ def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 def _joined(code: Code, lines: Sequence[object]) -> Lanes:
     """Vectors of bytes one behind the other."""
-    return _stacked([Lanes(code.builder, line, "u8") for line in lines])
+    return stacked([Lanes(code.builder, line, "u8") for line in lines])
 
 
 @native("stmatrix")
@@ -179,7 +179,7 @@ def product_code(code: Code, kinds: tuple[str, str], k_blocks: int, result: str,
                 sums[row] = code.spread(element, "f32", _COLUMNS).call("fma", rows_of_b[k], sums[row])
         totals = sums if not totals else [total + more for total, more in zip(totals, sums, strict=True)]
     for half in range(2):
-        block = _stacked(totals[8 * half : 8 * half + 8])
+        block = stacked(totals[8 * half : 8 * half + 8])
         if result == "f16":
             total = block + widened(code.source(c_first + half, "u16", 64), "f16")
             b.store(narrowed(total, "f16").value, code.row(half), align=64)
@@ -189,7 +189,7 @@ def product_code(code: Code, kinds: tuple[str, str], k_blocks: int, result: str,
             b.store(canonical(column, "f32").value, code.row(2 * half + odd), align=64)
 
 
-def _stacked(parts: list[Lanes]) -> Lanes:
+def stacked(parts: list[Lanes]) -> Lanes:
     """Vectors one behind the other; their number is a power of two."""
     while len(parts) > 1:
         many = 2 * parts[0].count
