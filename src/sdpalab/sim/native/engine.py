@@ -15,7 +15,9 @@ from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
+from sdpalab.sim.ir import Instruction
 from sdpalab.sim.native.assembler import Constant, NotNative
+from sdpalab.sim.native.atomics import NAMES
 from sdpalab.sim.native.decoded import Decoded, decode
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.library import library
@@ -24,10 +26,14 @@ from sdpalab.sim.program import Program
 from sdpalab.sim.selection import Array
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.tensor_map import MAGIC, PlacedMap
+from sdpalab.sim.types import TYPES
 
 __all__ = ["run"]
 
 _MOST_STEPS = 20_000_000
+_MOST_ORDERED = 2048
+"""Blocks whose order is kept, where there are atomic operations: a word for each two of them."""
+_FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
 _ORDERS = {"lockstep": 0, "forward": 0, "reverse": 1}
 _NATIVE_CHECKS = frozenset({"race", "memory", "async"})
 """Checks that native code makes, all together if a launch has one; with others it is left to the reference engine."""
@@ -73,8 +79,8 @@ class _Run:
         self.kept: list[Any] = []
         if setup.counters or setup.schedule not in _ORDERS or not set(setup.checks) <= _NATIVE_CHECKS:
             raise Left("counters, a schedule or a check that is not native")
-        if any(map(communicates, setup.entry.instructions)):
-            raise Left("blocks that communicate")
+        if any(map(_waits_for_others, setup.entry.instructions)):
+            raise Left("blocks that may wait for each other")
         self.decoded = _decode(setup)
 
     def run(self) -> None:
@@ -225,7 +231,24 @@ class _Run:
             layout.GLOBAL_SHIFT: global_shift,
             layout.GLOBAL_WRITERS: zeros(everything),
             layout.GLOBAL_READERS: zeros((len(self.space.data) >> layout.READ_SHIFT) + 16),
+            **(self._order_of_blocks(everything) if self._updates_global() else {}),
             layout.GLOBAL_PAGES: zeros((len(self.space.data) >> layout.GLOBAL_PAGE_SHIFT) + 1, np.uint8),
+        }
+
+    def _updates_global(self) -> bool:
+        """Whether there is an atomic operation on global memory."""
+        return any(each.name.startswith("atom.global") for each in self.decoded.operations)
+
+    def _order_of_blocks(self, granules: int) -> dict[int, int]:
+        """What atomic operations need: the last one on each granule, and which blocks come before which."""
+        ctas = self.setup.geometry.ctas
+        if ctas > _MOST_ORDERED:
+            raise Left(f"more than {_MOST_ORDERED} blocks with atomic operations")
+        strong, ordered = np.zeros(granules, np.int64), np.zeros(ctas * ctas, np.int64)
+        return {
+            layout.GLOBAL_STRONG: self._keep(strong),
+            layout.ORDERED: self._keep(ordered),
+            layout.GRID_CTAS: ctas,
         }
 
     # ---- what a launch gives to registers ---------------------------------------------------------------------------
@@ -299,6 +322,17 @@ class _Run:
         if name not in values:
             raise Left(f"special register {name}")
         return np.asarray(values[name])
+
+
+def _waits_for_others(instruction: Instruction) -> bool:
+    """Whether blocks may wait for each other with this instruction, or pass on what depends on their order.
+
+    Atomic operations on integers alone may be made by one block after the other.
+    """
+    mods = set(instruction.mods)
+    if instruction.opcode in ("atom", "red") and mods & set(NAMES) and not mods & _FLOATS:
+        return False
+    return communicates(instruction)
 
 
 def _tensor_map(placed: PlacedMap) -> Array:

@@ -158,9 +158,12 @@ CONTEXT_WORDS = 112
     REGISTERS_BEFORE,
     LISTS,  # of wgmma instructions
     PRODUCTS,  # wgmma in flight, MOST_PRODUCTS a warpgroup
+    GLOBAL_STRONG,  # of each granule, the last atomic operation; 0 if the kernel has none
+    ORDERED,  # for each CTA, up to which time each other CTA's accesses come before its own; or 0
+    GRID_CTAS,
     CURRENT_PLANE,  # of READERS: the current warp's, of its own CTA
     CURRENT_CTA,  # the linear index, plus one, of the CTA of the warp that runs
-) = range(90)
+) = range(93)
 
 SCRATCH_BYTES = 1 << 17
 SCRATCH_PLACES = 1 << 14

@@ -24,9 +24,12 @@ from sdpalab.sim.native.layout import (
     GLOBAL_PAGES,
     GLOBAL_READERS,
     GLOBAL_SHIFT,
+    GLOBAL_STRONG,
     GLOBAL_WRITERS,
+    GRID_CTAS,
     GRANULE_SHIFT,
     GRANULES,
+    ORDERED,
     PAGE_FLYING,
     PAGE_FULL,
     PAGE_READ,
@@ -39,6 +42,7 @@ from sdpalab.sim.native.layout import (
     SCRATCH,
     SCRATCH_PLACES,
     SEVERAL,
+    TIME,
     UNDEFINED,
     VECTORS,
     WARP_CTA,
@@ -48,7 +52,7 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
-__all__ = ["copies_landed", "copy_begins", "read_global", "read_shared", "write_global", "write_shared"]
+__all__ = ["copies_landed", "copy_begins", "read_global", "read_shared", "update_global", "write_global", "write_shared"]
 
 
 # ---- shared memory ---------------------------------------------------------------------------------------------------
@@ -262,8 +266,13 @@ def conflicts(context: int, tag: int) -> int:
     """Whether the access of a tag may not come before the current warp's: another CTA's, or a warp's unordered."""
     if tag == 0:
         return 0
-    if tag >> 40 != load64(context + 8 * CURRENT_CTA):
-        return 1
+    cta, current = tag >> 40, load64(context + 8 * CURRENT_CTA)
+    if cta != current:
+        table = load64(context + 8 * ORDERED)
+        if table == 0 or cta == SEVERAL:
+            return 1
+        known = load64(table + 8 * (load64(context + 8 * GRID_CTAS) * (current - 1) + cta - 1))
+        return 1 if (tag >> 8 & 0xFFFFFFFF) > known else 0
     warp, other = load64(context + 8 * CURRENT), tag & 0xFF
     if warp == other:
         return 0
@@ -315,3 +324,45 @@ def write_global(context: int, mask: int, width: int) -> int:
                 store64(writers + 8 * k, mine)
             store8(pages + (offset >> GLOBAL_PAGE_SHIFT), 1)
     return 0
+
+
+def update_global(context: int, mask: int, width: int) -> int:
+    """Lanes update global memory atomically; as :func:`read_global`.
+
+    What the CTA did that updated a place last comes before what this one does from now on.
+    """
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift = load64(context + 8 * GLOBAL_SHIFT)
+    writers, readers = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_READERS)
+    strong = load64(context + 8 * GLOBAL_STRONG)
+    mine = global_tag(context)
+    for lane in range(32):
+        if mask >> lane & 1:
+            offset = load64(places + 8 * lane)
+            if conflicts(context, load64(readers + 8 * (offset >> READ_SHIFT))):
+                return RACE
+            granule = offset >> shift
+            for k in range(granule, granule + max(width >> shift, 1)):
+                if conflicts(context, load64(writers + 8 * k)):
+                    return RACE
+                follow(context, load64(strong + 8 * k))
+                store64(strong + 8 * k, mine)
+    now = load64(context + 8 * TIME) + 1
+    store64(context + 8 * TIME, now)
+    store64(load64(context + 8 * CLOCKS) + 8 * load64(context + 8 * CURRENT), now)
+    return 0
+
+
+def follow(context: int, tag: int) -> None:
+    """The current CTA comes after the access of a tag, and after what that came after."""
+    other, current = tag >> 40, load64(context + 8 * CURRENT_CTA)
+    if other == 0 or other == current:
+        return
+    ctas = load64(context + 8 * GRID_CTAS)
+    mine = load64(context + 8 * ORDERED) + 8 * ctas * (current - 1)
+    before = load64(context + 8 * ORDERED) + 8 * ctas * (other - 1)
+    for k in range(ctas):
+        if load64(mine + 8 * k) < load64(before + 8 * k):
+            store64(mine + 8 * k, load64(before + 8 * k))
+    place, time = mine + 8 * (other - 1), tag >> 8 & 0xFFFFFFFF
+    store64(place, max(time, load64(place)))

@@ -41,8 +41,8 @@ def shared_address(asm: Assembler, operand: Operand, space: str) -> tuple[int, i
 @native("fence", "membar")
 def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Instructions run one after the other here: a fence moves no data."""
-    asm.unchecked(instruction)
     if mods.flag("proxy"):
+        asm.unchecked(instruction)
         kind = mods.choice(("async", "alias", "tensormap::generic"))
         if kind == "async":
             mods.choice(("global", "shared::cta", "shared::cluster"), default="")

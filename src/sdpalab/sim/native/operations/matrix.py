@@ -26,7 +26,7 @@ from sdpalab.sim.native.operations.convert import decoded8
 from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.native.operations.warp import needs_whole_warp
 
-__all__ = ["product_records", "stacked"]
+__all__ = ["product_operation", "product_records", "stacked"]
 
 _ROWS, _COLUMNS = 16, 8
 _TRANSPOSED = [8 * (k % 8) + k // 8 for k in range(64)]
@@ -218,6 +218,13 @@ def _shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, 
     return (kind, kind_b), depth // deep, result
 
 
+def product_operation(
+    name: str, kinds: tuple[str, str], k_blocks: int, result: str, *, again: bool
+) -> Operation:
+    """The operation of one mma (:func:`product_code`)."""
+    return Operation(name, lambda code: product_code(code, kinds, k_blocks, result, again=again))
+
+
 def _product(asm: Assembler, instruction: Instruction, *, again: bool) -> None:
     kinds, k_blocks, result = _shape(instruction, Mods(instruction))
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
@@ -228,9 +235,7 @@ def _product(asm: Assembler, instruction: Instruction, *, again: bool) -> None:
     rows = [asm.source(item, "b32") for item in (*a, *b)] + [asm.source(item, type_) for item in c]
     places = [asm.target(item, type_)[0] for item in d]
     name = f"mma.{k_blocks}.{'.'.join(kinds)}.{result}{'.again' * again}"
-    asm.record(
-        Operation(name, lambda code: product_code(code, kinds, k_blocks, result, again=again)), [*places, *rows]
-    )
+    asm.record(product_operation(name, kinds, k_blocks, result, again=again), [*places, *rows])
 
 
 @native("mma")

@@ -18,7 +18,7 @@ from sdpalab.sim.native.operation import Code, Operation
 __all__ = ["watch_access", "watch_copy"]
 
 _SHARED = {"load": watch.read_shared, "store": watch.write_shared, "copy": watch.copy_begins}
-_GLOBAL = {"load": watch.read_global, "store": watch.write_global}
+_GLOBAL = {"load": watch.read_global, "store": watch.write_global, "update": watch.update_global}
 
 
 def watch_access(
@@ -39,7 +39,7 @@ def watch_access(
     """
     if space == "local":
         return
-    if space not in ("shared", "global"):
+    if space not in ("shared", "global") or (space == "shared" and does == "update"):
         raise NotNative(f"checks of accesses to .{space}")
 
     shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
