@@ -80,8 +80,10 @@ def _in_global(code: Code, index: Lanes, width: int | Lanes) -> Lanes:
     b.branch(loop)
     b.position_at_end(loop)
     k, covered = b.phi(WORD64), b.phi(WORD32)
-    begin, end = (b.load(b.gep(extents, [b.add(b.shl(k, WORD64(1)), WORD64(j))], source_etype=WORD64), typ=WORD64)
-                  for j in range(2))
+    begin, end = (
+        b.load(b.gep(extents, [b.add(b.shl(k, WORD64(1)), WORD64(j))], source_etype=WORD64), typ=WORD64)
+        for j in range(2)
+    )
     if isinstance(width, Lanes):
         last = code.spread(end, "s64") - width
     else:

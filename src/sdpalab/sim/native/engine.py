@@ -12,10 +12,10 @@ import numpy as np
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.ir import Instruction
 from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
-from sdpalab.sim.ir import Instruction
 from sdpalab.sim.native.assembler import Constant, NotNative
 from sdpalab.sim.native.atomics import NAMES
 from sdpalab.sim.native.decoded import Decoded, decode
@@ -151,9 +151,7 @@ class _Run:
             layout.MOST_STEPS: setup.max_steps,
             layout.LANES_BY_BLOCK: self._keep(lanes),
             layout.WARPS_BY_BLOCK: self._keep(issued),
-            layout.BARRIERS: self._keep(
-                np.zeros(layout.BARRIER_WORDS * layout.BARRIER_COUNT * ctas, np.int64)
-            ),
+            layout.BARRIERS: self._keep(np.zeros(layout.BARRIER_WORDS * layout.BARRIER_COUNT * ctas, np.int64)),
             layout.SCRATCH: self._room(layout.SCRATCH_BYTES),
             layout.COPIES: self._room(8 * layout.COPY_WORDS * layout.MOST_COPIES * warps * ctas if copies else 0),
             layout.ORDER: _ORDERS[setup.schedule],

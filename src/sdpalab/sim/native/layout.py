@@ -10,7 +10,7 @@ __all__: list[str] = []
 
 WARP = 32
 
-# ---- a record: int32 words --------------------------------------------------------------------------------------------
+# ---- a record: int32 words -------------------------------------------------------------------------------------------
 
 RECORD_WORDS = 16
 FUNCTION = 0
@@ -20,7 +20,7 @@ GUARD = 1
 OPERANDS = 2
 """The first of fourteen: offsets of rows in the warp's registers, or numbers."""
 
-# ---- a block: int32 words ---------------------------------------------------------------------------------------------
+# ---- a block: int32 words --------------------------------------------------------------------------------------------
 
 BLOCK_WORDS = 16
 FIRST, LAST, SIZE = 0, 1, 2
@@ -39,7 +39,7 @@ END_NEXT, END_BRANCH, END_EXIT, END_BARRIER, END_ARRIVE, END_STOP = 0, 1, 2, 3, 
 END_INDEXED, END_CLUSTER_ARRIVE, END_CLUSTER_WAIT, END_TRY_WAIT, END_WGMMA, END_WGMMA_WAIT = 6, 7, 8, 9, 10, 11
 END_REGISTERS, END_REDUCE = 12, 13
 
-# ---- statuses ---------------------------------------------------------------------------------------------------------
+# ---- statuses --------------------------------------------------------------------------------------------------------
 
 DONE, MISS = 0, 1
 """An operation is done; or its addresses are outside the extent that its record remembers."""
@@ -63,10 +63,12 @@ WHY = (
     "cluster rules",
     "branch index",
 )
-(ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(2, 14)
+(ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
+    2, 14
+)
 (TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX) = range(14, 18)
 
-# ---- the context: int64 words -----------------------------------------------------------------------------------------
+# ---- the context: int64 words ----------------------------------------------------------------------------------------
 
 CONTEXT_WORDS = 112
 (
@@ -178,7 +180,7 @@ READ_SHIFT, GLOBAL_PAGE_SHIFT = 4, 12
 SEVERAL = (1 << 23) - 1
 """In place of a CTA: more than one."""
 
-# ---- a warp: int64 words ----------------------------------------------------------------------------------------------
+# ---- a warp: int64 words ---------------------------------------------------------------------------------------------
 
 PART_WORDS = 8
 PART_BLOCK, PART_MASK, PART_STATUS, PART_INFO, PART_FROM, PART_MORE = 0, 1, 2, 3, 4, 5
@@ -198,12 +200,12 @@ BUSY = 48
 FIRST_PART = 64
 WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
 
-# ---- an mbarrier: int64 words -----------------------------------------------------------------------------------------
+# ---- an mbarrier: int64 words ----------------------------------------------------------------------------------------
 
 MBARRIER_WORDS, MOST_MBARRIERS = 8, 64
 MB_OFFSET, MB_VALID, MB_EXPECTED, MB_PENDING, MB_BYTES, MB_PHASE, MB_CTA = 0, 1, 2, 3, 4, 5, 6
 
-# ---- a bulk copy in flight: int64 words --------------------------------------------------------------------------------
+# ---- a bulk copy in flight: int64 words ------------------------------------------------------------------------------
 
 TRANSFER_WORDS, MOST_TRANSFERS = 20, 1 << 13
 TR_KIND, TR_SERIAL, TR_WARP, TR_LANE, TR_GROUP, TR_MAP, TR_CTA, TR_OFFSET, TR_MBARRIER, TR_BYTES = range(10)
@@ -211,26 +213,29 @@ TR_COORDINATES, TR_DATA = 10, 16
 LANDED, LOADS, STORES, WORDS = 0, 1, 2, 3
 """Kinds: none any more, a box to shared memory, a box from there, words of a register."""
 
-# ---- a tensor map: int64 words -----------------------------------------------------------------------------------------
+# ---- a tensor map: int64 words ---------------------------------------------------------------------------------------
 
 MAP_WORDS = 40
 MAP_BEGIN, MAP_AXES, MAP_ITEM, MAP_SWIZZLE, MAP_BYTES, MAP_FILL = range(6)
 MAP_DIMS, MAP_STRIDES, MAP_STEPS, MAP_COUNTS = 8, 13, 18, 23
 
-# ---- a wgmma in flight: int64 words ------------------------------------------------------------------------------------
+# ---- a wgmma in flight: int64 words ----------------------------------------------------------------------------------
 
 PR_LIST, PR_GROUP, PR_A, PR_B, PR_KEEP, PR_FRAGMENT = 0, 1, 2, 3, 4, 8
 """Its list, the group it belongs to, descriptors, whether sums go on, and behind them A fragments of four warps."""
 PRODUCT_WORDS, MOST_PRODUCTS = 8 + 4 * 4 * 16, 64
 
-# ---- the list of a wgmma instruction: int32 words ----------------------------------------------------------------------
+# ---- the list of a wgmma instruction: int32 words --------------------------------------------------------------------
 
-(L_SET, L_HIDDEN, L_MANY, L_B, L_A, L_FRAGMENTS, L_SCALE, L_SIGN, L_LOAD_A, L_LOAD_B, L_PRODUCT) = (*range(6), *range(9, 14))
+(L_SET, L_HIDDEN, L_MANY, L_B, L_A, L_FRAGMENTS, L_SCALE, L_SIGN, L_LOAD_A, L_LOAD_B, L_PRODUCT) = (
+    *range(6),
+    *range(9, 14),
+)
 L_MAJOR_A, L_MAJOR_B, L_ROWS = 14, 15, 16
 """Its set of accumulators and their rows of sums; how many; rows of the descriptors (A: -1 where it is in registers,
 whose rows follow), the guard that scales D, the sign; numbers of operations; whether K is contiguous; rows of D."""
 
-# ---- a cp.async in flight, of one warp: int64 words -------------------------------------------------------------------
+# ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
 
 COPY_MASK, COPY_WIDTH, COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 0, 1, 8, 24, 56, 88
 """Lanes, bytes of a copy; for each lane its group (int32), target and source (int64), and bytes to read (int64)."""
@@ -239,7 +244,7 @@ MOST_COPIES = 256
 
 READY, PARKED, AT_BARRIER, AT_CLUSTER, AT_MBARRIER, AT_WGMMA, FOR_REGISTERS = 0, 1, 2, 3, 4, 5, 6
 
-# ---- a barrier of a CTA: int64 words ----------------------------------------------------------------------------------
+# ---- a barrier of a CTA: int64 words ---------------------------------------------------------------------------------
 
 BARRIER_WORDS = 104
 ARRIVED, GIVEN, KIND = 0, 1, 2
@@ -250,7 +255,7 @@ ARRIVED_AT, BEFORE_AT = 36, 68
 """With checks, for each warp of the CTA the time of its arrival in this phase, and in the phase before (0: none)."""
 BARRIER_COUNT = 16
 
-# ---- special registers that depend on the warp or its CTA -------------------------------------------------------------
+# ---- special registers that depend on the warp or its CTA ------------------------------------------------------------
 
 (TID_X, TID_Y, TID_Z, CTAID_X, CTAID_Y, CTAID_Z, WARPID, CTARANK, CLUSTERID_X, CLUSTERID_Y, CLUSTERID_Z) = range(11)
 (CLUSTER_CTAID_X, CLUSTER_CTAID_Y, CLUSTER_CTAID_Z) = range(11, 14)

@@ -26,7 +26,15 @@ from sdpalab.sim.native.operation import Operation
 __all__ = ["Library", "library"]
 
 _PACKAGE = Path(__file__).parent
-_RULES = ("types.py", "memory.py", "isa/rounding.py", "isa/fp8.py", "isa/fragments.py", "isa/logic.py", "isa/matrix_descriptor.py")
+_RULES = (
+    "types.py",
+    "memory.py",
+    "isa/rounding.py",
+    "isa/fp8.py",
+    "isa/fragments.py",
+    "isa/logic.py",
+    "isa/matrix_descriptor.py",
+)
 """Files of the reference engine from which code or numbers go into the operations."""
 
 
@@ -129,5 +137,3 @@ def _version() -> str:
         content = path.read_bytes()
         digest.update(f"{path.name} {len(content)} ".encode() + content)
     return digest.hexdigest()
-
-

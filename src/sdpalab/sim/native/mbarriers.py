@@ -177,9 +177,10 @@ def settle(context: int, entry: int) -> None:
         state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
         for p in range(load64(state + 8 * PARTS)):
             part = state + 8 * (FIRST_PART + PART_WORDS * p)
-            if load64(part + 8 * PART_STATUS) == AT_MBARRIER and load64(part + 8 * PART_INFO) == entry:
-                if phase > load64(part + 8 * PART_MORE):
-                    store64(part + 8 * PART_STATUS, READY)
-                    registers = load64(context + 8 * REGISTERS) + number * load64(context + 8 * REGISTER_BYTES)
-                    row = registers + load32(load64(part + 8 * PART_FROM) + 4 * END_D)
-                    store32(row, load32(row) | load64(part + 8 * PART_MASK))
+            if load64(part + 8 * PART_STATUS) != AT_MBARRIER or load64(part + 8 * PART_INFO) != entry:
+                continue
+            if phase > load64(part + 8 * PART_MORE):
+                store64(part + 8 * PART_STATUS, READY)
+                registers = load64(context + 8 * REGISTERS) + number * load64(context + 8 * REGISTER_BYTES)
+                row = registers + load32(load64(part + 8 * PART_FROM) + 4 * END_D)
+                store32(row, load32(row) | load64(part + 8 * PART_MASK))

@@ -138,9 +138,8 @@ def issue(context: int, first: int, words: int) -> int:
         for lane in range(32):
             if load64(mine + load32(words + 4 * L_B) + 8 * lane) != load64(entry + 8 * PR_B):
                 return WGMMA_RULE
-            if in_shared:
-                if load64(mine + load32(words + 4 * L_A) + 8 * lane) != load64(entry + 8 * PR_A):
-                    return WGMMA_RULE
+            if in_shared and load64(mine + load32(words + 4 * L_A) + 8 * lane) != load64(entry + 8 * PR_A):
+                return WGMMA_RULE
         if in_shared == 0:
             for j in range(4):
                 target = entry + 8 * PR_FRAGMENT + 128 * (4 * k + j)
@@ -215,9 +214,11 @@ def land(context: int, first: int, entry: int) -> int:
     store32(record + 4 * (OPERANDS + 2), SCRATCH_B)
     call_operation(load64(table + 8 * load32(words + 4 * L_LOAD_B)), 0, record, -1, context)
     in_shared = load32(words + 4 * L_A) >= 0
-    if in_shared:
-        if place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks) == 0:
-            return WGMMA_RULE
+    if (
+        in_shared
+        and place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks) == 0
+    ):
+        return WGMMA_RULE
     for warp in range(4):
         registers = load64(context + 8 * REGISTERS) + load64(context + 8 * REGISTER_BYTES) * (first + warp)
         store32(record + 4 * OPERANDS, 2)

@@ -120,9 +120,9 @@ def special(context: int, kind: int, thread: int, warp: int, cta: int, linear: i
         return cta
     across, down = load64(context + 8 * GRID_X), load64(context + 8 * GRID_Y)
     axis = kind
-    if CTAID_X <= kind and kind <= CTAID_Z:
+    if kind >= CTAID_X and kind <= CTAID_Z:
         axis = kind - CTAID_X
-    elif CLUSTERID_X <= kind and kind <= CLUSTERID_X + 2:
+    elif kind >= CLUSTERID_X and kind <= CLUSTERID_X + 2:
         axis = kind - CLUSTERID_X
     else:
         across, down = load64(context + 8 * CLUSTER_X), load64(context + 8 * CLUSTER_Y)
@@ -132,8 +132,6 @@ def special(context: int, kind: int, thread: int, warp: int, cta: int, linear: i
         value = linear // across % down
     if axis == 2:
         value = linear // (across * down)
-    if CLUSTERID_X <= kind and kind <= CLUSTERID_X + 2:
+    if kind >= CLUSTERID_X and kind <= CLUSTERID_X + 2:
         value = value // load64(context + 8 * (CLUSTER_X + axis))
     return value
-
-

@@ -9,16 +9,17 @@ Every number here is an int64. Functions take addresses; :mod:`~sdpalab.sim.nati
 
 from __future__ import annotations
 
+from sdpalab.sim.native.clocks import acquire, forget, release_to
 from sdpalab.sim.native.layout import (
     ACTORS,
     ARRIVED,
     ARRIVED_AT,
     AT_BARRIER,
-    BEFORE_AT,
     BARRIER_COUNT,
     BARRIER_RULE,
     BARRIER_WORDS,
     BARRIERS,
+    BEFORE_AT,
     BLOCK_WORDS,
     BLOCKS,
     CAME,
@@ -97,7 +98,6 @@ from sdpalab.sim.native.layout import (
     WARPS,
     WARPS_BY_BLOCK,
 )
-from sdpalab.sim.native.clocks import acquire, forget, release_to
 from sdpalab.sim.native.products import meet
 from sdpalab.sim.native.reset import reset_cluster
 from sdpalab.sim.native.transfers import drained, land_next
@@ -172,7 +172,7 @@ def take(state: int, block: int) -> int:
     for k in range(load64(state + 8 * PARTS)):
         part = state + 8 * (FIRST_PART + PART_WORDS * k)
         status = load64(part + 8 * PART_STATUS)
-        if load64(part + 8 * PART_BLOCK) == block and (status == READY or status == PARKED):
+        if load64(part + 8 * PART_BLOCK) == block and status in (READY, PARKED):
             mask |= load64(part + 8 * PART_MASK)
             continue
         if kept != k:
@@ -208,9 +208,7 @@ def run_warp(context: int, state: int, number: int) -> int:
     store64(context + 8 * CURRENT_LOCAL, local)
     if load64(context + 8 * CHECKED) != 0:
         plane = load64(context + 8 * ACTORS) * cta + number
-        store64(
-            context + 8 * CURRENT_PLANE, load64(context + 8 * READERS) + 4 * load64(context + 8 * GRANULES) * plane
-        )
+        store64(context + 8 * CURRENT_PLANE, load64(context + 8 * READERS) + 4 * load64(context + 8 * GRANULES) * plane)
     blocks, records = load64(context + 8 * BLOCKS), load64(context + 8 * RECORDS)
     table = load64(context + 8 * TABLE)
     lanes_by_block, warps_by_block = load64(context + 8 * LANES_BY_BLOCK), load64(context + 8 * WARPS_BY_BLOCK)
@@ -295,7 +293,7 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
         return 0
     if end == END_EXIT:
         return leave(context, state, taken)
-    if end == END_BARRIER or end == END_ARRIVE or end == END_REDUCE:
+    if end in (END_BARRIER, END_ARRIVE, END_REDUCE):
         return arrive(context, state, registers, block, at, taken, end)
     if end == END_STOP:
         return TRAP
@@ -471,5 +469,3 @@ def reduce(context: int, cta: int, name: int) -> None:
                     holds = true == total if operation == 1 else true > 0
                     old = load32(row)
                     store32(row, old | mask if holds else old & ~mask)
-
-

@@ -189,7 +189,9 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
         cta, offset = cta_of(context, address), offset_of(address)
         if cta < 0 or offset & (size - 1) or offset > load64(context + 8 * SHARED_LIMIT) - size:
             return ILLEGAL
-        mbarrier = mbarrier_at(context, cta_of(context, signal), offset_of(signal)) if cta_of(context, signal) >= 0 else 0
+        mbarrier = (
+            mbarrier_at(context, cta_of(context, signal), offset_of(signal)) if cta_of(context, signal) >= 0 else 0
+        )
         if mbarrier == 0 or cta_of(context, signal) != cta or cta_alive(context, cta) == 0:
             return MBARRIER_RULE
         entry = next_entry(context)
@@ -266,7 +268,7 @@ def wait_for_transfers(registers: int, record: int, mask: int, context: int) -> 
 
 
 def land_next(context: int) -> int:
-    """Nothing else can run: the copies of one instruction to shared memory land. -1 if there are none, else a status."""
+    """Nothing else can run: the copies of one instruction to shared memory land. A status; -1 if there are none."""
     first, count = load64(context + 8 * TRANSFER_FIRST), load64(context + 8 * TRANSFER_COUNT)
     base = load64(context + 8 * TRANSFERS)
     while first < count:
@@ -280,14 +282,14 @@ def land_next(context: int) -> int:
     for k in range(first, count):
         entry = base + 8 * TRANSFER_WORDS * k
         kind = load64(entry + 8 * TR_KIND)
-        if (kind == LOADS or kind == WORDS) and (serial < 0 or newest):
+        if kind in (LOADS, WORDS) and (serial < 0 or newest):
             serial = load64(entry + 8 * TR_SERIAL)
     if serial < 0:
         return -1
     for k in range(first, count):
         entry = base + 8 * TRANSFER_WORDS * k
         kind = load64(entry + 8 * TR_KIND)
-        if (kind == LOADS or kind == WORDS) and load64(entry + 8 * TR_SERIAL) == serial:
+        if kind in (LOADS, WORDS) and load64(entry + 8 * TR_SERIAL) == serial:
             status = land(context, entry)
             if status != 0:
                 return status

@@ -12,6 +12,7 @@ rounds down, as in Python; arithmetic wraps at 64 bits.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Sequence
@@ -229,7 +230,11 @@ class _Body:
         return b.icmp_signed("!=", self.value(node), WORD64(0))
 
     def comparison(self, node: ast.Compare) -> Any:
-        """A comparison, or a chain of them."""
+        """A comparison, a chain of them, or ``in`` several values."""
+        if isinstance(node.ops[0], ast.In) and isinstance(node.comparators[0], ast.Tuple):
+            left = self.value(node.left)
+            found = [self.builder.icmp_signed("==", left, self.value(each)) for each in node.comparators[0].elts]
+            return functools.reduce(self.builder.or_, found)
         values = [self.value(each) for each in (node.left, *node.comparators)]
         result = None
         for operator, left, right in zip(node.ops, values, values[1:], strict=False):

@@ -152,7 +152,9 @@ def ask_for_registers(context: int, state: int, block: int, part: int) -> int:
                 if load64(waiting + 8 * PART_STATUS) != FOR_REGISTERS:
                     continue
                 more = load64(waiting + 8 * PART_MORE) - load64(other + 8 * HELD_REGISTERS)
-                if more <= 0 or (turn == 1 and held_by(context, cta) + 32 * more <= load64(context + 8 * REGISTER_LIMIT)):
+                if more <= 0 or (
+                    turn == 1 and held_by(context, cta) + 32 * more <= load64(context + 8 * REGISTER_LIMIT)
+                ):
                     store64(other + 8 * HELD_REGISTERS, load64(waiting + 8 * PART_MORE))
                     store64(waiting + 8 * PART_STATUS, READY)
     return 0

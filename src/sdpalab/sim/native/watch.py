@@ -26,9 +26,9 @@ from sdpalab.sim.native.layout import (
     GLOBAL_SHIFT,
     GLOBAL_STRONG,
     GLOBAL_WRITERS,
-    GRID_CTAS,
     GRANULE_SHIFT,
     GRANULES,
+    GRID_CTAS,
     ORDERED,
     PAGE_FLYING,
     PAGE_FULL,
@@ -52,7 +52,15 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
-__all__ = ["copies_landed", "copy_begins", "read_global", "read_shared", "update_global", "write_global", "write_shared"]
+__all__ = [
+    "copies_landed",
+    "copy_begins",
+    "read_global",
+    "read_shared",
+    "update_global",
+    "write_global",
+    "write_shared",
+]
 
 
 # ---- shared memory ---------------------------------------------------------------------------------------------------

@@ -188,5 +188,3 @@ def _st_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     place = shared_address(asm, instruction.operands[0], "shared::cluster")
     mbarrier = shared_address(asm, instruction.operands[2], "shared::cluster")
     _handed(asm, "st.async", store_words, [*place, *mbarrier, type_.bytes, vector, *sources])
-
-

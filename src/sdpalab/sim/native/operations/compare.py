@@ -120,9 +120,7 @@ def _selp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.done()
     d, a, b, c = instruction.operands
     name = type_.name
-    asm.compute(
-        f"selp.{name}", lambda x, y, p: where(p, x, y), [(d, name)], [(a, name), (b, name), (c, "pred")]
-    )
+    asm.compute(f"selp.{name}", lambda x, y, p: where(p, x, y), [(d, name)], [(a, name), (b, name), (c, "pred")])
 
 
 @native("slct")

@@ -84,9 +84,9 @@ def _clamped(mods: Mods, source: PtxType, target: PtxType, compute: Compute) -> 
     """Apply ``.ftz``, ``.sat`` and ``.relu`` to a conversion to a floating-point type."""
     sat, relu = mods.flag("sat"), is_half(target) and mods.flag("relu")
     compute = _flushed(mods, source, target, compute)
-    clamps = [clamp for wanted, clamp in ((sat, saturated), (relu, without_negatives)) if wanted]
+    clamps: list[Compute] = [clamp for wanted, clamp in ((sat, saturated), (relu, without_negatives)) if wanted]
     if is_half(target):
-        clamps = [halved(clamp, base_of(target)) for clamp in clamps]  # type: ignore[misc]
+        clamps = [halved(clamp, base_of(target)) for clamp in clamps]
 
     def run(*sources: Lanes) -> Lanes:
         result = compute(*sources)

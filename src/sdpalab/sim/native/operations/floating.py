@@ -47,9 +47,7 @@ def halved(compute: Compute, base: str) -> Compute:
     return lambda *sources: narrowed(compute(*(widened(source, base) for source in sources)), base)
 
 
-def clamped(
-    compute: Compute, type_: PtxType, *, ftz: bool = False, sat: bool = False, relu: bool = False
-) -> Compute:
+def clamped(compute: Compute, type_: PtxType, *, ftz: bool = False, sat: bool = False, relu: bool = False) -> Compute:
     """``compute`` under ``.ftz``, ``.sat`` and ``.relu``, with canonical NaNs."""
     base = base_of(type_)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.steps import require
@@ -46,7 +48,7 @@ def _simple(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType
     saturates = opcode in ("add", "sub") and type_.name == "s32" and mods.flag("sat")
     relu = opcode in ("min", "max") and type_.name in ("s32", "s16x2") and mods.flag("relu")
     mods.done()
-    functions = {
+    functions: dict[str, Callable[..., Lanes]] = {
         "add": lambda a, b: a + b,
         "sub": lambda a, b: a - b,
         "div": _quotient,
@@ -67,12 +69,12 @@ def _simple(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType
 
 
 def _elementwise(
-    asm: Assembler, instruction: Instruction, name: str, function: object, type_: PtxType, arity: int
+    asm: Assembler, instruction: Instruction, name: str, function: Callable[..., Lanes], type_: PtxType, arity: int
 ) -> None:
     target, *sources = instruction.operands
     if len(sources) != arity:
         raise NotNative(f"{len(sources)} source operands")
-    asm.compute(name, function, [(target, type_.name)], [(each, type_.name) for each in sources])  # type: ignore[arg-type]
+    asm.compute(name, function, [(target, type_.name)], [(each, type_.name) for each in sources])
 
 
 def _clamp_s32(x: Lanes) -> Lanes:

@@ -3,6 +3,8 @@ by the rules of :mod:`sdpalab.sim.isa.logic` and :mod:`~sdpalab.sim.isa.bits`.""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Immediate, Instruction
 from sdpalab.sim.isa.steps import require
@@ -15,12 +17,18 @@ _BITS = ("b16", "b32", "b64")
 _WORDS = ("b32", "b64")
 
 
-def _operands(asm: Assembler, instruction: Instruction, name: str, function: object, types: tuple[str, ...]) -> None:
+def _operands(
+    asm: Assembler,
+    instruction: Instruction,
+    name: str,
+    function: Callable[..., Lanes | tuple[Lanes, ...]],
+    types: tuple[str, ...],
+) -> None:
     """The destination and the sources of an instruction, each of its type."""
     if len(instruction.operands) != len(types):
         raise NotNative(f"{len(instruction.operands)} operands")
     target, *sources = zip(instruction.operands, types, strict=True)
-    asm.compute(name, function, [target], sources)  # type: ignore[arg-type]
+    asm.compute(name, function, [target], sources)
 
 
 @native("and", "or", "xor")
@@ -267,4 +275,3 @@ def _permuted(x: Lanes, y: Lanes, selector: Lanes) -> Lanes:
         spread = where((byte & 0x80) != 0, byte.like(0xFF), 0)
         result = result | (where((place & 8) != 0, spread, byte) << 8 * k)
     return result
-

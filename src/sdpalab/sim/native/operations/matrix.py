@@ -23,8 +23,8 @@ from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.numeric import canonical, narrowed, widened
 from sdpalab.sim.native.operation import Code, Operation
 from sdpalab.sim.native.operations.convert import decoded8
-from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.native.operations.warp import needs_whole_warp
+from sdpalab.sim.native.operations.watched import watch_access
 
 __all__ = ["product_operation", "product_records", "stacked"]
 
@@ -179,13 +179,13 @@ def product_code(code: Code, kinds: tuple[str, str], k_blocks: int, result: str,
                 sums[row] = code.spread(element, "f32", _COLUMNS).call("fma", rows_of_b[k], sums[row])
         totals = sums if not totals else [total + more for total, more in zip(totals, sums, strict=True)]
     for half in range(2):
-        block = stacked(totals[8 * half : 8 * half + 8])
+        whole = stacked(totals[8 * half : 8 * half + 8])
         if result == "f16":
-            total = block + widened(code.source(c_first + half, "u16", 64), "f16")
+            total = whole + widened(code.source(c_first + half, "u16", 64), "f16")
             b.store(narrowed(total, "f16").value, code.row(half), align=64)
             continue
         for odd in range(2):
-            column = block.shuffled(range(odd, 64, 2)) + code.source(c_first + 2 * half + odd, "f32")
+            column = whole.shuffled(range(odd, 64, 2)) + code.source(c_first + 2 * half + odd, "f32")
             b.store(canonical(column, "f32").value, code.row(2 * half + odd), align=64)
 
 
@@ -218,9 +218,7 @@ def _shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, 
     return (kind, kind_b), depth // deep, result
 
 
-def product_operation(
-    name: str, kinds: tuple[str, str], k_blocks: int, result: str, *, again: bool
-) -> Operation:
+def product_operation(name: str, kinds: tuple[str, str], k_blocks: int, result: str, *, again: bool) -> Operation:
     """The operation of one mma (:func:`product_code`)."""
     return Operation(name, lambda code: product_code(code, kinds, k_blocks, result, again=again))
 

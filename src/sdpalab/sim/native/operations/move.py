@@ -71,9 +71,7 @@ def _cvta(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     base = generic_base(space) if space != "param" else 0
     shift = -base if to else base
     target, origin = instruction.operands
-    asm.compute(
-        f"cvta.{shift}.{type_.name}", lambda x: x + shift, [(target, type_.name)], [(origin, type_.name)]
-    )
+    asm.compute(f"cvta.{shift}.{type_.name}", lambda x: x + shift, [(target, type_.name)], [(origin, type_.name)])
 
 
 @native("isspacep")

@@ -130,4 +130,3 @@ def _root(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         [(target, type_.name)],
         [(source, type_.name)],
     )
-

@@ -173,5 +173,3 @@ def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.only("sync", "aligned")
     if action == "commit_group":
         asm.record(Operation("wgmma.commit_group", lambda code: code.hand_over(commit_products)), [])
-
-

@@ -145,4 +145,3 @@ def _store(code: Code, turns: int, orders: list[list[int]], size: int, space: st
     tile = whole.shuffled([found[cell] for cell in range(_SIDE * _SIDE)]).as_type("u8")
     for k, pointer in enumerate(pointers):
         b.store(tile.shuffled(range(16 * k, 16 * k + 16)).value, pointer, align=16)
-
