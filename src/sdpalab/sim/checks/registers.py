@@ -24,12 +24,12 @@ from sdpalab.sim.observer import Observer
 from sdpalab.sim.selection import Array, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES, PtxType, unsigned
 
-__all__ = ["RegisterCheck"]
+__all__ = ["MOVED", "RegisterCheck", "only_integers"]
 
 _USUALLY = "usually a variable that is set in one branch only, or an accumulator that is not zeroed"
 _SHADOW = "~"
 """Before a register's name, the name of its shadow."""
-_MOVED = {"mov": 1, "selp": 2, "shfl": 1, "prmt": 2, "shl": 1, "shr": 1, "cvt": 1}
+MOVED = {"mov": 1, "selp": 2, "shfl": 1, "prmt": 2, "shl": 1, "shr": 1, "cvt": 1}
 """Instructions that move bits: executed on shadows, with so many of their sources, they give the result's shadow."""
 
 Logic = Callable[[Array, Array, Array, Array], Array]
@@ -141,8 +141,8 @@ class RegisterCheck(Observer):
     def _propagation(self, instruction: Instruction, reads: frozenset[str], targets: list[Array]) -> Step:
         if instruction.opcode in _LOGIC:
             return self._logic(instruction, targets[0])
-        moved = _MOVED.get(instruction.opcode, 0)
-        if instruction.opcode == "cvt" and not _only_integers(instruction):
+        moved = MOVED.get(instruction.opcode, 0)
+        if instruction.opcode == "cvt" and not only_integers(instruction):
             moved = 0
         sources = instruction.operands[1 + moved :] if moved else instruction.operands
         decisive = [self.shadows[name] for operand in sources for name in registers_in(operand) if name in reads]
@@ -245,7 +245,7 @@ def _ones(shadow: Array) -> int:
     return 1 if shadow.dtype == np.bool_ else (1 << 8 * shadow.itemsize) - 1
 
 
-def _only_integers(instruction: Instruction) -> bool:
+def only_integers(instruction: Instruction) -> bool:
     """Whether a conversion keeps low bits and extends or drops high ones."""
     types = [TYPES[mod] for mod in instruction.mods if mod in TYPES]
     return len(types) == len(instruction.mods) == 2 and not any(type_.is_float for type_ in types)

@@ -20,7 +20,7 @@ from sdpalab.sim.program import Program
 from sdpalab.sim.selection import Array
 from sdpalab.sim.types import TYPES, PtxType
 
-__all__ = ["HANDLERS", "Assembler", "Constant", "NotNative", "native"]
+__all__ = ["HANDLERS", "Assembler", "Constant", "NotNative", "bits_of", "native"]
 
 Handler = Callable[["Assembler", Instruction, Mods], None]
 
@@ -78,11 +78,14 @@ class Assembler:
     sums: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
     lists: list[int] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
+    types: dict[str, PtxType] = field(default_factory=dict)
+    ones: list[int] = field(default_factory=list)
     top: int = 0
     guard: int = 0
     _used: int = 0
 
     def __post_init__(self) -> None:
+        self.types.update(self.entry.registers)
         files = self.program.files
         begins = {bits: self.allocate(bits, files[bits]) for bits in sorted(files)}
         for name, (bits, row) in self.program.rows.items():
@@ -101,7 +104,7 @@ class Assembler:
 
     def type_of(self, operand: Operand) -> PtxType | None:
         """The declared type of a register; None for anything else."""
-        return self.entry.registers.get(operand.name) if isinstance(operand, Register) else None
+        return self.types.get(operand.name) if isinstance(operand, Register) else None
 
     def source(self, operand: Operand, type_: str) -> int:
         """The row that holds an operand as a type."""
@@ -116,7 +119,7 @@ class Assembler:
             return self.constant(Constant("symbol", operand.name, bits_of(wanted)))
         if not isinstance(operand, Register):
             raise NotNative(f"operand {operand}")
-        declared = self.entry.registers.get(operand.name)
+        declared = self.types.get(operand.name)
         if declared is None:
             if wanted.bits != 32 or wanted.lanes != 1:
                 raise NotNative(f"{operand.name} as .{type_}")

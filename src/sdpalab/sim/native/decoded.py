@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdpalab.sim.decode import Mods, find_handler
-from sdpalab.sim.definedness import find_undefined
+from sdpalab.sim.definedness import Undefined, find_undefined
 from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Entry, Immediate, Instruction, Symbol
 from sdpalab.sim.isa.memory_mods import take_space
@@ -19,7 +19,8 @@ from sdpalab.sim.native.operation import Operation
 from sdpalab.sim.native.operations.bulk import shared_address
 from sdpalab.sim.native.operations.matrix import product_records
 from sdpalab.sim.native.operations.warpgroup import product_list
-from sdpalab.sim.program import BasicBlock, Program
+from sdpalab.sim.native.undefined import add_shadows, follow_undefined
+from sdpalab.sim.program import BasicBlock, Program, instructions_of
 from sdpalab.sim.selection import Array
 from sdpalab.sim.types import TYPES
 
@@ -46,6 +47,8 @@ class Decoded:
         Of one warp.
     predicates : int
         Bytes at the beginning, which hold predicates: false at first, where all else is poison.
+    ones : tuple of int
+        Further rows of predicates, which are true at first.
     """
 
     records: Array
@@ -56,6 +59,7 @@ class Decoded:
     lists: Array
     register_bytes: int
     predicates: int
+    ones: tuple[int, ...]
 
 
 def decode(entry: Entry, program: Program, *, checked: bool) -> Decoded:
@@ -68,9 +72,9 @@ def decode(entry: Entry, program: Program, *, checked: bool) -> Decoded:
     """
     asm = Assembler(entry, program, checked)
     predicates = asm.top if not program.files else _predicate_bytes(program)
-    if checked and find_undefined(program, entry).registers:
-        raise NotNative("the check of registers that may be undefined")
-    blocks = [_block(asm, program, basic, number) for number, basic in enumerate(program.blocks)]
+    undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
+    add_shadows(asm, undefined)
+    blocks = [_block(asm, program, basic, number, undefined) for number, basic in enumerate(program.blocks)]
     return Decoded(
         asm.records_array(),
         np.array(blocks, dtype=np.int32).reshape(-1, layout.BLOCK_WORDS),
@@ -80,6 +84,7 @@ def decode(entry: Entry, program: Program, *, checked: bool) -> Decoded:
         np.array(asm.lists or [0], dtype=np.int32),
         -(-asm.top // 64) * 64,
         predicates,
+        tuple(asm.ones),
     )
 
 
@@ -87,10 +92,14 @@ def _predicate_bytes(program: Program) -> int:
     return 4 * program.files.get(1, 0)
 
 
-def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int) -> list[int]:
+def _block(
+    asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined
+) -> list[int]:
     words = [0] * layout.BLOCK_WORDS
     words[layout.FIRST] = len(asm.records)
     for item in basic.items:
+        for instruction in instructions_of(item):
+            follow_undefined(asm, instruction, undefined)
         if isinstance(item, MmaGroup):
             product_records(asm, item)
         else:
@@ -103,6 +112,7 @@ def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int) -> 
             asm.begin(instruction)
             words[layout.COLLECTIVE], words[layout.MEMBERS] = 2, asm.source(operand, "u32")
     if basic.end is not None:
+        follow_undefined(asm, basic.end, undefined)
         asm.begin(basic.end)
         asm.guard = 0  # what an end needs is made ready for all lanes
         guard = asm.guard_word(basic.end)

@@ -256,6 +256,8 @@ class _Run:
         decoded = self.decoded
         template = np.full(decoded.register_bytes, 0xFF, dtype=np.uint8)
         template[: decoded.predicates] = 0
+        for row in decoded.ones:
+            template[row : row + 4] = 0xFF
         for constant, row in decoded.constants.items():
             raw = self._bytes(constant)
             if constant.bits == 1:
