@@ -94,7 +94,7 @@ class Assembler:
     def allocate(self, bits: int, many: int = 1) -> int:
         """Room for rows of elements of ``bits``."""
         size = row_bytes(bits)
-        if size >= 64 or many > 1:
+        if bits > 1:
             self.top = -(-self.top // 64) * 64
         begin = self.top
         self.top += size * many

@@ -63,6 +63,10 @@ class Library:
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
         self._version = _version()
 
+    def address(self, name: str) -> int:
+        """The address of a function that has been loaded."""
+        return self._addresses[name]
+
     def loop(self) -> int:
         """The address of :func:`~sdpalab.sim.native.scheduler.run_clusters`."""
         from sdpalab.sim.native.scheduler import run_clusters
@@ -70,7 +74,7 @@ class Library:
         with self._lock:
             if "run_clusters" not in self._addresses:
                 build = functools.partial(compile_functions, (run_clusters,), self.cpu, self.features)
-                self._load(self._kept(("run_clusters",), build), ("run_clusters",))
+                self.load(self._kept(("run_clusters",), build), ("run_clusters",))
         return self._addresses["run_clusters"]
 
     def operations(self, operations: Sequence[Operation]) -> list[int]:
@@ -81,10 +85,10 @@ class Library:
                 missing.sort(key=lambda each: each.name)
                 names = tuple(each.name for each in missing)
                 build = functools.partial(compile_operations, missing, self.cpu, self.features)
-                self._load(self._kept(names, build), names)
+                self.load(self._kept(names, build), names)
         return [self._addresses[each.name] for each in operations]
 
-    def _load(self, content: bytes, names: Sequence[str]) -> None:
+    def load(self, content: bytes, names: Sequence[str]) -> None:
         """Add an object's functions to the process."""
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(content))
         self._engine.finalize_object()

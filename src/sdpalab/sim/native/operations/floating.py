@@ -34,7 +34,7 @@ Compute = Callable[..., Lanes]
 
 def is_half(type_: PtxType) -> bool:
     """True for f16 and bf16, single or packed."""
-    return type_.dtype.itemsize == 2
+    return type_.is_float and type_.dtype.itemsize == 2
 
 
 def base_of(type_: PtxType) -> str:
