@@ -149,6 +149,7 @@ def _operations(body: str, results: dict[str, str], **inputs: tuple[str, object]
 BASELINES = [("x86-64", ""), ("haswell", "+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+popcnt")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cpu", "features"), BASELINES, ids=["sse2", "avx2"])
 def test_the_bits_do_not_depend_on_the_processor(
     cpu: str, features: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -170,32 +171,41 @@ def test_the_bits_do_not_depend_on_the_processor(
     _operations("cvt.rzi.s32.f32 %d, %a;", {"d": "b32"}, a=floats["a"])
 
 
-def test_a_damaged_object_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for damage in (None, lambda content: content[:40], lambda content: content[:-8] + bytes(8)):
-        for path in tmp_path.glob("*.o") if damage else ():
-            path.write_bytes(damage(path.read_bytes()))
-        other = Library(*target_name(), root=tmp_path)
-        monkeypatch.setattr(engine, "library", lambda library=other: library)
-        with differential() as outcomes:
-            exchange()
-        assert outcomes == [""]
-    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.o")}
-    assert before
-    with differential():
-        exchange()
-    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.o")} == before
+def kept(library: Library, names: tuple[str, ...]) -> tuple[bytes, int]:
+    """What the library keeps under names, and how often it had to be built."""
+    built: list[int] = []
+
+    def build() -> bytes:
+        built.append(1)
+        return b"machine code of " + " ".join(names).encode()
+
+    return library.kept(names, build), len(built)
 
 
-def test_without_a_place_for_objects_they_are_made_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_is_built_once_for_all_processes(tmp_path: Path) -> None:
+    content = b"machine code of a b"
+    assert kept(Library(*target_name(), root=tmp_path), ("a", "b")) == (content, 1)
+    assert kept(Library(*target_name(), root=tmp_path), ("a", "b")) == (content, 0)
+
+
+@pytest.mark.parametrize("damage", [lambda old: old[:40], lambda old: old[:-1] + b"?", lambda old: b""])
+def test_a_damaged_object_is_built_again(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    library = Library(*target_name(), root=tmp_path)
+    kept(library, ("a",))
+    (path,) = tmp_path.glob("*.o")
+    path.write_bytes(damage(path.read_bytes()))
+    assert kept(library, ("a",)) == (b"machine code of a", 1)
+    assert kept(library, ("a",)) == (b"machine code of a", 0)
+
+
+def test_without_a_place_for_objects_they_are_built_each_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    other = Library(*target_name(), root=tmp_path / "file" / "below")
-    monkeypatch.setattr(engine, "library", lambda: other)
-    with differential() as outcomes:
-        exchange()
-    assert outcomes == [""]
+    library = Library(*target_name(), root=tmp_path / "file" / "below")
+    assert kept(library, ("a",)) == kept(library, ("a",)) == (b"machine code of a", 1)
 
 
-def test_the_key_names_the_processor(tmp_path: Path) -> None:
+def test_the_key_names_the_processor_and_the_functions(tmp_path: Path) -> None:
     for cpu, features in BASELINES:
-        Library(cpu, features, root=tmp_path).loop()
-    assert len(list(tmp_path.glob("*.o"))) == 2
+        for names in (("a",), ("b",), ("a", "b")):
+            assert kept(Library(cpu, features, root=tmp_path), names)[1] == 1
+    assert len(list(tmp_path.glob("*.o"))) == 6

@@ -92,9 +92,7 @@ def _predicate_bytes(program: Program) -> int:
     return 4 * program.files.get(1, 0)
 
 
-def _block(
-    asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined
-) -> list[int]:
+def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined) -> list[int]:
     words = [0] * layout.BLOCK_WORDS
     words[layout.FIRST] = len(asm.records)
     for item in basic.items:

@@ -74,7 +74,7 @@ class Library:
         with self._lock:
             if "run_clusters" not in self._addresses:
                 build = functools.partial(compile_functions, (run_clusters,), self.cpu, self.features)
-                self.load(self._kept(("run_clusters",), build), ("run_clusters",))
+                self.load(self.kept(("run_clusters",), build), ("run_clusters",))
         return self._addresses["run_clusters"]
 
     def operations(self, operations: Sequence[Operation]) -> list[int]:
@@ -85,7 +85,7 @@ class Library:
                 missing.sort(key=lambda each: each.name)
                 names = tuple(each.name for each in missing)
                 build = functools.partial(compile_operations, missing, self.cpu, self.features)
-                self.load(self._kept(names, build), names)
+                self.load(self.kept(names, build), names)
         return [self._addresses[each.name] for each in operations]
 
     def load(self, content: bytes, names: Sequence[str]) -> None:
@@ -95,8 +95,8 @@ class Library:
         for name in names:
             self._addresses[name] = self._engine.get_function_address(name)
 
-    def _kept(self, names: Sequence[str], build: Callable[[], bytes]) -> bytes:
-        """An object from the cache, or built and kept there. Without room for it, it is only built."""
+    def kept(self, names: Sequence[str], build: Callable[[], bytes]) -> bytes:
+        """An object of these functions from the cache, or built and kept there; without room for it, only built."""
         digest = hashlib.sha256("\n".join((self._version, self.cpu, self.features, *names)).encode()).hexdigest()
         path = self.root / f"{digest}.o"
         try:
