@@ -18,6 +18,7 @@ from sdpalab.sim.decode import HANDLERS
 from sdpalab.sim.flow import ENDS
 from sdpalab.sim.isa.floating import FLOAT_HANDLERS
 from sdpalab.sim.isa.integer import INTEGER_HANDLERS
+from sdpalab.sim.isa.move import CLOCKS
 from sdpalab.sim.types import TYPES
 
 PAGE = Path(__file__).parent.parent / "docs" / "instructions.md"
@@ -25,7 +26,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "instructions.md"
 _HEAD = """# Instructions that the simulator executes
 
 Written by `scripts/instruction_page.py` from the tables in `src/sdpalab/sim/isa/`; do not edit. An opcode that is not
-here, and a modifier, type or operand that a handler does not take, raises `UnsupportedInstruction` with its PTX line.
+here, and a modifier, type or operand that a handler does not take, raises `UnsupportedInstruction` with its PTX line
+where a lane reaches it: a path that never runs blocks nothing.
 Forms with a meaning of their own are listed by the modifiers that they begin with.
 No hardware has been compared yet: the expected bits in `tests/sim/` come from the PTX manual.
 
@@ -56,6 +58,13 @@ def page() -> str:
     parts += [
         f"## {family}\n\n{titles[family]}\n\n" + "\n".join(lines) + "\n\n" for family, lines in sorted(families.items())
     ]
+    clocks = ", ".join(f"`{name}`" for name in CLOCKS)
+    parts.append(
+        "## Special registers\n\n"
+        f"{clocks} count the steps of the chunk of blocks, not time; they are read with `mov`. `%envreg1` and "
+        "`%envreg2` are the address of the grid's workspace in a cooperative launch, which cooperative groups use. "
+        "`%smid`, `%nsmid` and `%pm0` to `%pm7` have no value here.\n\n"
+    )
     both = sorted(set(INTEGER_HANDLERS) & set(FLOAT_HANDLERS))
     parts.append(
         "## Types\n\n"

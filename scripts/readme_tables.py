@@ -22,6 +22,8 @@ from typing import Any
 
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.measured import MeasuredTime, read_times
+from sdpalab.kernels.registry import KERNELS
+from sdpalab.kernels.tuned import entries_of, shipped_entries
 from sdpalab.measure.samples import ClockKind, L2State
 from sdpalab.problem import MISSION
 
@@ -94,7 +96,7 @@ def ladder_table(record: Mapping[str, Any], times: Times) -> str:
                 _share(used["tensor_share"]),
                 _ratio(total, "wavefronts"),
                 f"{total['warps'] / 1e6:.2f} M",
-                *(_us(entry["on"].get(gpu)) for gpu in record["gpus"]),
+                *(_us(entry["on"].get(gpu)) + _tuned(entry["kernel"], gpu) for gpu in record["gpus"]),
                 _measured(entry["kernel"], times),
             )
         )
@@ -226,6 +228,14 @@ def _ratio(total: Mapping[str, int], name: str) -> str:
 
 def _us(on: Mapping[str, Any] | None) -> str:
     return f"{on['modelled']['microseconds']:.1f} us" if on and on["modelled"] else "-"
+
+
+def _tuned(kernel: str, gpu: str) -> str:
+    """The modelled time of the kernel's shipped tuned default for the mission shape, if it has one there."""
+    for entry in entries_of(KERNELS[kernel], shipped_entries()):
+        if (entry.gpu, entry.searched, entry.clock) == (gpu, MISSION, "modelled"):
+            return f", tuned {entry.tuned_us:.1f} us"
+    return ""
 
 
 def _measured(kernel: str, times: Times) -> str:

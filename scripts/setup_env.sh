@@ -1,5 +1,5 @@
 # Sourced by repro.sh and test.sh: makes .venv at the repository's root and installs the lab into it.
-# Usage: setup_env EXTRA, where EXTRA is empty or an extra of pyproject.toml. Leaves the interpreter's path in VENV_PYTHON.
+# Usage: setup_env EXTRA, where EXTRA is an extra of pyproject.toml, or empty for what runs the lab and pytest. Leaves the interpreter's path in VENV_PYTHON.
 
 setup_env() {
     local extra="$1" root python venv wanted target
@@ -7,7 +7,7 @@ setup_env() {
     python="${PYTHON:-python3}"
     venv="$root/.venv"
     VENV_PYTHON="$venv/bin/python"
-    target="$root${extra:+[$extra]}"
+    target="$root[${extra:-test}]"
 
     # One set-up at a time: repro.sh and test.sh may be started together. The lock dies with its holder.
     exec 9<"$root/pyproject.toml"

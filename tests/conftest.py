@@ -17,7 +17,7 @@ import pytest
 from sampling import beyond_the_sample
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "tests" / "standin"))
+sys.path += [str(ROOT / "tests" / folder) for folder in ("standin", "jobs")]
 
 from standin_gpu import StandIn, compile_library, prepended  # noqa: E402  (of the folder that was just named)
 
@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["SDPALAB_CACHE_DIR"] = os.environ.get("SDPALAB_TEST_CACHE_DIR") or str(
         platformdirs.user_cache_path("sdpalab-tests")
     )
+    os.environ["SDPALAB_CHECK_DOCUMENTS"] = "1"  # every JSON document that any test's command writes
     # readline exports the size of a terminal that there is not, and tables would be made for it.
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)

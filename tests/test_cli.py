@@ -96,7 +96,7 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], str]] = [
     ("unknown kernel", ("judge", "flahs"), "flash"),
     ("unknown kernel, build", ("build", "flahs"), "flash"),
     ("unknown kernel, repro", ("repro", "--kernel", "flahs"), "flash"),
-    ("a user's file, repro", ("repro", "--kernel", "{files}/mine.py"), "sdpalab judge"),
+    ("a user's file with several kernels, repro", ("repro", "--kernel", "{files}/mine.py"), "right"),
     ("three numbers", ("judge", "scalar", "--shape", "1,8,512"), "four integers"),
     ("not numbers", ("judge", "scalar", "--shape", "1,8,x,64"), "four integers"),
     ("neither numbers nor a name", ("judge", "scalar", "--shape", "missoin"), "mission"),
@@ -293,6 +293,7 @@ def test_judge_rejects_zeros_with_the_worst_row(cli: Runner, files: Path, tmp_pa
     assert "worst row" in done.stdout
 
 
+@pytest.mark.slow
 def test_judge_accepts_a_torch_callable_and_named_shapes(cli: Runner, files: Path) -> None:
     done = cli("judge", f"{files}/mine.py:right", "--shape", "small", "--shape", "1,2,5,64", "--device", "cpu")
     assert done.returncode == 0, done.stdout + done.stderr

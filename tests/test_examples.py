@@ -33,6 +33,7 @@ def test_the_readme_names_every_example(root: Path) -> None:
         assert f"{command} {example}" in (root / example).read_text()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("example", ["my_kernel.py", "my_callable.py"])
 def test_an_example_passes(cli: Runner, tmp_path: Path, example: str) -> None:
     report = tmp_path / "verdict.json"
@@ -56,6 +57,7 @@ def test_an_example_passes_by_name_and_with_a_mask(cli: Runner, tmp_path: Path, 
     assert all(case["problem"]["causal"] for case in verdict["cases"])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("example", ["my_kernel.py", "my_callable.py"])
 def test_an_example_groups_heads_and_takes_any_lengths(root: Path, example: str) -> None:
     problem = Problem(1, 4, 35, 64, kv_heads=2, seq_kv=50, causal=True)
@@ -63,12 +65,14 @@ def test_an_example_groups_heads_and_takes_any_lengths(root: Path, example: str)
     assert verdict.status is Status.PASSED, verdict.reason
 
 
+@pytest.mark.slow
 def test_an_example_says_what_it_does_not_support(cli: Runner) -> None:
     done = cli("judge", "examples/my_kernel.py", "--shape", "1,1,8,128")
     assert done.returncode == 2
     assert "head_dim is at most 64, not 128" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_broken_copy_of_the_example_is_judged_wrong(cli: Runner, root: Path, tmp_path: Path) -> None:
     for name in ("my_kernel.cu", "my_kernel.py"):
         (tmp_path / name).write_text((root / "examples" / name).read_text())

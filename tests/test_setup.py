@@ -76,7 +76,7 @@ def test_first_run_installs_and_the_second_does_not(project: Path, run: Run) -> 
     done = run("repro.sh", "--kernel", "flash")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "ran -m sdpalab repro --kernel flash\n"
-    assert calls(project) == ["venv", "pip setuptools", f"pip {project}"]
+    assert calls(project) == ["venv", "pip setuptools", f"pip {project}[test]"]
     assert run("repro.sh").returncode == 0
     assert calls(project) == []
 
@@ -99,7 +99,7 @@ def test_a_changed_requirement_installs_again(project: Path, run: Run, name: str
     with (project / name).open("a") as file:
         file.write("# changed\n")
     run("repro.sh")
-    assert calls(project) == ["pip setuptools", f"pip {project}"]
+    assert calls(project) == ["pip setuptools", f"pip {project}[test]"]
 
 
 def test_an_interrupted_install_is_made_anew(project: Path, run: Run) -> None:
@@ -109,7 +109,7 @@ def test_an_interrupted_install_is_made_anew(project: Path, run: Run) -> None:
     (project / ".venv" / ".installing").touch()
     done = run("repro.sh")
     assert "interrupted" in done.stderr
-    assert calls(project) == ["venv", "pip setuptools", f"pip {project}"]
+    assert calls(project) == ["venv", "pip setuptools", f"pip {project}[test]"]
     assert not (project / ".venv" / ".installing").exists()
 
 

@@ -60,7 +60,7 @@ def test_parts_merge_by_it() -> None:
     torch.testing.assert_close(torch.logsumexp(torch.stack([part[1] for part in parts]), 0), lse)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "causal, fewer keys", "half"])
 def test_opcheck(name: str) -> None:
     (q, k, v), more = CASES[name]
@@ -75,6 +75,7 @@ def test_gradients_are_those_of_the_function() -> None:
     assert torch.autograd.gradcheck(lambda *qkv: attention_with_lse(*qkv, is_causal=True, enable_gqa=True), (q, k, v))
 
 
+@pytest.mark.slow
 def test_it_compiles_into_one_graph() -> None:
     def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out, lse = attention_with_lse(q, k, v, is_causal=True)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -184,23 +185,23 @@ def on_gpu(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
 
 
 GPU, GROUPED = (2, 4, 9, 64), (2, 2, 40, 64)
-REASONS = {
-    "the tensors are not on a CUDA GPU": (qkv(), {}),
-    "key padding masks and additive bias stay with torch": (qkv(), {"attn_mask": MASK}),
-    "the kernels have no dropout": (qkv(), {"dropout_p": 0.1}),
-    "gradients are required": (tuple(tensor.clone().requires_grad_() for tensor in qkv()), {}),
-    "tensors of rank 4, not 3, 3 and 3": ([on_gpu(4, 9, 64)] * 3, {}),
-    "k and v of one shape, with the batch": ([on_gpu(*GPU), on_gpu(*GPU), on_gpu(2, 4, 9, 32)], {}),
-    "the heads of k and v broadcast": ([on_gpu(*GPU), on_gpu(2, 1, 9, 64), on_gpu(2, 1, 9, 64)], {}),
-    "last dimension of q, k or v is not contiguous": ([on_gpu(2, 4, 64, 9).transpose(2, 3)] * 3, {}),
-    "take contiguous [batch, heads, sequence, head_dim]": ([on_gpu(2, 9, 4, 64).transpose(1, 2)] * 3, {}),
-    "tensor subclasses stay with torch": ([on_gpu(*GPU)] * 3, {}),
+REASONS: dict[str, Callable[[], Any]] = {
+    "the tensors are not on a CUDA GPU": lambda: (qkv(), {}),
+    "key padding masks and additive bias stay with torch": lambda: (qkv(), {"attn_mask": MASK}),
+    "the kernels have no dropout": lambda: (qkv(), {"dropout_p": 0.1}),
+    "gradients are required": lambda: (tuple(tensor.clone().requires_grad_() for tensor in qkv()), {}),
+    "tensors of rank 4, not 3, 3 and 3": lambda: ([on_gpu(4, 9, 64)] * 3, {}),
+    "k and v of one shape, with the batch": lambda: ([on_gpu(*GPU), on_gpu(*GPU), on_gpu(2, 4, 9, 32)], {}),
+    "the heads of k and v broadcast": lambda: ([on_gpu(*GPU), on_gpu(2, 1, 9, 64), on_gpu(2, 1, 9, 64)], {}),
+    "last dimension of q, k or v is not contiguous": lambda: ([on_gpu(2, 4, 64, 9).transpose(2, 3)] * 3, {}),
+    "take contiguous [batch, heads, sequence, head_dim]": lambda: ([on_gpu(2, 9, 4, 64).transpose(1, 2)] * 3, {}),
+    "tensor subclasses stay with torch": lambda: ([on_gpu(*GPU)] * 3, {}),
 }
 
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_explain_says_why_no_kernel_runs(reason: str) -> None:
-    tensors, options = REASONS[reason]
+    tensors, options = REASONS[reason]()
     explanation = explain(*tensors, **options)
     assert explanation.kernel is None
     assert reason in explanation.reason
@@ -208,7 +209,7 @@ def test_explain_says_why_no_kernel_runs(reason: str) -> None:
 
 
 def test_what_torch_computes_needs_no_preparation() -> None:
-    tensors, options = REASONS["the tensors are not on a CUDA GPU"]
+    tensors, options = REASONS["the tensors are not on a CUDA GPU"]()
     assert sdpalab.prepare(*tensors, **options) == explain(*tensors, **options)
     with pytest.raises(UserError, match="on one device"):
         sdpalab.prepare(tensors[0], tensors[1].to("meta"), tensors[2])

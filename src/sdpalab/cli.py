@@ -17,8 +17,10 @@ from sdpalab.commands import (
     build,
     campaign,
     doctor,
+    invocation,
     judge,
     kernels,
+    new,
     profile,
     prove,
     report,
@@ -29,6 +31,8 @@ from sdpalab.commands import (
     tune,
     verify,
 )
+from sdpalab.commands.common import INTERRUPTED
+from sdpalab.commands.output_options import with_output_options
 from sdpalab.errors import MachineError, UserError
 
 __all__ = ["app", "main"]
@@ -36,7 +40,6 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="sdpalab",
     help="Fused attention kernels for NVIDIA GPUs, and the lab that builds, simulates, judges and measures them.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -45,6 +48,7 @@ for command in (
     repro.repro,
     kernels.kernels,
     doctor.doctor,
+    new.new,
     build.build,
     judge.judge,
     sanitize.sanitize,
@@ -60,13 +64,17 @@ for command in (
     app.command()(command)
 
 app.add_typer(campaign.campaign)
+for registered in (*app.registered_commands, *campaign.campaign.registered_commands):
+    assert registered.callback is not None
+    registered.callback = with_output_options(registered.callback)
 
-_GOOD, _BAD_INPUT, _MACHINE, _INTERRUPTED = 0, 2, 3, 130
+_GOOD, _BAD_INPUT, _MACHINE = 0, 2, 3
 _MACHINE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 @app.callback(invoke_without_command=True)
 def _top(context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version.")) -> int:
+    invocation.INVOCATION.command = context.invoked_subcommand or ""
     if version:
         from sdpalab import __version__
 
@@ -89,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             # A terminal that cannot show a character gets a question mark, not a traceback.
             stream.reconfigure(errors="replace")
+    invocation.begin(arguments)
     try:
         code = app(None if arguments is None else list(arguments), prog_name="sdpalab", standalone_mode=False)
         return int(code or _GOOD)
@@ -99,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MachineError as error:
         return _complain(error, _MACHINE)
     except (KeyboardInterrupt, typer.Abort):
-        return _complain("interrupted", _INTERRUPTED)
+        return _complain("interrupted", INTERRUPTED)
     except Exception as error:
         if hasattr(error, "format_message"):
             # Usage errors; typer has them from click or from its own copy, so they have no one class to name.
@@ -111,6 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(reason: object, code: int) -> int:
-    """Print the reason on one line of stderr."""
-    print("sdpalab: " + " ".join(str(reason).split()), file=sys.stderr)
+    """Print the reason on one line of stderr; with ``--json`` it is in the document, too."""
+    sentence = " ".join(str(reason).split())
+    print(f"sdpalab: {sentence}", file=sys.stderr)
+    invocation.write_failure(code, sentence)
     return code

@@ -21,8 +21,10 @@ from pydantic.dataclasses import dataclass
 
 from sdpalab.problem import Problem
 
-__all__ = ["RECORD", "JsonRecord", "ProblemField"]
+__all__ = ["ENVELOPE", "RECORD", "JsonRecord", "ProblemField"]
 
+ENVELOPE = ("schema", "version", "command", "subject", "status", "error")
+"""The fields around the content of a command's JSON document (:mod:`sdpalab.commands.documents`)."""
 RECORD = ConfigDict(extra="forbid", allow_inf_nan=False)
 """What every record is, besides frozen: without unknown fields, NaN or infinity."""
 
@@ -42,10 +44,13 @@ class JsonRecord:
         Properties that are in the JSON beside the fields, and must match the fields.
     added : tuple of str
         Fields with a default that JSON of an older format may lack; all others must be there.
+    sparse : tuple of str
+        Fields that the JSON lacks while they are empty.
     """
 
     derived: ClassVar[tuple[str, ...]] = ()
     added: ClassVar[tuple[str, ...]] = ()
+    sparse: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="wrap")
     @classmethod
@@ -53,7 +58,7 @@ class JsonRecord:
         if not isinstance(data, Mapping):  # a record already, or the arguments of the constructor
             return handler(data)
         known = {field.name for field in fields(cls)}
-        missing = sorted(known.difference(data, cls.added) | set(cls.derived).difference(data))
+        missing = sorted(known.difference(data, cls.added, cls.sparse) | set(cls.derived).difference(data))
         if missing:
             raise ValueError(f"{cls.__name__}: {', '.join(missing)} must be there")
         record = handler({name: value for name, value in data.items() if name not in cls.derived})
@@ -65,7 +70,8 @@ class JsonRecord:
 
     @model_serializer(mode="wrap")
     def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {**{name: _plain(getattr(self, name)) for name in self.derived}, **handler(self)}
+        values = {**{name: _plain(getattr(self, name)) for name in self.derived}, **handler(self)}
+        return {name: value for name, value in values.items() if value or name not in self.sparse}
 
     @classmethod
     def from_dict(cls: type[Kind], data: Mapping[str, Any]) -> Kind:

@@ -17,6 +17,7 @@ from sdpalab.judge.cases import quick_cases
 from sdpalab.problem import Problem
 
 
+@pytest.mark.slow
 def test_a_record_has_the_verdict_and_how_near_it_came_to_each_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -42,7 +43,7 @@ def test_what_fails_is_recorded_and_is_exit_1(tmp_path: Path, monkeypatch: pytes
     broken = BUGS["wmma: rescale of O lost"]
     monkeypatch.setattr(verdicts, "full_cases", lambda: quick_cases([broken.problem])[:1])
     monkeypatch.setattr(
-        verdicts, "judge_candidate", lambda _, *given, **more: judge_candidate(broken.candidate, *given, **more)
+        verdicts, "judge_by_jobs", lambda _, name, specs, **more: judge_candidate(broken.candidate, specs, **more)
     )
     out = tmp_path / "verdicts.json"
     assert cli.main(["campaign", "verdicts", "wmma", "--out", str(out)]) == 1

@@ -68,6 +68,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_sixteen_processes_make_it_once(cache: Cache) -> None:
     processes = [_start(MAKER, cache.root, 1.0) for _ in range(16)]
     outputs = [process.communicate(timeout=120)[0].split() for process in processes]

@@ -79,6 +79,7 @@ def _straight(code: Sequence[SassInstruction], start: int) -> list[SassInstructi
     return found
 
 
+@pytest.mark.sample(2)
 def test_every_instruction_has_its_fields(code: Sequence[SassInstruction]) -> None:
     assert all(each.control is not None for each in code)
     assert sum(each.source != "" for each in code) > 0.9 * len(code)

@@ -36,6 +36,7 @@ def test_name_and_files(sample: Sample, unpacked: Path) -> None:
         for n in ("00-honest", "01-wrong-scale")
         for f in ("scale.cu", "kernel.ptx", "kernel.cubin", "log.txt")
     }
+    expected |= {f"source/00-honest/{name}" for name in ("mine.py", "scale.cu")}
     assert expected <= names
     rest = names - expected - {"harness.diff"}
     assert all(re.fullmatch(r"arrays/[0-9a-f]{64}\.raw", name) for name in rest)

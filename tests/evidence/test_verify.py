@@ -222,17 +222,19 @@ def test_a_bundle_of_another_format_is_sent_to_its_own_verifier(unpacked: Path) 
     manifest["format"] = 1
     manifest["digest"] = verify.manifest_digest(manifest)
     (unpacked / "manifest.yaml").write_bytes(verify.canonical(manifest))
-    message = "manifest.yaml: format 1, and this verifier reads 2 and 3; the verify.py in the bundle"
+    message = "manifest.yaml: format 1, and this verifier reads 2, 3 and 4; the verify.py in the bundle"
     assert [finding.startswith(message) for finding in verify_bundle(unpacked).findings] == [True]
 
 
 def test_a_bundle_of_format_2_is_one_without_a_log_sum_exp(unpacked: Path) -> None:
     def older(record: dict[str, Any]) -> None:
+        record.pop("sources", None)
         for each in (record["verdict"] or {"cases": ()})["cases"]:
             del each["errors"]["lse"]
             each["digests"].pop("lse", None)
 
     manifest = json.loads((unpacked / "manifest.yaml").read_text())
+    shutil.rmtree(unpacked / "source")
     (unpacked / "manifest.yaml").write_bytes(verify.canonical({**manifest, "format": 2}))
     for name in ("00-honest", "01-wrong-scale"):
         lse = [
@@ -243,6 +245,37 @@ def test_a_bundle_of_format_2_is_one_without_a_log_sum_exp(unpacked: Path) -> No
             (unpacked / "arrays" / f"{digest}.raw").unlink()
         forge(unpacked, older, f"records/{name}.json")
     assert verify_bundle(unpacked).findings == []
+
+
+def test_a_bundle_of_format_3_has_no_sources(unpacked: Path) -> None:
+    manifest = json.loads((unpacked / "manifest.yaml").read_text())
+    (unpacked / "manifest.yaml").write_bytes(verify.canonical({**manifest, "format": 3}))
+    seal(unpacked)
+    (finding,) = verify_bundle(unpacked).findings
+    assert finding == "records/00-honest.json: the fields of its attempt are not those of the format"
+
+
+def test_a_verdict_with_cases_left_unjudged_is_interrupted(unpacked: Path) -> None:
+    def interrupt(record: dict[str, Any]) -> None:
+        verdict = record["verdict"]
+        verdict["unjudged"] = [verdict["cases"].pop()["name"]]
+        verdict.update(status="INTERRUPTED", passed=False, original_contract=3)
+        verdict["reason"] = "judging was interrupted after 3 of 4 cases"
+
+    record = json.loads((unpacked / "records/00-honest.json").read_text())
+    last, others = record["verdict"]["cases"][-1], record["verdict"]["cases"][:-1]
+    used = {digest for each in others for digest in each["digests"].values()}
+    other = json.loads((unpacked / "records/01-wrong-scale.json").read_text())["verdict"]["cases"]
+    used |= {digest for each in other for digest in each["digests"].values()}
+    for digest in set(last["digests"].values()) - used:
+        (unpacked / "arrays" / f"{digest}.raw").unlink()
+    forge(unpacked, interrupt)
+    outcome = verify_bundle(unpacked)
+    assert outcome.findings == []
+    assert (
+        "INTERRUPTED on simulator sm_89; 3 of 3 cases re-derived from raw arrays, 1 left unjudged" in outcome.summary[0]
+    )
+    assert ReportData.read(unpacked).attempts[0].verdict.unjudged  # type: ignore[union-attr]
 
 
 def test_of_equal_errors_any_place_is_the_worst() -> None:

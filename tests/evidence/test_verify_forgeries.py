@@ -196,6 +196,16 @@ FORGERIES: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
         lambda r: build_of(r)["gate"]["rules"][0].update(value=1),
         "does not match the record",
     ),
+    "a gate rule that fails, called advisory": (
+        "00-honest",
+        lambda r: build_of(r)["gate"]["rules"][0].update(limit=1, ok=False, advisory=True),
+        "gate rule registers is advisory, and 1 is not the limit of one that is",
+    ),
+    "a gate rule that is advisory and says no": (
+        "00-honest",
+        lambda r: build_of(r)["gate"]["rules"][0].update(advisory=False),
+        "the fields of its rule are not those of the format",
+    ),
     "a gate rule dropped": ("00-honest", lambda r: build_of(r)["gate"]["rules"].pop(2), "no rule for spill_bytes"),
     "a gate rule turned round": (
         "00-honest",
@@ -226,6 +236,29 @@ FORGERIES: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
     ),
     "a field too many": ("00-honest", lambda r: r.update(speedup="15x"), "fields of its attempt"),
     "a field too many in a case": ("00-honest", lambda r: case(r).update(note="ok"), "fields of its case"),
+    "cases left out of a PASSED": (
+        "00-honest",
+        lambda r: r["verdict"].update(unjudged=["1x1x1x1 seed 0"]),
+        "the verdict says PASSED, and its cases say INTERRUPTED",
+    ),
+    "no unjudged case": ("00-honest", lambda r: r["verdict"].update(unjudged=[]), "fields of its verdict"),
+    "a case that is judged and is not": (
+        "00-honest",
+        lambda r: r["verdict"].update(unjudged=[case(r)["name"]]),
+        "judged and left unjudged",
+    ),
+    "an interrupted case": ("00-honest", lambda r: case(r).update(status="INTERRUPTED"), "not a status of a case"),
+    "a source dropped": ("00-honest", lambda r: r["sources"].popitem(), "no record accounts for it"),
+    "a source exchanged": (
+        "00-honest",
+        lambda r: r["sources"].update({"source/00-honest/mine.py": "0" * 64}),
+        "is not the source that was judged",
+    ),
+    "an array for a source": (
+        "00-honest",
+        lambda r: r["sources"].update({f"arrays/{case(r)['digests']['q']}.raw": case(r)["digests"]["q"]}),
+        "is not the source that was judged",
+    ),
     "neither verdict nor failure": ("02-never", lambda r: r.update(failure=""), "neither a verdict nor a failure"),
 }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sdpalab.commands.common import problem_of
+from sdpalab.commands.options import problem_of
 from sdpalab.errors import UserError
 from sdpalab.evidence.workload import problem_line, prove_command, read_workload
 from sdpalab.problem import Problem

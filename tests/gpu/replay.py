@@ -175,12 +175,12 @@ def _copy(value: Any) -> Any:
 def _map_options(tensor: sim.TensorMap) -> dict[str, Any]:
     """The keyword arguments with which the map is made again."""
     return {
-        "box": tensor.box[::-1],
-        "swizzle": tensor.swizzle,
-        "shape": tensor.dims[::-1],
-        "strides": tensor.strides[::-1],
-        "element_strides": tensor.steps[::-1],
-        "oob_fill": "nan" if any(tensor.fill) else "zero",
+        "box": tensor.tiling.box[::-1],
+        "swizzle": tensor.tiling.swizzle,
+        "shape": tensor.tiling.dims[::-1],
+        "strides": tensor.tiling.strides[::-1],
+        "element_strides": tensor.tiling.steps[::-1],
+        "oob_fill": "nan" if any(tensor.tiling.fill) else "zero",
         "offset": tensor.offset,
     }
 

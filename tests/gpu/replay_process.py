@@ -20,7 +20,8 @@ from sdpalab.run.gpu_driver import GpuDevice, gpu_device
 from sdpalab.run.gpu_launch import Prepared, prepare_step
 from sdpalab.run.gpu_memory import DeviceMemory, Image
 from sdpalab.sim import Pointer, TensorMap
-from sdpalab.sim.arguments import Arena, parameter_block
+from sdpalab.sim.arena import Arena
+from sdpalab.sim.arguments import parameter_block
 from sdpalab.sim.parser import parse
 
 __all__ = ["GpuProcess", "repeat"]

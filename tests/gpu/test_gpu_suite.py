@@ -43,6 +43,7 @@ def suite(root: Path, *arguments: str | Path) -> Done:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("arguments", [(), ("one", "two"), ("smoke",), ("measure", "one", "two"), ("--seconds", "3")])
 def test_wrong_usage(root: Path, arguments: tuple[str, ...]) -> None:
     done = suite(root, *arguments)
@@ -244,6 +245,7 @@ def test_a_wrong_smoke_test_goes_to_the_sanitizer(machine: Machine) -> None:
     assert sum(each.startswith("sanitizer --tool memcheck") and each.endswith("hopper") for each in asked) == 1
 
 
+@pytest.mark.slow
 def test_a_kernel_that_hung_in_smoke_is_not_judged(machine: Machine) -> None:
     code, printed, _ = machine("smoke", "--seconds", "23", **{"gpu_smoke.py flash": "hang"})
     assert code == 1
@@ -254,6 +256,7 @@ def test_a_kernel_that_hung_in_smoke_is_not_judged(machine: Machine) -> None:
     assert machine.summary()["dropped"]["flash"] == "it has no verdict (it did not end in smoke)"
 
 
+@pytest.mark.slow
 def test_what_could_not_be_done_is_done_by_the_next_call_also_from_the_archives_alone(machine: Machine) -> None:
     code, printed, _ = machine("measure", cold="refused", **{"prefill-4k": "no times"})
     assert code == 1
@@ -310,6 +313,7 @@ def hanging(machine: Machine) -> Iterator[subprocess.Popen[str]]:
     process.kill()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_loses_nothing_and_leaves_nothing_running(
     machine: Machine, hanging: subprocess.Popen[str], sign: signal.Signals

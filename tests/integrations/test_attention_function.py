@@ -204,6 +204,7 @@ def test_recorders_count_apart() -> None:
     assert (sum(outer.values()), sum(inner.values())) == (2, 1)
 
 
+@pytest.mark.slow
 def test_it_compiles_in_one_graph() -> None:
     compiled = torch.compile(attention, backend="eager", fullgraph=True)
     q, k, v = drawn(3, 6)

@@ -13,7 +13,8 @@ import torch
 import sdpalab
 from sdpalab.integrations import transformers as integration
 
-transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'sdpalab[transformers]'")
+transformers: Any = None
+"""Imported by the first test: it takes seconds, and each worker of pytest-xdist imports every module of tests."""
 
 LAYERS, VOCABULARY, PAD = 2, 64, 0
 SIZES = {
@@ -48,15 +49,18 @@ def gemma2(cap: float | None) -> Any:
     return transformers.Gemma2Config(**SIZES, **more)
 
 
-def model_of(config: Any, implementation: str, kind: Any = transformers.AutoModelForCausalLM) -> Any:
+def model_of(config: Any, implementation: str, kind: str = "AutoModelForCausalLM") -> Any:
     """The model with weights from one seed, and a config of its own: two that share one run as the second's."""
     torch.manual_seed(0)
     config = copy.deepcopy(config)
-    return kind.from_config(config, attn_implementation=implementation).eval()
+    return getattr(transformers, kind).from_config(config, attn_implementation=implementation).eval()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def registered() -> Iterator[None]:
+    global transformers
+    reason = "needs transformers: pip install 'sdpalab[transformers]'"
+    transformers = pytest.importorskip("transformers", reason=reason)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the models are so small that several threads mostly wait for each other
     integration.register()
@@ -162,7 +166,7 @@ def test_an_encoder_and_the_attention_to_it_see_every_key() -> None:
         max_position_embeddings=64,
         pad_token_id=PAD,
     )
-    eager, ours = (model_of(config, name, transformers.AutoModelForSeq2SeqLM) for name in ("eager", "sdpalab"))
+    eager, ours = (model_of(config, name, "AutoModelForSeq2SeqLM") for name in ("eager", "sdpalab"))
     for seen in (torch.ones_like(PROMPT), PADDED.flip(1)):
         asked = {"attention_mask": seen, "decoder_input_ids": PROMPT[:, :7]}
         with torch.no_grad(), integration.recorded() as calls:
@@ -174,7 +178,7 @@ def test_a_relative_position_bias_is_added() -> None:
     config = transformers.T5Config(
         vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=32, num_layers=LAYERS, num_heads=4, pad_token_id=PAD
     )
-    eager, ours = (model_of(config, name, transformers.AutoModelForSeq2SeqLM) for name in ("eager", "sdpalab"))
+    eager, ours = (model_of(config, name, "AutoModelForSeq2SeqLM") for name in ("eager", "sdpalab"))
     asked = {"attention_mask": PADDED, "decoder_input_ids": PROMPT[:, :7]}
     with torch.no_grad(), integration.recorded() as calls:
         torch.testing.assert_close(ours(PROMPT, **asked).logits, eager(PROMPT, **asked).logits)

@@ -115,7 +115,7 @@ def test_the_command_line_says_it_after_the_table(
     assert printed.count("from it\n") == len(BACKENDS["cpu"])
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS["cpu"], ids=str)
 def test_torchs_own_attention_passes_the_whole_judge(backend: Backend) -> None:
     specs = [spec for spec in quick_cases([Problem(1, 4, 70, 32, kv_heads=2, causal=True)]) if not spec.tile]
@@ -124,7 +124,7 @@ def test_torchs_own_attention_passes_the_whole_judge(backend: Backend) -> None:
     assert len(verdict.cases) == len(specs) > 15
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_float64_itself_passes_when_it_is_rounded_to_the_type(dtype: str) -> None:
     for spec in quick_cases([Problem(1, 2, 70, 64, dtype=dtype)]):

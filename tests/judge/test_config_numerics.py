@@ -53,6 +53,7 @@ def rounding_kernel() -> CudaKernel:
 kernel = rounding_kernel()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("p_dtype", "expected"), [("fp16", FINE), ("e4m3", COARSE)])
 def test_each_configuration_is_judged_by_its_own(p_dtype: str, expected: Numerics) -> None:
     verdict = judge_candidate(kernel, [CaseSpec("one", PROBLEM), CaseSpec("two", PROBLEM)], config={"P_DTYPE": p_dtype})
@@ -83,6 +84,7 @@ def test_the_first_configuration_is_the_one_that_is_judged_by_default(tmp_path: 
     assert Numerics.from_dict(case.run["numerics"]) == COARSE
 
 
+@pytest.mark.slow
 def test_what_is_declared_is_declared_in_every_process(tmp_path: Path) -> None:
     # Its second process would be judged by its other declaration, if that were accepted.
     file = tmp_path / "mine.py"

@@ -104,7 +104,7 @@ def vandal(tmp_path: Path, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -
     return file
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "words"), [("forges", "forged 0"), ("removes", "removed 0")])
 def test_a_candidate_cannot_reach_the_build_of_another(vandal: Path, namespaces: None, name: str, words: str) -> None:
     honest = judged(f"{HONEST}:right")

@@ -68,6 +68,7 @@ def test_a_callable_is_judged_on_the_twelve_cases_and_four_hidden_ones() -> None
         assert {name: case.digests[name] for name in "qkv"} == digests
 
 
+@pytest.mark.slow
 def test_same_candidate_same_verdict_and_plain_json() -> None:
     specs = [CaseSpec("a", SMALL, "ramp", 5), CaseSpec("b", SMALL.with_(causal=True, dtype="bfloat16"))]
     one, *others = (judge_candidate(attention, specs, workers=n) for n in (1, 2))

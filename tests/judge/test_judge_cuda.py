@@ -29,6 +29,7 @@ def test_a_right_kernel_passes_and_its_record_says_what_ran() -> None:
     assert re.fullmatch("[0-9a-f]{64}", digests.pop())
 
 
+@pytest.mark.slow
 def test_a_kernel_that_writes_the_log_sum_exp_is_judged_on_it_and_no_other_is() -> None:
     cases = [CaseSpec("one", PROBLEM), CaseSpec("scaled", PROBLEM, seed=None, relation="scaled_v")]
     for case in judge_candidate(cuda_candidates.right, cases).cases:
@@ -44,7 +45,7 @@ def test_a_kernel_that_writes_the_log_sum_exp_is_judged_on_it_and_no_other_is() 
     assert "lse" not in case.digests
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "status", "words"),
     [
@@ -98,6 +99,7 @@ def test_devices_architectures_and_knobs_that_are_none() -> None:
         judge_candidate(spec, cases, config={"TILE": "1"})
 
 
+@pytest.mark.slow
 def test_a_kernel_is_built_for_its_own_architecture_unless_another_is_given() -> None:
     cases = [CaseSpec("one", PROBLEM)]
     later = replace(cuda_candidates.right, min_arch=90)

@@ -102,6 +102,7 @@ def _named(name: str) -> list[str]:
     return names
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_a_judge_that_is_stopped_leaves_no_worker(tmp_path: Path, sent: signal.Signals) -> None:
     name = f"slow-{os.getpid()}"

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from planted_executors import InlineExecutor
 
 from sdpalab import cli
 from sdpalab.bugs import Bug, Family
@@ -70,7 +71,7 @@ def right_everywhere(problem: Problem) -> bool:
     return first_failure(TiledAttention(), problem) is None
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("bug", IN_PYTHON, ids=lambda bug: bug.id)
 def test_a_bug_in_python_is_found(bug: Bug) -> None:
     torch.set_num_threads(1)
@@ -97,16 +98,16 @@ SAMPLE = (
 )
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("bug", SAMPLE)
 def test_a_bug_in_a_kernel_is_found_in_the_whole_judge(bug: str) -> None:
-    (result,) = self_test([BUGS[bug]]).mutants
+    (result,) = self_test([BUGS[bug]], InlineExecutor()).mutants
     assert result.as_it_should, (result.status, result.reason)
     assert result.harmless is (Status.PASSED if BUGS[bug].harmless else None)
 
 
 def test_the_output_of_the_call_before_is_found_in_the_whole_judge() -> None:
-    record = self_test([BUGS["the output of the call before"]])
+    record = self_test([BUGS["the output of the call before"]], InlineExecutor())
     assert record.mutants[0].as_it_should, record.mutants[0].reason
     assert record.classes == {"degenerate": {"planted": 1, "killed": 1}}
 
@@ -125,6 +126,7 @@ def test_what_survives_and_what_is_no_bug_are_counted_apart() -> None:
         SelfTest.from_dict(changed)
 
 
+@pytest.mark.slow
 def test_the_command_and_the_campaign_print_the_rate_and_write_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +134,7 @@ def test_the_command_and_the_campaign_print_the_rate_and_write_the_record(
     missed = replace(equivalent, id="a bug that is none", equivalent="")
     monkeypatch.setattr(campaign, "BUGS", {bug.id: bug for bug in (BUGS["zeros"], equivalent, missed)})
     monkeypatch.setattr(campaign, "quick_cases", lambda problems: quick_cases(problems)[:1])
+    monkeypatch.setattr("sdpalab.jobs.executor_named", lambda *_, **__: InlineExecutor())
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "record.json"
     for words in (["judge", "--self-test", "--json", str(file)], ["campaign", "self-test", "--out", str(file)]):

@@ -124,6 +124,7 @@ def make(tmp_path: Path) -> Maker:
     return Maker(tmp_path / "environments")
 
 
+@pytest.mark.slow
 def test_an_environment_is_made_once_and_again_if_it_is_not_whole(wheels: Wheels, make: Maker) -> None:
     wheels("2.90.0")
     environment = make("2.90.0")
@@ -148,12 +149,14 @@ def test_an_environment_is_made_once_and_again_if_it_is_not_whole(wheels: Wheels
     assert "installing" in make.messages[-1]
 
 
+@pytest.mark.slow
 def test_a_label_is_taken_as_pip_takes_it(wheels: Wheels, make: Maker) -> None:
     wheels("2.90.0")
     wheels("2.90.0+cpu")
     assert make("2.90.0").torch == "2.90.0+cpu"
 
 
+@pytest.mark.slow
 def test_a_version_that_is_not_in_the_index(wheels: Wheels, make: Maker) -> None:
     wheels("2.90.0")
     with pytest.raises(CannotInstall, match=r"No matching distribution found for torch==2\.91\.0"):
@@ -267,6 +270,7 @@ def test_one_version_is_compared_with_the_one_that_is_here() -> None:
     assert versions_for(["2.90.0", "2.91.0"]) == ["2.90.0", "2.91.0"]
 
 
+@pytest.mark.slow
 def test_nothing_that_can_be_installed_is_exit_3(
     wheels: Wheels, candidate: Path, fresh_cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

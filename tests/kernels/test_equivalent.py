@@ -24,6 +24,7 @@ LARGE = (
 )
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("sms", [58, 114, 132])
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_shipped_kernel_has_a_small_problem_with_the_code_of_a_large_one(name: str, sms: int) -> None:
@@ -45,6 +46,7 @@ def test_every_shipped_kernel_has_a_small_problem_with_the_code_of_a_large_one(n
             assert (getattr(small, length) - getattr(problem, length)) % 128 == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "problem", "like"),
     [

@@ -41,7 +41,7 @@ def launch(problem: Problem, config: Config) -> Launch:
     return step
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("problem", "config"),
     [

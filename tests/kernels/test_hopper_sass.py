@@ -84,7 +84,7 @@ def macros_of(kernel: CudaKernel, problem: Problem, config: Config) -> dict[str,
     return {name: int(value) for name, value in kernel.module(problem, resolved).defines.items()}
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @EACH_CODE
 def test_static_gate(kernel: CudaKernel, problem: Problem, config: Config) -> None:
     assert_gate(kernel, problem, config)

@@ -34,7 +34,7 @@ def hazards(bug: Bug, schedule: str = "lockstep", async_mode: str = "late") -> d
     return {hazard.kind: hazard.source for hazard in outcome.hazards}
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("bug", HAZARDS, ids=lambda bug: bug.id)
 def test_the_hazard_is_reported(bug: Bug) -> None:
     reported = hazards(bug)

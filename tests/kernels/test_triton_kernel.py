@@ -293,6 +293,7 @@ def test_without_triton_the_extra_is_named(write: Write, monkeypatch: pytest.Mon
         write()
 
 
+@pytest.mark.slow
 def test_judge_passes_a_right_one_and_not_a_wrong_one(tmp_path: Path) -> None:
     problem = Problem(1, 2, 50, 32)
     assert sdpalab.judge(f"{SHIPPED}:KERNEL", [problem]).status == "PASSED"

@@ -73,6 +73,7 @@ def a_cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 SMALL = ("--shape", "1,1,16,32", "--clock", "eager", "--seconds", "0.3")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 @pytest.mark.usefixtures("a_cpu_for_a_gpu")
 def test_the_command_measures_peers_and_says_who_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

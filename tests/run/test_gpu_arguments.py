@@ -90,7 +90,7 @@ def test_what_nvrtc_declares_is_what_is_packed() -> None:
         (".param .u64 q", (TiledMap("q", (8, 8)),), "has 128 bytes, and the parameter has 8"),
         (".param .u32 n", (1 << 32,), "does not fit a .u32"),
         (".param .u32 n", (0.5,), "is a float, and the parameter is a .u32"),
-        (".param .align 8 .b8 pair[16]", (1,), "fills 16 bytes"),
+        (".param .align 8 .b8 pair[16]", (1,), "a structure of 16 bytes"),
     ],
 )
 def test_an_argument_that_does_not_fit_is_refused_in_one_sentence(params: str, args: Any, words: str) -> None:

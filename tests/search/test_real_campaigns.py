@@ -6,12 +6,12 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from planted import FaultyExecutor
+from planted_executors import FaultyExecutor
 from tunable_kernel import BUGS
 
 from sdpalab import Problem
+from sdpalab.jobs.local import LocalExecutor
 from sdpalab.search import Standing, TuneResult, tune
-from sdpalab.search.executor.local import LocalExecutor
 
 KERNEL = f"{Path(__file__).with_name('tunable_kernel.py')}:TUNABLE"
 PROBLEM = Problem(1, 1, 70, 32)
@@ -65,7 +65,7 @@ def test_a_faulty_executor_gives_the_same_records(plain: TuneResult) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: the extra 'ray'")
 def test_two_workers_of_ray_give_the_same_records(plain: TuneResult) -> None:
-    from sdpalab.search.executor import executor_named
+    from sdpalab.jobs import executor_named
 
     cluster = executor_named("ray", workers=2)
     try:

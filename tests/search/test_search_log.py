@@ -9,7 +9,8 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
-from planted import InlineExecutor, Landscape, campaign
+from planted import Landscape, campaign
+from planted_executors import InlineExecutor
 
 from sdpalab import MISSION, MachineError, UserError
 from sdpalab.search.log import Head, LogWarning, SearchLog, read_log

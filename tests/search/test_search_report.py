@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted import InlineExecutor, Landscape, campaign
+from planted import Landscape, campaign
+from planted_executors import InlineExecutor
 
 from sdpalab.evidence.search_report import knob_effects, search_report
 from sdpalab.search import Standing
@@ -40,6 +41,7 @@ def test_knob_effects_are_of_what_passed_alone() -> None:
     assert sum(count for _, count in effects["TILE"].values()) == len(passed)
 
 
+@pytest.mark.slow
 def test_the_command_makes_it(cli: Any, log: Path) -> None:
     done = cli("report", log, "--json", "-")
     assert done.returncode == 0, done.stderr
@@ -64,7 +66,7 @@ def test_the_command_makes_it(cli: Any, log: Path) -> None:
         (("flush",), "did you mean 'flash'"),
     ],
 )
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 def test_bad_input_is_one_sentence_and_exit_code_2(
     cli: Any, tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:

@@ -13,8 +13,11 @@ HEAD = ".version 8.7\n.target sm_90\n.address_size 64\n"
 THREADS = 64
 
 
-def launch(functions, body, **options):
-    """Run a body on one block; ``%t`` is the thread, ``%d`` its result, ``%x``, ``%w``, ``%p`` are free."""
+def launch(functions, body, *, kinds=frozenset(), **options):
+    """Run a body on one block; ``%t`` is the thread, ``%d`` its result, ``%x``, ``%w``, ``%p`` are free.
+
+    ``kinds`` are those of the hazards that it must show.
+    """
     text = (
         f"{HEAD}{functions}\n.visible .entry k(.param .u64 out)\n{{\n"
         ".reg .b64 %a, %w<4>; .reg .b32 %t, %d, %x<9>; .reg .pred %p<4>; .shared .align 4 .b8 tile[256];\n"
@@ -24,7 +27,7 @@ def launch(functions, body, **options):
     )
     out = np.full(THREADS, 0xDEAD, np.uint32)
     report = sim.launch(text, "k", 1, THREADS, [out], checks=("race", "memory", "async", "strict"), **options)
-    assert report.hazards == []
+    assert {hazard.kind for hazard in report.hazards} == kinds
     return out.tolist()
 
 
@@ -119,7 +122,7 @@ def test_lanes_from_two_call_sites_meet_in_a_warp_wide_instruction(schedule):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_barrier_and_an_exit_in_a_function(schedule):
-    """Threads from 48 on leave inside the function; the barrier does not wait for them."""
+    """Threads from 48 on leave inside the function; the barrier does not wait for them, and it is a hazard."""
     share = (
         ".func (.reg .b32 out) share (.reg .b32 t, .reg .b32 tile)\n{ .reg .b32 %r<3>; .reg .pred %p;\n"
         "setp.ge.u32 %p, t, 48; @%p exit; mad.lo.u32 %r0, t, 4, tile; st.shared.u32 [%r0], t; bar.sync 0;\n"
@@ -127,7 +130,8 @@ def test_a_barrier_and_an_exit_in_a_function(schedule):
     )
     body = "mov.u32 %x0, tile; mov.u32 %x1, 0;\nAGAIN: call (%x2), share, (%t, %x0); add.u32 %d, %d, %x2;\n"
     body += "add.u32 %x1, %x1, 1; setp.lt.u32 %p0, %x1, 3; @%p0 bra AGAIN;"
-    assert launch(share, body, schedule=schedule) == [3 * (t ^ 15) if t < 48 else 0xDEAD for t in range(THREADS)]
+    result = launch(share, body, schedule=schedule, kinds={"barrier"})
+    assert result == [3 * (t ^ 15) if t < 48 else 0xDEAD for t in range(THREADS)]
 
 
 def test_early_returns_scopes_labels_and_a_call_without_parameters():
@@ -158,17 +162,9 @@ def test_declarations_linkage_and_aliases():
     assert launch(functions, body) == [t + 3 if t < 60 else 0xDEAD for t in range(THREADS)]
 
 
-LOOP = ".func a () { call b; ret; } .func b () { call c; ret; }\n.func c () { .reg .pred %p; @%p call a; ret; }"
-PROTOTYPE = "proto: .callprototype (.reg .b32 _) _ (.reg .b32 _);\n"
-
-
 @pytest.mark.parametrize(
     ("functions", "body", "what"),
     [
-        (LOOP, "call a;", "line 5: recursion is not modelled: a calls b calls c calls a"),
-        (".func a () { call a; }", "call a;", "line 4: recursion is not modelled: a calls a"),
-        ("", "call (%d), %w1, (%t), proto;", "line 9: call: calls through a register"),
-        ("", PROTOTYPE + "call (%d), %w1, (%t), proto;", "calls through a register"),
         (".extern .func f ();", "call f;", "the function f is declared, and the PTX does not define it"),
         (INCREMENT, "call (%d), inc, (%t);", "inc has 2 arguments, and 1 are given"),
         (INCREMENT, "call inc, (%t, 1);", "inc has 1 results, and 0 are given"),
@@ -324,10 +320,6 @@ def test_tables_of_addresses_in_global_memory():
     assert out.tolist() == [10 + 7 + 100, 20 + 7 + 100, 7 + 7 + 100]
 
 
-def test_a_table_of_functions_is_refused_where_it_is_used():
+def test_a_table_of_functions_does_not_matter_where_it_is_not_used():
     table = ".func f () { ret; }\n.global .align 8 .u64 table[1] = {f};"
     assert launch(table, "mov.u32 %d, 2;") == [2] * THREADS
-    with pytest.raises(
-        sim.UnsupportedInstruction, match="line 5: the variable table holds the address of f, which is not a"
-    ):
-        launch(table, "ld.global.u64 %w1, [table];")

@@ -43,7 +43,7 @@ def load(tensor: sim.TensorMap, at: tuple[int, ...], **options: object) -> np.nd
         f"st.shared.u32 [%r6+{128 * i}], -1;\n" for i in range(32)
     )
     body = START.replace("bar.sync", clear + "fence.proxy.async.shared::cta;\nbar.sync")
-    body += load_of(len(tensor.dims), tensor.bytes) + CTA_WAIT.format(0, "%r2", 0) + READ
+    body += load_of(len(tensor.tiling.dims), tensor.tiling.box_bytes) + CTA_WAIT.format(0, "%r2", 0) + READ
     assert kinds(body, [tensor, out, x, y, z], params=PARAMS, block=32, **options) == []
     return out.view(np.uint8)
 
@@ -106,20 +106,20 @@ def test_boxes_of_one_to_five_axes_at_odd_places(dtype, shape, box, at):
     array = (np.arange(np.prod(shape)) % 251 + 1).astype(dtype).reshape(shape)
     tensor = sim.TensorMap(array, box)
     where = (*at, *(at[2:] * 2))[: len(shape)]
-    got = load(tensor, at)[: tensor.bytes].view(dtype).reshape(box)
+    got = load(tensor, at)[: tensor.tiling.box_bytes].view(dtype).reshape(box)
     np.testing.assert_array_equal(got, padded(array, where, box))
 
 
 def test_strides_of_a_view_element_strides_and_nan_fill():
     array = np.arange(8 * 6 * 16, dtype=np.float16).reshape(8, 6, 16)
     heads = sim.TensorMap(array, (1, 4, 16), shape=(6, 8, 16), strides=(32, 192, 2))  # [S, H, D] seen as [H, S, D]
-    got = load(heads, (0, 2, 3))[: heads.bytes].view(np.float16).reshape(4, 16)
+    got = load(heads, (0, 2, 3))[: heads.tiling.box_bytes].view(np.float16).reshape(4, 16)
     np.testing.assert_array_equal(got, array[2:6, 3])
     every_other = sim.TensorMap(array.reshape(48, 16), (8, 16), element_strides=(2, 1))
-    got = load(every_other, (0, 4))[: every_other.bytes].view(np.float16).reshape(4, 16)
+    got = load(every_other, (0, 4))[: every_other.tiling.box_bytes].view(np.float16).reshape(4, 16)
     np.testing.assert_array_equal(got, array.reshape(48, 16)[4:12:2])
     beyond = sim.TensorMap(array.reshape(48, 16), (8, 16), oob_fill="nan")
-    got = load(beyond, (0, 44))[: beyond.bytes].view(np.float16).reshape(8, 16)
+    got = load(beyond, (0, 44))[: beyond.tiling.box_bytes].view(np.float16).reshape(8, 16)
     assert np.isnan(got[4:]).all()
     np.testing.assert_array_equal(got[:4], array.reshape(48, 16)[44:])
 
@@ -299,7 +299,14 @@ def test_a_box_that_is_misaligned_or_too_large_for_shared_memory():
         ({"box": (300, 64)}, "1 to 256"),
         ({"box": (16, 64), "swizzle": "96B"}, "swizzle"),
         ({"box": (16, 64), "interleave": "16B"}, "interleave"),
-        ({"box": (16, 64), "shape": (64, 64), "strides": (136, 2)}, "multiples of 16"),
+        (
+            {"box": (16, 64), "shape": (64, 64), "strides": (136, 2)},
+            "multiples of 16.*along axis 0, of size 64, it is 136",
+        ),
+        (
+            {"box": (1, 4, 64), "shape": (4, 16, 64), "strides": (0, 128, 2)},
+            "0 only along an axis of size 1.*axis 0.*4",
+        ),
         ({"box": (16, 64), "shape": (65, 64)}, "reaches"),
         ({"box": (16, 64), "element_strides": (9, 1)}, "element strides"),
     ],
@@ -319,3 +326,36 @@ def test_wrong_arguments_and_forms():
     for form in (".im2col", ".tile::gather4", ".tile.cta_group::1"):
         with pytest.raises(sim.UnsupportedInstruction, match=r"PTX line \d+: cp.async.bulk.tensor"):
             sim.launch(kernel(body.replace(".tile", form), PARAMS), "k", 1, 32, arguments)
+
+
+def test_a_stride_of_zero_along_an_axis_of_size_one():
+    """As every batched kernel passes it for a batch of one."""
+    array = np.arange(16 * 32, dtype=np.float16).reshape(16, 32)
+    tensor = sim.TensorMap(array, (1, 16, 32), shape=(1, 16, 32), strides=(0, 64, 2))
+    assert (
+        load(tensor, (0, 4, 0))[:1024].view(np.float16) == padded(array[None], (0, 4, 0), (1, 16, 32)).ravel()
+    ).all()
+
+
+def test_a_map_that_cute_has_edited_is_still_a_map():
+    """CuTe clears bit 21 of the second word of a CUtensorMap, for drivers of CUDA 12.2 and before."""
+    gpu = sim.Device()
+    array = gpu.array(np.arange(64 * 32, dtype=np.float16).reshape(64, 32))
+    out = gpu.empty(1024, np.uint32)
+    raw = np.frombuffer(sim.TensorMap(array, (16, 32)).descriptor(array.address), np.uint64).copy()
+    for second in (int(raw[1]) | 1 << 21, int(raw[1]) & ~(1 << 21)):
+        raw[1] = second
+        body = START + load_of(2, 1024) + CTA_WAIT.format(0, "%r2", 0) + READ.split("ld.shared.u32 %r7, [%r6+1024]")[0]
+        report = gpu.module(kernel(body, PARAMS))["k"].launch(1, 32, [raw.tobytes(), out, 0, 16, 0])
+        assert report.hazards == []
+        assert (out.view(np.float16)[:512] == array[16:32].ravel()).all()
+
+
+def test_a_map_of_freed_memory_is_a_hazard():
+    gpu = sim.Device()
+    array, out = gpu.empty((64, 32), np.float16), gpu.empty(1024, np.uint32)
+    raw = sim.TensorMap(array, (16, 32)).descriptor(array.address)
+    gpu.free(array)
+    report = gpu.module(kernel(START + load_of(2, 1024), PARAMS))["k"].launch(1, 32, [raw, out, 0, 0, 0])
+    assert [hazard.kind for hazard in report.hazards] == ["tensor-map"]
+    assert "do not lie in one buffer" in report.hazards[0].message

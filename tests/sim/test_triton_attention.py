@@ -70,7 +70,7 @@ def _relative_error(problem: Problem, out: np.ndarray, inputs: Any) -> float:
     return float(np.linalg.norm(out.astype(np.float64) - reference) / np.linalg.norm(reference))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("arch", "dtype", "dim", "causal", "sizes", "tiles"),
     CONFIGURATIONS,

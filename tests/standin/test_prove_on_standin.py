@@ -122,24 +122,28 @@ def test_with_a_proof_and_a_comparison_our_kernel_is_what_runs(l4: StandIn, judg
     assert "and takes 0.50x torch's eager time" in answer["reason"]
 
 
+@pytest.mark.slow
 def test_without_a_comparison_it_is_torch(l4: StandIn, judged: Path) -> None:
     answer = call(l4, judged)
     assert (answer["kernel"], answer["launches"]) == (None, 0)
     assert "no measured comparison with torch" in answer["reason"]
 
 
+@pytest.mark.slow
 def test_with_a_comparison_that_says_slower_it_is_torch(l4: StandIn, judged: Path, tmp_path: Path) -> None:
     answer = call(l4, timed(judged, tmp_path, SLOWER))
     assert (answer["kernel"], answer["launches"]) == (None, 0)
     assert "flash takes 1.50x torch's eager time" in answer["reason"]
 
 
+@pytest.mark.slow
 def test_with_another_driver_it_is_torch(l4: StandIn, judged: Path, tmp_path: Path) -> None:
     answer = call(l4, timed(judged, tmp_path, FASTER), before=OTHER_DRIVER)
     assert (answer["kernel"], answer["launches"]) == (None, 0)
     assert f"are from driver {DRIVER}, and this one is CUDA 12.9" in answer["reason"]
 
 
+@pytest.mark.slow
 def test_a_comment_in_the_source_changes_nothing(l4: StandIn, judged: Path, tmp_path: Path) -> None:
     commented = with_source(tmp_path, "// flash: FlashAttention-2", "// a line more\n// flash: FlashAttention-2")
     answer = call(l4, timed(judged, tmp_path, FASTER), **commented)
@@ -180,6 +184,7 @@ def test_a_first_call_within_a_capture_says_what_to_do_and_a_prepared_one_waits_
     assert not any("Synchronize" in name or "Mem" in name or "Module" in name for name in after)
 
 
+@pytest.mark.slow
 def test_a_process_reads_new_records_on_request(l4: StandIn, judged: Path, tmp_path: Path) -> None:
     records = timed(judged, tmp_path, FASTER)
     target = tmp_path / "later"
@@ -187,6 +192,7 @@ def test_a_process_reads_new_records_on_request(l4: StandIn, judged: Path, tmp_p
     assert (done.stderr, done.stdout.split()) == ("", ["None", "None", "flash"])
 
 
+@pytest.mark.slow
 def test_a_damaged_record_is_a_warning_and_no_failure(l4: StandIn, judged: Path, tmp_path: Path) -> None:
     data = timed(judged, tmp_path, FASTER)
     (data / "proofs" / "l4" / "half.json").write_text('{"record": "kept", "gpu')
@@ -217,6 +223,7 @@ def test_two_processes_prove_at_once(l4: StandIn, tmp_path: Path) -> None:
     assert len(list((tmp_path / "data" / "proofs" / "l4").glob("scalar-*.json"))) == 2
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_one_sentence_before_anything_is_judged(l4: StandIn, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = l4.cli("prove", "flash", "--shape", SHAPE, SDPALAB_DATA_DIR=str(tmp_path / "file" / "data"))

@@ -14,8 +14,8 @@ from standin_gpu import StandIn
 SAMPLE = (
     "tests/sim/test_launch.py::test_pointers_into_one_array_share_it_and_reach_all_of_it",
     "tests/sim/test_tensor_copy.py::test_a_tensor_may_begin_inside_its_array",
-    "tests/sim/test_video.py",
     "tests/sim/test_cluster.py",
+    "tests/sim/test_video.py::test_lanes[.add-s32.u32.s32-2-vabsdiff]",
     "tests/sim/test_tensor_copy.py::test_boxes_of_one_to_five_axes_at_odd_places",
 )
 
@@ -34,7 +34,7 @@ def test_a_sample_of_the_simulators_launches_agrees(standin: StandIn, tmp_path: 
     assert done.returncode == 0, done.stdout[-3000:]
     header, *launches = records(tmp_path)
     assert header["gpu"] == "NVIDIA H200"
-    assert len(launches) > 30
+    assert len(launches) > 20
     assert [record for record in launches if record["error"] or not record["equal"]] == []
     assert any("box" in argument for record in launches for argument in record["args"]), "no tensor map was replayed"
     assert any(record["cluster"] != [1, 1, 1] for record in launches), "no cluster was replayed"

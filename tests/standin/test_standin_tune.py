@@ -22,8 +22,8 @@ TUNE = """
 import json
 from sdpalab import Problem
 from sdpalab.search import tuning
-from sdpalab.search.executor.local import result_of
-from sdpalab.search.executor.worker import answer
+from sdpalab.jobs.local import result_of
+from sdpalab.jobs.worker import answer
 
 class InThisProcess:
     capacity = 1

@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from sdpalab.compile import Build, build
 from sdpalab.errors import UserError
 from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
+from sdpalab.jobs import Executor
+from sdpalab.jobs.calling import values
 from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
 from sdpalab.kernels.plan import HEADER_FOLDERS, LaunchPlan, Source
 from sdpalab.kernels.registry import KERNELS, load_kernel
@@ -37,11 +40,25 @@ from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import source_of
 from sdpalab.sim.parser import parse
 
-__all__ = ["REASONS", "TEST_KERNELS", "chooses", "deletions", "run", "sites", "target", "targets", "totals", "without"]
+__all__ = [
+    "REASONS",
+    "TEST_KERNELS",
+    "chooses",
+    "deletions",
+    "run",
+    "sites",
+    "target",
+    "target_job",
+    "targets",
+    "totals",
+    "without",
+]
 
 REASONS = Path(__file__).with_name("deletion_reasons.json")
 TEST_KERNELS = ("tests/sim/triton_attention.py",)
 LEAST_SHARE = 0.95
+TARGET_SECONDS = 3600.0
+"""Most for the mutants of one code."""
 _ALWAYS = ("bar", "barrier", "mbarrier", "fence", "membar", "griddepcontrol")
 _MODIFIERS = {
     "cp": ("commit_group", "wait_group", "wait_all", "mbarrier"),
@@ -84,12 +101,12 @@ class Target:
 
 
 def targets(names: Sequence[str], say: Say) -> Iterator[Target]:
-    """The named kernels (default: all shipped, and those of the tests), once for each code that they launch.
+    """The named kernels, once for each code that they launch.
 
     A configuration may launch one code or another, depending on the problem, and several may launch the same: that runs
     on the problems of all of them.
     """
-    for name in names or (*KERNELS, *(str(checkout() / file) for file in TEST_KERNELS)):
+    for name in names:
         kernel = load_kernel(name)
         if not isinstance(kernel, Kernel):
             raise UserError(f"{name} is a Python callable: it has no PTX")
@@ -256,7 +273,7 @@ def _reason(of: Target, site: Site, excuses: list[dict[str, Any]]) -> str:
     return ""
 
 
-def totals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def totals(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Counts over all targets; ``share`` is the share of killed mutants among those that are not redundant."""
     mutants = [mutant for record in records for mutant in record["mutants"]]
     killed = [mutant for mutant in mutants if mutant["killed_by"]]
@@ -271,29 +288,30 @@ def totals(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def run(names: Sequence[str], say: Say) -> CampaignResult:
-    """Delete from the named kernels, or from all.
+def target_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of the code with that ``number`` among those that ``kernel`` launches."""
+    of = next(islice(targets([inputs["kernel"]], lambda line: None), inputs["number"], None))
+    try:
+        return deletions(of, Modes(strict=True, max_steps=200_000), json.loads(REASONS.read_text()))
+    except SimError as error:
+        raise UserError(f"{of.name} does not run on the simulator: {error}") from None
+
+
+def run(names: Sequence[str], say: Say, executor: Executor) -> CampaignResult:
+    """Delete from the named kernels, or from all; each code that they launch is a job.
 
     Raises
     ------
     UserError
         If there is no such kernel, or one is not clean itself.
     """
-    reasons = json.loads(REASONS.read_text())
-    modes = Modes(strict=True, max_steps=200_000)
-    records = []
+    jobs = [
+        {"kernel": name, "number": number}
+        for name in names or (*KERNELS, *(str(checkout() / file) for file in TEST_KERNELS))
+        for number, _ in enumerate(targets([name], say))
+    ]
     say(f"{'kernel':92} {'mutants':>7} {'killed':>6} {'redundant':>9}")
-    for target in targets(names, say):
-        try:
-            records.append(deletions(target, modes, reasons))
-        except SimError as error:
-            raise UserError(f"{target.name} does not run on the simulator: {error}") from None
-        count = totals(records[-1:])
-        say(f"{target.name:92} {count['mutants']:7} {count['killed']:6} {count['redundant']:9}")
-        for mutant in records[-1]["mutants"]:
-            if not mutant["killed_by"]:
-                why = mutant["reason"] or "NO REASON GIVEN"
-                say(f"    survives: {mutant['opcode']} at {mutant['source']} ({mutant['text']}): {why}")
+    records = values(executor, "deletion", jobs, seconds=TARGET_SECONDS, finished=lambda _, record: _say(say, record))
     total = totals(records)
     content = {"totals": total, "reasons_sha256": sha256(REASONS.read_bytes()).hexdigest(), "subjects": records}
     summary = (
@@ -301,3 +319,13 @@ def run(names: Sequence[str], say: Say) -> CampaignResult:
         f"unexplained: {total['share']:.1%} of those that matter; by {total['killed_by']}"
     )
     return CampaignResult(content, total["share"] >= LEAST_SHARE and not total["unexplained"], summary)
+
+
+def _say(say: Say, record: Mapping[str, Any]) -> None:
+    """The counts of one code, and each mutant that survives."""
+    count = totals([record])
+    say(f"{record['subject']:92} {count['mutants']:7} {count['killed']:6} {count['redundant']:9}")
+    for mutant in record["mutants"]:
+        if not mutant["killed_by"]:
+            why = mutant["reason"] or "NO REASON GIVEN"
+            say(f"    survives: {mutant['opcode']} at {mutant['source']} ({mutant['text']}): {why}")

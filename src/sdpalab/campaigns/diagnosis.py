@@ -7,6 +7,8 @@ the ``cause`` of its entry. For a bug without one, such as the output of the cal
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -14,6 +16,8 @@ from sdpalab.bugs import Bug, Family
 from sdpalab.bugs.catalogue import BUGS
 from sdpalab.campaigns.campaign import CampaignResult, Say
 from sdpalab.inputs import make_inputs
+from sdpalab.jobs import Executor
+from sdpalab.jobs.calling import values
 from sdpalab.judge.cases import quick_cases
 from sdpalab.judge.diagnose.diagnosis import Diagnosis, diagnose
 from sdpalab.judge.diagnose.failure import Failure
@@ -22,9 +26,11 @@ from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
 
-__all__ = ["PACKAGES", "run"]
+__all__ = ["PACKAGES", "bug_job", "run"]
 
 PACKAGES = ("numpy", "torch")
+BUG_SECONDS = 600.0
+"""Most for one bug."""
 
 
 def failures(bug: Bug) -> list[Failure]:
@@ -41,18 +47,25 @@ def failures(bug: Bug) -> list[Failure]:
     return failures
 
 
-def run(words: str, verbose: bool, say: Say) -> CampaignResult:
-    """Diagnose the bugs whose name has ``words`` in it; ``verbose`` prints every diagnosis, not only the wrong ones."""
+def bug_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Diagnose the bug with that ``id``: ``outcome`` is right, wrong or none, ``diagnosis`` what was found."""
     torch.set_num_threads(1)
+    bug = BUGS[inputs["id"]]
+    diagnosis: Diagnosis | None = diagnose(failures(bug))
+    outcome = "none" if diagnosis is None else "right" if diagnosis.cause is bug.cause else "wrong"
+    return {"outcome": outcome, "diagnosis": str(diagnosis)}
+
+
+def run(words: str, verbose: bool, say: Say, executor: Executor) -> CampaignResult:
+    """Diagnose the bugs whose name has ``words`` in it; ``verbose`` prints every diagnosis, not only the wrong ones."""
     counts: dict[Family, Counter[str]] = {}
-    for bug in BUGS.values():
-        if bug.in_source or bug.equivalent or words not in bug.id:
-            continue
-        diagnosis: Diagnosis | None = diagnose(failures(bug))
-        outcome = "none" if diagnosis is None else "right" if diagnosis.cause is bug.cause else "wrong"
+    bugs = [bug for bug in BUGS.values() if not (bug.in_source or bug.equivalent) and words in bug.id]
+    diagnoses = values(executor, "diagnosis", [{"id": bug.id} for bug in bugs], seconds=BUG_SECONDS)
+    for bug, result in zip(bugs, diagnoses, strict=True):
+        outcome = result["outcome"]
         counts.setdefault(bug.family, Counter())[outcome] += 1
         if verbose or outcome != "right":
-            say(f"{outcome:5} {bug.family.value}: {bug.id} [{bug.problem.label}]: {diagnosis}")
+            say(f"{outcome:5} {bug.family.value}: {bug.id} [{bug.problem.label}]: {result['diagnosis']}")
     say("| family | bugs | right | another class | no diagnosis |\n|---|---|---|---|---|")
     total: Counter[str] = sum(counts.values(), Counter())
     for name, count in [*((family.value, count) for family, count in counts.items()), ("all", total)]:

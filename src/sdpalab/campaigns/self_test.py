@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass
 
@@ -13,14 +11,18 @@ from sdpalab.bugs import Bug, Family
 from sdpalab.bugs.catalogue import BUGS
 from sdpalab.campaigns.campaign import CampaignResult, Say
 from sdpalab.errors import UserError
+from sdpalab.jobs import Executor
+from sdpalab.jobs.calling import values
 from sdpalab.judge.cases import CaseSpec, quick_cases
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.verdict import Status
 from sdpalab.record import RECORD, JsonRecord
 
-__all__ = ["PACKAGES", "BugResult", "SelfTest", "run", "self_test"]
+__all__ = ["PACKAGES", "BugResult", "SelfTest", "bug_job", "judged", "run", "self_test"]
 
 PACKAGES = ("numpy", "torch")
+BUG_SECONDS = 1800.0
+"""Most for one bug: several of its cases may take the judge's limit."""
 
 
 @dataclass(frozen=True, config=RECORD)
@@ -79,22 +81,28 @@ class SelfTest(JsonRecord):
         return {family.value: SelfTest(results).totals for family, results in families.items() if results}
 
 
-def self_test(bugs: Iterable[Bug], say: Say = lambda line: None, *, at_once: int | None = None) -> SelfTest:
-    """Judge bugs, ``at_once`` at a time (default: 2, or 1 on a single CPU), until a case of each has failed.
+def self_test(bugs: Iterable[Bug], executor: Executor, say: Say = lambda line: None) -> SelfTest:
+    """Judge bugs of the catalogue on an executor's workers, a job a bug, until a case of each has failed.
 
     The results are in the order of ``bugs``; ``say`` prints a line for each as it is finished.
     """
+    inputs = [{"id": bug.id} for bug in bugs]
+    results = values(
+        executor,
+        "bug",
+        inputs,
+        seconds=BUG_SECONDS,
+        finished=lambda _, value: say(_line(BugResult.from_dict(value))),
+    )
+    return SelfTest(tuple(BugResult.from_dict(value) for value in results))
 
-    def judged(bug: Bug) -> BugResult:
-        result = _judged(bug)
-        say(_line(result))
-        return result
 
-    with ThreadPoolExecutor(at_once or min(2, os.cpu_count() or 1)) as pool:
-        return SelfTest(tuple(pool.map(judged, bugs)))
+def bug_job(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Judge the bug with that ``id``: a :class:`BugResult` as plain JSON values."""
+    return judged(BUGS[inputs["id"]]).to_dict()
 
 
-def run(words: str, say: Say) -> CampaignResult:
+def run(words: str, say: Say, executor: Executor) -> CampaignResult:
     """Judge the bugs whose id has ``words`` in it, and print the kill rate by family and what survived.
 
     Raises
@@ -105,7 +113,7 @@ def run(words: str, say: Say) -> CampaignResult:
     chosen = [bug for bug in BUGS.values() if words in bug.id]
     if not chosen:
         raise UserError(f"no bug of the catalogue has {words!r} in its id")
-    record = self_test(chosen, say)
+    record = self_test(chosen, executor, say)
     say("| family | bugs | rejected |\n|---|---|---|")
     for family, rate in record.classes.items():
         say(f"| {family} | {rate['planted']} | {rate['killed']} |")
@@ -118,7 +126,8 @@ def run(words: str, say: Say) -> CampaignResult:
     return CampaignResult(record.to_dict(), not wrong, summary)
 
 
-def _judged(bug: Bug) -> BugResult:
+def judged(bug: Bug) -> BugResult:
+    """Judge one bug on its problem, and where it cannot show."""
     verdict = judge_candidate(bug.candidate, quick_cases([bug.problem]), workers=1, until_failure=True)
     harmless = None
     if bug.harmless is not None:

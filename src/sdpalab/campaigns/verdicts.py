@@ -16,7 +16,9 @@ from typing import Any
 
 from sdpalab.campaigns.campaign import CampaignResult, Content, Say
 from sdpalab.compile import build
-from sdpalab.judge import Verdict, judge_candidate
+from sdpalab.jobs import Executor
+from sdpalab.jobs.judging import judge_by_jobs
+from sdpalab.judge import Verdict
 from sdpalab.judge.cases import CaseSpec, cases_for
 from sdpalab.judge.trials import fast_p
 from sdpalab.kernels.kernel import Kernel
@@ -35,10 +37,10 @@ def full_cases() -> tuple[CaseSpec, ...]:
     return tuple(cases_for(LEVEL, dtype="float16", causal=False))
 
 
-def judged(name: str, specs: Sequence[CaseSpec]) -> dict[str, Any]:
+def judged(name: str, specs: Sequence[CaseSpec], executor: Executor) -> dict[str, Any]:
     """A kernel's entry: its verdict on ``specs``, without what the cases have one by one."""
     start = time.monotonic()
-    verdict = judge_candidate(name, specs, device="sim", level=LEVEL)
+    verdict = judge_by_jobs(executor, name, specs, device="sim", level=LEVEL)
     errors = [case.errors for case in verdict.cases if case.errors]
     return {
         "kernel": verdict.kernel,
@@ -80,7 +82,7 @@ def nearest(verdict: Verdict) -> dict[str, dict[str, Any]]:
     return by_limit
 
 
-def run(names: Sequence[str], say: Say, keep: Callable[[Content], None]) -> CampaignResult:
+def run(names: Sequence[str], say: Say, keep: Callable[[Content], None], executor: Executor) -> CampaignResult:
     """Judge the named kernels (default: the whole ladder); ``keep`` gets the content after every kernel.
 
     Raises
@@ -96,7 +98,7 @@ def run(names: Sequence[str], say: Say, keep: Callable[[Content], None]) -> Camp
     specs = full_cases()
     verdicts: list[dict[str, Any]] = []
     for name in names:
-        verdicts.append(judged(name, specs))
+        verdicts.append(judged(name, specs, executor))
         keep(_content(verdicts))
         say(line_of(verdicts[-1]))
     passed = sum(entry["status"] == "PASSED" for entry in verdicts)

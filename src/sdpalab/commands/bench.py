@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import (
+from sdpalab.commands.common import progress_console, verdict_text
+from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
+from sdpalab.commands.options import (
     CausalOption,
     DtypeOption,
     JsonOption,
+    KvHeadsOption,
+    SeqKvOption,
     SetOption,
-    console_for,
     parse_settings,
-    problem_of,
-    progress_console,
-    table,
-    verdict_text,
-    write_json,
+    problems_of,
+    shapes,
 )
-from sdpalab.commands.timing_gate import VerdictsOption, kernel_for, timing_gate, tuned_config
+from sdpalab.commands.tables import show_table, table
+from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate, tuned_config
 from sdpalab.errors import MachineError, UserError
 from sdpalab.problem import Problem
 
@@ -42,13 +44,11 @@ def bench(
         list[str] | None,
         typer.Argument(metavar="KERNEL", help="Shipped kernels, or your own as FILE.py[:NAME]. Default: peers only."),
     ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(metavar="B,H,S,D", help="What to time, or a name; may be repeated. Default: mission."),
-    ] = None,
+    shape: Annotated[list[str] | None, shapes("What to time", "mission")] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
-    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V.")] = None,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     peer: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this peer; may be repeated. Default: all there are.")
     ] = None,
@@ -76,70 +76,75 @@ def bench(
     from sdpalab.measure.samples import L2State
     from sdpalab.measure.stopping import StoppingRule
 
-    console = console_for(json)
-    problems = [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads) for text in shape or ("mission",)]
+    console = console_and_subject(json, ", ".join(kernel or ()))
+    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
     clocks, peers, rule = _clocks(clock), peers_named(peer or ()), StoppingRule(seconds=seconds)
     settings = parse_settings(knobs)
-    kernels = [kernel_for(name, problems, settings) for name in kernel or ()]
-    device = cuda_device()
-    if not settings:
-        kernels = [(loaded, tuned_config(loaded, problems, device.name)) for loaded, _ in kernels]
-    executor = _executor(device, needed=bool(kernels))
-    judged: list[dict[str, Any]] = []
-    results: list[dict[str, Any]] = []
-    environment = current_environment(harness_diff())
+    with ExitStack() as processes:
+        kernels = [processes.enter_context(kernel_for(name, problems, settings)) for name in kernel or ()]
+        device = cuda_device()
+        if not settings:
+            kernels = [(loaded, tuned_config(loaded, problems, device.name)) for loaded, _ in kernels]
+        executor = _executor(device, needed=bool(kernels))
+        for loaded, _ in kernels:
+            compile_for(loaded, executor)
+        judged: list[dict[str, Any]] = []
+        results: list[dict[str, Any]] = []
+        environment = current_environment(harness_diff())
 
-    def write(*, complete: bool) -> BenchRecord:
-        """The record so far, which is kept if the command is interrupted."""
-        sms = executor.sms if executor else None
-        record = bench_record(device.name, judged, results, sms=sms, complete=complete, environment=environment)
-        if complete or json != "-":
-            write_json(json, record.model_dump(mode="json"))
-        return record
+        def write(status: str, *, complete: bool) -> BenchRecord:
+            """The record so far, which is kept if the command is interrupted."""
+            sms = executor.sms if executor else None
+            record = bench_record(device.name, judged, results, sms=sms, complete=complete, environment=environment)
+            if complete or json != "-":
+                write_document(json, record.model_dump(mode="json"), status=status)
+            return record
 
-    try:
-        for name, (loaded, config) in zip(kernel or (), kernels, strict=True):
-            assert executor is not None, "kernels need an executor"
-            taken = [problem for problem in problems if loaded.reject_reason(problem, config) is None]
-            knobs_of_it = {knob: str(value) for knob, value in config.items()}
-            judged.append(timing_gate(console, name, loaded, config, taken, knobs_of_it, executor, verdicts))
-            write(complete=False)
-        for problem in problems:
-            refused = {loaded.name: loaded.reject_reason(problem, config) for loaded, config in kernels}
-            timed = [
-                (loaded, config)
-                for (loaded, config), gate in zip(kernels, judged, strict=True)
-                if gate["passed"] and problem.label not in gate["left_out"] and refused[loaded.name] is None
-            ]
-            chosen = select(problem, device.arch, peers)
-            outputs = Outputs(problem, make_inputs(problem))
-            for kind in clocks:
-                with progress_console().status(f"{problem.label}, {kind.value} clock"):
-                    session = benchmark(
-                        problem,
-                        chosen.peers,
-                        timed,
-                        device,
-                        clock=kind,
-                        l2=L2State.COLD if cold else L2State.WARM,
-                        rule=rule,
-                        executor=executor,
-                        outputs=outputs,
-                    )
-                codes = codes_of(timed, problem, executor.arch, executor.sms) if executor else {}
-                results.append({**show_session(console, device.name, problem, kind, session), "code": codes})
-                write(complete=False)
-            for reason in (*filter(None, refused.values()), *chosen.refused):
-                console.print(f"not measured: {reason}", soft_wrap=True)
-    except KeyboardInterrupt:
-        write(complete=False)
-        raise
-    record = write(complete=True)
-    if keep:
-        console.print(f"kept in {_keep(record)}", soft_wrap=True)
-    if not any(measurement["summary"] for result in results for measurement in result["measurements"]):
-        raise MachineError("nothing could be measured: the reasons are above")
-    return 0 if all(gate["passed"] and not gate["left_out"] for gate in judged) and _timed(kernels, results) else 1
+        try:
+            for name, (loaded, config) in zip(kernel or (), kernels, strict=True):
+                assert executor is not None, "kernels need an executor"
+                taken = [problem for problem in problems if loaded.reject_reason(problem, config) is None]
+                knobs_of_it = {knob: str(value) for knob, value in config.items()}
+                judged.append(timing_gate(console, name, loaded, config, taken, knobs_of_it, executor, verdicts))
+                write("INTERRUPTED", complete=False)
+            for problem in problems:
+                refused = {loaded.name: loaded.reject_reason(problem, config) for loaded, config in kernels}
+                timed = [
+                    (loaded, config)
+                    for (loaded, config), gate in zip(kernels, judged, strict=True)
+                    if gate["passed"] and problem.label not in gate["left_out"] and refused[loaded.name] is None
+                ]
+                chosen = select(problem, device.arch, peers)
+                outputs = Outputs(problem, make_inputs(problem))
+                for kind in clocks:
+                    with progress_console().status(f"{problem.label}, {kind.value} clock"):
+                        session = benchmark(
+                            problem,
+                            chosen.peers,
+                            timed,
+                            device,
+                            clock=kind,
+                            l2=L2State.COLD if cold else L2State.WARM,
+                            rule=rule,
+                            executor=executor,
+                            outputs=outputs,
+                        )
+                    codes = codes_of(timed, problem, executor.arch, executor.sms) if executor else {}
+                    results.append({**show_session(console, device.name, problem, kind, session), "code": codes})
+                    write("INTERRUPTED", complete=False)
+                for reason in (*filter(None, refused.values()), *chosen.refused):
+                    console.print(f"not measured: {reason}", soft_wrap=True)
+        except KeyboardInterrupt:
+            write("INTERRUPTED", complete=False)
+            raise
+        timed_any = any(measurement["summary"] for result in results for measurement in result["measurements"])
+        green = all(gate["passed"] and not gate["left_out"] for gate in judged) and _timed(kernels, results)
+        record = write(OUTCOMES[0 if green and timed_any else 1 if timed_any else 3], complete=True)
+        if keep:
+            console.print(f"kept in {_keep(record)}", soft_wrap=True)
+        if not timed_any:
+            raise MachineError("nothing could be measured: the reasons are above")
+        return 0 if green else 1
 
 
 def _keep(record: BenchRecord) -> Path:
@@ -198,11 +203,12 @@ def show_session(
         f"{problem.label}: {kind.value} time, measured on {device}",
         ("subject", *numbers, f"against {base}"),
         numeric=numbers,
+        spare=("p10 to p90", "TFLOPS", "median's interval", "of the limit"),
     )
     for measurement in session.measurements:
         compared = against.get(measurement.name)
         shown.add_row(measurement.name, *_figures(measurement, problem), compared.outcome.value if compared else "-")
-    console.print(shown)
+    show_table(console, shown)
     for measurement in session.measurements:
         if measurement.reason:
             console.print(

@@ -3,28 +3,35 @@ cache."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from sdpalab.commands.building import BuiltStep, build_kernel
-from sdpalab.commands.common import (
+from sdpalab.commands.common import conclude, verdict_text
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.options import (
+    KERNEL_HELP,
+    PROBLEM_OPTIONS,
+    ArchOption,
     CausalOption,
     DtypeOption,
     JsonOption,
+    KvHeadsOption,
+    SeqKvOption,
     SetOption,
-    console_for,
+    complete_kernel,
     parse_settings,
-    problem_of,
-    table,
-    verdict_text,
-    write_json,
+    problems_of,
+    shapes,
 )
+from sdpalab.commands.tables import show_table, table
+from sdpalab.compile.gate import Rule
 from sdpalab.compile.sass import TENSOR_CLASSES
 from sdpalab.errors import UserError
-from sdpalab.kernels.kernel import Kernel
+from sdpalab.problem import Problem
 
 __all__ = ["build", "print_step"]
 
@@ -32,82 +39,73 @@ __all__ = ["build", "print_step"]
 def build(
     kernel: Annotated[
         str | None,
-        typer.Argument(metavar="KERNEL", help="A shipped kernel's name, or your own as FILE.py or FILE.py:NAME."),
+        typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel),
     ] = None,
     every: Annotated[
         bool,
         typer.Option("--all", help="Fill the cache for a GPU machine: all kernels that --arch suits."),
     ] = False,
-    arch: Annotated[
-        str | None, typer.Option(metavar="ARCH", help="sm_80 to sm_121. Default: sm_89, or the first that it runs on.")
-    ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="B,H,S,D",
-            help="What to build it for, or a name. Default: mission. With --all: what will be timed; may be repeated.",
-        ),
-    ] = None,
+    arch: ArchOption = None,
+    shape: Annotated[list[str] | None, shapes("What to build it for (several: with --all)", "mission")] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     settings: SetOption = None,
     json: JsonOption = None,
 ) -> int:
     """Compile a kernel to PTX and a cubin; print its resources, its instructions and the static gate."""
-    from sdpalab.kernels.registry import load_kernel
+    from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
 
-    console = console_for(json)
+    console = console_and_subject(json, kernel or "")
+    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
     if every:
         if kernel is not None or settings:
             raise UserError(f"--all builds every kernel in its own configurations: leave out {kernel or '--set'}")
-        return _build_all(console, arch, shape, dtype, causal, json)
+        if not shape and (dtype or causal or kv_heads or seq_kv):
+            raise UserError(f"{PROBLEM_OPTIONS} need a --shape with --all: without one, the shapes have their own")
+        return _build_all(console, arch, problems if shape else None, json)
     if kernel is None:
         raise UserError("build needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --all")
     if shape and len(shape) > 1:
         raise UserError(f"build takes one --shape for a kernel, and several only with --all, not {' '.join(shape)}")
-    problem = problem_of(shape[0] if shape else "mission", dtype=dtype, causal=causal)
-    loaded = load_kernel(kernel)
-    if not isinstance(loaded, Kernel):
-        raise UserError(f"{kernel} is a Python callable: there is nothing to build, but it can be judged")
-    config = loaded.config_with(parse_settings(settings))
-    arch = arch or loaded.default_arch
-    steps = build_kernel(loaded, config, [problem], arch)
+    problem = problems[0]
+    with kernel_in_sandbox(kernel, arch=arch, else_say="there is nothing to build") as loaded:
+        name, config = loaded.name, loaded.config_with(parse_settings(settings))
+        arch = arch or loaded.default_arch
+        steps = build_kernel(loaded, config, [problem], arch)
     for step in steps:
-        print_step(console, " ".join(filter(None, (loaded.name, str(config)))), step)
+        print_step(console, " ".join(filter(None, (name, str(config)))), step)
     good = all(step.gate.ok for step in steps)
-    write_json(
+    write_document(
         json,
         {
-            "kernel": loaded.name,
+            "kernel": name,
             "config": str(config),
             "arch": arch,
             "problem": problem.to_dict(),
             "ok": good,
             "builds": [step.to_dict() for step in steps],
         },
+        status="PASSED" if good else "FAILED",
     )
     return 0 if good else 1
 
 
-def _build_all(
-    console: Console, arch: str | None, shape: list[str] | None, dtype: str | None, causal: bool, json: str | None
-) -> int:
+def _build_all(console: Console, arch: str | None, problems: Sequence[Problem] | None, json: str | None) -> int:
     from sdpalab.commands.build_all import TIMED, available, build_all
     from sdpalab.kernels.registry import KERNELS
 
     if arch is None:
         raise UserError("--all needs the architecture of the GPU that it builds for, such as --arch sm_90a for an H200")
-    if not shape and (dtype or causal):
-        raise UserError("--dtype and --causal need a --shape with --all: without one, the shapes have their own")
-    timed = [problem_of(text, dtype=dtype, causal=causal) for text in shape] if shape else TIMED
     kernels, missing = available(KERNELS)
-    report = build_all(console, kernels, arch, timed)
+    report = build_all(console, kernels, arch, problems or TIMED)
     for reason in missing:
         console.print(f"skipped: {reason}", soft_wrap=True)
     report["skipped"] += missing
     line = f"{report['modules']} modules in {report['cache']}, {report['compiled']} of them compiled now"
     console.print(verdict_text(report["ok"], line), soft_wrap=True)
-    write_json(json, report)
+    write_document(json, report, status="PASSED" if report["ok"] else "FAILED")
     return 0 if report["ok"] else 1
 
 
@@ -130,11 +128,11 @@ def print_step(console: Console, title: str, step: BuiltStep) -> None:
     if used.tensor_share:
         units = " and ".join(sorted(TENSOR_CLASSES & used.main_loop.keys()))
         facts["tensor cores"] = f"{units} is {used.tensor_share:.1%} of the main loop"
-    shown = table(f"{title} for {built.arch}, {step.problem.label}", ("", ""))
+    shown = table(f"{title} for {built.arch}, {step.problem.label}", ("fact", "value"), prose=("value",))
     shown.show_header = False
     for name, fact in facts.items():
         shown.add_row(name, fact)
-    console.print(shown)
+    show_table(console, shown)
     rules = table("Static gate", ("rule", "value", "", "limit", ""), numeric=("value", "limit"))
     for rule in step.gate.rules:
         rules.add_row(
@@ -142,12 +140,21 @@ def print_step(console: Console, title: str, step: BuiltStep) -> None:
             str(rule.value),
             rule.kind,
             str(rule.limit),
-            verdict_text(rule.ok, "ok" if rule.ok else "FAILED"),
+            verdict_text(*_rule_outcome(rule)),
         )
-    console.print(rules)
+    show_table(console, rules)
     console.print(f"why these limits: {step.gate.reason}", soft_wrap=True)
+    if step.gate.notes:
+        notes = f"not declared by the kernel, so no reason to fail: {'; '.join(step.gate.notes)}"
+        console.print(verdict_text(None, notes), soft_wrap=True)
     outcome = "gate passed" if step.gate.ok else f"gate failed: {'; '.join(step.gate.failures)}"
-    console.print(verdict_text(step.gate.ok, outcome), soft_wrap=True)
+    conclude(console, verdict_text(step.gate.ok, outcome))
+
+
+def _rule_outcome(rule: Rule) -> tuple[bool | None, str]:
+    if rule.ok:
+        return True, "ok"
+    return (None, "beyond, not declared") if rule.advisory else (False, "FAILED")
 
 
 def _mix(mix: Mapping[str, int]) -> str:

@@ -18,7 +18,7 @@ from sdpalab.errors import UserError
 from sdpalab.gpus import default_sms
 from sdpalab.judge.covering import LARGE_PROBLEMS, covering_cases
 from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.kernels.plan import Module, Source
+from sdpalab.kernels.plan import Module, PtxSource, Source
 from sdpalab.problem import MISSION, Problem
 
 __all__ = ["COMPARED", "TIMED", "available", "build_all", "modules_for"]
@@ -151,6 +151,8 @@ def _identity(module: Source) -> tuple[Any, ...]:
     """Equal for modules that are one build; a mapping cannot be hashed itself."""
     if isinstance(module, Module):
         return module.name, module.source, module.entry, tuple(sorted(module.defines.items())), module.include_dirs
+    if isinstance(module, PtxSource):
+        return module.name, module.source, module.entry, module.ptx
     tables = (module.signature, module.constants, module.options)
     return module.name, module.source, module.entry, *(tuple(table.items()) for table in tables)
 

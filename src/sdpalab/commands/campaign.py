@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpalab.commands.common import JsonOption, console_for, one_thread_each, verdict_text, write_json
+from sdpalab.commands.common import conclude, one_thread_each, verdict_text
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.options import AddressOption, ExecutorOption, JsonOption, WorkersOption, executor_of
 from sdpalab.errors import UserError
 
 if TYPE_CHECKING:
     from sdpalab.campaigns.campaign import CampaignResult, Content, Say
+    from sdpalab.jobs import Executor
 
 __all__ = ["campaign", "run_self_test"]
 
@@ -58,13 +61,23 @@ def model(
 
 
 @campaign.command()
-def verdicts(kernel: KernelsArgument = None, out: OutOption = None, json: JsonOption = None) -> int:
+def verdicts(
+    kernel: KernelsArgument = None,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
     """Judge kernels at level full on the simulator; the record is written after every kernel."""
     one_thread_each()
     from sdpalab.campaigns import verdicts as runs
 
     names = kernel or []
-    return _run("verdicts", names, lambda say, keep: runs.run(names, say, keep), out, json, packages=runs.PACKAGES)
+    with executor_of(executor, address, workers) as on:
+        return _run(
+            "verdicts", names, lambda say, keep: runs.run(names, say, keep, on), out, json, packages=runs.PACKAGES
+        )
 
 
 @campaign.command()
@@ -78,18 +91,29 @@ def calibration(out: OutOption = None, json: JsonOption = None) -> int:
 
 
 @campaign.command()
-def deletion(kernel: KernelsArgument = None, out: OutOption = None, json: JsonOption = None) -> int:
+def deletion(
+    kernel: KernelsArgument = None,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
     """Delete each synchronisation instruction of a kernel in turn: the simulator must notice, or it is redundant."""
     from sdpalab.campaigns import deletion as runs
 
     names = kernel or []
-    return _run("deletion", names, lambda say, _: runs.run(names, say), out, json)
+    with executor_of(executor, address, workers) as on:
+        return _run("deletion", names, lambda say, _: runs.run(names, say, on), out, json)
 
 
 @campaign.command()
 def diagnosis(
     only: Annotated[str, typer.Option(metavar="WORDS", help="Only bugs whose name has these words in it.")] = "",
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every diagnosis, not only the wrong ones.")] = False,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
     out: OutOption = None,
     json: JsonOption = None,
 ) -> int:
@@ -98,7 +122,10 @@ def diagnosis(
     from sdpalab.campaigns import diagnosis as runs
 
     words = ["--only", only] if only else []
-    return _run("diagnosis", words, lambda say, _: runs.run(only, verbose, say), out, json, packages=runs.PACKAGES)
+    with executor_of(executor, address, workers) as on:
+        return _run(
+            "diagnosis", words, lambda say, _: runs.run(only, verbose, say, on), out, json, packages=runs.PACKAGES
+        )
 
 
 @campaign.command()
@@ -136,6 +163,9 @@ def fuzz(
 @campaign.command("self-test")
 def self_test(
     only: Annotated[str, typer.Option(metavar="WORDS", help="Only bugs whose id has these words in it.")] = "",
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
     out: OutOption = None,
     json: JsonOption = None,
 ) -> int:
@@ -143,7 +173,8 @@ def self_test(
 
     The record of some bugs is kept only with --out FILE.
     """
-    return run_self_test(json, out, only=only, in_evidence=not only or out is not None)
+    with executor_of(executor, address, workers) as on:
+        return run_self_test(json, on, out, only=only, in_evidence=not only or out is not None)
 
 
 @campaign.command("triton-sweep")
@@ -160,14 +191,22 @@ def triton_sweep(
     return _run("triton", words, lambda say, _: runs.run(arch or [], every, say), out, json, packages=runs.PACKAGES)
 
 
-def run_self_test(json: str | None, out: Path | None = None, *, only: str = "", in_evidence: bool = False) -> int:
+def run_self_test(
+    json: str | None, executor: Executor, out: Path | None = None, *, only: str = "", in_evidence: bool = False
+) -> int:
     """The campaign ``self-test``; as ``judge --self-test``, it writes its record only where ``--json`` says."""
     one_thread_each()
     from sdpalab.campaigns import self_test as runs
 
     words, packages = ["--only", only] if only else [], runs.PACKAGES
     return _run(
-        "self-test", words, lambda say, _: runs.run(only, say), out, json, packages=packages, in_evidence=in_evidence
+        "self-test",
+        words,
+        lambda say, _: runs.run(only, say, executor),
+        out,
+        json,
+        packages=packages,
+        in_evidence=in_evidence,
     )
 
 
@@ -186,7 +225,7 @@ def _run(
     """Run a campaign, print its lines, write its record; 1 if it is not good."""
     from sdpalab.evidence.campaign import Campaign
 
-    console = console_for(json)
+    console = console_and_subject(json, name)
     ran = Campaign(name, " ".join(["sdpalab", "campaign", name, *words]), sources=sources, packages=packages)
 
     def say(line: str) -> None:
@@ -198,8 +237,8 @@ def _run(
     result = run(say, keep)
     record = ran.record(**result.content)
     path = ran.write(record, out, folder=folder) if in_evidence else None
-    write_json(json, record)
-    console.print(verdict_text(result.good, f"{result.summary}; {record['seconds']} s"), soft_wrap=True)
+    write_document(json, {"record": record}, status="PASSED" if result.good else "FAILED")
+    conclude(console, verdict_text(result.good, f"{result.summary}; {record['seconds']} s"))
     if path:
         console.print(f"record {path}", soft_wrap=True)
     return 0 if result.good else 1

@@ -1,4 +1,4 @@
-"""What the subcommands share: options, the console, JSON output."""
+"""What the subcommands share: the console, and files that are written in one step."""
 
 from __future__ import annotations
 
@@ -7,49 +7,47 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Any, Literal
 
-import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from sdpalab.errors import MachineError, UserError
-from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_shape
 
 __all__ = [
-    "CausalOption",
-    "DtypeOption",
-    "JsonOption",
-    "SetOption",
+    "INTERRUPTED",
+    "OUTPUT",
+    "conclude",
     "console_for",
     "one_thread_each",
-    "parse_settings",
-    "problem_of",
     "progress_console",
     "silence",
-    "table",
     "verdict_text",
     "write_json",
+    "write_text",
 ]
 
-JsonOption = Annotated[
-    str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON too; - is standard output.")
-]
-DtypeOption = Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")]
-CausalOption = Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a knob of the kernel; may be repeated.")
-]
-
+INTERRUPTED = 130
+"""Exit code of a command that was interrupted from the keyboard."""
 _PIPE_WIDTH = 120
-"""Width of a table that goes to a file or a pipe, in columns."""
+"""Width of what goes to a file or a pipe, in columns."""
+
+
+@dataclass
+class OutputStyle:
+    """``--quiet`` and ``--no-color`` of this command line."""
+
+    quiet: bool = False
+    no_color: bool = False
+
+
+OUTPUT = OutputStyle()
 
 
 def console_for(json_target: str | None = None, *, option: str = "--json") -> Console:
-    """The console for results: stdout, or stderr where JSON goes to stdout.
+    """The console for results: stdout, or stderr where this output goes to stdout.
 
     Raises
     ------
@@ -58,12 +56,23 @@ def console_for(json_target: str | None = None, *, option: str = "--json") -> Co
     """
     if json_target not in (None, "-") and not Path(str(json_target)).absolute().parent.is_dir():
         raise UserError(f"{option} {json_target}: there is no directory {Path(str(json_target)).absolute().parent}")
-    return _console(sys.stderr if json_target == "-" else sys.stdout)
+    console = _console(sys.stderr if json_target == "-" else sys.stdout)
+    console.quiet = OUTPUT.quiet
+    return console
 
 
 def progress_console() -> Console:
-    """The console for progress: stderr."""
-    return _console(sys.stderr)
+    """The console for progress: stderr; it shows nothing with ``--quiet``."""
+    console = _console(sys.stderr)
+    console.quiet = OUTPUT.quiet
+    return console
+
+
+def conclude(console: Console, *parts: Any) -> None:
+    """Print the outcome of a command, on one line: also with ``--quiet``, which is silent otherwise."""
+    silent, console.quiet = console.quiet, console.quiet and not OUTPUT.quiet
+    console.print(*parts, soft_wrap=True)
+    console.quiet = silent
 
 
 def one_thread_each() -> None:
@@ -95,17 +104,8 @@ def silence(stream: IO[str]) -> None:
 def _console(stream: IO[str]) -> Console:
     plain = not stream.isatty()
     width = _PIPE_WIDTH if plain and "COLUMNS" not in os.environ else None
-    return _Console(file=stream, markup=False, highlight=False, width=width)
-
-
-def table(title: str, columns: Sequence[str], *, numeric: Sequence[str] = ()) -> Table:
-    """An empty table in the common style: title, line under the heads, no frame; ``numeric`` columns right-aligned."""
-    from rich import box
-
-    new_table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        new_table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
-    return new_table
+    color: Literal["auto"] | None = None if OUTPUT.no_color else "auto"
+    return _Console(file=stream, markup=False, highlight=False, width=width, color_system=color)
 
 
 def verdict_text(good: bool | None, word: str) -> Text:
@@ -125,7 +125,11 @@ def write_json(target: str | None, data: Any, *, option: str = "--json") -> None
     """
     if target is None:
         return
-    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+    write_text(target, json.dumps(data, indent=2, allow_nan=False) + "\n", option=option)
+
+
+def write_text(target: str, text: str, *, option: str) -> None:
+    """Write ``text`` to a file in one step, or to stdout; raises as :func:`write_json`."""
     if target == "-":
         try:
             sys.stdout.write(text)
@@ -146,62 +150,3 @@ def write_json(target: str | None, data: Any, *, option: str = "--json") -> None
             temporary.unlink(missing_ok=True)
         message = f"{option} {target}: cannot write: {error.strerror}"
         raise (MachineError if error.errno in (errno.ENOSPC, errno.EDQUOT) else UserError)(message) from None
-
-
-def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
-    """``--set KEY=VALUE`` options as a dict.
-
-    Raises
-    ------
-    UserError
-        If one has no ``=`` or no name, or a name is given twice.
-    """
-    values: dict[str, str] = {}
-    for setting in settings or ():
-        name, equals, value = setting.partition("=")
-        if not equals or not name or not value:
-            raise UserError(f"--set takes KEY=VALUE such as BLOCK_M=64, not {setting!r}")
-        if name in values:
-            raise UserError(f"--set gives {name} twice")
-        values[name] = value
-    return values
-
-
-def problem_of(
-    text: str,
-    *,
-    dtype: str | None = None,
-    causal: bool = False,
-    kv_heads: int | None = None,
-    seq_kv: int | None = None,
-) -> Problem:
-    """The problem that ``--shape`` and the options beside it describe.
-
-    Parameters
-    ----------
-    text : str
-        ``B,H,S,D``, or a name of :data:`sdpalab.problem.NAMED_PROBLEMS`.
-    dtype, causal, kv_heads, seq_kv
-        Where given, they replace what the named problem or the default has.
-
-    Raises
-    ------
-    ProblemError
-        If there is no such problem.
-    """
-    changes: dict[str, Any] = {}
-    if dtype is not None:
-        changes["dtype"] = dtype
-    if causal:
-        changes["causal"] = True
-    if kv_heads is not None:
-        changes["kv_heads"] = kv_heads
-    if seq_kv is not None:
-        changes["seq_kv"] = seq_kv
-    if text in NAMED_PROBLEMS:
-        return NAMED_PROBLEMS[text].with_(**changes)
-    if "," not in text and not text.lstrip("-").isdigit():
-        raise ProblemError(
-            f"--shape {text!r} is neither B,H,S,D such as 1,8,512,64 nor one of {', '.join(NAMED_PROBLEMS)}"
-        )
-    return Problem(*parse_shape(text), **changes)

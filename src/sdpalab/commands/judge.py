@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import (
+from sdpalab.commands.bundling import JudgedEvidence
+from sdpalab.commands.common import INTERRUPTED, conclude, console_for, one_thread_each, verdict_text, write_text
+from sdpalab.commands.failures import print_failures, rows_of
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.junit import to_junit
+from sdpalab.commands.last_failed import failed_cases, note_failed
+from sdpalab.commands.options import (
+    KERNEL_HELP,
+    AddressOption,
+    ArchOption,
     CausalOption,
     DtypeOption,
     JsonOption,
+    KvHeadsOption,
+    LevelOption,
+    MaxStepsOption,
+    SeedOption,
+    SeqKvOption,
     SetOption,
-    console_for,
-    one_thread_each,
+    WorkersOption,
+    at_least,
+    complete_kernel,
+    executor_of,
     parse_settings,
-    problem_of,
-    progress_console,
-    table,
-    verdict_text,
-    write_json,
+    problems_of,
+    shapes,
 )
 from sdpalab.commands.progress import CaseProgress, figures_of
+from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
+from sdpalab.judge.diagnose.summary import FailedArrays, summarise
 from sdpalab.judge.sandbox.guarded import describe
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, Verdict
 
@@ -32,27 +49,44 @@ __all__ = ["judge", "print_outcome"]
 
 def judge(
     kernel: Annotated[
-        str | None,
-        typer.Argument(metavar="KERNEL", help="A shipped kernel's name, or your own as FILE.py or FILE.py:NAME."),
+        str | None, typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel)
     ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="B,H,S,D",
-            help="What to judge it on, or a name such as mission; may be repeated. Default: the twelve cases.",
-        ),
-    ] = None,
+    shape: Annotated[list[str] | None, shapes("What to judge it on", "the twelve cases")] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     device: Annotated[str, typer.Option(metavar="D", help="auto, sim, cpu or gpu.")] = "auto",
-    level: Annotated[str, typer.Option(metavar="L", help="quick (a minute) or full (many minutes).")] = "quick",
-    arch: Annotated[
-        str | None, typer.Option(metavar="A", help="What to build for and simulate. Default: the kernel's own.")
-    ] = None,
-    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V; with --shape.")] = None,
-    seq_kv: Annotated[int | None, typer.Option(metavar="N", help="Length of K and V; with --shape.")] = None,
+    level: LevelOption = "quick",
+    arch: ArchOption = None,
     settings: SetOption = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the inputs for --shape.")] = 0,
+    seed: SeedOption = 0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CASE", help="Only this case, or those with these words in their name; may be repeated."),
+    ] = None,
+    first_failure: Annotated[
+        bool, typer.Option("-x", "--first-failure", help="Stop at the first case that fails.")
+    ] = False,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="S", help="Most seconds for one case. Default: 120; on a GPU 10.")
+    ] = None,
+    max_steps: MaxStepsOption = None,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", metavar="DIR", help="Leave a bundle of evidence and a report there.")
+    ] = None,
+    junit: Annotated[
+        str | None, typer.Option("--junit", metavar="FILE", help="Write the cases as JUnit XML, for CI.")
+    ] = None,
+    rerun_failed: Annotated[
+        bool, typer.Option("--rerun-failed", help="Only the cases that failed or were left when it was last judged.")
+    ] = False,
+    executor: Annotated[
+        str | None,
+        typer.Option(metavar="E", help="Judge in jobs of a few cases: local (processes of this machine) or ray."),
+    ] = None,
+    address: AddressOption = None,
+    workers: WorkersOption = None,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Judge kernels with planted bugs, and print how many are rejected.")
     ] = False,
@@ -60,64 +94,114 @@ def judge(
 ) -> int:
     """Run a kernel in a process of its own and compare its output with float64."""
     one_thread_each()
-    from sdpalab.judge.cases import cases_for
-    from sdpalab.judge.session import judge_candidate
+    from sdpalab.jobs.judging import judge_by_jobs
+    from sdpalab.judge.cases import cases_for, cases_named
+    from sdpalab.judge.session import CASE_SECONDS, GPU_CASE_SECONDS, JudgingInterrupted, judge_candidate
 
-    console = console_for(json)
+    console_for(junit, option="--junit")
+    console = console_and_subject("-" if junit == "-" else json, kernel or "")
     if self_test:
         from sdpalab.commands.campaign import run_self_test
 
         if kernel is not None:
             raise UserError(f"--self-test judges kernels of its own, and takes no KERNEL, not {kernel!r}")
-        return run_self_test(json)
+        with executor_of(executor or "local", address, workers) as on:
+            return run_self_test(json, on)
+    if json == junit == "-":
+        raise UserError("--json and --junit cannot both be standard output")
     if kernel is None:
         raise UserError("judge needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --self-test")
-    if seed < 0:
-        raise UserError(f"--seed takes a number from 0 up, not {seed}")
-    if shape:
-        problems = [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv) for text in shape]
-        specs = cases_for(level, problems, seed=seed)
-    elif kv_heads is not None or seq_kv is not None:
-        raise UserError("--kv-heads and --seq-kv need a --shape: the twelve cases have their own")
+    at_least("--seed", seed, 0)
+    at_least("--max-steps", max_steps, 1)
+    if timeout is not None and not 0 < timeout < float("inf"):
+        raise UserError(f"--timeout takes a number of seconds above 0, not {timeout:g}")
+    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
+    if rerun_failed:
+        if problems or dtype or causal:
+            raise UserError("--rerun-failed takes the cases of the last time: leave out --shape, --dtype and --causal")
+        specs = failed_cases(kernel)
     else:
-        specs = cases_for(level, dtype=dtype or "float16", causal=causal)
+        specs = cases_for(level, problems or None, seed=seed, dtype=dtype or "float16", causal=causal)
+    specs = cases_named(specs, only) if only else specs
+    if executor is not None and bundle is not None:
+        raise UserError("--bundle keeps the arrays of every case, and jobs leave them where they ran: drop --executor")
+    if executor is None and (address is not None or workers is not None):
+        raise UserError("--address and --workers are for --executor")
 
     start = time.monotonic()
-    with CaseProgress(progress_console(), f"judging {kernel}", len(specs)) as progress:
-        verdict = judge_candidate(
-            kernel,
-            specs,
-            device=device,
-            arch=arch,
-            config=parse_settings(settings) or None,
-            level=level,
-            seed=seed,
-            progress=progress.finished,
-        )
-    _print_cases(console, verdict)
-    _print_properties(console, verdict)
+    with ExitStack() as stack:
+        evidence = stack.enter_context(JudgedEvidence(bundle)) if bundle is not None else None
+        interrupted = False
+        failed = FailedArrays(evidence.arrays if evidence else None)
+        seconds = timeout or (GPU_CASE_SECONDS if device == "gpu" else CASE_SECONDS)
+        with CaseProgress(f"judging {kernel}", seconds=seconds) as progress:
+            options: dict[str, Any] = {
+                "device": device,
+                "arch": arch,
+                "config": parse_settings(settings) or None,
+                "level": level,
+                "seed": seed,
+                "progress": failed.then(progress.finished),
+                "timeout": timeout,
+                "max_steps": max_steps,
+                "until_failure": first_failure,
+            }
+            try:
+                if executor is not None:
+                    on = stack.enter_context(executor_of(executor, address, workers))
+                    verdict = judge_by_jobs(on, kernel, specs, **options)
+                else:
+                    verdict = judge_candidate(
+                        kernel,
+                        specs,
+                        store=failed,
+                        on_start=progress.started,
+                        on_plan=evidence.plans if evidence else None,
+                        **options,
+                    )
+            except JudgingInterrupted as stop:
+                verdict, interrupted = stop.verdict, True
+        again = [*(["--arch", arch] if arch else []), *(part for each in settings or () for part in ("--set", each))]
+        summary = summarise(verdict, failed.of, kernel, again)
+        _print_cases(console, verdict)
+        _print_properties(console, verdict)
+        print_failures(console, verdict, summary)
+        written = evidence.write(console, kernel, verdict) if evidence else None
     print_outcome(console, verdict, time.monotonic() - start)
-    write_json(json, verdict.to_dict())
+    note_failed(kernel, specs, verdict)
+    if junit is not None:
+        write_text(junit, to_junit(verdict, time.monotonic() - start), option="--junit")
+    places = {"bundle": str(written.tarball), "report": str(written.report)} if written else {}
+    places |= {"junit": junit} if junit is not None else {}
+    content = {name: value for name, value in verdict.to_dict().items() if name != "status"}
+    content |= {"unjudged": list(verdict.unjudged), "diagnosis": summary.to_dict(), **places}
+    error = None if interrupted or verdict.passed else _refusal(verdict)
+    write_document(json, content, status=verdict.status.value, error=str(error or ""))
+    if error is not None:
+        raise error
+    return INTERRUPTED if interrupted else 0 if verdict.passed else 1
+
+
+def _refusal(verdict: Verdict) -> MachineError | UserError | None:
+    """What a verdict is that says nothing of the kernel's correctness: the machine's failure, or bad input."""
     bad = {case.status for case in verdict.cases if not case.passed}
-    if not verdict.passed and bad <= {Status.INFRA_ERROR}:
-        raise MachineError(verdict.reason)
-    if not verdict.passed and bad <= {Status.UNSUPPORTED, Status.BUILD_FAILED}:
-        raise UserError(verdict.reason)
-    return 0 if verdict.passed else 1
+    if bad <= {Status.INFRA_ERROR}:
+        return MachineError(verdict.reason)
+    return UserError(verdict.reason) if bad <= {Status.UNSUPPORTED, Status.BUILD_FAILED} else None
 
 
 def _print_cases(console: Console, verdict: Verdict) -> None:
-    """A row a case: status, and each error as a share of its limit; then the reasons. Trials that passed have none."""
+    """A row a case: status, and each error as a share of its limit."""
     title = " ".join(filter(None, (verdict.kernel, verdict.config)))
-    heads = ("max error", "of limit", "rel L2", "of limit ", "rms row", "worst row", "LSE", "exact")
-    shown = table(f"{title} on {verdict.device}", ("case", "status", *heads), numeric=heads)
-    for case in verdict.cases:
-        if not (case.passed and case.run.get("trial")):
-            shown.add_row(case.name, verdict_text(case.passed, case.status.value), *figures_of(case))
-    console.print(shown)
-    for case in verdict.cases:
-        if not case.passed:
-            console.print(f"{case.name}: {case.status.value}: {case.reason}", soft_wrap=True)
+    heads = ("max error", "max/limit", "rel L2", "L2/limit", "rms/limit", "row/limit", "LSE/limit", "exact")
+    spare = ("LSE/limit", "rms/limit", "rel L2", "max error", "exact", "row/limit")
+    shown = table(f"{title} on {verdict.device}", ("case", "status", *heads), numeric=heads, spare=spare)
+    rows, others = rows_of(verdict)
+    for case in rows:
+        shown.add_row(case.name, verdict_text(case.passed, case.status.value), *figures_of(case))
+    show_table(console, shown)
+    if others:
+        console.print(others)
 
 
 def _print_properties(console: Console, verdict: Verdict) -> None:
@@ -146,7 +230,7 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
             held = f"holds bit for bit in {differ.count(0)} of {len(differ)} cases"
             console.print(f"relation {relation.name}: {held} ({relation.says})", soft_wrap=True)
     for case in verdict.cases:
-        if case.run.get("witnesses"):
+        if case.run.get("witnesses") and verdict.passed:
             for line in Agreement.from_dict(case.run["witnesses"]).lines(case.name):
                 console.print(line, soft_wrap=True)
 
@@ -162,6 +246,7 @@ def confinement_line(verdict: Verdict) -> str:
 def print_outcome(console: Console, verdict: Verdict, seconds: float) -> None:
     """The verdict in one line."""
     passed = sum(case.passed for case in verdict.cases)
-    outcome = f"{passed} of {len(verdict.cases)} cases passed on {verdict.device} in {seconds:.1f} s"
+    left = f", {len(verdict.unjudged)} were not judged" if verdict.unjudged else ""
+    outcome = f"{passed} of {len(verdict.cases)} cases passed{left} on {verdict.device} in {seconds:.1f} s"
     line = f"{verdict.status.value}: {verdict.kernel}, {outcome}"
-    console.print(verdict_text(verdict.passed, line), soft_wrap=True)
+    conclude(console, verdict_text(verdict.passed, line))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sdpalab.commands.common import JsonOption, console_for, table, write_json
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.options import JsonOption
+from sdpalab.commands.tables import show_table, table
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.tuned import entries_of
 from sdpalab.problem import DTYPES, Problem
@@ -20,9 +22,10 @@ def kernels(json: JsonOption = None) -> int:
     """List the shipped kernels: idea, types, head dimensions, knobs with their defaults, numerics, tuned defaults."""
     from sdpalab.kernels.registry import KERNELS, needs
 
-    console = console_for(json)
+    console = console_and_subject(json)
     rows: list[dict[str, Any]] = []
-    shown = table("Kernels, from the baseline up", ("kernel", "idea", "dtypes", "head_dim", "knobs", "numerics"))
+    columns = ("kernel", "idea", "dtypes", "head_dim", "knobs", "numerics")
+    shown = table("Kernels, from the baseline up", columns, prose=columns[1:], spare=("numerics", "dtypes", "head_dim"))
     for name in KERNELS:
         reason = needs(name)
         if reason is not None:
@@ -39,11 +42,11 @@ def kernels(json: JsonOption = None) -> int:
             " ".join(f"{name}={value}" for name, value in row["knobs"].items()),
             f"{row['numerics']['accumulate']} sums, {row['numerics']['probabilities']} P",
         )
-    console.print(shown)
+    show_table(console, shown)
     for row in rows:
         for entry in row.get("tuned", ()):
             console.print(f"{row['name']}: {entry['sentence']}", soft_wrap=True)
-    write_json(json, {"kernels": rows})
+    write_document(json, {"kernels": rows}, status="PASSED")
     return 0
 
 

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import (
+from sdpalab.commands.common import progress_console, verdict_text
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.options import (
     CausalOption,
     DtypeOption,
     JsonOption,
+    KernelArgument,
+    KvHeadsOption,
+    SeqKvOption,
     SetOption,
-    console_for,
     parse_settings,
     problem_of,
-    progress_console,
-    table,
-    verdict_text,
-    write_json,
 )
-from sdpalab.commands.timing_gate import VerdictsOption, kernel_for, timing_gate
+from sdpalab.commands.tables import show_table, table
+from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate
 from sdpalab.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,11 +35,12 @@ Counts = Sequence[tuple[str, Mapping[str, float]]]
 
 
 def profile(
-    kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="A shipped kernel, or your own as FILE.py[:NAME].")],
+    kernel: KernelArgument,
     shape: Annotated[str, typer.Option(metavar="B,H,S,D", help="What to profile, or a name.")] = "mission",
     dtype: DtypeOption = None,
     causal: CausalOption = False,
-    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V.")] = None,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     cold: Annotated[bool, typer.Option("--cold", help="Empty the caches before each replay.")] = False,
     knobs: SetOption = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the report and its table go.")] = Path("out/profile"),
@@ -51,37 +53,39 @@ def profile(
     from sdpalab.profile.simulated import simulated_counts
     from sdpalab.run import GpuExecutor
 
-    console = console_for(json)
-    problem, settings = problem_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads), parse_settings(knobs)
-    loaded, config = kernel_for(kernel, [problem], settings)
-    device = cuda_device()
-    report = _folder(out) / f"{loaded.name}.ncu-rep"
-    gpu = GpuExecutor(device.ordinal)
-    command = profile_command(kernel, problem, settings, report.resolve(), cold=cold, arch=gpu.arch)
-    judged = timing_gate(console, kernel, loaded, config, [problem], settings, gpu, verdicts)
-    record: dict[str, Any] = {
-        "kind": "measured",
-        "gpu": device.name,
-        "sms": gpu.sms,
-        "kernel": loaded.name,
-        "config": str(config),
-        "problem": problem.to_dict(),
-        "l2": "cold" if cold else "warm",
-        "judged": judged,
-    }
-    if not judged["passed"] or judged["left_out"]:
-        write_json(json, {**record, "launches": []})
-        return 1
-    with progress_console().status(f"profiling {loaded.name} on {device.name}"):
-        raw = run_ncu(command, report)
-    report.with_suffix(".csv").write_text(clean_csv(raw))
-    with progress_console().status(f"counting {loaded.name} on the simulator"):
-        counts = simulated_counts(loaded, problem, config, gpu.arch, sms=gpu.sms)
-    console.print(f"report  {report} (open it in Nsight Compute; it names this machine)", soft_wrap=True)
-    console.print(f"table   {report.with_suffix('.csv')}", soft_wrap=True)
-    launches = [show_launch(console, device.name, launch, counts) for launch in read_raw_csv(raw)]
-    write_json(json, {**record, "launches": launches})
-    return 0
+    console = console_and_subject(json, kernel)
+    problem = problem_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
+    settings = parse_settings(knobs)
+    with kernel_for(kernel, [problem], settings) as (loaded, config):
+        device = cuda_device()
+        report = _folder(out) / f"{loaded.name}.ncu-rep"
+        gpu = GpuExecutor(device.ordinal)
+        compile_for(loaded, gpu)
+        command = profile_command(kernel, problem, settings, report.resolve(), cold=cold, arch=gpu.arch)
+        judged = timing_gate(console, kernel, loaded, config, [problem], settings, gpu, verdicts)
+        record: dict[str, Any] = {
+            "kind": "measured",
+            "gpu": device.name,
+            "sms": gpu.sms,
+            "kernel": loaded.name,
+            "config": str(config),
+            "problem": problem.to_dict(),
+            "l2": "cold" if cold else "warm",
+            "judged": judged,
+        }
+        if not judged["passed"] or judged["left_out"]:
+            write_document(json, {**record, "launches": []}, status="FAILED")
+            return 1
+        with progress_console().status(f"profiling {loaded.name} on {device.name}"):
+            raw = run_ncu(command, report)
+        report.with_suffix(".csv").write_text(clean_csv(raw))
+        with progress_console().status(f"counting {loaded.name} on the simulator"):
+            counts = simulated_counts(loaded, problem, config, gpu.arch, sms=gpu.sms)
+        console.print(f"report  {report} (open it in Nsight Compute; it names this machine)", soft_wrap=True)
+        console.print(f"table   {report.with_suffix('.csv')}", soft_wrap=True)
+        launches = [show_launch(console, device.name, launch, counts) for launch in read_raw_csv(raw)]
+        write_document(json, {**record, "launches": launches}, status="PASSED")
+        return 0
 
 
 def _folder(out: Path) -> Path:
@@ -106,7 +110,7 @@ def show_launch(console: Console, device: str, launch: LaunchProfile, counts: Co
             ratio = f"{value / counted:.2f}" if counted else "-"
             beside = "-" if counted is None else f"{counted:,.0f}"
             shown.add_row(figure.title, figure.unit, _text(value, figure.unit), beside, ratio)
-    console.print(shown)
+    show_table(console, shown)
     observed = observations(launch)
     for observation in observed:
         console.print(

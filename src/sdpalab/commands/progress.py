@@ -1,15 +1,21 @@
-"""Progress over the cases of a judgement, and one line for each case."""
+"""Progress over the cases of a judgement, one line for each case, and signs of life from a case that takes long."""
 
 from __future__ import annotations
+
+import threading
+import time
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from sdpalab.commands.common import verdict_text
+from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.judge.verdict import Case
 
 __all__ = ["CaseProgress", "figures_of"]
+
+FIRST_SIGN_SECONDS = 5.0
+"""How long a case may run before a line says so; the next lines follow at twice the time each."""
 
 
 def figures_of(case: Case) -> tuple[str, ...]:
@@ -31,38 +37,78 @@ def figures_of(case: Case) -> tuple[str, ...]:
 
 
 class CaseProgress:
-    """Progress over the cases: a bar on a terminal, and a line for each finished case if ``lines``."""
+    """Progress over the cases: a bar on a terminal, elsewhere a line for a case that takes long.
 
-    def __init__(self, console: Console, label: str, total: int, *, lines: bool = False) -> None:
-        self._console, self._lines = console, lines
+    ``started`` and ``finished`` are the judge's ``on_start`` and ``progress``.
+
+    Parameters
+    ----------
+    label : str
+        What is being judged.
+    lines : Console, optional
+        Where each finished case has a line.
+    seconds : float, optional
+        Limit of one case, for the signs of life.
+    """
+
+    def __init__(self, label: str, *, lines: Console | None = None, seconds: float | None = None) -> None:
+        self._label, self._lines, self._seconds = label, lines, seconds
+        self._console = progress_console()
+        self._running: dict[str, float] = {}
+        self._signs: dict[str, float] = {}
+        self._done = self._total = 0
+        self._ended = threading.Event()
+        self._watch = threading.Thread(target=self._watch_cases, daemon=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            console=console,
+            console=self._console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not self._console.is_terminal,
         )
-        self._task = self._bar.add_task(label, total=total)
+        self._task = self._bar.add_task(label, total=None)
 
     def __enter__(self) -> CaseProgress:
         self._bar.start()
+        self._watch.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._watch.join()
         self._bar.stop()
 
-    def advance(self) -> None:
-        """Count one."""
-        self._bar.advance(self._task)
+    def started(self, name: str, total: int) -> None:
+        """Note that a case has begun; ``total`` is the number of all cases."""
+        self._total = total
+        self._running[name] = time.monotonic()
+        self._bar.update(self._task, total=total, description=f"{self._label}: {name}")
 
     def finished(self, case: Case) -> None:
         """Count one finished case."""
-        self.advance()
-        if self._lines:
+        self._done += 1
+        self._running.pop(case.name, None)
+        self._bar.advance(self._task)
+        if self._lines is not None:
             max_abs, share, _, rel_l2_share, _, row_share, *_ = figures_of(case)
             figures = f"max error {max_abs}, {share} of its limit; rel L2 {rel_l2_share}; worst row {row_share}"
             detail = figures if case.passed else case.reason
             line = Text.assemble(verdict_text(case.passed, f"{case.status.value:9}"), f" {case.name:28} {detail}")
-            self._console.print(line, soft_wrap=True)
+            self._lines.print(line, soft_wrap=True)
+
+    def _watch_cases(self) -> None:
+        """Say of each case that runs long how long it has run."""
+        while not self._ended.wait(0.5):
+            now = time.monotonic()
+            for name, start in tuple(self._running.items()):
+                due = self._signs.get(name, FIRST_SIGN_SECONDS)
+                if now - start >= due:
+                    self._signs[name] = 2 * due
+                    most = f" of at most {self._seconds:g} s" if self._seconds else ""
+                    self._console.print(
+                        f"{self._label}: {name} has run for {now - start:.0f} s{most}; "
+                        f"{self._done} of {self._total} cases judged",
+                        soft_wrap=True,
+                    )

@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpalab.commands.common import (
+from sdpalab.commands.common import conclude, one_thread_each, verdict_text
+from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_document
+from sdpalab.commands.options import (
+    PROBLEM_OPTIONS,
     CausalOption,
     DtypeOption,
     JsonOption,
-    console_for,
-    one_thread_each,
-    problem_of,
-    verdict_text,
-    write_json,
+    KvHeadsOption,
+    LevelOption,
+    SeedOption,
+    SeqKvOption,
+    at_least,
+    problems_of,
+    shapes,
 )
 from sdpalab.commands.proving import Attempt, judge_attempt, machine_failed, time_attempts
 from sdpalab.errors import UserError
@@ -35,14 +40,11 @@ def prove(
         list[str] | None,
         typer.Argument(metavar="KERNEL", help="Shipped kernels. Default: all that this GPU runs, as exact as torch."),
     ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(metavar="B,H,S,D", help="What to prove them for, or a name; may be repeated. Default: mission."),
-    ] = None,
+    shape: Annotated[list[str] | None, shapes("What to prove them for", "mission")] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
-    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V; with --shape.")] = None,
-    seq_kv: Annotated[int | None, typer.Option(metavar="N", help="Length of K and V; with --shape.")] = None,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     shapes_from: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A problem a line, as '1,8,512,64 causal kv_heads=2' or a JSON object."),
@@ -51,8 +53,8 @@ def prove(
         bool, typer.Option("--time", help="Time what passes beside torch; without a time none runs.")
     ] = False,
     seconds: Annotated[float, typer.Option(metavar="S", help="Most seconds of timing for one shape.")] = 10.0,
-    level: Annotated[str, typer.Option(metavar="L", help="quick (a minute) or full (many minutes).")] = "quick",
-    seed: Annotated[int, typer.Option(metavar="N", help="Public seed of the inputs.")] = 0,
+    level: LevelOption = "quick",
+    seed: SeedOption = 0,
     json: JsonOption = None,
 ) -> int:
     """Judge kernels on this GPU, and keep the verdicts: the op runs a kernel where they and a time allow it."""
@@ -62,12 +64,11 @@ def prove(
     from sdpalab.evidence.kept import check_writable
     from sdpalab.judge.cases import LEVELS
 
-    console = console_for(json)
+    console = console_and_subject(json, ", ".join(kernel or ()))
     problems = _problems(shape, shapes_from, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
     if level not in LEVELS:
         raise UserError(f"--level takes {' or '.join(LEVELS)}, not {level!r}")
-    if seed < 0:
-        raise UserError(f"--seed takes a number from 0 up, not {seed}")
+    at_least("--seed", seed, 0)
     named = _named(kernel or ())
     executor, machine = _open()
     attempts, skipped = _attempts(named, problems, executor)
@@ -84,8 +85,9 @@ def prove(
     for problem, choice in choices.items():
         runs = choice.kernel.proof.kernel if choice.kernel else "torch"
         line = f"{problem.label}: scaled_dot_product_attention runs {runs}: {choice.reason}"
-        console.print(verdict_text(True if choice.kernel else None, line), soft_wrap=True)
-    write_json(
+        conclude(console, verdict_text(True if choice.kernel else None, line))
+    code = _exit_code(attempts) or (0 if timed else 1)
+    write_document(
         json,
         {
             "machine": vars(machine),
@@ -102,21 +104,22 @@ def prove(
                 for problem, choice in choices.items()
             ],
         },
+        status=OUTCOMES[code],
     )
-    return _exit_code(attempts) or (0 if timed else 1)
+    return code
 
 
 def _problems(
-    shapes: Sequence[str] | None, file: Path | None, *, dtype: str | None, causal: bool, **sizes: int | None
+    texts: Sequence[str] | None, file: Path | None, *, dtype: str | None, causal: bool, **sizes: int | None
 ) -> tuple[Problem, ...]:
     """What is to be proven, each once: the shapes, with the options, and then those of the file."""
     from sdpalab.evidence.workload import read_workload
 
     options = dtype is not None or causal or any(size is not None for size in sizes.values())
-    if file is not None and options and not shapes:
-        raise UserError("--dtype, --causal, --kv-heads and --seq-kv are for --shape; in a file each line has its own")
-    texts = shapes or ([] if file is not None else ["mission"])
-    problems = [problem_of(text, dtype=dtype, causal=causal, **sizes) for text in texts]
+    if file is not None and options and not texts:
+        raise UserError(f"{PROBLEM_OPTIONS} are for --shape; in a file each line has its own")
+    default = None if file is not None else "mission"
+    problems = problems_of(texts, dtype=dtype, causal=causal, default=default, **sizes)
     return tuple(dict.fromkeys([*problems, *(read_workload(file) if file is not None else ())]))
 
 

@@ -75,7 +75,7 @@ def judge_attempt(
     ]
     specs = list({spec.name: spec for spec in specs}.values())
     try:
-        with CaseProgress(progress_console(), f"judging {kernel.name}", len(specs)) as progress:
+        with CaseProgress(f"judging {kernel.name}") as progress:
             verdict = judge_candidate(
                 kernel.name,
                 specs,
@@ -85,6 +85,7 @@ def judge_attempt(
                 level=level,
                 seed=seed,
                 progress=progress.finished,
+                on_start=progress.started,
             )
     except UserError as error:
         attempt.failure = str(error)

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import JsonOption, console_for, verdict_text, write_json
+from sdpalab.commands.common import conclude, verdict_text
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.options import JsonOption
 from sdpalab.errors import UserError
 
 __all__ = ["report"]
@@ -30,7 +32,7 @@ def report(
     """Verify a bundle and make its report, one HTML page, again, unless it is rejected; or make that of a search."""
     from sdpalab.evidence import ReportData, render_report, verify_bundle
 
-    console = console_for(json)
+    console = console_and_subject(json, bundle)
     if bundle.endswith(".jsonl"):
         return _search(console, Path(bundle), out, json)
     outcome = verify_bundle(bundle)
@@ -41,7 +43,7 @@ def report(
         _write(console, page, render_report(data))
     else:
         console.print(verdict_text(False, f"rejected, and no report made: {outcome.findings[0]}"), soft_wrap=True)
-    write_json(
+    write_document(
         json,
         {
             "bundle": bundle,
@@ -49,6 +51,7 @@ def report(
             "findings": list(outcome.findings),
             "report": str(page) if page else None,
         },
+        status="PASSED" if outcome.accepted else "FAILED",
     )
     return 0 if outcome.accepted else 1
 
@@ -64,7 +67,9 @@ def _search(console: Console, log: Path, out: Path | None, json: str | None) -> 
         console.print(verdict_text(None, str(each.message)), soft_wrap=True)
     page = out or log.with_suffix(".html")
     _write(console, page, text)
-    write_json(json, {"log": str(log), "damaged": [str(each.message) for each in caught], "report": str(page)})
+    write_document(
+        json, {"log": str(log), "damaged": [str(each.message) for each in caught], "report": str(page)}, status="PASSED"
+    )
     return 0
 
 
@@ -73,4 +78,4 @@ def _write(console: Console, page: Path, text: str) -> None:
         page.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"--out {page}: cannot write: {error.strerror}") from None
-    console.print(f"report  {page} (open it in any browser)", soft_wrap=True)
+    conclude(console, f"report  {page} (open it in any browser)")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,18 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import (
-    JsonOption,
-    console_for,
-    one_thread_each,
-    problem_of,
-    table,
-    verdict_text,
-    write_json,
-)
+from sdpalab.commands.bundling import write_bundle
+from sdpalab.commands.common import INTERRUPTED, conclude, one_thread_each, verdict_text
 from sdpalab.commands.doctor import print_checks
+from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subject, write_document
 from sdpalab.commands.judge import print_outcome
+from sdpalab.commands.options import KERNEL_HELP, JsonOption, KvHeadsOption, SeqKvOption, problems_of
 from sdpalab.commands.progress import CaseProgress
+from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
 from sdpalab.gpus import default_sms
 from sdpalab.kernels.kernel import Kernel
@@ -39,6 +34,18 @@ if TYPE_CHECKING:
 
 __all__ = ["repro"]
 
+RULE_WIDTH = 78
+
+
+@dataclass(frozen=True)
+class _JudgedKernel:
+    """What is judged: how the command line calls it, its name and idea, and the kernel; None for a callable."""
+
+    spec: str
+    name: str
+    idea: str
+    kernel: Kernel | None
+
 
 @dataclass(frozen=True)
 class _KernelRun:
@@ -49,6 +56,7 @@ class _KernelRun:
     verdict: Verdict | None = None
     failure: str = ""
     seconds: float = 0.0
+    interrupted: bool = False
 
     @property
     def gate_ok(self) -> bool:
@@ -70,9 +78,10 @@ class _KernelRun:
 
 
 def repro(
+    named: Annotated[list[str] | None, typer.Argument(metavar="KERNEL", help="As --kernel.")] = None,
     kernel: Annotated[
         list[str] | None,
-        typer.Option(metavar="K", help="A shipped kernel; may be repeated. Default: all."),
+        typer.Option(metavar="K", help=f"{KERNEL_HELP} May be repeated. Default: all shipped kernels."),
     ] = None,
     device: Annotated[str, typer.Option(metavar="D", help="auto, sim or gpu.")] = "auto",
     also_for: Annotated[
@@ -83,70 +92,83 @@ def repro(
             "with --device gpu large shapes that are timed.",
         ),
     ] = None,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the bundle and the report go.")] = Path("out"),
     case_seconds: Annotated[
         float | None,
-        typer.Option(metavar="S", help="Most seconds for one case of the judge. Default: 120; on a GPU 10."),
+        typer.Option(
+            "--case-seconds",
+            "--timeout",
+            metavar="S",
+            help="Most seconds for one case of the judge. Default: 120; on a GPU 10.",
+        ),
     ] = None,
     json: JsonOption = None,
 ) -> int:
     """The main job: build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report."""
     one_thread_each()
     from sdpalab.doctor import Health, examine
-    from sdpalab.evidence import BundleWriter, verify_bundle
+    from sdpalab.evidence import BundleWriter
     from sdpalab.judge.covering import LARGE_PROBLEMS
     from sdpalab.kernels import registry
 
     start = time.monotonic()
-    console = console_for(json)
+    asked = list(dict.fromkeys([*(named or ()), *(kernel or ())]))
+    console = console_and_subject(json, ", ".join(asked))
     if device not in ("auto", "sim", "gpu"):
         raise UserError(f"--device takes auto, sim or gpu, not {device!r}")
     if case_seconds is not None and not 0 < case_seconds < float("inf"):
         raise UserError(f"--case-seconds takes a number of seconds above 0, not {case_seconds:g}")
-    large = [problem_of(text) for text in also_for or ()]
+    large = problems_of(also_for, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
     gpu = _open_gpu() if device == "gpu" else None
     if gpu is not None and also_for is None:
         large = list(LARGE_PROBLEMS)
-    for name in kernel or ():
-        if is_user_file(name):
-            # A verdict in a bundle must not come from a process that has run the candidate's own Python.
-            raise UserError(f"--kernel takes shipped kernels; judge your own with: sdpalab judge {name}")
-    skipped = {} if kernel else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
-    kernels = [registry.get(name) for name in dict.fromkeys(kernel or registry.KERNELS) if name not in skipped]
-    refused = {loaded.name: why for loaded in kernels if gpu and (why := loaded.arch_reason(gpu.arch))}
-    if kernel and refused:
-        raise UserError(f"--device gpu: {next(iter(refused.values()))}")
-    skipped |= refused
-    kernels = [loaded for loaded in kernels if loaded.name not in refused]
+    skipped = {} if asked else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
+    with ExitStack() as processes:
+        subjects = [_subject(name, processes, gpu) for name in asked or registry.KERNELS if name not in skipped]
+        refused = {
+            each.name: why for each in subjects if gpu and each.kernel and (why := each.kernel.arch_reason(gpu.arch))
+        }
+        if asked and refused:
+            raise UserError(f"--device gpu: {next(iter(refused.values()))}")
+        skipped |= refused
+        subjects = [each for each in subjects if each.name not in refused]
 
-    command = ["sdpalab", "repro", *(word for name in kernel or () for word in ("--kernel", name)), "--device", device]
-    command += [word for text in also_for or () for word in ("--also-for", text)]
-    with BundleWriter(out, command=command) as bundle:
-        _headline(console, "Pre-flight")
-        checks = examine()
-        print_checks(console, checks)
-        missing = [check.name for check in checks if check.health is Health.FAIL]
-        if missing:
-            raise MachineError(f"this machine lacks what the job needs: {', '.join(missing)}; see the lines above")
-        attempts = []
-        for loaded in kernels:
-            _headline(console, f"Kernel {loaded.name}")
-            console.print(loaded.idea, soft_wrap=True)
-            attempts.append(_attempt(console, bundle, loaded, device, gpu, large, case_seconds))
-        _headline(console, "Evidence")
-        written = bundle.write()
-    outcome = verify_bundle(written.tarball)
-    if not outcome.accepted:
-        raise MachineError(f"the bundle just written does not verify: {outcome.findings[0]}")
+        with BundleWriter(out, command=command_line()) as bundle:
+            _headline(console, "Pre-flight")
+            checks = examine()
+            print_checks(console, checks)
+            missing = [check.name for check in checks if check.health is Health.FAIL]
+            if missing:
+                raise MachineError(f"this machine lacks what the job needs: {', '.join(missing)}; see the lines above")
+            attempts: list[_KernelRun] = []
+            interrupted = False
+            for subject in subjects:
+                _headline(console, f"Kernel {subject.name}")
+                console.print(subject.idea, soft_wrap=True)
+                try:
+                    attempts.append(_attempt(console, bundle, subject, device, gpu, large, case_seconds))
+                    interrupted = attempts[-1].interrupted
+                except KeyboardInterrupt:
+                    if not attempts:
+                        raise
+                    interrupted = True
+                if interrupted:
+                    break
+            _headline(console, "Evidence")
+            written = write_bundle(console, bundle)
     seconds = time.monotonic() - start
-    console.print(f"bundle  {written.tarball}", soft_wrap=True)
-    console.print(f"report  {written.report} (open it in any browser)", soft_wrap=True)
-    console.print(f"verify  {_own_command()} verify {written.tarball} (just done: accepted)", soft_wrap=True)
     for why in skipped.values():
         console.print(f"skipped: {why}", soft_wrap=True)
     _summary(console, attempts, seconds, f"run on {gpu.device}" if gpu else "none was run on a GPU")
-    passed = all(attempt.passed for attempt in attempts)
-    write_json(
+    left = [each.name for each in subjects[len(attempts) :]]
+    if interrupted:
+        console.print(f"interrupted{': not judged: ' if left else ''}{', '.join(left)}", soft_wrap=True)
+    passed = not interrupted and all(attempt.passed for attempt in attempts)
+    machine = all(attempt.passed or _machine_failed(attempt) for attempt in attempts)
+    code = INTERRUPTED if interrupted else 0 if passed else 3 if machine else 1
+    write_document(
         json,
         {
             "passed": passed,
@@ -154,12 +176,24 @@ def repro(
             "report": str(written.report),
             "seconds": seconds,
             "skipped": skipped,
+            "unjudged": left,
             "attempts": [attempt.to_dict() for attempt in attempts],
         },
+        status=OUTCOMES[code],
     )
-    if passed:
-        return 0
-    return 3 if all(attempt.passed or _machine_failed(attempt) for attempt in attempts) else 1
+    return code
+
+
+def _subject(spec: str, processes: ExitStack, gpu: GpuExecutor | None) -> _JudgedKernel:
+    """A kernel by its name or its file; the process of a user's stays until ``processes`` ends it."""
+    from sdpalab.judge.sandbox.sandboxed import NotBuilt, kernel_in_sandbox
+
+    try:
+        arch = gpu.arch if gpu else None
+        loaded = processes.enter_context(kernel_in_sandbox(spec, arch=arch, else_say="there is nothing to build"))
+        return _JudgedKernel(spec, loaded.name, loaded.idea, loaded)
+    except NotBuilt as error:
+        return _JudgedKernel(spec, error.name, "a Python callable on torch CPU tensors", None)
 
 
 def _open_gpu() -> GpuExecutor:
@@ -174,7 +208,7 @@ def _open_gpu() -> GpuExecutor:
 def _attempt(
     console: Console,
     bundle: BundleWriter,
-    kernel: Kernel,
+    subject: _JudgedKernel,
     device: str,
     gpu: GpuExecutor | None,
     large: Sequence[Problem],
@@ -182,51 +216,66 @@ def _attempt(
 ) -> _KernelRun:
     """Build, gate and judge one kernel, and add the outcome to the bundle, good or bad.
 
-    Beside the cases of level quick it is judged on small problems with its code for the ``large`` ones.
+    Beside the cases of level quick it is judged on small problems with its code for the ``large`` ones. A callable has
+    no builds.
     """
     from sdpalab.commands.building import build_kernel
     from sdpalab.evidence import built_module
+    from sdpalab.evidence.executed import ExecutedPlans
+    from sdpalab.evidence.user_source import user_files
     from sdpalab.judge import judge_candidate
     from sdpalab.judge.cases import cases_for
     from sdpalab.judge.covering import covering_cases
+    from sdpalab.judge.session import JudgingInterrupted
 
     start = time.monotonic()
-    arch, sms = (gpu.arch, gpu.sms) if gpu else (kernel.default_arch, default_sms(kernel.default_arch))
-    covering = covering_cases(kernel, None, large, sms=sms)
-    for reason in covering.missing.values():
-        console.print(f"not judged: {reason}", soft_wrap=True)
-    specs = (*cases_for("quick"), *covering.specs)
+    kernel, specs, arch = subject.kernel, cases_for("quick"), gpu.arch if gpu else None
     steps: tuple[BuiltStep, ...] = ()
-    verdict = None
-    failure = ""
+    verdict, failure, interrupted = None, "", False
+    executed = ExecutedPlans()
     try:
-        problems = sorted({spec.problem for spec in specs}, key=lambda problem: -problem.scores)
-        steps = build_kernel(kernel, kernel.default_config, problems, arch, sms=sms)
-        for step in steps:
-            _print_build(console, step)
-        with CaseProgress(console, f"judging {kernel.name}", len(specs), lines=True) as progress:
-            verdict = judge_candidate(
-                kernel.name,
-                specs,
-                device=device,
-                arch=arch,
-                store=bundle.arrays,
-                progress=progress.finished,
-                timeout=case_seconds,
-            )
+        if kernel is not None:
+            arch = arch or kernel.default_arch
+            sms = gpu.sms if gpu else default_sms(arch)
+            covering = covering_cases(kernel, None, large, sms=sms)
+            for reason in covering.missing.values():
+                console.print(f"not judged: {reason}", soft_wrap=True)
+            specs = (*specs, *covering.specs)
+            problems = sorted({spec.problem for spec in specs}, key=lambda problem: -problem.scores)
+            taken = [problem for problem in problems if kernel.reject_reason(problem) is None]
+            steps = build_kernel(kernel, kernel.default_config, taken or problems, arch, sms=sms)
+            for step in steps:
+                _print_build(console, step)
+        with CaseProgress(f"judging {subject.name}", lines=console, seconds=case_seconds) as progress:
+            try:
+                verdict = judge_candidate(
+                    subject.spec,
+                    specs,
+                    device=device,
+                    arch=arch,
+                    store=bundle.arrays,
+                    progress=progress.finished,
+                    on_start=progress.started,
+                    on_plan=executed,
+                    timeout=case_seconds,
+                )
+            except JudgingInterrupted as stop:
+                verdict, interrupted = stop.verdict, True
         print_outcome(console, verdict, time.monotonic() - start)
     except UserError as error:
         failure = str(error)
         console.print(verdict_text(False, f"no verdict: {failure}"), soft_wrap=True)
+    builds = [built_module(step.module, step.build, step.resources, step.gate) for step in steps]
     bundle.add(
-        kernel.name,
-        config=str(kernel.default_config),
-        idea=kernel.idea,
-        builds=[built_module(step.module, step.build, step.resources, step.gate) for step in steps],
+        subject.name,
+        config=verdict.config if verdict else str(kernel.default_config) if kernel else "",
+        idea=subject.idea,
+        builds=executed.builds(verdict, builds) if verdict else builds,
         verdict=verdict,
         failure=failure,
+        sources=user_files(subject.spec) if is_user_file(subject.spec) else None,
     )
-    return _KernelRun(kernel.name, steps, verdict, failure, time.monotonic() - start)
+    return _KernelRun(subject.name, steps, verdict, failure, time.monotonic() - start, interrupted)
 
 
 def _print_build(console: Console, step: BuiltStep) -> None:
@@ -242,19 +291,9 @@ def _print_build(console: Console, step: BuiltStep) -> None:
     console.print(verdict_text(step.gate.ok, outcome), soft_wrap=True)
 
 
-def _own_command() -> str:
-    """How to call this command line again from here, also if it is not on the path."""
-    if shutil.which("sdpalab"):
-        return "sdpalab"
-    script = Path(sys.executable).with_name("sdpalab")
-    if not script.exists():
-        return f"{sys.executable} -m sdpalab"
-    return str(script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script)
-
-
 def _headline(console: Console, text: str) -> None:
     console.print()
-    console.rule(text, align="left", characters="-")
+    console.print(f"{text} {'-' * (min(console.width, RULE_WIDTH) - len(text) - 1)}", soft_wrap=True)
 
 
 def _machine_failed(attempt: _KernelRun) -> bool:
@@ -277,7 +316,7 @@ def _summary(console: Console, attempts: list[_KernelRun], seconds: float, ran: 
             f"{sum(case.passed for case in cases)}/{len(cases)}",
             f"{attempt.seconds:.1f}",
         )
-    console.print(shown)
+    show_table(console, shown)
     good = sum(attempt.passed for attempt in attempts)
     line = f"{good} of {len(attempts)} kernels passed gate and judge in {seconds:.1f} s; {ran}"
-    console.print(verdict_text(good == len(attempts), line), soft_wrap=True)
+    conclude(console, verdict_text(good == len(attempts), line))

@@ -9,23 +9,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
-from sdpalab.commands.common import (
+from sdpalab.commands.common import conclude, console_for, progress_console, verdict_text, write_json
+from sdpalab.commands.hazards import HazardFilter, count_of, print_hazards
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.options import (
+    PROBLEM_OPTIONS,
+    ArchOption,
     CausalOption,
     DtypeOption,
     JsonOption,
+    KvHeadsOption,
+    MaxStepsOption,
+    SeqKvOption,
     SetOption,
-    console_for,
+    at_least,
     parse_settings,
-    problem_of,
-    progress_console,
-    verdict_text,
-    write_json,
+    problems_of,
 )
 from sdpalab.errors import UserError
-from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.plan import HEADER_FOLDERS
+from sdpalab.problem import Problem
+from sdpalab.run.suppressions import Suppression, read_suppressions
 
 if TYPE_CHECKING:
     from sdpalab.run.sanitize import Modes, Progress, Sanitized
@@ -37,7 +42,7 @@ def sanitize(
     kernel: Annotated[
         str,
         typer.Argument(
-            metavar="KERNEL", help="A shipped kernel's name, your own as FILE.py or FILE.py:NAME, or FILE.ptx."
+            metavar="KERNEL", help="A shipped kernel's name, your own as FILE.py or FILE.py:NAME, FILE.ptx or FILE.cu."
         ),
     ],
     shape: Annotated[
@@ -50,11 +55,10 @@ def sanitize(
     ] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     settings: SetOption = None,
-    arch: Annotated[
-        str | None,
-        typer.Option(metavar="ARCH", help="What to build it for. Default: sm_89, or the first that it runs on."),
-    ] = None,
+    arch: ArchOption = None,
     schedule: Annotated[
         str, typer.Option(metavar="ORDER", help="Order of the warps: lockstep, forward, reverse, random or all.")
     ] = "all",
@@ -63,17 +67,27 @@ def sanitize(
     ] = "both",
     strict: Annotated[bool, typer.Option("--strict", help="Also races between the lanes of one warp.")] = False,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order.")] = 0,
-    max_steps: Annotated[
-        int | None, typer.Option(metavar="N", help="Steps of one run, above which it counts as an endless loop.")
-    ] = None,
+    max_steps: MaxStepsOption = None,
     launch: Annotated[
         str | None,
         typer.Option(
             metavar="FILE.json",
-            help='For FILE.ptx, its launch: {"entry": "saxpy", "grid": [4], "block": [256], "dynamic_smem": 0, "args": '
-            '[{"dtype": "float32", "shape": [1000], "init": "normal"}, 2.0, 1000]}; init is normal, zeros, ones, '
-            "arange, poison or a number, and a bare number is passed by value. Default: FILE.json beside it.",
+            help='For FILE.ptx or FILE.cu, its launch: {"entry": "saxpy", "grid": [4], "block": [256], "dynamic_smem": '
+            '0, "args": [{"dtype": "float32", "shape": [1000], "init": "normal"}, 2.0, 1000]}; init is normal, zeros, '
+            "ones, arange, poison or a number, and a bare number is passed by value. Structures, tensor maps, .npy "
+            "files, several launches and expected values: docs/launch.md. Default: FILE.json beside it.",
         ),
+    ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="Show hazards of this kind only; may be repeated.")
+    ] = None,
+    line: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[FILE:]N", help="Show hazards at this source line only; may be repeated."),
+    ] = None,
+    suppressions: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Accepted hazards, each with a reason: KIND FILE:LINE [FILE:LINE]: REASON."),
     ] = None,
     json: JsonOption = None,
     sarif: Annotated[
@@ -85,25 +99,30 @@ def sanitize(
     if json == "-" and sarif == "-":
         raise UserError("--json and --sarif cannot both be standard output")
     console_for(sarif, option="--sarif")
-    console = console_for("-" if sarif == "-" else json)
-    modes = _modes(schedule, async_mode, strict, seed, max_steps)
+    console = console_and_subject("-" if sarif == "-" else json, kernel)
+    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
+    modes, shown = _modes(schedule, async_mode, strict, seed, max_steps), HazardFilter.of(kind, line)
+    accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []
     start = time.monotonic()
     with progress_console().status("compiling") as status:
 
         def show_progress(label: str) -> None:
             status.update(f"running {label}")
 
-        if kernel.endswith(".ptx"):
-            if shape or dtype or causal or settings or arch:
-                raise UserError("--shape, --dtype, --causal, --set and --arch are for kernels; PTX has its --launch")
-            outcome = _ptx(Path(kernel), launch, modes, show_progress)
+        if kernel.endswith((".ptx", ".cu")):
+            if shape or dtype or causal or kv_heads or seq_kv or settings or arch:
+                raise UserError(
+                    f"--shape, {PROBLEM_OPTIONS}, --set and --arch are for kernels; a file has its --launch"
+                )
             folders = [Path(kernel).parent, Path.cwd()]
+            outcome = _file(Path(kernel), launch, modes, show_progress, folders, accepted)
         else:
             if launch is not None:
-                raise UserError("--launch describes the launch of a FILE.ptx; a kernel has its own plan")
-            outcome, folders = _kernel(kernel, shape, dtype, causal, settings, arch, modes, show_progress)
-    _print(console, outcome, time.monotonic() - start)
-    write_json(json, outcome.to_dict())
+                raise UserError("--launch describes the launch of a FILE.ptx or FILE.cu; a kernel has its own plan")
+            options = dtype, causal, settings, arch, modes, show_progress, accepted
+            outcome, folders = _kernel(kernel, problems, *options)
+    _print(console, outcome, time.monotonic() - start, shown)
+    write_document(json, outcome.to_dict(), status="PASSED" if outcome.clean else "FAILED")
     if sarif is not None:
         from sdpalab import __version__
         from sdpalab.run.sarif import to_sarif
@@ -121,10 +140,8 @@ def _modes(schedule: str, async_mode: str, strict: bool, seed: int, max_steps: i
         raise UserError(f"--schedule takes {', '.join(SCHEDULES)} or all, not {schedule!r}")
     if async_mode not in (*ASYNC_MODES, "both"):
         raise UserError(f"--async-mode takes {', '.join(ASYNC_MODES)} or both, not {async_mode!r}")
-    if seed < 0:
-        raise UserError(f"--seed takes a number from 0 up, not {seed}")
-    if max_steps is not None and max_steps < 1:
-        raise UserError(f"--max-steps takes a number from 1 up, not {max_steps}")
+    at_least("--seed", seed, 0)
+    at_least("--max-steps", max_steps, 1)
     return Modes(
         schedules=SCHEDULES if schedule == "all" else (schedule,),
         async_modes=ASYNC_MODES if async_mode == "both" else (async_mode,),
@@ -136,50 +153,52 @@ def _modes(schedule: str, async_mode: str, strict: bool, seed: int, max_steps: i
 
 def _kernel(
     name: str,
-    shapes: Sequence[str] | None,
+    given: Sequence[Problem],
     dtype: str | None,
     causal: bool,
     settings: Sequence[str] | None,
     arch: str | None,
     modes: Modes,
     progress: Progress,
+    accepted: Sequence[Suppression],
 ) -> tuple[Sanitized, list[Path]]:
     """The outcome, and the folders of the kernel's sources."""
-    from sdpalab.kernels.registry import load_kernel
+    from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
     from sdpalab.run.sanitize import sanitize_kernel, small_problems
 
-    kernel = load_kernel(name)
-    if not isinstance(kernel, Kernel):
-        raise UserError(f"{name} is a Python callable: there is no PTX to run, but it can be judged")
-    config = kernel.config_with(parse_settings(settings))
-    if shapes:
-        problems = [problem_of(text, dtype=dtype, causal=causal) for text in shapes]
-    else:
-        problems = small_problems(kernel, config, dtype=dtype, causal=causal)
-    outcome = sanitize_kernel(kernel, problems, config, modes, arch=arch, progress=progress)
-    return outcome, [*filter(None, [kernel.folder]), *HEADER_FOLDERS]
+    with kernel_in_sandbox(name, arch=arch, else_say="there is no PTX to run") as kernel:
+        config = kernel.config_with(parse_settings(settings))
+        problems = given or small_problems(kernel, config, dtype=dtype, causal=causal)
+        outcome = sanitize_kernel(kernel, problems, config, modes, arch=arch, progress=progress, suppressions=accepted)
+        return outcome, [*filter(None, [kernel.folder]), *HEADER_FOLDERS]
 
 
-def _ptx(path: Path, launch: str | None, modes: Modes, progress: Progress) -> Sanitized:
-    from sdpalab.run.ptx_file import read_ptx_launch
-    from sdpalab.run.sanitize import sanitize_ptx
+def _file(
+    path: Path,
+    launch: str | None,
+    modes: Modes,
+    progress: Progress,
+    folders: Sequence[Path],
+    accepted: Sequence[Suppression],
+) -> Sanitized:
+    """The outcome of a PTX or CUDA C++ file with its launch file."""
+    from sdpalab.run.ptx_case import read_case
+    from sdpalab.run.sanitize import sanitize_case
 
     description = Path(launch) if launch is not None else path.with_suffix(".json")
     if path.is_file() and launch is None and not description.is_file():
         raise UserError(f"{path} needs a description of its launch: --launch FILE.json, or {description}")
-    return sanitize_ptx(read_ptx_launch(path, description), modes, progress=progress)
+    case = read_case(path, description)
+    return sanitize_case(case, modes, progress=progress, folders=folders, suppressions=accepted)
 
 
-def _print(console: Console, outcome: Sanitized, seconds: float) -> None:
-    """Each hazard with the runs that showed it, and the outcome as the last line."""
+def _print(console: Console, outcome: Sanitized, seconds: float, shown: HazardFilter) -> None:
+    """The hazards by pair of source lines, and the outcome as the last line."""
     title = " ".join(filter(None, (outcome.target, outcome.config)))
     console.print(f"{title} on {outcome.device}: {'; '.join(outcome.cases)}", soft_wrap=True)
-    for hazard in outcome.hazards:
-        message = hazard.message.removeprefix(f"{hazard.kind}: ")
-        console.print(Text.assemble(verdict_text(False, hazard.kind), f" {message}"), soft_wrap=True)
-        seen = f"  seen in {len(hazard.runs)} of {len(outcome.runs)} runs, first in {hazard.runs[0]}"
-        console.print(seen, soft_wrap=True)
+    print_hazards(console, outcome.groups, len(outcome.runs), shown=shown)
+    for suppression in outcome.unused:
+        console.print(f"unused suppression: {suppression}", soft_wrap=True)
     runs = f"{len(outcome.runs)} run{'s' if len(outcome.runs) > 1 else ''} in {seconds:.1f} s"
-    count = len(outcome.hazards)
-    summary = f"{count} hazard{'s' if count > 1 else ''}" if count else "no hazard"
-    console.print(verdict_text(outcome.clean, f"{'clean' if outcome.clean else 'HAZARDS'}: {summary} in {runs}"))
+    line = f"{'clean' if outcome.clean else 'HAZARDS'}: {count_of(outcome.groups)} in {runs}"
+    conclude(console, verdict_text(outcome.clean, line))

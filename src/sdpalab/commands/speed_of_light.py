@@ -14,7 +14,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sdpalab.commands.common import CausalOption, JsonOption, console_for, problem_of, table, verdict_text, write_json
+from sdpalab.commands.common import verdict_text
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.options import CausalOption, JsonOption, KvHeadsOption, SeqKvOption, problem_of
+from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import UserError
 from sdpalab.measure import GPUS, PUBLISHED_MISSION_US, Gpu, binding_floor, feasibility, floors, gpu_named
 from sdpalab.problem import MISSION, Problem
@@ -34,8 +37,8 @@ def speed_of_light(
     ] = None,
     dtype: Annotated[str | None, typer.Option(metavar="T", help="Of Q, K, V and O: float16 or bfloat16.")] = None,
     causal: CausalOption = False,
-    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V. Default: those of Q.")] = None,
-    seq_kv: Annotated[int | None, typer.Option(metavar="N", help="Length of K and V. Default: that of Q.")] = None,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     precision: Annotated[
         str, typer.Option(metavar="P", help="Of the two products: fp16 (also for bfloat16) or fp8.")
     ] = "fp16",
@@ -46,7 +49,7 @@ def speed_of_light(
     json: JsonOption = None,
 ) -> int:
     """Print how fast a problem can be on a GPU at best, resource by resource, and whether a target is possible."""
-    console = console_for(json)
+    console = console_and_subject(json, shape)
     problem = problem_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
     target_us = _target_us(target, peer)
     gpus = list(dict.fromkeys(gpu_named(name) for name in gpu or ()))
@@ -58,7 +61,11 @@ def speed_of_light(
             _print_one(console, facts, problem)
     else:
         _print_all(console, by_gpu, target_us)
-    write_json(json, {"problem": problem.to_dict(), "precision": precision, "target_us": target_us, "gpus": by_gpu})
+    write_document(
+        json,
+        {"problem": problem.to_dict(), "precision": precision, "target_us": target_us, "gpus": by_gpu},
+        status="PASSED",
+    )
     return 0
 
 
@@ -115,12 +122,12 @@ def _facts(gpu: Gpu, problem: Problem, precision: str, target_us: float | None) 
 
 def _print_one(console: Console, facts: dict[str, Any], problem: Problem) -> None:
     """Every floor with its arithmetic, what binds, the target, and published times of peers."""
-    shown = table(facts["gpu"], ("floor", "us", "kind", "how"), numeric=("us",))
+    shown = table(facts["gpu"], ("floor", "us", "kind", "how"), numeric=("us",), prose=("how",))
     for floor in facts["floors"]:
         kind = floor["kind"] if floor["verified"] else f"{floor['kind']}, unverified"
         shown.add_row(floor["resource"], f"{floor['microseconds']:.2f}", kind, floor["how"])
     console.print()
-    console.print(shown)
+    show_table(console, shown)
     cold, warm = facts["binds"]["cold"], facts["binds"]["warm"]
     console.print(f"from cold DRAM {cold} binds, from a warm L2 {warm}", soft_wrap=True)
     for answer in facts.get("target", {}).values():
@@ -134,14 +141,17 @@ def _print_one(console: Console, facts: dict[str, Any], problem: Problem) -> Non
 def _print_all(console: Console, by_gpu: list[dict[str, Any]], target_us: float | None) -> None:
     """One row a GPU."""
     asked = () if target_us is None else (f"{target_us:.3g} us possible",)
-    shown = table("Floors in us", ("GPU", *_RESOURCES, "binds cold", "binds warm", *asked), numeric=_RESOURCES)
+    spare = ("launch", "binds warm", "binds cold")
+    shown = table(
+        "Floors in us", ("GPU", *_RESOURCES, "binds cold", "binds warm", *asked), numeric=_RESOURCES, spare=spare
+    )
     for facts in by_gpu:
         by_name = {floor["resource"]: floor for floor in facts["floors"]}
         cells = [_cell(by_name.get(name)) for name in _RESOURCES]
         answers = [_possible(facts["target"])] if asked else []
         shown.add_row(facts["gpu"], *cells, facts["binds"]["cold"], facts["binds"]["warm"], *answers)
     console.print()
-    console.print(shown)
+    show_table(console, shown)
     console.print(
         "? rests on a figure that no second source confirms; dram is from cold; --gpu NAME shows the arithmetic"
     )

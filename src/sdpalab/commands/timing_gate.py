@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ from sdpalab.problem import Problem
 if TYPE_CHECKING:
     from sdpalab.run import GpuExecutor
 
-__all__ = ["VerdictsOption", "kernel_for", "proven_by", "timing_gate", "tuned_config"]
+__all__ = ["VerdictsOption", "compile_for", "kernel_for", "proven_by", "timing_gate", "tuned_config"]
 
 VerdictsOption = Annotated[
     Path | None,
@@ -26,18 +27,25 @@ VerdictsOption = Annotated[
 ]
 
 
-def kernel_for(name: str, problems: Sequence[Problem], settings: Mapping[str, str]) -> tuple[Kernel, Config]:
-    """A kernel with its configuration, refused here if it takes none of the problems."""
-    from sdpalab.kernels.registry import load_kernel
+@contextmanager
+def kernel_for(name: str, problems: Sequence[Problem], settings: Mapping[str, str]) -> Iterator[tuple[Kernel, Config]]:
+    """A kernel with its configuration, refused here if it takes none of the problems; a user's stays in its process."""
+    from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
 
-    kernel = load_kernel(name)
-    if not isinstance(kernel, Kernel):
-        raise UserError(f"{name} is a Python callable, and only what the lab builds can be timed; it can be judged")
-    config = kernel.config_with(settings)
-    reasons = [kernel.reject_reason(problem, config) for problem in problems]
-    if reasons and reasons[0] is not None and None not in reasons:
-        raise UserError(reasons[0])
-    return kernel, config
+    with kernel_in_sandbox(name, else_say="only what the lab builds can be timed") as kernel:
+        config = kernel.config_with(settings)
+        reasons = [kernel.reject_reason(problem, config) for problem in problems]
+        if reasons and reasons[0] is not None and None not in reasons:
+            raise UserError(reasons[0])
+        yield kernel, config
+
+
+def compile_for(kernel: Kernel, gpu: GpuExecutor | None) -> None:
+    """Have the process of a user's kernel compile what is Triton's for this GPU."""
+    from sdpalab.judge.sandbox.sandboxed import SandboxedKernel
+
+    if gpu is not None and isinstance(kernel, SandboxedKernel):
+        kernel.arch = gpu.arch
 
 
 def tuned_config(kernel: Kernel, problems: Sequence[Problem], device: str) -> Config:

@@ -10,21 +10,26 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sdpalab.commands.common import (
+from sdpalab.commands.common import conclude, progress_console, verdict_text
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.options import (
     CausalOption,
     DtypeOption,
     JsonOption,
+    KernelArgument,
+    KvHeadsOption,
+    SeedOption,
+    SeqKvOption,
     SetOption,
-    console_for,
+    at_least,
     parse_settings,
-    problem_of,
-    progress_console,
-    table,
-    verdict_text,
-    write_json,
+    problems_of,
+    shapes,
 )
+from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.verdict import Status
+from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
     from sdpalab.judge.cases import CaseSpec
@@ -34,9 +39,7 @@ __all__ = ["torch_matrix", "versions_for"]
 
 
 def torch_matrix(
-    kernel: Annotated[
-        str, typer.Argument(metavar="KERNEL", help="A shipped kernel's name, or your own as FILE.py or FILE.py:NAME.")
-    ],
+    kernel: KernelArgument,
     torch: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,12 +48,11 @@ def torch_matrix(
             "compared with; one alone is compared with the torch that is here.",
         ),
     ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(metavar="B,H,S,D", help="What to judge it on, or a name; may be repeated. Default: twelve cases."),
-    ] = None,
+    shape: Annotated[list[str] | None, shapes("What to judge it on", "the twelve cases")] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     settings: SetOption = None,
     packages: Annotated[
         list[str] | None,
@@ -61,14 +63,15 @@ def torch_matrix(
     max_download: Annotated[
         float, typer.Option(metavar="GIB", help="Most that one environment may download.", min=0.0)
     ] = 4.0,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the inputs for --shape.")] = 0,
+    seed: SeedOption = 0,
     json: JsonOption = None,
 ) -> int:
     """Judge one kernel with several versions of torch, each in an environment of its own, and say what changed."""
     from sdpalab.torch_matrix.run import run_matrix
 
-    console = console_for(json)
-    specs = _cases(shape, dtype, causal, seed)
+    console = console_and_subject(json, kernel)
+    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
+    specs = _cases(problems, dtype, causal, seed)
     start = time.monotonic()
     with progress_console().status(kernel) as status:
         matrix = run_matrix(
@@ -81,12 +84,15 @@ def torch_matrix(
             tell=status.update,
         )
     _print(console, kernel, matrix, time.monotonic() - start)
-    write_json(json, {"kernel": kernel, **matrix.to_dict()})
     # A version that could not be installed is a row; one that is there and where nothing runs, or fails, is judged.
     statuses = {str(row.run.verdict.get("status", row.run.reason)) for row in matrix.rows if row.run.torch}
-    if statuses - {Status.PASSED.value, Status.INFRA_ERROR.value}:
+    wrong = bool(statuses - {Status.PASSED.value, Status.INFRA_ERROR.value})
+    machine = Status.INFRA_ERROR.value in statuses
+    outcome = "FAILED" if wrong else "MACHINE_FAILED" if machine else "PASSED"
+    write_document(json, {"kernel": kernel, **matrix.to_dict()}, status=outcome)
+    if wrong:
         return 1
-    if Status.INFRA_ERROR.value in statuses:
+    if machine:
         raise MachineError("in one of the environments the machine failed, not the kernel: its reason is above")
     return 0
 
@@ -110,16 +116,12 @@ def versions_for(given: Sequence[str] | None) -> list[str]:
     return versions
 
 
-def _cases(shapes: Sequence[str] | None, dtype: str | None, causal: bool, seed: int) -> list[CaseSpec]:
+def _cases(problems: Sequence[Problem], dtype: str | None, causal: bool, seed: int) -> list[CaseSpec]:
     """The cases whose seeds are public: the same inputs in every environment, today and next year."""
     from sdpalab.judge.cases import quick_cases, twelve_cases
 
-    if seed < 0:
-        raise UserError(f"--seed takes a number from 0 up, not {seed}")
-    if shapes:
-        specs = quick_cases([problem_of(text, dtype=dtype, causal=causal) for text in shapes], seed=seed)
-    else:
-        specs = twelve_cases(dtype=dtype or "float16", causal=causal)
+    at_least("--seed", seed, 0)
+    specs = quick_cases(problems, seed=seed) if problems else twelve_cases(dtype=dtype or "float16", causal=causal)
     return [spec for spec in specs if spec.seed is not None]
 
 
@@ -129,18 +131,22 @@ def _print(console: Console, kernel: str, matrix: Matrix, seconds: float) -> Non
         f"{kernel} by version of torch",
         ("torch", "verdict", "cases", "its output", "original contract", "torch's own choice"),
         numeric=("cases", "original contract"),
+        prose=("its output", "torch's own choice"),
+        spare=("original contract", "torch's own choice"),
     )
     for row in matrix.rows:
         shown.add_row(*_candidate_cells(row, matrix.base))
-    console.print(shown)
+    show_table(console, shown)
     heads = ("rel L2 error", "max error", "from the kernel")
-    witnesses = table("witnesses", ("torch", "witness", *heads, f"from {matrix.base}"), numeric=heads)
+    witnesses = table(
+        "witnesses", ("torch", "witness", *heads, f"from {matrix.base}"), numeric=heads, spare=("max error",)
+    )
     for row in matrix.rows:
         for witness in row.witnesses:
             figures = (_figure(witness.rel_l2), _figure(witness.max_abs), _figure(witness.from_candidate))
             drift = "base" if row.run.torch == matrix.base else _drift(witness.drift)
             witnesses.add_row(row.run.torch, witness.name, *figures, drift)
-    console.print(witnesses)
+    show_table(console, witnesses)
     for row in matrix.rows:
         if row.run.reason:
             console.print(f"torch {row.run.asked}: {row.run.reason}", soft_wrap=True)
@@ -148,7 +154,7 @@ def _print(console: Console, kernel: str, matrix: Matrix, seconds: float) -> Non
             if row.ran and case["status"] != "PASSED":
                 reason = f"torch {row.run.torch}: {case['name']}: {case['status']}: {case['reason']}"
                 console.print(reason, soft_wrap=True)
-    console.print(Text(matrix.sentence, style="bold"), soft_wrap=True)
+    conclude(console, Text(matrix.sentence, style="bold"))
     ran = sum(row.ran for row in matrix.rows)
     console.print(f"{ran} of {len(matrix.rows)} versions ran in {seconds:.1f} s", soft_wrap=True)
 

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sdpalab.commands.common import (
+from sdpalab.commands.common import conclude, console_for, one_thread_each, progress_console, verdict_text, write_json
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.options import (
+    AddressOption,
     CausalOption,
     DtypeOption,
+    ExecutorOption,
     JsonOption,
-    console_for,
-    one_thread_each,
-    problem_of,
-    progress_console,
-    table,
-    verdict_text,
-    write_json,
+    KernelArgument,
+    KvHeadsOption,
+    SeqKvOption,
+    problems_of,
+    shapes,
 )
+from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,16 +36,12 @@ _MOST_ROWS = 12
 
 
 def tune(
-    kernel: Annotated[
-        str, typer.Argument(metavar="KERNEL", help="A shipped kernel's name, or your own as FILE.py or FILE.py:NAME.")
-    ],
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(metavar="B,H,S,D", help="What it is to be fast on, or a name; may be repeated. Default: mission."),
-    ] = None,
+    kernel: KernelArgument,
+    shape: Annotated[list[str] | None, shapes("What it is to be fast on", "mission")] = None,
     dtype: DtypeOption = None,
     causal: CausalOption = False,
-    kv_heads: Annotated[int | None, typer.Option(metavar="N", help="Heads of K and V.")] = None,
+    kv_heads: KvHeadsOption = None,
+    seq_kv: SeqKvOption = None,
     gpu: Annotated[
         list[str] | None,
         typer.Option(
@@ -60,8 +59,8 @@ def tune(
         Path | None, typer.Option(metavar="FILE", help="Where records go. Default: a file in the user's data folder.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the log.")] = False,
-    executor: Annotated[str, typer.Option(metavar="NAME", help="local or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Of the Ray cluster.")] = None,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
     keep: Annotated[
         bool, typer.Option("--keep/--no-keep", help="Keep the winner as the tuned default of its class of problems.")
     ] = True,
@@ -75,10 +74,10 @@ def tune(
     from sdpalab.search.t4 import to_t4
     from sdpalab.search.tuning import tune as run
 
-    console = console_for(json)
+    console = console_and_subject(json, kernel)
     console_for(t4, option="--t4")
     progress = progress_console()
-    problems = [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads) for text in shape or ("mission",)]
+    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
     path = log or default_log(kernel, gpu or (), [problem.label for problem in problems])
     if log is None and path.exists() and not resume:
         path = _unused(path)
@@ -114,7 +113,7 @@ def tune(
     _print(console, result)
     if t4 is not None:
         write_json(t4, to_t4(result.head, result.trials), option="--t4")
-    write_json(json, {**result.to_dict(), "log": str(path)})
+    write_document(json, {**result.to_dict(), "log": str(path)}, status="PASSED" if result.passed else "FAILED")
     _use(console, result, keep)
     return 0 if result.passed else 1
 
@@ -145,6 +144,7 @@ def _print(console: Console, result: TuneResult) -> None:
         f"{head.kernel}, {', '.join(problem.label for problem in head.problems)}: configurations that passed",
         ("number", "configuration", *costs, "finalist"),
         numeric=costs,
+        prose=("configuration",),
     )
     finals = {each.number: each.standing.value for each in result.finalists}
     passed = [trial for trial in result.trials if trial.costs_us]
@@ -152,7 +152,7 @@ def _print(console: Console, result: TuneResult) -> None:
     for trial in passed[:_MOST_ROWS]:
         figures = (f"{trial.costs_us[gpu]:.2f}" for gpu in head.gpus)
         shown.add_row(str(trial.number), str(trial.knobs), *figures, finals.get(trial.number, "-"))
-    console.print(shown)
+    show_table(console, shown)
     if len(head.gpus) > 1:
         console.print(f"Pareto front: configurations {', '.join(str(trial.number) for trial in result.front)}")
     counts: dict[str, int] = {}
@@ -177,9 +177,9 @@ def _use(console: Console, result: TuneResult, keep: bool) -> None:
     for gpu, winner in result.winners.items():
         against = _against(winner, default, gpu)
         line = f"winner on {gpu}: {winner.knobs}, {kind} {winner.costs_us[gpu]:.2f} us{against}"
-        console.print(verdict_text(True, line), soft_wrap=True)
+        conclude(console, verdict_text(True, line))
     if not result.winners:
-        console.print(verdict_text(False, "no configuration passed all gates"), soft_wrap=True)
+        conclude(console, verdict_text(False, "no configuration passed all gates"))
     for entry in result.tuned_entries() if keep else ():
         if dict(entry.config) == dict(default.config if default else {}):
             console.print(f"the default is the best that was found for {entry.gpu}, {entry.problems.label}")

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from sdpalab.commands.common import JsonOption, console_for, verdict_text, write_json
+from sdpalab.commands.common import conclude, verdict_text
+from sdpalab.commands.invocation import console_and_subject, write_document
+from sdpalab.commands.options import JsonOption
 
 __all__ = ["verify"]
 
@@ -18,7 +20,7 @@ def verify(
     """Recompute every digest of a bundle and derive every verdict in it again from the raw arrays."""
     from sdpalab.evidence import verify_bundle
 
-    console = console_for(json)
+    console = console_and_subject(json, bundle)
     outcome = verify_bundle(bundle)
     for finding in outcome.findings:
         console.print(verdict_text(False, "REJECTED"), finding, soft_wrap=True)
@@ -26,10 +28,10 @@ def verify(
         console.print(line, soft_wrap=True)
     count = len(outcome.findings)
     if outcome.accepted:
-        console.print(verdict_text(True, "accepted"))
+        conclude(console, verdict_text(True, "accepted"))
     else:
-        console.print(verdict_text(False, f"rejected: {count} finding{'s' if count > 1 else ''}"))
-    write_json(
+        conclude(console, verdict_text(False, f"rejected: {count} finding{'s' if count > 1 else ''}"))
+    write_document(
         json,
         {
             "bundle": bundle,
@@ -37,5 +39,6 @@ def verify(
             "findings": list(outcome.findings),
             "summary": list(outcome.summary),
         },
+        status="PASSED" if outcome.accepted else "FAILED",
     )
     return 0 if outcome.accepted else 1

@@ -13,10 +13,10 @@ from typing import Any
 from sdpalab.compile.cache import Cache, key_of
 from sdpalab.compile.headers import Header, resolve_headers
 from sdpalab.compile.nvrtc import BuildError, check_arch, compile_program, compiler_version
-from sdpalab.compile.triton_compiler import TritonProgram
+from sdpalab.compile.triton_compiler import TritonProgram, assemble, ptxas_version
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import DEFAULT_ARCH
-from sdpalab.kernels.plan import Launch, Module, Source, TritonModule
+from sdpalab.kernels.plan import Launch, Module, PtxSource, Source, TritonModule
 
 __all__ = ["DEFAULT_ARCH", "Build", "build", "build_key"]
 
@@ -168,8 +168,8 @@ def build(
 
     Parameters
     ----------
-    module : Module or TritonModule
-        Source, entry and macros; or a Triton function with its types and constants.
+    module : Module, TritonModule or PtxSource
+        Source, entry and macros; a Triton function with its types and constants; or PTX, which is only assembled.
     arch : str
         ``sm_80`` to the newest that NVRTC supports, also with the suffix ``a`` or ``f``.
     cache : Cache, optional
@@ -188,7 +188,10 @@ def build(
     """
     start = time.perf_counter()
     check_arch(arch)
-    job = _triton_job(module, arch) if isinstance(module, TritonModule) else _nvrtc_job(module, arch, options)
+    if isinstance(module, Module):
+        job = _nvrtc_job(module, arch, options)
+    else:
+        job = _triton_job(module, arch) if isinstance(module, TritonModule) else _ptx_job(module, arch)
     name = f"{_readable(module.name)}-{arch}-{job.key[:16]}"
 
     def make() -> dict[str, bytes]:
@@ -249,6 +252,25 @@ def _triton_job(module: TritonModule, arch: str) -> _Compilation:
         key=key_of(f"sdpalab triton {CACHE_FORMAT}", program.compiler, arch, module.name, *program.key_parts()),
         command=program.command,
         compiler=program.compiler,
+        sources={module.name: _digest(module.source)},
+        make=make,
+    )
+
+
+def _ptx_job(module: PtxSource, arch: str) -> _Compilation:
+    if module.arch != arch:
+        raise UserError(f"{module.name}: its PTX was compiled for {module.arch}, not {arch}")
+    digest = sha256(module.ptx).hexdigest()
+
+    def make() -> tuple[bytes, bytes, dict[str, Any]]:
+        cubin, log = assemble(module.ptx, module.name)
+        return module.ptx, cubin, {"entry": module.entry, "log": log, "triton": dict(module.triton)}
+
+    described = (module.name, module.source, module.entry, json.dumps(dict(module.triton), sort_keys=True))
+    return _Compilation(
+        key=key_of(f"sdpalab ptx {CACHE_FORMAT}", ptxas_version(arch), arch, digest, *described),
+        command=module.command,
+        compiler=module.compiler,
         sources={module.name: _digest(module.source)},
         make=make,
     )

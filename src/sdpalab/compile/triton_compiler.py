@@ -19,7 +19,7 @@ from sdpalab.compile.nvrtc import BuildError
 from sdpalab.errors import MachineError
 from sdpalab.kernels.plan import TritonModule
 
-__all__ = ["TritonCompiled", "TritonProgram"]
+__all__ = ["TritonCompiled", "TritonProgram", "assemble", "ptxas_version"]
 
 _DIVISIBLE = [["tt.divisibility", 16]]
 """What Triton's own launcher says of a pointer to a buffer from any allocator."""
@@ -83,7 +83,7 @@ class TritonProgram:
         }
         self.source = ASTSource(module.fn, dict(module.signature), dict(module.constants), pointers)
         self.backend = make_backend(self.target)
-        self.compiler = f"Triton {triton.__version__}, ptxas {_ptxas_version(_ptxas(arch))}"
+        self.compiler = f"Triton {triton.__version__}, ptxas {ptxas_version(arch)}"
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -149,10 +149,9 @@ def _finished(compiled: Any, module: TritonModule) -> TritonCompiled:
     ptx = _without_paths(compiled.asm["ptx"])
     params = re.search(rf"\.entry\s+{re.escape(name)}\s*\(([^)]*)\)", ptx)
     threads = re.search(r"^\s*\.reqntid\s+(\d+)", ptx, re.MULTILINE)
-    target = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
-    if params is None or threads is None or target is None:
-        raise MachineError(f"{module.name}: Triton's PTX does not say its target, its parameters or its block")
-    cubin, log = _assemble(ptx.encode(), target[1], module.name)
+    if params is None or threads is None:
+        raise MachineError(f"{module.name}: Triton's PTX does not say its parameters or its block")
+    cubin, log = assemble(ptx.encode(), module.name)
     return TritonCompiled(
         ptx=ptx.encode(),
         cubin=cubin,
@@ -201,8 +200,13 @@ def _ptxas(arch: str) -> str:
         raise MachineError(f"Triton has no ptxas: {error}") from None
 
 
+def ptxas_version(arch: str) -> str:
+    """The release of the assembler for ``arch``; raises MachineError if there is none."""
+    return _version(_ptxas(arch))
+
+
 @cache
-def _ptxas_version(path: str) -> str:
+def _version(path: str) -> str:
     done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     match = re.search(r"V(\d+\.\d+\.\d+)", done.stdout)
     if match is None:
@@ -210,8 +214,20 @@ def _ptxas_version(path: str) -> str:
     return match[1]
 
 
-def _assemble(ptx: bytes, target: str, name: str) -> tuple[bytes, str]:
-    """The cubin of a PTX text, and the output of ptxas."""
+def assemble(ptx: bytes, name: str) -> tuple[bytes, str]:
+    """The cubin of Triton's PTX, for the target that it names, and the output of ptxas.
+
+    Raises
+    ------
+    BuildError
+        If ptxas refuses it; ``name`` is that of the source.
+    MachineError
+        If the PTX names no target, or there is no ptxas.
+    """
+    named = re.search(rb"^\.target\s+(\w+)", ptx, re.MULTILINE)
+    if named is None:
+        raise MachineError(f"{name}: Triton's PTX does not say its target")
+    target = named[1].decode()
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_bytes(ptx)

@@ -18,6 +18,7 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.built import BuiltModule
 from sdpalab.evidence.environment import current_environment, harness_diff
 from sdpalab.evidence.records import (
+    SOURCES,
     AttemptRecord,
     Figure,
     FigureKind,
@@ -104,6 +105,7 @@ class BundleWriter:
         verdict: Verdict | None,
         failure: str = "",
         figures: Sequence[Figure] = (),
+        sources: Mapping[str, bytes] | None = None,
     ) -> AttemptRecord:
         """Add one attempt, good or bad; nothing that was tried is left out.
 
@@ -113,6 +115,9 @@ class BundleWriter:
             Every module that the verdict's cases ran.
         verdict : Verdict or None
             None if it was not judged; then ``failure`` says why.
+        sources : mapping of str to bytes, optional
+            The files of a user's kernel, by their paths from its folder
+            (:func:`~sdpalab.evidence.user_source.user_files`).
 
         Raises
         ------
@@ -126,6 +131,9 @@ class BundleWriter:
             for name, content in built.files.items():
                 self._put(f"{directory}/{name}", content)
             records.append(built.record(directory))
+        paths = {f"{SOURCES}/{label}/{name}": content for name, content in (sources or {}).items()}
+        for path, content in paths.items():
+            self._put(path, content)
         record = AttemptRecord(
             kernel=kernel,
             config=config,
@@ -134,6 +142,7 @@ class BundleWriter:
             verdict=None if verdict is None else Verdict.from_dict(_clean(verdict.to_dict())),
             failure=without_paths(failure),
             figures=tuple(figures),
+            sources={path: hashlib.sha256(content).hexdigest() for path, content in paths.items()},
         )
         self._attempts.append(record)
         self._put(f"records/{label}.json", _json(record))
@@ -155,6 +164,7 @@ class BundleWriter:
         from sdpalab.evidence.report_data import ReportData
 
         try:
+            self._drop_arrays_of_no_case()
             self._put("environment.json", _json(self.environment))
             self._put("floors.json", canonical({"gpus": [f.model_dump(mode="json") for f in mission_floors()]}))
             self._put("verify.py", assembled().encode())
@@ -166,6 +176,14 @@ class BundleWriter:
             return self._pack(name, created)
         except OSError as error:
             raise MachineError(f"cannot write the bundle: {error.strerror}") from None
+
+    def _drop_arrays_of_no_case(self) -> None:
+        """Remove what a case left that was interrupted before it had a result."""
+        verdicts = [attempt.verdict for attempt in self._attempts if attempt.verdict]
+        named = {digest for verdict in verdicts for case in verdict.cases for digest in case.digests.values()}
+        for path in self.arrays.folder.glob("*.raw"):
+            if path.stem not in named:
+                path.unlink()
 
     def _pack(self, name: str, created: str) -> WrittenBundle:
         members = self._members()

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sdpalab.errors import MachineError
 from sdpalab.evidence.environment import current_environment, harness_diff
@@ -21,6 +21,7 @@ from sdpalab.evidence.folders import EVIDENCE
 from sdpalab.evidence.records import Environment, Record
 from sdpalab.measure.statistics import Summary, summarise
 from sdpalab.problem import Problem
+from sdpalab.record import ENVELOPE
 
 __all__ = ["BenchRecord", "MeasuredTime", "bench_record", "read_times"]
 
@@ -47,6 +48,14 @@ class BenchRecord(Record):
     environment: Environment
     judged: tuple[dict[str, Any], ...]
     results: tuple[dict[str, Any], ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _out_of_its_envelope(cls, data: Any) -> Any:
+        """The record of a document as ``bench --json`` writes it."""
+        if isinstance(data, Mapping) and str(data.get("schema")).startswith("sdpalab/bench/"):
+            return {name: value for name, value in data.items() if name not in ENVELOPE}
+        return data
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import PurePosixPath
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from sdpalab.compile.gate import GateResult
 from sdpalab.compile.resources import Resources
@@ -113,6 +121,8 @@ class Environment(Record):
     harness: Harness
 
 
+SOURCES = "source"
+"""The folder of a bundle that has the files of users' kernels, a folder for each attempt."""
 PTX, CUBIN, LOG = "kernel.ptx", "kernel.cubin", "log.txt"
 """Names of what the compiler made, in the directory of a build."""
 
@@ -158,7 +168,8 @@ class BuildRecord(Record):
 class AttemptRecord(Record):
     """One configuration of one kernel that was tried: its builds, and the results of the gate and the judge.
 
-    ``failure`` says why there is no verdict. ``figures`` hold speeds only if the verdict is PASSED.
+    ``failure`` says why there is no verdict. ``figures`` hold speeds only if the verdict is PASSED. ``sources`` are the
+    files of a user's kernel, by their paths in the bundle; a shipped kernel has none, and its record no such field.
     """
 
     kernel: str
@@ -168,11 +179,20 @@ class AttemptRecord(Record):
     verdict: Verdict | None
     failure: str = ""
     figures: tuple[Figure, ...] = ()
+    sources: Mapping[str, Sha256] = {}
+
+    @model_serializer(mode="wrap")
+    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        return {name: value for name, value in values.items() if value or name != "sources"}
 
     @model_validator(mode="after")
     def _legal(self) -> AttemptRecord:
         if self.verdict is None and not self.failure:
             raise ValueError(f"attempt {self.kernel}: without a verdict there must be a failure that says why")
+        for name in self.sources:
+            if not name.startswith(f"{SOURCES}/") or ".." in PurePosixPath(name).parts:
+                raise ValueError(f"attempt {self.kernel}: the source {name!r} is not below {SOURCES}/")
         speeds = [figure.name for figure in self.figures if figure.is_speed]
         if speeds and not self.passed:
             raise ValueError(f"attempt {self.kernel}: {speeds[0]!r} is a speed, and the verdict is not PASSED")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdpalab.evidence.records import AttemptRecord, Environment, FloorRecord
+from sdpalab.evidence.records import SOURCES, AttemptRecord, Environment, FloorRecord
 from sdpalab.evidence.verifier.archive import read
 from sdpalab.evidence.verifier.arrays import array_shape, decode
 from sdpalab.evidence.verifier.attention import reference_of
@@ -54,6 +54,8 @@ class ReportData:
     floors : tuple of FloorRecord
     arrays : mapping of str to bytes
         Raw arrays by digest.
+    sources : mapping of str to str
+        Text of the files of users' kernels, by their paths in the bundle.
     """
 
     name: str
@@ -61,6 +63,7 @@ class ReportData:
     attempts: tuple[AttemptRecord, ...]
     floors: tuple[FloorRecord, ...]
     arrays: Mapping[str, bytes]
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_members(cls, name: str, members: Mapping[str, bytes]) -> ReportData:
@@ -78,6 +81,11 @@ class ReportData:
             attempts=tuple(AttemptRecord.model_validate_json(members[path]) for path in records),
             floors=tuple(FloorRecord.model_validate(gpu) for gpu in json.loads(members["floors.json"])["gpus"]),
             arrays={Path(path).stem: data for path, data in members.items() if path.startswith("arrays/")},
+            sources={
+                path: data.decode("utf-8", "replace")
+                for path, data in members.items()
+                if path.startswith(f"{SOURCES}/")
+            },
         )
 
     @classmethod

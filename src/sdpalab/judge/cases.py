@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sdpalab.errors import UserError
@@ -16,6 +17,7 @@ __all__ = [
     "TRIALS",
     "CaseSpec",
     "cases_for",
+    "cases_named",
     "full_cases",
     "possible",
     "quick_cases",
@@ -98,6 +100,26 @@ def cases_for(
     known = twelve_cases(dtype=dtype, causal=causal)
     more = _small_cases(mission) if level == "quick" else full_cases([mission], seed=seed)
     return _unique((*known, *more), {mission, *(spec.problem for spec in known)})
+
+
+def cases_named(specs: Sequence[CaseSpec], words: Iterable[str]) -> tuple[CaseSpec, ...]:
+    """The cases of these names; for words that are no case's name, those that have them in theirs, in either case.
+
+    Raises
+    ------
+    UserError
+        If there is none for one of the words.
+    """
+    chosen: set[str] = set()
+    for each in words:
+        exact = [spec.name for spec in specs if spec.name == each]
+        matching = exact or [spec.name for spec in specs if each.lower() in spec.name.lower()]
+        if not matching:
+            near = difflib.get_close_matches(each, [spec.name for spec in specs], n=3, cutoff=0.3)
+            hint = f"; near: {', '.join(near)}" if near else ""
+            raise UserError(f"there is no case {each!r} among the {len(specs)}, such as {specs[0].name!r}{hint}")
+        chosen |= set(matching)
+    return tuple(spec for spec in specs if spec.name in chosen)
 
 
 def twelve_cases(*, dtype: str = "float16", causal: bool = False) -> tuple[CaseSpec, ...]:

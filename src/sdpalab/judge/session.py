@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,15 +25,25 @@ from sdpalab.judge.layouts import Layout
 from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
 from sdpalab.judge.rule.numerics import check_numerics
 from sdpalab.judge.rule.relations import RELATIONS, broken_relation
-from sdpalab.judge.sandbox.candidate import Candidate, CandidateSpec, prepare
+from sdpalab.judge.sandbox.candidate import Candidate, prepare
 from sdpalab.judge.sandbox.isolation import CandidateDied, CandidateProcesses
+from sdpalab.judge.sandbox.plans import SentPlan
 from sdpalab.judge.stale import other_inputs
 from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
 from sdpalab.run import gpu_problem
 
-__all__ = ["CASE_SECONDS", "DEVICES", "GPU_CASE_SECONDS", "Store", "judge", "judge_candidate"]
+__all__ = [
+    "CASE_SECONDS",
+    "DEVICES",
+    "GPU_CASE_SECONDS",
+    "JudgingInterrupted",
+    "NoCaseSuits",
+    "Store",
+    "judge",
+    "judge_candidate",
+]
 
 DEVICES = ("auto", "sim", "cpu", "gpu")
 CASE_SECONDS = 120.0
@@ -41,7 +54,23 @@ GPU_CASE_SECONDS = 10.0
 """The same on a GPU, builds apart: a kernel that takes longer there waits for what never comes, and nothing but the end
 of its process ends it."""
 _MOST_HANGS = 2
-"""Cases of a kernel that may hang on a GPU before it is judged no further: each costs ten seconds of GPU time."""
+"""Cases of a kernel that may hang before it is judged no further: each costs ten seconds of GPU time, or two minutes of
+the simulator's."""
+
+
+class JudgingInterrupted(KeyboardInterrupt):
+    """Judging was interrupted from the keyboard: ``verdict`` has the cases that were finished, at least one."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.reason)
+        self.verdict = verdict
+
+
+class NoCaseSuits(UserError):
+    """Every requested case is for other tiles or layouts than those of the kernel."""
+
+    def __init__(self, kernel: str) -> None:
+        super().__init__(f"none of the requested cases suits {kernel}, because of its tiles or layouts")
 
 
 class Store(Protocol):
@@ -107,12 +136,14 @@ def judge_candidate(
     seed: int = 0,
     store: Store | None = None,
     progress: Callable[[Case], None] | None = None,
+    on_start: Callable[[str, int], None] | None = None,
+    on_plan: Callable[[Problem, SentPlan, str], None] | None = None,
     workers: int | None = None,
     timeout: float | None = None,
+    max_steps: int | None = None,
     until_failure: bool = False,
 ) -> Verdict:
-    """:func:`judge` with every option: the cases, the architecture, knobs, the store of arrays, and the progress
-    callback.
+    """:func:`judge` with every option: the cases, the architecture, knobs, the store of arrays, limits and callbacks.
 
     Parameters
     ----------
@@ -132,13 +163,25 @@ def judge_candidate(
         Given each case's q, k, v, o (and o_second, if it differs) and yardstick.
     progress : callable, optional
         Called with each finished Case, one at a time, in the order in which they finish.
+    on_start : callable, optional
+        Called with the name of each case that begins, one at a time, and the number of all cases that suit the
+        candidate.
+    on_plan : callable, optional
+        Called, one at a time, with a problem, the launch plan that is executed for it, and the architecture.
     workers : int, optional
         Worker processes at a time. Default: 2, or 1 on a single CPU or for few cases (CASES_OF_A_WORKER).
     timeout : float, optional
-        Seconds that one case may take. Default: 120, and 10 on a GPU, where builds are not counted, and a kernel that
-        hangs twice is judged no further.
+        Seconds that one case may take. Default: 120, and 10 on a GPU, where builds are not counted. A kernel that hangs
+        twice is judged no further.
+    max_steps : int, optional
+        Steps of one launch on the simulator, above which it counts as an endless loop (:func:`sdpalab.sim.launch`).
     until_failure : bool
         Stop at the first case that fails: the verdict then has the cases that were finished by then.
+
+    Raises
+    ------
+    JudgingInterrupted
+        On Ctrl-C, if a case was finished: with the verdict so far.
     """
     if not specs:
         raise UserError("there is no problem to judge")
@@ -148,7 +191,17 @@ def judge_candidate(
         raise UserError(f"{reason}; device sim runs the PTX on the simulator")
     candidate_spec, gpu = prepare(candidate), device == "gpu"
     timeout = timeout or (GPU_CASE_SECONDS if gpu else CASE_SECONDS)
-    session = _JudgeRun(candidate_spec, specs, arch, sms, config, store, progress, timeout, until_failure, gpu)
+    processes = partial(
+        CandidateProcesses,
+        candidate_spec,
+        arch=arch,
+        sms=sms,
+        config=config,
+        timeout=timeout,
+        gpu=gpu,
+        max_steps=max_steps,
+    )
+    session = _JudgeRun(processes, specs, store, progress, on_start, on_plan, until_failure)
     most = min(2, os.cpu_count() or 1, -(-len(specs) // CASES_OF_A_WORKER))
     return session.run(device, level, seed, workers or most)
 
@@ -164,24 +217,20 @@ class _JudgeRun:
 
     def __init__(
         self,
-        candidate_spec: CandidateSpec,
+        processes: Callable[..., CandidateProcesses],
         specs: Sequence[CaseSpec],
-        arch: str | None,
-        sms: int | None,
-        config: Mapping[str, str] | None,
         store: Store | None,
         progress: Callable[[Case], None] | None,
-        timeout: float,
+        on_start: Callable[[str, int], None] | None,
+        on_plan: Callable[[Problem, SentPlan, str], None] | None,
         until_failure: bool,
-        gpu: bool,
     ) -> None:
-        self._gpu, self._sms = gpu, sms
-        self._candidate_spec, self._arch, self._config, self._timeout = candidate_spec, arch, config, timeout
-        self._store, self._progress, self._until_failure = store, progress, until_failure
+        self._processes, self._store, self._until_failure = processes, store, until_failure
+        self._progress, self._on_start, self._on_plan = progress, on_start, on_plan
         self._specs = list(specs)
         self._live: list[CandidateProcesses] = []
         self._hangs = 0
-        self._abandoned = False
+        self._abandoned = self._interrupted = False
         self._cases: dict[int, Case] = {}
         self._lock = threading.Lock()
         self._queue: Iterator[int] = iter(())
@@ -196,7 +245,7 @@ class _JudgeRun:
             self._declared = _declared(about)
             self._check(about, device)
             if not self._specs:
-                raise UserError(f"none of the requested cases suits {about['name']}, because of its tiles or layouts")
+                raise NoCaseSuits(about["name"])
             self._witnessed = _witnessed(self._specs)
             # Drawn only now: the candidate is loaded, so it cannot have been written for these inputs.
             self._specs = [
@@ -205,7 +254,7 @@ class _JudgeRun:
             ]
             self._queue = iter(range(len(self._specs)))
             workers = min(workers, len(self._specs))
-            with ThreadPoolExecutor(workers) as pool:
+            with _on_interrupt(self._interrupt), ThreadPoolExecutor(workers) as pool:
                 servers = [pool.submit(self._serve, worker) for worker in (first, *[None] * (workers - 1))]
                 try:
                     for server in servers:
@@ -215,22 +264,23 @@ class _JudgeRun:
                     raise
         finally:
             first.close()
+        if self._interrupted and not self._cases:
+            raise KeyboardInterrupt
+        verdict = self._verdict(about, level, seed)
+        if self._interrupted:
+            raise JudgingInterrupted(verdict)
+        if verdict.cases[0].status is Status.BUILD_FAILED:
+            raise UserError(verdict.cases[0].reason)
+        return verdict
+
+    def _verdict(self, about: Mapping[str, Any], level: str, seed: int) -> Verdict:
         cases = tuple(self._cases[n] for n in sorted(self._cases))
-        if cases[0].status is Status.BUILD_FAILED:
-            raise UserError(cases[0].reason)
-        return Verdict(about["name"], about["config"], about["device"], level, seed, cases)
+        unjudged = tuple(spec.name for n, spec in enumerate(self._specs) if n not in self._cases)
+        return Verdict(about["name"], about["config"], about["device"], level, seed, cases, unjudged)
 
     def _worker(self) -> CandidateProcesses:
         problems = tuple(spec.problem for spec in self._specs)
-        worker = CandidateProcesses(
-            self._candidate_spec,
-            problems,
-            arch=self._arch,
-            sms=self._sms,
-            config=self._config,
-            timeout=self._timeout,
-            gpu=self._gpu,
-        )
+        worker = self._processes(problems, on_plan=self._on_plan and self._planned)
         with self._lock:
             self._live.append(worker)
             if self._abandoned:
@@ -247,6 +297,12 @@ class _JudgeRun:
             self._queue = iter(())
             for worker in self._live:
                 worker.kill()
+
+    def _interrupt(self) -> None:
+        """Stop early on Ctrl-C, once however often it comes."""
+        if not self._interrupted:
+            self._interrupted = True
+            self._abandon()
 
     def _check(self, about: Mapping[str, Any], device: str) -> None:
         """Refuse requests that do not suit this candidate, before anything runs."""
@@ -296,8 +352,10 @@ class _JudgeRun:
                     # It loaded before: a candidate that does not load again is broken, and the request is valid.
                     case = self._failed(n, inputs, Status.CRASHED, str(error))
                 with self._lock:
+                    if self._abandoned:
+                        return  # what was killed is no case
                     self._cases[n] = case
-                    self._hangs += self._gpu and case.status is Status.TIMED_OUT
+                    self._hangs += case.status is Status.TIMED_OUT
                     if (self._until_failure and not case.passed) or self._hangs >= _MOST_HANGS:
                         self._queue = iter(())
                     if self._progress:
@@ -308,7 +366,15 @@ class _JudgeRun:
 
     def _next(self) -> int | None:
         with self._lock:
-            return next(self._queue, None)
+            n = next(self._queue, None)
+            if n is not None and self._on_start is not None:
+                self._on_start(self._specs[n].name, len(self._specs))
+            return n
+
+    def _planned(self, problem: Problem, plan: SentPlan, arch: str) -> None:
+        assert self._on_plan is not None
+        with self._lock:
+            self._on_plan(problem, plan, arch)
 
     def _evidence(self, n: int, inputs: Inputs, worker: CandidateProcesses) -> Evidence:
         """Run a case and judge it; and what is related to it, if it is about a relation."""
@@ -362,6 +428,23 @@ class _JudgeRun:
             return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
         with self._lock:
             return self._store.put(array)
+
+
+@contextlib.contextmanager
+def _on_interrupt(action: Callable[[], None]) -> Iterator[None]:
+    """Call ``action`` on Ctrl-C, in place of an exception at whatever line the main thread is.
+
+    Where this is not the main thread, or something else handles the signal, that stays as it is.
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: action())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _witnessed(specs: Sequence[CaseSpec]) -> int | None:

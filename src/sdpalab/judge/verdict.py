@@ -70,6 +70,8 @@ class Status(str, Enum):
     TIMED_OUT = "TIMED_OUT"
     INFRA_ERROR = "INFRA_ERROR"
     """The machine failed, not the kernel; neither a pass nor a fail."""
+    INTERRUPTED = "INTERRUPTED"
+    """Judging was stopped before all cases were judged, and those that were are PASSED. Of a verdict only."""
 
 
 @dataclass(frozen=True, config=RECORD)
@@ -220,6 +222,10 @@ class Case(JsonRecord):
         for name, digest in self.digests.items():
             if not _SHA256.fullmatch(digest):
                 raise ValueError(f"case {self.name}: the digest of {name} is not a sha256: {digest!r}")
+        if self.status is Status.INTERRUPTED:
+            raise ValueError(
+                f"case {self.name}: only a verdict is INTERRUPTED; a case that was not judged is not there"
+            )
         if self.status is not Status.PASSED:
             if not self.reason:
                 raise ValueError(f"case {self.name}: status {self.status.value} needs a reason")
@@ -255,12 +261,15 @@ class Case(JsonRecord):
 
 @dataclass(frozen=True, config=RECORD)
 class Verdict(JsonRecord):
-    """All cases of one candidate. It is PASSED only if there is a case and every case is.
+    """All cases of one candidate. It is PASSED only if there is a case, every case is, and none was left unjudged.
 
     ``status`` is that of the first case that is not PASSED, with INFRA_ERROR only where nothing worse was found.
+    ``unjudged`` are the names of the cases that were not judged, because judging was interrupted or was to end at the
+    first failure.
     """
 
     derived = ("status", "passed", "reason", "original_contract")
+    sparse = ("unjudged",)
 
     kernel: str
     config: str
@@ -268,10 +277,11 @@ class Verdict(JsonRecord):
     level: str
     seed: int
     cases: tuple[Case, ...]
+    unjudged: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """True if there is at least one case and all of them are PASSED."""
+        """True if there is at least one case, all of them are PASSED, and none was left unjudged."""
         return self.status is Status.PASSED
 
     @property
@@ -281,9 +291,9 @@ class Verdict(JsonRecord):
         faults = [status for status in bad if status is not Status.INFRA_ERROR]
         if faults:
             return faults[0]
-        if bad or not self.cases:
+        if bad or not (self.cases or self.unjudged):
             return Status.INFRA_ERROR
-        return Status.PASSED
+        return Status.INTERRUPTED if self.unjudged else Status.PASSED
 
     @property
     def reason(self) -> str:
@@ -291,6 +301,9 @@ class Verdict(JsonRecord):
         for case in self.cases:
             if case.status is self.status:
                 return case.reason
+        if self.unjudged:
+            total = len(self.cases) + len(self.unjudged)
+            return f"judging was interrupted after {len(self.cases)} of {total} cases"
         return "no case was judged"
 
     @property

@@ -23,6 +23,7 @@ __all__ = [
     "LaunchPlan",
     "MatrixShape",
     "Module",
+    "PtxSource",
     "Source",
     "Step",
     "TiledMap",
@@ -96,7 +97,37 @@ class TritonModule:
         return str(self.fn.__name__)
 
 
-Source: TypeAlias = Module | TritonModule
+@dataclass(frozen=True)
+class PtxSource:
+    """PTX that another process compiled, with what the build records of it: a Triton function out of a user's file.
+
+    Attributes
+    ----------
+    name, source : str
+        File name and text of the source.
+    entry : str
+        Name in the PTX.
+    arch : str
+        What it was compiled for.
+    ptx : bytes
+    compiler : str
+    command : tuple of str
+        What the compiler was given.
+    triton : mapping of str to int
+        As in :class:`sdpalab.compile.Build`.
+    """
+
+    name: str
+    source: str
+    entry: str
+    arch: str
+    ptx: bytes
+    compiler: str
+    command: tuple[str, ...] = ()
+    triton: Mapping[str, int] = field(default_factory=dict)
+
+
+Source: TypeAlias = Module | TritonModule | PtxSource
 """What the build can compile."""
 
 

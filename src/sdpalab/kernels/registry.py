@@ -74,6 +74,11 @@ def get(name: str) -> Kernel:
     """
     if name in KERNELS:
         return KERNELS[name]
+    if name.endswith((".cu", ".cuh")):
+        raise UserError(
+            f"{name} is source without a launch: a CudaKernel in a Python file names the source, entry, grid, block "
+            "and arguments; 'sdpalab new cuda NAME' writes such a pair to start from, and the lab then takes NAME.py"
+        )
     near = difflib.get_close_matches(name.lower(), KERNELS, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise UserError(

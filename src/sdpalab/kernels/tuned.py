@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import lru_cache
 from hashlib import sha256
@@ -41,7 +41,9 @@ __all__ = [
     "entries_of",
     "forget",
     "keep_tuned",
+    "shipped_entries",
     "source_digest",
+    "source_text",
     "tuned",
     "tuned_kernel",
     "user_file",
@@ -188,9 +190,13 @@ def tuned(kernel: Kernel, problem: Problem, gpu: str) -> TunedEntry | None:
     return None
 
 
-def entries_of(kernel: Kernel) -> tuple[TunedEntry, ...]:
-    """The tuned defaults of a kernel that are used: one for each GPU and class, of its present source."""
-    current = [entry for entry in entries() if entry.kernel == kernel.name and entry.source == source_digest(kernel)]
+def entries_of(kernel: Kernel, among: Sequence[TunedEntry] | None = None) -> tuple[TunedEntry, ...]:
+    """The tuned defaults of a kernel that are used: one for each GPU and class, of its present source.
+
+    They are ``among`` the given ones, by default all (:func:`entries`).
+    """
+    among = entries() if among is None else among
+    current = [entry for entry in among if entry.kernel == kernel.name and entry.source == source_digest(kernel)]
     return tuple({(entry.gpu, entry.problems): entry for entry in reversed(current)}.values())
 
 
@@ -213,6 +219,17 @@ def source_digest(kernel: Kernel) -> str:
     UserError
         If the source cannot be read.
     """
+    return sha256(f"{source_text(kernel)}\0{_headers()}".encode()).hexdigest()
+
+
+def source_text(kernel: Kernel) -> str:
+    """The text of the kernel's own source: CUDA C++, or its Triton function.
+
+    Raises
+    ------
+    UserError
+        If it cannot be read.
+    """
     source = getattr(kernel, "source", None)
     if isinstance(source, Path):
         try:
@@ -220,8 +237,8 @@ def source_digest(kernel: Kernel) -> str:
         except OSError as error:
             raise UserError(f"kernel {kernel.name}: cannot read {source}: {error.strerror}") from None
     if source is None:
-        source = str(getattr(getattr(kernel, "fn", None), "src", kernel.name))
-    return sha256(f"{source}\0{_headers()}".encode()).hexdigest()
+        source = getattr(getattr(kernel, "fn", None), "src", kernel.name)
+    return str(source)
 
 
 @lru_cache(maxsize=1)
@@ -236,7 +253,12 @@ def _headers() -> str:
 
 def entries() -> tuple[TunedEntry, ...]:
     """All tuned defaults, the user's first."""
-    return (*_read(user_file()), *_read(SHIPPED))
+    return (*_read(user_file()), *shipped_entries())
+
+
+def shipped_entries() -> tuple[TunedEntry, ...]:
+    """The tuned defaults that come with the package."""
+    return _read(SHIPPED)
 
 
 def keep_tuned(entry: TunedEntry, path: Path | None = None) -> Path:

@@ -12,12 +12,24 @@ from typing import Any
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Kernel
 
-__all__ = ["is_user_file", "load_user_kernel"]
+__all__ = ["absolute_spec", "file_of", "is_user_file", "load_user_kernel"]
 
 
 def is_user_file(text: str) -> bool:
     """True if ``text`` has the form ``FILE.py`` or ``FILE.py:NAME``."""
     return ".py:" in f"{text}:"
+
+
+def file_of(spec: str) -> Path:
+    """The file of ``FILE.py`` or ``FILE.py:NAME``."""
+    return Path(f"{spec}:".partition(".py:")[0] + ".py")
+
+
+def absolute_spec(spec: str) -> str:
+    """``FILE.py[:NAME]`` with the absolute path of its file; a registry name as it is."""
+    return (
+        str(file_of(spec).absolute()) + f"{spec}:".partition(".py")[2].removesuffix(":") if is_user_file(spec) else spec
+    )
 
 
 def load_user_kernel(spec: str) -> Kernel | Callable[..., Any]:
@@ -31,11 +43,9 @@ def load_user_kernel(spec: str) -> Kernel | Callable[..., Any]:
         If the file does not exist or does not import (with the exception and its line), has no such name, or leaves
         open which kernel is meant; the message lists those there are.
     """
-    stem, colon, name = f"{spec}:".partition(".py:")
-    name = name.removesuffix(":")
-    if not colon:
+    if not is_user_file(spec):
         raise UserError(f"a user's kernel is given as FILE.py or FILE.py:NAME, not {spec!r}")
-    path = Path(f"{stem}.py")
+    path, name = file_of(spec), spec.partition(".py:")[2]
     if not path.is_file():
         raise UserError(f"{path} does not exist or is not a file; a kernel is given as NAME or FILE.py[:NAME]")
     module = _import(path)

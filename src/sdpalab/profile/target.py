@@ -9,8 +9,7 @@ import json
 import sys
 
 from sdpalab.inputs import make_inputs
-from sdpalab.kernels.kernel import Kernel
-from sdpalab.kernels.registry import load_kernel
+from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
 from sdpalab.problem import Problem
 
 __all__ = ["main"]
@@ -27,12 +26,11 @@ def main(order: str) -> None:
     from sdpalab.run import GpuExecutor, torch_gpu
 
     request = json.loads(order)
-    kernel = load_kernel(request["kernel"])
-    assert isinstance(kernel, Kernel), "the command line refuses callables"
     problem = Problem(**request["problem"])
     ordinal = torch_gpu.current_ordinal()
     executor = GpuExecutor(ordinal)
-    plan = kernel.launch_plan(problem, kernel.config_with(request["settings"]), sms=executor.sms)
+    with kernel_in_sandbox(request["kernel"], arch=executor.arch, else_say="there is nothing to profile") as kernel:
+        plan = kernel.launch_plan(problem, kernel.config_with(request["settings"]), sms=executor.sms)
     device = torch_gpu.device(ordinal)
     inputs = make_inputs(problem)
     buffers = {name: to_torch(array).to(device) for name, array in vars(inputs).items()}

@@ -16,7 +16,8 @@ from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Launch, TiledMap
 from sdpalab.run.gpu_driver import GpuDevice
 from sdpalab.sim import LaunchError, TensorMap
-from sdpalab.sim.arguments import Arena, parameter_block
+from sdpalab.sim.arena import Arena
+from sdpalab.sim.arguments import parameter_block
 from sdpalab.sim.ir import Entry
 from sdpalab.sim.parser import parse
 from sdpalab.sim.tensor_map import DESCRIPTOR_BYTES
@@ -98,12 +99,12 @@ def tensor_map_fields(tensor: TensorMap, address: int) -> TensorMapFields:
     return TensorMapFields(
         _DATA_TYPES[name],
         address,
-        tensor.dims,
-        tensor.strides[1:],
-        tensor.box,
-        tensor.steps,
-        tensor.swizzle.upper(),
-        "NAN_REQUEST_ZERO_FMA" if any(tensor.fill) else "NONE",
+        tensor.tiling.dims,
+        tensor.tiling.strides[1:],
+        tensor.tiling.box,
+        tensor.tiling.steps,
+        tensor.tiling.swizzle.upper(),
+        "NAN_REQUEST_ZERO_FMA" if any(tensor.tiling.fill) else "NONE",
     )
 
 

@@ -6,11 +6,11 @@ repeated, and the hazards are merged: one hazard for each kind and instruction, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from sdpalab.compile import Build, Cache, build
@@ -18,10 +18,14 @@ from sdpalab.errors import UserError
 from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.kernels.plan import Source
 from sdpalab.problem import DTYPES, Problem
-from sdpalab.run.ptx_file import PtxLaunch
+from sdpalab.run.hazards import ENDINGS, HazardGroup, SanitizedHazard, ending, group
+from sdpalab.run.ptx_case import PtxCase
 from sdpalab.run.simulated import SimulatedExecutor
-from sdpalab.sim import CHECKS, ConflictingAccess, Deadlock, Hazard, KernelTrap, Report, SimError, StepLimit, launch
+from sdpalab.run.sources import Sources
+from sdpalab.run.suppressions import Suppression, suppress, suppressions_in
+from sdpalab.sim import CHECKS, Hazard, Report, SimError
 
 __all__ = [
     "ASYNC_MODES",
@@ -29,8 +33,8 @@ __all__ = [
     "Modes",
     "Sanitized",
     "SanitizedHazard",
+    "sanitize_case",
     "sanitize_kernel",
-    "sanitize_ptx",
     "small_problems",
 ]
 
@@ -39,8 +43,6 @@ ASYNC_MODES = ("late", "early")
 MAX_STEPS = 2_000_000
 """Vector steps of one run: fifty times what the shipped kernels take on their small problems."""
 
-_ENDED: dict[type[SimError], str] = {Deadlock: "deadlock", StepLimit: "endless", KernelTrap: "trap"}
-"""Errors of the kernel that end a launch, and the kind of hazard that it is."""
 _HEAD_DIMS = (64, 128, 32, 16, 96, 256, 80, 48, 112, 192)
 _TILE = 64
 """Keys of a tile where no knob says so."""
@@ -82,47 +84,21 @@ class Modes:
 
 
 @dataclass(frozen=True)
-class SanitizedHazard:
-    """One hazard, wherever it was seen.
+class Sanitized:
+    """The outcome.
 
     Attributes
     ----------
-    kind : str
-        The simulator's, or what ended a launch: ``deadlock``, ``endless`` or ``trap``.
-    message : str
-        One sentence with both accesses, their lines, and what is usually missing.
-    ptx : str
-        Name of the PTX.
-    ptx_line : int
-        From 1; 0 if the simulator does not name one.
-    source : str
-        ``file:line`` of the CUDA source, or empty.
-    block, thread : (int, int, int), optional
-        The first that showed it.
-    runs : tuple of str
-        The runs that showed it, such as ``1x1x64x64, reverse, late``.
-    other : ConflictingAccess, optional
-        The conflicting access: its instruction and lines, and its block, warp and thread where they are known.
+    target, config, device : str
+    cases, runs : tuple of str
+        What ran.
+    hazards : tuple of SanitizedHazard
+        One for each kind and instruction, in the order of the code.
+    groups : tuple of HazardGroup
+        The same by kind and pair of source lines.
+    unused : tuple of Suppression
+        Suppressions that fit no hazard.
     """
-
-    kind: str
-    message: str
-    ptx: str
-    ptx_line: int
-    source: str
-    block: tuple[int, int, int] | None
-    thread: tuple[int, int, int] | None
-    runs: tuple[str, ...]
-    other: ConflictingAccess | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Sanitized:
-    """The outcome: what ran, and what was found, in the order of the code."""
 
     target: str
     config: str
@@ -130,11 +106,13 @@ class Sanitized:
     cases: tuple[str, ...]
     runs: tuple[str, ...]
     hazards: tuple[SanitizedHazard, ...]
+    groups: tuple[HazardGroup, ...]
+    unused: tuple[Suppression, ...] = ()
 
     @property
     def clean(self) -> bool:
-        """True if nothing was found."""
-        return not self.hazards
+        """True if nothing was found that is not suppressed."""
+        return all(group.suppressed for group in self.groups)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -146,6 +124,8 @@ class Sanitized:
             "cases": list(self.cases),
             "runs": list(self.runs),
             "hazards": [hazard.to_dict() for hazard in self.hazards],
+            "groups": [group.to_dict() for group in self.groups],
+            "unused_suppressions": [str(suppression) for suppression in self.unused],
         }
 
 
@@ -197,6 +177,7 @@ def sanitize_kernel(
     arch: str | None = None,
     cache: Cache | None = None,
     progress: Progress | None = None,
+    suppressions: Sequence[Suppression] = (),
 ) -> Sanitized:
     """Run a kernel's launch plan for each problem in each mode, and collect what the simulator finds.
 
@@ -214,6 +195,8 @@ def sanitize_kernel(
         Where builds are kept. Default: the user's.
     progress : callable, optional
         Called with the label of each run before it.
+    suppressions : sequence of Suppression
+        Beside those in the kernel's source (:mod:`sdpalab.run.suppressions`).
 
     Raises
     ------
@@ -222,6 +205,7 @@ def sanitize_kernel(
         instruction that is not modelled (with its PTX line).
     """
     modes, collected = modes or Modes(), _Collected(kernel.name, progress)
+    modules: dict[str, Source] = {}
     config = kernel.default_config if config is None else config
     arch = arch or kernel.default_arch
     for problem in problems:
@@ -229,37 +213,52 @@ def sanitize_kernel(
         arrays = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
         builds = [build(step.module, arch, cache=cache) for step in plan.launches if step.module is not None]
         names = [f"{built.name}.ptx" for built in builds]
+        modules |= {step.module.name: step.module for step in plan.launches if step.module is not None}
         for options in modes.options(any(b"async" in built.ptx for built in builds)):
             label = f"{problem.label}, {options['schedule']}, {options['async_mode']}"
             executor = SimulatedExecutor(arch, cache, on_launch=collected.launched, **options)
             with collected.run(label, names):
                 executor.run(plan, arrays)
-    return collected.result(str(config), f"simulator {arch}", [problem.label for problem in problems])
+    labels = [problem.label for problem in problems]
+    return collected.result(str(config), f"simulator {arch}", labels, Sources.of(modules.values()), suppressions)
 
 
-def sanitize_ptx(described: PtxLaunch, modes: Modes | None = None, *, progress: Progress | None = None) -> Sanitized:
-    """Run one launch of a PTX text in each mode, on fresh arguments each time, and collect what the simulator finds.
+def sanitize_case(
+    case: PtxCase,
+    modes: Modes | None = None,
+    *,
+    progress: Progress | None = None,
+    folders: Sequence[Path] = (),
+    suppressions: Sequence[Suppression] = (),
+) -> Sanitized:
+    """Run the launches of a launch file in each mode, on a new device each time, and collect what the simulator finds.
+
+    A buffer that does not hold what is expected is a hazard of the kind ``result``.
+
+    Parameters
+    ----------
+    case : PtxCase
+    modes, progress, suppressions
+        As for :func:`sanitize_kernel`.
+    folders : sequence of Path
+        Where the sources are that its line information names.
 
     Raises
     ------
     UserError
-        If the PTX cannot be read or launched so, or holds an instruction that is not modelled (with its PTX line).
+        If the PTX cannot be read or launched so, or reaches an instruction that is not modelled (with its PTX line).
     """
-    modes, collected = modes or Modes(), _Collected(described.name, progress)
-    for options in modes.options("async" in described.ptx):
-        with collected.run(f"{options['schedule']}, {options['async_mode']}", [described.name]):
-            report = launch(
-                described.ptx,
-                described.entry,
-                described.grid,
-                described.block,
-                described.arguments(),
-                dynamic_smem=described.dynamic_smem,
-                cluster=described.cluster,
-                **options,
-            )
-            collected.launched(None, report)
-    return collected.result("", "simulator", [described.entry])
+    modes, collected = modes or Modes(), _Collected(case.name, progress)
+    try:
+        entries = case.entries
+    except SimError as error:
+        raise UserError(f"{case.name}: {error}") from None
+    for options in modes.options("async" in case.ptx):
+        label = f"{options['schedule']}, {options['async_mode']}"
+        with collected.run(label, [case.name] * len(entries)):
+            collected.compared(case.name, case.run(lambda report: collected.launched(None, report), **options))
+    sources = Sources({case.name: case.ptx}, folders)
+    return collected.result("", "simulator", entries, sources, suppressions)
 
 
 class _Collected:
@@ -284,12 +283,9 @@ class _Collected:
         self.names = list(names)
         try:
             yield
-        except (Deadlock, StepLimit, KernelTrap) as error:
+        except tuple(ENDINGS) as error:
             self._hazards(self.names[0], error.hazards)
-            kind = next(kind for each, kind in _ENDED.items() if isinstance(error, each))
-            place = re.search(r"PTX line (\d+)(?: \(([^)]+:\d+)\))?", str(error))
-            line, source = (int(place[1]), place[2] or "") if place else (0, "")
-            self._note(SanitizedHazard(kind, f"{kind}: {error}", self.names[0], line, source, None, None, (label,)))
+            self._note(ending(error, self.names[0], label))
         except SimError as error:
             raise UserError(f"{self.target}: {error}") from None
 
@@ -297,12 +293,16 @@ class _Collected:
         """The next launch of the run has come to its end."""
         self._hazards(self.names.pop(0), report.hazards)
 
+    def compared(self, name: str, wrong: Sequence[str]) -> None:
+        """What is not as expected at the end of a run."""
+        for sentence in wrong:
+            message = f"result: {sentence}"
+            self._note(SanitizedHazard("result", message, name, 1, "", None, None, (self.labels[-1],)))
+
     def _hazards(self, name: str, hazards: Sequence[Hazard]) -> None:
         """What one launch of the PTX called ``name`` has shown."""
         for hazard in hazards:
-            place = hazard.source, hazard.block, hazard.thread
-            runs = (self.labels[-1],)
-            self._note(SanitizedHazard(hazard.kind, hazard.message, name, hazard.ptx_line, *place, runs, hazard.other))
+            self._note(SanitizedHazard.of(hazard, name, self.labels[-1]))
 
     def _note(self, hazard: SanitizedHazard) -> None:
         key = hazard.ptx, hazard.kind, hazard.ptx_line
@@ -310,7 +310,18 @@ class _Collected:
         if hazard.runs[0] not in known.runs:
             self.hazards[key] = replace(known, runs=(*known.runs, *hazard.runs))
 
-    def result(self, config: str, device: str, cases: Sequence[str]) -> Sanitized:
-        """All of it, in the order of the code."""
+    def result(
+        self,
+        config: str,
+        device: str,
+        cases: Sequence[str],
+        sources: Sources,
+        suppressions: Sequence[Suppression],
+    ) -> Sanitized:
+        """All of it, in the order of the code, and in groups; suppressions in the sources count, too."""
         ordered = sorted(self.hazards.values(), key=lambda hazard: (hazard.ptx, hazard.ptx_line, hazard.kind))
-        return Sanitized(self.target, config, device, tuple(cases), tuple(self.labels), tuple(ordered))
+        groups = group(ordered, sources)
+        ran = tuple(cases), tuple(self.labels), tuple(ordered)
+        return Sanitized(
+            *(self.target, config, device), *ran, *suppress(groups, [*suppressions, *suppressions_in(sources)])
+        )

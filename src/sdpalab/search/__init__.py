@@ -3,7 +3,7 @@
 A space of valid configurations (:mod:`~sdpalab.search.space`), a strategy that chooses from it
 (:mod:`~sdpalab.search.strategy`), gates that each configuration has to pass, cheapest first
 (:mod:`~sdpalab.search.gates`), an append-only log (:mod:`~sdpalab.search.log`), and an executor that runs the gates as
-jobs (:mod:`~sdpalab.search.executor`).
+jobs (:mod:`~sdpalab.jobs`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sdpalab.search.executor import Executor, Job, JobOutcome, JobResult
+    from sdpalab.jobs import Executor, Job, JobOutcome, JobResult
     from sdpalab.search.outcome import Finalist, Standing, Trial, TrialOutcome
     from sdpalab.search.space import ConfigSpace
     from sdpalab.search.strategy import STRATEGIES, Strategy
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "sdpalab.search.executor": ("Executor", "Job", "JobOutcome", "JobResult"),
+    "sdpalab.jobs": ("Executor", "Job", "JobOutcome", "JobResult"),
     "sdpalab.search.outcome": ("Finalist", "TrialOutcome", "Standing", "Trial"),
     "sdpalab.search.space": ("ConfigSpace",),
     "sdpalab.search.strategy": ("STRATEGIES", "Strategy"),

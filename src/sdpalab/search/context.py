@@ -8,13 +8,13 @@ from typing import Any
 
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
+from sdpalab.jobs import Executor, Job, JobOutcome, JobResult, run_jobs
+from sdpalab.jobs.versions import code_version
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.tuned import source_digest
 from sdpalab.problem import Problem
 from sdpalab.search.budget import BudgetClock
 from sdpalab.search.draft import GateFailure
-from sdpalab.search.executor import Executor, Job, JobOutcome, JobResult, run_jobs
-from sdpalab.search.gates import code_version
 from sdpalab.search.log import SearchLog
 from sdpalab.search.outcome import MODELLED, Standing
 from sdpalab.search.space import ConfigSpace

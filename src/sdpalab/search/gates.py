@@ -8,13 +8,13 @@ gate; what is judged runs in the judge's own confined processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sdpalab import __version__
 from sdpalab.compile import BuildError, build, check, resources
 from sdpalab.errors import UserError
 from sdpalab.gpus import GPUS, Gpu, default_gpu
+from sdpalab.jobs.versions import judge_version
 from sdpalab.judge.cases import CaseSpec, cases_for
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.tuned import source_digest
@@ -23,19 +23,13 @@ from sdpalab.problem import Problem
 from sdpalab.search.cost import modelled_us
 from sdpalab.search.outcome import Standing
 from sdpalab.search.targets import identity_of, kernel_of
-from sdpalab.search.versions import judge_version
 from sdpalab.sim import SimError, UnsupportedInstruction
 
-__all__ = ["KINDS", "Value", "code_version", "gpu_from"]
+__all__ = ["Value", "build_gate", "count_gate", "full_gate", "gpu_from", "held_out_gate", "prove_gate", "race_gate"]
 
 Value = dict[str, Any]
 Inputs = Mapping[str, Any]
 _FULL_WORKERS = 2
-
-
-def code_version() -> str:
-    """What a job's results depend on, besides its inputs: versions of the lab and of the judge."""
-    return f"{__version__} {judge_version()}"
 
 
 def gpu_from(about: Mapping[str, Any]) -> Gpu:
@@ -109,7 +103,7 @@ def prove_gate(inputs: Inputs) -> Value:
             sanitized = sanitize_kernel(kernel, _small(kernel, config, problems), config, arch=arch)
         except UserError as error:
             return _failed(Standing.HAZARD, str(error))
-        if not sanitized.clean:
+        if sanitized.hazards:  # suppressed or not
             return _failed(Standing.HAZARD, f"{arch}: {sanitized.hazards[0].message}")
         failed = _judged(inputs, kernel, gpu, cases_for("quick", problems), workers=1)
         if failed:
@@ -151,17 +145,6 @@ def race_gate(inputs: Inputs) -> Value:
     kernel, _, problems, _ = _asked({**inputs, "config": {}})
     entrants = {name: Config(knobs) for name, knobs in inputs["entrants"].items()}
     return race(kernel, entrants, problems, seconds=inputs["seconds"], seed=inputs["seed"])
-
-
-KINDS: Mapping[str, Callable[[Inputs], Value]] = {
-    "build": build_gate,
-    "count": count_gate,
-    "prove": prove_gate,
-    "race": race_gate,
-    "full": full_gate,
-    "held_out": held_out_gate,
-}
-"""What a worker can be asked for."""
 
 
 def _asked(inputs: Inputs) -> tuple[Kernel, Config, tuple[Problem, ...], tuple[Gpu, ...]]:

@@ -57,7 +57,7 @@ class Head(JsonRecord):
         The space, and ``configurations``: how many valid ones it has.
     configurations : int
     judge : str
-        Digest of the judge's source (:func:`sdpalab.search.versions.judge_version`).
+        Digest of the judge's source (:func:`sdpalab.jobs.versions.judge_version`).
     lab : str
         Version of the lab.
     when : str

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from hashlib import sha256
-from pathlib import Path
 
 from sdpalab.compile import Build
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.plan import Launch, LaunchPlan
 from sdpalab.kernels.registry import KERNELS, load_kernel
+from sdpalab.kernels.userfile import absolute_spec
 
 __all__ = ["identity_of", "kernel_of", "spec_of"]
 
@@ -44,10 +44,7 @@ def spec_of(kernel: str | Kernel) -> str:
         raise UserError(
             f"a search takes a kernel by its name, so that other processes find it: give {kernel.name} as FILE.py:NAME"
         )
-    stem, colon, name = kernel.partition(".py")
-    if not colon:
-        return kernel
-    return f"{Path(stem + '.py').absolute()}{name}"
+    return absolute_spec(kernel)
 
 
 def identity_of(plan: LaunchPlan, builds: Sequence[Build]) -> str:

@@ -11,13 +11,14 @@ from typing import Any
 from sdpalab import __version__
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, gpu_named
+from sdpalab.jobs import Executor, executor_named
+from sdpalab.jobs.versions import judge_version
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.kernels.tuned import ProblemClass, TunedEntry, source_digest
 from sdpalab.problem import MISSION, Problem
 from sdpalab.search.budget import Budget, BudgetClock
 from sdpalab.search.context import SearchContext, TimeUp
-from sdpalab.search.executor import Executor, executor_named
 from sdpalab.search.finals import front_of, run_finals
 from sdpalab.search.log import Head, SearchLog
 from sdpalab.search.outcome import MODELLED, Finalist, Standing, Trial
@@ -25,7 +26,6 @@ from sdpalab.search.space import ConfigSpace
 from sdpalab.search.strategy import strategy_named
 from sdpalab.search.sweep import Sweep
 from sdpalab.search.targets import kernel_of, spec_of
-from sdpalab.search.versions import judge_version
 
 __all__ = ["HERE", "TuneResult", "tune"]
 

@@ -7,7 +7,8 @@
 It is a library of its own: it imports nothing of the lab and is independent of attention.
 """
 
-from sdpalab.sim.arguments import Pointer
+from sdpalab.sim.arguments import Pointer, Struct
+from sdpalab.sim.device import Device, DeviceArray
 from sdpalab.sim.errors import (
     Deadlock,
     DeviceAssertion,
@@ -21,13 +22,17 @@ from sdpalab.sim.errors import (
 )
 from sdpalab.sim.hazards import ConflictingAccess, Hazard
 from sdpalab.sim.launch import CHECKS, Report, launch
+from sdpalab.sim.streams import Event, Stream
 from sdpalab.sim.tensor_map import TensorMap
 
 __all__ = [
     "CHECKS",
     "ConflictingAccess",
     "Deadlock",
+    "Device",
+    "DeviceArray",
     "DeviceAssertion",
+    "Event",
     "Hazard",
     "IllegalAccess",
     "KernelTrap",
@@ -37,6 +42,8 @@ __all__ = [
     "Report",
     "SimError",
     "StepLimit",
+    "Stream",
+    "Struct",
     "TensorMap",
     "UnsupportedInstruction",
     "launch",

@@ -13,10 +13,12 @@ from sdpalab.sim.checks.global_race import GlobalHistory, GlobalRaceCheck
 from sdpalab.sim.checks.memory import MemoryCheck
 from sdpalab.sim.checks.race import RaceCheck
 from sdpalab.sim.checks.registers import RegisterCheck
+from sdpalab.sim.checks.tracking import TrackedMemory, TrackingCheck
 from sdpalab.sim.checks.warp_race import WarpRaceCheck
 from sdpalab.sim.counters import Counting
 from sdpalab.sim.geometry import Geometry
 from sdpalab.sim.hazard_log import HazardLog
+from sdpalab.sim.heap import Heap
 from sdpalab.sim.ir import Entry, PtxModule
 from sdpalab.sim.machine import Machine, Symbols
 from sdpalab.sim.memory import Space
@@ -25,7 +27,6 @@ from sdpalab.sim.program import Program
 from sdpalab.sim.scheduler import Scheduler
 from sdpalab.sim.selection import Indices
 from sdpalab.sim.tally import Tally
-from sdpalab.sim.tensor_map import PlacedMap
 
 __all__ = ["Chunks", "Setup"]
 
@@ -34,7 +35,8 @@ __all__ = ["Chunks", "Setup"]
 class Setup:
     """What a launch comes to before it runs: the code, where everything lies, and how it is run and watched.
 
-    ``chunks`` has the linear indices of the CTAs of each chunk; the rest is as in :func:`~sdpalab.sim.launch` and
+    ``workspace`` is the address of the grid's workspace in a cooperative launch, and 0 in others. ``chunks`` has the
+    linear indices of the CTAs of each chunk; the rest is as in :func:`~sdpalab.sim.launch` and
     :class:`~sdpalab.sim.machine.Machine`.
     """
 
@@ -44,7 +46,8 @@ class Setup:
     geometry: Geometry
     symbols: Symbols
     params: bytes
-    tensor_maps: Sequence[PlacedMap]
+    workspace: int
+    heap: Heap | None
     chunks: Sequence[Indices]
     checks: Sequence[str]
     counters: bool
@@ -52,6 +55,8 @@ class Setup:
     async_mode: str
     seed: int
     max_steps: int
+    tracking: bool = False
+    """Whether undefined bytes of shared memory are followed to where they matter."""
 
 
 class Chunks:
@@ -105,7 +110,8 @@ class Chunks:
         machine = Machine(
             *(setup.module, setup.entry, setup.program, setup.geometry, ctas, setup.symbols, self.space, setup.params),
             async_mode=setup.async_mode,
-            tensor_maps=setup.tensor_maps,
+            workspace=setup.workspace,
+            heap=setup.heap,
         )
         machine.printed = self.printed
         machine.observers += self._observers(machine)
@@ -120,10 +126,13 @@ class Chunks:
             observers += [race, GlobalRaceCheck(machine, log, race.clocks, self.history)]
         if "async" in checks:
             observers.append(AsyncCheck(machine, log))
-        if "memory" in checks:
+        if "memory" in checks and self.setup.tracking:
+            registers = TrackingCheck(machine, log)
+            observers += [TrackedMemory(machine, log, registers), registers]
+        elif "memory" in checks:
             observers.append(MemoryCheck(machine, log))
-        if "memory" in checks and machine.program.undefined:
-            observers.append(RegisterCheck(machine, log))
+            if machine.program.undefined:
+                observers.append(RegisterCheck(machine, log))
         if "strict" in checks:
             observers.append(WarpRaceCheck(machine, log))
         if self.setup.counters:

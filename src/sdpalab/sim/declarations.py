@@ -23,6 +23,8 @@ _PARAM = re.compile(
     r"(?:\.ptr\s+(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?)?([\w$%]+)\s*(?:\[(\w+)\])?\Z"
 )
 _ADDRESS = re.compile(r"(?:(generic)\(([\w$%]+)\)|([A-Za-z_$%][\w$]*))(?:\+(\w+))?\Z")
+_OPAQUE = ("texref", "samplerref", "surfref")
+"""Types of textures, samplers and surfaces, which can be declared; what uses one is refused where it is reached."""
 _REGISTER = re.compile(r"\.reg\s*\.(\w+)\s+([\w$%]+)\Z")
 
 
@@ -32,6 +34,8 @@ def variable(body: str, source: PtxText, start: int) -> Variable | None:
     if match is None:
         return None
     space, align, vector, type_name, name, dims, initial = match.groups()
+    if type_name in _OPAQUE:
+        return Variable(name, "opaque", 0, 1)
     size = source.type(type_name, start).bytes * int(vector or 1)
     element = size
     for dim in re.findall(r"\[(\w*)\]", dims):
@@ -105,6 +109,6 @@ def _param(item: str, source: PtxText, start: int) -> tuple[Param, int]:
     if match is None:
         raise source.error(f"expected a parameter, found {clip(item)!r}", start)
     align, type_name, name, count = match.groups()
-    type_ = source.type(type_name, start)
+    type_ = source.type("u64" if type_name in _OPAQUE else type_name, start)
     size = type_.bytes * (integer(count, source.line(start)) if count else 1)
     return Param(name, type_, size, 0), source.alignment(align, type_.bytes, start)

@@ -43,7 +43,8 @@ def opcode(*names: str) -> Callable[[Handler], Handler]:
 
 _NO_TIME, _NO_PLACE = "a simulated run has no time", "the simulator has no SMs that blocks are placed on"
 _WITHOUT_VALUE = {
-    **dict.fromkeys(("%clock", "%globaltimer", "%pm"), _NO_TIME),
+    **dict.fromkeys(("%clock", "%globaltimer"), "a clock, which counts steps here, is read with mov"),
+    "%pm": _NO_TIME,
     **dict.fromkeys(("%smid", "%nsmid"), _NO_PLACE),
 }
 """Why some special registers have no value here, by how their names begin: an invented value would mislead."""
@@ -167,9 +168,9 @@ class Decoder:
             return self._view(instruction, values, declared, type_)
         if isinstance(operand, Immediate):
             return self._constant(instruction, operand, type_)
-        if isinstance(operand, Symbol) and operand.name in self.machine.symbols.addresses:
-            _, address = self.machine.symbols.addresses[operand.name]
-            return np.broadcast_to(np.asarray(address).astype(type_.dtype), self.machine.lanes)
+        place = self.machine.address_of(operand.name, type_.dtype) if isinstance(operand, Symbol) else None
+        if place is not None:
+            return place
         raise UnsupportedInstruction(f"{instruction.text}: operand {operand} is not modelled", instruction.line)
 
     def dst(self, instruction: Instruction, operand: Operand, type_: PtxType) -> Array:

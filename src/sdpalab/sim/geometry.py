@@ -37,7 +37,21 @@ class Geometry:
         """CTAs of one cluster."""
         return self.cluster[0] * self.cluster[1] * self.cluster[2]
 
+    def block_at(self, linear: int) -> Dim3:
+        """The index of the block with that linear index."""
+        return _at(linear, self.grid)
+
+    def thread_at(self, linear: int) -> Dim3:
+        """The index in its block of the thread with that linear index."""
+        return _at(linear, self.block)
+
     @property
     def ctas(self) -> int:
         """CTAs of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+def _at(linear: int, dims: Dim3) -> Dim3:
+    """Coordinates of a linear index, x fastest."""
+    x, y, _ = dims
+    return linear % x, linear // x % y, linear // (x * y)

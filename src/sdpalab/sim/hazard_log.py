@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sdpalab.sim.errors import SimError
+from sdpalab.sim.errors import Deadlock, SimError
 from sdpalab.sim.geometry import Dim3
 from sdpalab.sim.hazards import KINDS, ConflictingAccess, Hazard
 from sdpalab.sim.ir import Instruction
@@ -19,6 +19,8 @@ class HazardLog:
 
     def __init__(self) -> None:
         self._hazards: dict[tuple[str, int], Hazard] = {}
+        self.unwritten_reads = False
+        """Whether bytes of shared memory were read that nobody had written."""
 
     def add(
         self,
@@ -40,14 +42,15 @@ class HazardLog:
         block, thread = machine.where(lane)
         source = machine.source(instruction)
         place = f"{source}, " if source else ""
-        what = what.replace("{other}", str(other))
-        message = (
-            f"{kind}: {what} ({instruction.text} at {place}PTX line {instruction.line}; block {block}, thread {thread})"
-        )
+        described = what.replace("{other}", str(other))
+        where = f"{instruction.text} at {place}PTX line {instruction.line}; block {block}, thread {thread}"
+        message = f"{kind}: {described} ({where})"
         if usually:
             message += f"; {usually}"
-        hazard = Hazard(kind, message, instruction.pc, instruction.line, source, block, thread, other)
-        self._hazards[kind, instruction.pc] = hazard
+        self._hazards[kind, instruction.pc] = Hazard(
+            *(kind, message, instruction.pc, instruction.line, source, block, thread, other),
+            *(instruction.text, what, usually, machine.frames(instruction)),
+        )
 
     def seen(self, kind: str, instruction: Instruction) -> bool:
         """True if that kind was recorded at that instruction."""
@@ -59,11 +62,17 @@ class HazardLog:
 
     @contextmanager
     def attach_to_errors(self) -> Iterator[None]:
-        """Attach the hazards so far to an error that stops the launch in this context (:attr:`SimError.hazards`)."""
+        """Attach the hazards so far to an error that stops the launch in this context (:attr:`SimError.hazards`).
+
+        A deadlock is often what the first of them leads to, and so its message has that, too.
+        """
         try:
             yield
         except SimError as error:
             error.hazards = tuple(self.hazards())
+            if isinstance(error, Deadlock) and self._hazards:
+                first = next(iter(self._hazards.values()))
+                error.args = (f"{error.args[0]}; before that, {first.message}",)
             raise
 
 
@@ -77,8 +86,9 @@ def conflicting_access_of(
     note: str = "",
 ) -> ConflictingAccess:
     """An instruction of a machine's entry as a conflicting access."""
-    source = machine.source(instruction)
-    return ConflictingAccess(instruction.text, instruction.pc, instruction.line, source, block, warp, thread, note)
+    source, frames = machine.source(instruction), machine.frames(instruction)
+    place = instruction.text, instruction.pc, instruction.line, source
+    return ConflictingAccess(*place, block, warp, thread, note, frames)
 
 
 def conflicting_access_at(machine: Machine, instruction: Instruction, lane: int, note: str = "") -> ConflictingAccess:

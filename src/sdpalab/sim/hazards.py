@@ -25,11 +25,11 @@ class ConflictingAccess:
     Attributes
     ----------
     text : str
-        The opcode with its modifiers.
+        The opcode with its modifiers, or what else it was, such as ``a copy``.
     pc : int
-        Index of the instruction in its entry.
+        Index of the instruction in its entry; -1 of what is none.
     ptx_line : int
-        Line of the PTX text, from 1.
+        Line of the PTX text, from 1; 0 of what is none.
     source : str
         ``file:line`` of the CUDA source, empty without line information.
     block, thread : (int, int, int), optional
@@ -37,6 +37,8 @@ class ConflictingAccess:
         Number of the warp in its block.
     note : str
         How it goes on, such as ``in flight``, or empty.
+    frames : tuple of str
+        ``file:line:column`` of the source and of the calls through which it was inlined, outwards.
     """
 
     text: str
@@ -47,13 +49,15 @@ class ConflictingAccess:
     warp: int | None = None
     thread: Dim3 | None = None
     note: str = ""
+    frames: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """For a message: ``st.shared.u32 of warp 1 of block (0, 0, 0) at a.cu:3, PTX line 12``."""
         who = f" of thread {self.thread}" if self.thread else "" if self.warp is None else f" of warp {self.warp}"
         block = f" of block {self.block}" if self.block else ""
         note = f" ({self.note})" if self.note else ""
-        return f"{self.text}{who}{block}{note} at {f'{self.source}, ' if self.source else ''}PTX line {self.ptx_line}"
+        source = f"{self.source}, " if self.source else ""
+        return f"{self.text}{who}{block}{note}" + (f" at {source}PTX line {self.ptx_line}" if self.ptx_line else "")
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,13 @@ class Hazard:
         The first thread that showed it.
     other : ConflictingAccess, optional
         The access that it conflicts with, where there is one.
+    text : str
+        The opcode with its modifiers.
+    what, advice : str
+        The parts of the message: what was wrong, with ``{other}`` in place of the conflicting access; and what is
+        usually missing, or empty.
+    frames : tuple of str
+        As those of :class:`ConflictingAccess`.
     """
 
     kind: str
@@ -86,3 +97,7 @@ class Hazard:
     block: Dim3
     thread: Dim3
     other: ConflictingAccess | None = None
+    text: str = ""
+    what: str = ""
+    advice: str = ""
+    frames: tuple[str, ...] = ()

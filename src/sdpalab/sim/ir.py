@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sdpalab.sim.types import PtxType
 
@@ -15,6 +16,7 @@ __all__ = [
     "Guard",
     "Immediate",
     "Instruction",
+    "Location",
     "Negated",
     "Operand",
     "Pair",
@@ -100,9 +102,23 @@ class Guard:
     negated: bool
 
 
+class Location(NamedTuple):
+    """A place in the source by ``.loc``: number of the file, line and column, and, of inlined code, the call."""
+
+    file: int
+    line: int
+    column: int = 0
+    caller: Location | None = None
+
+    @property
+    def chain(self) -> tuple[Location, ...]:
+        """This place, and the calls through which it was inlined, outwards."""
+        return (self, *(self.caller.chain if self.caller else ()))
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction; ``mods`` are the parts of the opcode after its first, ``loc`` is (file, line) or None."""
+    """One instruction; ``mods`` are the parts of the opcode after its first, ``loc`` is its source, or None."""
 
     pc: int
     opcode: str
@@ -110,7 +126,7 @@ class Instruction:
     operands: tuple[Operand, ...]
     guard: Guard | None
     line: int
-    loc: tuple[int, int] | None
+    loc: Location | None
 
     @property
     def text(self) -> str:
@@ -195,6 +211,10 @@ class Entry(Code):
         Performance-tuning and cluster directives with their numbers.
     functions : dict
         The functions whose code is in front of its own (:mod:`sdpalab.sim.linking`), by name.
+    targets : tuple of str
+        Those of them that a call through a register may reach.
+    circles : dict
+        For each function that may call itself, the functions that it does so with.
     start : int
         The pc where it begins.
     """
@@ -202,6 +222,8 @@ class Entry(Code):
     params: list[Param] = field(default_factory=list)
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
+    targets: tuple[str, ...] = ()
+    circles: dict[str, frozenset[str]] = field(default_factory=dict)
     start: int = 0
 
 

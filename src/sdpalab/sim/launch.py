@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from sdpalab.sim.arguments import Arena, parameter_block, place_variables
+from sdpalab.sim.arena import Arena
+from sdpalab.sim.arguments import parameter_block
 from sdpalab.sim.checks.global_race import GlobalHistory
 from sdpalab.sim.chunks import Chunks, Setup
 from sdpalab.sim.counters import Counters, counted
@@ -18,10 +19,12 @@ from sdpalab.sim.footprint import PLANES
 from sdpalab.sim.geometry import Dim3, Geometry
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.hazards import Hazard
-from sdpalab.sim.ir import Entry
+from sdpalab.sim.ir import Entry, PtxModule
 from sdpalab.sim.limits import check_cluster, check_geometry, check_registers, shared_limit
-from sdpalab.sim.linking import link
+from sdpalab.sim.linking import allocates, link
 from sdpalab.sim.machine import Symbols
+from sdpalab.sim.memory import Space
+from sdpalab.sim.names import resolve, short_name
 from sdpalab.sim.native import run_native, wanted_engine
 from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
@@ -29,11 +32,14 @@ from sdpalab.sim.program import Program, build_program
 from sdpalab.sim.run_queue import SCHEDULES
 from sdpalab.sim.selection import WARP, Array
 from sdpalab.sim.tally import Tally
+from sdpalab.sim.variables import place_variables, takes_parameter_addresses
 
-__all__ = ["CHECKS", "MEMORY_BUDGET", "Report", "launch"]
+__all__ = ["CHECKS", "MEMORY_BUDGET", "Executed", "Report", "execute", "launch", "ptx_text"]
 
 CHECKS = ("race", "memory", "async")
-"""The checks that are on unless a launch says otherwise; there is also ``strict``: races between lanes of a warp."""
+"""The checks that are on unless a launch says otherwise."""
+MORE_CHECKS = ("strict",)
+"""The checks that a launch has to ask for; ``strict``: races between lanes of a warp."""
 
 MEMORY_BUDGET = 8 * 2**30
 """Most memory that a launch may need, in bytes, by an estimate made before it begins."""
@@ -81,6 +87,7 @@ def launch(
     *,
     dynamic_smem: int = 0,
     cluster: Sequence[int] = (1, 1, 1),
+    cooperative: bool = False,
     checks: Sequence[str] = CHECKS,
     counters: bool = False,
     schedule: str = "lockstep",
@@ -88,6 +95,7 @@ def launch(
     seed: int = 0,
     max_steps: int | None = None,
     workers: int | None = None,
+    names: Sequence[str] = (),
 ) -> Report:
     """Execute a kernel's PTX on this machine's CPU.
 
@@ -96,16 +104,21 @@ def launch(
     ptx : str or bytes
         PTX text.
     entry : str
-        The entry's name as it stands in the PTX (mangled).
+        The entry's name as it stands in the PTX (mangled), or as C++ has it.
     grid, block : int or up to three ints
     args : sequence
         One for each parameter: a NumPy array is a device buffer, changed in place (contiguous, writable); an int or
-        float takes the parameter's declared type; bytes fill a parameter passed by value, and so does a
-        :class:`~sdpalab.sim.tensor_map.TensorMap`; a :class:`~sdpalab.sim.arguments.Pointer` points into an array.
+        float takes the parameter's declared type, and None is a null pointer. Bytes, a ctypes structure or a NumPy
+        structured scalar fill a parameter that is passed by value; so do a :class:`~sdpalab.sim.arguments.Struct`, with
+        addresses and tensor maps in it, and a :class:`~sdpalab.sim.tensor_map.TensorMap`. A
+        :class:`~sdpalab.sim.arguments.Pointer` points into an array, a list of arrays is a table of their addresses,
+        and arrays that share bytes share a buffer.
     dynamic_smem : int
         Bytes of dynamic shared memory of each CTA.
     cluster : up to three ints
         Blocks of a cluster; if it is (1, 1, 1), what the kernel was compiled for.
+    cooperative : bool
+        A cooperative launch: all blocks are there at once, and may synchronise as a grid.
     checks : sequence of str
         Which checks watch (:data:`CHECKS`). Without ``memory``, an illegal access raises IllegalAccess.
     counters : bool
@@ -122,6 +135,9 @@ def launch(
     workers : int, optional
         Processes that may share the chunks. Default: one for each CPU where the launch is long enough to pay for them.
         The report and the arrays are the same for any number (:mod:`sdpalab.sim.parallel`).
+    names : sequence of str
+        What hazards call the arrays among ``args``, empty for other arguments: an access outside an array with a name
+        has its index there, one outside an array without a name its byte.
 
     Returns
     -------
@@ -138,11 +154,67 @@ def launch(
     SimError
         If a worker process dies.
     """
+    text = ptx_text(ptx)
+    return execute(
+        *(text, resolve(entry, parse(text).entries, "entry"), grid, block, args, Arena()),
+        dynamic_smem=dynamic_smem,
+        cluster=cluster,
+        cooperative=cooperative,
+        checks=checks,
+        counters=counters,
+        schedule=schedule,
+        async_mode=async_mode,
+        seed=seed,
+        max_steps=max_steps,
+        workers=workers,
+        names=names,
+    ).report
+
+
+def ptx_text(ptx: str | bytes) -> str:
+    """PTX as text, without the zeros that end it in a binary."""
+    return (ptx.decode() if isinstance(ptx, bytes) else ptx).rstrip("\0")
+
+
+@dataclass(frozen=True)
+class Executed:
+    """A launch that has run to its end: its report, the entry with all that it calls, and its accesses to global memory
+    (with the ``race`` check)."""
+
+    report: Report
+    module: PtxModule
+    code: Entry
+    geometry: Geometry
+    history: GlobalHistory | None
+
+
+def execute(
+    text: str,
+    entry: str,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    args: Sequence[Any],
+    arena: Arena,
+    *,
+    placed: Mapping[str, tuple[str, int]] | None = None,
+    dynamic_smem: int = 0,
+    cluster: Sequence[int] = (1, 1, 1),
+    cooperative: bool = False,
+    checks: Sequence[str] = CHECKS,
+    counters: bool = False,
+    schedule: str = "lockstep",
+    async_mode: str = "late",
+    seed: int = 0,
+    max_steps: int | None = None,
+    workers: int | None = None,
+    names: Sequence[str] = (),
+) -> Executed:
+    """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
+
+    ``entry`` is as it stands in the PTX; ``placed`` is where variables of the module lie in the arena already.
+    """
     _check_options(checks, schedule, async_mode, seed, workers)
-    text = (ptx.decode() if isinstance(ptx, bytes) else ptx).rstrip("\0")
     module = parse(text)
-    if entry not in module.entries:
-        raise LaunchError(f"the PTX has no entry {entry!r}; it has: {', '.join(module.entries) or 'none'}")
     code, program = _linked(text, entry)
     clusters, explicit = _cluster(code, _dim3("cluster", cluster))
     geometry = Geometry(_dim3("grid", grid), _dim3("block", block), clusters, dynamic_smem, explicit)
@@ -150,48 +222,72 @@ def launch(
     check_cluster(geometry, module.target)
     _check_directives(code, geometry)
     check_registers(code, geometry)
-    arena = Arena()
-    params = parameter_block(code, args, arena)
-    symbols = place_variables(module, code, dynamic_smem, params, arena)
+    taken = takes_parameter_addresses(code)
+    if taken:  # before all else: 32 bits must hold such an address
+        arena.place_parameters(max((param.offset + param.size for param in code.params), default=0))
+    params = parameter_block(code, args, arena, names)
+    if taken:
+        arena.fill_in(arena.parameters, params)
+    workspace = arena.workspace() if cooperative else 0
+    heap = arena.need_heap() if any(map(allocates, code.instructions)) else None
+    symbols = place_variables(module, code, dynamic_smem, arena.parameters if taken else None, arena, placed)
     limit = shared_limit(module.target)
     if symbols.shared_bytes > limit:
         raise LaunchError(
-            f"{entry} needs {symbols.shared_bytes} bytes of shared memory, "
+            f"{short_name(entry)} needs {symbols.shared_bytes} bytes of shared memory, "
             f"and a block on {module.target} has at most {limit}"
         )
     lanes = geometry.warps * WARP * geometry.cluster_size
-    clusters_at_once = _clusters_at_once(geometry, lanes)
+    clusters_at_once = geometry.ctas // geometry.cluster_size if cooperative else _clusters_at_once(geometry, lanes)
     need = _memory_needed(arena.end, program, symbols, lanes, geometry.cluster_size, clusters_at_once, checks)
     ctas = _by_cluster(geometry)
     setup = Setup(
-        *(module, code, program, geometry, symbols, params, arena.tensor_maps),
+        *(module, code, program, geometry, symbols, params, workspace, heap),
         [part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
         *(checks, counters, schedule, async_mode, seed, max_steps or _MAX_STEPS),
     )
-    space = arena.build()
-    size = len(space.data)
-    log, tally = HazardLog(), Tally(code, program, size, geometry.ctas, geometry.warps, traffic=counters)
-    printed: list[str] = []
-    ran = False
-    if wanted_engine() == "native":
-        ran = not run_native(setup, space, tally)
-        if not ran:  # what it has done so far is thrown away
-            space = arena.build()
-    if not ran:
-        history = GlobalHistory(code, size) if "race" in checks else None
-        chunks = Chunks(setup, space, tally, log, history)
-        printed = chunks.printed
-        with log.attach_to_errors():
-            run_chunks(chunks, workers, MEMORY_BUDGET // need)
-    arena.copy_back(space)
-    return Report(
-        log.hazards(),
-        int(np.dot([block.size for block in program.blocks], tally.lanes)),
-        int(tally.steps[0]),
+    before = arena.snapshot() if "memory" in checks and symbols.shared_bytes else None
+    run = _run(setup, arena, MEMORY_BUDGET // need, workers)
+    if before is not None and run.log.unwritten_reads:
+        # Bytes were read that nobody wrote. Whether that matters takes longer to find out, so it is done now.
+        arena.restore(before)
+        run = _run(replace(setup, tracking=True), arena, 1, 1)
+    arena.copy_back(run.space)
+    report = Report(
+        run.log.hazards(),
+        int(np.dot([block.size for block in program.blocks], run.tally.lanes)),
+        int(run.tally.steps[0]),
         symbols.shared_bytes,
-        counted(module, code, program, tally) if counters else None,
-        tuple(printed),
+        counted(module, code, program, run.tally) if counters else None,
+        tuple(run.chunks.printed),
     )
+    return Executed(report, module, code, geometry, run.chunks.history)
+
+
+@dataclass(frozen=True)
+class _Execution:
+    """All chunks of a launch, run once."""
+
+    chunks: Chunks
+    space: Space
+    log: HazardLog
+    tally: Tally
+
+
+def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _Execution:
+    space = arena.space()
+    size, geometry = len(space.data), setup.geometry
+    log = HazardLog()
+    tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
+    history = GlobalHistory(setup.entry, size) if "race" in setup.checks else None
+    chunks = Chunks(setup, space, tally, log, history)
+    if wanted_engine() == "native" and arena.memory is None:
+        if not run_native(setup, space, tally):
+            return _Execution(chunks, space, log, tally)
+        chunks.space = space = arena.space()  # what it has done so far is thrown away
+    with log.attach_to_errors():
+        run_chunks(chunks, workers, affordable)
+    return _Execution(chunks, space, log, tally)
 
 
 @lru_cache(maxsize=64)
@@ -207,13 +303,13 @@ def _cluster(code: Entry, asked: Dim3) -> tuple[Dim3, bool]:
     if numbers:
         required = _dim3("cluster", numbers)
         if asked not in ((1, 1, 1), required):
-            raise LaunchError(f"{code.name} requires a cluster of {required} blocks, not {asked}")
+            raise LaunchError(f"{short_name(code.name)} requires a cluster of {required} blocks, not {asked}")
         return required, True
     most = code.directives.get("maxclusterrank")
     if most and int(np.prod(asked)) > most[0]:
-        raise LaunchError(f"{code.name} was compiled for at most {most[0]} blocks a cluster, not {asked}")
+        raise LaunchError(f"{short_name(code.name)} was compiled for at most {most[0]} blocks a cluster, not {asked}")
     if asked == (1, 1, 1) and "explicitcluster" in code.directives:
-        raise LaunchError(f"{code.name} must be launched with a cluster (.explicitcluster)")
+        raise LaunchError(f"{short_name(code.name)} must be launched with a cluster (.explicitcluster)")
     return asked, asked != (1, 1, 1)
 
 
@@ -265,8 +361,8 @@ def _memory_needed(
 
 def _check_options(checks: Sequence[str], schedule: str, async_mode: str, seed: int, workers: int | None) -> None:
     for check in checks:
-        if check not in (*CHECKS, "strict"):
-            raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join(CHECKS)}, strict")
+        if check not in (*CHECKS, *MORE_CHECKS):
+            raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join((*CHECKS, *MORE_CHECKS))}")
     if schedule not in SCHEDULES:
         raise LaunchError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
     if async_mode not in ("late", "early"):
@@ -288,9 +384,10 @@ def _dim3(name: str, size: int | Sequence[int]) -> Dim3:
 def _check_directives(code: Entry, geometry: Geometry) -> None:
     required = code.directives.get("reqntid")
     if required and (*required, 1, 1)[:3] != geometry.block:
-        raise LaunchError(f"{code.name} requires a block of {required} threads, not {geometry.block}")
+        raise LaunchError(f"{short_name(code.name)} requires a block of {required} threads, not {geometry.block}")
     most = code.directives.get("maxntid")
     if most and geometry.threads > int(np.prod(most)):
         raise LaunchError(
-            f"{code.name} was compiled for at most {int(np.prod(most))} threads a block, not {geometry.threads}"
+            f"{short_name(code.name)} was compiled for at most {int(np.prod(most))} threads a block, "
+            f"not {geometry.threads}"
         )

@@ -8,6 +8,7 @@ import re
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.geometry import Geometry
 from sdpalab.sim.ir import Entry
+from sdpalab.sim.names import short_name
 from sdpalab.sim.selection import WARP
 
 __all__ = [
@@ -117,10 +118,12 @@ def check_registers(code: Entry, geometry: Geometry) -> None:
     """
     most = code.directives.get("maxnreg", (0,))[0]
     if most > _MOST_REGISTERS:
-        raise LaunchError(f"{code.name} has .maxnreg {most}, and a thread has at most {_MOST_REGISTERS} registers")
+        raise LaunchError(
+            f"{short_name(code.name)} has .maxnreg {most}, and a thread has at most {_MOST_REGISTERS} registers"
+        )
     need = registers_at_launch(code, geometry) * -(-geometry.threads // WARP) * WARP
     if most and need > REGISTER_FILE:
         raise LaunchError(
-            f"{code.name} has .maxnreg {most}, with which a block of {geometry.threads} threads takes {need} "
-            f"registers, and an SM has {REGISTER_FILE}"
+            f"{short_name(code.name)} has .maxnreg {most}, with which a block of {geometry.threads} threads takes "
+            f"{need} registers, and an SM has {REGISTER_FILE}"
         )

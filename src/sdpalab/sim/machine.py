@@ -6,18 +6,18 @@ slot of all CTAs is one contiguous slice, and a kernel whose CTAs do the same ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from sdpalab.sim.geometry import Dim3, Geometry
+from sdpalab.sim.heap import Heap
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
 from sdpalab.sim.memory import POISON, Space
 from sdpalab.sim.observer import Observer
 from sdpalab.sim.program import Program
 from sdpalab.sim.selection import WARP, Array, Indices, Selection
-from sdpalab.sim.tensor_map import PlacedMap
 from sdpalab.sim.types import PtxType, unsigned
 
 __all__ = ["AsyncUnit", "Machine", "Resume", "Symbols", "source_of"]
@@ -28,11 +28,15 @@ Resume = tuple[int, Selection]
 
 @dataclass(frozen=True)
 class Symbols:
-    """Addresses of an entry's variables by name, as (space, address); and the sizes that follow from them."""
+    """Addresses of an entry's variables by name, as (space, address); and the sizes that follow from them.
+
+    ``frames`` has, for each circle of functions, the bytes of its local variables, and how many times they are there.
+    """
 
     addresses: dict[str, tuple[str, int]]
     shared_bytes: int
     local_bytes: int
+    frames: dict[frozenset[str], tuple[int, int]] = field(default_factory=dict)
 
 
 class AsyncUnit:
@@ -69,8 +73,10 @@ class Machine:
         The parameter block.
     async_mode : {"late", "early"}
         When asynchronous copies land.
-    tensor_maps : sequence of PlacedMap
-        The launch's tensor maps, by the number that is in their descriptors.
+    workspace : int
+        Address of the grid's workspace in a cooperative launch, 0 in others.
+    heap : Heap, optional
+        Where the device code has one.
     landing : function
         Which of that many bulk copies in flight lands next, the oldest first in order.
 
@@ -90,14 +96,15 @@ class Machine:
         params: bytes,
         *,
         async_mode: str = "late",
-        tensor_maps: Sequence[PlacedMap] = (),
+        workspace: int = 0,
+        heap: Heap | None = None,
         landing: Callable[[int], int] = lambda waiting: 0,
     ) -> None:
         self.module, self.entry, self.program = module, entry, program
         self.geometry, self.symbols = geometry, symbols
         self.n_cta, self.params = n_cta, params
         self.observers: list[Observer] = []
-        self.async_mode, self.tensor_maps, self.landing = async_mode, tensor_maps, landing
+        self.async_mode, self.landing, self.workspace, self.heap = async_mode, landing, workspace, heap
         self.cluster_size = geometry.cluster_size
         self.warps = geometry.warps
         self.lanes = self.warps * n_cta * WARP
@@ -132,6 +139,16 @@ class Machine:
         """State of barriers and asynchronous units, by name, made by the instructions that use them."""
         self.woken: list[Resume] = []
         """Lanes that waited for a unit and may go on; the scheduler collects them."""
+        self.moving = {
+            variable.name: np.full(self.lanes, symbols.addresses[variable.name][1], np.int64)
+            for circle in symbols.frames
+            for function in circle
+            for variable in entry.functions[function].variables.values()
+            if variable.space == "local" and variable.size
+        }
+        """Addresses of variables that each depth of a circle of calls has for itself, one a lane."""
+        self.clock = 0
+        """Steps so far, with a further one for every read of the clock."""
         self._allocate_registers()
 
     @staticmethod
@@ -157,10 +174,22 @@ class Machine:
         for name, values in self._special.items():
             values[:] = self._special_values(name)
         self.woken.clear()
+        self.clock = 0
+        for name, values in self.moving.items():
+            values.fill(self.symbols.addresses[name][1])
         for unit in self.units.values():
             unit.reset()
         for action in self.on_reset:
             action()
+
+    def address_of(self, name: str, dtype: np.dtype[np.generic]) -> Array | None:
+        """The address of a variable in its own space, one value a lane; None if there is no such variable."""
+        if name not in self.symbols.addresses:
+            return None
+        if name in self.moving:
+            values: Array = self.moving[name].view(dtype)[:: 8 // dtype.itemsize]
+            return values
+        return np.broadcast_to(np.asarray(self.symbols.addresses[name][1]).astype(dtype), self.lanes)
 
     # ---- registers --------------------------------------------------------------------------------------------------
 
@@ -217,6 +246,9 @@ class Machine:
             "%cluster_ctarank": lambda: (self.cta % self.cluster_size).astype(np.uint32),
             "%cluster_nctarank": lambda: np.array(self.cluster_size, dtype=np.uint32),
             "%is_explicit_cluster": lambda: np.array(self.geometry.explicit_cluster),
+            # The driver's way to cooperative groups: the upper and the lower half of an address.
+            "%envreg1": lambda: np.array(self.workspace >> 32, dtype=np.uint32),
+            "%envreg2": lambda: np.array(self.workspace & 0xFFFFFFFF, dtype=np.uint32),
             "%total_smem_size": lambda: np.array(self.symbols.shared_bytes, dtype=np.uint32),
         }
         return values[name]() if name in values else None
@@ -241,13 +273,22 @@ class Machine:
         """``flash.cu:42`` from the line information, or an empty string."""
         return source_of(self.module, instruction)
 
+    def frames(self, instruction: Instruction) -> tuple[str, ...]:
+        """``flash.cu:42:9`` of the instruction, and of the calls through which it was inlined, outwards."""
+        chain = instruction.loc.chain if instruction.loc else ()
+        names = [(_file_name(self.module, place.file), place) for place in chain]
+        return tuple(f"{name}:{place.line}:{place.column}" for name, place in names if name)
+
 
 def source_of(module: PtxModule, instruction: Instruction) -> str:
     """``flash.cu:42`` from the line information, or an empty string."""
-    if instruction.loc is None or instruction.loc[0] not in module.files:
-        return ""
-    name = module.files[instruction.loc[0]].replace("\\", "/").rsplit("/", 1)[-1]
-    return f"{name}:{instruction.loc[1]}"
+    name = _file_name(module, instruction.loc.file) if instruction.loc else ""
+    return f"{name}:{instruction.loc.line}" if instruction.loc and name else ""
+
+
+def _file_name(module: PtxModule, number: int) -> str:
+    """The name of a source file without its folder; empty if there is no such number."""
+    return module.files.get(number, "").replace("\\", "/").rsplit("/", 1)[-1]
 
 
 def _axis(linear: Array | np.int64, dims: Dim3, k: int) -> Array:

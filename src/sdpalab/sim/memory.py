@@ -16,6 +16,7 @@ import numpy as np
 from sdpalab.sim.selection import Array, Indices, Mask
 
 __all__ = [
+    "FUNCTION_BASE",
     "GLOBAL_BASE",
     "LOCAL_BASE",
     "POISON",
@@ -30,6 +31,8 @@ __all__ = [
 GLOBAL_BASE = 0x7F00_0000_0000
 SHARED_BASE = 0x7B00_0000_0000
 LOCAL_BASE = 0x7900_0000_0000
+FUNCTION_BASE = 0x7700_0000_0000
+"""Where functions have their addresses."""
 WINDOW_BITS = 40
 """Addresses that agree above this bit lie in the same window of the generic address space."""
 RANK_SHIFT = 24
@@ -51,11 +54,16 @@ _SHIFTS = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
 
 @dataclass(frozen=True)
 class Extent:
-    """A named stretch of a space, in byte indices: a buffer of global memory."""
+    """A named stretch of a space, in byte indices: a buffer of global memory.
+
+    ``shape`` and ``itemsize`` are those of the array in it, where the launch names that.
+    """
 
     name: str
     begin: int
     end: int
+    shape: tuple[int, ...] = ()
+    itemsize: int = 1
 
 
 class Space:
@@ -80,9 +88,13 @@ class Space:
     ) -> None:
         self.name = name
         self.limit = limit
-        self.extents = tuple(extents)
         self.data: Array = _fresh(size) if data is None else data
         self.views: dict[int, Array] = {width: self.data.view(dtype) for width, dtype in WORDS.items()}
+        self.set_extents(extents)
+
+    def set_extents(self, extents: Sequence[Extent]) -> None:
+        """Allow accesses in these stretches, sorted, and nowhere else."""
+        self.extents = tuple(extents)
         self._begins = np.array([extent.begin for extent in self.extents], dtype=np.int64)
         self._ends = np.array([extent.end for extent in self.extents], dtype=np.int64)
 
@@ -106,17 +118,22 @@ class Space:
             if low >= 0 and high <= self.limit:
                 return None
             return (offset < 0) | (offset > self.limit - width)
-        for extent in self.extents:
-            if low >= extent.begin and high <= extent.end:
-                return None
+        if self.holds(low, high - low):
+            return None
         place = np.searchsorted(self._begins, offset, side="right") - 1
         bad: Mask = (place < 0) | (offset + width > self._ends[place])
         return bad if bad.any() else None
 
+    def holds(self, begin: int, size: int) -> bool:
+        """Whether one stretch has these bytes."""
+        place = int(np.searchsorted(self._begins, begin, side="right")) - 1
+        return place >= 0 and begin + size <= int(self._ends[place])
+
     def extent_near(self, offset: int) -> Extent | None:
-        """The stretch that holds ``offset`` or ends last before it, for messages."""
-        before = [extent for extent in self.extents if extent.begin <= offset]
-        return before[-1] if before else (self.extents[0] if self.extents else None)
+        """The stretch that holds ``offset`` or is nearest to it, for messages."""
+        return min(
+            self.extents, key=lambda extent: max(extent.begin - offset, offset - extent.end + 1, 0), default=None
+        )
 
 
 def _fresh(size: int) -> Array:

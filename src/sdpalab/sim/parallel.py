@@ -98,7 +98,7 @@ def communicates(instruction: Instruction) -> bool:
     if {mod.split("::")[0] for mod in mods} & {"shared", "local"} and "global" not in mods:
         return False
     if instruction.opcode == "call":
-        return callee(instruction) == "vprintf"
+        return callee(instruction) in ("vprintf", "malloc", "free")
     strong = instruction.opcode in ("ld", "st") and not STRONG.isdisjoint(mods)
     return strong or instruction.opcode in ("atom", "red") or (instruction.opcode == "cp" and "reduce" in mods)
 

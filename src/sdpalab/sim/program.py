@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from sdpalab.sim.collectives import is_collective, member_mask
 from sdpalab.sim.fusion import MmaGroup, group_mma, registers_read, registers_used, registers_written
 from sdpalab.sim.ir import NO_FALL_THROUGH, Entry, Instruction, Operand, Symbol
-from sdpalab.sim.linking import branch_targets, callee, function_label
+from sdpalab.sim.linking import branch_targets, callee, function_label, is_indirect
 
 __all__ = ["BasicBlock", "Program", "build_program", "instructions_of"]
 
@@ -99,7 +99,8 @@ def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
     returns: dict[str, list[int]] = {}
     for instruction in code:
         if instruction.opcode == "call":
-            returns.setdefault(callee(instruction), []).append(number[instruction.pc + 1])
+            for name in entry.targets if is_indirect(instruction) else (callee(instruction),):
+                returns.setdefault(name, []).append(number[instruction.pc + 1])
     uses = registers_used(code)
     blocks = []
     for index, (first, last) in enumerate(zip(starts, [*starts[1:], len(code)], strict=True)):
@@ -115,15 +116,20 @@ def _blocks(entry: Entry) -> tuple[list[BasicBlock], dict[str, int]]:
             member_mask(body),
         )
         if index + 1 < len(starts):
-            block.successors += _successors(end, index + 1, block_of_label, returns)
+            block.successors += _successors(end, index + 1, block_of_label, returns, entry.targets)
         blocks.append(block)
     return blocks, block_of_label
 
 
 def _successors(
-    end: Instruction | None, following: int, block_of_label: dict[str, int], returns: dict[str, list[int]]
+    end: Instruction | None,
+    following: int,
+    block_of_label: dict[str, int],
+    returns: dict[str, list[int]],
+    targets: tuple[str, ...],
 ) -> list[int]:
-    """Where control may go on behind a block; ``returns`` are the blocks behind the calls of each function."""
+    """Where control may go on behind a block; ``returns`` are the blocks behind the calls of each function, ``targets``
+    what calls through registers may reach."""
     if end is None:
         return [following]
     target = end.operands[0] if end.operands else None
@@ -133,7 +139,11 @@ def _successors(
     elif end.opcode == "brx":
         jumps = [block_of_label[label.name] for label in branch_targets(end)]
     elif end.opcode == "ret" and isinstance(target, Symbol):
-        jumps = returns[target.name]
+        jumps = returns.get(target.name, [])
+    elif is_indirect(end):
+        jumps = [block_of_label[function_label(name)] for name in targets]
+        if end.guard is None and jumps:
+            return jumps
     elif end.opcode == "call" and function_label(callee(end)) in block_of_label:
         jumps = [block_of_label[function_label(callee(end))]]
         if end.guard is None:

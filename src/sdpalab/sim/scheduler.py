@@ -17,8 +17,8 @@ import numpy as np
 from sdpalab.sim.barriers import Barriers
 from sdpalab.sim.collectives import pack_warps, warp_words
 from sdpalab.sim.decode import Decoder, Step
-from sdpalab.sim.errors import StepLimit
-from sdpalab.sim.flow import End, build_end, leave
+from sdpalab.sim.errors import StepLimit, UnsupportedInstruction
+from sdpalab.sim.flow import End, build_end, goto, leave
 from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.tensor import mma_group_step
@@ -81,12 +81,31 @@ class Scheduler:
         """A block's closures, each behind the functions of the observers for it."""
         steps: list[Step] = []
         for item in basic.items:
-            step = mma_group_step(self.decoder, item) if isinstance(item, MmaGroup) else self.decoder.step(item)
-            steps += [*self._looks(instructions_of(item)), step]
-        end = build_end(self, basic.end, following)
-        steps += self._looks([] if basic.end is None else [basic.end])
+            try:
+                step = mma_group_step(self.decoder, item) if isinstance(item, MmaGroup) else self.decoder.step(item)
+                steps += [*self._looks(instructions_of(item)), step]
+            except UnsupportedInstruction as error:
+                steps.append(self._refusal(error, instructions_of(item)[0]))
+        try:
+            end = build_end(self, basic.end, following)
+            steps += self._looks([] if basic.end is None else [basic.end])
+        except UnsupportedInstruction as error:
+            assert basic.end is not None
+            steps.append(self._refusal(error, basic.end))
+            end = goto(following)
         members = None if basic.members is None else self.decoder.src(*basic.members, TYPES["u32"])
         return _Block(steps, end, basic.size, basic.collective, members, basic.line)
+
+    def _refusal(self, error: UnsupportedInstruction, instruction: Instruction) -> Step:
+        """What is not modelled stops the launch where a lane executes it: a path that never runs blocks nothing."""
+
+        def refuse(sel: Selection) -> None:
+            raise error
+
+        try:
+            return refuse if instruction.guard is None else self.decoder.guarded(instruction, refuse)
+        except UnsupportedInstruction:  # the predicate is not modelled either
+            return refuse
 
     def _looks(self, instructions: Sequence[Instruction]) -> list[Step]:
         looks = (observer.before(instructions) for observer in self.machine.observers)
@@ -158,6 +177,7 @@ class Scheduler:
 
     def _run_from(self, turn: int, at: int, sel: Selection, forced: bool, following: int) -> bool:
         """Run lanes until they part, block or meet others; True if they ran so long that others may starve."""
+        machine = self.machine
         for _ in range(_QUANTUM):
             block = self.blocks[at]
             if block.collective and not forced:
@@ -170,6 +190,7 @@ class Scheduler:
             forced = False
             lanes = count(sel)
             self.steps += block.size
+            machine.clock = max(machine.clock + 1, self.steps)
             self.tally.lanes[at] += lanes
             whole_slice = isinstance(sel, slice) and lanes % WARP == 0
             warps = None if whole_slice else np.unique(indices(sel) // WARP)

@@ -28,10 +28,12 @@ __all__ = [
     "unpack",
 ]
 
-FORMAT = 3
-"""2: the limit on the rows' root mean square, exact elements, ignored rows, the original contract. 3: a log-sum-exp."""
-READS = (2, FORMAT)
-"""Format 2 is 3 without a log-sum-exp. Bundles of another format are verified by the verify.py that lies in them."""
+FORMAT = 4
+"""2: the limit on the rows' root mean square, exact elements, ignored rows, the original contract. 3: a log-sum-exp.
+4: the sources of a user's kernel, and cases that were left unjudged."""
+READS = (2, 3, FORMAT)
+"""Format 2 is 3 without a log-sum-exp, and 3 is 4 without sources and unjudged cases. Bundles of another format are
+verified by the verify.py that lies in them."""
 MAX_BYTES = 2 << 30
 """More than this, packed or unpacked, is refused rather than read."""
 Members = dict[str, bytes]
@@ -199,7 +201,7 @@ def check_manifest(members: Members) -> list[str]:
     if findings:
         return findings
     if manifest.get("format") not in READS:
-        known = " and ".join(map(str, READS))
+        known = " and ".join((", ".join(map(str, READS[:-1])), str(READS[-1])))
         problem = f"manifest.yaml: format {manifest.get('format')!r}, and this verifier reads {known}"
         return [f"{problem}; the verify.py in the bundle, or of the commit in its name, is for it"]
     if manifest.get("digest") != manifest_digest(manifest):

@@ -39,8 +39,8 @@ class Cases:
         """Checks one case; True if it was re-derived from raw arrays."""
         self.bundle.same_keys(where, "case", case)
         self.bundle.same_keys(where, "problem", case["problem"])
-        if case["status"] not in STATUSES:
-            self.bundle.find(where, f"{case['status']!r} is not a status")
+        if case["status"] not in STATUSES or case["status"] == "INTERRUPTED":
+            self.bundle.find(where, f"{case['status']!r} is not a status of a case")
         if case["status"] != "PASSED" and not case["reason"]:
             self.bundle.find(where, f"{case['status']} without a reason")
         contract = keeps_original_contract(case["errors"]) if case["errors"] else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -54,8 +55,13 @@ class Checker(Findings):
 
     def check_attempt(self, where: str, record: Mapping[str, Any]) -> None:
         self.same_keys(where, "attempt", record)
-        gates = [check_build(self, f"{where} build {build['name']}", build) for build in record["builds"]]
+        outcomes = [check_build(self, f"{where} build {build['name']}", build) for build in record["builds"]]
+        gates = [ok for ok, build in zip(outcomes, record["builds"], strict=True) if build["gate"] is not None]
         built = {build["files"]["kernel.ptx"] for build in record["builds"]}
+        for name, digest in record.get("sources", {}).items():
+            self.used.add(name)
+            if not name.startswith("source/") or hashlib.sha256(self.members.get(name, b"")).hexdigest() != digest:
+                self.find(where, f"{name} is missing or is not the source that was judged")
         verdict = record["verdict"]
         passed = verdict is not None and verdict["status"] == "PASSED"
         self.check_figures(where, record["figures"], passed)
@@ -74,8 +80,12 @@ class Checker(Findings):
         if len({"lse" in case["digests"] for case in verdict["cases"] if case["errors"]}) > 1:
             self.find(where, "some of its cases have a log-sum-exp, and others have none")
         bad = [case["status"] for case in verdict["cases"] if case["status"] != "PASSED"]
+        unjudged = [str(name) for name in verdict.get("unjudged", ())]
+        if set(unjudged) & {case["name"] for case in verdict["cases"]}:
+            self.find(where, "a case is judged and left unjudged")
         status = next((s for s in bad if s != "INFRA_ERROR"), "INFRA_ERROR")
-        status = status if bad or not verdict["cases"] else "PASSED"
+        if not bad and (verdict["cases"] or unjudged):
+            status = "INTERRUPTED" if unjudged else "PASSED"
         if verdict["status"] != status or verdict["passed"] is not (status == "PASSED"):
             self.find(where, f"the verdict says {verdict['status']}, and its cases say {status}")
         contract = sum(case["original_contract"] is True for case in verdict["cases"])
@@ -87,10 +97,11 @@ class Checker(Findings):
             if case["inputs"] == "normal" and is_plain(case["problem"]) and case["status"] == "PASSED"
         ]
         twelve = sum(pair in judged for pair in TWELVE)
+        left = f", {len(unjudged)} left unjudged" if unjudged else ""
         self.outcome.summary.append(
             f"{label}: {verdict['status']} on {verdict['device']}; {derived} of {len(verdict['cases'])} cases "
-            f"re-derived from raw arrays; {twelve} of the 12 contract cases passed, {contract} of all cases keep the "
-            f"original contract; gate {gate}; declared numerics "
+            f"re-derived from raw arrays{left}; {twelve} of the 12 contract cases passed, {contract} of all cases keep "
+            f"the original contract; gate {gate}; declared numerics "
             + ", ".join(f"{k} {v}" for text in declared for k, v in json.loads(text).items())
         )
 

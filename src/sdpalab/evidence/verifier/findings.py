@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sdpalab.evidence.verifier.archive import Members, parse
-from sdpalab.evidence.verifier.facts import KEYS
+from sdpalab.evidence.verifier.facts import KEYS, SPARSE
 
 __all__ = ["MALFORMED", "Findings", "Outcome"]
 
@@ -37,14 +37,17 @@ class Findings:
         self.members = members
         self.outcome = Outcome()
         self.used = set(FIXED_FILES)
+        self.format = int(parse(members, "manifest.yaml", []).get("format", 0))
 
     def find(self, where: str, what: str) -> None:
         """Add a reason to reject."""
         self.outcome.findings.append(f"{where}: {what}")
 
     def same_keys(self, where: str, kind: str, record: Mapping[str, Any]) -> None:
-        """Every field of a record must be there, and no other."""
-        if set(record) != set(KEYS[kind]):
+        """Every field of a record must be there, and no other; a sparse one only if it is not empty."""
+        sparse = set(SPARSE.get(kind, ()))
+        empty = [name for name in sparse & set(record) if not record[name] or self.format < 4]
+        if set(record) | sparse != set(KEYS[kind]) or empty:
             self.find(where, f"the fields of its {kind} are not those of the format")
 
     def parse(self, name: str) -> dict[str, Any]:

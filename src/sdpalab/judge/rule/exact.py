@@ -18,7 +18,7 @@ Of a kernel that declares accumulators of 16 bits, or that it quantises Q, K and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.judge.rule.reference import finite, judged_rows, weight_blocks
+from sdpalab.judge.rule.reference import WeightBlock, finite, judged_rows, weight_blocks
 from sdpalab.kernels.kernel import Numerics
 
 __all__ = ["ExactElements", "exact_elements", "has_exact_elements"]
@@ -90,7 +90,14 @@ def has_exact_elements(numerics: Numerics) -> bool:
 
 
 def exact_elements(
-    q: Array, k: Array, v: Array, *, scale: float, causal: bool, any_count: bool = False
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    scale: float,
+    causal: bool,
+    any_count: bool = False,
+    weights: Iterable[WeightBlock] | None = None,
 ) -> ExactElements:
     """The exact elements of attention on these inputs.
 
@@ -101,12 +108,15 @@ def exact_elements(
     any_count : bool
         Whether level rows of any number of keys have exact elements, not only powers of two: true of kernels that
         divide by the sum of the weights at the end, since then every weight is 1.
+    weights : iterable, optional
+        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs, if it was computed before.
     """
     shape = q.shape[:3] + v.shape[3:]
     expected, mask, key = np.zeros(shape, q.dtype), np.zeros(shape, bool), np.full(shape[:3], -1, np.int64)
     judged = judged_rows(q, k, v)
     q, k, v = finite(q), finite(k), finite(v)
-    kinds = (_level_rows(q, k, v, scale, causal, any_count), _dominated_rows(q, k, v, scale, causal))
+    weights = weights or weight_blocks(q, k, scale=scale, causal=causal)
+    kinds = (_level_rows(q, k, v, scale, causal, any_count), _dominated_rows(q, k, v, scale, weights))
     for place, values, reach, dominant in chain.from_iterable(kinds):
         low, high = _rounded(values - reach, q.dtype), _rounded(values + reach, q.dtype)
         fixed = (low == high) & np.isfinite(reach) & judged[place][:, None]
@@ -141,11 +151,11 @@ def _level_rows(q: Array, k: Array, v: Array, scale: float, causal: bool, any_co
             yield (b, h, slice(0, seq_q)), mean, np.where(whole & level[:, None], reach, np.inf), np.full(seq_q, -1)
 
 
-def _dominated_rows(q: Array, k: Array, v: Array, scale: float, causal: bool) -> Iterator[Rows]:
+def _dominated_rows(q: Array, k: Array, v: Array, scale: float, weights: Iterable[WeightBlock]) -> Iterator[Rows]:
     group, terms = q.shape[1] // k.shape[1], q.shape[3]
-    for (b, h, rows), weights in weight_blocks(q, k, scale=scale, causal=causal):
-        key = weights.argmax(axis=1)
-        rest = weights.sum(axis=1) - 1.0
+    for (b, h, rows), p, _ in weights:
+        key = p.argmax(axis=1)
+        rest = p.sum(axis=1) - 1.0
         if not (rest < MOST_REST).any():
             continue
         values = v[b, h // group].astype(np.float64)

@@ -16,13 +16,14 @@ All weights are positive, so that relative errors of theirs are absolute ones of
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sdpalab.judge.rule.numerics import MMA_TERMS, dequantised
-from sdpalab.judge.rule.reference import finite, judged_rows, score_blocks
+from sdpalab.judge.rule.reference import WeightBlock, finite, judged_rows, score_blocks, weight_blocks
 from sdpalab.judge.verdict import LseErrors
 from sdpalab.kernels.kernel import Numerics
 
@@ -56,7 +57,14 @@ RESULT_ERROR = 2.0**-22
 
 
 def log_sum_exp_float64(
-    q: Array, k: Array, v: Array, *, scale: float, causal: bool, numerics: Numerics
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    scale: float,
+    causal: bool,
+    numerics: Numerics,
+    weights: Iterable[WeightBlock] | None = None,
 ) -> tuple[F64, F64]:
     """The log-sum-exp of each row, and how far from it a kernel's may be.
 
@@ -66,6 +74,8 @@ def log_sum_exp_float64(
         As in :func:`sdpalab.judge.rule.reference.attention_float64`. V only says which rows are judged.
     numerics : Numerics
         What is declared. Quantised inputs are taken as what stands for them, whose log-sum-exp is another.
+    weights : iterable, optional
+        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs; not read if they are quantised.
 
     Returns
     -------
@@ -81,9 +91,10 @@ def log_sum_exp_float64(
     if numerics.accumulate == "float16":
         dot_error += -(-head_dim // MMA_TERMS) * HALF_DOT_ERROR
     reference, largest = np.empty(judged.shape, np.float64), np.empty(judged.shape, np.float64)
-    for place, scores in score_blocks(q, k, scale=scale, causal=causal):
-        most = scores.max(axis=1)
-        reference[place] = most + np.log(np.exp(scores - most[:, None]).sum(axis=1))
+    if weights is None or numerics.quantised is not None:
+        weights = weight_blocks(q, k, scale=scale, causal=causal)
+    for place, p, most in weights:
+        reference[place] = most[:, 0] + np.log(p.sum(axis=1))
     for place, sizes in score_blocks(np.abs(q), np.abs(k), scale=abs(scale), causal=causal):
         largest[place] = sizes.max(axis=1)
     seen = np.minimum(np.arange(1, seq_q + 1), seq_kv) if causal else np.full(seq_q, seq_kv)

@@ -7,6 +7,7 @@ hid a bfloat16 accumulator. The bound therefore follows from the arithmetic that
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import UserError
-from sdpalab.judge.rule.reference import Rows, finite, weight_blocks
+from sdpalab.judge.rule.reference import Rows, WeightBlock, finite, weight_blocks
 from sdpalab.kernels.kernel import Numerics, Quantisation
 
 __all__ = ["UNDECLARED", "check_numerics", "dequantised", "intended_output", "orders_of"]
@@ -97,7 +98,15 @@ def dequantised(array: Array, quantised: Quantisation) -> F64:
 
 
 def intended_output(
-    q: Array, k: Array, v: Array, *, scale: float, causal: bool, numerics: Numerics, rows: Rows = None
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    scale: float,
+    causal: bool,
+    numerics: Numerics,
+    rows: Rows = None,
+    weights: Iterable[WeightBlock] | None = None,
 ) -> Array:
     """Attention with the roundings that ``numerics`` declares, and no others.
 
@@ -116,6 +125,9 @@ def intended_output(
         As in :func:`sdpalab.judge.rule.reference.attention_float64`; the dtype of ``q`` is the problem's.
     numerics : Numerics
         What is declared, in one order (:func:`orders_of`).
+    weights : iterable, optional
+        What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs. It serves arithmetic that
+        takes its scores in float64 from Q and K as they are; for any other it is not read.
 
     Returns
     -------
@@ -139,9 +151,10 @@ def intended_output(
     product = _half_product if half else np.matmul
     out = np.empty((*q.shape[:2], q.shape[2] if rows is None else len(rows), v.shape[3]), dtype)
     with np.errstate(over="ignore", invalid="ignore"):
-        blocks = weight_blocks(q, k, scale=scale, causal=causal, product=product, rows=rows)
-        for (b, h, block), weights in blocks:
-            p = weights.astype(np.float32)
+        if weights is None or half or numerics.quantised is not None:
+            weights = weight_blocks(q, k, scale=scale, causal=causal, product=product, rows=rows)
+        for (b, h, block), exact, _ in weights:
+            p = exact.astype(np.float32)
             total = p.sum(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
             if numerics.normalise == "before":
                 p, total = p / total, np.ones_like(total)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Rows", "attention_float64", "finite", "judged_rows", "score_blocks", "weight_blocks"]
+__all__ = [
+    "Rows",
+    "WeightBlock",
+    "Weights",
+    "attention_float64",
+    "finite",
+    "judged_rows",
+    "score_blocks",
+    "weight_blocks",
+]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
 
 ROWS = 512
 """Rows of a block: at Skv = 4096 one block of scores takes 16 MiB."""
+MOST_WEIGHT_BYTES = 64 << 20
+"""Weights that :class:`Weights` keeps at most: those of the mission shape (1x8x512x64) take 16 MiB."""
 
 
 def judged_rows(q: Array, k: Array, v: Array) -> npt.NDArray[np.bool_]:
@@ -38,6 +50,9 @@ def finite(array: Array) -> Array:
 Block: TypeAlias = "tuple[int, int, slice]"
 """Where a block of rows lies: b, h, rows."""
 
+
+WeightBlock: TypeAlias = "tuple[Block, F64, F64]"
+"""Where a block lies, its weights [rows, Skv], and the largest score of each row [rows, 1]."""
 
 Rows: TypeAlias = "npt.NDArray[np.intp] | None"
 """Query rows, the same of every head, that alone are computed; None for all."""
@@ -98,17 +113,48 @@ def weight_blocks(
     causal: bool,
     product: Callable[[F64, F64], F64] = np.matmul,
     rows: Rows = None,
-) -> Iterator[tuple[Block, F64]]:
+) -> Iterator[WeightBlock]:
     """Softmax weights before normalisation, ``exp(s - max(s))``, as :func:`score_blocks` gives the scores.
 
     The largest weight of a row is 1; one of a key that the mask hides is 0.
+
     """
     for place, scores in score_blocks(q, k, scale=scale, causal=causal, product=product, rows=rows):
-        scores -= scores.max(axis=1, keepdims=True)
-        yield place, np.exp(scores, out=scores)
+        most = scores.max(axis=1, keepdims=True)
+        scores -= most
+        yield place, np.exp(scores, out=scores), most
 
 
-def attention_float64(q: Array, k: Array, v: Array, *, scale: float, causal: bool, rows: Rows = None) -> F64:
+class Weights:
+    """What :func:`weight_blocks` yields, once for all who read it, as long as it takes at most MOST_WEIGHT_BYTES.
+
+    Larger ones are computed at each reading, a block at a time. The arrays must not be changed.
+    """
+
+    def __init__(self, q: Array, k: Array, *, scale: float, causal: bool, rows: Rows = None) -> None:
+        count = q.shape[2] if rows is None else len(rows)
+        self._blocks = partial(weight_blocks, q, k, scale=scale, causal=causal, rows=rows)
+        self._memo: list[WeightBlock] | None = None
+        self._fits = q.shape[0] * q.shape[1] * count * k.shape[2] * 8 <= MOST_WEIGHT_BYTES
+
+    def __iter__(self) -> Iterator[WeightBlock]:
+        if not self._fits:
+            return self._blocks()
+        if self._memo is None:
+            self._memo = list(self._blocks())
+        return iter(self._memo)
+
+
+def attention_float64(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    scale: float,
+    causal: bool,
+    rows: Rows = None,
+    weights: Iterable[WeightBlock] | None = None,
+) -> F64:
     """softmax(scale * Q K^T + mask) V in float64: what a candidate's output is compared with.
 
     Parameters
@@ -117,6 +163,8 @@ def attention_float64(q: Array, k: Array, v: Array, *, scale: float, causal: boo
         Taken as they are: the rounding of the inputs to 16 bits is part of the problem, not an error.
     scale, causal, rows
         As in :func:`score_blocks`.
+    weights : iterable, optional
+        What :func:`weight_blocks` yields for these arguments, if it was computed before.
 
     Returns
     -------
@@ -132,8 +180,8 @@ def attention_float64(q: Array, k: Array, v: Array, *, scale: float, causal: boo
     values = finite(v).astype(np.float64)
     count = q.shape[2] if rows is None else len(rows)
     out = np.empty((*q.shape[:2], count, v.shape[3]), np.float64)
-    for (b, h, block), weights in weight_blocks(q, k, scale=scale, causal=causal, rows=rows):
-        out[b, h, block] = (weights @ values[b, h // group]) / weights.sum(axis=1, keepdims=True)
+    for (b, h, block), p, _ in weights or weight_blocks(q, k, scale=scale, causal=causal, rows=rows):
+        out[b, h, block] = (p @ values[b, h // group]) / p.sum(axis=1, keepdims=True)
     if not np.isfinite(out).all():
         raise ValueError(f"with scale {scale:g} the scores are too large for float64")
     judged = judged_rows(q, k, v)

@@ -23,7 +23,7 @@ from sdpalab.judge.rule.exact import ExactElements, exact_elements, has_exact_el
 from sdpalab.judge.rule.limits import limits_for
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.rule.numerics import intended_output, orders_of
-from sdpalab.judge.rule.reference import Rows, attention_float64
+from sdpalab.judge.rule.reference import Rows, Weights, attention_float64
 from sdpalab.judge.rule.yardstick import torch_output
 from sdpalab.judge.verdict import Limits
 from sdpalab.kernels.kernel import Numerics
@@ -62,8 +62,19 @@ class References:
         self._limits: dict[Numerics, Limits] = {}
         self._exact: dict[bool, ExactElements] = {}
         self._lse: dict[Numerics, tuple[F64, F64]] = {}
+        self._weights: Weights | None = None
         self.nbytes = 0
-        """Bytes of the arrays computed so far."""
+        """Bytes of the arrays computed so far, without the weights."""
+
+    def release_weights(self) -> None:
+        """Free the softmax weights, which take more than all results; what still needs them computes them again."""
+        self._weights = None
+
+    def _shared(self) -> dict[str, Any]:
+        """The arguments of what is computed from the same softmax weights."""
+        if self._weights is None:
+            self._weights = Weights(self.inputs.q, self.inputs.k, **self._arguments, rows=self.rows)
+        return {**self._arguments, "weights": self._weights}
 
     def of(self, out: Array) -> Array:
         """The rows of an output [B, H, Sq, D] that are judged."""
@@ -73,7 +84,7 @@ class References:
     def reference(self) -> F64:
         """Attention in float64."""
         try:
-            reference = attention_float64(*self._qkv, **self._arguments, rows=self.rows)
+            reference = attention_float64(*self._qkv, **self._shared(), rows=self.rows)
         except ValueError as error:
             raise MachineError(f"{self.problem.label}: {error}") from None
         self._freeze(reference)
@@ -91,7 +102,7 @@ class References:
         if numerics not in self._limits:
             orders = orders_of(numerics)
             intended = [
-                intended_output(*self._qkv, **self._arguments, numerics=order, rows=self.rows) for order in orders
+                intended_output(*self._qkv, **self._shared(), numerics=order, rows=self.rows) for order in orders
             ]
             try:
                 self._limits[numerics] = limits_for(self.reference, self.yardstick, intended, self.problem.dtype)
@@ -105,7 +116,7 @@ class References:
             return None
         any_count = numerics.normalise == "after"
         if any_count not in self._exact:
-            elements = exact_elements(*self._qkv, **self._arguments, any_count=any_count)
+            elements = exact_elements(*self._qkv, **self._shared(), any_count=any_count)
             self._freeze(elements.expected, elements.mask, elements.key)
             self._exact[any_count] = elements
         return self._exact[any_count]
@@ -113,7 +124,7 @@ class References:
     def log_sum_exp(self, numerics: Numerics) -> tuple[F64, F64]:
         """The log-sum-exp of each row, and how far from it a kernel's may be (:func:`log_sum_exp_float64`)."""
         if numerics not in self._lse:
-            rows = log_sum_exp_float64(*self._qkv, **self._arguments, numerics=numerics)
+            rows = log_sum_exp_float64(*self._qkv, **self._shared(), numerics=numerics)
             self._freeze(*rows)
             self._lse[numerics] = rows
         return self._lse[numerics]

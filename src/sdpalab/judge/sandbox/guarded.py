@@ -5,18 +5,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
 
 from sdpalab.errors import MachineError
 from sdpalab.judge.sandbox.messages import plain
 from sdpalab.judge.sandbox.wire import Channel, WireError
 
 __all__ = ["START_SECONDS", "Ending", "GuardedProcess", "Quota", "describe"]
+
+Array = npt.NDArray[Any]
 
 START_SECONDS = 120.0
 """For a process to start: on a busy machine that takes tens of seconds."""
@@ -149,6 +157,30 @@ class GuardedProcess:
         report = os.read(self._report, 4096).decode(errors="replace").strip()
         self.confinement, _, self.confined_by = report.partition(" ")
 
+    def exchange(
+        self, order: Mapping[str, Any], arrays: Mapping[str, Array], room: int, deadline: float
+    ) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Send an order and receive its answer, whose number shows that it was not there before the order was.
+
+        Parameters
+        ----------
+        room : int
+            Bytes that the arrays of the answer may have.
+        deadline : float
+            On the clock of ``time.monotonic``.
+
+        Raises
+        ------
+        WireError
+            If no such answer comes in time.
+        """
+        number = secrets.randbits(63)
+        self.channel.send({**order, "number": number}, arrays, seconds=deadline - time.monotonic())
+        header, results = self.channel.receive(seconds=deadline - time.monotonic(), max_bytes=room)
+        if header.get("number") != number:
+            raise WireError("message that answers no order")
+        return header, results
+
     def ending(self) -> Ending:
         """How the process ended, a moment after the wire was found closed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -182,9 +214,9 @@ class GuardedProcess:
     def kill(self) -> None:
         """End the process and its children through the guard: safe from any thread, and at any time."""
         with self._lock:
-            if not self._ended:
+            ended, self._ended = self._ended, True
+            if not ended:
                 os.close(self._lifeline)
-            self._ended = True
 
     def close(self) -> None:
         """:meth:`kill`, and return when nothing is left."""

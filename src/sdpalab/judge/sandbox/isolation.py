@@ -6,10 +6,9 @@ comes back as data, is checked here, and is executed in a second process in whic
 
 from __future__ import annotations
 
-import secrets
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,8 +22,8 @@ from sdpalab.gpus import default_sms
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.sandbox.candidate import CandidateSpec
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
-from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, plain
-from sdpalab.judge.sandbox.plans import PlanError, SentPlan, read_plan
+from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, hazard_reason, plain
+from sdpalab.judge.sandbox.plans import MOST_PLAN, PlanError, SentPlan, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.plan import problem_buffers
@@ -45,9 +44,6 @@ EXECUTOR = "sdpalab.judge.sandbox.executor"
 
 _BUILD_SECONDS = 120.0
 """Wall clock for the plan and the builds of a case on a GPU, before the time of its runs begins."""
-
-_MOST_PLAN = 1 << 24
-"""Bytes of a launch plan, source text and all."""
 
 
 class CandidateDied(Exception):
@@ -79,6 +75,10 @@ class CandidateProcesses:
         Seconds of wall clock for one :meth:`run` or :meth:`attempt`; on a GPU builds are not in it.
     gpu : bool
         Whether the kernel runs on the GPU instead of the simulator.
+    max_steps : int, optional
+        Of the simulator, for one launch (:func:`sdpalab.sim.launch`).
+    on_plan : callable, optional
+        Given each problem, the launch plan that is about to be executed for it, and the architecture.
 
     Attributes
     ----------
@@ -104,7 +104,10 @@ class CandidateProcesses:
         config: Mapping[str, str] | None,
         timeout: float,
         gpu: bool = False,
+        max_steps: int | None = None,
+        on_plan: Callable[[Problem, SentPlan, str], None] | None = None,
     ) -> None:
+        self._max_steps, self._on_plan = max_steps, on_plan
         self._timeout = self._seconds = timeout
         self._on_gpu = gpu
         self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * timeout * max(1, len(problems))))
@@ -196,6 +199,9 @@ class CandidateProcesses:
             if plans is None:
                 self._look_again(outputs["second"])
         except _Failed as failure:
+            if notes.get("hazards"):  # of the first run, which was watched: they say more than how the second ended
+                hazards = {"reason": hazard_reason(notes), "groups": notes["groups"]}
+                return {**failure.reply, "status": Status.HAZARD.value, **hazards}, {}
             return failure.reply, {}
         return {**notes, "changed": sorted(changed)}, outputs
 
@@ -263,7 +269,7 @@ class CandidateProcesses:
         """Open the GPU in the executor; return its name, the architecture to build for, and its multiprocessors."""
         deadline = time.monotonic() + START_SECONDS
         try:
-            header, _ = self._exchange(process, {"do": "open", "arch": arch}, {}, 0, deadline)
+            header, _ = process.exchange({"do": "open", "arch": arch}, {}, 0, deadline)
             reply = _checked(ExecutorReply, header)
         except WireError as error:
             raise MachineError(f"the GPU cannot be opened: {error}{process.quote()}") from None
@@ -275,7 +281,7 @@ class CandidateProcesses:
         process = self._candidate
         process.await_ready()
         try:
-            about, _ = self._exchange(process, order, {"pickle": pickle}, 0, time.monotonic() + START_SECONDS)
+            about, _ = process.exchange(order, {"pickle": pickle}, 0, time.monotonic() + START_SECONDS)
         except WireTimeout:
             raise UserError(f"the candidate does not load within {START_SECONDS:g} s{process.quote()}") from None
         except WireClosed:
@@ -308,11 +314,13 @@ class CandidateProcesses:
         if self._executor is None:
             return None
         lse = bool(self.about["lse"])
-        _, results = self._ask(self._candidate, {"do": "plan", "problem": problem.to_dict()}, {}, _MOST_PLAN)
+        _, results = self._ask(self._candidate, {"do": "plan", "problem": problem.to_dict()}, {}, MOST_PLAN)
         try:
             plan = read_plan(results["plan"].tobytes() if "plan" in results else b"", problem_buffers(problem, lse=lse))
         except PlanError as error:
             raise _Failed(Status.BUILD_FAILED, str(error)) from None
+        if self._on_plan is not None:
+            self._on_plan(problem, plan, self._arch)
         plans = _Plans(_as_bytes(plan), _as_bytes(plan.without("lse")) if lse else _as_bytes(plan))
         if self._on_gpu:
             # First and apart, so that the short time which a GPU gets is for running alone.
@@ -341,6 +349,7 @@ class CandidateProcesses:
         else:
             process = self._executor
             settings = {"arch": self._arch, "cache": self._cache, "poison": poison, "watched": watched}
+            settings |= {"max_steps": self._max_steps}
             reply, results = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
         if "o" not in results:
             raise self._died(process, WireError("message without an output"))
@@ -356,27 +365,17 @@ class CandidateProcesses:
     def _ask(self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int) -> Answer:
         """Send an order and wait for its answer; _Failed if the answer is a failure, CandidateDied if there is none."""
         try:
-            header, results = self._exchange(process, order, arrays, room, self._deadline)
+            header, results = process.exchange(order, arrays, room, self._deadline)
             kind = Reply if process is self._candidate else ExecutorReply
             reply = _checked(kind, header).model_dump(exclude_unset=True)
         except WireError as error:
             raise self._died(process, error) from None
         if reply["status"] is not None:
             # What a kernel has left unusable is of use to no other case.
-            failure = CandidateDied if reply.get("lost") else _Failed
-            raise failure(Status(reply["status"]), reply["reason"])
+            if reply.get("lost"):
+                raise CandidateDied(Status(reply["status"]), reply["reason"])
+            raise _Failed(Status(reply["status"]), reply["reason"], reply.get("groups", ()))
         return reply, results
-
-    def _exchange(
-        self, process: GuardedProcess, order: Mapping[str, Any], arrays: Arrays, room: int, deadline: float
-    ) -> Answer:
-        """Send an order and receive its answer, whose number shows that it was not there before the order was."""
-        number = secrets.randbits(63)
-        process.channel.send({**order, "number": number}, arrays, seconds=deadline - time.monotonic())
-        header, results = process.channel.receive(seconds=deadline - time.monotonic(), max_bytes=room)
-        if header.get("number") != number:
-            raise WireError("message that answers no order")
-        return header, results
 
     def _died(self, process: GuardedProcess, error: WireError) -> CandidateDied:
         """The failure behind a missing or malformed answer."""
@@ -408,9 +407,9 @@ def _as_bytes(plan: SentPlan) -> Array:
 class _Failed(Exception):
     """A process answered with a failure, or with a message that implies one."""
 
-    def __init__(self, status: Status, reason: str) -> None:
+    def __init__(self, status: Status, reason: str, groups: Sequence[Mapping[str, Any]] = ()) -> None:
         super().__init__(reason)
-        self.reply = {"status": status.value, "reason": reason}
+        self.reply = {"status": status.value, "reason": reason, "groups": groups}
 
 
 def _checked(kind: type[M], header: Mapping[str, Any]) -> M:

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import unicodedata
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from sdpalab.judge.verdict import Status
 
-__all__ = ["MOST_TEXT", "About", "DeclaredNumerics", "ExecutorReply", "Message", "Reply", "plain"]
+__all__ = [
+    "MOST_TEXT",
+    "About",
+    "DeclaredNumerics",
+    "ExecutorReply",
+    "KernelDescription",
+    "KernelReply",
+    "Message",
+    "Reply",
+    "hazard_reason",
+    "plain",
+]
 
 MOST_TEXT = 4000
 """Most characters of a candidate's text that are shown."""
 
-_FAILURES = {status.value for status in Status if status is not Status.PASSED}
+MOST_CODE = 500
+"""Most characters of a source line."""
+
+_FAILURES = {status.value for status in Status if status not in (Status.PASSED, Status.INTERRUPTED)}
 
 
 def plain(text: str) -> str:
@@ -26,6 +41,16 @@ def plain(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(plain)]
+
+
+def _code(text: str) -> str:
+    """A source line as it stands, but without control characters, and not endless."""
+    return "".join(
+        "?" if unicodedata.category(char).startswith("C") else char for char in text.expandtabs(1)[:MOST_CODE]
+    )
+
+
+Code = Annotated[str, AfterValidator(_code)]
 
 
 class Message(BaseModel):
@@ -94,9 +119,35 @@ class Reply(Message):
         return self
 
 
+class SentParty(Message):
+    """See :class:`sdpalab.run.hazards.Party`."""
+
+    place: Text
+    column: int
+    line: Code
+    text: Text
+    who: Text
+    frames: list[Text]
+
+
+class SentGroup(Message):
+    """See :class:`sdpalab.run.hazards.HazardGroup`."""
+
+    kind: Text
+    message: Text
+    what: Text
+    advice: Text
+    here: SentParty
+    other: SentParty | None
+    instructions: list[Text]
+    runs: list[Text]
+    suppressed: Text
+
+
 class ExecutorReply(Reply):
     """Fields that only the executor may send, not a candidate's process.
 
+    ``groups`` are the hazards of the simulator by kind and pair of source lines, those before a failure, too.
     ``arch`` is what its GPU runs and ``sms`` how many multiprocessors it has, when that is opened; ``lost``: a kernel
     has made the GPU unusable for the process.
     """
@@ -108,3 +159,47 @@ class ExecutorReply(Reply):
     ptx_sha256: list[Text] = []
     hazards: list[Text] = []
     hazard_count: int = 0
+    groups: list[SentGroup] = []
+
+
+Knob = int | Text
+Knobs = dict[Text, Knob]
+
+
+class KernelDescription(Message):
+    """What a user's file holds: the fields of :class:`sdpalab.kernels.kernel.Kernel` that do not depend on a problem.
+
+    Of a callable there is only its name. ``source`` is text that is compiled or hashed, and never shown.
+    """
+
+    kind: Literal["kernel", "callable"]
+    name: Annotated[Text, Field(min_length=1, max_length=200)]
+    idea: Text = ""
+    source: str = ""
+    configs: list[Knobs] = [{}]
+    knobs: dict[Text, list[Knob]] = {}
+    min_arch: int = 0
+    only_arch: Annotated[Text, Field(max_length=20)] = ""
+    lse: bool = False
+
+    @model_validator(mode="after")
+    def _has_a_default(self) -> KernelDescription:
+        if not self.configs:
+            raise ValueError("a kernel without a configuration")
+        return self
+
+
+class KernelReply(Reply):
+    """What the process of a user's kernel answers; a launch plan comes beside it, as bytes."""
+
+    about: KernelDescription | None = None
+    refusal: Text | None = None
+    config: Knobs | None = None
+    numerics: DeclaredNumerics | None = None
+    limits: dict[Text, int | float | Text | None] | None = None
+
+
+def hazard_reason(reply: Mapping[str, Any]) -> str:
+    """The first hazard that a reply has, and how many more there are."""
+    more = f" (and {reply['hazard_count'] - 1} more)" if reply.get("hazard_count", 1) > 1 else ""
+    return f"{reply['hazards'][0]}{more}"

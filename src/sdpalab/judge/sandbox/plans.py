@@ -18,10 +18,23 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from sdpalab.compile import Build, Cache, build
 from sdpalab.errors import UserError
-from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan, Module, Step, TiledMap, TritonModule
+from sdpalab.kernels.plan import (
+    Buffer,
+    Gemm,
+    Launch,
+    LaunchPlan,
+    Module,
+    PtxSource,
+    Source,
+    Step,
+    TiledMap,
+    TritonModule,
+)
 
-__all__ = ["PlanError", "SentPlan", "read_plan", "send_plan"]
+__all__ = ["MOST_PLAN", "PlanError", "SentPlan", "SentStep", "read_plan", "send_plan"]
 
+MOST_PLAN = 1 << 24
+"""Bytes of a launch plan, source text and all."""
 MOST_BYTES = 4 << 30
 """Of all buffers of a plan together."""
 
@@ -44,7 +57,7 @@ class _Data(BaseModel):
 
 
 class SentStep(_Data):
-    """One launch. ``code`` is what is to be built, or, from Triton, what was: its cubin is not sent."""
+    """One launch. ``code`` is what is to be built, or, from Triton, what was: its cubin is not sent, its source is."""
 
     grid: Sizes
     block: Sizes
@@ -52,6 +65,21 @@ class SentStep(_Data):
     dynamic_smem: Annotated[int, Field(ge=0, lt=1 << 31)]
     args: tuple[Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | float | str | TiledMap, ...]
     code: Module | Build
+    source: str = ""
+
+    @property
+    def module(self) -> Module | PtxSource:
+        """The code as :func:`sdpalab.compile.build` takes it in any process."""
+        code = self.code
+        if isinstance(code, Module):
+            return code
+        return PtxSource(
+            code.module, self.source, code.entry, code.arch, code.ptx, code.compiler, code.command, code.triton
+        )
+
+    def launch(self, module: Source | None = None) -> Launch:
+        """The step of a plan."""
+        return Launch(self.grid, self.block, self.args, self.dynamic_smem, self.cluster, module)
 
 
 def _kind(step: Any) -> str:
@@ -88,13 +116,10 @@ class SentPlan(_Data):
         )
         return SentPlan(buffers=tuple(buffer for buffer in self.buffers if buffer.name != name), steps=steps)
 
-    def plan(self) -> LaunchPlan:
-        """The plan, without modules, which :meth:`builds` gives."""
+    def plan(self, *, modules: bool = False) -> LaunchPlan:
+        """The plan; without ``modules`` it has none, and :meth:`builds` gives what is to be run."""
         steps = [
-            Launch(step.grid, step.block, step.args, step.dynamic_smem, step.cluster)
-            if isinstance(step, SentStep)
-            else step
-            for step in self.steps
+            step.launch(step.module if modules else None) if isinstance(step, SentStep) else step for step in self.steps
         ]
         return LaunchPlan(self.buffers, tuple(steps))
 
@@ -154,7 +179,13 @@ def _sent(step: Step, arch: str) -> SentStep | Gemm:
         return replace(step, batch=batch, m=m, n=n, k=k, lda=lda, ldc=ldc)
     if step.module is None:
         raise PlanError("a step of the launch plan has no module: make the plan with launch_plan of a kernel")
-    code = replace(build(step.module, arch), cubin=b"") if isinstance(step.module, TritonModule) else step.module
+    code: Module | Build
+    if isinstance(step.module, Module):
+        code, source = step.module, ""
+    elif isinstance(step.module, TritonModule):
+        code, source = replace(build(step.module, arch), cubin=b""), step.module.source
+    else:
+        raise PlanError("a module of the launch plan is a Module or a TritonModule")
     return SentStep(
         grid=_sizes(step.grid),
         block=_sizes(step.block),
@@ -162,6 +193,7 @@ def _sent(step: Step, arch: str) -> SentStep | Gemm:
         dynamic_smem=operator.index(step.dynamic_smem),
         args=tuple(map(_argument, step.args)),
         code=code,
+        source=source,
     )
 
 

@@ -7,9 +7,7 @@ of the inputs nor their seed, and it only executes orders, which fix the data, t
 
 from __future__ import annotations
 
-import os
 import signal
-import traceback
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -21,8 +19,8 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.gpus import default_sms
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.sandbox.callables import BadOutput, CallableRunner
-from sdpalab.judge.sandbox.messages import plain
 from sdpalab.judge.sandbox.plans import send_plan
+from sdpalab.judge.sandbox.raised import raised, text_of
 from sdpalab.judge.sandbox.wire import Channel, serve
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, Kernel, UnsupportedProblem
@@ -67,7 +65,7 @@ class _CandidateServer:
         except BadOutput as error:
             return {"status": Status.BAD_OUTPUT.value, "reason": str(error)}, {}
         except BaseException as error:
-            return {"status": Status.CRASHED.value, "reason": f"the candidate {_raised(error)}"}, {}
+            return {"status": Status.CRASHED.value, "reason": f"the candidate {raised(error)}"}, {}
 
     def _plan(self, problem: Problem) -> Answer:
         assert self._kernel is not None, "the candidate is not a kernel"
@@ -75,11 +73,11 @@ class _CandidateServer:
             launch_plan = self._kernel.launch_plan(problem, self._config, lse=self._kernel.lse, sms=self._sms)
             plan = send_plan(launch_plan, self._arch)
         except UnsupportedProblem as error:
-            return {"status": Status.UNSUPPORTED.value, "reason": _text(error)}, {}
+            return {"status": Status.UNSUPPORTED.value, "reason": text_of(error)}, {}
         except UserError as error:
-            return {"status": Status.BUILD_FAILED.value, "reason": _text(error)}, {}
+            return {"status": Status.BUILD_FAILED.value, "reason": text_of(error)}, {}
         except MachineError as error:
-            return {"status": Status.INFRA_ERROR.value, "reason": _text(error)}, {}
+            return {"status": Status.INFRA_ERROR.value, "reason": text_of(error)}, {}
         return {"status": None}, {"plan": np.frombuffer(plan, np.uint8)}
 
     def _load(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[str, Any]:
@@ -95,11 +93,11 @@ class _CandidateServer:
             self._config = candidate.default_config if settings is None else candidate.config_with(settings)
             return {"ok": True, **self._describe(candidate, [Problem(**fields) for fields in order["problems"]])}
         except MachineError as error:
-            return {"ok": False, "machine": True, "message": _text(error)}
+            return {"ok": False, "machine": True, "message": text_of(error)}
         except UserError as error:
-            return {"ok": False, "message": _text(error)}
+            return {"ok": False, "message": text_of(error)}
         except BaseException as error:
-            return {"ok": False, "message": f"the candidate does not load: it {_raised(error)}"}
+            return {"ok": False, "message": f"the candidate does not load: it {raised(error)}"}
 
     def _describe(self, kernel: Kernel, problems: list[Problem]) -> dict[str, Any]:
         return {
@@ -126,20 +124,3 @@ def _resolve(order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Any:
     import cloudpickle
 
     return cloudpickle.loads(arrays["pickle"].tobytes())
-
-
-def _raised(error: BaseException) -> str:
-    """``raised ValueError: text (file.py, line 3)``, from where it happened."""
-    if isinstance(error, SystemExit):
-        return f"called sys.exit({_text(error)})"
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-    return f"raised {type(error).__name__}: {_text(error)[:500]}{where}"
-
-
-def _text(error: BaseException) -> str:
-    """What the exception says, which may be anything, of any size, or another exception."""
-    try:
-        return plain(str(error)) or type(error).__name__
-    except BaseException as other:
-        return f"nothing: its text {type(other).__name__}"

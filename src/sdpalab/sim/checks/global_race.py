@@ -20,7 +20,7 @@ from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access, Observer
 from sdpalab.sim.selection import Array, Mask, indices
 
-__all__ = ["STRONG", "GlobalHistory", "GlobalRaceCheck"]
+__all__ = ["STRONG", "GlobalHistory", "GlobalRaceCheck", "Marks"]
 
 STRONG = frozenset({"volatile", "relaxed", "acquire", "release"})
 """Modifiers of an ld or st that blocks may synchronise with."""
@@ -31,7 +31,7 @@ _FOREVER = int(TIME_MASK)
 
 
 @dataclass
-class _BlockMarks:
+class Marks:
     """The last access to each granule: block + 1 (0: none), the tag of the warp, and the instruction."""
 
     owner: Shadow
@@ -52,7 +52,7 @@ class GlobalHistory:
     def __init__(self, entry: Entry, size: int) -> None:
         granule = granule_of(entry, ("global",))
         self.writes, self.reads, self.strong = (
-            _BlockMarks(Shadow(size, granule), Shadow(size, granule), Shadow(size, granule)) for _ in range(3)
+            Marks(Shadow(size, granule), Shadow(size, granule), Shadow(size, granule)) for _ in range(3)
         )
         self.ordered: dict[int, dict[int, int]] = {}
         """For a block, the blocks whose accesses it comes after, and up to which time of its chunk."""
@@ -116,7 +116,7 @@ class GlobalRaceCheck(Observer):
 
     # ---- rules ------------------------------------------------------------------------------------------------------
 
-    def _check(self, access: Access, marks: _BlockMarks, what: str, matters: Mask | None) -> None:
+    def _check(self, access: Access, marks: Marks, what: str, matters: Mask | None) -> None:
         owners = marks.owner.gather(access.index, access.width)
         own = self.owner[access.sel][:, None]
         tags = marks.tag.gather(access.index, access.width)
@@ -155,7 +155,7 @@ class GlobalRaceCheck(Observer):
                 self._report(access, int(lane), what, owner, tag, access.instruction.pc)
                 return
 
-    def _mark(self, access: Access, marks: _BlockMarks) -> None:
+    def _mark(self, access: Access, marks: Marks) -> None:
         marks.owner.scatter(access.index, access.width, self.owner[access.sel])
         marks.tag.scatter(access.index, access.width, self.clocks.tags(access.sel))
         marks.pc.scatter(access.index, access.width, np.full(len(access.index), access.instruction.pc, dtype=np.uint32))

@@ -44,6 +44,7 @@ class Shadow:
 
     def __init__(self, size: int, granule: int, planes: int = 1) -> None:
         self.plane_bytes = -(-size // 16) * 16 + 16
+        self.granule = granule
         self._shift = granule.bit_length() - 1
         self._data = np.zeros(self.plane_bytes // granule * planes, dtype=np.uint32)
         self._views: dict[int, Array] = {}
@@ -57,6 +58,10 @@ class Shadow:
         elif self._touched:
             self._data.fill(0)
         self._touched = False
+
+    def words(self) -> Array:
+        """All of it: uint32 [granules]."""
+        return self._data
 
     def _view(self, many: int) -> Array:
         if many not in self._views:

@@ -14,11 +14,13 @@ from sdpalab.sim.observer import Access
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES
 
-__all__ = ["Accessor", "address_register"]
+__all__ = ["PARAMETER_MASK", "Accessor", "address_register"]
 
 _WINDOWS = {SHARED_BASE >> WINDOW_BITS: "shared", LOCAL_BASE >> WINDOW_BITS: "local"}
 _USUALLY_EXITED = "usually a missing barrier.cluster before the end of the kernel"
 _NOWHERE: Indices = np.empty(0, np.int64)
+PARAMETER_MASK = np.int64(0xFFFF_FFFF)
+"""The bits of an address in the parameter space that count: 32-bit registers hold such addresses, too."""
 _BASES = {"global": GLOBAL_BASE, "shared": SHARED_BASE, "local": LOCAL_BASE}
 
 
@@ -30,11 +32,10 @@ def address_register(decoder: Decoder, instruction: Instruction, operand: Operan
     if base is None:
         return np.broadcast_to(np.int64(0), decoder.machine.lanes), offset
     if isinstance(base, Symbol):
-        if base.name not in decoder.machine.symbols.addresses:
+        place = decoder.machine.address_of(base.name, np.dtype(np.int64))
+        if place is None:
             raise UnsupportedInstruction(f"{instruction.text}: unknown variable {base.name}", instruction.line)
-        return np.broadcast_to(np.int64(0), decoder.machine.lanes), offset + decoder.machine.symbols.addresses[
-            base.name
-        ][1]
+        return place, offset
     assert isinstance(base, Register)
     row = decoder.machine.row(base.name)
     bits = 32 if row is not None and row[1].bits == 32 else 64
@@ -47,7 +48,8 @@ class Accessor:
     Parameters
     ----------
     space : str
-        ``global``, ``shared``, ``shared::cluster``, ``local``, or ``generic``, where each lane's address decides.
+        ``global``, ``shared``, ``shared::cluster``, ``local``, ``param`` (of the kernel), or ``generic``, where each
+        lane's address decides.
     width : int
         Bytes that one lane accesses; the address must be a multiple of it.
     only : str
@@ -76,6 +78,8 @@ class Accessor:
         if extra is not None:
             address += extra
         if self.space != "generic":
+            if self.space == "param":
+                return self._legal("global", sel, address & PARAMETER_MASK, width)
             if self.space == "global":
                 address -= GLOBAL_BASE
             if self.space == "shared::cluster":
@@ -177,7 +181,13 @@ class Accessor:
 
     def gather(self, sel: Selection, extra: Indices | None = None) -> Array:
         """A word for each lane of ``sel``; poison where the access is illegal."""
-        parts = self.reads(sel, extra)
+        return self._words(self.reads(sel, extra), sel)
+
+    def gather_unobserved(self, sel: Selection) -> Array:
+        """The same for what never changes, which the observers do not see."""
+        return self._words(self.parts(sel), sel)
+
+    def _words(self, parts: list[Access], sel: Selection) -> Array:
         if len(parts) == 1 and parts[0].sel is sel:
             return parts[0].space.load(parts[0].index, self.width)
         lanes = indices(sel)

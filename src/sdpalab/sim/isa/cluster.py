@@ -14,7 +14,7 @@ import numpy as np
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.errors import Deadlock
 from sdpalab.sim.flow import End, Flow, block_end
-from sdpalab.sim.ir import Instruction, Symbol
+from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.machine import AsyncUnit, Machine, Resume
 from sdpalab.sim.memory import RANK_SHIFT
@@ -37,11 +37,7 @@ def _mapa(decoder: Decoder, instruction: Instruction) -> Step:
     mods.done()
     target, origin, number = instruction.operands
     destination = decoder.dst(instruction, target, type_)
-    if isinstance(origin, Symbol) and origin.name in decoder.machine.symbols.addresses:
-        place = decoder.machine.symbols.addresses[origin.name][1]
-        source = np.broadcast_to(np.asarray(place).astype(type_.dtype), decoder.machine.lanes)
-    else:
-        source = decoder.src(instruction, origin, type_)
+    source = decoder.src(instruction, origin, type_)
     rank = decoder.src(instruction, number, TYPES["u32"])
     keep = type_.dtype.type(((1 << type_.bits) - 1) ^ (0xFF << RANK_SHIFT))
 

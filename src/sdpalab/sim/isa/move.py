@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.decode import Decoder, Mods, Step, generic_base, opcode
-from sdpalab.sim.ir import Instruction, Operand, Symbol, Vector
-from sdpalab.sim.isa.access import Accessor
+from sdpalab.sim.ir import Instruction, Operand, Register, Vector
+from sdpalab.sim.isa.access import PARAMETER_MASK, Accessor
 from sdpalab.sim.isa.memory_mods import take_cache_hint, take_memory_mods, take_space
-from sdpalab.sim.isa.parameters import load_parameter, store_parameter
-from sdpalab.sim.memory import WINDOW_BITS, WORDS
+from sdpalab.sim.isa.parameters import load_parameter, of_kernel, parameter_by_address, store_parameter
+from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS, WORDS
 from sdpalab.sim.selection import Array, Selection, count
 from sdpalab.sim.types import TYPES, PtxType, unsigned
 
-__all__: list[str] = []
+__all__ = ["CLOCKS"]
 
 
 @opcode("ld", "ldu")
@@ -30,14 +30,17 @@ def _ld(decoder: Decoder, instruction: Instruction) -> Step:
         raise mods.unsupported("expected a destination and an address")
     destinations = _destinations(decoder, instruction, operands[0], type_, vector)
     width = vector * type_.bytes
-    if space == "param":
+    if space == "param" and not parameter_by_address(decoder.machine, instruction):
         return load_parameter(decoder, instruction, destinations, type_)
     if width > 16:
         raise mods.unsupported(f"accesses of {width} bytes are not modelled")
+    if space == "param":
+        space = "param" if of_kernel(decoder.machine, instruction) else "local"
     access = Accessor(decoder, instruction, instruction.operands[1], space, width)
+    gather = access.gather_unobserved if space == "param" else access.gather
 
     def step(sel: Selection) -> None:
-        words = access.gather(sel).view(type_.dtype)
+        words = gather(sel).view(type_.dtype)
         if vector == 1:
             destinations[0][sel] = words
         else:
@@ -105,16 +108,38 @@ def _mov(decoder: Decoder, instruction: Instruction) -> Step:
     target, origin = instruction.operands
     if isinstance(target, Vector) or isinstance(origin, Vector):
         return _mov_vector(decoder, instruction, type_)
-    if isinstance(origin, Symbol) and origin.name in decoder.machine.symbols.addresses:
-        space, address = decoder.machine.symbols.addresses[origin.name]
-        del space  # the address of a variable is relative to its own space
-        source: Array = np.broadcast_to(np.asarray(address).astype(type_.dtype), decoder.machine.lanes)
-    else:
-        source = decoder.src(instruction, origin, type_)
+    if isinstance(origin, Register) and origin.name in CLOCKS:
+        return _read_clock(decoder, instruction, mods, type_, CLOCKS[origin.name])
+    source = decoder.src(instruction, origin, type_)  # the address of a variable is relative to its own space
     destination = decoder.dst(instruction, target, type_)
 
     def step(sel: Selection) -> None:
         destination[sel] = source[sel]
+
+    return step
+
+
+CLOCKS = {
+    "%clock": (32, 0),
+    "%clock_hi": (32, 32),
+    "%clock64": (64, 0),
+    "%globaltimer": (64, 0),
+    "%globaltimer_lo": (32, 0),
+    "%globaltimer_hi": (32, 32),
+}
+"""Bits of each clock, and how far they lie up in the counter."""
+
+
+def _read_clock(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType, bits: tuple[int, int]) -> Step:
+    """Steps of the chunk of CTAs so far, the same for all its lanes, and more at every read."""
+    width, shift = bits
+    if type_.bits != width or type_.is_float:
+        raise mods.unsupported(f"the clock has {width} bits")
+    destination, machine = decoder.dst(instruction, instruction.operands[0], type_), decoder.machine
+
+    def step(sel: Selection) -> None:
+        machine.clock += 1
+        destination[sel] = machine.clock >> shift & (1 << width) - 1
 
     return step
 
@@ -157,6 +182,8 @@ def _cvta(decoder: Decoder, instruction: Instruction) -> Step:
     mods.done()
     source = decoder.src(instruction, instruction.operands[1], type_)
     destination = decoder.dst(instruction, instruction.operands[0], type_)
+    if space == "param" and not to:
+        return _generic_parameter(source, destination)
     base = generic_base(space) if space != "param" else 0
     shift = np.array(-base if to else base, dtype=np.int64).view(np.uint64).astype(unsigned(type_.bits))
 
@@ -165,6 +192,15 @@ def _cvta(decoder: Decoder, instruction: Instruction) -> Step:
             np.add(source[sel], shift, out=destination[sel])
         else:
             destination[sel] = source[sel] + shift
+
+    return step
+
+
+def _generic_parameter(source: Array, destination: Array) -> Step:
+    """The generic address of a parameter: a 32-bit register has lost the upper half of what it was."""
+
+    def step(sel: Selection) -> None:
+        destination[sel] = (source[sel].astype(np.int64) & PARAMETER_MASK) + GLOBAL_BASE
 
     return step
 

@@ -15,7 +15,14 @@ from sdpalab.sim.machine import Machine
 from sdpalab.sim.selection import Array, Selection
 from sdpalab.sim.types import PtxType
 
-__all__ = ["load_parameter", "parameter_column", "parameter_place", "store_parameter"]
+__all__ = [
+    "load_parameter",
+    "of_kernel",
+    "parameter_by_address",
+    "parameter_column",
+    "parameter_place",
+    "store_parameter",
+]
 
 
 def parameter_column(machine: Machine, variable: Variable, offset: int, size: int) -> Array:
@@ -52,6 +59,20 @@ def _variable(machine: Machine, operand: Operand | None) -> Variable | None:
     """The ``.param`` variable that an operand names."""
     variable = machine.entry.variables.get(operand.name) if isinstance(operand, Symbol) else None
     return variable if variable is not None and variable.space == "param" else None
+
+
+def parameter_by_address(machine: Machine, instruction: Instruction) -> bool:
+    """Whether a ``ld.param`` has an address in a register in place of a parameter's name."""
+    operand = instruction.operands[1]
+    return isinstance(operand, Address) and isinstance(operand.base, Register)
+
+
+def of_kernel(machine: Machine, instruction: Instruction) -> bool:
+    """Whether an access to the parameter space is to the kernel's own parameters (PTX ISA, "ld": in a kernel
+    ``.param`` is ``.param::entry``, in a device function ``.param::func``)."""
+    if "param::entry" in instruction.mods:
+        return True
+    return "param::func" not in instruction.mods and instruction.pc >= machine.entry.start
 
 
 def load_parameter(decoder: Decoder, instruction: Instruction, destinations: list[Array], type_: PtxType) -> Step:

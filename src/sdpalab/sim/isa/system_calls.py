@@ -1,5 +1,5 @@
-"""Functions that the driver gives to every kernel: ``vprintf`` and ``__assertfail`` (PTX ISA, "call"; CUDA C++
-Programming Guide, "Formatted Output", "Assertion")."""
+"""Functions that the driver gives to every kernel: ``vprintf``, ``__assertfail``, ``malloc`` and ``free`` (PTX ISA,
+"call"; CUDA C++ Programming Guide, "Formatted Output", "Assertion", "Dynamic Global Memory Allocation")."""
 
 from __future__ import annotations
 
@@ -71,7 +71,51 @@ def _assertfail(
     return step
 
 
-SYSTEM_CALLS: dict[str, SystemCall] = {"vprintf": _vprintf, "__assertfail": _assertfail}
+def _malloc(decoder: Decoder, instruction: Instruction, results: Sequence[Operand], given: Sequence[Operand]) -> Step:
+    """``malloc(size)``: each lane gets a buffer of its own, or a null pointer where the heap is full."""
+    machine = decoder.machine
+    (sizes,) = _arguments(decoder, instruction, given, "8")
+    places = _arguments(decoder, instruction, results, "8")
+
+    def step(sel: Selection) -> None:
+        heap, space = machine.heap, machine.spaces["global"]
+        assert heap is not None
+        for lane in indices(sel):
+            address = heap.allocate(space, int(sizes[lane]))
+            for place in places:
+                place[lane] = address
+        heap.publish(space)
+
+    return step
+
+
+def _free(decoder: Decoder, instruction: Instruction, results: Sequence[Operand], given: Sequence[Operand]) -> Step:
+    """``free(pointer)``; nothing happens to a null pointer."""
+    machine = decoder.machine
+    (pointers,) = _arguments(decoder, instruction, given, "8")
+
+    def step(sel: Selection) -> None:
+        heap, space = machine.heap, machine.spaces["global"]
+        assert heap is not None
+        for lane in indices(sel):
+            address = int(pointers[lane])
+            if address and not heap.free(address):
+                block, thread = machine.where(int(lane))
+                raise IllegalAccess(
+                    f"{instruction.text} at PTX line {instruction.line}: free is given {address:#x}, which malloc did "
+                    f"not return or which is free already (block {block}, thread {thread})"
+                )
+        heap.publish(space)
+
+    return step
+
+
+SYSTEM_CALLS: dict[str, SystemCall] = {
+    "vprintf": _vprintf,
+    "__assertfail": _assertfail,
+    "malloc": _malloc,
+    "free": _free,
+}
 """By name, what a call of a function does that the PTX declares and the driver defines."""
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from sdpalab.sim.bulk_copies import CHUNK, BulkCopies, Transfer
 from sdpalab.sim.decode import Decoder, Mods, Step, opcode
+from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.ir import Instruction, Operand, TensorAddress
 from sdpalab.sim.isa.access import Accessor
 from sdpalab.sim.isa.bulk_copy import OPERATIONS, combination, multicast_targets
@@ -54,13 +55,21 @@ class _Boxes:
         return groups
 
     def _map(self, descriptor: bytes, lanes: Indices) -> PlacedMap | None:
-        number, maps = PlacedMap.number(descriptor), self.machine.tensor_maps
-        what = "there is no tensor map at the address"
-        if number is not None and number < len(maps):
-            axes = len(maps[number].map.dims)
-            if axes == len(self.coordinates):
-                return maps[number]
-            what = f"the tensor map has {axes} axes, and the instruction {len(self.coordinates)}"
+        """The map that these bytes describe, or None and a hazard."""
+        what = ""
+        try:
+            placed = PlacedMap.read(descriptor)
+        except LaunchError as error:
+            placed, what = None, str(error)
+        if placed is not None:
+            axes = len(placed.map.dims)
+            if axes != len(self.coordinates):
+                what = f"the tensor map has {axes} axes, and the instruction {len(self.coordinates)}"
+            elif not self.machine.spaces["global"].holds(placed.begin, placed.map.reach):
+                what = f"the tensor map's {placed.map.reach} bytes do not lie in one buffer of global memory"
+            else:
+                return placed
+        what = what or "there is no tensor map at the address"
         for observer in self.machine.observers:
             observer.misuse("tensor-map", lanes, self.instruction, what, "pass a TensorMap for a 128-byte parameter")
         return None
@@ -98,13 +107,13 @@ def _tensor_copy(decoder: Decoder, instruction: Instruction) -> Step:
 
 def _goals(access: Accessor, lanes: Indices, placed: PlacedMap) -> list[tuple[Indices, Indices]]:
     """(lanes, byte indices of the begin) of the boxes that lie in shared memory as they should."""
-    return [(indices(part.sel), part.index) for part in access.parts(lanes, width=placed.map.bytes)]
+    return [(indices(part.sel), part.index) for part in access.parts(lanes, width=placed.map.box_bytes)]
 
 
 def _places(machine: Machine, placed: PlacedMap, begin: Indices, unit: int) -> Indices:
     """Where the units of boxes lie in shared memory [boxes, units], by the address bits that the swizzle mixes."""
     base = begin // machine.shared_stride * machine.shared_stride
-    offset = (begin - base)[:, None] + unit * np.arange(placed.map.bytes // unit)
+    offset = (begin - base)[:, None] + unit * np.arange(placed.map.box_bytes // unit)
     return swizzled(offset, placed.map.swizzle) + base[:, None]
 
 
@@ -150,7 +159,7 @@ def _store(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes
 
     def step(sel: Selection) -> None:
         for placed, named, coordinates in boxes.groups(sel):
-            combine = combination(instruction, operation, placed.map.array.dtype) if reduces else None
+            combine = combination(instruction, operation, placed.map.dtype) if reduces else None
             for lanes, begin in _goals(access, named, placed):
                 box = placed.box_at(coordinates[np.searchsorted(named, lanes)])
                 unit.issue(
@@ -160,7 +169,7 @@ def _store(decoder: Decoder, instruction: Instruction, mods: Mods, boxes: _Boxes
                         ("global", box.index),
                         box.inside,
                         combine=combine,
-                        element=placed.map.array.dtype,
+                        element=placed.map.dtype,
                     )
                 )
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.chunks import Setup
-from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.errors import LaunchError, UnsupportedInstruction
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
 from sdpalab.sim.memory import Space
@@ -25,7 +25,7 @@ from sdpalab.sim.parallel import communicates
 from sdpalab.sim.program import Program
 from sdpalab.sim.selection import Array
 from sdpalab.sim.tally import Tally
-from sdpalab.sim.tensor_map import MAGIC, PlacedMap
+from sdpalab.sim.tensor_map import DESCRIBED_BYTES, DESCRIPTOR_BYTES, PlacedMap
 from sdpalab.sim.types import TYPES
 
 __all__ = ["run"]
@@ -81,6 +81,8 @@ class _Run:
             raise Left("counters, a schedule or a check that is not native")
         if any(map(_waits_for_others, setup.entry.instructions)):
             raise Left("blocks that may wait for each other")
+        if setup.workspace or setup.heap is not None or setup.tracking:
+            raise Left("a cooperative launch, a heap, or undefined memory to follow")
         self.decoded = _decode(setup)
 
     def run(self) -> None:
@@ -174,16 +176,13 @@ class _Run:
         setup, ctas = self.setup, self.setup.geometry.cluster_size
         names = {each.name.split(".")[0] for each in self.decoded.operations}
         before = registers_at_launch(setup.entry, setup.geometry)
-        maps = np.array([_tensor_map(placed) for placed in setup.tensor_maps], np.int64).reshape(-1, layout.MAP_WORDS)
-        magic = np.frombuffer(MAGIC, np.uint8).copy()
+        maps = np.array(_tensor_maps(setup.params), np.int64).reshape(-1, layout.MAP_WORDS)
         words = {
             layout.LISTS: self._keep(self.decoded.lists),
             layout.REGISTERS_BEFORE: before,
             layout.REGISTER_LIMIT: min(REGISTER_FILE, before * setup.geometry.warps * WARP),
             layout.TENSOR_MAPS: self._keep(maps),
             layout.TENSOR_MAP_COUNT: len(maps),
-            layout.MAGIC: self._keep(magic),
-            layout.MAGIC_BYTES: len(magic),
         }
         if "mbarrier" in names:
             mbarriers = np.zeros(layout.MBARRIER_WORDS * layout.MOST_MBARRIERS * ctas, np.int64)
@@ -335,13 +334,28 @@ def _waits_for_others(instruction: Instruction) -> bool:
     return communicates(instruction)
 
 
-def _tensor_map(placed: PlacedMap) -> Array:
-    """A tensor map as native code reads it."""
+def _tensor_maps(params: bytes) -> list[Array]:
+    """The tensor maps among the parameters, as native code reads them."""
+    maps = []
+    for begin in range(0, len(params) - DESCRIPTOR_BYTES + 1, 64):
+        raw = params[begin : begin + DESCRIPTOR_BYTES]
+        try:
+            placed = PlacedMap.read(raw)
+        except LaunchError:
+            continue
+        if placed is not None:
+            maps.append(_tensor_map(placed, raw))
+    return maps
+
+
+def _tensor_map(placed: PlacedMap, raw: bytes) -> Array:
     tensor, words = placed.map, np.zeros(layout.MAP_WORDS, np.int64)
+    described = raw[:DESCRIBED_BYTES].ljust(8 * layout.RAW_WORDS, b"\0")
+    words[layout.MAP_RAW : layout.MAP_RAW + layout.RAW_WORDS] = np.frombuffer(described, np.int64)
     words[layout.MAP_BEGIN] = placed.begin
     words[layout.MAP_AXES], words[layout.MAP_ITEM] = len(tensor.dims), tensor.item
     words[layout.MAP_SWIZZLE] = {"none": 0, "32B": 1, "64B": 3, "128B": 7}[tensor.swizzle]
-    words[layout.MAP_BYTES] = tensor.bytes
+    words[layout.MAP_BYTES] = tensor.box_bytes
     words[layout.MAP_FILL] = int.from_bytes(tensor.fill.ljust(8, b"\0"), "little", signed=True)
     for first, values in (
         (layout.MAP_DIMS, tensor.dims),

@@ -152,8 +152,6 @@ CONTEXT_WORDS = 112
     TRANSFER_SERIAL,
     TENSOR_MAPS,
     TENSOR_MAP_COUNT,
-    MAGIC,  # what a tensor map's descriptor begins with
-    MAGIC_BYTES,
     CLUSTER_ARRIVED,
     CLUSTER_PHASE,
     REGISTER_LIMIT,  # of a CTA, for setmaxnreg
@@ -165,7 +163,7 @@ CONTEXT_WORDS = 112
     GRID_CTAS,
     CURRENT_PLANE,  # of READERS: the current warp's, of its own CTA
     CURRENT_CTA,  # the linear index, plus one, of the CTA of the warp that runs
-) = range(93)
+) = range(91)
 
 SCRATCH_BYTES = 1 << 17
 SCRATCH_PLACES = 1 << 14
@@ -215,9 +213,11 @@ LANDED, LOADS, STORES, WORDS = 0, 1, 2, 3
 
 # ---- a tensor map: int64 words ---------------------------------------------------------------------------------------
 
-MAP_WORDS = 40
+MAP_WORDS, MAP_RAW = 48, 28
 MAP_BEGIN, MAP_AXES, MAP_ITEM, MAP_SWIZZLE, MAP_BYTES, MAP_FILL = range(6)
 MAP_DIMS, MAP_STRIDES, MAP_STEPS, MAP_COUNTS = 8, 13, 18, 23
+"""From MAP_RAW on, the bytes of the map as a kernel has them."""
+RAW_WORDS = 13
 
 # ---- a wgmma in flight: int64 words ----------------------------------------------------------------------------------
 

@@ -20,8 +20,6 @@ from sdpalab.sim.native.layout import (
     ILLEGAL,
     LANDED,
     LOADS,
-    MAGIC,
-    MAGIC_BYTES,
     MAP_AXES,
     MAP_BEGIN,
     MAP_BYTES,
@@ -29,6 +27,7 @@ from sdpalab.sim.native.layout import (
     MAP_DIMS,
     MAP_FILL,
     MAP_ITEM,
+    MAP_RAW,
     MAP_STEPS,
     MAP_STRIDES,
     MAP_SWIZZLE,
@@ -37,6 +36,7 @@ from sdpalab.sim.native.layout import (
     MOST_TRANSFERS,
     OPERANDS,
     ORDER,
+    RAW_WORDS,
     SHARED,
     SHARED_LIMIT,
     SHARED_STRIDE,
@@ -64,7 +64,7 @@ from sdpalab.sim.native.layout import (
     WORDS,
 )
 from sdpalab.sim.native.mbarriers import bytes_came, cta_alive, cta_of, mbarrier_at, offset_of
-from sdpalab.sim.native.words import copy, fill, load8, load32, load64, store32, store64
+from sdpalab.sim.native.words import copy, fill, load32, load64, store32, store64
 
 __all__ = ["commit_transfers", "drained", "land_next", "load_box", "store_box", "store_words", "wait_for_transfers"]
 
@@ -92,7 +92,7 @@ def next_entry(context: int) -> int:
 
 
 def tensor_map_at(context: int, address: int) -> int:
-    """The tensor map whose descriptor is at a generic address; 0 if there is none."""
+    """The tensor map whose bytes are at a generic address, if the launch was given that; 0 if not."""
     offset = address - GLOBAL_BASE
     if offset & 63:
         return 0
@@ -104,14 +104,14 @@ def tensor_map_at(context: int, address: int) -> int:
     if inside == 0:
         return 0
     place = load64(context + 8 * GLOBAL) + offset
-    size = load64(context + 8 * MAGIC_BYTES)
-    for k in range(size):
-        if load8(place + k) != load8(load64(context + 8 * MAGIC) + k):
-            return 0
-    number = load32(place + size)
-    if number < 0 or number >= load64(context + 8 * TENSOR_MAP_COUNT):
-        return 0
-    return load64(context + 8 * TENSOR_MAPS) + 8 * MAP_WORDS * number
+    for number in range(load64(context + 8 * TENSOR_MAP_COUNT)):
+        tensor = load64(context + 8 * TENSOR_MAPS) + 8 * MAP_WORDS * number
+        same = 0
+        while same < RAW_WORDS and load64(place + 8 * same) == load64(tensor + 8 * (MAP_RAW + same)):
+            same += 1
+        if same == RAW_WORDS:
+            return tensor
+    return 0
 
 
 def box_entry(registers: int, record: int, lane: int, context: int, kind: int, rank_operand: int) -> int:

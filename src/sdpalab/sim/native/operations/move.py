@@ -6,7 +6,7 @@ from sdpalab.sim.decode import Mods, generic_base
 from sdpalab.sim.ir import Address, Instruction, Operand, Symbol, Vector
 from sdpalab.sim.isa.memory_mods import take_memory_mods, take_space
 from sdpalab.sim.isa.steps import require
-from sdpalab.sim.memory import WINDOW_BITS
+from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS
 from sdpalab.sim.native.access import addresses, gather, located, scatter
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative, native
 from sdpalab.sim.native.lanes import Lanes
@@ -15,6 +15,9 @@ from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.types import PtxType
 
 __all__: list[str] = []
+
+PARAMETER_BITS = (1 << 32) - 1
+"""Of an address in the parameter space, what counts."""
 
 
 @native("mov")
@@ -68,10 +71,14 @@ def _cvta(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     space = take_space(mods)
     type_ = mods.type()
     mods.done()
+    target, origin = instruction.operands
+    types = [(target, type_.name)], [(origin, type_.name)]
+    if space == "param" and not to:  # a 32-bit register has lost the upper half of what it was
+        asm.compute(f"cvta.param.{type_.name}", lambda x: (x & PARAMETER_BITS) + GLOBAL_BASE, *types)
+        return
     base = generic_base(space) if space != "param" else 0
     shift = -base if to else base
-    target, origin = instruction.operands
-    asm.compute(f"cvta.{shift}.{type_.name}", lambda x: x + shift, [(target, type_.name)], [(origin, type_.name)])
+    asm.compute(f"cvta.{shift}.{type_.name}", lambda x: x + shift, *types)
 
 
 @native("isspacep")

@@ -1,0 +1,87 @@
+"""What the commands that leave a bundle have in common: it is written, verified, and named on the screen."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from sdpalab.commands.common import conclude
+from sdpalab.commands.invocation import command_line
+from sdpalab.errors import MachineError
+from sdpalab.judge.verdict import Verdict
+from sdpalab.kernels.userfile import is_user_file
+
+if TYPE_CHECKING:
+    from sdpalab.evidence import BundleWriter, WrittenBundle
+
+__all__ = ["JudgedEvidence", "write_bundle"]
+
+
+class JudgedEvidence:
+    """The evidence of one judgement: arrays and executed plans while it goes on, and then a bundle; a context manager.
+
+    Attributes
+    ----------
+    arrays, plans
+        The judge's ``store`` and ``on_plan``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from sdpalab.evidence import BundleWriter
+        from sdpalab.evidence.executed import ExecutedPlans
+
+        self._writer = BundleWriter(folder, command=command_line())
+        self.arrays, self.plans = self._writer.arrays, ExecutedPlans()
+
+    def __enter__(self) -> JudgedEvidence:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._writer.__exit__(*error)
+
+    def write(self, console: Console, spec: str, verdict: Verdict) -> WrittenBundle:
+        """Write the bundle of a verdict on the kernel that the command line calls ``spec``; raises as write_bundle."""
+        from sdpalab.evidence.user_source import user_files
+
+        self._writer.add(
+            verdict.kernel,
+            config=verdict.config,
+            builds=self.plans.builds(verdict),
+            verdict=verdict,
+            sources=user_files(spec) if is_user_file(spec) else None,
+        )
+        return write_bundle(console, self._writer)
+
+
+def write_bundle(console: Console, bundle: BundleWriter) -> WrittenBundle:
+    """Write the bundle, verify what was written, and print where it is.
+
+    Raises
+    ------
+    MachineError
+        If it cannot be written, or what was written does not verify.
+    """
+    from sdpalab.evidence import verify_bundle
+
+    written = bundle.write()
+    outcome = verify_bundle(written.tarball)
+    if not outcome.accepted:
+        raise MachineError(f"the bundle just written does not verify: {outcome.findings[0]}")
+    conclude(console, f"bundle  {written.tarball}")
+    console.print(f"report  {written.report} (open it in any browser)", soft_wrap=True)
+    console.print(f"verify  {_own_command()} verify {written.tarball} (just done: accepted)", soft_wrap=True)
+    return written
+
+
+def _own_command() -> str:
+    """How to call this command line again from here, also if it is not on the path."""
+    if shutil.which("sdpalab"):
+        return "sdpalab"
+    script = Path(sys.executable).with_name("sdpalab")
+    if not script.exists():
+        return f"{sys.executable} -m sdpalab"
+    return str(script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script)

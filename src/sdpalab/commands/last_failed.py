@@ -1,0 +1,71 @@
+"""The cases that failed when a kernel was last judged, for ``judge --rerun-failed``: kept in the user's data folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from sdpalab.errors import UserError
+from sdpalab.judge.cases import CaseSpec
+from sdpalab.judge.layouts import Layout
+from sdpalab.judge.verdict import Verdict
+from sdpalab.kernels.userfile import is_user_file
+from sdpalab.problem import Problem
+from sdpalab.user_folder import data_folder
+
+__all__ = ["failed_cases", "note_failed"]
+
+
+def note_failed(kernel: str, specs: Sequence[CaseSpec], verdict: Verdict) -> None:
+    """Note which of ``specs`` failed or were not judged, with the seeds that were drawn.
+
+    Where the data folder cannot be written, nothing is noted.
+    """
+    bad = {case.name: case.seed for case in verdict.cases if not case.passed}
+    chosen = [replace(spec, seed=bad[spec.name]) for spec in specs if spec.name in bad]
+    chosen += [spec for spec in specs if spec.name in verdict.unjudged]
+    record = {"kernel": kernel, "cases": [_plain(spec) for spec in chosen]}
+    path = _path(kernel)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(record))
+        temporary.replace(path)
+
+
+def failed_cases(kernel: str) -> tuple[CaseSpec, ...]:
+    """The cases of ``kernel`` that failed or were not judged when it was last judged.
+
+    Raises
+    ------
+    UserError
+        If it was not judged here before, or all its cases passed.
+    """
+    try:
+        record = json.loads(_path(kernel).read_bytes())
+        specs = tuple(_spec(fields) for fields in record["cases"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"--rerun-failed: {kernel} was not judged here before; judge it without the option") from None
+    if not specs:
+        raise UserError(f"--rerun-failed: every case of {kernel} passed when it was last judged")
+    return specs
+
+
+def _path(kernel: str) -> Path:
+    """A file for each kernel: of a user's one by the place of its file."""
+    place = f"{Path.cwd()}/{kernel}" if is_user_file(kernel) and not Path(kernel).is_absolute() else kernel
+    return data_folder() / "judged" / f"{sha256(place.encode()).hexdigest()[:32]}.json"
+
+
+def _plain(spec: CaseSpec) -> dict[str, Any]:
+    return {**asdict(spec), "problem": spec.problem.to_dict(), "layout": spec.layout.value}
+
+
+def _spec(fields: dict[str, Any]) -> CaseSpec:
+    return CaseSpec(**{**fields, "problem": Problem(**fields["problem"]), "layout": Layout(fields["layout"])})

@@ -1,0 +1,194 @@
+"""Options that several commands share, defined once, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
+from glob import escape, glob
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sdpalab.errors import UserError
+from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_shape
+
+if TYPE_CHECKING:
+    from sdpalab.jobs import Executor
+
+__all__ = [
+    "KERNEL_HELP",
+    "PROBLEM_OPTIONS",
+    "AddressOption",
+    "ArchOption",
+    "CausalOption",
+    "DtypeOption",
+    "ExecutorOption",
+    "JsonOption",
+    "KernelArgument",
+    "KvHeadsOption",
+    "LevelOption",
+    "MaxStepsOption",
+    "SeedOption",
+    "SeqKvOption",
+    "SetOption",
+    "WorkersOption",
+    "at_least",
+    "complete_kernel",
+    "executor_of",
+    "parse_settings",
+    "problem_of",
+    "problems_of",
+    "shapes",
+]
+
+PROBLEM_OPTIONS = "--dtype, --causal, --kv-heads and --seq-kv"
+KERNEL_HELP = "A shipped kernel's name, or your own as FILE.py or FILE.py:NAME."
+
+
+def complete_kernel(incomplete: str) -> list[str]:
+    """Shipped kernels and Python files that begin so, for the completion of a shell."""
+    from sdpalab.kernels.registry import KERNELS
+
+    files = sorted(glob(f"{escape(incomplete)}*.py")) + sorted(glob(f"{escape(incomplete)}*/"))
+    return [name for name in KERNELS if name.startswith(incomplete)] + files
+
+
+KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help=KERNEL_HELP, autocompletion=complete_kernel)]
+JsonOption = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON too; - is standard output.")
+]
+DtypeOption = Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")]
+CausalOption = Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")]
+KvHeadsOption = Annotated[
+    int | None,
+    typer.Option("--kv-heads", metavar="N", help="Heads of K and V of the shape given. Default: those of Q."),
+]
+SeqKvOption = Annotated[
+    int | None, typer.Option("--seq-kv", metavar="N", help="Length of K and V of the shape given. Default: that of Q.")
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a knob of the kernel; may be repeated.")
+]
+ArchOption = Annotated[
+    str | None,
+    typer.Option(metavar="ARCH", help="sm_80 to sm_121. Default: sm_89, or the first that the kernel runs on."),
+]
+LevelOption = Annotated[str, typer.Option(metavar="L", help="quick (a minute) or full (many minutes).")]
+SeedOption = Annotated[int, typer.Option(metavar="N", help="Public seed of the inputs for --shape.")]
+MaxStepsOption = Annotated[
+    int | None,
+    typer.Option("--max-steps", metavar="N", help="Steps of one run, above which it counts as an endless loop."),
+]
+ExecutorOption = Annotated[
+    str,
+    typer.Option("--executor", metavar="E", help="Where the jobs run: local (processes of this machine) or ray."),
+]
+AddressOption = Annotated[
+    str | None, typer.Option("--address", metavar="A", help="Of the Ray cluster; with --executor ray.")
+]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", metavar="N", min=1, help="Jobs at a time. Default: one a CPU, or one a GPU.")
+]
+
+
+def executor_of(name: str, address: str | None, workers: int | None) -> AbstractContextManager[Executor]:
+    """The executor that these options name, closed in the end."""
+    from sdpalab.jobs import executor_named
+
+    return closing(executor_named(name, address=address, workers=workers))
+
+
+def shapes(what: str, default: str) -> Any:
+    """``--shape``, which may be repeated; ``what`` it is for, and the default."""
+    help_text = f"{what}, or a name such as mission; may be repeated. Default: {default}."
+    return typer.Option("--shape", metavar="B,H,S,D", help=help_text)
+
+
+def at_least(option: str, value: int | None, least: int) -> int | None:
+    """``value``, unless it is below ``least``: then a UserError with the name of the option."""
+    if value is not None and value < least:
+        raise UserError(f"{option} takes a number from {least} up, not {value}")
+    return value
+
+
+def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
+    """``--set KEY=VALUE`` options as a dict.
+
+    Raises
+    ------
+    UserError
+        If one has no ``=`` or no name, or a name is given twice.
+    """
+    values: dict[str, str] = {}
+    for setting in settings or ():
+        name, equals, value = setting.partition("=")
+        if not equals or not name or not value:
+            raise UserError(f"--set takes KEY=VALUE such as BLOCK_M=64, not {setting!r}")
+        if name in values:
+            raise UserError(f"--set gives {name} twice")
+        values[name] = value
+    return values
+
+
+def problems_of(
+    shapes: Sequence[str] | None,
+    *,
+    dtype: str | None = None,
+    causal: bool = False,
+    kv_heads: int | None = None,
+    seq_kv: int | None = None,
+    default: str | None = "mission",
+) -> list[Problem]:
+    """The problems of all ``--shape`` options, with the options beside them; without one that of ``default``.
+
+    Raises
+    ------
+    ProblemError
+        If there is no such problem.
+    UserError
+        If there is neither a shape nor a default, and ``--kv-heads`` or ``--seq-kv`` is given.
+    """
+    if not shapes and default is None and (kv_heads is not None or seq_kv is not None):
+        raise UserError("--kv-heads and --seq-kv need a --shape: the default problems have their own")
+    texts = shapes or ([default] if default is not None else [])
+    return [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv) for text in texts]
+
+
+def problem_of(
+    text: str,
+    *,
+    dtype: str | None = None,
+    causal: bool = False,
+    kv_heads: int | None = None,
+    seq_kv: int | None = None,
+) -> Problem:
+    """The problem that ``--shape`` and the options beside it describe.
+
+    Parameters
+    ----------
+    text : str
+        ``B,H,S,D``, or a name of :data:`sdpalab.problem.NAMED_PROBLEMS`.
+    dtype, causal, kv_heads, seq_kv
+        Where given, they replace what the named problem or the default has.
+
+    Raises
+    ------
+    ProblemError
+        If there is no such problem.
+    """
+    changes: dict[str, Any] = {}
+    if dtype is not None:
+        changes["dtype"] = dtype
+    if causal:
+        changes["causal"] = True
+    if kv_heads is not None:
+        changes["kv_heads"] = kv_heads
+    if seq_kv is not None:
+        changes["seq_kv"] = seq_kv
+    if text in NAMED_PROBLEMS:
+        return NAMED_PROBLEMS[text].with_(**changes)
+    if "," not in text and not text.lstrip("-").isdigit():
+        raise ProblemError(
+            f"--shape {text!r} is neither B,H,S,D such as 1,8,512,64 nor one of {', '.join(NAMED_PROBLEMS)}"
+        )
+    return Problem(*parse_shape(text), **changes)

@@ -1,0 +1,46 @@
+"""The options of every command that change only what is printed: ``--quiet`` and ``--no-color``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from sdpalab.commands.common import OUTPUT
+
+__all__ = ["with_output_options"]
+
+QuietOption = Annotated[
+    bool, typer.Option("-q", "--quiet", help="Print only the outcome; errors are on stderr as always.")
+]
+NoColorOption = Annotated[
+    bool, typer.Option("--no-color", help="No colours and no other codes of a terminal; NO_COLOR does the same.")
+]
+_OPTIONS = {"quiet": QuietOption, "no_color": NoColorOption}
+
+
+def with_output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``command`` with these options at the end of its own; they hold while it runs."""
+
+    @wraps(command)
+    def styled(*arguments: Any, quiet: bool, no_color: bool, **options: Any) -> Any:
+        OUTPUT.quiet, OUTPUT.no_color = quiet, no_color
+        try:
+            return command(*arguments, **options)
+        finally:
+            OUTPUT.quiet = OUTPUT.no_color = False
+
+    # Typer reads the signature, and resolves no names in it but those of the module that it came from.
+    hints = get_type_hints(command, include_extras=True)
+    own = inspect.signature(command)
+    parameters = [each.replace(annotation=hints[name]) for name, each in own.parameters.items()]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+        for name, kind in _OPTIONS.items()
+    ]
+    vars(styled)["__signature__"] = own.replace(parameters=parameters)
+    styled.__annotations__ = {**hints, **_OPTIONS}
+    return styled

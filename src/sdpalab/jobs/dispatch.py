@@ -1,0 +1,75 @@
+"""From jobs to results in the order of the jobs, whatever the executor loses, repeats or reorders."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+
+from sdpalab.jobs.job import Executor, Job, JobOutcome, JobResult
+
+__all__ = ["ATTEMPTS", "GRACE_SECONDS", "run_jobs"]
+
+ATTEMPTS = 3
+"""Of a job whose worker is lost; then it is LOST."""
+GRACE_SECONDS = 60.0
+"""Beyond a job's own limit, until its result counts as lost: for a worker to start, and for the way there and back."""
+
+_LEAST_SECONDS = 0.001
+_numbers = count(1)
+
+
+def run_jobs(
+    executor: Executor,
+    jobs: Sequence[Job],
+    *,
+    attempts: int = ATTEMPTS,
+    grace: float = GRACE_SECONDS,
+    deadline: float = math.inf,
+    now: Callable[[], float] = time.monotonic,
+    finished: Callable[[JobResult], None] | None = None,
+) -> list[JobResult]:
+    """Run jobs; the results in their order, each with the number of its job.
+
+    A job that is LOST, or of which nothing is heard within its limit and ``grace``, is submitted again under a new
+    number, ``attempts`` times in all. A result under a number that is not awaited (a repeated or late one) is ignored.
+    At most ``executor.capacity`` jobs are submitted at a time, so that a job's limit begins when it does.
+
+    Parameters
+    ----------
+    deadline : float
+        By ``now``: no job has a limit beyond it.
+    finished : callable, optional
+        Called with each result, once a job, in the order in which they come.
+    """
+    results: dict[int, JobResult] = {}
+    waiting = [(place, 1) for place in reversed(range(len(jobs)))]
+    flying: dict[int, tuple[int, int, float]] = {}
+
+    def ended(place: int, attempt: int, result: JobResult) -> None:
+        if result.outcome is JobOutcome.LOST and attempt < attempts:
+            waiting.append((place, attempt + 1))
+            return
+        results[place] = replace(result, number=jobs[place].number)
+        if finished is not None:
+            finished(results[place])
+
+    while waiting or flying:
+        while waiting and len(flying) < executor.capacity:
+            place, attempt = waiting.pop()
+            number = next(_numbers)
+            seconds = max(_LEAST_SECONDS, min(jobs[place].seconds, deadline - now()))
+            flying[number] = place, attempt, now() + seconds + grace
+            executor.submit(replace(jobs[place], number=number, seconds=seconds))
+        nearest = min(silent for _, _, silent in flying.values())
+        for result in executor.completed(max(0.0, min(1.0, nearest - now()))):
+            if result.number in flying:
+                place, attempt, _ = flying.pop(result.number)
+                ended(place, attempt, result)
+        for number, (place, attempt, silent) in list(flying.items()):
+            if now() >= silent:
+                del flying[number]
+                ended(place, attempt, JobResult(number, JobOutcome.LOST, None, "no answer came from its worker"))
+    return [results[place] for place in range(len(jobs))]

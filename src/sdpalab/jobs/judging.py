@@ -1,0 +1,169 @@
+"""One judgement as many jobs: a few cases each, on any executor; the verdict is that of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+from sdpalab.errors import MachineError, UserError
+from sdpalab.jobs.calling import jobs_of, value_of
+from sdpalab.jobs.dispatch import run_jobs
+from sdpalab.jobs.job import Executor, JobResult
+from sdpalab.judge.cases import CaseSpec
+from sdpalab.judge.layouts import Layout
+from sdpalab.judge.session import CASE_SECONDS, NoCaseSuits, judge_candidate
+from sdpalab.judge.verdict import Case, Status, Verdict
+from sdpalab.kernels.registry import get
+from sdpalab.kernels.tuned import source_digest
+from sdpalab.kernels.userfile import absolute_spec, file_of, is_user_file
+from sdpalab.problem import Problem
+
+__all__ = ["CASES_OF_A_JOB", "judge_by_jobs", "judge_job", "source_of"]
+
+CASES_OF_A_JOB = 8
+"""It takes about 2 s to start a candidate's processes, and a case 0.1 to 0.5 s."""
+
+
+def source_of(spec: str) -> str:
+    """Digest of the source of a kernel that is given by name: of its file, or as tuned defaults have it.
+
+    Raises
+    ------
+    UserError
+        If there is no such kernel or file.
+    """
+    if not is_user_file(spec):
+        return source_digest(get(spec))
+    path = file_of(spec)
+    try:
+        return sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def judge_by_jobs(
+    executor: Executor,
+    kernel: str,
+    specs: Sequence[CaseSpec],
+    *,
+    device: str = "auto",
+    arch: str | None = None,
+    sms: int | None = None,
+    config: Mapping[str, str] | None = None,
+    level: str = "quick",
+    seed: int = 0,
+    timeout: float | None = None,
+    max_steps: int | None = None,
+    until_failure: bool = False,
+    progress: Callable[[Case], None] | None = None,
+) -> Verdict:
+    """:func:`sdpalab.judge.session.judge_candidate` on an executor's workers.
+
+    Parameters
+    ----------
+    kernel : str
+        A registry name, or ``FILE.py[:NAME]`` under a path that each worker has, with the same content.
+    device, arch, sms, config, level, seed, timeout, max_steps
+        As there.
+    until_failure : bool
+        Stop each job at its first case that fails.
+    progress : callable, optional
+        Called with each finished Case, in the order in which the jobs end.
+
+    Returns
+    -------
+    Verdict
+        With the cases in the order of ``specs``. The cases of a job that was lost, or that did not end, are
+        INFRA_ERROR: neither a pass nor a fail.
+
+    Raises
+    ------
+    UserError
+        As the judge; also if a worker has another source or another version of the lab.
+    MachineError
+        If no job came to an end.
+    """
+    if not specs:
+        raise UserError("there is no problem to judge")
+    shared = {
+        "kernel": absolute_spec(kernel),
+        "source": source_of(kernel),
+        "device": device,
+        "arch": arch,
+        "sms": sms,
+        "config": dict(config) if config else None,
+        "level": level,
+        "seed": seed,
+        "timeout": timeout,
+        "max_steps": max_steps,
+        "until_failure": until_failure,
+    }
+    shares = [specs[first : first + CASES_OF_A_JOB] for first in range(0, len(specs), CASES_OF_A_JOB)]
+    inputs = [{**shared, "cases": [_as_data(spec) for spec in share]} for share in shares]
+    verdicts: dict[int, Verdict] = {}
+    lost: dict[int, list[Case]] = {}
+
+    def finished(result: JobResult) -> None:
+        try:
+            value = value_of(result)
+        except MachineError as error:
+            cases = lost[result.number] = [_not_judged(spec, str(error)) for spec in shares[result.number]]
+        else:
+            if value["verdict"] is None:
+                return
+            verdicts[result.number] = Verdict.from_dict(value["verdict"])
+            cases = list(verdicts[result.number].cases)
+        for case in cases if progress else ():
+            assert progress is not None
+            progress(case)
+
+    seconds = 60.0 + (timeout or CASE_SECONDS) * CASES_OF_A_JOB
+    run_jobs(executor, jobs_of("judge", inputs, seconds), finished=finished)
+    if not verdicts:
+        if lost:
+            raise MachineError(next(iter(lost.values()))[0].reason)
+        raise NoCaseSuits(kernel)
+    first = next(iter(verdicts.values()))
+    by_job = {**lost, **{number: list(verdict.cases) for number, verdict in verdicts.items()}}
+    cases = [case for number in sorted(by_job) for case in by_job[number]]
+    unjudged = tuple(name for number in sorted(verdicts) for name in verdicts[number].unjudged)
+    return replace(first, cases=tuple(_one_witnessed(cases)), unjudged=unjudged)
+
+
+def judge_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Judge some cases: ``verdict``, or None if none of them suits the kernel's tiles or layouts."""
+    spec = inputs["kernel"]
+    if source_of(spec) != inputs["source"]:
+        raise UserError(f"the source of {spec} differs at the worker from where the job was submitted")
+    specs = [_from_data(each) for each in inputs["cases"]]
+    options = {name: value for name, value in inputs.items() if name not in ("kernel", "source", "cases")}
+    try:
+        return {"verdict": judge_candidate(spec, specs, workers=1, **options).to_dict()}
+    except NoCaseSuits:
+        return {"verdict": None}
+
+
+def _as_data(spec: CaseSpec) -> dict[str, Any]:
+    return {**vars(spec), "problem": spec.problem.to_dict(), "layout": spec.layout.value}
+
+
+def _from_data(data: Mapping[str, Any]) -> CaseSpec:
+    return CaseSpec(**{**data, "problem": Problem(**data["problem"]), "layout": Layout(data["layout"])})
+
+
+def _not_judged(spec: CaseSpec, reason: str) -> Case:
+    return Case(spec.name, spec.problem, spec.inputs, spec.seed or 0, Status.INFRA_ERROR, reason)
+
+
+def _one_witnessed(cases: Sequence[Case]) -> list[Case]:
+    """The witnesses of the largest problem alone, as in a judgement in one piece; each job has some of its own."""
+    witnessed = [case for case in cases if case.run.get("witnesses")]
+    chosen = max(witnessed, key=lambda case: case.problem.scores, default=None)
+    return [
+        replace(case, run={name: value for name, value in case.run.items() if name != "witnesses"})
+        if case in witnessed and case is not chosen
+        else case
+        for case in cases
+    ]

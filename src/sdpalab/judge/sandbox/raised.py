@@ -1,0 +1,27 @@
+"""What a candidate's exception says, as text that is safe to pass on."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+from sdpalab.judge.sandbox.messages import plain
+
+__all__ = ["raised", "text_of"]
+
+
+def raised(error: BaseException) -> str:
+    """``raised ValueError: text (file.py, line 3)``, from where it happened."""
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({text_of(error)})"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    return f"raised {type(error).__name__}: {text_of(error)[:500]}{where}"
+
+
+def text_of(error: BaseException) -> str:
+    """What the exception says, which may be anything, of any size, or another exception."""
+    try:
+        return plain(str(error)) or type(error).__name__
+    except BaseException as other:
+        return f"nothing: its text {type(other).__name__}"

@@ -1,0 +1,206 @@
+"""A user's kernel, from a command's side: its Python runs in a guarded process, and here it is data.
+
+Commands that build, sanitize or time a kernel use it as they use a shipped one. What they compile and run is the
+text of its launch plan, which is checked as the judge checks it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import TypeAdapter, ValidationError
+
+from sdpalab.errors import MachineError, UserError
+from sdpalab.judge.sandbox.candidate import prepare
+from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
+from sdpalab.judge.sandbox.messages import KernelDescription, KernelReply, plain
+from sdpalab.judge.sandbox.plans import MOST_PLAN, read_plan
+from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Config, Kernel, Numerics, StaticLimits, UnsupportedProblem
+from sdpalab.kernels.plan import LaunchPlan, problem_buffers
+from sdpalab.kernels.registry import get
+from sdpalab.kernels.userfile import is_user_file
+from sdpalab.problem import Problem
+
+__all__ = ["NotBuilt", "SandboxedKernel", "kernel_in_sandbox"]
+
+SERVER = "sdpalab.judge.sandbox.kernel_server"
+ANSWER_SECONDS = 300.0
+"""For one answer: a Triton function is compiled in it."""
+_CPU_SECONDS = 3600
+
+_RAISED: Mapping[str, type[Exception]] = {
+    Status.UNSUPPORTED.value: UnsupportedProblem,
+    Status.INFRA_ERROR.value: MachineError,
+}
+"""What a failure becomes here; any other is a UserError."""
+
+
+class NotBuilt(UserError):
+    """The file holds a Python callable, called ``name``, which the lab does not build."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+@contextmanager
+def kernel_in_sandbox(spec: str, *, arch: str | None = None, else_say: str) -> Iterator[Kernel]:
+    """The kernel that a command line names: a shipped one, or a user's from ``FILE.py[:NAME]``, held in a process.
+
+    Parameters
+    ----------
+    spec : str
+    arch : str, optional
+        What Triton compiles a user's kernel for. Default: the kernel's own.
+    else_say : str
+        What a Python callable has not, for the message: ``there is nothing to build``.
+
+    Raises
+    ------
+    UserError
+        If there is no such kernel, or the file does not load.
+    NotBuilt
+        If it is a callable.
+    MachineError
+        If no process can be started.
+    """
+    if not is_user_file(spec):
+        yield get(spec)
+        return
+    kernel = SandboxedKernel(spec, arch=arch, else_say=else_say)
+    try:
+        yield kernel
+    finally:
+        kernel.close()
+
+
+class SandboxedKernel(Kernel):
+    """A kernel whose Python is in a guarded process, until :meth:`close` ends that.
+
+    Attributes
+    ----------
+    source : str
+        Text of its own source, as :func:`sdpalab.kernels.tuned.source_text` gives it.
+    arch : str
+        What Triton compiles it for.
+
+    Raises
+    ------
+    UserError
+        If it does not load.
+    NotBuilt
+        If it is a callable.
+    MachineError
+        If the process cannot be started.
+    """
+
+    def __init__(self, spec: str, *, arch: str | None, else_say: str) -> None:
+        prepare(spec)
+        self._spec, self._file = spec, Path(f"{f'{spec}:'.partition('.py:')[0]}.py")
+        self._process = GuardedProcess(SERVER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True)
+        try:
+            self._process.await_ready()
+            about, _ = self._ask({"do": "load", "spec": spec}, seconds=START_SECONDS)
+            description = about.about
+            if description is None:
+                raise UserError(f"{spec} does not load: its process did not describe it")
+            if description.kind == "callable":
+                raise NotBuilt(f"{spec} is a Python callable: {else_say}, but it can be judged", description.name)
+        except BaseException:
+            self.close()
+            raise
+        self._describe(description)
+        self.arch = arch or self.default_arch
+
+    def _describe(self, about: KernelDescription) -> None:
+        self.name, self.idea, self.source = about.name, about.idea, about.source
+        self.configs, self.knobs = about.configs, about.knobs
+        self.min_arch, self.only_arch, self.lse = about.min_arch, about.only_arch, about.lse
+        self.supports = lambda problem: None  # the process answers both at once, see _reject
+        self.reject, self.numerics, self.limits = self._reject, self._numerics, self._limits
+
+    @property
+    def folder(self) -> Path:
+        """Where the user's file lies."""
+        return self._file.resolve().parent
+
+    def resolved(self, problem: Problem, config: Config, sms: int) -> Config:
+        """See :meth:`Kernel.resolved`."""
+        order = {"do": "resolve", "problem": problem.to_dict(), "config": dict(config), "sms": sms}
+        return Config(self._ask(order)[0].config or {})
+
+    def launch_plan(
+        self,
+        problem: Problem,
+        config: Config | None = None,
+        *,
+        lse: bool = False,
+        sms: int | None = None,
+        gpu: str | None = None,
+    ) -> LaunchPlan:
+        """See :meth:`Kernel.launch_plan`; Triton's modules are compiled for :attr:`arch` already."""
+        config = self.config_for(problem, gpu) if config is None else config
+        order = {"do": "plan", "problem": problem.to_dict(), "config": dict(config), "lse": lse, "sms": sms}
+        _, results = self._ask({**order, "arch": self.arch}, room=MOST_PLAN)
+        data = results["plan"].tobytes() if "plan" in results else b""
+        return read_plan(data, problem_buffers(problem, lse=lse)).plan(modules=True)
+
+    def _plan(self, problem: Problem, config: Config) -> LaunchPlan:
+        return self.launch_plan(problem, config, lse=self.lse)
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()
+
+    def _reject(self, problem: Problem, config: Config) -> str | None:
+        return self._ask({"do": "reject", "problem": problem.to_dict(), "config": dict(config)})[0].refusal
+
+    def _numerics(self, config: Config) -> Numerics:
+        declared = self._ask({"do": "numerics", "config": dict(config)})[0].numerics
+        return Numerics.from_dict(declared.model_dump()) if declared else Numerics()
+
+    def _limits(self, problem: Problem) -> StaticLimits:
+        declared = self._ask({"do": "limits", "problem": problem.to_dict()})[0].limits
+        try:
+            return TypeAdapter(StaticLimits).validate_python(declared)
+        except ValidationError as error:
+            raise UserError(f"{self._spec} declares limits that are none ({_first(error)})") from None
+
+    def _ask(
+        self, order: Mapping[str, Any], *, room: int = 0, seconds: float = ANSWER_SECONDS
+    ) -> tuple[KernelReply, dict[str, npt.NDArray[np.uint8]]]:
+        """Send an order; raise what its failure means, or return the answer."""
+        self._process.forget_output()
+        try:
+            header, results = self._process.exchange(order, {}, room, time.monotonic() + seconds)
+            reply = KernelReply.model_validate(header)
+        except ValidationError as error:
+            raise UserError(f"{self._spec}: its process answered what is no answer ({_first(error)})") from None
+        except WireTimeout:
+            raise UserError(f"{self._spec}: no answer within {seconds:g} s{self._process.quote()}") from None
+        except WireClosed:
+            ending = self._process.ending()
+            kind = MachineError if ending.killed else UserError
+            raise kind(f"{self._spec}: {ending}{self._process.quote()}") from None
+        except WireError as error:
+            raise UserError(f"{self._spec}: its process answered with a {error}") from None
+        if reply.status is not None:
+            raise _RAISED.get(reply.status, UserError)(_failure(self._spec, reply))
+        return reply, results
+
+
+def _failure(spec: str, reply: KernelReply) -> str:
+    """The reason of a failure; of an exception with the file that raised it."""
+    return f"{spec} {reply.reason}" if reply.status == Status.CRASHED else reply.reason
+
+
+def _first(error: ValidationError) -> str:
+    return plain(error.errors()[0]["msg"])

@@ -1,0 +1,344 @@
+"""A PTX or CUDA C++ file with its launch file: the device, arguments and launches that the file describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.compile import DEFAULT_ARCH, Cache, build
+from sdpalab.errors import UserError
+from sdpalab.inputs import dtype_of
+from sdpalab.kernels.plan import Module
+from sdpalab.run.launch_file import (
+    BufferDescription,
+    BufferPart,
+    Bytes,
+    Expected,
+    LaunchDescription,
+    LaunchFile,
+    Map,
+    MapArgument,
+    Number,
+    StructArgument,
+    StructDescription,
+    Table,
+    read_launch_file,
+)
+from sdpalab.sim import Device, DeviceArray, Pointer, Report, Stream, Struct, TensorMap
+from sdpalab.sim.names import short_name
+from sdpalab.sim.parser import parse
+
+__all__ = ["PtxCase", "read_case"]
+
+_MAX_BYTES = 1 << 30
+_MEMORY = 1 << 32
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class PtxCase:
+    """PTX, and what it is run with.
+
+    Attributes
+    ----------
+    name : str
+        Of the PTX or CUDA C++ file.
+    ptx : str
+    launches : LaunchFile
+    folder : Path
+        What files in it are relative to.
+    """
+
+    name: str
+    ptx: str
+    launches: LaunchFile
+    folder: Path
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The kernels that are launched, by short names."""
+        return tuple(short_name(self.entry_of(launch)) for launch in self.launches.launches)
+
+    def entry_of(self, launch: LaunchDescription) -> str:
+        """The kernel of a launch: the one that it names, or the only one.
+
+        Raises
+        ------
+        UserError
+            If it names none and there are several.
+        """
+        if launch.entry is not None:
+            return launch.entry
+        entries = list(parse(self.ptx).entries)
+        if len(entries) != 1:
+            known = ", ".join(map(short_name, entries)) or "none"
+            raise UserError(f"say which 'entry' of {self.name} is meant; it has: {known}")
+        return entries[0]
+
+    def run(self, launched: Callable[[Report], None], **options: Any) -> list[str]:
+        """PtxRun all launches on a new device, and compare what is expected.
+
+        Parameters
+        ----------
+        launched : callable
+            Called with the report of each launch.
+        **options
+            Of every launch: ``checks``, ``schedule``, ``async_mode``, ``seed``, ``max_steps``.
+
+        Returns
+        -------
+        list of str
+            A sentence for each buffer that does not hold what is expected.
+
+        Raises
+        ------
+        UserError
+            If a buffer cannot be made, or a name is none.
+        sdpalab.sim.SimError
+            As :func:`sdpalab.sim.launch`.
+        """
+        return PtxRun(self, options).all(launched)
+
+
+def read_case(source: Path, description: Path, cache: Cache | None = None) -> PtxCase:
+    """Read a PTX file, or compile a CUDA C++ file, and its launch file.
+
+    Raises
+    ------
+    UserError
+        If one of them cannot be read, does not compile or is not valid, or a file that it names cannot be read.
+    """
+    try:
+        text = source.read_text()
+    except OSError as error:
+        raise UserError(f"{source} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{source} is not a text file") from None
+    launches = read_launch_file(description)
+    if source.suffix == ".cu":
+        text = _compiled(source, text, launches, description, cache)
+    elif launches.arch or launches.defines or launches.include:
+        raise UserError(f"{description}: 'arch', 'defines' and 'include' are for a FILE.cu, and {source.name} is PTX")
+    case = PtxCase(source.name, text, launches, description.parent)
+    try:
+        for name, buffer in (*launches.buffers.items(), *launches.variables.items()):
+            _values(buffer, f"buffer {name}", 0, case.folder)
+        for name, expected in launches.expect.items():
+            if expected.file is not None:
+                _values(expected, f"the expected {name}", 0, case.folder)
+        for launch in launches.launches:
+            for place, argument in enumerate(launch.args, 1):
+                if isinstance(argument, BufferDescription):
+                    _values(argument, f"argument {place}", place, case.folder)
+    except UserError as error:
+        raise UserError(f"{description}: {error}") from None
+    return case
+
+
+def _compiled(source: Path, text: str, launches: LaunchFile, description: Path, cache: Cache | None) -> str:
+    entry = launches.launches[0].entry
+    if entry is None:
+        raise UserError(f"{description}: say which 'entry' of {source.name} is meant, as C++ names it")
+    folders = (source.parent, *(description.parent / folder for folder in launches.include))
+    module = Module(source.name, text, entry, launches.defines, tuple(folders))
+    return build(module, launches.arch or DEFAULT_ARCH, cache=cache).ptx.decode()
+
+
+class PtxRun:
+    """One run of a case."""
+
+    def __init__(self, case: PtxCase, options: dict[str, Any]) -> None:
+        self.case, self.options = case, options
+        self.gpu = Device(_MEMORY)
+        self.module = self.gpu.module(case.ptx)
+        self.buffers: dict[str, DeviceArray] = {}
+        self.streams: dict[str, Stream] = {}
+
+    def all(self, launched: Callable[[Report], None]) -> list[str]:
+        """Buffers, variables, launches, expectations."""
+        file, folder = self.case.launches, self.case.folder
+        for place, (name, buffer) in enumerate(file.buffers.items(), 1):
+            self.buffers[name] = self.gpu.array(_values(buffer, f"buffer {name}", place, folder), name=f"buffer {name}")
+        for name, buffer in file.variables.items():
+            values = _values(buffer, f"variable {name}", 0, folder).reshape(-1)
+            variable = self.module.variable(name, values.dtype)
+            if variable.nbytes != values.nbytes:
+                raise UserError(f"variable {name} has {variable.nbytes} bytes, and {values.nbytes} are given")
+            variable[:] = values
+        for launch in file.launches:
+            arguments = [self._argument(value, place) for place, value in enumerate(launch.args)]
+            stream = self._stream(launch.stream)
+            for name in launch.after:
+                other = self._stream(name)
+                if stream is not None and other is not None:
+                    stream.wait(other.record())
+            report = self.module[self.case.entry_of(launch)].launch(
+                *(launch.grid, launch.block, arguments),
+                stream=stream,
+                dynamic_smem=launch.dynamic_smem,
+                cluster=launch.cluster,
+                cooperative=launch.cooperative,
+                **self.options,
+            )
+            launched(report)
+        wrong = (_difference(name, self._buffer(name), want, folder) for name, want in file.expect.items())
+        return [sentence for sentence in wrong if sentence]
+
+    def _stream(self, name: str) -> Stream | None:
+        if not name:
+            return None
+        if name not in self.streams:
+            self.streams[name] = self.gpu.stream()
+        return self.streams[name]
+
+    def _buffer(self, name: str) -> DeviceArray:
+        if name not in self.buffers:
+            raise UserError(f"there is no buffer {name!r}; there are: {', '.join(self.buffers) or 'none'}")
+        return self.buffers[name]
+
+    def _argument(self, value: Any, place: int) -> Any:
+        """What a launch takes for an argument of the file."""
+        if isinstance(value, BufferDescription):
+            values = _values(value, f"argument {place}", place + 1, self.case.folder)
+            return self.gpu.array(values, name=f"argument {place}")
+        if isinstance(value, Number):
+            return dtype_of(value.dtype).type(value.value)
+        if isinstance(value, Bytes):
+            return bytes.fromhex(value.bytes)
+        if isinstance(value, StructArgument):
+            struct = self._struct(value.struct)
+            return Pointer(struct) if value.by_address else struct
+        return self._item(value)
+
+    def _item(self, value: Any) -> Any:
+        """An argument that may also be in a structure."""
+        if isinstance(value, str):
+            return self._buffer(value)
+        if isinstance(value, BufferPart):
+            return Pointer(self._buffer(value.buffer), value.offset)
+        if isinstance(value, MapArgument):
+            return self._map(value.map)
+        if isinstance(value, Table):
+            return [self._item(each) for each in value.table]
+        return value
+
+    def _map(self, value: Map) -> TensorMap:
+        options = value.model_dump(exclude={"buffer"})
+        return TensorMap(self._buffer(value.buffer), options.pop("box"), options.pop("swizzle"), **options)
+
+    def _struct(self, value: StructDescription) -> Struct:
+        raw = bytearray(bytes.fromhex(value.data) if value.file is None else _file(self.case.folder / value.file))
+        if value.size is not None:
+            if len(raw) > value.size:
+                raise UserError(f"a struct of {value.size} bytes has {len(raw)} bytes of data")
+            raw = raw.ljust(value.size, b"\0")
+        items: dict[int | str, Any] = {}
+        for key, item in value.items.items():
+            if not key.isdecimal():
+                raise UserError(f"the items of a struct have offsets in bytes, not {key!r}")
+            offset = int(key)
+            if isinstance(item, Number):
+                part = np.asarray(item.value).astype(dtype_of(item.dtype)).tobytes()
+                if offset + len(part) > len(raw):
+                    raise UserError(f"a number at offset {offset} reaches beyond the {len(raw)} bytes of the struct")
+                raw[offset : offset + len(part)] = part
+            else:
+                items[offset] = self._item(item)
+        return Struct(bytes(raw), items)
+
+
+def _file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _values(buffer: BufferDescription, what: str, seed: int, folder: Path) -> Array:
+    """The content of a buffer. ``seed`` is of random values."""
+    dtype = None
+    if buffer.dtype is not None:
+        try:
+            dtype = dtype_of(buffer.dtype)
+        except UserError as error:
+            raise UserError(f"{what}: {error}") from None
+    shape = [buffer.shape] if isinstance(buffer.shape, int) else buffer.shape
+    if buffer.file is not None:
+        return _shaped(_loaded(folder / buffer.file, dtype, what), shape, what)
+    if buffer.values is not None:
+        try:
+            values = np.array(buffer.values, dtype or np.float32)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{what}: 'values' is no array of {dtype or 'float32'}: {error}") from None
+        return _shaped(values, shape, what)
+    if dtype is None or shape is None:
+        raise UserError(f"{what}: a buffer has 'dtype' and 'shape', a 'file', or 'values'")
+    count = int(np.prod(shape, dtype=object))
+    if count * dtype.itemsize > _MAX_BYTES:
+        raise UserError(f"{what} has {count * dtype.itemsize} bytes, and at most {_MAX_BYTES} are allowed")
+    if buffer.init == "poison":
+        poison: Array = np.full(count * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
+        return poison
+    return _initial(buffer.init, count, dtype, seed).reshape(shape)
+
+
+def _initial(init: str | float, count: int, dtype: np.dtype[Any], seed: int) -> Array:
+    values: Any
+    if init == "normal":
+        values = np.random.Generator(np.random.PCG64(seed)).standard_normal(count)
+        values = 16.0 * values if dtype.kind in "iu" else values
+    elif init == "arange":
+        values = np.arange(count)
+    else:
+        values = np.full(count, {"zeros": 0, "ones": 1}.get(str(init), init))
+    if dtype.kind == "u":
+        values = np.abs(values)
+    with np.errstate(all="ignore"):
+        return np.asarray(values).astype(dtype)
+
+
+def _loaded(path: Path, dtype: np.dtype[Any] | None, what: str) -> Array:
+    """A .npy file; a type that NumPy lacks is stored as plain bytes, and ``dtype`` says what they are."""
+    try:
+        array: Array = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise UserError(f"{what}: {path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UserError(f"{what}: {path} is no .npy file: {error}") from None
+    if dtype is None or array.dtype == dtype:
+        return array
+    if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
+        return array.view(dtype)
+    raise UserError(f"{what}: {path} holds {array.dtype}, and 'dtype' is {dtype}")
+
+
+def _shaped(array: Array, shape: list[int] | None, what: str) -> Array:
+    if shape is None or list(array.shape) == shape:
+        return array
+    if array.size != int(np.prod(shape, dtype=object)):
+        raise UserError(f"{what} has {array.size} elements, and 'shape' is {shape}")
+    return array.reshape(shape)
+
+
+def _difference(name: str, got: Array, expected: Expected, folder: Path) -> str:
+    """How a buffer differs from what is expected; empty if it does not."""
+    fields = {"dtype": expected.dtype or got.dtype.name, "shape": expected.shape or list(got.shape)}
+    want = _values(expected.model_copy(update=fields), f"the expected {name}", 0, folder)
+    a, b = (np.asarray(each).astype(np.float64) for each in (got, want))
+    with np.errstate(all="ignore"):
+        error = np.abs(a - b)
+        same = (a == b) | (error <= expected.atol + expected.rtol * np.abs(b)) | np.isnan(a) & np.isnan(b)
+    if same.all():
+        return ""
+    worst = np.unravel_index(int(np.argmax(np.where(same, -1.0, np.nan_to_num(error, nan=np.inf)))), a.shape)
+    place = ", ".join(str(int(each)) for each in worst)
+    return (
+        f"buffer {name}: {int((~same).sum())} of {same.size} elements are not as expected; the worst is [{place}], "
+        f"{a[worst]:g} in place of {b[worst]:g}"
+    )

@@ -1,0 +1,318 @@
+"""A device: memory with stable addresses, modules with their variables, and launches that share both.
+
+gpu = Device()
+x = gpu.array(values)
+gpu.module(ptx)["saxpy"].launch(4, 256, [x, 2.0, len(x)])
+x[0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sdpalab.sim.arena import Arena
+from sdpalab.sim.arguments import Struct, filled_struct
+from sdpalab.sim.errors import LaunchError
+from sdpalab.sim.hazards import Hazard
+from sdpalab.sim.launch import Report, execute, ptx_text
+from sdpalab.sim.linking import allocates
+from sdpalab.sim.memory import GLOBAL_BASE, POISON
+from sdpalab.sim.names import demangled, resolve, short_name
+from sdpalab.sim.parser import parse
+from sdpalab.sim.selection import Array
+from sdpalab.sim.streams import Runs, Stream, StreamOperation, Streams, launch_operation
+from sdpalab.sim.variables import fill_in_addresses, place_global_variables
+
+__all__ = ["Device", "DeviceArray", "DeviceFunction", "DeviceModule"]
+
+_MEMORY = 1 << 32
+
+
+class DeviceArray(np.ndarray[Any, np.dtype[Any]]):
+    """An array in a device's memory: a NumPy array whose bytes are those that kernels see.
+
+    Its parts (``x[10:]``, ``x.reshape(...)``) lie in the same memory, and are launch arguments that point there. What
+    NumPy computes from it is an ordinary array.
+    """
+
+    _memory: tuple[int, int] | None = None
+    """Where the device's memory lies in this process, and its bytes."""
+
+    def __array_finalize__(self, parent: Any) -> None:
+        """NumPy's hook: views know their device."""
+        self._memory = getattr(parent, "_memory", None)
+
+    @property
+    def address(self) -> int:
+        """The address of the first element on the device.
+
+        Raises
+        ------
+        LaunchError
+            If the array is a copy, which is not on the device.
+        """
+        begin, size = self._memory or (0, 0)
+        offset = int(self.ctypes.data) - begin
+        if not 0 <= offset < size:
+            raise LaunchError("the array is a copy of one on the device: Device.array puts it there")
+        return GLOBAL_BASE + offset
+
+
+class Device:
+    """A simulated GPU: its global memory, and everything that lives longer than a launch.
+
+    Parameters
+    ----------
+    memory : int
+        Bytes of global memory. What is not used takes no memory of this machine.
+
+    Attributes
+    ----------
+    hazards : list of Hazard
+        What all launches and copies have shown so far, in the order in which they ran.
+    """
+
+    def __init__(self, memory: int = _MEMORY) -> None:
+        raw = np.zeros(memory + 256, np.uint8)
+        self._memory: Array = raw[-raw.ctypes.data % 256 :][: memory // 256 * 256]
+        self._arena = Arena(self._memory)
+        self._streams = Streams(self._arena)
+        self._count = 0
+        self.hazards: list[Hazard] = []
+
+    # ---- memory -----------------------------------------------------------------------------------------------------
+
+    def array(self, values: Any, dtype: Any = None, *, name: str = "") -> DeviceArray:
+        """A copy of an array on the device; of a :class:`Struct`, its bytes with the addresses in them.
+
+        Parameters
+        ----------
+        values : array_like or Struct
+        dtype : dtype, optional
+        name : str
+            For messages. Default: ``array 0``, ``array 1``, ...
+
+        Raises
+        ------
+        LaunchError
+            If it does not fit.
+        """
+        if isinstance(values, Struct):
+            values = np.frombuffer(filled_struct(values, name or "a Struct", self._arena), np.uint8)
+        given = np.asarray(values, dtype)
+        array = self.empty(given.shape, given.dtype, name=name)
+        array[...] = given
+        return array
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = np.float32, *, name: str = "") -> DeviceArray:
+        """An array whose bytes are poison (0xFF: NaN in every float type)."""
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        dtype = np.dtype(dtype)
+        size = int(np.prod(shape, dtype=object)) * dtype.itemsize
+        address = self._arena.add(name or f"array {self._count}", b"", size)
+        self._count += 1
+        self._memory[address - GLOBAL_BASE :][:size] = POISON
+        return self._view(address, size, dtype, shape)
+
+    def free(self, array: DeviceArray) -> None:
+        """Free an array: a later access to it is out of bounds. Its addresses are not given out again.
+
+        Raises
+        ------
+        LaunchError
+            If it is not the beginning of an array of the device.
+        """
+        extent = self._arena.extent_of(array.address)
+        if extent is None or GLOBAL_BASE + extent.begin != array.address:
+            raise LaunchError("only a whole array of the device can be freed, and only once")
+        self._arena.remove(extent)
+
+    def _view(self, address: int, size: int, dtype: Any, shape: tuple[int, ...] = (-1,)) -> DeviceArray:
+        begin = address - GLOBAL_BASE
+        view: DeviceArray = self._memory[begin : begin + size].view(dtype).reshape(shape).view(DeviceArray)
+        view._memory = int(self._memory.ctypes.data), len(self._memory)
+        return view
+
+    # ---- code -------------------------------------------------------------------------------------------------------
+
+    def module(self, ptx: str | bytes) -> DeviceModule:
+        """Load PTX: its variables get their places and their first values.
+
+        Raises
+        ------
+        PtxSyntaxError, UnsupportedInstruction
+            If the text cannot be read.
+        LaunchError
+            If the variables do not fit.
+        """
+        return DeviceModule(self, ptx_text(ptx))
+
+    # ---- order ------------------------------------------------------------------------------------------------------
+
+    def stream(self, *, blocking: bool = True) -> Stream:
+        """A new stream. What is issued to the default stream comes after all that is in blocking streams, and before
+        all that comes later to them (CUDA's legacy default stream)."""
+        return self._streams.create(blocking=blocking)
+
+    def synchronize(self) -> None:
+        """The host waits for everything that was issued so far."""
+        for stream in self._streams.all:
+            stream.synchronize()
+
+    def copy(self, target: Array, source: Array, *, stream: Stream | None = None, wait: bool = True) -> list[Hazard]:
+        """Copy bytes between arrays, of the device or of the host, as an operation of a stream.
+
+        Parameters
+        ----------
+        target, source : ndarray
+            Contiguous, of the same number of bytes.
+        stream : Stream, optional
+            Default: the default stream.
+        wait : bool
+            Whether the host waits until it is done.
+
+        Returns
+        -------
+        list of Hazard
+            Races with what other streams do.
+
+        Raises
+        ------
+        LaunchError
+            If the arrays do not have the same number of bytes, or are not contiguous.
+        """
+        if target.nbytes != source.nbytes:
+            raise LaunchError(f"a copy of {source.nbytes} bytes to an array of {target.nbytes}")
+        if not (target.flags.c_contiguous and source.flags.c_contiguous):
+            raise LaunchError("a copy is between contiguous arrays")
+        stream = stream or self._streams.default
+        self._streams.begin(stream)
+        target.reshape(-1).view(np.uint8)[:] = source.reshape(-1).view(np.uint8)
+        return self._finish(stream, StreamOperation("a copy", self._runs(source), self._runs(target)), wait)
+
+    def fill(self, array: DeviceArray, byte: int, *, stream: Stream | None = None, wait: bool = False) -> list[Hazard]:
+        """Set all bytes of an array, as an operation of a stream. Otherwise like :meth:`copy`."""
+        if not array.flags.c_contiguous:
+            raise LaunchError("a fill is of a contiguous array")
+        stream = stream or self._streams.default
+        self._streams.begin(stream)
+        array.reshape(-1).view(np.uint8)[:] = byte
+        return self._finish(stream, StreamOperation("a fill", None, self._runs(array)), wait)
+
+    def _runs(self, array: Array) -> Runs | None:
+        """The stretch of global memory of an array; None if it is on the host."""
+        begin = int(array.ctypes.data - self._memory.ctypes.data)
+        return Runs.of_bytes(begin, array.nbytes) if 0 <= begin < len(self._memory) else None
+
+    def _finish(self, stream: Stream, operation: StreamOperation, wait: bool) -> list[Hazard]:
+        hazards = self._streams.add(stream, operation)
+        self.hazards += hazards
+        if wait:
+            stream.synchronize()
+        return hazards
+
+
+class DeviceModule:
+    """PTX on a device. Made by :meth:`Device.module`.
+
+    Attributes
+    ----------
+    text : str
+    entries : tuple of str
+        Its kernels, as C++ has their names.
+    """
+
+    def __init__(self, device: Device, text: str) -> None:
+        self.device, self.text = device, text
+        self._module = parse(text)
+        variables = self._module.variables.values()
+        self.placed = place_global_variables(self._module, variables, device._arena)
+        fill_in_addresses(self._module, variables, self.placed, device._arena)
+        every = (*self._module.entries.values(), *self._module.functions.values())
+        if any(allocates(instruction) for code in every for instruction in code.instructions):
+            device._arena.need_heap()
+        self.entries = tuple(map(demangled, self._module.entries))
+
+    def __getitem__(self, name: str) -> DeviceFunction:
+        """A kernel by its name, mangled or as C++ has it."""
+        return DeviceFunction(self, resolve(name, self._module.entries, "entry"))
+
+    def variable(self, name: str, dtype: Any = np.uint8) -> DeviceArray:
+        """A ``__device__`` or ``__constant__`` variable, which keeps its value from launch to launch.
+
+        Returns
+        -------
+        DeviceArray
+            Of one axis; writing to it sets the variable.
+
+        Raises
+        ------
+        LaunchError
+            If there is no such variable, or its size is no multiple of the element's.
+        """
+        mangled = resolve(name, self.placed, "variable")
+        size, item = self._module.variables[mangled].size, np.dtype(dtype).itemsize
+        if size % item:
+            raise LaunchError(f"the variable {name} has {size} bytes, which is no multiple of {item}")
+        return self.device._view(self.placed[mangled][1], size, dtype)
+
+
+class DeviceFunction:
+    """A kernel of a module. Made by ``module[name]``."""
+
+    def __init__(self, module: DeviceModule, entry: str) -> None:
+        self.module, self.entry = module, entry
+        self.name = short_name(entry)
+
+    def launch(
+        self,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        args: Sequence[Any],
+        *,
+        stream: Stream | None = None,
+        **options: Any,
+    ) -> Report:
+        """Launch the kernel.
+
+        Parameters
+        ----------
+        grid, block, args
+            As in :func:`~sdpalab.sim.launch.launch`. An array of the device is passed as its address; another NumPy
+            array is copied to the device for this launch, and back.
+        stream : Stream, optional
+            Default: the default stream.
+        **options
+            The others of :func:`~sdpalab.sim.launch.launch`: ``dynamic_smem``, ``cluster``, ``cooperative``,
+            ``checks``, ``counters``, ``schedule``, ``async_mode``, ``seed``, ``max_steps``, ``workers``.
+
+        Returns
+        -------
+        Report
+            Its hazards include races with launches in other streams.
+
+        Raises
+        ------
+        SimError
+            As :func:`~sdpalab.sim.launch.launch`. The device's memory is then what the kernel left until it stopped.
+        """
+        device = self.module.device
+        arena, streams = device._arena, device._streams
+        stream = stream or streams.default
+        streams.begin(stream)
+        mark = arena.end
+        try:
+            done = execute(
+                *(self.module.text, self.entry, grid, block, args, arena), placed=self.module.placed, **options
+            )
+        finally:
+            arena.release(mark)
+        if not streams.needs_accesses:
+            done = replace(done, history=None)
+        races = streams.add(stream, launch_operation(done, mark))
+        device.hazards += [*done.report.hazards, *races]
+        return replace(done.report, hazards=[*done.report.hazards, *races])

@@ -1,0 +1,266 @@
+"""Streams and events of a device: which operations come after which, and the races of those that do not.
+
+Operations run when they are issued, one after the other. Two of different streams that no event or synchronisation
+orders may run at the same time on a GPU: what one of them writes and the other accesses is a race. Orders are vector
+clocks, with a component for each stream (CUDA C++ Programming Guide, "Streams", "Events", "Default Stream").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sdpalab.sim.arena import Arena
+from sdpalab.sim.checks.clocks import ACTOR_SHIFT
+from sdpalab.sim.checks.global_race import Marks
+from sdpalab.sim.geometry import Dim3
+from sdpalab.sim.hazards import ConflictingAccess, Hazard
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.launch import Executed
+from sdpalab.sim.machine import source_of
+from sdpalab.sim.memory import GLOBAL_BASE
+from sdpalab.sim.names import short_name
+from sdpalab.sim.selection import WARP, Indices
+
+__all__ = ["Event", "Runs", "Stream", "StreamOperation", "Streams", "launch_operation"]
+
+_USUALLY = "usually a missing event or a missing synchronisation between the streams"
+_SEVERAL = 0xFFFFFFFF
+
+Clock = dict[int, int]
+"""For each stream, how many of its operations come before."""
+
+
+def _join(clock: Clock, other: Clock) -> None:
+    for stream, count in other.items():
+        clock[stream] = max(clock.get(stream, 0), count)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Stretches of global memory in the order of their addresses, each with the access that was the last to it.
+
+    Attributes
+    ----------
+    begins, ends : ndarray of int64
+        Byte indices.
+    pcs, owners, tags : ndarray of int64
+        Of an access of a kernel: its pc, its block + 1 and its warp's tag; -1 in a copy.
+    """
+
+    begins: Indices
+    ends: Indices
+    pcs: Indices
+    owners: Indices
+    tags: Indices
+
+    @staticmethod
+    def of_marks(marks: Marks, end: int) -> Runs:
+        """What a launch left in its history of the first ``end`` bytes."""
+        many = end // marks.owner.granule
+        owner, tag, pc = (shadow.words()[:many] for shadow in (marks.owner, marks.tag, marks.pc))
+        there = np.flatnonzero(owner)
+        if not len(there):
+            return Runs(*(np.empty(0, np.int64) for _ in range(5)))
+        breaks = np.flatnonzero((np.diff(there) != 1) | (np.diff(pc[there].astype(np.int64)) != 0))
+        first = there[np.concatenate([[0], breaks + 1])]
+        last = there[np.concatenate([breaks, [len(there) - 1]])]
+        granule = marks.owner.granule
+        picked = (values[first].astype(np.int64) for values in (pc, owner, tag))
+        return Runs(first * granule, (last + 1) * granule, *picked)
+
+    @staticmethod
+    def of_bytes(begin: int, size: int) -> Runs:
+        """One stretch that a copy accesses."""
+        none = np.full(1, -1, np.int64)
+        return Runs(np.array([begin]), np.array([begin + size]), none, none, none)
+
+    def meeting(self, other: Runs) -> tuple[int, int] | None:
+        """The numbers of the first stretch, and of one of ``other``'s, that share bytes; None if none do."""
+        if not len(self.begins) or not len(other.begins):
+            return None
+        place = np.searchsorted(other.ends, self.begins, side="right")
+        inside = np.minimum(place, len(other.begins) - 1)
+        meets = np.flatnonzero((place < len(other.begins)) & (other.begins[inside] < self.ends))
+        return (int(meets[0]), int(inside[meets[0]])) if len(meets) else None
+
+
+@dataclass
+class StreamOperation:
+    """A launch, copy or fill that was issued to a stream.
+
+    Attributes
+    ----------
+    name : str
+        For messages.
+    reads, writes, atomics : Runs, optional
+    instruction : function
+        The instruction at a pc.
+    place : function
+        The block and the first thread of the warp of an owner and a tag, and the warp's number; None where there are
+        several.
+    """
+
+    name: str
+    reads: Runs | None = None
+    writes: Runs | None = None
+    atomics: Runs | None = None
+    instruction: Callable[[int], Instruction] | None = None
+    source: Callable[[Instruction], str] = field(default=lambda instruction: "")
+    place: Callable[[int, int], tuple[Dim3, int, Dim3] | None] = field(default=lambda owner, tag: None)
+    stream: int = 0
+    index: int = 0
+
+    def access(self, runs: Runs, number: int, stream: str) -> ConflictingAccess:
+        """One of its stretches as a conflicting access."""
+        note = f"{self.name} in {stream}"
+        if self.instruction is None:
+            return ConflictingAccess(self.name, -1, 0, "", note=f"in {stream}")
+        instruction = self.instruction(int(runs.pcs[number]))
+        place = self.place(int(runs.owners[number]), int(runs.tags[number]))
+        block, warp = (place[0], place[1]) if place is not None else (None, None)
+        source = self.source(instruction)
+        return ConflictingAccess(instruction.text, instruction.pc, instruction.line, source, block, warp, None, note)
+
+    def hazard(self, what: str, runs: Runs, number: int, other: ConflictingAccess, where: str, stream: str) -> Hazard:
+        """A race of one of its stretches."""
+        text = what.replace("{other}", str(other))
+        if self.instruction is None:
+            message = f"race: {self.name} in {stream} {text}, {where}; {_USUALLY}"
+            return Hazard("race", message, -1, 0, "", (0, 0, 0), (0, 0, 0), other)
+        instruction = self.instruction(int(runs.pcs[number]))
+        place = self.place(int(runs.owners[number]), int(runs.tags[number]))
+        block, _, thread = place if place is not None else ((0, 0, 0), 0, (0, 0, 0))
+        source = self.source(instruction)
+        at = f"{source}, PTX line {instruction.line}" if source else f"PTX line {instruction.line}"
+        message = (
+            f"race: {text}, {where} ({instruction.text} at {at}; block {block}, thread {thread}; {self.name} in "
+            f"{stream}); {_USUALLY}"
+        )
+        return Hazard("race", message, instruction.pc, instruction.line, source, block, thread, other)
+
+
+def launch_operation(executed: Executed, end: int) -> StreamOperation:
+    """The operation that a launch was, with its accesses to the first ``end`` bytes if the ``race`` check was on."""
+    code, module, geometry = executed.code, executed.module, executed.geometry
+    operation = StreamOperation(short_name(code.name), instruction=code.instructions.__getitem__)
+    operation.source = lambda instruction: source_of(module, instruction)
+
+    def place(owner: int, tag: int) -> tuple[Dim3, int, Dim3] | None:
+        if owner == _SEVERAL:
+            return None
+        warp = (tag >> int(ACTOR_SHIFT)) % geometry.warps
+        return geometry.block_at(owner - 1), warp, geometry.thread_at(warp * WARP)
+
+    operation.place = place
+    history = executed.history
+    if history is not None:
+        operation.reads, operation.writes, operation.atomics = (
+            Runs.of_marks(marks, end) for marks in (history.reads, history.writes, history.strong)
+        )
+    return operation
+
+
+_RULES = (
+    ("writes", "writes", "overwrites what {other} wrote"),
+    ("writes", "reads", "overwrites what {other} reads"),
+    ("writes", "atomics", "overwrites what {other} updates"),
+    ("reads", "writes", "reads what {other} wrote"),
+    ("reads", "atomics", "reads what {other} updates"),
+    ("atomics", "writes", "updates what {other} wrote"),
+    ("atomics", "reads", "updates what {other} reads"),
+)
+"""Accesses of a later and an earlier operation that conflict."""
+
+
+class Streams:
+    """All streams of a device, and the operations that others may still run beside."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self.host: Clock = {}
+        self.default = Stream(self, 0, blocking=True)
+        self.all = [self.default]
+        self.pending: list[StreamOperation] = []
+
+    def create(self, *, blocking: bool) -> Stream:
+        """A new stream: it comes after what the host has waited for."""
+        stream = Stream(self, len(self.all), blocking=blocking)
+        self.all.append(stream)
+        return stream
+
+    @property
+    def needs_accesses(self) -> bool:
+        """Whether operations may run beside each other at all."""
+        return len(self.all) > 1
+
+    def begin(self, stream: Stream) -> None:
+        """An operation is issued: what it comes after."""
+        _join(stream.clock, self.host)
+        for other in self.all:
+            implicit = stream.blocking and other.blocking and (stream is self.default or other is self.default)
+            if other is not stream and implicit:
+                _join(stream.clock, other.clock)
+
+    def add(self, stream: Stream, operation: StreamOperation) -> list[Hazard]:
+        """The operation has run: its races with earlier ones that it does not come after."""
+        operation.stream, operation.index = stream.number, stream.clock.get(stream.number, 0) + 1
+        hazards: dict[tuple[int, str], Hazard] = {}
+        for earlier in self.pending:
+            if earlier.index > stream.clock.get(earlier.stream, 0):
+                for hazard in self._races(operation, earlier):
+                    hazards.setdefault((hazard.pc, hazard.kind), hazard)
+        stream.clock[stream.number] = operation.index
+        self.pending = [each for each in (*self.pending, operation) if self._unordered_somewhere(each)]
+        return list(hazards.values())
+
+    def _unordered_somewhere(self, operation: StreamOperation) -> bool:
+        if operation.index <= self.host.get(operation.stream, 0):
+            return False
+        return any(operation.index > stream.clock.get(operation.stream, 0) for stream in self.all)
+
+    def _races(self, later: StreamOperation, earlier: StreamOperation) -> Iterable[Hazard]:
+        for mine, others, what in _RULES:
+            runs, before = getattr(later, mine), getattr(earlier, others)
+            met = runs.meeting(before) if runs is not None and before is not None else None
+            if met is not None:
+                other = earlier.access(before, met[1], self.all[earlier.stream].name)
+                begin = max(int(runs.begins[met[0]]), int(before.begins[met[1]]))
+                extent = self.arena.extent_of(GLOBAL_BASE + begin)
+                where = f"at byte {begin - extent.begin} of {extent.name}" if extent is not None else "in freed memory"
+                yield later.hazard(what, runs, met[0], other, where, self.all[later.stream].name)
+
+
+class Stream:
+    """A stream of operations, each of which comes after those before it. Made by :meth:`Device.stream`."""
+
+    def __init__(self, streams: Streams, number: int, *, blocking: bool) -> None:
+        self._streams, self.number, self.blocking = streams, number, blocking
+        self.clock: Clock = {}
+        self.name = f"stream {number}" if number else "the default stream"
+
+    def record(self) -> Event:
+        """An event behind everything that was issued to the stream so far."""
+        return Event(self._streams, dict(self.clock))
+
+    def wait(self, event: Event) -> None:
+        """What is issued from now on comes after the event."""
+        _join(self.clock, event.clock)
+
+    def synchronize(self) -> None:
+        """The host waits for everything that was issued to the stream so far."""
+        _join(self._streams.host, self.clock)
+
+
+@dataclass(frozen=True)
+class Event:
+    """A point in the work of a stream. Made by :meth:`Stream.record`."""
+
+    _streams: Streams
+    clock: Clock
+
+    def synchronize(self) -> None:
+        """The host waits for it."""
+        _join(self._streams.host, self.clock)

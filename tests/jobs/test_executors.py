@@ -1,0 +1,176 @@
+"""Executors: jobs in real processes that crash, hang and lie; and what becomes of lost, repeated and late answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planted_executors import FaultyExecutor, InlineExecutor
+
+from sdpalab import Problem, UserError
+from sdpalab.jobs import Executor, Job, JobOutcome, JobResult, executor_named, run_jobs
+from sdpalab.jobs.local import LocalExecutor
+from sdpalab.jobs.versions import code_version
+from sdpalab.kernels.registry import get
+from sdpalab.kernels.tuned import source_digest
+
+SMALL = Problem(1, 1, 64, 64)
+
+
+def _job(kernel: str, *, source: str = "", seconds: float = 120.0, **more: Any) -> Job:
+    """A job that builds a kernel's default configuration."""
+    inputs = {
+        "kernel": kernel,
+        "source": source or source_digest(get("flash")),
+        "config": dict(get("flash").default_config),
+        "problems": [SMALL.to_dict()],
+        "gpus": [{"name": "L4", "arch": "sm_89", "sms": 58}],
+    }
+    return Job(0, "build", inputs, seconds, more.pop("code", code_version()), **more)
+
+
+def _file(folder: Path, name: str, text: str) -> str:
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[LocalExecutor]:
+    executor = LocalExecutor(2)
+    yield executor
+    executor.close()
+
+
+def test_a_worker_that_crashes_or_hangs_harms_no_other_job(local: LocalExecutor, tmp_path: Path) -> None:
+    crash = _file(tmp_path, "crash", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    hang = _file(tmp_path, "hang", "while True: pass\n")
+    jobs = [_job("flash"), _job(crash), _job(hang, seconds=5.0), _job("flash")]
+    good, crashed, hung, last = run_jobs(local, jobs, attempts=2)
+    assert good.outcome is last.outcome is JobOutcome.DONE
+    assert good.value is not None
+    assert last.value == good.value
+    assert crashed.outcome is JobOutcome.LOST
+    assert "SIGSEGV" in crashed.reason
+    assert hung.outcome is JobOutcome.TIMED_OUT
+    assert "5 s" in hung.reason
+
+
+def test_what_cannot_be_asked_for_is_said_and_is_no_verdict(local: LocalExecutor, tmp_path: Path) -> None:
+    broken = _file(tmp_path, "broken", "raise RuntimeError('not today')\n")
+    jobs = [_job("flush"), _job(broken), _job("flash", source="0" * 64), _job("flash", code="0.0.1 other")]
+    reasons = [result.value["bad_input"] for result in run_jobs(local, jobs) if result.value]
+    assert "did you mean 'flash'" in reasons[0]
+    assert "not today" in reasons[1]
+    assert "was changed during the search" in reasons[2]
+    assert "the job is of 0.0.1 other" in reasons[3]
+
+
+def test_a_fresh_job_has_a_process_that_ran_nothing_before(tmp_path: Path) -> None:
+    # The file names its process in the reason for which it does not load.
+    spy = _file(tmp_path, "spy", "import os\nraise RuntimeError(f'process {os.getppid()} {os.getpid()}')\n")
+    executor = LocalExecutor(1)
+    try:
+        results = run_jobs(executor, [_job(spy), _job(spy), _job(spy, fresh=True)])
+        first, second, fresh = (str(result.value["bad_input"]) for result in results if result.value)
+    finally:
+        executor.close()
+    assert first == second
+    assert fresh != first
+
+
+def test_a_closed_executor_leaves_no_process(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    hang = _file(tmp_path, "hang", f"import os\nopen({str(note)!r}, 'w').write(str(os.getpid()))\nwhile True: pass\n")
+    executor = LocalExecutor(1)
+    try:
+        executor.submit(_job(hang))
+        end = time.monotonic() + 60
+        while not (note.exists() and note.read_text()) and time.monotonic() < end:
+            time.sleep(0.1)
+        worker = Path("/proc") / note.read_text() / "stat"
+        assert worker.exists()
+    finally:
+        executor.close()
+    state = worker.read_text().rpartition(")")[2].split()[0] if worker.exists() else "Z"
+    assert state in "ZX", "the worker still runs"
+    assert [result.outcome for result in executor.completed(0)] == [JobOutcome.LOST]
+
+
+def _double(job: Job) -> JobResult:
+    return JobResult(job.number, JobOutcome.DONE, {"twice": 2 * job.inputs["n"]})
+
+
+def _jobs(n: int) -> list[Job]:
+    return [Job(0, "double", {"n": number}, 10.0, "1") for number in range(n)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_lost_repeated_and_reordered_answers_change_nothing(seed: int) -> None:
+    faulty = FaultyExecutor(InlineExecutor(_double, capacity=7), seed, share=0.3)
+    results = run_jobs(faulty, _jobs(200), attempts=30)
+    assert [result.value for result in results] == [{"twice": 2 * n} for n in range(200)]
+    assert faulty.lost > 20
+    assert faulty.repeated > 20
+
+
+class _Silent:
+    """Takes jobs and never answers the first ones."""
+
+    capacity = 2
+
+    def __init__(self, silent: int) -> None:
+        self._silent, self._results = silent, list[JobResult]()
+
+    def submit(self, job: Job) -> None:
+        if self._silent:
+            self._silent -= 1
+        else:
+            self._results.append(_double(job))
+
+    def completed(self, seconds: float) -> list[JobResult]:
+        time.sleep(min(seconds, 0.01))
+        found, self._results = self._results, []
+        return found
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_job_of_which_nothing_is_heard_is_lost_and_tried_again() -> None:
+    jobs = [Job(0, "double", {"n": n}, 0.01, "1") for n in range(3)]
+    executor: Executor = _Silent(2)
+    assert [result.outcome for result in run_jobs(executor, jobs, grace=0.05)] == [JobOutcome.DONE] * 3
+    (lost,) = run_jobs(_Silent(100), jobs[:1], grace=0.05)
+    assert lost.outcome is JobOutcome.LOST
+    assert "no answer" in lost.reason
+
+
+def test_an_executor_is_never_given_more_than_it_runs_at_a_time() -> None:
+    class Counting(InlineExecutor):
+        most = 0
+
+        def submit(self, job: Job) -> None:
+            super().submit(job)
+            self.most = max(self.most, len(self._results))
+
+    executor = Counting(_double, capacity=3)
+    run_jobs(executor, _jobs(20))
+    assert executor.most == 3
+
+
+def test_a_result_is_a_value_or_a_reason() -> None:
+    with pytest.raises(ValueError, match="a value if DONE"):
+        JobResult(1, JobOutcome.DONE)
+    with pytest.raises(ValueError, match="a value if DONE"):
+        JobResult(1, JobOutcome.LOST, {"passed": True}, "died")
+
+
+def test_unknown_executors_and_a_stray_address_are_refused() -> None:
+    with pytest.raises(UserError, match="no executor 'slurm'"):
+        executor_named("slurm")
+    with pytest.raises(UserError, match="give --executor ray"):
+        executor_named("local", address="head:6379")
