@@ -36,9 +36,9 @@ def differential() -> Iterator[list[str]]:
     """Compare all launches in this context; what came of each."""
     outcomes: list[str] = []
 
-    def both(setup: Setup, space: Space, tally: Tally) -> str:
+    def both(setup: Setup, space: Space, tally: Tally, workers: int | None = None) -> str:
         before, counts = space.data.copy(), copy.deepcopy(tally)
-        why = run(setup, space, tally)
+        why = run(setup, space, tally, workers)
         outcomes.append(why)
         if not why:
             _compare(setup, before, space, counts, tally)

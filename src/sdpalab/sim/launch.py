@@ -282,7 +282,7 @@ def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _E
     history = GlobalHistory(setup.entry, size) if "race" in setup.checks else None
     chunks = Chunks(setup, space, tally, log, history)
     if wanted_engine() == "native" and arena.memory is None:
-        if not run_native(setup, space, tally):
+        if not run_native(setup, space, tally, workers):
             return _Execution(chunks, space, log, tally)
         chunks.space = space = arena.space()  # what it has done so far is thrown away
     with log.attach_to_errors():

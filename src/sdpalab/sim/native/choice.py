@@ -29,7 +29,7 @@ def wanted_engine() -> str:
     return chosen
 
 
-def run_native(setup: Setup, space: Space, tally: Tally) -> str:
+def run_native(setup: Setup, space: Space, tally: Tally, workers: int | None = None) -> str:
     """Run all CTAs of a launch in native code.
 
     Parameters
@@ -39,6 +39,8 @@ def run_native(setup: Setup, space: Space, tally: Tally) -> str:
         Global memory. After a launch that is left to the reference engine its content means nothing.
     tally : Tally
         Counts are added here if the launch ran to its end.
+    workers : int, optional
+        Threads that may share the clusters. Default: one for each CPU where the launch is long enough to pay for them.
 
     Returns
     -------
@@ -49,4 +51,4 @@ def run_native(setup: Setup, space: Space, tally: Tally) -> str:
         from sdpalab.sim.native.engine import run
     except ImportError as missing:
         return f"llvmlite is not installed ({missing})"
-    return run(setup, space, tally)
+    return run(setup, space, tally, workers)
