@@ -26,6 +26,7 @@ from sdpalab.sim.linking import allocates, link
 from sdpalab.sim.machine import Symbols
 from sdpalab.sim.memory import Space
 from sdpalab.sim.names import resolve, short_name
+from sdpalab.sim.native import run_native, wanted_engine
 from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import Program, build_program
@@ -282,6 +283,10 @@ def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _E
     tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
     history = GlobalHistory(setup.entry, size) if "race" in setup.checks else None
     chunks = Chunks(setup, space, tally, log, history)
+    if wanted_engine() == "native" and arena.memory is None:
+        if not run_native(setup, space, tally, workers):
+            return _Execution(chunks, space, log, tally)
+        chunks.space = space = arena.space()  # what it has done so far is thrown away
     with log.attach_to_errors():
         run_chunks(chunks, workers, affordable)
     return _Execution(chunks, space, log, tally)
