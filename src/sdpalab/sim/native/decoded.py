@@ -62,15 +62,15 @@ class Decoded:
     ones: tuple[int, ...]
 
 
-def decode(entry: Entry, program: Program, *, checked: bool) -> Decoded:
-    """Decode an entry; ``checked`` adds the records of the checks.
+def decode(entry: Entry, program: Program, *, checked: bool, counted: bool) -> Decoded:
+    """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters.
 
     Raises
     ------
     NotNative, UnsupportedInstruction
         If there is anything in it that the native engine does not have.
     """
-    asm = Assembler(entry, program, checked)
+    asm = Assembler(entry, program, checked, counted)
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     add_shadows(asm, undefined)

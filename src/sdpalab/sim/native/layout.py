@@ -161,9 +161,17 @@ CONTEXT_WORDS = 112
     GLOBAL_STRONG,  # of each granule, the last atomic operation; 0 if the kernel has none
     ORDERED,  # for each CTA, up to which time each other CTA's accesses come before its own; or 0
     GRID_CTAS,
+    COUNTING,  # whether traffic is counted
+    SECTORS,  # for each instruction those it took, and the fewest
+    WAVEFRONTS,
+    TOUCHED,  # sectors that were read; behind them those that were written
+    TOUCHED_BYTES,
+    ISSUED,  # warp instructions of each CTA of the grid
+    BY_WARP,  # for each warp of a CTA how often it has run each block
+    BLOCK_COUNT,
     CURRENT_PLANE,  # of READERS: the current warp's, of its own CTA
     CURRENT_CTA,  # the linear index, plus one, of the CTA of the warp that runs
-) = range(91)
+) = range(99)
 
 SCRATCH_BYTES = 1 << 17
 SCRATCH_PLACES = 1 << 14

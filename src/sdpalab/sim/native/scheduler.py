@@ -20,12 +20,15 @@ from sdpalab.sim.native.layout import (
     BARRIER_WORDS,
     BARRIERS,
     BEFORE_AT,
+    BLOCK_COUNT,
     BLOCK_WORDS,
     BLOCKS,
+    BY_WARP,
     CAME,
     CHECKED,
     CLOCKS,
     COLLECTIVE,
+    COUNTING,
     CTA_COUNT,
     CURRENT,
     CURRENT_CTA,
@@ -56,6 +59,7 @@ from sdpalab.sim.native.layout import (
     FIRST_PART,
     GIVEN,
     GRANULES,
+    ISSUED,
     KIND,
     LANES_BY_BLOCK,
     LAST,
@@ -233,6 +237,8 @@ def run_warp(context: int, state: int, number: int) -> int:
         store64(context + 8 * STEPS_TAKEN, load64(context + 8 * STEPS_TAKEN) + size)
         store64(lanes_by_block + 8 * at, load64(lanes_by_block + 8 * at) + popcount(mask))
         store64(warps_by_block + 8 * at, load64(warps_by_block + 8 * at) + 1)
+        if load64(context + 8 * COUNTING) != 0:
+            count_block(context, state, at, size)
         record = records + 64 * load32(block + 4 * FIRST)
         last = records + 64 * load32(block + 4 * LAST)
         while record < last:
@@ -249,6 +255,15 @@ def run_warp(context: int, state: int, number: int) -> int:
             store64(context + 8 * CURRENT_PC, (last - records) // 64)
             return status
     return 0
+
+
+def count_block(context: int, state: int, at: int, size: int) -> None:
+    """Count what a warp issues for its CTA, and that it runs a block."""
+    issued = load64(context + 8 * ISSUED) + 8 * load64(state + 8 * WARP_LINEAR)
+    store64(issued, load64(issued) + size)
+    row = load64(context + 8 * BLOCK_COUNT) * load64(state + 8 * WARP_NUMBER)
+    place = load64(context + 8 * BY_WARP) + 8 * (row + at)
+    store64(place, load64(place) + 1)
 
 
 def guarded(registers: int, guard: int, mask: int) -> int:
