@@ -255,8 +255,9 @@ READY, PARKED, AT_BARRIER, AT_CLUSTER, AT_MBARRIER, AT_WGMMA, FOR_REGISTERS = 0,
 # ---- a barrier of a CTA: int64 words ---------------------------------------------------------------------------------
 
 BARRIER_WORDS = 104
-ARRIVED, GIVEN, KIND = 0, 1, 2
-"""Threads that have arrived in this phase, the number that completes it (0: all that are alive), 1 or 2 (reduction)."""
+ARRIVED, GIVEN, KIND, SYNCTHREADS = 0, 1, 2, 3
+"""Threads that have arrived in this phase, the number that completes it (0: all that are alive), 1 or 2 (reduction);
+the block at whose end a ``__syncthreads()`` of this phase is (0: none came by one)."""
 CAME = 4
 """From here on, for each warp of the CTA the lanes that have arrived in this phase."""
 ARRIVED_AT, BEFORE_AT = 36, 68

@@ -89,8 +89,10 @@ from sdpalab.sim.native.layout import (
     STEPS,
     STEPS_TAKEN,
     STUCK,
+    SYNCTHREADS,
     TABLE,
     TARGET,
+    THREADS,
     TRAP,
     VECTORS,
     WARP_COUNT,
@@ -388,6 +390,10 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
     if load64(context + 8 * CHECKED) != 0:
         if given != 0 and not follows(context, cta, barrier):
             return BARRIER_RULE
+        if load32(block + 4 * END_C) == 1 and end == END_BARRIER and name == 0:
+            if arrived > 0 and load64(barrier + 8 * SYNCTHREADS) not in (0, block):
+                return BARRIER_RULE
+            store64(barrier + 8 * SYNCTHREADS, block)
         clock = load64(load64(context + 8 * CLOCKS) + 8 * load64(context + 8 * CURRENT))
         store64(barrier + 8 * (ARRIVED_AT + warp), clock)
         release_to(context, load64(context + 8 * CURRENT), barrier_vector(context, cta, name))
@@ -435,6 +441,9 @@ def release(context: int, cta: int, barrier: int, name: int) -> int:
         return 0
     if arrived > need:
         return BARRIER_RULE
+    if load64(barrier + 8 * SYNCTHREADS) != 0 and alive(context, cta) < load64(context + 8 * THREADS):
+        return BARRIER_RULE
+    store64(barrier + 8 * SYNCTHREADS, 0)
     warps = load64(context + 8 * WARP_COUNT)
     if load64(barrier + 8 * KIND) == 2:
         reduce(context, cta, name)
