@@ -14,6 +14,7 @@ from sdpalab.sim.arguments import parameter_block
 from sdpalab.sim.checks.global_race import GlobalHistory
 from sdpalab.sim.chunks import Chunks, Setup
 from sdpalab.sim.counters import Counters, counted
+from sdpalab.sim.definedness import loads_shared
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.footprint import PLANES
 from sdpalab.sim.geometry import Dim3, Geometry
@@ -246,7 +247,8 @@ def execute(
         [part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
         *(checks, counters, schedule, async_mode, seed, max_steps or _MAX_STEPS),
     )
-    before = arena.snapshot() if "memory" in checks and symbols.shared_bytes else None
+    follows = "memory" in checks and any(map(loads_shared, code.instructions))
+    before = arena.snapshot() if follows else None
     run = _run(setup, arena, MEMORY_BUDGET // need, workers)
     if before is not None and run.log.unwritten_reads:
         # Bytes were read that nobody wrote. Whether that matters takes longer to find out, so it is done now.
