@@ -93,6 +93,7 @@ from sdpalab.sim.native.layout import (
     TABLE,
     TARGET,
     THREADS,
+    TIME,
     TRAP,
     VECTORS,
     WARP_COUNT,
@@ -448,6 +449,7 @@ def release(context: int, cta: int, barrier: int, name: int) -> int:
     if load64(barrier + 8 * KIND) == 2:
         reduce(context, cta, name)
     vector = barrier_vector(context, cta, name)
+    store64(context + 8 * TIME, load64(context + 8 * TIME) + 1)
     for k in range(warps):
         came = load64(barrier + 8 * (CAME + k))
         store64(barrier + 8 * (BEFORE_AT + k), load64(barrier + 8 * (ARRIVED_AT + k)) if came else 0)
