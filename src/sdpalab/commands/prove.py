@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -110,7 +110,7 @@ def prove(
 
 
 def _problems(
-    texts: Sequence[str] | None, file: Path | None, *, dtype: str | None, causal: bool, **sizes: int | None
+    texts: Sequence[str] | None, file: Path | None, *, dtype: str | None, causal: bool, **sizes: Any
 ) -> tuple[Problem, ...]:
     """What is to be proven, each once: the shapes, with the options, and then those of the file."""
     from sdpalab.evidence.workload import read_workload
