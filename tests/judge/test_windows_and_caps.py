@@ -199,6 +199,8 @@ def test_the_quick_cases_of_a_long_window_have_windows_that_hide_keys() -> None:
     assert all(not visible(problem)[-1].all() for problem in small)
     sides = {problem.window_size for problem in (spec.problem for spec in specs)}
     assert {(0, 0), (15, 0), (16, 0), (63, 0), (64, 0), (70, 0)} <= sides
+    both = {spec.problem.window_size for spec in quick_cases([WINDOW.with_(window_size=(40, 0))])}
+    assert {right for _, right in both if right is not None} == {0}  # a kernel may have no other
     assert any(not visible(spec.problem).any(axis=1).all() for spec in specs if spec.problem.seq_q < 200)
 
 

@@ -120,7 +120,13 @@ def _problems(
         raise UserError(f"{PROBLEM_OPTIONS} are for --shape; in a file each line has its own")
     default = None if file is not None else "mission"
     problems = problems_of(texts, dtype=dtype, causal=causal, default=default, **sizes)
-    return tuple(dict.fromkeys([*problems, *(read_workload(file) if file is not None else ())]))
+    listed = read_workload(file) if file is not None else ()
+    for problem in listed:
+        if problem.extras:
+            raise UserError(
+                f"{file}: prove does not take {' and '.join(problem.extras)} yet, which {problem.label} has"
+            )
+    return tuple(dict.fromkeys([*problems, *listed]))
 
 
 def _named(names: Sequence[str]) -> list[Kernel]:

@@ -208,8 +208,8 @@ def _windows(small: Problem) -> Iterator[CaseSpec]:
     left, right = small.window_size or (-1, -1)
     yield _hidden(small.with_(window_size=(min(left, 0), min(right, 0))))
     for tile in TILES[:-1]:
-        for side in (tile - 1, tile):
-            edge = _hidden(small.with_(window_size=(left if left < 0 else side, right if right < 0 else side)))
+        for side in (tile - 1, tile) if tile < small.seq_kv else ():
+            edge = _hidden(small.with_(window_size=tuple(side if each > 0 else each for each in (left, right))))
             yield replace(edge, name=f"{edge.problem.label} edge of {tile}", tile=tile)
     if left >= 0:
         none = small.with_(seq_q=SMALL_SEQ, seq_kv=20, window_size=(min(left, 30), right))

@@ -186,12 +186,8 @@ def lse_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]
     first, end = seen_of(np.arange(problem["seq_q"]), problem)
     seen, cap = np.maximum(end - first, 1), problem.get("softcap") or 0.0
     limit = (dot + 2.0**-20) * size + 2.0**-21 + 2.0**-23 * seen
-    limit = (
-        limit
-        + 2.0**-22 * (8 + np.log2(seen) + np.where(reference == -np.inf, 0, np.abs(reference)))
-        + (2.0**-20 * (size + cap) if cap else 0)
-    )
-    limit = np.where(reference == -np.inf, 0, limit)
+    limit = limit + 2.0**-22 * (8 + np.log2(seen) + np.where(reference == -np.inf, 0, np.abs(reference)))
+    limit = np.where(reference == -np.inf, 0, limit + (2.0**-20 * (size + cap) if cap else 0))
     return np.where(judged, reference, np.nan), np.where(judged, limit, np.nan)
 
 
