@@ -25,6 +25,8 @@ from sdpalab.commands.options import (
     MaxStepsOption,
     SeqKvOption,
     SetOption,
+    SoftcapOption,
+    WindowOption,
     WorkersOption,
     at_least,
     executor_of,
@@ -62,6 +64,8 @@ def sanitize(
     causal: CausalOption = False,
     kv_heads: KvHeadsOption = None,
     seq_kv: SeqKvOption = None,
+    window: WindowOption = None,
+    softcap: SoftcapOption = None,
     settings: SetOption = None,
     arch: ArchOption = None,
     schedule: Annotated[
@@ -111,7 +115,16 @@ def sanitize(
         raise UserError("--json and --sarif cannot both be standard output")
     console_for(sarif, option="--sarif")
     console = console_and_subject("-" if sarif == "-" else json, kernel)
-    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
+    problems = problems_of(
+        shape,
+        dtype=dtype,
+        causal=causal,
+        kv_heads=kv_heads,
+        seq_kv=seq_kv,
+        window=window,
+        softcap=softcap,
+        default=None,
+    )
     modes, shown = _modes(schedule, async_mode, strict, seed, max_steps), HazardFilter.of(kind, line)
     accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []
     start = time.monotonic()
