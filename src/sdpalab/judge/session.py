@@ -348,7 +348,8 @@ class _JudgeRun:
                         return  # what was killed is no case
                     self._cases[n] = case
                     self._hangs += case.status is Status.TIMED_OUT
-                    if (self._until_failure and not case.passed) or self._hangs >= _MOST_HANGS:
+                    unusable = n == 0 and case.status is Status.BUILD_FAILED  # the request is refused for it in the end
+                    if (self._until_failure and not case.passed) or self._hangs >= _MOST_HANGS or unusable:
                         self._queue = iter(())
                     if self._progress:
                         self._progress(case)
