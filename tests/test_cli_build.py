@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from sdpalab.cli import main
+
+LARGE = """
+from sdpalab import CudaKernel, Launch, StaticLimits
+
+kernel = CudaKernel(
+    name="large",
+    source="extern \\"C\\" __global__ void large(void *q, void *k, void *v, void *o) {}",
+    entry="large",
+    plan=lambda problem, config: Launch((1, 1, 1), (32, 1, 1), ("q", "k", "v", "o"), dynamic_smem=70 * 1024)
+)  # limits
+"""
 
 
 def test_a_kernel_is_built_for_its_own_architecture_without_an_option(
@@ -23,6 +35,26 @@ def test_a_kernel_is_built_for_its_own_architecture_without_an_option(
 def test_an_architecture_that_it_cannot_be_built_for_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["build", "hopper", "--arch", "sm_89"]) == 2
     assert "only sm_90a" in capsys.readouterr().err
+
+
+def test_limits_that_the_author_did_not_declare_are_shown_and_do_not_fail(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """70 KiB of shared memory: beyond the mission's limit, and the kernel declares none."""
+    path = tmp_path / "large.py"
+    path.write_text(LARGE)
+    assert main(["build", str(path), "--json", str(tmp_path / "o.json")]) == 0
+    printed = capsys.readouterr().out
+    assert "beyond, not declared" in printed
+    assert (
+        "not declared by the kernel, so no reason to fail: shared_bytes is 71680; the mission's limit is 65536"
+        in printed
+    )
+    assert "gate passed" in printed
+    assert json.loads((tmp_path / "o.json").read_text())["ok"] is True
+    path.write_text(LARGE.replace(")  # limits", ", limits=StaticLimits(shared_bytes=1024, reason='this test'))"))
+    assert main(["build", str(path)]) == 1
+    assert "gate failed: shared_bytes is 71680, and must be at most 1024" in capsys.readouterr().out
 
 
 def test_the_instructions_of_the_tensor_cores_have_their_own_name(capsys: pytest.CaptureFixture[str]) -> None:

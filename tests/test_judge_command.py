@@ -65,7 +65,8 @@ def test_ctrl_c_keeps_what_was_judged(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def interrupt(self: progress.CaseProgress, case: Case) -> None:
         finished(self, case)
-        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(2):  # as a signal to the process and to its group, or an impatient user
+            os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(progress.CaseProgress, "finished", interrupt)
     monkeypatch.setenv("SDPALAB_DATA_DIR", str(tmp_path / "data"))

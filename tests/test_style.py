@@ -104,6 +104,7 @@ _MADE = (
     "floors.json",
     "records/",
     "arrays/",
+    "source/",
 )
 """What a run makes, and what is in a bundle; not in the repository."""
 

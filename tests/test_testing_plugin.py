@@ -80,8 +80,8 @@ def test_a_failure_has_reasons_worst_row_map_and_likely_bug(quickly: None) -> No
     assert text.startswith("INCORRECT: late is not attention: 0 of 2 cases passed on cpu")
     assert re.search(r"normal: INCORRECT: max error .* worst row \(b=0, h=\d, i=\d+\)", text)
     assert re.search(r"needle: INCORRECT: .* elements that must be exact are not", text)
-    assert re.search(r"error of quick \S+ normal, head \(b=0, h=\d\), blocks of 5 rows and 1 columns", text)
-    assert len(re.findall(r"^i=\d+ +\|[ .:=+*#%@-]{32}\|$", text, re.MULTILINE)) == 14
+    assert re.search(r"error of quick \S+ normal, head \(b=0, h=\d\), blocks of 6 rows and 1 columns", text)
+    assert len(re.findall(r"^i=\d+ +\|[ .:=+*#%@-]{32}\|$", text, re.MULTILINE)) == 12
     assert "likely: rows of the output hold other rows (140 of 140 rows hold the row 1 further back)" in text
 
 

@@ -13,7 +13,6 @@ the ini-file (``sdpalab_level``, ``sdpalab_device``).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,9 @@ from sdpalab.errors import MachineError
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from sdpalab.inputs import Inputs
+    from sdpalab.judge.diagnose.summary import FailureSummary
     from sdpalab.judge.sandbox.candidate import Candidate
-    from sdpalab.judge.verdict import Case, Verdict
+    from sdpalab.judge.verdict import Verdict
 
 __all__ = ["assert_attention", "attention_judge", "pytest_addoption"]
 
@@ -70,11 +67,12 @@ def assert_attention(
     """
     __tracebackhide__ = True
     from sdpalab.judge.cases import cases_for
+    from sdpalab.judge.diagnose.summary import FailedArrays, summarise
     from sdpalab.judge.session import judge_candidate
     from sdpalab.judge.verdict import Status
 
     problems = [problem] if isinstance(problem, Problem) else problem
-    arrays = _FailedArrays()
+    arrays = FailedArrays()
     verdict = judge_candidate(
         kernel,
         cases_for(level, problems, seed=seed),
@@ -87,48 +85,12 @@ def assert_attention(
     if verdict.status is Status.INFRA_ERROR:
         raise MachineError(verdict.reason)
     if not verdict.passed:
-        raise AssertionError(_failure_message(verdict, arrays))
+        raise AssertionError(_failure_message(verdict, summarise(verdict, arrays.of, kernel)))
     return verdict
 
 
-class _FailedArrays:
-    """A store of the arrays of those cases that failed."""
-
-    def __init__(self) -> None:
-        self._arrays: dict[str, npt.NDArray[Any]] = {}
-        self._uses: Counter[str] = Counter()
-
-    def put(self, array: npt.NDArray[Any]) -> str:
-        """See :class:`sdpalab.judge.session.Store`."""
-        import hashlib
-
-        digest = hashlib.sha256(array.tobytes()).hexdigest()
-        self._arrays[digest] = array
-        self._uses[digest] += 1
-        return digest
-
-    def forget_if_passed(self, case: Case) -> None:
-        """Drop what no other case rests on."""
-        for digest in case.digests.values() if case.passed else ():
-            self._uses[digest] -= 1
-            if not self._uses[digest]:
-                del self._arrays[digest]
-
-    def of(self, case: Case) -> tuple[Inputs, npt.NDArray[Any]]:
-        """Inputs and output of a case that failed with an output."""
-        from sdpalab.inputs import Inputs
-
-        q, k, v, out = (self._arrays[case.digests[name]] for name in ("q", "k", "v", "o"))
-        return Inputs(q, k, v), out
-
-
-def _failure_message(verdict: Verdict, arrays: _FailedArrays) -> str:
+def _failure_message(verdict: Verdict, summary: FailureSummary) -> str:
     """The message of a failed assertion."""
-    from sdpalab.judge.diagnose.diagnosis import diagnose
-    from sdpalab.judge.diagnose.error_map import error_map
-    from sdpalab.judge.diagnose.failure import Failure
-    from sdpalab.judge.verdict import Status, broken_rules
-
     failed = [case for case in verdict.cases if not case.passed]
     passed = len(verdict.cases) - len(failed)
     lines = [
@@ -138,18 +100,7 @@ def _failure_message(verdict: Verdict, arrays: _FailedArrays) -> str:
     ]
     if len(failed) > MOST_REASONS:
         lines.append(f"and {len(failed) - MOST_REASONS} more: {', '.join(case.name for case in failed[MOST_REASONS:])}")
-    wrong: list[Failure] = []
-    for case in failed:
-        if case.status not in (Status.INCORRECT, Status.NOT_FINITE) or not case.errors or not case.limits:
-            continue
-        # Without any of these the output is right, and its log-sum-exp is not.
-        if set(broken_rules(case.errors, case.limits)) - {"lse"}:
-            inputs, out = arrays.of(case)
-            wrong.append(Failure(case.problem, inputs, out, case.errors, case.limits))
-            if len(wrong) == 1:
-                lines.append(f"error of {case.name}, {error_map(wrong[0])}")
-    likely = diagnose(wrong)
-    return "\n".join([*lines, *([f"likely: {likely}"] if likely else [])])
+    return "\n".join([*lines, *summary.lines()])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

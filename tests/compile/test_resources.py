@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from sdpalab.compile import Build, Resources, build, check, resources, tools
+from sdpalab.compile import Build, GateResult, Resources, build, check, resources, tools
 from sdpalab.errors import MachineError
-from sdpalab.kernels.kernel import StaticLimits
+from sdpalab.kernels.kernel import MISSION_LIMITS, StaticLimits
 from sdpalab.kernels.plan import Launch, Module
+from sdpalab.kernels.registry import KERNELS as SHIPPED
+from sdpalab.problem import Problem
 
 KERNELS = """
 extern __shared__ int dynamic_smem[];
@@ -103,7 +105,7 @@ def _own_local_bytes(entry: str) -> int:
 
 
 def test_gate_passes_within_the_missions_limits() -> None:
-    result = check(_used("plain"), StaticLimits())
+    result = check(_used("plain"), MISSION_LIMITS)
     assert result.ok
     assert result.failures == ()
     assert {rule.name: rule.limit for rule in result.rules} == {
@@ -116,7 +118,7 @@ def test_gate_passes_within_the_missions_limits() -> None:
 
 
 def test_gate_refuses_spills() -> None:
-    result = check(_used("spills", threads=1024), StaticLimits())
+    result = check(_used("spills", threads=1024), MISSION_LIMITS)
     assert not result.ok
     assert [sentence.split()[0] for sentence in result.failures] == ["spill_bytes", "stack_bytes"]
     assert not result.to_dict()["ok"]
@@ -125,12 +127,12 @@ def test_gate_refuses_spills() -> None:
 @pytest.mark.parametrize(
     ("figure", "value", "limits", "sentence"),
     [
-        ("registers", 121, StaticLimits(), "registers is 121, and must be at most 120"),
-        ("dynamic_shared_bytes", 65537, StaticLimits(), "shared_bytes is 65537, and must be at most 65536"),
-        ("stack_bytes", 8, StaticLimits(), "stack_bytes is 8, and must be at most 0"),
-        ("spill_bytes", 4, StaticLimits(), "spill_bytes is 4, and must be at most 0"),
-        ("blocks_per_sm", 1, StaticLimits(min_blocks_per_sm=2), "blocks_per_sm is 1, and must be at least 2"),
-        ("blocks_per_sm", 0, StaticLimits(min_blocks_per_sm=0), "blocks_per_sm is 0, and must be at least 1"),
+        ("registers", 121, MISSION_LIMITS, "registers is 121, and must be at most 120"),
+        ("dynamic_shared_bytes", 65537, MISSION_LIMITS, "shared_bytes is 65537, and must be at most 65536"),
+        ("stack_bytes", 8, MISSION_LIMITS, "stack_bytes is 8, and must be at most 0"),
+        ("spill_bytes", 4, MISSION_LIMITS, "spill_bytes is 4, and must be at most 0"),
+        ("blocks_per_sm", 1, MISSION_LIMITS.but(min_blocks_per_sm=2), "blocks_per_sm is 1, and must be at least 2"),
+        ("blocks_per_sm", 0, MISSION_LIMITS.but(min_blocks_per_sm=0), "blocks_per_sm is 0, and must be at least 1"),
     ],
 )
 def test_each_rule_alone(figure: str, value: int, limits: StaticLimits, sentence: str) -> None:
@@ -139,7 +141,7 @@ def test_each_rule_alone(figure: str, value: int, limits: StaticLimits, sentence
 
 
 def test_gate_takes_the_kernels_own_limits_and_reason() -> None:
-    limits = StaticLimits(registers=200, spill_bytes=10**6, stack_bytes=10**6, reason="a test of spills")
+    limits = MISSION_LIMITS.but(registers=200, spill_bytes=10**6, stack_bytes=10**6, reason="a test of spills")
     result = check(_used("spills", threads=1024), limits)
     assert result.ok
     assert result.reason == "a test of spills"
@@ -147,8 +149,33 @@ def test_gate_takes_the_kernels_own_limits_and_reason() -> None:
 
 def test_shared_memory_beyond_the_sm_fails_by_occupancy() -> None:
     used = _used("shared_static", dynamic=99 * 1024)
-    result = check(used, StaticLimits(shared_bytes=10**6))
+    result = check(used, MISSION_LIMITS.but(shared_bytes=10**6))
     assert result.failures == ("blocks_per_sm is 0, and must be at least 1",)
+
+
+def test_limits_that_a_kernel_does_not_declare_are_shown_and_not_enforced() -> None:
+    used = replace(_used("plain"), registers=226, spill_bytes=8)
+    result = check(used, StaticLimits())
+    assert result.ok
+    assert result.failures == ()
+    assert result.notes == (
+        "registers is 226; the mission's limit is 120",
+        "spill_bytes is 8; the mission's limit is 0",
+    )
+    assert {rule["name"]: rule.get("advisory") for rule in result.to_dict()["rules"]}["registers"] is True
+    assert GateResult.from_dict(result.to_dict()) == result
+    partly = check(used, StaticLimits(registers=200, reason="this test"))
+    assert partly.failures == ("registers is 226, and must be at most 200",)
+    assert partly.notes == ("spill_bytes is 8; the mission's limit is 0",)
+    never_fits = check(replace(used, blocks_per_sm=0), StaticLimits())
+    assert never_fits.failures == ("blocks_per_sm is 0, and must be at least 1",)
+
+
+def test_every_shipped_kernel_declares_all_its_limits() -> None:
+    for name, kernel in SHIPPED.items():
+        for problem in (Problem(1, 1, 64, dim) for dim in (32, 64, 128)):
+            limits = vars(kernel.static_limits(problem))
+            assert None not in limits.values(), f"{name}: {limits}"
 
 
 def test_missing_tool_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from sdpalab.judge.rule.evaluate import evaluate
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.rule.numerics import intended_output
 from sdpalab.judge.verdict import Case, Verdict
-from sdpalab.kernels.kernel import Numerics, StaticLimits
+from sdpalab.kernels.kernel import MISSION_LIMITS, Numerics
 from sdpalab.kernels.plan import Launch, Module
 from sdpalab.problem import Problem
 
@@ -108,7 +108,7 @@ def make_sample(out: Path) -> Sample:
     """
     built = build(MODULE)
     used = resources(built, Launch((1, 1, 1), (64, 1, 1), ("x", 2.0)))
-    module_record = built_module(MODULE, built, used, check(used, StaticLimits()))
+    module_record = built_module(MODULE, built, used, check(used, MISSION_LIMITS))
 
     def wrong(problem: Problem, q: Array, k: Array, v: Array) -> Array:
         return honest(problem, (q.astype(np.float32) * 1.02).astype(q.dtype), k, v)

@@ -196,6 +196,16 @@ FORGERIES: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {
         lambda r: build_of(r)["gate"]["rules"][0].update(value=1),
         "does not match the record",
     ),
+    "a gate rule that fails, called advisory": (
+        "00-honest",
+        lambda r: build_of(r)["gate"]["rules"][0].update(limit=1, ok=False, advisory=True),
+        "gate rule registers is advisory, and 1 is not the limit of one that is",
+    ),
+    "a gate rule that is advisory and says no": (
+        "00-honest",
+        lambda r: build_of(r)["gate"]["rules"][0].update(advisory=False),
+        "the fields of its rule are not those of the format",
+    ),
     "a gate rule dropped": ("00-honest", lambda r: build_of(r)["gate"]["rules"].pop(2), "no rule for spill_bytes"),
     "a gate rule turned round": (
         "00-honest",

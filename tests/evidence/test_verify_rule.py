@@ -225,12 +225,16 @@ FORMAT_3 = {
     "rule": "name value limit kind ok",
     "figure": "name value unit kind gpu source",
 }
-"""The fields of every record in bundles of format 3: what changes one of them takes another format number."""
+"""The fields that every record has since format 3: what changes one of them takes another format number. Format 4 added
+fields that a record lacks while they are empty."""
 
 
 def test_the_verifier_has_the_format_the_statuses_and_the_twelve_cases_of_the_lab() -> None:
-    assert verify.FORMAT == 3
-    assert {kind: sorted(names.split()) for kind, names in FORMAT_3.items()} == verify.KEYS
+    assert verify.FORMAT == 4
+    sparse = verify.SPARSE
+    always = {kind: sorted(set(names) - set(sparse.get(kind, ()))) for kind, names in verify.KEYS.items()}
+    assert {kind: sorted(names.split()) for kind, names in FORMAT_3.items()} == always
+    assert sparse == {"attempt": ["sources"], "verdict": ["unjudged"], "rule": ["advisory"]}
     assert set(verify.STATUSES) == {status.value for status in Status}
     shapes = [((p.batch, p.heads, p.seq_q, p.head_dim), seed) for p, seed in TWELVE_CASES]
     assert shapes == verify.TWELVE

@@ -18,7 +18,7 @@ from sdpalab.kernels.plan import HEADER_FOLDERS, Launch, Module
 from sdpalab.kernels.registry import KERNELS, needs
 from sdpalab.problem import Problem
 from sdpalab.run.launch_file import LaunchFile
-from sdpalab.run.ptx_case import Case, read_case
+from sdpalab.run.ptx_case import PtxCase, read_case
 from sdpalab.run.sanitize import Modes, Sanitized, sanitize_case, sanitize_kernel, small_problems
 from sdpalab.run.sarif import RULES, to_sarif
 from sdpalab.sim.hazards import KINDS
@@ -250,24 +250,41 @@ def test_sarif_of_findings_in_cuda_sources(tmp_path: Path) -> None:
     kernels = ROOT / "src/sdpalab/kernels"
     log = to_sarif(outcome, version="1", root=ROOT, directories=[kernels, *HEADER_FOLDERS])
     results = check_sarif(log)
-    assert len(results) == len(outcome.hazards) > 0
-    for result, hazard in zip(results, outcome.hazards, strict=True):
-        at = result["locations"][0]["physicalLocation"]
-        assert at["region"]["startLine"] == int(hazard.source.rpartition(":")[2])
-        ptx, *others = result["relatedLocations"]
-        assert ptx["physicalLocation"]["region"]["startLine"] == hazard.ptx_line
-        assert ptx["physicalLocation"]["artifactLocation"]["uri"].endswith(".ptx")
-        assert (hazard.kind == "async") <= (hazard.other is not None)
-        if hazard.kind in ("async", "race"):  # the conflicting access's two places
-            assert hazard.other is not None
-            lines = [other["physicalLocation"]["region"]["startLine"] for other in others]
-            assert lines == [int(hazard.other.source.rpartition(":")[2]), hazard.other.ptx_line]
-            assert all(hazard.other.text in other["message"]["text"] for other in others)
+    assert len(results) == len(outcome.groups) < len(outcome.hazards)
+    groups = {group.message: group for group in outcome.groups}
+    for result in results:
+        group = groups[result["message"]["text"]]
+        at, *related = [
+            f"{place['physicalLocation']['artifactLocation']['uri'].rpartition('/')[2]}"
+            f":{place['physicalLocation']['region']['startLine']}"
+            for place in (*result["locations"], *result["relatedLocations"])
+        ]
+        assert at == group.here.place
+        assert group.instructions[0] in related
+        assert {frame.rpartition(":")[0] for frame in group.here.frames} <= {at, *related}
+        if group.other is not None:
+            assert group.other.place in related
+            texts = [place["message"]["text"] for place in result["relatedLocations"]]
+            assert any(f"the conflicting access, {group.other.text}, in the source" == text for text in texts)
     uris = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results}
-    assert "src/sdpalab/kernels/include/ptx/sm80.cuh" in uris
+    assert "src/sdpalab/kernels/include/tile/warp.cuh" in uris
+    assert len({result["partialFingerprints"]["kindAndLines/v2"] for result in results}) == len(results)
     elsewhere = to_sarif(outcome, version="1", root=ROOT / "tests", directories=[kernels, *HEADER_FOLDERS])
     assert "sm80.cuh" in json.dumps(elsewhere)
     assert "src/" not in json.dumps(elsewhere)
+
+
+def test_a_fingerprint_outlives_an_edit_elsewhere_and_not_one_of_its_line() -> None:
+    def fingerprints(body: str) -> set[str]:
+        results = check_sarif(to_sarif(sanitize_kernel(toy(body), TINY, modes=LOCKSTEP), version="1", root=ROOT))
+        assert results
+        return {result["partialFingerprints"]["kindAndLines/v2"] for result in results}
+
+    first = fingerprints(RACY)
+    assert fingerprints(f"// a comment\n\nunsigned unrelated = 3;\n{RACY}") == first
+    assert not fingerprints(RACY.replace("63 -", "62 -")) & first
+    again = RACY.replace("unsigned x", "unsigned y").replace("= x[", "= y[").replace("\nx[", "\ny[")
+    assert len(fingerprints(f"{RACY}\n{again.replace('o[threadIdx.x]', 'o[threadIdx.x + 64]')}")) > len(first)
 
 
 def test_sarif_of_a_deadlock_without_lines_and_of_nothing() -> None:
@@ -276,12 +293,12 @@ def test_sarif_of_a_deadlock_without_lines_and_of_nothing() -> None:
         "mov.u32 %t, %tid.x;\nsetp.lt.u32 %p, %t, 32;\n@%p bar.sync 1, 64;\n@!%p bar.sync 2, 64;\nret;\n}\n"
     )
     facts = {"launches": [{"grid": 1, "block": 64, "args": []}]}
-    outcome = sanitize_case(Case("hand.ptx", ptx, LaunchFile.model_validate(facts), Path()), LOCKSTEP)
+    outcome = sanitize_case(PtxCase("hand.ptx", ptx, LaunchFile.model_validate(facts), Path()), LOCKSTEP)
     (result,) = check_sarif(to_sarif(outcome, version="1", root=ROOT))
     assert result["ruleId"] == "deadlock"
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "hand.ptx"
     assert result["locations"][0]["physicalLocation"]["region"]["startLine"] in (10, 11)
-    nothing = Sanitized("x", "", "simulator", (), (), ())
+    nothing = Sanitized("x", "", "simulator", (), (), (), ())
     assert check_sarif(to_sarif(nothing, version="1", root=ROOT)) == []
 
 

@@ -207,10 +207,30 @@ PAIRS: tuple[Pair, ...] = (
     Pair(
         "a barrier in both branches of a warp",
         "    __shared__ unsigned tile[128];\n    tile[t] = in[t];\n    if (t < 64) {\n        out[t] = 1;\n"
-        "        __syncthreads();\n    } else {\n        __syncthreads();\n        out[t] = tile[127 - t];\n    }",
+        '        asm volatile("bar.sync 1;" ::: "memory");\n    } else {\n'
+        '        asm volatile("bar.sync 1;" ::: "memory");\n        out[t] = tile[127 - t];\n    }',
         ("if (t < 64)", "if (t < 48)"),
         "barrier",
-        "part of a warp is at barrier 0",
+        "part of a warp is at barrier 1",
+    ),
+    Pair(
+        "__syncthreads in a branch at the end",
+        "    out[t] = in[t];\n    if (t < 64) {\n        out[t] = 1;\n    }\n    __syncthreads();",
+        ("    }\n    __syncthreads();", "        __syncthreads();\n    }"),
+        "barrier",
+        "64 of the block's 128 threads have exited and never come to barrier 0",
+    ),
+    Pair(
+        "__syncthreads in two branches",
+        "    __shared__ unsigned tile[128];\n    tile[t] = in[t];\n    __syncthreads();\n    if (t < 64) {\n"
+        "        out[t] = 1;\n    } else {\n        out[t] = tile[127 - t];\n    }",
+        (
+            "    __syncthreads();\n    if (t < 64) {\n        out[t] = 1;\n    } else {\n",
+            "    if (t < 64) {\n        out[t] = 1;\n        __syncthreads();\n    } else {\n"
+            "        __syncthreads();\n",
+        ),
+        "barrier",
+        "part of the block is at barrier 0, and part at bar.sync",
     ),
     Pair(
         "a reduction and a wait at one barrier",

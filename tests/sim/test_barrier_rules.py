@@ -43,6 +43,14 @@ WRONG = {
         "again, before the phase is complete",
     ),
     "parts of a warp": ("@%q0 bar.sync 0;\n@!%q0 bar.sync 0;", "part of a warp is at barrier 0, and part at bar.sync"),
+    "others have exited before": ("@%p3 exit;\nbar.sync 0;", "32 of the block's 128 threads have exited"),
+    "others exit while it waits": (
+        "@!%p3 bra WAIT;\nmov.u32 %r5, 0;\nLOOP: add.u32 %r5, %r5, 1;\nsetp.lt.u32 %q1, %r5, 10;\n@%q1 bra LOOP;\n"
+        "ret;\nWAIT: bar.sync 0;",
+        "32 of the block's 128 threads have exited and never come to barrier 0",
+    ),
+    "part of a warp has exited": ("@%q0 exit;\nbarrier.sync.aligned 0;", "64 of the block's 128 threads have exited"),
+    "warps in two branches": ("@%p0 bar.sync 0;\n@!%p0 bar.sync 0;", "part of the block is at barrier 0, and part at"),
     "a reduction beside a wait": (
         "@%p0 bar.red.popc.u32 %r5, 0, %q0;\n@!%p0 bar.sync 0;",
         "only one of the two is a reduction",
@@ -77,7 +85,9 @@ RIGHT = {
     ),
     "parts of a warp at an unaligned barrier": "@%q0 barrier.sync 0;\n@!%q0 barrier.sync 0;",
     "reductions by two instructions": "@%p0 bar.red.popc.u32 %r5, 0, %q0;\n@!%p0 bar.red.and.pred %q1, 0, %q0;",
-    "who has exited": "@%p3 exit;\nbar.sync 0;",
+    "a named barrier that counts those who are left": "@%p3 exit;\nbar.sync 1, 96;",
+    "all have come before some exit": "bar.sync 0;\n@%p3 exit;\nbar.sync 1, 96;",
+    "a barrier other than that of __syncthreads by two instructions": "@%p0 bar.sync 1;\n@!%p0 bar.sync 1;",
     "fifteen barriers": "".join(f"bar.sync {name}, 128;\n" for name in range(16)),
 }
 

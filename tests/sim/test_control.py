@@ -105,7 +105,7 @@ def test_threads_that_exit_early_are_not_waited_for():
         barrier.sync.aligned 0;"""
     d, report = launch(body)
     assert d == [t ^ 15 for t in range(48)] + [0xDEAD] * 80
-    assert report.hazards == []
+    assert [hazard.kind for hazard in report.hazards] == ["barrier", "barrier"]  # CUDA does not allow it
 
 
 def test_an_exit_completes_a_barrier_that_others_wait_at():

@@ -4,6 +4,10 @@ import numpy as np
 import pytest
 
 from sdpalab import sim
+from sdpalab.compile import build
+from sdpalab.kernels.plan import Module
+from sdpalab.sim.checks.illegal import element
+from sdpalab.sim.memory import Extent
 
 HEAD = ".version 8.0\n.target sm_89\n.address_size 64\n"
 
@@ -77,7 +81,9 @@ def test_reading_uninitialised_shared_memory():
 def test_every_byte_of_a_wide_read_must_have_been_written():
     write = "mov.u16 %h1, 5; st.shared.u16 [buf], %h1; st.shared.u16 [buf+2], %h1; st.shared.u32 [buf+4], %r1;"
     assert run(write + "ld.shared.v2.u32 {%r3, %r4}, [buf];", threads=1)[0].hazards == []
-    assert run(write + "ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [buf];", threads=1)[0].hazards != []
+    read = "ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [buf]; st.global.u32 [%rd5], "
+    assert run(f"{write}{read}%r4;", threads=1)[0].hazards == []
+    assert run(f"{write}{read}%r5;", threads=1)[0].hazards != []
 
 
 def test_without_the_check_an_illegal_access_raises():
@@ -86,7 +92,42 @@ def test_without_the_check_an_illegal_access_raises():
 
 
 def test_source_lines_come_from_the_line_information():
-    ptx = kernel(".loc 1 42 3\nld.shared.u32 %r3, [buf];") + '.file 1 "some/where/my.cu"\n'
+    ptx = kernel(".loc 1 42 3\nld.shared.u32 %r3, [buf]; st.global.u32 [%rd5], %r3;") + '.file 1 "some/where/my.cu"\n'
     report = sim.launch(ptx, "k", 1, 1, [np.zeros(4, np.uint32), np.zeros(4, np.uint32)])
     assert report.hazards[0].source == "my.cu:42"
     assert "my.cu:42" in report.hazards[0].message
+
+
+COPY = """extern "C" __global__ void copy(const unsigned *a, uint4 *b, int n) {
+    int i = threadIdx.x;
+    uint4 chunk =
+        reinterpret_cast<const uint4 *>(a)[i + n];
+    b[i] = chunk;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("start", "says"),
+    [
+        (8, "a[1, 2, 0], one row past the end of a [2, 2, 64]"),
+        (12, "a[1, 2, 0], one row past the end of a [2, 2, 64]"),
+        (100_000, "a[1, 6248, 0], 6247 rows past the end of a [2, 2, 64]"),
+        (-80, "a[0, -5, 0], 5 rows before the beginning of a [2, 2, 64]"),
+    ],
+)
+def test_an_access_outside_a_named_array_has_its_index(start: int, says: str) -> None:
+    """The index, of the array that the address is computed from, however far away; and the load's own line."""
+    ptx = build(Module("copy.cu", COPY, "copy")).ptx
+    arrays = np.zeros((2, 2, 64), np.uint32), np.zeros((64, 4), np.uint32)
+    (hazard,) = sim.launch(ptx, "copy", 1, 64, [*arrays, start], names=["a", "b", ""]).hazards
+    assert f"16-byte access at {says}" in hazard.message
+    assert hazard.other is not None
+    assert hazard.other.source == "copy.cu:4"
+
+
+def test_elements_of_a_vector_and_across_the_end() -> None:
+    assert element(Extent("x", 100, 140, (10,), 4), 140, 4) == "x[10], one element past the end of x [10]"
+    assert element(Extent("x", 100, 140, (10,), 4), 92, 4) == "x[-2], 2 elements before the beginning of x [10]"
+    assert element(Extent("x", 0, 40, (2, 5), 4), 32, 16) == (
+        "x[1, 3], whose last 8 bytes are past the end of x [2, 5]"
+    )

@@ -14,6 +14,8 @@ NAMES = [
     ("_ZN12_GLOBAL__N_14hideEPj", "(anonymous namespace)::hide(unsigned int*)", "(anonymous namespace)::hide"),
     ("_Z3oneIXadL_Z3twoiEEEvv", "void one<&(two(int))>()", "one<&(two(int))>"),
     ("plain", "plain", "plain"),
+    # As nvcc 13 mangles a template argument of CUTLASS: binutils and libstdc++ do not know it.
+    ("_ZN3lib6KernelINS_4ItemELNSV_1EfSF_EEEvv", "lib::Kernel<...>", "lib::Kernel<...>"),
 ]
 
 
@@ -26,7 +28,8 @@ def test_demangled_and_short(mangled, full, bare):
 @pytest.mark.parametrize(
     ("name", "found"),
     [(each, mangled) for mangled, full, bare in NAMES for each in (mangled, full, bare)]
-    + [("turn", "_ZN2ns4turnEPj"), ("hide", "_ZN12_GLOBAL__N_14hideEPj"), ("scale< float >", "_Z5scaleIfEvPT_i")],
+    + [("turn", "_ZN2ns4turnEPj"), ("hide", "_ZN12_GLOBAL__N_14hideEPj"), ("scale< float >", "_Z5scaleIfEvPT_i")]
+    + [(each, "_ZN3lib6KernelINS_4ItemELNSV_1EfSF_EEEvv") for each in ("lib::Kernel", "Kernel")],
 )
 def test_names_that_are_accepted(name, found):
     assert resolve(name, [mangled for mangled, _, _ in NAMES], "entry") == found

@@ -150,7 +150,7 @@ def test_chunks_that_notice_each_other_get_the_report_and_the_memory_of_one_proc
 
 
 def test_a_hazard_in_any_chunk_leaves_everything_to_one_process(outcomes):
-    late = "setp.eq.u32 %p1, %r1, 23;\n@%p1 ld.shared.u32 %r4, [%r9];"
+    late = "setp.eq.u32 %p1, %r1, 23;\n@%p1 ld.shared.u32 %r4, [%r9];\n@%p1 st.global.u32 [%rd3], %r4;"
     alone = launched(late, 1)
     assert [hazard.kind for hazard in alone[0].hazards] == ["uninitialised"]
     assert launched(late, 2) == alone

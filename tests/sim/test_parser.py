@@ -67,9 +67,22 @@ def test_line_information_and_comments_keep_lines():
         + "mov.u32 %r1, 1; // one\n.reg .u32 %r1;\nret;\n}\n"
     )
     entry = parse(text).entries["k"]
-    assert entry.instructions[0].loc == (1, 7)
+    assert entry.instructions[0].loc == (1, 7, 3, None)
     assert entry.instructions[0].line == 9
     assert parse(text).files == {1: "a/b.cu"}
+
+
+def test_inlined_code_leads_to_the_calls_around_it():
+    lines = ".loc 1 7 3", ".loc 1 30 5, function_name $info, inlined_at 1 7 3", ".loc 2 9 1, inlined_at 1 30 5"
+    entry = parse(HEAD + ".entry k()\n{\n" + "\n".join(lines) + "\nret;\n}\n").entries["k"]
+    loc = entry.instructions[0].loc
+    assert [place[:3] for place in loc.chain] == [(2, 9, 1), (1, 30, 5), (1, 7, 3)]
+
+
+def test_a_chain_of_calls_that_goes_round_has_an_end():
+    lines = [".loc 1 7 3, inlined_at 1 8 3", ".loc 1 8 3, inlined_at 1 7 3"] * 100
+    entry = parse(HEAD + ".entry k()\n{\n" + "\n".join(lines) + "\nret;\n}\n").entries["k"]
+    assert len(entry.instructions[0].loc.chain) <= 17
 
 
 def test_variables():

@@ -28,6 +28,7 @@ from sdpalab.commands.options import (
     shapes,
 )
 from sdpalab.commands.tables import show_table, table
+from sdpalab.compile.gate import Rule
 from sdpalab.compile.sass import TENSOR_CLASSES
 from sdpalab.errors import UserError
 from sdpalab.problem import Problem
@@ -139,12 +140,21 @@ def print_step(console: Console, title: str, step: BuiltStep) -> None:
             str(rule.value),
             rule.kind,
             str(rule.limit),
-            verdict_text(rule.ok, "ok" if rule.ok else "FAILED"),
+            verdict_text(*_rule_outcome(rule)),
         )
     show_table(console, rules)
     console.print(f"why these limits: {step.gate.reason}", soft_wrap=True)
+    if step.gate.notes:
+        notes = f"not declared by the kernel, so no reason to fail: {'; '.join(step.gate.notes)}"
+        console.print(verdict_text(None, notes), soft_wrap=True)
     outcome = "gate passed" if step.gate.ok else f"gate failed: {'; '.join(step.gate.failures)}"
     conclude(console, verdict_text(step.gate.ok, outcome))
+
+
+def _rule_outcome(rule: Rule) -> tuple[bool | None, str]:
+    if rule.ok:
+        return True, "ok"
+    return (None, "beyond, not declared") if rule.advisory else (False, "FAILED")
 
 
 def _mix(mix: Mapping[str, int]) -> str:

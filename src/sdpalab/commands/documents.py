@@ -77,7 +77,10 @@ class CaseJson(Content):
 
 
 class JudgeContent(Content):
-    """A :class:`sdpalab.judge.verdict.Verdict`; ``bundle``, ``report`` and ``junit`` are paths, if there are any."""
+    """A :class:`sdpalab.judge.verdict.Verdict`; ``bundle``, ``report`` and ``junit`` are paths, if there are any.
+
+    ``diagnosis`` is a :class:`sdpalab.judge.diagnose.summary.FailureSummary`.
+    """
 
     kernel: str
     config: str
@@ -89,6 +92,7 @@ class JudgeContent(Content):
     original_contract: int
     cases: list[CaseJson]
     unjudged: list[str]
+    diagnosis: Json
     bundle: str = ""
     report: str = ""
     junit: str = ""
@@ -124,6 +128,8 @@ class ReproContent(Content):
 
 
 class SanitizeContent(Content):
+    """See :class:`sdpalab.run.sanitize.Sanitized`; ``groups`` are the hazards by kind and pair of source lines."""
+
     target: str
     config: str
     device: str
@@ -131,6 +137,8 @@ class SanitizeContent(Content):
     cases: list[str]
     runs: list[str]
     hazards: list[Json]
+    groups: list[Json]
+    unused_suppressions: list[str]
 
 
 class BenchContent(Content):

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from sdpalab.commands.bundling import JudgedEvidence
 from sdpalab.commands.common import INTERRUPTED, conclude, console_for, one_thread_each, verdict_text, write_text
+from sdpalab.commands.failures import print_failures, rows_of
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.junit import to_junit
 from sdpalab.commands.last_failed import failed_cases, note_failed
@@ -39,6 +40,7 @@ from sdpalab.commands.options import (
 from sdpalab.commands.progress import CaseProgress, figures_of
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
+from sdpalab.judge.diagnose.summary import FailedArrays, summarise
 from sdpalab.judge.sandbox.guarded import describe
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, Verdict
 
@@ -130,6 +132,7 @@ def judge(
     with ExitStack() as stack:
         evidence = stack.enter_context(JudgedEvidence(bundle)) if bundle is not None else None
         interrupted = False
+        failed = FailedArrays(evidence.arrays if evidence else None)
         seconds = timeout or (GPU_CASE_SECONDS if device == "gpu" else CASE_SECONDS)
         with CaseProgress(f"judging {kernel}", seconds=seconds) as progress:
             options: dict[str, Any] = {
@@ -138,7 +141,7 @@ def judge(
                 "config": parse_settings(settings) or None,
                 "level": level,
                 "seed": seed,
-                "progress": progress.finished,
+                "progress": failed.then(progress.finished),
                 "timeout": timeout,
                 "max_steps": max_steps,
                 "until_failure": first_failure,
@@ -151,15 +154,18 @@ def judge(
                     verdict = judge_candidate(
                         kernel,
                         specs,
-                        store=evidence.arrays if evidence else None,
+                        store=failed,
                         on_start=progress.started,
                         on_plan=evidence.plans if evidence else None,
                         **options,
                     )
             except JudgingInterrupted as stop:
                 verdict, interrupted = stop.verdict, True
+        again = [*(["--arch", arch] if arch else []), *(part for each in settings or () for part in ("--set", each))]
+        summary = summarise(verdict, failed.of, kernel, again)
         _print_cases(console, verdict)
         _print_properties(console, verdict)
+        print_failures(console, verdict, summary)
         written = evidence.write(console, kernel, verdict) if evidence else None
     print_outcome(console, verdict, time.monotonic() - start)
     note_failed(kernel, specs, verdict)
@@ -168,7 +174,7 @@ def judge(
     places = {"bundle": str(written.tarball), "report": str(written.report)} if written else {}
     places |= {"junit": junit} if junit is not None else {}
     content = {name: value for name, value in verdict.to_dict().items() if name != "status"}
-    content |= {"unjudged": list(verdict.unjudged), **places}
+    content |= {"unjudged": list(verdict.unjudged), "diagnosis": summary.to_dict(), **places}
     error = None if interrupted or verdict.passed else _refusal(verdict)
     write_document(json, content, status=verdict.status.value, error=str(error or ""))
     if error is not None:
@@ -185,18 +191,17 @@ def _refusal(verdict: Verdict) -> MachineError | UserError | None:
 
 
 def _print_cases(console: Console, verdict: Verdict) -> None:
-    """A row a case: status, and each error as a share of its limit; then the reasons. Trials that passed have none."""
+    """A row a case: status, and each error as a share of its limit."""
     title = " ".join(filter(None, (verdict.kernel, verdict.config)))
     heads = ("max error", "max/limit", "rel L2", "L2/limit", "rms/limit", "row/limit", "LSE/limit", "exact")
     spare = ("LSE/limit", "rms/limit", "rel L2", "max error", "exact", "row/limit")
     shown = table(f"{title} on {verdict.device}", ("case", "status", *heads), numeric=heads, spare=spare)
-    for case in verdict.cases:
-        if not (case.passed and case.run.get("trial")):
-            shown.add_row(case.name, verdict_text(case.passed, case.status.value), *figures_of(case))
+    rows, others = rows_of(verdict)
+    for case in rows:
+        shown.add_row(case.name, verdict_text(case.passed, case.status.value), *figures_of(case))
     show_table(console, shown)
-    for case in verdict.cases:
-        if not case.passed:
-            console.print(f"{case.name}: {case.status.value}: {case.reason}", soft_wrap=True)
+    if others:
+        console.print(others)
 
 
 def _print_properties(console: Console, verdict: Verdict) -> None:
@@ -225,7 +230,7 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
             held = f"holds bit for bit in {differ.count(0)} of {len(differ)} cases"
             console.print(f"relation {relation.name}: {held} ({relation.says})", soft_wrap=True)
     for case in verdict.cases:
-        if case.run.get("witnesses"):
+        if case.run.get("witnesses") and verdict.passed:
             for line in Agreement.from_dict(case.run["witnesses"]).lines(case.name):
                 console.print(line, soft_wrap=True)
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from sdpalab.commands.common import conclude, console_for, progress_console, verdict_text, write_json
+from sdpalab.commands.hazards import HazardFilter, count_of, print_hazards
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
     PROBLEM_OPTIONS,
+    AddressOption,
     ArchOption,
     CausalOption,
     DtypeOption,
@@ -23,15 +25,19 @@ from sdpalab.commands.options import (
     MaxStepsOption,
     SeqKvOption,
     SetOption,
+    WorkersOption,
     at_least,
+    executor_of,
     parse_settings,
     problems_of,
 )
 from sdpalab.errors import UserError
 from sdpalab.kernels.plan import HEADER_FOLDERS
 from sdpalab.problem import Problem
+from sdpalab.run.suppressions import Suppression, read_suppressions
 
 if TYPE_CHECKING:
+    from sdpalab.jobs import Executor
     from sdpalab.run.sanitize import Modes, Progress, Sanitized
 
 __all__ = ["sanitize"]
@@ -77,6 +83,23 @@ def sanitize(
             "files, several launches and expected values: docs/launch.md. Default: FILE.json beside it.",
         ),
     ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(metavar="KIND", help="Show hazards of this kind only; may be repeated.")
+    ] = None,
+    line: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[FILE:]N", help="Show hazards at this source line only; may be repeated."),
+    ] = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(metavar="E", help="A job for each problem of a kernel: local (processes of this machine) or ray."),
+    ] = None,
+    address: AddressOption = None,
+    workers: WorkersOption = None,
+    suppressions: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Accepted hazards, each with a reason: KIND FILE:LINE [FILE:LINE]: REASON."),
+    ] = None,
     json: JsonOption = None,
     sarif: Annotated[
         str | None,
@@ -89,7 +112,8 @@ def sanitize(
     console_for(sarif, option="--sarif")
     console = console_and_subject("-" if sarif == "-" else json, kernel)
     problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
-    modes = _modes(schedule, async_mode, strict, seed, max_steps)
+    modes, shown = _modes(schedule, async_mode, strict, seed, max_steps), HazardFilter.of(kind, line)
+    accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []
     start = time.monotonic()
     with progress_console().status("compiling") as status:
 
@@ -101,13 +125,18 @@ def sanitize(
                 raise UserError(
                     f"--shape, {PROBLEM_OPTIONS}, --set and --arch are for kernels; a file has its --launch"
                 )
-            outcome = _file(Path(kernel), launch, modes, show_progress)
+            if executor is not None:
+                raise UserError("--executor is for kernels; a file with its launch runs here")
             folders = [Path(kernel).parent, Path.cwd()]
+            outcome = _file(Path(kernel), launch, modes, show_progress, folders, accepted)
         else:
             if launch is not None:
                 raise UserError("--launch describes the launch of a FILE.ptx or FILE.cu; a kernel has its own plan")
-            outcome, folders = _kernel(kernel, problems, dtype, causal, settings, arch, modes, show_progress)
-    _print(console, outcome, time.monotonic() - start)
+            options = dtype, causal, settings, arch, modes, show_progress, accepted
+            jobs = nullcontext() if executor is None else executor_of(executor, address, workers)
+            with jobs as on:
+                outcome, folders = _kernel(kernel, problems, *options, on)
+    _print(console, outcome, time.monotonic() - start, shown)
     write_document(json, outcome.to_dict(), status="PASSED" if outcome.clean else "FAILED")
     if sarif is not None:
         from sdpalab import __version__
@@ -146,19 +175,37 @@ def _kernel(
     arch: str | None,
     modes: Modes,
     progress: Progress,
+    accepted: Sequence[Suppression],
+    executor: Executor | None,
 ) -> tuple[Sanitized, list[Path]]:
     """The outcome, and the folders of the kernel's sources."""
+    from sdpalab.jobs.sanitizing import sanitize_by_jobs
     from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
     from sdpalab.run.sanitize import sanitize_kernel, small_problems
 
     with kernel_in_sandbox(name, arch=arch, else_say="there is no PTX to run") as kernel:
         config = kernel.config_with(parse_settings(settings))
         problems = given or small_problems(kernel, config, dtype=dtype, causal=causal)
-        outcome = sanitize_kernel(kernel, problems, config, modes, arch=arch, progress=progress)
+        if executor is None:
+            outcome = sanitize_kernel(
+                kernel, problems, config, modes, arch=arch, progress=progress, suppressions=accepted
+            )
+        else:
+            progress(f"{len(problems)} jobs")
+            outcome = sanitize_by_jobs(
+                executor, name, kernel, problems, config, modes, arch=arch, suppressions=accepted
+            )
         return outcome, [*filter(None, [kernel.folder]), *HEADER_FOLDERS]
 
 
-def _file(path: Path, launch: str | None, modes: Modes, progress: Progress) -> Sanitized:
+def _file(
+    path: Path,
+    launch: str | None,
+    modes: Modes,
+    progress: Progress,
+    folders: Sequence[Path],
+    accepted: Sequence[Suppression],
+) -> Sanitized:
     """The outcome of a PTX or CUDA C++ file with its launch file."""
     from sdpalab.run.ptx_case import read_case
     from sdpalab.run.sanitize import sanitize_case
@@ -166,19 +213,17 @@ def _file(path: Path, launch: str | None, modes: Modes, progress: Progress) -> S
     description = Path(launch) if launch is not None else path.with_suffix(".json")
     if path.is_file() and launch is None and not description.is_file():
         raise UserError(f"{path} needs a description of its launch: --launch FILE.json, or {description}")
-    return sanitize_case(read_case(path, description), modes, progress=progress)
+    case = read_case(path, description)
+    return sanitize_case(case, modes, progress=progress, folders=folders, suppressions=accepted)
 
 
-def _print(console: Console, outcome: Sanitized, seconds: float) -> None:
-    """Each hazard with the runs that showed it, and the outcome as the last line."""
+def _print(console: Console, outcome: Sanitized, seconds: float, shown: HazardFilter) -> None:
+    """The hazards by pair of source lines, and the outcome as the last line."""
     title = " ".join(filter(None, (outcome.target, outcome.config)))
     console.print(f"{title} on {outcome.device}: {'; '.join(outcome.cases)}", soft_wrap=True)
-    for hazard in outcome.hazards:
-        message = hazard.message.removeprefix(f"{hazard.kind}: ")
-        console.print(Text.assemble(verdict_text(False, hazard.kind), f" {message}"), soft_wrap=True)
-        seen = f"  seen in {len(hazard.runs)} of {len(outcome.runs)} runs, first in {hazard.runs[0]}"
-        console.print(seen, soft_wrap=True)
+    print_hazards(console, outcome.groups, len(outcome.runs), shown=shown)
+    for suppression in outcome.unused:
+        console.print(f"unused suppression: {suppression}", soft_wrap=True)
     runs = f"{len(outcome.runs)} run{'s' if len(outcome.runs) > 1 else ''} in {seconds:.1f} s"
-    count = len(outcome.hazards)
-    summary = f"{count} hazard{'s' if count > 1 else ''}" if count else "no hazard"
-    conclude(console, verdict_text(outcome.clean, f"{'clean' if outcome.clean else 'HAZARDS'}: {summary} in {runs}"))
+    line = f"{'clean' if outcome.clean else 'HAZARDS'}: {count_of(outcome.groups)} in {runs}"
+    conclude(console, verdict_text(outcome.clean, line))

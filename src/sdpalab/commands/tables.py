@@ -92,10 +92,11 @@ def table(
 def show_table(console: Console, shown: FittedTable) -> None:
     """Print a table, and below it which columns there was no room for."""
     dropped: tuple[str, ...] = ()
-    if console.is_terminal or "COLUMNS" in os.environ:
+    has_width = console.is_terminal or "COLUMNS" in os.environ
+    if has_width:
         shown, dropped = shown.fitted(console)
     width = console.width
-    if shown.least_width(console) > width and console.is_terminal:
+    if shown.least_width(console) > width and has_width:
         for column in shown.columns:
             column.no_wrap = False  # too narrow for any table: cells fold
     else:
@@ -103,4 +104,4 @@ def show_table(console: Console, shown: FittedTable) -> None:
     console.print(shown)
     console.width = width
     if dropped:
-        console.print(f"no room for: {', '.join(dropped)} (a wider terminal and --json have them)", soft_wrap=True)
+        console.print(f"no room for: {', '.join(dropped)} (a wider terminal and --json have them)")

@@ -25,14 +25,18 @@ class Rule(JsonRecord):
     value, limit : int
     kind : {"at most", "at least"}
         On which side of ``limit`` the value must lie.
+    advisory : bool
+        Whether it is only shown, because the kernel declares no such limit.
     """
 
     derived = ("ok",)
+    sparse = ("advisory",)
 
     name: str
     value: int
     limit: int
     kind: Literal["at most", "at least"] = "at most"
+    advisory: bool = False
 
     @property
     def ok(self) -> bool:
@@ -56,28 +60,31 @@ class GateResult(JsonRecord):
 
     @property
     def ok(self) -> bool:
-        """True if every rule holds."""
-        return all(rule.ok for rule in self.rules)
+        """True if every rule holds that is not advisory."""
+        return all(rule.ok or rule.advisory for rule in self.rules)
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """A sentence for each rule that does not hold."""
-        return tuple(rule.sentence for rule in self.rules if not rule.ok)
+        """A sentence for each rule that does not hold and is not advisory."""
+        return tuple(rule.sentence for rule in self.rules if not rule.ok and not rule.advisory)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence for each figure beyond a limit of the mission that the kernel does not declare."""
+        beyond = [rule for rule in self.rules if not rule.ok and rule.advisory]
+        return tuple(f"{rule.name} is {rule.value}; the mission's limit is {rule.limit}" for rule in beyond)
 
 
 def check(resources: Resources, limits: StaticLimits) -> GateResult:
     """Check ``resources`` against ``limits``.
 
     Every figure comes from the cubin. Shared memory is static and dynamic together; a kernel of which no block fits on
-    an SM fails by ``blocks_per_sm`` whatever its limits say.
+    an SM fails by ``blocks_per_sm`` whatever its limits say. A limit that the kernel does not declare is advisory, with
+    the mission's value.
     """
-    return GateResult(
-        rules=(
-            Rule("registers", resources.registers, limits.registers),
-            Rule("shared_bytes", resources.shared_bytes, limits.shared_bytes),
-            Rule("spill_bytes", resources.spill_bytes, limits.spill_bytes),
-            Rule("stack_bytes", resources.stack_bytes, limits.stack_bytes),
-            Rule("blocks_per_sm", resources.blocks_per_sm, max(1, limits.min_blocks_per_sm), "at least"),
-        ),
-        reason=limits.reason,
-    )
+    most = [
+        Rule(name, getattr(resources, name), limits.value(name), advisory=getattr(limits, name) is None)
+        for name in ("registers", "shared_bytes", "spill_bytes", "stack_bytes")
+    ]
+    fewest = Rule("blocks_per_sm", resources.blocks_per_sm, max(1, limits.value("min_blocks_per_sm")), "at least")
+    return GateResult(rules=(*most, fewest), reason=limits.reason)

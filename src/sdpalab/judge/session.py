@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -228,7 +230,7 @@ class _JudgeRun:
         self._specs = list(specs)
         self._live: list[CandidateProcesses] = []
         self._hangs = 0
-        self._abandoned = False
+        self._abandoned = self._interrupted = False
         self._cases: dict[int, Case] = {}
         self._lock = threading.Lock()
         self._queue: Iterator[int] = iter(())
@@ -252,7 +254,7 @@ class _JudgeRun:
             ]
             self._queue = iter(range(len(self._specs)))
             workers = min(workers, len(self._specs))
-            with ThreadPoolExecutor(workers) as pool:
+            with _on_interrupt(self._interrupt), ThreadPoolExecutor(workers) as pool:
                 servers = [pool.submit(self._serve, worker) for worker in (first, *[None] * (workers - 1))]
                 try:
                     for server in servers:
@@ -260,13 +262,13 @@ class _JudgeRun:
                 except BaseException:
                     self._abandon()
                     raise
-        except KeyboardInterrupt:
-            if not self._cases:
-                raise
-            raise JudgingInterrupted(self._verdict(first.about, level, seed)) from None
         finally:
             first.close()
+        if self._interrupted and not self._cases:
+            raise KeyboardInterrupt
         verdict = self._verdict(about, level, seed)
+        if self._interrupted:
+            raise JudgingInterrupted(verdict)
         if verdict.cases[0].status is Status.BUILD_FAILED:
             raise UserError(verdict.cases[0].reason)
         return verdict
@@ -295,6 +297,12 @@ class _JudgeRun:
             self._queue = iter(())
             for worker in self._live:
                 worker.kill()
+
+    def _interrupt(self) -> None:
+        """Stop early on Ctrl-C, once however often it comes."""
+        if not self._interrupted:
+            self._interrupted = True
+            self._abandon()
 
     def _check(self, about: Mapping[str, Any], device: str) -> None:
         """Refuse requests that do not suit this candidate, before anything runs."""
@@ -421,6 +429,23 @@ class _JudgeRun:
             return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
         with self._lock:
             return self._store.put(array)
+
+
+@contextlib.contextmanager
+def _on_interrupt(action: Callable[[], None]) -> Iterator[None]:
+    """Call ``action`` on Ctrl-C, in place of an exception at whatever line the main thread is.
+
+    Where this is not the main thread, or something else handles the signal, that stays as it is.
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: action())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _witnessed(specs: Sequence[CaseSpec]) -> int | None:

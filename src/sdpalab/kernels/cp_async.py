@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from sdpalab.kernels import wmma
@@ -29,12 +28,12 @@ def _limits(problem: Problem) -> StaticLimits:
     if problem.head_dim <= 64:
         return wmma.LIMITS
     reason = f"two stages of D = 128 take {smem_bytes(problem, _DEFAULT)} bytes; {wmma.WIDE_LIMITS.reason}"
-    return replace(wmma.WIDE_LIMITS, shared_bytes=72 * 1024, reason=reason)
+    return wmma.WIDE_LIMITS.but(shared_bytes=72 * 1024, reason=reason)
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
     return reject_unlisted(config, STAGES) or wmma.wmma_reject(
-        problem, config, _limits(problem).shared_bytes, stages=config.int("NUM_STAGES")
+        problem, config, _limits(problem).value("shared_bytes"), stages=config.int("NUM_STAGES")
     )
 
 

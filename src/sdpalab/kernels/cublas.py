@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sdpalab.kernels.kernel import Config, CudaKernel, Numerics, StaticLimits
+from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Numerics
 from sdpalab.kernels.ladder import reject_unlisted, scale_reason
 from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan
 from sdpalab.problem import Problem
@@ -88,7 +88,12 @@ CUBLAS = CudaKernel(
     supports=_supports,
     reject=_reject,
     numerics=Numerics(normalise="before"),
-    limits=StaticLimits(64, 1024, min_blocks_per_sm=4, reason="four blocks of eight warps fit the register file"),
+    limits=MISSION_LIMITS.but(
+        registers=64,
+        shared_bytes=1024,
+        min_blocks_per_sm=4,
+        reason="four blocks of eight warps fit the register file",
+    ),
     knobs=KNOBS,
     lse=True,
     idea="unfused: a library's two matrix products, and a softmax between them that reads each score once",

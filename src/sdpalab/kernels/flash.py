@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from sdpalab.kernels.kernel import Config, CudaKernel, Knob, StaticLimits
+from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Knob, StaticLimits
 from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized, reject_unlisted
 from sdpalab.kernels.plan import Buffer, LaunchPlan
 from sdpalab.kernels.stream_k import Shares, Units, time_of_shares, time_of_tiles
@@ -100,7 +100,7 @@ def shares_of(problem: Problem, config: Config) -> Shares | None:
 
 def _blocks_per_sm(problem: Problem, config: Config) -> int:
     """Blocks that an SM holds, with the registers that the kernel declares."""
-    registers = _limits(problem).registers * _threads(config)
+    registers = _limits(problem).value("registers") * _threads(config)
     shared = smem_bytes(problem, config) + RESERVED_BYTES
     return min(SM_REGISTERS // registers, SM_SHARED_BYTES // shared)
 
@@ -139,7 +139,7 @@ def _limits(problem: Problem) -> StaticLimits:
         registers, reason = 160, "three blocks of four warps fit the register file; without an edge sm_89 needs 128"
     else:
         registers, reason = 128, "four blocks of four warps fit the register file"
-    return StaticLimits(registers, MAX_SHARED_BYTES, min_blocks_per_sm=2, reason=reason)
+    return MISSION_LIMITS.but(registers=registers, shared_bytes=MAX_SHARED_BYTES, min_blocks_per_sm=2, reason=reason)
 
 
 def _plan(problem: Problem, config: Config) -> LaunchPlan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from sdpalab.kernels.kernel import Config, CudaKernel, Numerics, Quantisation, StaticLimits
+from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Numerics, Quantisation, StaticLimits
 from sdpalab.kernels.ladder import ladder_launch, reject_oversized, reject_unlisted
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.kernels.quantisation import quantisation_buffers, quantise_rows, quantised_supports
@@ -53,9 +53,10 @@ def _numerics(config: Config) -> Numerics:
 
 def _limits(problem: Problem) -> StaticLimits:
     if problem.head_dim > 64:
-        return StaticLimits(208, MAX_SHARED_BYTES, reason="the fragments of Q, O, S and P alone are 120 registers")
+        reason = "the fragments of Q, O, S and P alone are 120 registers"
+        return MISSION_LIMITS.but(registers=208, shared_bytes=MAX_SHARED_BYTES, reason=reason)
     reason = "sm_90 and sm_100 convert e4m3 to float16 and take up to 147; sm_89, which multiplies it, takes 119"
-    return StaticLimits(152, MAX_SHARED_BYTES, reason=reason)
+    return MISSION_LIMITS.but(registers=152, shared_bytes=MAX_SHARED_BYTES, reason=reason)
 
 
 def _plan(problem: Problem, config: Config) -> LaunchPlan:

@@ -23,7 +23,7 @@ def _supports(problem: Problem) -> str | None:
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
-    return wmma_reject(problem, config, LIMITS.shared_bytes)
+    return wmma_reject(problem, config, LIMITS.value("shared_bytes"))
 
 
 def _plan(problem: Problem, config: Config) -> LaunchPlan:

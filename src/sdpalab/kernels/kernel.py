@@ -17,6 +17,7 @@ from sdpalab.problem import Problem
 
 __all__ = [
     "DEFAULT_ARCH",
+    "MISSION_LIMITS",
     "Config",
     "CudaKernel",
     "Kernel",
@@ -131,15 +132,44 @@ class Numerics:
 
 @dataclass(frozen=True)
 class StaticLimits:
-    """Limits on the resources of the compiled kernel, checked on every build. Defaults are the mission's (sm_89,
-    D=64)."""
+    """Limits on the resources of the compiled kernel, checked on every build.
 
-    registers: int = 120
-    shared_bytes: int = 64 * 1024
-    spill_bytes: int = 0
-    stack_bytes: int = 0
-    min_blocks_per_sm: int = 1
-    reason: str = "the mission's defaults"
+    None is a limit that the author does not declare. The figure is then shown beside the mission's limit (sm_89, D=64;
+    :data:`MISSION_LIMITS`), and no build fails for it.
+
+    Attributes
+    ----------
+    registers : int, optional
+        Most registers of a thread.
+    shared_bytes : int, optional
+        Most shared memory of a block, static and dynamic.
+    spill_bytes, stack_bytes : int, optional
+        Most bytes of spills, and of stack of a thread.
+    min_blocks_per_sm : int, optional
+        Fewest blocks that an SM must hold.
+    reason : str
+        Why these limits.
+    """
+
+    registers: int | None = None
+    shared_bytes: int | None = None
+    spill_bytes: int | None = None
+    stack_bytes: int | None = None
+    min_blocks_per_sm: int | None = None
+    reason: str = "the kernel declares none"
+
+    def value(self, name: str) -> int:
+        """The limit of that name: the declared one, or else the mission's."""
+        declared = getattr(self, name)
+        return int(getattr(MISSION_LIMITS, name) if declared is None else declared)
+
+    def but(self, **changes: int | str) -> StaticLimits:
+        """A copy with some limits changed."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+MISSION_LIMITS = StaticLimits(120, 64 * 1024, 0, 0, 1, "the mission's defaults")
+"""The limits of the mission, all declared: where a shipped kernel begins."""
 
 
 PlanFunction = Callable[[Problem, Config], LaunchPlan | Launch]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sdpalab.kernels.kernel import Config, CudaKernel, Numerics, StaticLimits
+from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Numerics, StaticLimits
 from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized
 from sdpalab.kernels.plan import Launch
 from sdpalab.problem import Problem
@@ -17,8 +17,8 @@ VEC_WIDTHS = (1, 2, 4, 8)
 SYNC_POLICIES = ("block", "warp")
 REDUCTIONS = ("shuffle", "shared")
 MAX_ACCUMULATORS = 128
-LIMITS = StaticLimits()
-WIDE_LIMITS = StaticLimits(registers=128, reason="at D = 128 a thread holds twice the outputs; sm_120 takes 122")
+LIMITS = MISSION_LIMITS
+WIDE_LIMITS = LIMITS.but(registers=128, reason="at D = 128 a thread holds twice the outputs; sm_120 takes 122")
 
 
 def smem_bytes(problem: Problem, config: Config) -> int:
@@ -56,7 +56,7 @@ def _reject(problem: Problem, config: Config) -> str | None:
     accumulators = rows * (block_n + problem.head_dim) // KEY_LANES
     if accumulators > MAX_ACCUMULATORS:
         return f"{config} makes a thread hold {accumulators} scores and outputs; at most {MAX_ACCUMULATORS} fit"
-    return reject_oversized(smem_bytes(problem, config), LIMITS.shared_bytes, config)
+    return reject_oversized(smem_bytes(problem, config), LIMITS.value("shared_bytes"), config)
 
 
 def _plan(problem: Problem, config: Config) -> Launch:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from sdpalab.kernels.kernel import Config, StaticLimits
+from sdpalab.kernels.kernel import MISSION_LIMITS, Config
 from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted
 from sdpalab.kernels.triton_kernel import TritonKernel
 from sdpalab.problem import DTYPES, Problem
@@ -137,7 +137,11 @@ TRITON_FLASH = TritonKernel(
     ),
     supports=_supports,
     reject=_reject,
-    limits=StaticLimits(255, MAX_SHARED_BYTES, reason="Triton chooses the registers; the kernel must not spill"),
+    limits=MISSION_LIMITS.but(
+        registers=255,
+        shared_bytes=MAX_SHARED_BYTES,
+        reason="Triton chooses the registers; the kernel must not spill",
+    ),
     knobs=KNOBS,
     lse=True,
     idea="FlashAttention-2 in Triton: fragments, shared memory, copies and barriers are the compiler's business",

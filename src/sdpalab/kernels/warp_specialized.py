@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sdpalab.kernels.flash import smem_bytes, tile_n
-from sdpalab.kernels.kernel import Config, CudaKernel, StaticLimits
+from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, StaticLimits
 from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized, reject_unlisted
 from sdpalab.kernels.plan import Launch
 from sdpalab.problem import DTYPES, Problem
@@ -38,7 +38,7 @@ def _limits(problem: Problem) -> StaticLimits:
         registers, reason = 168, "two blocks of five warps fit the register file"
     else:
         registers, reason = 128, "three blocks of five warps fit the register file, or one of nine"
-    return StaticLimits(registers, MAX_SHARED_BYTES, reason=reason)
+    return MISSION_LIMITS.but(registers=registers, shared_bytes=MAX_SHARED_BYTES, reason=reason)
 
 
 def _plan(problem: Problem, config: Config) -> Launch:

@@ -6,7 +6,7 @@ The device side is ``include/mainloop/warpgroups.cuh``.
 from __future__ import annotations
 
 from sdpalab.gpus import default_sms
-from sdpalab.kernels.kernel import StaticLimits
+from sdpalab.kernels.kernel import MISSION_LIMITS
 from sdpalab.kernels.plan import TiledMap
 
 __all__ = [
@@ -33,7 +33,7 @@ WARPGROUP_M = 64
 WARP_M = 16
 PANEL_COLUMNS = 64
 
-LIMITS = StaticLimits(
+LIMITS = MISSION_LIMITS.but(
     registers=168, shared_bytes=MAX_SHARED_BYTES, reason="at launch; consumers then take up to 240 registers"
 )
 

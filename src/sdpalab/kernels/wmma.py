@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sdpalab.kernels.kernel import Config, CudaKernel, StaticLimits
+from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, StaticLimits
 from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized
 from sdpalab.kernels.plan import Launch
 from sdpalab.problem import DTYPES, Problem
@@ -13,8 +13,8 @@ __all__ = ["LIMITS", "WIDE_LIMITS", "WMMA", "smem_bytes", "wmma_launch", "wmma_r
 
 TILE = 16
 MAX_WARPS = 32
-LIMITS = StaticLimits()
-WIDE_LIMITS = StaticLimits(registers=144, reason="at D = 128 a thread holds twice the outputs")
+LIMITS = MISSION_LIMITS
+WIDE_LIMITS = LIMITS.but(registers=144, reason="at D = 128 a thread holds twice the outputs")
 
 
 def smem_bytes(problem: Problem, config: Config, *, stages: int = 1) -> int:
@@ -53,7 +53,7 @@ def _limits(problem: Problem) -> StaticLimits:
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
-    return wmma_reject(problem, config, LIMITS.shared_bytes)
+    return wmma_reject(problem, config, LIMITS.value("shared_bytes"))
 
 
 _DEFAULT = Config(BLOCK_M=64, BLOCK_N=32)

@@ -6,11 +6,11 @@ repeated, and the hazards are merged: one hazard for each kind and instruction, 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from sdpalab.compile import Build, Cache, build
@@ -18,10 +18,14 @@ from sdpalab.errors import UserError
 from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.kernels.plan import LaunchPlan, Source
 from sdpalab.problem import DTYPES, Problem
+from sdpalab.run.hazards import ENDINGS, HazardGroup, SanitizedHazard, ending, group
 from sdpalab.run.ptx_case import PtxCase
 from sdpalab.run.simulated import SimulatedExecutor
-from sdpalab.sim import CHECKS, ConflictingAccess, Deadlock, Hazard, KernelTrap, Report, SimError, StepLimit
+from sdpalab.run.sources import Sources
+from sdpalab.run.suppressions import Suppression, suppress, suppressions_in
+from sdpalab.sim import CHECKS, Hazard, Report, SimError
 
 __all__ = [
     "ASYNC_MODES",
@@ -29,6 +33,7 @@ __all__ = [
     "Modes",
     "Sanitized",
     "SanitizedHazard",
+    "combine",
     "sanitize_case",
     "sanitize_kernel",
     "small_problems",
@@ -39,8 +44,6 @@ ASYNC_MODES = ("late", "early")
 MAX_STEPS = 2_000_000
 """Vector steps of one run: fifty times what the shipped kernels take on their small problems."""
 
-_ENDED: dict[type[SimError], str] = {Deadlock: "deadlock", StepLimit: "endless", KernelTrap: "trap"}
-"""Errors of the kernel that end a launch, and the kind of hazard that it is."""
 _HEAD_DIMS = (64, 128, 32, 16, 96, 256, 80, 48, 112, 192)
 _TILE = 64
 """Keys of a tile where no knob says so."""
@@ -82,48 +85,21 @@ class Modes:
 
 
 @dataclass(frozen=True)
-class SanitizedHazard:
-    """One hazard, wherever it was seen.
+class Sanitized:
+    """The outcome.
 
     Attributes
     ----------
-    kind : str
-        The simulator's, or what ended a launch (``deadlock``, ``endless`` or ``trap``), or ``result``: a buffer is not
-        as expected.
-    message : str
-        One sentence with both accesses, their lines, and what is usually missing.
-    ptx : str
-        Name of the PTX.
-    ptx_line : int
-        From 1; 0 if the simulator does not name one.
-    source : str
-        ``file:line`` of the CUDA source, or empty.
-    block, thread : (int, int, int), optional
-        The first that showed it.
-    runs : tuple of str
-        The runs that showed it, such as ``1x1x64x64, reverse, late``.
-    other : ConflictingAccess, optional
-        The conflicting access: its instruction and lines, and its block, warp and thread where they are known.
+    target, config, device : str
+    cases, runs : tuple of str
+        What ran.
+    hazards : tuple of SanitizedHazard
+        One for each kind and instruction, in the order of the code.
+    groups : tuple of HazardGroup
+        The same by kind and pair of source lines.
+    unused : tuple of Suppression
+        Suppressions that fit no hazard.
     """
-
-    kind: str
-    message: str
-    ptx: str
-    ptx_line: int
-    source: str
-    block: tuple[int, int, int] | None
-    thread: tuple[int, int, int] | None
-    runs: tuple[str, ...]
-    other: ConflictingAccess | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Sanitized:
-    """The outcome: what ran, and what was found, in the order of the code."""
 
     target: str
     config: str
@@ -131,11 +107,13 @@ class Sanitized:
     cases: tuple[str, ...]
     runs: tuple[str, ...]
     hazards: tuple[SanitizedHazard, ...]
+    groups: tuple[HazardGroup, ...]
+    unused: tuple[Suppression, ...] = ()
 
     @property
     def clean(self) -> bool:
-        """True if nothing was found."""
-        return not self.hazards
+        """True if nothing was found that is not suppressed."""
+        return all(group.suppressed for group in self.groups)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -147,6 +125,8 @@ class Sanitized:
             "cases": list(self.cases),
             "runs": list(self.runs),
             "hazards": [hazard.to_dict() for hazard in self.hazards],
+            "groups": [group.to_dict() for group in self.groups],
+            "unused_suppressions": [str(suppression) for suppression in self.unused],
         }
 
 
@@ -198,6 +178,7 @@ def sanitize_kernel(
     arch: str | None = None,
     cache: Cache | None = None,
     progress: Progress | None = None,
+    suppressions: Sequence[Suppression] = (),
 ) -> Sanitized:
     """Run a kernel's launch plan for each problem in each mode, and collect what the simulator finds.
 
@@ -215,6 +196,8 @@ def sanitize_kernel(
         Where builds are kept. Default: the user's.
     progress : callable, optional
         Called with the label of each run before it.
+    suppressions : sequence of Suppression
+        Beside those in the kernel's source (:mod:`sdpalab.run.suppressions`).
 
     Raises
     ------
@@ -226,7 +209,7 @@ def sanitize_kernel(
     config = kernel.default_config if config is None else config
     arch = arch or kernel.default_arch
     for problem in problems:
-        plan, inputs = kernel.launch_plan(problem, config, lse=kernel.lse, sms=default_sms(arch)), make_inputs(problem)
+        plan, inputs = _plan(kernel, problem, config, arch), make_inputs(problem)
         arrays = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
         builds = [build(step.module, arch, cache=cache) for step in plan.launches if step.module is not None]
         names = [f"{built.name}.ptx" for built in builds]
@@ -235,13 +218,66 @@ def sanitize_kernel(
             executor = SimulatedExecutor(arch, cache, on_launch=collected.launched, **options)
             with collected.run(label, names):
                 executor.run(plan, arrays)
-    return collected.result(str(config), f"simulator {arch}", [problem.label for problem in problems])
+    return _of_kernel(collected, kernel, problems, config, arch, suppressions)
 
 
-def sanitize_case(case: PtxCase, modes: Modes | None = None, *, progress: Progress | None = None) -> Sanitized:
+def combine(
+    kernel: Kernel,
+    problems: Sequence[Problem],
+    config: Config,
+    parts: Iterable[tuple[Sequence[str], Sequence[SanitizedHazard]]],
+    *,
+    arch: str,
+    suppressions: Sequence[Suppression] = (),
+) -> Sanitized:
+    """The outcome of :func:`sanitize_kernel` on ``problems``, from the runs and hazards of each alone."""
+    collected = _Collected(kernel.name, None)
+    for labels, hazards in parts:
+        collected.labels += labels
+        for hazard in hazards:
+            collected.note(hazard)
+    return _of_kernel(collected, kernel, problems, config, arch, suppressions)
+
+
+def _plan(kernel: Kernel, problem: Problem, config: Config, arch: str) -> LaunchPlan:
+    return kernel.launch_plan(problem, config, lse=kernel.lse, sms=default_sms(arch))
+
+
+def _of_kernel(
+    collected: _Collected,
+    kernel: Kernel,
+    problems: Sequence[Problem],
+    config: Config,
+    arch: str,
+    suppressions: Sequence[Suppression],
+) -> Sanitized:
+    modules: dict[str, Source] = {}
+    for problem in problems:
+        steps = _plan(kernel, problem, config, arch).launches
+        modules |= {step.module.name: step.module for step in steps if step.module is not None}
+    labels = [problem.label for problem in problems]
+    return collected.result(str(config), f"simulator {arch}", labels, Sources.of(modules.values()), suppressions)
+
+
+def sanitize_case(
+    case: PtxCase,
+    modes: Modes | None = None,
+    *,
+    progress: Progress | None = None,
+    folders: Sequence[Path] = (),
+    suppressions: Sequence[Suppression] = (),
+) -> Sanitized:
     """Run the launches of a launch file in each mode, on a new device each time, and collect what the simulator finds.
 
     A buffer that does not hold what is expected is a hazard of the kind ``result``.
+
+    Parameters
+    ----------
+    case : PtxCase
+    modes, progress, suppressions
+        As for :func:`sanitize_kernel`.
+    folders : sequence of Path
+        Where the sources are that its line information names.
 
     Raises
     ------
@@ -257,7 +293,8 @@ def sanitize_case(case: PtxCase, modes: Modes | None = None, *, progress: Progre
         label = f"{options['schedule']}, {options['async_mode']}"
         with collected.run(label, [case.name] * len(entries)):
             collected.compared(case.name, case.run(lambda report: collected.launched(None, report), **options))
-    return collected.result("", "simulator", entries)
+    sources = Sources({case.name: case.ptx}, folders)
+    return collected.result("", "simulator", entries, sources, suppressions)
 
 
 class _Collected:
@@ -282,12 +319,9 @@ class _Collected:
         self.names = list(names)
         try:
             yield
-        except (Deadlock, StepLimit, KernelTrap) as error:
+        except tuple(ENDINGS) as error:
             self._hazards(self.names[0], error.hazards)
-            kind = next(kind for each, kind in _ENDED.items() if isinstance(error, each))
-            place = re.search(r"PTX line (\d+)(?: \(([^)]+:\d+)\))?", str(error))
-            line, source = (int(place[1]), place[2] or "") if place else (0, "")
-            self._note(SanitizedHazard(kind, f"{kind}: {error}", self.names[0], line, source, None, None, (label,)))
+            self.note(ending(error, self.names[0], label))
         except SimError as error:
             raise UserError(f"{self.target}: {error}") from None
 
@@ -299,22 +333,32 @@ class _Collected:
         """What is not as expected at the end of a run."""
         for sentence in wrong:
             message = f"result: {sentence}"
-            self._note(SanitizedHazard("result", message, name, 1, "", None, None, (self.labels[-1],)))
+            self.note(SanitizedHazard("result", message, name, 1, "", None, None, (self.labels[-1],)))
 
     def _hazards(self, name: str, hazards: Sequence[Hazard]) -> None:
         """What one launch of the PTX called ``name`` has shown."""
         for hazard in hazards:
-            place = hazard.source, hazard.block, hazard.thread
-            runs = (self.labels[-1],)
-            self._note(SanitizedHazard(hazard.kind, hazard.message, name, hazard.ptx_line, *place, runs, hazard.other))
+            self.note(SanitizedHazard.of(hazard, name, self.labels[-1]))
 
-    def _note(self, hazard: SanitizedHazard) -> None:
+    def note(self, hazard: SanitizedHazard) -> None:
+        """Add a hazard, or its runs to those of the same kind at the same instruction."""
         key = hazard.ptx, hazard.kind, hazard.ptx_line
         known = self.hazards.setdefault(key, hazard)
-        if hazard.runs[0] not in known.runs:
-            self.hazards[key] = replace(known, runs=(*known.runs, *hazard.runs))
+        if known is not hazard:
+            self.hazards[key] = replace(known, runs=tuple(dict.fromkeys((*known.runs, *hazard.runs))))
 
-    def result(self, config: str, device: str, cases: Sequence[str]) -> Sanitized:
-        """All of it, in the order of the code."""
+    def result(
+        self,
+        config: str,
+        device: str,
+        cases: Sequence[str],
+        sources: Sources,
+        suppressions: Sequence[Suppression],
+    ) -> Sanitized:
+        """All of it, in the order of the code, and in groups; suppressions in the sources count, too."""
         ordered = sorted(self.hazards.values(), key=lambda hazard: (hazard.ptx, hazard.ptx_line, hazard.kind))
-        return Sanitized(self.target, config, device, tuple(cases), tuple(self.labels), tuple(ordered))
+        groups = group(ordered, sources)
+        ran = tuple(cases), tuple(self.labels), tuple(ordered)
+        return Sanitized(
+            *(self.target, config, device), *ran, *suppress(groups, [*suppressions, *suppressions_in(sources)])
+        )

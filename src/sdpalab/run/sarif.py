@@ -1,7 +1,8 @@
 """Hazards as SARIF 2.1.0 (OASIS, "Static Analysis Results Interchange Format"), shown by CI beside the code.
 
-A hazard with line information lies in the CUDA source, with the PTX line as a related location; one without lies in
-the PTX. Where another access conflicts, both of its places are related locations too.
+There is one result for each kind and pair of source lines (:mod:`sdpalab.run.hazards`), at the line of the first
+access. The conflicting access, the calls through which the code was inlined and the first instruction in the PTX are
+related locations. Without line information the result lies in the PTX.
 
 Sources within ``root`` are named relative to it; others by their file name alone, so that no path of this
 machine is in the file.
@@ -9,11 +10,15 @@ machine is in the file.
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sdpalab.run.sanitize import Sanitized, SanitizedHazard
+from sdpalab.run.hazards import HazardGroup, Party
+from sdpalab.run.sanitize import Sanitized
+from sdpalab.run.sources import split_place
 
 __all__ = ["RULES", "to_sarif"]
 
@@ -126,8 +131,9 @@ def to_sarif(outcome: Sanitized, *, version: str, root: Path, directories: Itera
     directories : iterable of Path
         Where CUDA sources and headers are looked for by their file names.
     """
-    kinds = sorted({*RULES, *(hazard.kind for hazard in outcome.hazards)})
-    folders = list(directories)
+    kinds = sorted({*RULES, *(group.kind for group in outcome.groups)})
+    folders, seen = list(directories), Counter[str]()
+    ordered = sorted(outcome.groups, key=lambda group: ([split_place(place) for place in group.places], group.kind))
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -142,7 +148,7 @@ def to_sarif(outcome: Sanitized, *, version: str, root: Path, directories: Itera
                 },
                 "columnKind": "utf16CodeUnits",
                 "properties": {"target": outcome.target, "config": outcome.config, "device": outcome.device},
-                "results": [_result(hazard, kinds.index(hazard.kind), root, folders) for hazard in outcome.hazards],
+                "results": [_result(group, kinds.index(group.kind), root, folders, seen) for group in ordered],
             }
         ],
     }
@@ -160,43 +166,56 @@ def _rule(kind: str) -> dict[str, Any]:
     }
 
 
-def _result(hazard: SanitizedHazard, rule: int, root: Path, folders: Sequence[Path]) -> dict[str, Any]:
-    ptx = _uri(hazard.ptx, root, folders)
-    places = _places(hazard.source, ptx, hazard.ptx_line, "", root, folders)
-    if hazard.other is not None:
-        who = f"the conflicting access, {hazard.other.text}, "
-        places += _places(hazard.other.source, ptx, hazard.other.ptx_line, who, root, folders)
+def _result(group: HazardGroup, rule: int, root: Path, folders: Sequence[Path], seen: Counter[str]) -> dict[str, Any]:
+    places = _places(group.here, group.instructions[0], "", root, folders)
+    if group.other is not None:
+        who = f"the conflicting access, {group.other.text}, "
+        places += _places(group.other, "", who, root, folders)
     result: dict[str, Any] = {
-        "ruleId": hazard.kind,
+        "ruleId": group.kind,
         "ruleIndex": rule,
         "level": "error",
-        "message": {"text": hazard.message},
+        "message": {"text": group.message},
         "locations": places[:1],
-        # Where in the code, and not what was seen there: the same hazard has it again after an unrelated edit.
-        "partialFingerprints": {"kindAndPlace/v1": f"{hazard.kind}:{hazard.source or hazard.ptx_line}"},
-        "properties": {"runs": list(hazard.runs), "block": hazard.block, "thread": hazard.thread},
+        "partialFingerprints": {"kindAndLines/v2": _fingerprint(group, seen)},
+        "properties": {"runs": list(group.runs), "instructions": list(group.instructions)},
     }
     if places[1:]:
         result["relatedLocations"] = [{"id": number, **place} for number, place in enumerate(places[1:], 1)]
+    if group.suppressed:
+        result["suppressions"] = [{"kind": "inSource", "status": "accepted", "justification": group.suppressed}]
     return result
 
 
-def _places(
-    source: str, ptx: str, ptx_line: int, who: str, root: Path, folders: Sequence[Path]
-) -> list[dict[str, Any]]:
-    """Where an instruction is: in the CUDA source if that is known, and in the PTX."""
-    places = []
-    name, _, line = source.rpartition(":")
-    if name:
-        places.append(_location(_uri(name, root, folders), int(line), f"{who}in the CUDA source"))
-    if ptx_line:
-        places.append(_location(ptx, ptx_line, f"{who}in the PTX"))
-    return places
+def _fingerprint(group: HazardGroup, seen: Counter[str]) -> str:
+    """A digest of the kind and the text of the lines, and not of their numbers, which an edit elsewhere changes.
+
+    Of several groups with the same text, each counts those before it, in the order of the source.
+    """
+    parties = (group.here, *([group.other] if group.other else []))
+    lines = [f"{party.place.rpartition(':')[0]}: {' '.join(party.line.split()) or party.place}" for party in parties]
+    text = "\n".join((group.kind, *sorted(lines)))
+    seen[text] += 1
+    return hashlib.sha256(f"{text}\n{seen[text]}".encode()).hexdigest()
 
 
-def _location(uri: str, line: int, what: str) -> dict[str, Any]:
+def _places(party: Party, ptx: str, who: str, root: Path, folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Where an access is: its source line, the calls around it, and the instruction in the PTX if that is another."""
+    places = [(party.place, 0 if party.place == ptx else party.column, f"{who}in the source")]
+    for frame in party.frames:
+        place, _, column = frame.rpartition(":")
+        if place != party.place:
+            places.append((place, int(column), f"{who}inlined from or called at"))
+    if ptx and ptx != party.place:
+        places.append((ptx, 0, "in the PTX"))
+    located = [(*split_place(place), column, what) for place, column, what in places]
+    return [_location(_uri(name, root, folders), line, column, what) for name, line, column, what in located if name]
+
+
+def _location(uri: str, line: int, column: int, what: str) -> dict[str, Any]:
+    region = {"startLine": max(1, line), **({"startColumn": column} if column else {})}
     return {
-        "physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": line}},
+        "physicalLocation": {"artifactLocation": {"uri": uri}, "region": region},
         "message": {"text": what},
     }
 

@@ -97,6 +97,7 @@ class SimulatedExecutor:
                 _arguments(step, buffers, number),
                 dynamic_smem=step.dynamic_smem,
                 cluster=step.cluster,
+                names=[_buffer_name(argument) for argument in step.args],
                 **self.options,
             )
             if self.on_launch is not None:
@@ -121,6 +122,13 @@ class SimulatedExecutor:
         if step.module is None:
             raise UserError(f"step {number} of the plan has no module: make the plan with launch_plan of a kernel")
         return build(step.module, self.arch, cache=self.cache)
+
+
+def _buffer_name(argument: str | TiledMap | int | float) -> str:
+    """The buffer that an argument points to, or empty."""
+    if isinstance(argument, TiledMap):
+        return argument.buffer
+    return argument if isinstance(argument, str) else ""
 
 
 def _arguments(step: Launch, buffers: Mapping[str, Array], number: int) -> list[Array | TensorMap | int | float]:

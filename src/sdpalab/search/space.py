@@ -193,7 +193,7 @@ def _over_static_limits(kernel: Kernel, problem: Problem, config: Config, gpu: G
         x, y, z = launch.block
         if x * y * z > MAX_THREADS:
             return f"{config}: a block of {x * y * z} threads, and at most {MAX_THREADS} are possible"
-        if launch.dynamic_smem > limits.shared_bytes:
+        if limits.shared_bytes is not None and launch.dynamic_smem > limits.shared_bytes:
             return (
                 f"{config}: {launch.dynamic_smem} bytes of dynamic shared memory, and the kernel's limit is "
                 f"{limits.shared_bytes}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 
 import numpy as np
 
@@ -140,6 +141,13 @@ class Arena:
             if (each.ctypes.data, each.nbytes) == (array.ctypes.data, array.nbytes)
         )
 
+    def describe(self, name: str, array: Array) -> None:
+        """Give the buffer of a placed array a name, and the array's shape, if it holds nothing else."""
+        begin = self.address_of(array) - GLOBAL_BASE
+        for place, extent in enumerate(self.extents):
+            if (extent.begin, extent.end) == (begin, begin + array.nbytes):
+                self.extents[place] = Extent(name, extent.begin, extent.end, array.shape, array.itemsize)
+
     def extent_of(self, address: int) -> Extent | None:
         """The buffer that an address lies in, or just behind."""
         offset = address - GLOBAL_BASE
@@ -161,6 +169,19 @@ class Arena:
         for array, begin in self._arrays:
             _copy(space.data, begin, _bytes_of(array))
         return space
+
+    def snapshot(self) -> tuple[Array | None, Heap | None]:
+        """What a launch may change: of a device its memory, and the heap."""
+        memory = None if self.memory is None else self.memory[: self.end].copy()
+        return memory, deepcopy(self.heap)
+
+    def restore(self, before: tuple[Array | None, Heap | None]) -> None:
+        """Undo what a launch has changed since :meth:`snapshot`."""
+        memory, heap = before
+        if self.memory is not None and memory is not None:
+            self.memory[: len(memory)] = memory
+        if self.heap is not None and heap is not None:
+            self.heap.__dict__.update(heap.__dict__)
 
     def copy_back(self, space: Space) -> None:
         """Give the caller's arrays what the kernel left in them."""

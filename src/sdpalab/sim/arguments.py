@@ -85,8 +85,10 @@ class Pointer:
     offset: int = 0
 
 
-def parameter_block(code: Entry, args: Sequence[Any], arena: Arena) -> bytes:
+def parameter_block(code: Entry, args: Sequence[Any], arena: Arena, called: Sequence[str] = ()) -> bytes:
     """The parameter block of a launch, with every buffer that it names placed in the arena.
+
+    ``called`` is what the checks call the arrays, one for each argument, or nothing.
 
     Raises
     ------
@@ -103,6 +105,9 @@ def parameter_block(code: Entry, args: Sequence[Any], arena: Arena) -> bytes:
     arena.add_arrays((name, array) for name, value in zip(names, args, strict=True) for array in _arrays_in(value))
     last = code.params[-1] if code.params else None
     block = bytearray(last.offset + last.size if last else 0)
+    for array_name, value in zip(called, args, strict=False):
+        for array in _arrays_in(value) if array_name else ():
+            arena.describe(array_name, array)
     for name, param, value in zip(names, code.params, args, strict=True):
         raw = _encoded(value, name, arena)
         raw = _number(param, value, name) if raw is None else raw

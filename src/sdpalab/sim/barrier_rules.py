@@ -5,6 +5,11 @@ warp's threads at different aligned instructions) these are contradictions: coun
 threads that come twice or in excess. A warp that arrives and then waits at one barrier in one phase is counted twice,
 which may be meant: it is reported where the count does not come out, because the phase is never complete, or another
 warp comes for which there is no place in it.
+
+``bar.sync 0`` without a count is what ``__syncthreads()`` compiles to. That may stand in conditional code only if the
+condition is the same for the whole block (CUDA C++ Programming Guide, "Synchronization Functions"). So its phase is
+also checked for threads that come by another such instruction, and for threads that have exited: from sm_70 on these
+are not waited for, and what they did is not ordered before what follows.
 """
 
 from __future__ import annotations
@@ -26,6 +31,10 @@ _MOST = 16
 """Barriers of a CTA."""
 _USUALLY_COUNT = "usually a wrong number of threads, or one barrier used for two purposes"
 _USUALLY_TWICE = "usually a missing wait before the next round, or one barrier used for two purposes"
+_USUALLY_CONDITION = (
+    "usually a __syncthreads() in a branch or behind a return that not all threads of the block take: move it out, or "
+    "use a named barrier with the number of threads that come"
+)
 _USUALLY_PARTS = "all threads of a warp must execute the same instruction: move it out of the divergent branch"
 
 
@@ -89,6 +98,7 @@ class BarrierRules:
 
     def complete(self, name: int, done: Mask, arrived: Indices, need: Indices) -> None:
         """The phase is complete in the CTAs ``done``: report more threads than it expects."""
+        self._check_exited(name, done)
         came, over = self._came[name], done & (arrived > need)
         if over.any():
             cta = int(over.argmax())
@@ -101,6 +111,26 @@ class BarrierRules:
                 each.there = (came > 0) & ours
         came[done[self.machine.cta]] = 0
         self._given[name][done] = 0
+
+    def _check_exited(self, name: int, done: Mask) -> None:
+        """Threads that have exited do not come to ``__syncthreads()``."""
+        cta, live, threads = self.machine.cta, self.machine.live, self.machine.geometry.threads
+        short = done & (np.bincount(cta[live], minlength=self.machine.n_cta) < threads)
+        for lane in np.flatnonzero(short[cta] & (self._came[name] > 0)):
+            instruction = self._instruction(self._came[name], int(lane))
+            if _is_syncthreads(instruction, name):
+                gone = threads - int(np.count_nonzero(live & (cta == cta[lane])))
+                what = f"{gone} of the block's {threads} threads have exited and never come to barrier {name}"
+                self._report(np.array([lane]), instruction, what, _USUALLY_CONDITION)
+                return
+
+    def _check_paths(self, came: Array, lanes: Indices, name: int, instruction: Instruction) -> None:
+        """All threads of a block come to ``__syncthreads()`` by the same instruction; ``lanes`` are not the first."""
+        other = self._earlier(came, int(lanes[0]))
+        earlier = self.machine.entry.instructions[other.pc]
+        if earlier != instruction and _is_syncthreads(earlier, name) and _is_syncthreads(instruction, name):
+            what = f"part of the block is at barrier {name}, and part at {{other}}"
+            self._report(lanes, instruction, what, _USUALLY_CONDITION, other)
 
     def drained(self) -> None:
         """Nothing can run any more: report the warps that were counted twice where the count did not come out."""
@@ -129,6 +159,7 @@ class BarrierRules:
                 self._report(lanes[again], instruction, what, _USUALLY_TWICE, other)
         elif instruction.opcode == "bar" or "aligned" in instruction.mods:
             self._check_parts(came, lanes, name, instruction)
+            self._check_paths(came, lanes[begun], name, instruction)
         other = self._earlier(came, int(lanes[begun][0]))
         if ("red" in instruction.mods) != ("red" in other.text.split(".")):
             what = f"meets {{other}} at barrier {name}, and only one of the two is a reduction"
@@ -171,3 +202,9 @@ class BarrierRules:
     ) -> None:
         for observer in self.machine.observers:
             observer.misuse("barrier", sel, instruction, what, usually, other)
+
+
+def _is_syncthreads(instruction: Instruction, name: int) -> bool:
+    """Whether an arrival at barrier ``name`` is by what ``__syncthreads()`` compiles to."""
+    aligned = instruction.opcode == "bar" or "aligned" in instruction.mods
+    return name == 0 and aligned and "sync" in instruction.mods and len(instruction.operands) == 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sdpalab.sim.declarations import variable
 from sdpalab.sim.errors import PtxSyntaxError
-from sdpalab.sim.ir import Code, Guard, Instruction, Operand, Register, Symbol, Vector
+from sdpalab.sim.ir import Code, Guard, Instruction, Location, Operand, Register, Symbol, Vector
 from sdpalab.sim.operands import Scope, parse_operand
 from sdpalab.sim.ptx_text import PtxText, clip, split_items
 
@@ -19,19 +19,36 @@ _INSTRUCTION = re.compile(r"(?:@(!?)\s*([%\w$]+)\s+)?([a-z][\w]*(?:\.[\w:]+|::\w
 _CALL = re.compile(r"(?:\(([^)]*)\)\s*,\s*)?([%\w$]+)\s*(?:,\s*\(([^)]*)\)\s*)?(?:,\s*([%\w$]+)\s*)?\Z", re.S)
 _REGISTERS = re.compile(r"\.reg\s*(?:\.v[248]\s*)?\.(\w+)\s+(.*)\Z", re.S)
 _TARGETS = re.compile(r"\.branchtargets\s+(.*)\Z", re.S)
+_DEEPEST = 16
+"""Calls through which code can have been inlined; those further out are left out."""
 _WITHOUT_EFFECT = (".pragma", ".callprototype", ".calltargets")
 """Directives in a body that change nothing by themselves: what could use them is refused where it stands."""
 
 
-def line_directive(match: re.Match[str], source: PtxText, files: dict[int, str]) -> tuple[int, int] | None:
-    """Consume ``.file`` or ``.loc``: the location of a ``.loc``, or None after adding to ``files``."""
+def line_directive(
+    match: re.Match[str], source: PtxText, files: dict[int, str], calls: dict[tuple[int, int, int], Location]
+) -> Location | None:
+    """Consume ``.file`` or ``.loc``: the location of a ``.loc``, or None after adding to ``files``.
+
+    ``calls`` holds the last location at each place. A call's ``.loc`` stands before that of the code inlined there, and
+    leads to the calls around it (PTX ISA, ".loc").
+    """
     source.at = match.end()
     words = match.group(2).replace(",", " ").split()
     try:
         if match.group(1) == "file":
             files[int(words[0])] = match.group(2).split('"')[1]
             return None
-        return int(words[0]), int(words[1])
+        place = int(words[0]), int(words[1]), int(words[2]) if len(words) > 2 else 0
+        caller = None
+        if "inlined_at" in words:
+            start = words.index("inlined_at") + 1
+            call = int(words[start]), int(words[start + 1]), int(words[start + 2])
+            caller = calls.get(call) or Location(*call)
+            if len(caller.chain) >= _DEEPEST:
+                caller = Location(*call)
+        calls[place] = Location(*place, caller)
+        return calls[place]
     except (IndexError, ValueError):
         expected = '.file NUMBER "NAME"' if match.group(1) == "file" else ".loc FILE LINE COLUMN"
         raise source.error(f"expected {expected}, found {clip(match.group(0))!r}", match.start()) from None
@@ -56,7 +73,8 @@ class BodyParser:
         self.scopes = [scope]
         self.outer = scope.suffix
         self.opened = 0
-        self.loc: tuple[int, int] | None = None
+        self.loc: Location | None = None
+        self.calls: dict[tuple[int, int, int], Location] = {}
         self.branches: list[tuple[int, tuple[Scope, ...]]] = []
         self.targets: dict[str, tuple[str, ...]] = {}
         """The labels that a ``.branchtargets`` lists, by its own label."""
@@ -90,7 +108,7 @@ class BodyParser:
         elif character == ".":
             directive = LINE_DIRECTIVE.match(source.text, start)
             if directive:
-                self.loc = line_directive(directive, source, self.files) or self.loc
+                self.loc = line_directive(directive, source, self.files, self.calls) or self.loc
             else:
                 self.declaration(source.statement(), start)
         elif label := _LABEL.match(source.text, start):

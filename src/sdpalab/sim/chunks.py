@@ -13,6 +13,7 @@ from sdpalab.sim.checks.global_race import GlobalHistory, GlobalRaceCheck
 from sdpalab.sim.checks.memory import MemoryCheck
 from sdpalab.sim.checks.race import RaceCheck
 from sdpalab.sim.checks.registers import RegisterCheck
+from sdpalab.sim.checks.tracking import TrackedMemory, TrackingCheck
 from sdpalab.sim.checks.warp_race import WarpRaceCheck
 from sdpalab.sim.counters import Counting
 from sdpalab.sim.geometry import Geometry
@@ -54,6 +55,8 @@ class Setup:
     async_mode: str
     seed: int
     max_steps: int
+    tracking: bool = False
+    """Whether undefined bytes of shared memory are followed to where they matter."""
 
 
 class Chunks:
@@ -123,10 +126,13 @@ class Chunks:
             observers += [race, GlobalRaceCheck(machine, log, race.clocks, self.history)]
         if "async" in checks:
             observers.append(AsyncCheck(machine, log))
-        if "memory" in checks:
+        if "memory" in checks and self.setup.tracking:
+            registers = TrackingCheck(machine, log)
+            observers += [TrackedMemory(machine, log, registers), registers]
+        elif "memory" in checks:
             observers.append(MemoryCheck(machine, log))
-        if "memory" in checks and machine.program.undefined:
-            observers.append(RegisterCheck(machine, log))
+            if machine.program.undefined:
+                observers.append(RegisterCheck(machine, log))
         if "strict" in checks:
             observers.append(WarpRaceCheck(machine, log))
         if self.setup.counters:

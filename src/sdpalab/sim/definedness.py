@@ -7,6 +7,7 @@ condition as it is set.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sdpalab.sim.fusion import registers_read, registers_written
@@ -14,7 +15,7 @@ from sdpalab.sim.ir import Entry, Instruction, Register, Vector
 from sdpalab.sim.linking import callee, is_indirect
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
 
-__all__ = ["Undefined", "computes", "find_undefined", "writes"]
+__all__ = ["FOLLOWED", "Region", "Undefined", "computes", "find_undefined", "loads_shared", "writes"]
 
 _USES = frozenset(
     {
@@ -23,6 +24,8 @@ _USES = frozenset(
     }
 )
 """Have a result that is not computed from their operands lane by lane."""
+FOLLOWED = frozenset({"mma", "movmatrix"})
+"""Those through which undefined elements can be followed."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,16 @@ class _Effect:
     computes: bool
     always: bool
     """Whether it is executed by all lanes: it has no guard."""
+    loads: bool
+    """Whether its results may be undefined whatever it reads."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """Registers that are written between a branch and the block where its ways meet (:mod:`sdpalab.sim.regions`)."""
+
+    meeting: int
+    writes: frozenset[str]
 
 
 def computes(instruction: Instruction) -> bool:
@@ -67,7 +80,13 @@ def writes(entry: Entry, instruction: Instruction) -> list[str]:
     return [place.name for place in places if isinstance(place, Register)]
 
 
-def find_undefined(program: Program, entry: Entry) -> Undefined:
+def loads_shared(instruction: Instruction) -> bool:
+    """Whether an instruction's results may be bytes of shared memory."""
+    spaces = {mod.split("::")[0] for mod in instruction.mods} & {"global", "local", "const", "param"}
+    return instruction.opcode == "ldmatrix" or (instruction.opcode == "ld" and not spaces)
+
+
+def find_undefined(program: Program, entry: Entry, regions: Mapping[int, Region] | None = None) -> Undefined:
     """Possibly undefined reads of an entry.
 
     Parameters
@@ -75,12 +94,16 @@ def find_undefined(program: Program, entry: Entry) -> Undefined:
     program : Program
         Of ``entry``.
     entry : Entry
+    regions : mapping of int to Region, optional
+        What branches decide, by their pc. With it what is loaded from shared memory may be undefined, too, and that is
+        followed through matrix products and such branches.
     """
-    effects = [_effects(entry, block) for block in program.blocks]
+    shared = regions is not None
+    effects = [_effects(entry, block, shared) for block in program.blocks]
     into: list[set[str]] = [set() for _ in program.blocks]
     into[program.start] = set(program.undefined)
     reads: dict[int, frozenset[str]] = {}
-    waiting = [program.start] if program.undefined else []
+    waiting = [program.start] if program.undefined or shared else []
     visited: set[int] = set()
     while waiting:
         at = waiting.pop()
@@ -90,10 +113,14 @@ def find_undefined(program: Program, entry: Entry) -> Undefined:
             undefined_reads = effect.reads & undefined
             if undefined_reads:
                 reads[effect.pc] = undefined_reads
-            if undefined_reads and effect.computes:
+            if effect.loads or (undefined_reads and effect.computes):
                 undefined |= effect.writes
             elif effect.always:
                 undefined -= effect.writes
+            region = regions.get(effect.pc) if regions is not None and undefined_reads else None
+            if region is not None and not region.writes <= into[region.meeting]:
+                into[region.meeting] |= region.writes
+                waiting.append(region.meeting)
         for successor in program.blocks[at].successors:
             if successor not in visited or not undefined <= into[successor]:
                 into[successor] |= undefined
@@ -105,7 +132,7 @@ def find_undefined(program: Program, entry: Entry) -> Undefined:
     return Undefined(reads, frozenset().union(*reads.values()))
 
 
-def _effects(entry: Entry, block: BasicBlock) -> list[_Effect]:
+def _effects(entry: Entry, block: BasicBlock, shared: bool) -> list[_Effect]:
     effects = []
     for item in [*block.items, *([block.end] if block.end else [])]:
         for instruction in instructions_of(item):
@@ -116,8 +143,9 @@ def _effects(entry: Entry, block: BasicBlock) -> list[_Effect]:
                     instruction.pc,
                     frozenset(() if copied else registers_read(instruction)),
                     frozenset(writes(entry, instruction)),
-                    computes(instruction),
+                    computes(instruction) or (shared and instruction.opcode in FOLLOWED),
                     instruction.guard is None,
+                    shared and loads_shared(instruction),
                 )
             )
     return effects

@@ -19,6 +19,8 @@ class HazardLog:
 
     def __init__(self) -> None:
         self._hazards: dict[tuple[str, int], Hazard] = {}
+        self.unwritten_reads = False
+        """Whether bytes of shared memory were read that nobody had written."""
 
     def add(
         self,
@@ -40,14 +42,15 @@ class HazardLog:
         block, thread = machine.where(lane)
         source = machine.source(instruction)
         place = f"{source}, " if source else ""
-        what = what.replace("{other}", str(other))
-        message = (
-            f"{kind}: {what} ({instruction.text} at {place}PTX line {instruction.line}; block {block}, thread {thread})"
-        )
+        described = what.replace("{other}", str(other))
+        where = f"{instruction.text} at {place}PTX line {instruction.line}; block {block}, thread {thread}"
+        message = f"{kind}: {described} ({where})"
         if usually:
             message += f"; {usually}"
-        hazard = Hazard(kind, message, instruction.pc, instruction.line, source, block, thread, other)
-        self._hazards[kind, instruction.pc] = hazard
+        self._hazards[kind, instruction.pc] = Hazard(
+            *(kind, message, instruction.pc, instruction.line, source, block, thread, other),
+            *(instruction.text, what, usually, machine.frames(instruction)),
+        )
 
     def seen(self, kind: str, instruction: Instruction) -> bool:
         """True if that kind was recorded at that instruction."""
@@ -83,8 +86,9 @@ def conflicting_access_of(
     note: str = "",
 ) -> ConflictingAccess:
     """An instruction of a machine's entry as a conflicting access."""
-    source = machine.source(instruction)
-    return ConflictingAccess(instruction.text, instruction.pc, instruction.line, source, block, warp, thread, note)
+    source, frames = machine.source(instruction), machine.frames(instruction)
+    place = instruction.text, instruction.pc, instruction.line, source
+    return ConflictingAccess(*place, block, warp, thread, note, frames)
 
 
 def conflicting_access_at(machine: Machine, instruction: Instruction, lane: int, note: str = "") -> ConflictingAccess:

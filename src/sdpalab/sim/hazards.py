@@ -37,6 +37,8 @@ class ConflictingAccess:
         Number of the warp in its block.
     note : str
         How it goes on, such as ``in flight``, or empty.
+    frames : tuple of str
+        ``file:line:column`` of the source and of the calls through which it was inlined, outwards.
     """
 
     text: str
@@ -47,6 +49,7 @@ class ConflictingAccess:
     warp: int | None = None
     thread: Dim3 | None = None
     note: str = ""
+    frames: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """For a message: ``st.shared.u32 of warp 1 of block (0, 0, 0) at a.cu:3, PTX line 12``."""
@@ -77,6 +80,13 @@ class Hazard:
         The first thread that showed it.
     other : ConflictingAccess, optional
         The access that it conflicts with, where there is one.
+    text : str
+        The opcode with its modifiers.
+    what, advice : str
+        The parts of the message: what was wrong, with ``{other}`` in place of the conflicting access; and what is
+        usually missing, or empty.
+    frames : tuple of str
+        As those of :class:`ConflictingAccess`.
     """
 
     kind: str
@@ -87,3 +97,7 @@ class Hazard:
     block: Dim3
     thread: Dim3
     other: ConflictingAccess | None = None
+    text: str = ""
+    what: str = ""
+    advice: str = ""
+    frames: tuple[str, ...] = ()

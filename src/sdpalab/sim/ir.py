@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sdpalab.sim.types import PtxType
 
@@ -15,6 +16,7 @@ __all__ = [
     "Guard",
     "Immediate",
     "Instruction",
+    "Location",
     "Negated",
     "Operand",
     "Pair",
@@ -100,9 +102,23 @@ class Guard:
     negated: bool
 
 
+class Location(NamedTuple):
+    """A place in the source by ``.loc``: number of the file, line and column, and, of inlined code, the call."""
+
+    file: int
+    line: int
+    column: int = 0
+    caller: Location | None = None
+
+    @property
+    def chain(self) -> tuple[Location, ...]:
+        """This place, and the calls through which it was inlined, outwards."""
+        return (self, *(self.caller.chain if self.caller else ()))
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction; ``mods`` are the parts of the opcode after its first, ``loc`` is (file, line) or None."""
+    """One instruction; ``mods`` are the parts of the opcode after its first, ``loc`` is its source, or None."""
 
     pc: int
     opcode: str
@@ -110,7 +126,7 @@ class Instruction:
     operands: tuple[Operand, ...]
     guard: Guard | None
     line: int
-    loc: tuple[int, int] | None
+    loc: Location | None
 
     @property
     def text(self) -> str:

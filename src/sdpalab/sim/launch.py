@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +23,7 @@ from sdpalab.sim.ir import Entry, PtxModule
 from sdpalab.sim.limits import check_cluster, check_geometry, check_registers, shared_limit
 from sdpalab.sim.linking import allocates, link
 from sdpalab.sim.machine import Symbols
+from sdpalab.sim.memory import Space
 from sdpalab.sim.names import resolve, short_name
 from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
@@ -93,6 +94,7 @@ def launch(
     seed: int = 0,
     max_steps: int | None = None,
     workers: int | None = None,
+    names: Sequence[str] = (),
 ) -> Report:
     """Execute a kernel's PTX on this machine's CPU.
 
@@ -132,6 +134,9 @@ def launch(
     workers : int, optional
         Processes that may share the chunks. Default: one for each CPU where the launch is long enough to pay for them.
         The report and the arrays are the same for any number (:mod:`sdpalab.sim.parallel`).
+    names : sequence of str
+        What hazards call the arrays among ``args``, empty for other arguments: an access outside an array with a name
+        has its index there, one outside an array without a name its byte.
 
     Returns
     -------
@@ -161,6 +166,7 @@ def launch(
         seed=seed,
         max_steps=max_steps,
         workers=workers,
+        names=names,
     ).report
 
 
@@ -200,6 +206,7 @@ def execute(
     seed: int = 0,
     max_steps: int | None = None,
     workers: int | None = None,
+    names: Sequence[str] = (),
 ) -> Executed:
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
 
@@ -217,7 +224,7 @@ def execute(
     taken = takes_parameter_addresses(code)
     if taken:  # before all else: 32 bits must hold such an address
         arena.place_parameters(max((param.offset + param.size for param in code.params), default=0))
-    params = parameter_block(code, args, arena)
+    params = parameter_block(code, args, arena, names)
     if taken:
         arena.fill_in(arena.parameters, params)
     workspace = arena.workspace() if cooperative else 0
@@ -238,23 +245,44 @@ def execute(
         [part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
         *(checks, counters, schedule, async_mode, seed, max_steps or _MAX_STEPS),
     )
+    before = arena.snapshot() if "memory" in checks and symbols.shared_bytes else None
+    run = _run(setup, arena, MEMORY_BUDGET // need, workers)
+    if before is not None and run.log.unwritten_reads:
+        # Bytes were read that nobody wrote. Whether that matters takes longer to find out, so it is done now.
+        arena.restore(before)
+        run = _run(replace(setup, tracking=True), arena, 1, 1)
+    arena.copy_back(run.space)
+    report = Report(
+        run.log.hazards(),
+        int(np.dot([block.size for block in program.blocks], run.tally.lanes)),
+        int(run.tally.steps[0]),
+        symbols.shared_bytes,
+        counted(module, code, program, run.tally) if counters else None,
+        tuple(run.chunks.printed),
+    )
+    return Executed(report, module, code, geometry, run.chunks.history)
+
+
+@dataclass(frozen=True)
+class _Execution:
+    """All chunks of a launch, run once."""
+
+    chunks: Chunks
+    space: Space
+    log: HazardLog
+    tally: Tally
+
+
+def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _Execution:
     space = arena.space()
-    size = len(space.data)
-    log, tally = HazardLog(), Tally(code, program, size, geometry.ctas, geometry.warps, traffic=counters)
-    history = GlobalHistory(code, size) if "race" in checks else None
+    size, geometry = len(space.data), setup.geometry
+    log = HazardLog()
+    tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
+    history = GlobalHistory(setup.entry, size) if "race" in setup.checks else None
     chunks = Chunks(setup, space, tally, log, history)
     with log.attach_to_errors():
-        run_chunks(chunks, workers, MEMORY_BUDGET // need)
-    arena.copy_back(space)
-    report = Report(
-        log.hazards(),
-        int(np.dot([block.size for block in program.blocks], tally.lanes)),
-        int(tally.steps[0]),
-        symbols.shared_bytes,
-        counted(module, code, program, tally) if counters else None,
-        tuple(chunks.printed),
-    )
-    return Executed(report, module, code, geometry, history)
+        run_chunks(chunks, workers, affordable)
+    return _Execution(chunks, space, log, tally)
 
 
 @lru_cache(maxsize=64)

@@ -273,13 +273,22 @@ class Machine:
         """``flash.cu:42`` from the line information, or an empty string."""
         return source_of(self.module, instruction)
 
+    def frames(self, instruction: Instruction) -> tuple[str, ...]:
+        """``flash.cu:42:9`` of the instruction, and of the calls through which it was inlined, outwards."""
+        chain = instruction.loc.chain if instruction.loc else ()
+        names = [(_file_name(self.module, place.file), place) for place in chain]
+        return tuple(f"{name}:{place.line}:{place.column}" for name, place in names if name)
+
 
 def source_of(module: PtxModule, instruction: Instruction) -> str:
     """``flash.cu:42`` from the line information, or an empty string."""
-    if instruction.loc is None or instruction.loc[0] not in module.files:
-        return ""
-    name = module.files[instruction.loc[0]].replace("\\", "/").rsplit("/", 1)[-1]
-    return f"{name}:{instruction.loc[1]}"
+    name = _file_name(module, instruction.loc.file) if instruction.loc else ""
+    return f"{name}:{instruction.loc.line}" if instruction.loc and name else ""
+
+
+def _file_name(module: PtxModule, number: int) -> str:
+    """The name of a source file without its folder; empty if there is no such number."""
+    return module.files.get(number, "").replace("\\", "/").rsplit("/", 1)[-1]
 
 
 def _axis(linear: Array | np.int64, dims: Dim3, k: int) -> Array:

@@ -54,11 +54,16 @@ _SHIFTS = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
 
 @dataclass(frozen=True)
 class Extent:
-    """A named stretch of a space, in byte indices: a buffer of global memory."""
+    """A named stretch of a space, in byte indices: a buffer of global memory.
+
+    ``shape`` and ``itemsize`` are those of the array in it, where the launch names that.
+    """
 
     name: str
     begin: int
     end: int
+    shape: tuple[int, ...] = ()
+    itemsize: int = 1
 
 
 class Space:
@@ -125,9 +130,10 @@ class Space:
         return place >= 0 and begin + size <= int(self._ends[place])
 
     def extent_near(self, offset: int) -> Extent | None:
-        """The stretch that holds ``offset`` or ends last before it, for messages."""
-        before = [extent for extent in self.extents if extent.begin <= offset]
-        return before[-1] if before else (self.extents[0] if self.extents else None)
+        """The stretch that holds ``offset`` or is nearest to it, for messages."""
+        return min(
+            self.extents, key=lambda extent: max(extent.begin - offset, offset - extent.end + 1, 0), default=None
+        )
 
 
 def _fresh(size: int) -> Array:

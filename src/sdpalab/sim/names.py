@@ -37,15 +37,30 @@ def _runtime() -> ctypes.CDLL | None:
 @lru_cache(maxsize=1024)
 def demangled(name: str) -> str:
     """A C++ name with its template and function parameters; the name itself if it is not mangled."""
-    library = _runtime() if name.startswith("_Z") else None
+    if not name.startswith("_Z"):
+        return name
+    library = _runtime()
     if library is None:
-        return name
+        return _beginning(name)
     place = library.__cxa_demangle(name.encode(), None, None, ctypes.byref(ctypes.c_int()))
-    if not place:
-        return name
+    if not place:  # nvcc writes some template arguments in a way that other demanglers do not know
+        return _beginning(name)
     text = ctypes.string_at(place).decode()
     library.free(place)
     return text
+
+
+def _beginning(name: str) -> str:
+    """The namespaces and the name at the beginning of a mangled one: ``cutlass::Kernel<...>``; the name itself if it
+    does not begin so (Itanium C++ ABI, "Mangling": each is written behind its length)."""
+    at, parts = (3 if name.startswith("_ZN") else 2), []
+    while length := re.match(r"\d+", name[at:]):
+        at += length.end()
+        parts.append(name[at : at + int(length[0])])
+        at += int(length[0])
+    if not parts:
+        return name
+    return "::".join(parts) + ("<...>" if name[at : at + 1] == "I" else "")
 
 
 def short_name(name: str) -> str:
@@ -75,8 +90,8 @@ def resolve(name: str, names: Iterable[str], what: str) -> str:
     if name in known:
         return name
     wanted = _spaceless(name)
-    for form in (demangled, lambda each: _bare(demangled(each)), lambda each: _stem(demangled(each))):
-        matches = [each for each in known if _spaceless(form(each)) == wanted]
+    for form in (str, _bare, _without_templates, lambda each: _without_templates(each).rpartition("::")[2]):
+        matches = [each for each in known if _spaceless(form(demangled(each))) == wanted]
         if len(matches) == 1:
             return matches[0]
         if matches:
@@ -121,14 +136,14 @@ def _bare(text: str) -> str:
     return text[begin:]
 
 
-def _stem(text: str) -> str:
-    """The last part of a function's name, without templates and namespaces: ``scale``."""
-    bare, depth, out = _bare(text), 0, ""
-    for character in bare:
+def _without_templates(text: str) -> str:
+    """A function's name with its namespaces alone: ``ns::scale``."""
+    depth, out = 0, ""
+    for character in _bare(text):
         if character == "<":
             depth += 1
         elif character == ">":
             depth -= 1
         elif depth == 0:
             out += character
-    return out.rpartition("::")[2]
+    return out

@@ -49,7 +49,7 @@ class _Parser:
             start = source.at
             directive = LINE_DIRECTIVE.match(text, start)
             if directive:
-                line_directive(directive, source, self.out.files)
+                line_directive(directive, source, self.out.files, {})
             elif text.startswith((".version", ".target", ".address_size"), start):
                 self.header()
             elif text.startswith(".section", start):

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+from sdpalab.evidence.verifier.facts import ADVISED
 from sdpalab.evidence.verifier.findings import Findings
 
 __all__ = [
@@ -50,9 +51,11 @@ def check_build(bundle: Findings, where: str, build: Mapping[str, Any]) -> bool:
         value, limit, least = values[rule["name"]], rule["limit"], rule["kind"] == "at least"
         if least is not (rule["name"] == "blocks_per_sm"):
             bundle.find(where, f"gate rule {rule['name']} is on the wrong side of its limit")
+        if "advisory" in rule and (rule["advisory"] is not True or ADVISED.get(rule["name"]) != limit):
+            bundle.find(where, f"gate rule {rule['name']} is advisory, and {limit} is not the limit of one that is")
         if rule["value"] != value or rule["ok"] is not (value >= limit if least else value <= limit):
             bundle.find(where, f"gate rule {rule['name']}: {value} against {limit} does not match the record")
-    ok = all(rule["ok"] for rule in gate["rules"])
+    ok = all(rule["ok"] or "advisory" in rule for rule in gate["rules"])
     if gate["ok"] is not ok:
         bundle.find(where, "the gate's outcome is not that of its rules")
     return ok

@@ -13,9 +13,20 @@ from sdpalab.compile.resources import Resources
 from sdpalab.evidence.records import SPEED_UNITS, AttemptRecord, BuildRecord, Figure
 from sdpalab.judge import verdict
 from sdpalab.judge.rule import numerics
+from sdpalab.kernels.kernel import MISSION_LIMITS
 from sdpalab.problem import TWELVE_CASES, Problem
 
-__all__ = ["KEYS", "LIMITED", "ORIGINAL_CONTRACT", "SPARSE", "SPEED_UNITS", "STATUSES", "TWELVE", "UNDECLARED"]
+__all__ = [
+    "ADVISED",
+    "KEYS",
+    "LIMITED",
+    "ORIGINAL_CONTRACT",
+    "SPARSE",
+    "SPEED_UNITS",
+    "STATUSES",
+    "TWELVE",
+    "UNDECLARED",
+]
 
 
 def _keys(record: Any) -> list[str]:
@@ -35,8 +46,10 @@ KEYS = {
     "figure": _keys(Figure),
 }
 """Exactly the fields of every record."""
-SPARSE = {"attempt": ["sources"], "verdict": list(verdict.Verdict.sparse)}
+SPARSE = {"attempt": ["sources"], "verdict": list(verdict.Verdict.sparse), "rule": list(Rule.sparse)}
 """Fields that a record lacks while they are empty; before format 4 there was none of them."""
+ADVISED = {name: MISSION_LIMITS.value(name) for name in ("registers", "shared_bytes", "spill_bytes", "stack_bytes")}
+"""The limits that a gate shows where the kernel declares none."""
 STATUSES = [status.value for status in verdict.Status]
 LIMITED = list(verdict.LIMITED)
 ORIGINAL_CONTRACT = dict(verdict.ORIGINAL_CONTRACT)

@@ -12,7 +12,7 @@ __all__ = ["LEGEND", "MOST_COLUMNS", "MOST_ROWS", "SHADES", "error_map"]
 
 SHADES = " .:-=+*#%@"
 """Each stands for twice the error of the one before; the fourth ends, and the fifth begins, at the limit."""
-MOST_ROWS, MOST_COLUMNS = 16, 48
+MOST_ROWS, MOST_COLUMNS = 12, 48
 _LIMIT = SHADES.index("=")
 
 LEGEND = (

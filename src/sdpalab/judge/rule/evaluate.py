@@ -17,6 +17,7 @@ from sdpalab.judge.rule.log_sum_exp import measure_lse
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.rule.reference import judged_rows
 from sdpalab.judge.rule.references import References, references_of
+from sdpalab.judge.sandbox.messages import hazard_reason
 from sdpalab.judge.verdict import Errors, Limits, Status, broken_rules
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
@@ -133,7 +134,8 @@ def evaluate(
         As :func:`judge_output`.
     """
     if reply.get("status") is not None:
-        return Evidence(Status(reply["status"]), str(reply.get("reason") or "the worker gave no reason"))
+        reason = str(reply.get("reason") or "the worker gave no reason")
+        return Evidence(Status(reply["status"]), reason, run=_hazards(reply))
     expected = ("first", "second") if "other" not in outputs else ("first", "second", "other")
     for out in map(outputs.get, expected):
         if out is None or out.shape != problem.q_shape or out.dtype != dtype_of(problem.dtype):
@@ -160,14 +162,14 @@ def evaluate(
         **({"sms": about["sms"]} if "sms" in about else {}),
         "numerics": asdict(numerics),
         **{key: reply[key] for key in noted if key in reply},
+        **_hazards(reply),
     }
 
     def evidence(status: Status, reason: str = "") -> Evidence:
         return Evidence(status, reason, judged.errors, judged.limits, arrays, run)
 
     if reply.get("hazards"):
-        more = f" (and {reply['hazard_count'] - 1} more)" if reply.get("hazard_count", 1) > 1 else ""
-        return evidence(Status.HAZARD, f"{reply['hazards'][0]}{more}")
+        return evidence(Status.HAZARD, hazard_reason(reply))
     if reply.get("changed"):
         return evidence(Status.INPUT_CHANGED, f"the candidate wrote to its input {', '.join(reply['changed'])}")
     if judged.status is Status.NOT_FINITE:
@@ -181,6 +183,11 @@ def evaluate(
         reason = _stale(problem, other, outputs["other"], first, numerics)
         return evidence(Status.STALE if reason else Status.PASSED, reason)
     return evidence(Status.PASSED)
+
+
+def _hazards(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """The hazards by pair of source lines (:class:`sdpalab.run.hazards.HazardGroup`), if there are any."""
+    return {"hazards": list(reply["groups"])} if reply.get("groups") else {}
 
 
 def _stale(problem: Problem, other: Inputs, out: Array, first: Array, numerics: Numerics) -> str:

@@ -8,7 +8,7 @@ reliable.
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,9 @@ from sdpalab.judge.sandbox.wire import Channel, serve
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.run import GpuExecutor, KernelFault, RunResult, SimulatedExecutor
-from sdpalab.sim import CHECKS, PtxSyntaxError, SimError, StepLimit, UnsupportedInstruction
+from sdpalab.run.hazards import ENDINGS, SanitizedHazard, ending, group
+from sdpalab.run.sources import Sources
+from sdpalab.sim import CHECKS, PtxSyntaxError, Report, SimError, StepLimit, UnsupportedInstruction
 
 __all__ = ["main"]
 
@@ -30,7 +32,7 @@ Array = npt.NDArray[Any]
 Answer = tuple[dict[str, Any], dict[str, Array]]
 
 MOST_HAZARDS = 20
-"""Hazards that are reported in full."""
+"""Hazards that are reported in full, groups of them, and instructions of a group."""
 
 
 def main(read_fd: int, write_fd: int) -> None:
@@ -45,6 +47,10 @@ class _PlanServer:
     def __init__(self) -> None:
         self._gpu: GpuExecutor | None = None
         self._built: tuple[Any, tuple[Build, ...]] | None = None
+        self._sources = Sources()
+        self._hazards: list[SanitizedHazard] = []
+        """Hazards of the order that is being executed."""
+        self._launches = 0
 
     def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
         """Execute an order: ``open`` the GPU, and describe it; ``build`` a plan's modules; or ``run`` it once, on
@@ -52,6 +58,7 @@ class _PlanServer:
 
         ``watched``: with the simulator's checks on.
         """
+        self._hazards.clear()
         try:
             if order["do"] == "open":
                 self._gpu = GpuExecutor(arch=order["arch"])
@@ -63,7 +70,8 @@ class _PlanServer:
             result = self._run(order, sent.plan(), builds, arrays)
         except Exception as error:
             status, reason = _classify(error)
-            return {"status": status.value, "reason": reason, "lost": isinstance(error, KernelFault)}, {}
+            failure = {"status": status.value, "reason": reason, "lost": isinstance(error, KernelFault)}
+            return {**failure, **self._groups(order)}, {}
         reply = {
             "status": None,
             "device": result.device,
@@ -71,6 +79,7 @@ class _PlanServer:
             "hazards": list(result.hazards[:MOST_HAZARDS]),
             "hazard_count": len(result.hazards),
             "changed": list(result.changed_inputs),
+            **self._groups(order),
         }
         return reply, {name: np.asarray(out) for name, out in result.outputs.items()}
 
@@ -80,24 +89,47 @@ class _PlanServer:
         wanted = order["arch"], order["cache"], modules
         if self._built is None or self._built[0] != wanted:
             self._built = wanted, sent.builds(order["arch"], Cache(order["cache"]))
+            self._sources = Sources.of(step.module for step in sent.steps if isinstance(step, SentStep))
         return self._built[1]
 
     def _run(
         self, order: Mapping[str, Any], plan: LaunchPlan, builds: tuple[Build, ...], arrays: Mapping[str, Array]
     ) -> RunResult:
+        self._launches = 0
         inputs, poison = {name: arrays[name] for name in ("q", "k", "v")}, order["poison"]
         if self._gpu is None:
             checks = CHECKS if order["watched"] else ()
             # The judge has workers of its own.
-            limits = {"workers": 1, "max_steps": order["max_steps"]}
-            executor = SimulatedExecutor(order["arch"], Cache(order["cache"]), checks=checks, **limits)
-            return executor.run(plan, inputs, poison=poison, builds=builds)
+            limits = {"checks": checks, "workers": 1, "max_steps": order["max_steps"]}
+            executor = SimulatedExecutor(order["arch"], Cache(order["cache"]), on_launch=self._launched, **limits)
+            try:
+                return executor.run(plan, inputs, poison=poison, builds=builds)
+            except SimError as error:
+                self._stopped(error, builds)
+                raise
         # Of what Triton made the PTX was sent: the driver assembles that.
         loaded = [built if built.cubin else replace(built, cubin=built.ptx) for built in builds]
         try:
             return self._gpu.run(plan, inputs, poison=poison, builds=loaded)
         except UserError as error:
             raise _NoSuchLaunch(str(error)) from None
+
+    def _launched(self, built: Build, report: Report) -> None:
+        """A launch has come to its end."""
+        self._launches += 1
+        self._hazards += [SanitizedHazard.of(hazard, f"{built.name}.ptx", "") for hazard in report.hazards]
+
+    def _stopped(self, error: SimError, builds: Sequence[Build]) -> None:
+        """A launch has been stopped by an error."""
+        name = f"{builds[min(self._launches, len(builds) - 1)].name}.ptx"
+        self._hazards += [SanitizedHazard.of(hazard, name, "") for hazard in error.hazards]
+        if isinstance(error, tuple(ENDINGS)):
+            self._hazards.append(ending(error, name, ""))
+
+    def _groups(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """The hazards of a run, for the reply."""
+        groups = group(self._hazards, self._sources)[:MOST_HAZARDS] if order["do"] == "run" else ()
+        return {"groups": [{**each.to_dict(), "instructions": each.instructions[:MOST_HAZARDS]} for each in groups]}
 
 
 class _NoSuchLaunch(Exception):

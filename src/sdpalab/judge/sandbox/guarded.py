@@ -214,9 +214,9 @@ class GuardedProcess:
     def kill(self) -> None:
         """End the process and its children through the guard: safe from any thread, and at any time."""
         with self._lock:
-            if not self._ended:
+            ended, self._ended = self._ended, True
+            if not ended:
                 os.close(self._lifeline)
-            self._ended = True
 
     def close(self) -> None:
         """:meth:`kill`, and return when nothing is left."""

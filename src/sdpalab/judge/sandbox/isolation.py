@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +22,7 @@ from sdpalab.gpus import default_sms
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.sandbox.candidate import CandidateSpec
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
-from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, plain
+from sdpalab.judge.sandbox.messages import About, ExecutorReply, Message, Reply, hazard_reason, plain
 from sdpalab.judge.sandbox.plans import MOST_PLAN, PlanError, SentPlan, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
 from sdpalab.judge.verdict import Status
@@ -199,6 +199,9 @@ class CandidateProcesses:
             if plans is None:
                 self._look_again(outputs["second"])
         except _Failed as failure:
+            if notes.get("hazards"):  # of the first run, which was watched: they say more than how the second ended
+                hazards = {"reason": hazard_reason(notes), "groups": notes["groups"]}
+                return {**failure.reply, "status": Status.HAZARD.value, **hazards}, {}
             return failure.reply, {}
         return {**notes, "changed": sorted(changed)}, outputs
 
@@ -369,8 +372,9 @@ class CandidateProcesses:
             raise self._died(process, error) from None
         if reply["status"] is not None:
             # What a kernel has left unusable is of use to no other case.
-            failure = CandidateDied if reply.get("lost") else _Failed
-            raise failure(Status(reply["status"]), reply["reason"])
+            if reply.get("lost"):
+                raise CandidateDied(Status(reply["status"]), reply["reason"])
+            raise _Failed(Status(reply["status"]), reply["reason"], reply.get("groups", ()))
         return reply, results
 
     def _died(self, process: GuardedProcess, error: WireError) -> CandidateDied:
@@ -403,9 +407,9 @@ def _as_bytes(plan: SentPlan) -> Array:
 class _Failed(Exception):
     """A process answered with a failure, or with a message that implies one."""
 
-    def __init__(self, status: Status, reason: str) -> None:
+    def __init__(self, status: Status, reason: str, groups: Sequence[Mapping[str, Any]] = ()) -> None:
         super().__init__(reason)
-        self.reply = {"status": status.value, "reason": reason}
+        self.reply = {"status": status.value, "reason": reason, "groups": groups}
 
 
 def _checked(kind: type[M], header: Mapping[str, Any]) -> M:

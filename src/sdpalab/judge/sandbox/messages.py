@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -18,11 +19,15 @@ __all__ = [
     "KernelReply",
     "Message",
     "Reply",
+    "hazard_reason",
     "plain",
 ]
 
 MOST_TEXT = 4000
 """Most characters of a candidate's text that are shown."""
+
+MOST_CODE = 500
+"""Most characters of a source line."""
 
 _FAILURES = {status.value for status in Status if status not in (Status.PASSED, Status.INTERRUPTED)}
 
@@ -36,6 +41,16 @@ def plain(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(plain)]
+
+
+def _code(text: str) -> str:
+    """A source line as it stands, but without control characters, and not endless."""
+    return "".join(
+        "?" if unicodedata.category(char).startswith("C") else char for char in text.expandtabs(1)[:MOST_CODE]
+    )
+
+
+Code = Annotated[str, AfterValidator(_code)]
 
 
 class Message(BaseModel):
@@ -104,9 +119,35 @@ class Reply(Message):
         return self
 
 
+class SentParty(Message):
+    """See :class:`sdpalab.run.hazards.Party`."""
+
+    place: Text
+    column: int
+    line: Code
+    text: Text
+    who: Text
+    frames: list[Text]
+
+
+class SentGroup(Message):
+    """See :class:`sdpalab.run.hazards.HazardGroup`."""
+
+    kind: Text
+    message: Text
+    what: Text
+    advice: Text
+    here: SentParty
+    other: SentParty | None
+    instructions: list[Text]
+    runs: list[Text]
+    suppressed: Text
+
+
 class ExecutorReply(Reply):
     """Fields that only the executor may send, not a candidate's process.
 
+    ``groups`` are the hazards of the simulator by kind and pair of source lines, those before a failure, too.
     ``arch`` is what its GPU runs and ``sms`` how many multiprocessors it has, when that is opened; ``lost``: a kernel
     has made the GPU unusable for the process.
     """
@@ -118,6 +159,7 @@ class ExecutorReply(Reply):
     ptx_sha256: list[Text] = []
     hazards: list[Text] = []
     hazard_count: int = 0
+    groups: list[SentGroup] = []
 
 
 Knob = int | Text
@@ -155,3 +197,9 @@ class KernelReply(Reply):
     config: Knobs | None = None
     numerics: DeclaredNumerics | None = None
     limits: dict[Text, int | float | Text | None] | None = None
+
+
+def hazard_reason(reply: Mapping[str, Any]) -> str:
+    """The first hazard that a reply has, and how many more there are."""
+    more = f" (and {reply['hazard_count'] - 1} more)" if reply.get("hazard_count", 1) > 1 else ""
+    return f"{reply['hazards'][0]}{more}"

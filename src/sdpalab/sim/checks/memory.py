@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdpalab.sim.hazard_log import HazardLog
+from sdpalab.sim.checks.illegal import address_of, buffer_of, element
+from sdpalab.sim.hazard_log import HazardLog, conflicting_access_of
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.memory import Space
@@ -12,6 +13,8 @@ from sdpalab.sim.observer import Access, TrafficObserver
 from sdpalab.sim.selection import Array, Selection, indices
 
 __all__ = ["MemoryCheck"]
+
+_USUALLY_BOUND = "usually a missing bound on the last rows of a tile"
 
 
 class MemoryCheck(TrafficObserver):
@@ -37,13 +40,20 @@ class MemoryCheck(TrafficObserver):
             what = f"{width}-byte access to {where} at offset {first}, which is not a multiple of {width}"
             self.log.add(self.machine, kind, instruction, lane, what, "check the row stride and the vector width")
             return
-        extent = space.extent_near(first)
-        if extent is not None:
+        known = buffer_of(self.machine, instruction) if space.name == "global" else None
+        extent = known or space.extent_near(first)
+        if extent is not None and extent.shape:
+            what = f"{width}-byte access at {element(extent, first, width)}"
+        elif extent is not None:
             size = extent.end - extent.begin
             what = f"{width}-byte access at byte {first - extent.begin} of {extent.name}, which has {size} bytes"
         else:
             what = f"{width}-byte access at byte {first} of {where}, which has {space.limit} bytes"
-        self.log.add(self.machine, kind, instruction, lane, what, "usually a missing bound on the last rows of a tile")
+        address, other = address_of(self.machine.entry, instruction), None
+        if address is not None:
+            other = conflicting_access_of(self.machine, address)
+            what += "; its address is computed by {other}"
+        self.log.add(self.machine, kind, instruction, lane, what, _USUALLY_BOUND, other)
 
     def load(self, access: Access) -> None:
         """Report reads of shared bytes that were never written."""
@@ -61,6 +71,7 @@ class MemoryCheck(TrafficObserver):
             bad = written != full
             if not bad.any():
                 return
+        self.log.unwritten_reads = True
         lane, first = int(indices(access.sel)[bad][0]), int(access.offset[bad][0])
         what = f"{width} bytes of shared memory at offset {first} are read before they were written"
         usually = "usually a missing barrier or zero fill"

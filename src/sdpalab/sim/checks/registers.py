@@ -15,21 +15,21 @@ from dataclasses import replace
 import numpy as np
 
 from sdpalab.sim.decode import HANDLERS, Decoder, Step
-from sdpalab.sim.definedness import computes, find_undefined, writes
+from sdpalab.sim.definedness import Undefined, computes, find_undefined, writes
 from sdpalab.sim.fusion import registers_in
 from sdpalab.sim.hazard_log import HazardLog
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, TensorAddress, Vector
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Observer
-from sdpalab.sim.selection import Array, Mask, Selection, indices, subset
+from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES, PtxType, unsigned
 
-__all__ = ["RegisterCheck"]
+__all__ = ["MOVED", "RegisterCheck", "ones"]
 
 _USUALLY = "usually a variable that is set in one branch only, or an accumulator that is not zeroed"
 _SHADOW = "~"
 """Before a register's name, the name of its shadow."""
-_MOVED = {"mov": 1, "selp": 2, "shfl": 1, "prmt": 2, "shl": 1, "shr": 1, "cvt": 1}
+MOVED = {"mov": 1, "selp": 2, "shfl": 1, "prmt": 2, "shl": 1, "shr": 1, "cvt": 1, "movmatrix": 1}
 """Instructions that move bits: executed on shadows, with so many of their sources, they give the result's shadow."""
 
 Logic = Callable[[Array, Array, Array, Array], Array]
@@ -67,23 +67,34 @@ class _ShadowDecoder(Decoder):
 class RegisterCheck(Observer):
     """Shadows of the registers that may be read before they were written; 1 is undefined."""
 
+    followed: frozenset[str] = frozenset()
+    """Instructions across lanes that undefined values are followed through, too."""
+
     def __init__(self, machine: Machine, log: HazardLog) -> None:
         self.machine, self.log = machine, log
-        self.undefined = find_undefined(machine.program, machine.entry)
+        self.undefined = self.find()
         self.shadows: dict[str, Array] = {}
         for name in self.undefined.registers:
             type_ = machine.entry.registers.get(name)
             if type_ is None:
                 continue  # damaged PTX: decoding says so
             dtype = np.dtype(np.bool_) if type_.kind == "pred" else unsigned(type_.bits)
-            self.shadows[name] = np.empty(machine.lanes, dtype)
+            self.shadows[name] = self.shadow_for(name, dtype)
         self.decoder = _ShadowDecoder(machine, self.shadows)
         machine.on_reset.append(self.reset)
+
+    def find(self) -> Undefined:
+        """Which registers have shadows, and where they may be undefined."""
+        return find_undefined(self.machine.program, self.machine.entry)
+
+    def shadow_for(self, name: str, dtype: np.dtype[np.generic]) -> Array:
+        """The shadow of a register."""
+        return np.empty(self.machine.lanes, dtype)
 
     def reset(self) -> None:
         """A new chunk of CTAs: all registers are undefined."""
         for shadow in self.shadows.values():
-            shadow.fill(_ones(shadow))
+            shadow.fill(ones(shadow))
 
     def before(self, instructions: Sequence[Instruction]) -> Step | None:
         """What follows from instructions for the shadows, and whether they use what is undefined."""
@@ -122,7 +133,7 @@ class RegisterCheck(Observer):
 
     def _act(self, instruction: Instruction, reads: frozenset[str], targets: list[Array]) -> Step | None:
         """What happens to the lanes that execute it."""
-        if computes(instruction) and reads:
+        if (computes(instruction) or instruction.opcode in self.followed) and reads:
             return self._propagation(instruction, reads, targets) if targets else None
         uses = self._uses(instruction, reads)
         if not uses and not targets:
@@ -141,7 +152,7 @@ class RegisterCheck(Observer):
     def _propagation(self, instruction: Instruction, reads: frozenset[str], targets: list[Array]) -> Step:
         if instruction.opcode in _LOGIC:
             return self._logic(instruction, targets[0])
-        moved = _MOVED.get(instruction.opcode, 0)
+        moved = MOVED.get(instruction.opcode, 0)
         if instruction.opcode == "cvt" and not _only_integers(instruction):
             moved = 0
         sources = instruction.operands[1 + moved :] if moved else instruction.operands
@@ -162,7 +173,7 @@ class RegisterCheck(Observer):
             if move is not None:
                 move(sel)
             for target in targets if decisive else ():
-                target[sel] = np.where(undefined, _ones(target), target[sel])
+                target[sel] = np.where(undefined, ones(target), target[sel])
 
         return step
 
@@ -221,10 +232,13 @@ class RegisterCheck(Observer):
         def check(sel: Selection) -> None:
             bad: Mask = shadow[sel] != 0
             if bad.any():
-                lane = int(indices(sel)[bad][0])
-                self.log.add(self.machine, "uninitialised", instruction, lane, what, _USUALLY)
+                self.report(instruction, indices(sel)[bad], register.name, role, what)
 
         return check
+
+    def report(self, instruction: Instruction, lanes: Indices, name: str, role: str, what: str) -> None:
+        """The value of a register that is undefined in these lanes comes to matter."""
+        self.log.add(self.machine, "uninitialised", instruction, int(lanes[0]), what, _USUALLY)
 
 
 def _where(predicate: Callable[[Selection], Mask], uses: Sequence[Step]) -> Step:
@@ -240,7 +254,7 @@ def _where(predicate: Callable[[Selection], Mask], uses: Sequence[Step]) -> Step
     return check
 
 
-def _ones(shadow: Array) -> int:
+def ones(shadow: Array) -> int:
     """All bits undefined."""
     return 1 if shadow.dtype == np.bool_ else (1 << 8 * shadow.itemsize) - 1
 

@@ -1,0 +1,67 @@
+"""The text of the sources that line information names: a kernel's modules, its folder and the headers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from sdpalab.kernels.plan import HEADER_FOLDERS, INCLUDE_DIR, Module, Source
+
+__all__ = ["Sources", "split_place"]
+
+_WRAPPERS = frozenset(path.name for path in (INCLUDE_DIR / "ptx").iterdir())
+"""Headers of one wrapper an instruction: the line of the call says more than the wrapper's own."""
+
+
+def split_place(place: str) -> tuple[str, int]:
+    """``("flash.cu", 42)`` of ``flash.cu:42``; the line is 0 if there is none."""
+    name, colon, line = place.rpartition(":")
+    return (name, int(line)) if colon and line.isdigit() else (place, 0)
+
+
+class Sources:
+    """Source text by file name, as PTX gives it: without its folder.
+
+    Parameters
+    ----------
+    texts : mapping of str to str
+        Those at hand, such as a kernel's source given as text.
+    folders : iterable of Path
+        Where other files are looked for, in this order; the lab's headers come last.
+    """
+
+    def __init__(self, texts: Mapping[str, str] | None = None, folders: Iterable[Path] = ()) -> None:
+        self._texts: dict[str, str | None] = dict(texts or {})
+        self._folders = tuple(dict.fromkeys([*folders, *HEADER_FOLDERS]))
+
+    @classmethod
+    def of(cls, modules: Iterable[Source]) -> Sources:
+        """Those of the modules of a launch plan."""
+        modules = list(modules)
+        folders = [folder for module in modules if isinstance(module, Module) for folder in module.include_dirs]
+        return cls({module.name: module.source for module in modules}, folders)
+
+    def text(self, name: str) -> str | None:
+        """The text of the file of that name; None if there is no such file at hand."""
+        if name not in self._texts:
+            self._texts[name] = None
+            for folder in self._folders if name and "/" not in name else ():
+                path = folder / name
+                if path.is_file():
+                    self._texts[name] = path.read_text(errors="replace")
+                    break
+        return self._texts[name]
+
+    def line(self, place: str) -> str:
+        """The source line of ``flash.cu:42``; empty if it is not known."""
+        name, number = split_place(place)
+        lines = (self.text(name) or "").splitlines()
+        return lines[number - 1] if 0 < number <= len(lines) else ""
+
+    def known(self) -> Mapping[str, str]:
+        """The texts that are at hand or were read."""
+        return {name: text for name, text in self._texts.items() if text is not None}
+
+    def speaks(self, name: str) -> bool:
+        """Whether a line of that file says something to the author of a kernel: it is at hand, and not a wrapper."""
+        return name not in _WRAPPERS and self.text(name) is not None
