@@ -92,6 +92,14 @@ def test_tritons_own_forms_are_answered_in_one_sentence(root: Path, name: str, e
 
 
 @pytest.mark.slow
+def test_the_example_with_cute_passes(root: Path) -> None:
+    pytest.importorskip("cutlass_library", reason="needs the headers: pip install --no-deps nvidia-cutlass")
+    problem = Problem(1, 4, 70, 64, kv_heads=2, seq_kv=90, causal=True)
+    verdict = judge_candidate(f"{root}/examples/my_cute.py", [CaseSpec("grouped", problem)], workers=1, timeout=600)
+    assert verdict.status is Status.PASSED, verdict.reason
+
+
+@pytest.mark.slow
 def test_an_example_says_what_it_does_not_support(cli: Runner) -> None:
     done = cli("judge", "examples/my_kernel.py", "--shape", "1,1,8,128")
     assert done.returncode == 2

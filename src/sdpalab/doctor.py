@@ -134,7 +134,10 @@ def _headers() -> Check:
         folders = cuda_include_dirs()
     except MachineError as error:
         return Check("CUDA headers", Health.FAIL, "none", str(error))
-    return Check("CUDA headers", Health.OK, str(folders[0]))
+    if len(folders) == 1:
+        detail = f"{folders[0]}, without libcu++: <cstdint>, <cuda/barrier> and cooperative_groups.h do not compile"
+        return Check("CUDA headers", Health.WARN, detail, "pip install nvidia-cuda-cccl")
+    return Check("CUDA headers", Health.OK, f"{folders[0]}; libcu++ in {folders[1]}")
 
 
 def _compile() -> Check:
