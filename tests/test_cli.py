@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sdpalab import StaticLimits
+from sdpalab import StaticLimits, doctor
+from sdpalab.compile import triton_compiler
 from sdpalab.kernels import registry
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -227,9 +229,18 @@ def test_doctor_is_ready_here(cli: Runner) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["ready"] is True
-    assert {"Python", "torch", "NVRTC", "CUDA headers", "compile", "disassemblers", "GPU", "build cache", "disk"} <= {
-        check["name"] for check in report["checks"]
-    }
+    assert {
+        "Python",
+        "torch",
+        "NVRTC",
+        "CUDA headers",
+        "compile",
+        "disassemblers",
+        "Triton",
+        "GPU",
+        "build cache",
+        "disk",
+    } <= {check["name"] for check in report["checks"]}
     assert "ready" in done.stderr
 
 
@@ -240,6 +251,21 @@ def test_doctor_says_what_is_missing_and_exits_3(cli: Runner, tmp_path: Path) ->
     assert "no torch in this test" in done.stdout
     assert "pip install torch" in done.stdout
     assert "not ready: torch" in done.stdout
+
+
+def test_doctor_speaks_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="needs the extra: pip install 'sdpalab[triton]'")
+    check = doctor._triton()
+    assert check.health is doctor.Health.OK, check
+    assert re.match(
+        r"3\.\d+\.\d+.*: a kernel to PTX and a cubin for sm_89 in \d+ ms; ptxas \S+ for sm_80,", check.detail
+    )
+    monkeypatch.setattr(triton_compiler, "TESTED", ((3, 0), (3, 1)))
+    check = doctor._triton()
+    assert (check.health, "pip install 'triton>=3.0,<3.2'" in check.advice) == (doctor.Health.WARN, True)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    check = doctor._triton()
+    assert (check.health, check.advice) == (doctor.Health.OK, "pip install 'sdpalab[triton]'")
 
 
 def test_build_prints_resources_and_the_second_time_hits_the_cache(cli: Runner, fresh_cache: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sdpalab.bugs import replace_once
+from sdpalab.errors import UserError
 from sdpalab.judge.cases import CaseSpec
 from sdpalab.judge.session import judge_candidate
 from sdpalab.judge.verdict import Status
@@ -18,6 +19,7 @@ from sdpalab.problem import Problem
 
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
+NEEDS_TRITON = "needs the extra: pip install 'sdpalab[triton]'"
 SMALL = ("--shape", "1,1,40,32")
 
 
@@ -47,8 +49,12 @@ def test_an_example_passes(cli: Runner, tmp_path: Path, example: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("example", ["my_kernel.py:MY_KERNEL", "my_callable.py:blocked_attention"])
+@pytest.mark.parametrize(
+    "example", ["my_kernel.py:MY_KERNEL", "my_triton.py:MY_TRITON", "my_callable.py:blocked_attention"]
+)
 def test_an_example_passes_by_name_and_with_a_mask(cli: Runner, tmp_path: Path, example: str) -> None:
+    if example.startswith("my_triton"):
+        pytest.importorskip("triton", reason=NEEDS_TRITON)
     report = tmp_path / "verdict.json"
     done = cli("judge", f"examples/{example}", *SMALL, "--causal", "--json", report)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -57,11 +63,39 @@ def test_an_example_passes_by_name_and_with_a_mask(cli: Runner, tmp_path: Path, 
     assert all(case["problem"]["causal"] for case in verdict["cases"])
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("example", ["my_kernel.py", "my_callable.py"])
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("example", ["my_kernel.py", "my_triton.py", "my_callable.py"])
 def test_an_example_groups_heads_and_takes_any_lengths(root: Path, example: str) -> None:
+    if example == "my_triton.py":
+        pytest.importorskip("triton", reason=NEEDS_TRITON)
     problem = Problem(1, 4, 35, 64, kv_heads=2, seq_kv=50, causal=True)
     verdict = judge_candidate(str(root / "examples" / example), [CaseSpec("grouped", problem)], workers=1)
+    assert verdict.status is Status.PASSED, verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("attention", "attention launches a Triton function, and the judge calls it on CPU tensors: define a Triton"),
+        ("attention_tile", "attention_tile is a Triton function without a launch: define a TritonKernel with fn=att"),
+    ],
+)
+def test_tritons_own_forms_are_answered_in_one_sentence(root: Path, name: str, expected: str) -> None:
+    pytest.importorskip("triton", reason=NEEDS_TRITON)
+    specs = [CaseSpec(f"case {n}", Problem(1, 1, 16, 16), seed=n) for n in range(3)]
+    finished: list[object] = []
+    with pytest.raises(UserError) as caught:
+        judge_candidate(f"{root}/examples/my_triton.py:{name}", specs, workers=1, progress=finished.append)
+    assert expected in str(caught.value)
+    assert str(caught.value).endswith("sdpalab new triton NAME writes an example")
+    assert len(finished) == (1 if name == "attention" else 0)
+
+
+@pytest.mark.slow
+def test_the_example_with_cute_passes(root: Path) -> None:
+    pytest.importorskip("cutlass_library", reason="needs the headers: pip install --no-deps nvidia-cutlass")
+    problem = Problem(1, 4, 70, 64, kv_heads=2, seq_kv=90, causal=True)
+    verdict = judge_candidate(f"{root}/examples/my_cute.py", [CaseSpec("grouped", problem)], workers=1, timeout=600)
     assert verdict.status is Status.PASSED, verdict.reason
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from sdpalab.compile.triton_compiler import TESTED
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -36,6 +39,14 @@ def make(tree: Path, what: str, out: Path) -> Path:
     subprocess.run([sys.executable, "-c", code, str(out)], cwd=tree, check=True, capture_output=True, timeout=300)
     (archive,) = out.iterdir()
     return archive
+
+
+def test_the_bound_on_triton_is_what_is_tested_and_holds_the_pinned_one() -> None:
+    (least, oldest), (most, newest) = TESTED
+    bound = f'"triton>={least}.{oldest},<{most}.{newest + 1}"'
+    assert (ROOT / "pyproject.toml").read_text().count(bound) == 2  # the extra, and dev
+    (pinned,) = re.findall(r"^triton==(\d+)\.(\d+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert TESTED[0] <= tuple(map(int, pinned)) <= TESTED[1]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 import subprocess
@@ -18,6 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import sdpalab
 from sdpalab import UserError, explain, no_fallback, scaled_dot_product_attention
+from sdpalab.gpus import GPUS, Gpu, device_name, gpu_of_device
+from sdpalab.torch_api.kernels import copied
 
 Tensor = torch.Tensor
 Trio = tuple[Tensor, Tensor, Tensor]
@@ -194,7 +197,6 @@ REASONS: dict[str, Callable[[], Any]] = {
     "k and v of one shape, with the batch": lambda: ([on_gpu(*GPU), on_gpu(*GPU), on_gpu(2, 4, 9, 32)], {}),
     "the heads of k and v broadcast": lambda: ([on_gpu(*GPU), on_gpu(2, 1, 9, 64), on_gpu(2, 1, 9, 64)], {}),
     "last dimension of q, k or v is not contiguous": lambda: ([on_gpu(2, 4, 64, 9).transpose(2, 3)] * 3, {}),
-    "take contiguous [batch, heads, sequence, head_dim]": lambda: ([on_gpu(2, 9, 4, 64).transpose(1, 2)] * 3, {}),
     "tensor subclasses stay with torch": lambda: ([on_gpu(*GPU)] * 3, {}),
 }
 
@@ -206,6 +208,42 @@ def test_explain_says_why_no_kernel_runs(reason: str) -> None:
     assert explanation.kernel is None
     assert reason in explanation.reason
     assert str(explanation) == f"This call runs torch's scaled_dot_product_attention: {explanation.reason}."
+
+
+def test_the_signature_is_torchs() -> None:
+    """As its documentation has it; what is built in has no signature of its own."""
+    documented = (functional.scaled_dot_product_attention.__doc__ or "").partition("->")[0]
+    names = inspect.signature(scaled_dot_product_attention).parameters.values()
+    ours = ", ".join(str(each.replace(annotation=inspect.Parameter.empty)) for each in names)
+    assert " ".join(documented.split()) == f"scaled_dot_product_attention({ours})"
+    q, k, v = qkv()
+    named = scaled_dot_product_attention(query=q, key=k, value=v)
+    assert torch.equal(named, functional.scaled_dot_product_attention(query=q, key=k, value=v))
+    shared = list(inspect.signature(scaled_dot_product_attention).parameters)
+    for function in (explain, sdpalab.prepare):
+        assert list(inspect.signature(function).parameters)[: len(shared)] == shared
+
+
+def test_explain_answers_for_a_gpu_that_is_not_here() -> None:
+    q, k, v = qkv(dtype=torch.float16)
+    for tensors in ((q, k, v), tuple(each.to("meta") for each in (q, k, v))):
+        explanation = explain(*tensors, gpu="H200")
+        assert explanation.kernel is None
+        assert explanation.reason.startswith("no kernel is proven on NVIDIA H200")
+    assert "key padding masks" in explain(q, k, v, MASK, gpu="H200").reason
+    with pytest.raises(UserError, match="unknown GPU 'T1000'; known are L4"):
+        explain(q, k, v, gpu="T1000")
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)
+def test_the_name_of_a_device_leads_back_to_its_gpu(gpu: Gpu) -> None:
+    assert gpu_of_device(device_name(gpu)) is gpu
+
+
+def test_what_is_copied_is_what_is_not_contiguous() -> None:
+    q, k, v = strided()
+    assert copied(q, k.contiguous(), v) == {"query": q.numel() * 4, "value": v.numel() * 4}
+    assert copied(*qkv()) == {}
 
 
 def test_what_torch_computes_needs_no_preparation() -> None:

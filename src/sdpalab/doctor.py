@@ -29,6 +29,9 @@ NVRTC_OF_RECORD = "13.0"
 LEAST_DISK, LITTLE_DISK = 200 << 20, 2 << 30
 """Bytes: the job writes some tens of MiB; below the first it is not worth starting."""
 
+_TRITON_ARCHS = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
+"""One of each generation that Triton compiles for."""
+
 _SOURCE = """#include <cuda_fp16.h>
 __global__ void doctor(__half *out) { out[threadIdx.x] = __float2half(threadIdx.x); }
 """
@@ -66,6 +69,7 @@ def examine() -> tuple[Check, ...]:
         _headers,
         _compile,
         _disassemblers,
+        _triton,
         _gpu,
         _confinement,
         _cache,
@@ -130,7 +134,10 @@ def _headers() -> Check:
         folders = cuda_include_dirs()
     except MachineError as error:
         return Check("CUDA headers", Health.FAIL, "none", str(error))
-    return Check("CUDA headers", Health.OK, str(folders[0]))
+    if len(folders) == 1:
+        detail = f"{folders[0]}, without libcu++: <cstdint>, <cuda/barrier> and cooperative_groups.h do not compile"
+        return Check("CUDA headers", Health.WARN, detail, "pip install nvidia-cuda-cccl")
+    return Check("CUDA headers", Health.OK, f"{folders[0]}; libcu++ in {folders[1]}")
 
 
 def _compile() -> Check:
@@ -157,6 +164,46 @@ def _disassemblers() -> Check:
         except MachineError as error:
             return Check("disassemblers", Health.FAIL, "missing", str(error))
     return Check("disassemblers", Health.OK, ", ".join(versions))
+
+
+def _triton() -> Check:
+    """Triton is an extra; where it is there, compile the shipped Triton kernel, and name its assemblers."""
+    from sdpalab.compile import Cache, build
+    from sdpalab.compile.triton_compiler import TESTED, ptxas_version
+    from sdpalab.problem import Problem
+
+    try:
+        import triton
+
+        from sdpalab.kernels.triton_flash import TRITON_FLASH
+    except ImportError as error:
+        detail = f"not installed, which only Triton kernels need ({error})"
+        return Check("Triton", Health.OK, detail, "pip install 'sdpalab[triton]'")
+    version = str(triton.__version__)
+    try:
+        assemblers: dict[str, list[str]] = {}
+        for arch in _TRITON_ARCHS:
+            assemblers.setdefault(ptxas_version(arch), []).append(arch)
+        (step,) = TRITON_FLASH.launch_plan(Problem(1, 1, 16, 16)).launches
+        assert step.module is not None, "a launch plan names the module of every step"
+        with tempfile.TemporaryDirectory(prefix="sdpalab-doctor-") as folder:
+            built = build(step.module, cache=Cache(folder))
+    except (UserError, MachineError, OSError) as error:
+        return Check("Triton", Health.WARN, f"{version}, which compiles nothing here: {error}", _triton_advice())
+    tools = "; ".join(f"ptxas {release} for {', '.join(archs)}" for release, archs in assemblers.items())
+    detail = f"{version}: a kernel to PTX and a cubin for {built.arch} in {built.seconds * 1e3:.0f} ms; {tools}"
+    if not TESTED[0] <= tuple(int(part) for part in version.split(".")[:2]) <= TESTED[1]:
+        return Check("Triton", Health.WARN, detail, f"not a release that the lab is tested with; {_triton_advice()}")
+    return Check("Triton", Health.OK, detail)
+
+
+def _triton_advice() -> str:
+    from sdpalab.compile.triton_compiler import TESTED
+
+    (least, oldest), (most, newest) = TESTED
+    return (
+        f"tested are {least}.{oldest} to {most}.{newest}: pip install 'triton>={least}.{oldest},<{most}.{newest + 1}'"
+    )
 
 
 def _gpu() -> Check:

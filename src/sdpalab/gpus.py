@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sdpalab.errors import UserError
 
-__all__ = ["GPUS", "Gpu", "default_gpu", "default_sms", "gpu_named", "gpu_of_device"]
+__all__ = ["GPUS", "Gpu", "default_gpu", "default_sms", "device_name", "gpu_named", "gpu_of_device"]
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,21 @@ def gpu_named(name: str) -> Gpu:
 def gpu_of_device(name: str) -> Gpu | None:
     """The row of the data file for the GPU that a driver calls ``name``; None if there is none."""
     return next((GPUS[gpu] for gpu, pattern in _DEVICES.items() if re.search(pattern, name)), None)
+
+
+_DEVICE_NAMES = {
+    "L4": "NVIDIA L4",
+    "A100 SXM": "NVIDIA A100-SXM4-80GB",
+    "RTX 4090": "NVIDIA GeForce RTX 4090",
+    "H100 SXM": "NVIDIA H100 80GB HBM3",
+    "H200": "NVIDIA H200",
+    "B200": "NVIDIA B200",
+}
+
+
+def device_name(gpu: Gpu) -> str:
+    """What a driver calls the GPU, such as ``NVIDIA H200``: the inverse of :func:`gpu_of_device`."""
+    return _DEVICE_NAMES[gpu.name]
 
 
 def default_gpu(arch: str) -> Gpu:

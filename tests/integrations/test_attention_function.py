@@ -166,34 +166,6 @@ def test_a_window_and_packed_sequences_are_left_to_the_mask() -> None:
     torch.testing.assert_close(out, expected(q, k, v, visible, 0.25))
 
 
-@pytest.mark.parametrize("kernel", ["flash", None])
-def test_tensors_are_made_contiguous_only_for_a_kernel(kernel: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No kernel takes the transposed views of a model. What a GPU would answer is put in the place of ``explain``."""
-    real, asked, ran = sdpalab.scaled_dot_product_attention, [], []
-
-    def explain(*arguments: Any) -> sdpalab.Explanation:
-        asked.append(arguments)
-        return sdpalab.Explanation(kernel, "as the test says")
-
-    def op(*arguments: Any) -> Tensor:
-        ran.append([given.is_contiguous() for given in arguments[:3]])
-        return real(*arguments)
-
-    monkeypatch.setattr(integration, "explain", explain)
-    monkeypatch.setattr(integration, "scaled_dot_product_attention", op)
-    q, k, v = drawn(6, 6)
-    out, _ = attention(Layer(), q, k, v, None, scaling=0.3)
-    torch.testing.assert_close(out, expected(q, k, v, lower(6, 6), 0.3))
-    assert ran == [[kernel is not None] * 3]
-    (arguments,) = asked
-    assert all(given.is_contiguous() for given in arguments[:3])
-    assert [given.shape for given in arguments[:3]] == [q.shape, k.shape, v.shape]
-    assert arguments[3:] == (None, 0.0, True, 0.3, True)
-    attention(Layer(), q, k, v, lower(6, 6)[None, None])
-    assert ran[1][0] is False, "a mask stays with torch: nothing is copied for it"
-    assert len(asked) == 1
-
-
 def test_recorders_count_apart() -> None:
     q, k, v = drawn(3, 3)
     with recorded() as outer:

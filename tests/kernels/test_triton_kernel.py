@@ -14,6 +14,7 @@ pytest.importorskip("triton", reason="needs the extra: pip install 'sdpalab[trit
 import sdpalab
 from sdpalab.bugs import replace_once
 from sdpalab.compile import Build, BuildError, build, resources
+from sdpalab.compile.triton_compiler import TritonProgram, _version, ptxas_version
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence import built_module
 from sdpalab.inputs import make_inputs
@@ -158,6 +159,25 @@ def test_it_is_compiled_for_the_architecture_that_is_named(write: Write, arch: s
     assert "num_warps=1" in compiled.command
 
 
+def test_the_assembler_is_the_one_that_triton_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton 3.9 takes its newer one from sm_90 on, where 3.8 takes it from sm_100 on; it writes PTX for that one."""
+    from triton import knobs
+    from triton.backends.nvidia import compiler
+
+    newer = ptxas_version("sm_100")
+    assert ptxas_version("sm_90") == _version(str(compiler.get_ptxas(90).path))
+    monkeypatch.setattr(compiler, "get_ptxas", lambda arch: knobs.nvidia.ptxas_blackwell)
+    assert ptxas_version("sm_90") == newer != _version(str(knobs.nvidia.ptxas.path))
+
+
+def test_fused_multiply_adds_do_not_depend_on_the_environment(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = module_of(write())
+    for value in ("0", "1"):
+        monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", value)
+        program = TritonProgram(module, "sm_89")
+        assert program.backend.parse_options(dict(program.options)).enable_fp_fusion is True
+
+
 def test_no_path_of_this_machine_is_in_it(write: Write, tmp_path: Path) -> None:
     compiled = built(write())
     assert b'"/mine.py"' in compiled.ptx
@@ -243,7 +263,7 @@ def test_source_that_does_not_compile(write: Write, old: str, new: str, fragment
     ("old", "new", "fragment"),
     [
         ("fn=scaled", "fn=arguments", "fn must be a function under @triton.jit, not the plain function arguments"),
-        ("fn=scaled", "fn=triton.autotune([], [])(scaled)", "under @triton.jit, not of type Autotuner"),
+        ("fn=scaled", "fn=triton.autotune([], [])(scaled)", "under @triton.jit, not of type Autotuner: give its .fn"),
         ('configs=({"BLOCK": 32, "num_warps": 1},)', "configs=()", "at least one configuration"),
     ],
     ids=["plain function", "autotuner", "no configuration"],
@@ -252,6 +272,24 @@ def test_a_kernel_that_cannot_be(write: Write, old: str, new: str, fragment: str
     with pytest.raises(UserError) as caught:
         write(old, new)
     assert fragment in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("decorator", "fn"), [("", "scaled"), ("@triton.autotune([], [])\n", "scaled.fn")], ids=["jit", "autotune"]
+)
+def test_a_function_without_a_launch_is_answered_with_what_to_define(tmp_path: Path, decorator: str, fn: str) -> None:
+    path = tmp_path / "bare.py"
+    functions = MINE.partition("\n\ndef arguments")[0]
+    path.write_text(functions.replace("@triton.jit\ndef scaled", f"{decorator}@triton.jit\ndef scaled"))
+    with pytest.raises(UserError, match=rf"bare\.py: scaled is a Triton function without .* with fn={fn}, its grid"):
+        load_user_kernel(f"{path}:scaled")
+    with pytest.raises(UserError, match=r"bare\.py: doubled is a Triton function without a launch"):
+        load_user_kernel(str(path))
+
+
+def test_so_is_the_object(write: Write) -> None:
+    with pytest.raises(UserError, match="scaled is a Triton function without a launch"):
+        sdpalab.judge(write().fn)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_the_product_is_right_and_clean(compiled, mode, schedule):
 
 @pytest.mark.parametrize(
     "pattern",
-    [r"wgmma\.wait_group.*", r"fence\.proxy\.async.*", r"cp\.async\.bulk\.wait_group\.read.*", r"mbarrier\.init.*"],
+    [r"wgmma\.wait_group.*", r"fence\.proxy\.async.*", r"cp\.async\.bulk\.wait_group.*", r"mbarrier\.init.*"],
 )
 def test_without_one_kind_of_synchronisation_it_is_not(compiled, pattern):
     ptx, smem = compiled

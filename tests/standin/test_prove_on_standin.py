@@ -122,6 +122,34 @@ def test_with_a_proof_and_a_comparison_our_kernel_is_what_runs(l4: StandIn, judg
     assert "and takes 0.50x torch's eager time" in answer["reason"]
 
 
+STRIDED = """
+import json, torch, sdpalab
+generator = torch.Generator().manual_seed(5)
+k, v = (torch.randn(1, 1, 48, 32, generator=generator).half() for _ in "kv")
+wide = torch.randn(1, 48, 2, 32, generator=generator).half()
+q = wide.transpose(1, 2)[:, :1]  # as a model's query: rows of the heads side by side
+assert not q.is_contiguous() and q.stride(-1) == 1
+with sdpalab.no_fallback():
+    out = sdpalab.scaled_dot_product_attention(query=q, key=k, value=v)
+exact = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double())
+why = sdpalab.explain(q, k, v)
+elsewhere = sdpalab.explain(q, k, v, gpu="L4")
+print(json.dumps([why.kernel, why.reason, why.copied_bytes, float((out - exact).abs().max()), elsewhere.reason]))
+"""
+
+
+def test_a_strided_query_is_copied_and_the_kernel_runs(l4: StandIn, judged: Path, tmp_path: Path) -> None:
+    l4.clear_log()
+    done = l4.run(STRIDED, SDPALAB_DATA_DIR=str(timed(judged, tmp_path, FASTER)))
+    assert (done.returncode, done.stderr) == (0, "")
+    kernel, reason, bytes_, error, elsewhere = json.loads(done.stdout)
+    assert (kernel, bytes_) == ("flash", 48 * 32 * 2)
+    assert error < 2e-3
+    assert reason.endswith("a copy of query comes first (3072 bytes), which the comparison does not count")
+    assert elsewhere == reason
+    assert sum("flash" in entry["launch"] for entry in l4.launches()) == 1
+
+
 @pytest.mark.slow
 def test_without_a_comparison_it_is_torch(l4: StandIn, judged: Path) -> None:
     answer = call(l4, judged)

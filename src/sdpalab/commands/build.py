@@ -18,6 +18,7 @@ from sdpalab.commands.options import (
     ArchOption,
     CausalOption,
     DtypeOption,
+    IncludeOption,
     JsonOption,
     KvHeadsOption,
     SeqKvOption,
@@ -25,6 +26,7 @@ from sdpalab.commands.options import (
     SoftcapOption,
     WindowOption,
     complete_kernel,
+    include_dirs_of,
     parse_settings,
     problems_of,
     shapes,
@@ -56,6 +58,7 @@ def build(
     window: WindowOption = None,
     softcap: SoftcapOption = None,
     settings: SetOption = None,
+    include: IncludeOption = None,
     json: JsonOption = None,
 ) -> int:
     """Compile a kernel to PTX and a cubin; print its resources, its instructions and the static gate."""
@@ -66,8 +69,9 @@ def build(
         shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, window=window, softcap=softcap
     )
     if every:
-        if kernel is not None or settings:
-            raise UserError(f"--all builds every kernel in its own configurations: leave out {kernel or '--set'}")
+        if kernel is not None or settings or include:
+            unfit = kernel or ("--set" if settings else "--include")
+            raise UserError(f"--all builds every kernel in its own configurations: leave out {unfit}")
         if not shape and (dtype or causal or kv_heads or seq_kv):
             raise UserError(f"{PROBLEM_OPTIONS} need a --shape with --all: without one, the shapes have their own")
         return _build_all(console, arch, problems if shape else None, json)
@@ -75,8 +79,8 @@ def build(
         raise UserError("build needs a KERNEL: a shipped kernel's name, FILE.py or FILE.py:NAME; or --all")
     if shape and len(shape) > 1:
         raise UserError(f"build takes one --shape for a kernel, and several only with --all, not {' '.join(shape)}")
-    problem = problems[0]
-    with kernel_in_sandbox(kernel, arch=arch, else_say="there is nothing to build") as loaded:
+    problem, folders = problems[0], include_dirs_of(include, kernel)
+    with kernel_in_sandbox(kernel, arch=arch, else_say="there is nothing to build", include_dirs=folders) as loaded:
         name, config = loaded.name, loaded.config_with(parse_settings(settings))
         arch = arch or loaded.default_arch
         steps = build_kernel(loaded, config, [problem], arch)

@@ -22,6 +22,7 @@ from sdpalab.commands.options import (
     ArchOption,
     CausalOption,
     DtypeOption,
+    IncludeOption,
     JsonOption,
     KvHeadsOption,
     LevelOption,
@@ -35,6 +36,7 @@ from sdpalab.commands.options import (
     at_least,
     complete_kernel,
     executor_of,
+    include_dirs_of,
     parse_settings,
     problems_of,
     shapes,
@@ -64,6 +66,7 @@ def judge(
     level: LevelOption = "quick",
     arch: ArchOption = None,
     settings: SetOption = None,
+    include: IncludeOption = None,
     seed: SeedOption = 0,
     only: Annotated[
         list[str] | None,
@@ -138,6 +141,9 @@ def judge(
     specs = cases_named(specs, only) if only else specs
     if executor is not None and bundle is not None:
         raise UserError("--bundle keeps the arrays of every case, and jobs leave them where they ran: drop --executor")
+    folders = include_dirs_of(include, kernel)
+    if executor is not None and folders:
+        raise UserError("--include is not sent to jobs: name the folders as include_dirs of the kernel")
     if executor is None and (address is not None or workers is not None):
         raise UserError("--address and --workers are for --executor")
 
@@ -170,11 +176,13 @@ def judge(
                         store=failed,
                         on_start=progress.started,
                         on_plan=evidence.plans if evidence else None,
+                        include_dirs=folders,
                         **options,
                     )
             except JudgingInterrupted as stop:
                 verdict, interrupted = stop.verdict, True
         again = [*(["--arch", arch] if arch else []), *(part for each in settings or () for part in ("--set", each))]
+        again += [part for each in include or () for part in ("--include", each)]
         summary = summarise(verdict, failed.of, kernel, again)
         _print_cases(console, verdict)
         _print_properties(console, verdict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from glob import escape, glob
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,6 +24,7 @@ __all__ = [
     "CausalOption",
     "DtypeOption",
     "ExecutorOption",
+    "IncludeOption",
     "JsonOption",
     "KernelArgument",
     "KvHeadsOption",
@@ -37,6 +39,7 @@ __all__ = [
     "at_least",
     "complete_kernel",
     "executor_of",
+    "include_dirs_of",
     "parse_settings",
     "problem_of",
     "problems_of",
@@ -83,6 +86,10 @@ ArchOption = Annotated[
     str | None,
     typer.Option(metavar="ARCH", help="sm_80 to sm_121. Default: sm_89, or the first that the kernel runs on."),
 ]
+IncludeOption = Annotated[
+    list[str] | None,
+    typer.Option("--include", metavar="DIR", help="A folder with headers for your kernel's source; may be repeated."),
+]
 LevelOption = Annotated[str, typer.Option(metavar="L", help="quick (a minute) or full (many minutes).")]
 SeedOption = Annotated[int, typer.Option(metavar="N", help="Public seed of the inputs for --shape.")]
 MaxStepsOption = Annotated[
@@ -106,6 +113,24 @@ def executor_of(name: str, address: str | None, workers: int | None) -> Abstract
     from sdpalab.jobs import executor_named
 
     return closing(executor_named(name, address=address, workers=workers))
+
+
+def include_dirs_of(folders: Sequence[str] | None, kernel: str) -> tuple[Path, ...]:
+    """The folders of ``--include``, absolute.
+
+    Raises
+    ------
+    UserError
+        If one is not a folder, or the kernel is a shipped one.
+    """
+    from sdpalab.kernels.userfile import is_user_file
+
+    if folders and not is_user_file(kernel):
+        raise UserError(f"--include is for your own FILE.py, and {kernel} is not one")
+    for folder in folders or ():
+        if not Path(folder).is_dir():
+            raise UserError(f"--include takes a folder with headers, and {folder} is none")
+    return tuple(Path(folder).absolute() for folder in folders or ())
 
 
 def shapes(what: str, default: str) -> Any:

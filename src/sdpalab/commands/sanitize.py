@@ -20,6 +20,7 @@ from sdpalab.commands.options import (
     ArchOption,
     CausalOption,
     DtypeOption,
+    IncludeOption,
     JsonOption,
     KvHeadsOption,
     MaxStepsOption,
@@ -30,6 +31,7 @@ from sdpalab.commands.options import (
     WorkersOption,
     at_least,
     executor_of,
+    include_dirs_of,
     parse_settings,
     problems_of,
 )
@@ -67,6 +69,7 @@ def sanitize(
     window: WindowOption = None,
     softcap: SoftcapOption = None,
     settings: SetOption = None,
+    include: IncludeOption = None,
     arch: ArchOption = None,
     schedule: Annotated[
         str, typer.Option(metavar="ORDER", help="Order of the warps: lockstep, forward, reverse, random or all.")
@@ -134,9 +137,9 @@ def sanitize(
             status.update(f"running {label}")
 
         if kernel.endswith((".ptx", ".cu")):
-            if shape or dtype or causal or kv_heads or seq_kv or settings or arch:
+            if shape or dtype or causal or kv_heads or seq_kv or settings or arch or include:
                 raise UserError(
-                    f"--shape, {PROBLEM_OPTIONS}, --set and --arch are for kernels; a file has its --launch"
+                    f"--shape, {PROBLEM_OPTIONS}, --set, --arch and --include are for kernels; a file has its --launch"
                 )
             if executor is not None:
                 raise UserError("--executor is for kernels; a file with its launch runs here")
@@ -146,9 +149,12 @@ def sanitize(
             if launch is not None:
                 raise UserError("--launch describes the launch of a FILE.ptx or FILE.cu; a kernel has its own plan")
             options = dtype, causal, settings, arch, modes, show_progress, accepted
+            include_dirs = include_dirs_of(include, kernel)
+            if executor is not None and include_dirs:
+                raise UserError("--include is not sent to jobs: name the folders as include_dirs of the kernel")
             jobs = nullcontext() if executor is None else executor_of(executor, address, workers)
             with jobs as on:
-                outcome, folders = _kernel(kernel, problems, *options, on)
+                outcome, folders = _kernel(kernel, problems, *options, on, include_dirs)
     _print(console, outcome, time.monotonic() - start, shown)
     write_document(json, outcome.to_dict(), status="PASSED" if outcome.clean else "FAILED")
     if sarif is not None:
@@ -190,13 +196,14 @@ def _kernel(
     progress: Progress,
     accepted: Sequence[Suppression],
     executor: Executor | None,
+    include_dirs: Sequence[Path],
 ) -> tuple[Sanitized, list[Path]]:
     """The outcome, and the folders of the kernel's sources."""
     from sdpalab.jobs.sanitizing import sanitize_by_jobs
     from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
     from sdpalab.run.sanitize import sanitize_kernel, small_problems
 
-    with kernel_in_sandbox(name, arch=arch, else_say="there is no PTX to run") as kernel:
+    with kernel_in_sandbox(name, arch=arch, else_say="there is no PTX to run", include_dirs=include_dirs) as kernel:
         config = kernel.config_with(parse_settings(settings))
         problems = given or small_problems(kernel, config, dtype=dtype, causal=causal)
         if executor is None:

@@ -294,6 +294,7 @@ def build_key(module: Module, headers: Sequence[Header], command: Sequence[str],
 
 
 def _command(module: Module, arch: str, options: Sequence[str]) -> tuple[str, ...]:
+    options = (*module.options, *options)
     for option in options:
         if _FORBIDDEN.fullmatch(option):
             raise UserError(

@@ -10,6 +10,14 @@ _LOCATED = re.compile(r"^/?(.+?)\((\d+)\): (?:catastrophic )?error(?: #[\w-]+)?:
 _PTXAS = re.compile(r"^ptxas (?:.*?, line (\d+); )?(?:fatal|error)\s*: +(.+)$", re.MULTILINE)
 _OTHER = re.compile(r"\berror\s*: +(.+)$", re.MULTILINE)
 _NO_HEADER = re.compile(r'open source file "(.+?)"')
+_CCCL = ("cuda/", "cub/", "thrust/", "nv/")
+_UNDEFINED = re.compile(r'identifier "(\w+)" is undefined')
+_IMPLICIT = {
+    "math.h": "INFINITY|NAN|HUGE_VALF?|M_[A-Z0-9_]+",
+    "stdint.h": "u?int(8|16|32|64|ptr)_t",
+    "limits.h": "U?(CHAR|SHRT|INT|LONG|LLONG)_(MAX|MIN)",
+    "float.h": "(FLT|DBL)_[A-Z_]+",
+}
 _NAME_EXPRESSIONS = "__nv_name_map"
 """The file in which NVRTC looks up name expressions; no user wrote it."""
 
@@ -35,15 +43,23 @@ def first_error(name: str, entry: str | None, log: str, ptx: bytes) -> str:
             return f"{name} has no __global__ function {entry!r}: {message}"
         missing = _NO_HEADER.search(message)
         if missing is not None:
-            where = "the kernel's include_dirs, the lab's headers or CUDA's"
-            return f"{file}, line {line}: there is no {missing[1]} in {where}"
-        return f"{file}, line {line}: {message}"
+            where = "the kernel's include_dirs, --include, the lab's headers, CUDA's or the standard ones"
+            hint = " (pip install nvidia-cuda-cccl)" if missing[1].startswith(_CCCL) else ""
+            return f"{file}, line {line}: there is no {missing[1]} in {where}{hint}"
+        return f"{file}, line {line}: {message}{_header_hint(message)}"
     from_ptxas = _PTXAS.search(log)
     if from_ptxas is not None:
         ptx_line, message = from_ptxas.groups()
         return f"{_source_line(name, ptx, ptx_line)}: ptxas: {message}"
     other = _OTHER.search(log)
     return f"{name}: {other[1] if other else log.partition(chr(10))[0]}"
+
+
+def _header_hint(message: str) -> str:
+    """The header that nvcc includes by itself, and NVRTC does not, for a name that is not defined."""
+    undefined = _UNDEFINED.search(message)
+    header = undefined and next((each for each, names in _IMPLICIT.items() if re.fullmatch(names, undefined[1])), None)
+    return f": #include <{header}>, which nvcc does by itself and NVRTC does not" if header else ""
 
 
 def _source_line(name: str, ptx: bytes, ptx_line: str | None) -> str:

@@ -6,6 +6,9 @@ Every header is handed to NVRTC in memory, under the name by which it is include
 - the output depends on no directory. NVRTC puts the working directory before each relative file name that it writes
   into PTX and debug information, so a ``#line`` directive gives each header the name ``/NAME`` instead.
 
+The standard headers, which NVRTC lacks, are libcu++'s under their usual names (:mod:`.standard_headers`), for sources
+outside of CUDA's own headers: those are written for NVRTC.
+
 NVRTC identifies an in-memory header by its spelling alone. Two files included under one spelling are therefore an
 error, where a compiler with a search path would silently take the first.
 """
@@ -17,11 +20,12 @@ import importlib.util
 import os
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
+from sdpalab.compile.standard_headers import standard_header
 from sdpalab.errors import MachineError, UserError
 from sdpalab.kernels.plan import INCLUDE_DIR, Module
 
@@ -29,6 +33,11 @@ __all__ = ["Header", "cuda_include_dirs", "resolve_headers"]
 
 _GAP = rb"(?:[ \t]|/\*.*?\*/|\\\r?\n)*"
 _DIRECTIVE = re.compile(rb"^%b(?:#|%%:)%binclude\b%b(.*)" % (_GAP, _GAP, _GAP), re.MULTILINE)
+_DEFINITION = re.compile(
+    rb"^%b(?:#|%%:)%bdefine[ \t]+(\w+)(?:\((\w+)\))?[ \t]+(<[^>\n]+>|\"[^\"\n]+\")" % (_GAP, _GAP), re.MULTILINE
+)
+"""A macro, with one parameter or none, that stands for the name of a header."""
+_CALL = re.compile(rb"(\w+)(?:[ \t]*\([ \t]*([^()\n]*?)[ \t]*\))?")
 _NAME = re.compile(rb'<([^>\n]+)>|"([^"\n]+)"')
 
 
@@ -46,34 +55,70 @@ class Header:
         Digest of ``text``.
     includes : tuple of (str, bool)
         What it includes in turn; True for the quoted form, which looks beside the includer first.
+    macros : tuple of (str, str, str)
+        Definitions of macros that stand for the name of a header: name, parameter (empty if there is none), and the
+        name with its brackets or quotes.
     unreadable : tuple of str
-        Operands of ``#include`` that are neither ``<name>`` nor ``"name"``.
+        Operands of ``#include`` that are neither ``<name>`` nor ``"name"``, such as macros.
     """
 
     name: str
     text: bytes
     sha256: str
     includes: tuple[tuple[str, bool], ...]
+    macros: tuple[tuple[str, str, str], ...]
     unreadable: tuple[str, ...]
 
 
-def _scan(text: bytes) -> tuple[tuple[tuple[str, bool], ...], tuple[str, ...]]:
-    """Names in all ``#include`` directives, live or not, and the operands that are not names."""
+def _scan(text: bytes) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[str, str, str], ...], tuple[str, ...]]:
+    """Names in all ``#include`` directives, live or not; macros for such names; and the operands that are not names."""
     names: list[tuple[str, bool]] = []
     unreadable: list[str] = []
     for operand in _DIRECTIVE.findall(text):
-        match = _NAME.match(operand)
-        if match is None:
+        name = _name_in(operand)
+        if name is None:
             unreadable.append(operand.decode(errors="replace").strip())
         else:
-            angled, quoted = match.groups()
-            names.append(((angled or quoted).decode(errors="replace"), quoted is not None))
-    return tuple(dict.fromkeys(names)), tuple(unreadable)
+            names.append(name)
+    macros = [tuple(part.decode(errors="replace") for part in definition) for definition in _DEFINITION.findall(text)]
+    return (
+        tuple(dict.fromkeys(names)),
+        tuple((name, parameter, body) for name, parameter, body in macros),
+        (*dict.fromkeys(unreadable),),
+    )
+
+
+def _name_in(operand: bytes) -> tuple[str, bool] | None:
+    """The name in ``<name>`` or ``"name"``, and whether it is quoted; None for any other operand."""
+    match = _NAME.match(operand)
+    if match is None:
+        return None
+    angled, quoted = match.groups()
+    return (angled or quoted).decode(errors="replace"), quoted is not None
+
+
+def _expanded(operand: str, macros: Iterable[tuple[str, str, str]]) -> list[tuple[str, bool]]:
+    """The names for which the operand of an ``#include`` may stand, by every definition of its macro, live or not."""
+    call = _CALL.match(operand.encode())
+    if call is None:
+        return []
+    name, argument = (part.decode() if part is not None else "" for part in call.groups())
+    bodies = [
+        re.sub(rf"\b{parameter}\b", lambda _: argument, body) if parameter and body.startswith("<") else body
+        for defined, parameter, body in macros
+        if defined == name and bool(parameter) == bool(argument)
+    ]
+    return [include for body in bodies if (include := _name_in(body.encode())) is not None]
 
 
 def _load(path: str, name: str) -> Header:
     with open(path, "rb") as file:
-        body = file.read()
+        return _header(name, file.read())
+
+
+@lru_cache(maxsize=2048)
+def _header(name: str, body: bytes) -> Header:
+    """By its content, so that a header is scanned once a process however often it is read, and an edit counts."""
     line_name = posixpath.normpath("/" + name)
     text = f'#line 1 "{line_name}"\n'.encode() + body
     return Header(name, text, hashlib.sha256(text).hexdigest(), *_scan(body))
@@ -90,7 +135,8 @@ def cuda_include_dirs() -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        The include folder, and its ``cccl`` folder where there is one (pip: ``nvidia-cuda-cccl``).
+        The include folder, and that of CCCL where there is one (pip: ``nvidia-cuda-cccl``), which has libcu++, CUB and
+        Thrust, with the folder above it.
 
     Raises
     ------
@@ -104,7 +150,9 @@ def cuda_include_dirs() -> tuple[str, ...]:
     candidates.append(Path("/usr/local/cuda/include"))
     for folder in candidates:
         if (folder / "cuda_fp16.h").is_file() and (folder / "crt" / "host_defines.h").is_file():
-            return tuple(str(path) for path in (folder, folder / "cccl") if path.is_dir())
+            libraries = next((other for other in candidates if (other / "cccl" / "cuda" / "std").is_dir()), None)
+            more = (libraries / "cccl", libraries) if libraries else ()
+            return tuple(dict.fromkeys(str(path) for path in (folder, *more)))
     raise MachineError("CUDA's headers are not installed: pip install nvidia-cuda-runtime nvidia-cuda-crt")
 
 
@@ -113,50 +161,67 @@ def resolve_headers(module: Module) -> tuple[Header, ...]:
 
     A quoted name is looked for beside the file that includes it, then in ``module.include_dirs``, then among the lab's
     headers, then among CUDA's; an angled one likewise without the first. A name that is nowhere is left to NVRTC, which
-    has a few built in, and whose error message names the line. Directives in comments and in branches not taken count:
-    the closure may be too large, never too small.
+    has a few built in, and whose error message names the line. Directives in comments and in branches not taken count,
+    and of a macro that names a header all definitions: the closure may be too large, never too small.
 
     Raises
     ------
     UserError
-        If an include is an absolute path or computed by a macro, or if two files are included by the same name.
+        If an include is an absolute path, or a macro that none of the files defines as a name; or if two files are
+        included by the same name.
     MachineError
         If CUDA's headers are needed and not installed.
     """
     own = [os.path.abspath(folder) for folder in (*module.include_dirs, INCLUDE_DIR)]
     headers: dict[str, Header] = {}
     paths: dict[str, str] = {}
-    includes, unreadable = _scan(module.source.encode())
-    _reject_unreadable(unreadable, module.name)
+    includes, definitions, unreadable = _scan(module.source.encode())
+    macros = list(definitions)
     # (name, folder of the includer if quoted, includer, whether the includer is one of CUDA's headers)
     pending = [(name, "", module.name, False) for name, _ in includes]
-    seen: set[tuple[str, str]] = set()
-    while pending:
-        name, beside, includer, cuda = pending.pop()
-        if (name, beside) in seen:
+    computed = [(operand, "", module.name, False) for operand in unreadable]
+    seen: set[tuple[str, str, bool]] = set()
+    expanded_by = 0, 0
+    while pending or expanded_by != (len(computed), len(macros)):
+        if not pending:  # again until neither such an include nor a definition is new
+            expanded_by = len(computed), len(macros)
+            pending = _computed(computed, macros)
             continue
-        seen.add((name, beside))
+        name, beside, includer, cuda = pending.pop()
+        if (name, beside, cuda) in seen:
+            continue
+        seen.add((name, beside, cuda))
         if os.path.isabs(name):
             raise UserError(
                 f"{includer} includes the absolute path {name}: use a name, and include_dirs for its folder"
             )
         path = _find(name, [beside]) if beside else None
+        from_cuda = cuda
         if path is None:
-            path, cuda = _find(name, own), False
+            path, from_cuda = _find(name, own), False
         if path is None:
-            path, cuda = _find(name, cuda_include_dirs()), True
-        if path is None:
+            path, from_cuda = _find(name, cuda_include_dirs()), True
+        standard = standard_header(name) if path is None and not cuda else None
+        if path is None and standard is None:
             continue
         if name in paths:
-            if paths[name] != path and headers[name].text != _load(path, name).text:
+            if path is not None and paths[name] != path and headers[name].text != _load(path, name).text:
                 raise UserError(f"two different files are included as {name!r}, one of them by {includer}: rename one")
             continue
-        header = (_load_cuda if cuda else _load)(path, name)
-        if not cuda:
-            _reject_unreadable(header.unreadable, name)
+        if path is None:
+            path, from_cuda, header = "", True, _header(name, (standard or "").encode())
+        else:
+            header = (_load_cuda if from_cuda else _load)(path, name)
         paths[name], headers[name] = path, header
+        macros += header.macros
         folder = os.path.dirname(path)
-        pending += [(inner, folder if quoted else "", name, cuda) for inner, quoted in header.includes]
+        pending += [(inner, folder if quoted else "", name, from_cuda) for inner, quoted in header.includes]
+        computed += [(operand, folder, name, from_cuda) for operand in header.unreadable]
+    for operand, _, includer, cuda in computed:  # CUDA's own choose among compilers, by macros that one of them defines
+        if not cuda and not _expanded(operand, macros):
+            raise UserError(
+                f'{includer} has #include {operand}: write <name> or "name", since the build must see every source'
+            )
     return tuple(headers[name] for name in sorted(headers))
 
 
@@ -168,8 +233,12 @@ def _find(name: str, folders: Iterable[str]) -> str | None:
     return None
 
 
-def _reject_unreadable(operands: tuple[str, ...], includer: str) -> None:
-    if operands:
-        raise UserError(
-            f'{includer} has #include {operands[0]}: write <name> or "name", since the build must see every source'
-        )
+def _computed(
+    operands: Iterable[tuple[str, str, str, bool]], macros: Sequence[tuple[str, str, str]]
+) -> list[tuple[str, str, str, bool]]:
+    """What operands of ``#include`` that are no names may stand for, by the definitions so far."""
+    return [
+        (name, folder if quoted else "", includer, cuda)
+        for operand, folder, includer, cuda in operands
+        for name, quoted in _expanded(operand, macros)
+    ]

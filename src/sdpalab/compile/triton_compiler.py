@@ -19,7 +19,14 @@ from sdpalab.compile.nvrtc import BuildError
 from sdpalab.errors import MachineError
 from sdpalab.kernels.plan import TritonModule
 
-__all__ = ["TritonCompiled", "TritonProgram", "assemble", "ptxas_version"]
+__all__ = ["TESTED", "TritonCompiled", "TritonProgram", "assemble", "ptxas_version"]
+
+TESTED = ((3, 6), (3, 9))
+"""The oldest and the newest release of Triton that the lab is tested with: it calls functions of the compiler that are
+not public, and each release has moved some."""
+
+_FIXED_OPTIONS = {"enable_fp_fusion": True}
+"""Options whose default is another one from Triton 3.10 on, or another by an environment variable."""
 
 _DIVISIBLE = [["tt.divisibility", 16]]
 """What Triton's own launcher says of a pointer to a buffer from any allocator."""
@@ -77,6 +84,7 @@ class TritonProgram:
         except ImportError as error:
             raise MachineError(f"Triton is not installed: pip install 'sdpalab[triton]' ({error})") from None
         self.module = module
+        self.options = {**_FIXED_OPTIONS, **module.options}
         self.target = GPUTarget("cuda", int("".join(filter(str.isdigit, arch))), 32)
         pointers = {
             (place,): _DIVISIBLE for place, kind in enumerate(module.signature.values()) if kind.startswith("*")
@@ -105,7 +113,7 @@ class TritonProgram:
         from triton._C.libtriton import get_cache_invalidating_env_vars
 
         try:
-            options = self.backend.parse_options(dict(self.module.options)).hash()
+            options = self.backend.parse_options(dict(self.options)).hash()
             digest = self.source.hash()
         except Exception as error:
             raise BuildError(f"{self.module.name}{_described(error, self.module)}") from None
@@ -128,7 +136,7 @@ class TritonProgram:
         try:
             with tempfile.TemporaryDirectory() as folder, knobs.cache.scope(), contextlib.redirect_stdout(output):
                 knobs.cache.dir = folder
-                compiled = triton.compile(self.source, target=self.target, options=dict(self.module.options))
+                compiled = triton.compile(self.source, target=self.target, options=dict(self.options))
         except OSError as error:
             raise MachineError(f"{self.module.name}: Triton could not run: {error.strerror or error}") from None
         except Exception as error:
@@ -189,13 +197,12 @@ def _without_paths(ptx: str) -> str:
 
 
 def _ptxas(arch: str) -> str:
-    """The assembler that Triton brings, of which there may be one more for Blackwell."""
-    from triton import knobs
+    """The assembler that Triton itself chooses for ``arch``: of the two that it brings, the newer one is for Blackwell
+    up to 3.8, and from sm_90 on in 3.9."""
+    from triton.backends.nvidia.compiler import get_ptxas
 
-    blackwell = int("".join(filter(str.isdigit, arch))) >= 100
     try:
-        tool = getattr(knobs.nvidia, "ptxas_blackwell", knobs.nvidia.ptxas) if blackwell else knobs.nvidia.ptxas
-        return str(tool.path)
+        return str(get_ptxas(int("".join(filter(str.isdigit, arch)))).path)
     except RuntimeError as error:
         raise MachineError(f"Triton has no ptxas: {error}") from None
 

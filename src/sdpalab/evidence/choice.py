@@ -27,12 +27,12 @@ from sdpalab.evidence.kept import RecordWarning, read_records
 from sdpalab.evidence.proven import Proof, ProvenKernel, config_of, exactness_reason, failures, proof_of
 from sdpalab.evidence.timings import LEAST_ROUNDS, Timing, timings_of
 from sdpalab.evidence.workload import prove_command
-from sdpalab.gpus import gpu_of_device
+from sdpalab.gpus import device_name, gpu_named, gpu_of_device
 from sdpalab.kernels.registry import KERNELS
 from sdpalab.kernels.tuned import tuned
 from sdpalab.problem import Problem
 
-__all__ = ["Choice", "GpuPlatform", "Records", "choose", "forget", "records_on"]
+__all__ = ["Choice", "GpuPlatform", "Records", "choose", "forget", "platform_of", "records_on"]
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,26 @@ def records_on(gpu: str) -> Records:
 def forget() -> None:
     """Drop the records from memory: the next use reads them again."""
     records_on.cache_clear()
+
+
+def platform_of(gpu: str) -> GpuPlatform:
+    """The platform of a GPU that need not be here: driver and torch are those of the newest comparison from it.
+
+    Where there is none, the driver is that of its last verdict, and torch is unknown.
+
+    Raises
+    ------
+    UserError
+        If the lab has no data of a GPU of that name (:func:`sdpalab.gpus.gpu_named`).
+    """
+    row = gpu_named(gpu)
+    device = device_name(row)
+    records = records_on(device)
+    if records.timings:
+        newest = max(records.timings, key=lambda timing: timing.when)
+        return GpuPlatform(device, newest.driver, newest.torch, row.sms)
+    drivers = [proof.driver for proof in records.proofs if proof.driver and not proof.failure]
+    return GpuPlatform(device, drivers[-1] if drivers else "unknown", "unknown", row.sms)
 
 
 def choose(problem: Problem, machine: GpuPlatform, records: Records | None = None, *, lse: bool = False) -> Choice:

@@ -172,8 +172,6 @@ def attention(
         # torch has no fused attention for this with shared heads: it would compute all scores in memory.
         query, key, value = _ungrouped(query, key, value, attention_mask)
         grouped = False
-    if attention_mask is None:
-        query, key, value = _laid_out(query, key, value, dropout, causal, scaling, grouped)
     arguments = (query, key, value, attention_mask, dropout, causal, scaling, grouped)
     if _recorders and not torch.compiler.is_compiling():
         why = explain(*arguments)
@@ -235,19 +233,3 @@ def _ungrouped(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None) -
     if q.shape[2] == 1 and (attention_mask is None or attention_mask.shape[1] == 1):
         return q.reshape(q.shape[0], k.shape[1], group, q.shape[3]), k, v
     return q, k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-
-
-def _laid_out(
-    q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool, scale: float | None, grouped: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K and V, contiguous where a kernel then runs: models hand over transposed views, which no kernel takes."""
-    if torch.compiler.is_compiling() or (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
-        return q, k, v
-    why = explain(_blank(q), _blank(k), _blank(v), None, dropout, causal, scale, grouped)
-    return (q, k, v) if why.kernel is None else (q.contiguous(), k.contiguous(), v.contiguous())
-
-
-def _blank(given: Tensor) -> Tensor:
-    """A contiguous tensor that ``explain`` cannot tell from a contiguous copy of ``given``; nothing is copied."""
-    blank = torch.empty_like(given, memory_format=torch.contiguous_format)
-    return blank.requires_grad_() if given.requires_grad else blank

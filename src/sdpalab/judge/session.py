@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -142,6 +143,7 @@ def judge_candidate(
     timeout: float | None = None,
     max_steps: int | None = None,
     until_failure: bool = False,
+    include_dirs: Sequence[Path] = (),
 ) -> Verdict:
     """:func:`judge` with every option: the cases, the architecture, knobs, the store of arrays, limits and callbacks.
 
@@ -177,6 +179,8 @@ def judge_candidate(
         Steps of one launch on the simulator, above which it counts as an endless loop (:func:`sdpalab.sim.launch`).
     until_failure : bool
         Stop at the first case that fails: the verdict then has the cases that were finished by then.
+    include_dirs : sequence of Path
+        Folders for ``#include`` beside those of the kernel.
 
     Raises
     ------
@@ -200,6 +204,7 @@ def judge_candidate(
         timeout=timeout,
         gpu=gpu,
         max_steps=max_steps,
+        include_dirs=include_dirs,
     )
     session = _JudgeRun(processes, specs, store, progress, on_start, on_plan, until_failure)
     most = min(2, os.cpu_count() or 1, -(-len(specs) // CASES_OF_A_WORKER))
@@ -357,7 +362,8 @@ class _JudgeRun:
                         return  # what was killed is no case
                     self._cases[n] = case
                     self._hangs += case.status is Status.TIMED_OUT
-                    if (self._until_failure and not case.passed) or self._hangs >= _MOST_HANGS:
+                    unusable = n == 0 and case.status is Status.BUILD_FAILED  # the request is refused for it in the end
+                    if (self._until_failure and not case.passed) or self._hangs >= _MOST_HANGS or unusable:
                         self._queue = iter(())
                     if self._progress:
                         self._progress(case)

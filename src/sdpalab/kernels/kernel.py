@@ -383,6 +383,11 @@ class CudaKernel(Kernel):
     resolve : callable, optional
         ``resolve(problem, config, sms)``: ``config`` with a value for each knob that stands at "choose for me" (0 or
         ``auto``), for a GPU of that many multiprocessors. ``plan`` and ``macros`` get what it returns.
+    include_dirs : sequence of str or Path
+        Folders for ``#include`` beside that of the source, such as a library's; a relative one is taken from the Python
+        file that says so. The lab's headers, CUDA's and the standard headers (libcu++) need none.
+    options : sequence of str
+        Further options of NVRTC, such as ``-default-device``, which CUTLASS needs.
     macros : callable, optional
         ``macros(problem, config)``: the macros of the build, where those are not the knobs themselves: some knobs may
         be the plan's alone, and some macros follow from the problem.
@@ -411,12 +416,23 @@ class CudaKernel(Kernel):
     lse: bool = False
     takes: Collection[str] = ()
     resolve: Callable[[Problem, Config, int], Config] = lambda problem, config, sms: config
+    include_dirs: Sequence[str | Path] = ()
+    options: Sequence[str] = ()
     macros: Callable[[Problem, Config], Mapping[str, Knob]] = lambda problem, config: config
     idea: str = ""
 
     def __post_init__(self) -> None:
         if isinstance(self.source, Path) and not self.source.is_absolute():
             object.__setattr__(self, "source", _caller_directory() / self.source)
+        if isinstance(self.include_dirs, (str, Path)) or isinstance(self.options, str):
+            raise UserError(f"kernel {self.name!r}: include_dirs and options are lists, such as ['include']")
+        folders = tuple(Path(folder) for folder in self.include_dirs)
+        if any(not folder.is_absolute() for folder in folders):
+            folders = tuple(_caller_directory() / folder for folder in folders)
+        for folder in folders:
+            if not folder.is_dir():
+                raise UserError(f"kernel {self.name!r}: include_dirs names {folder}, which is not a folder")
+        object.__setattr__(self, "include_dirs", folders)
         if not self.configs:
             raise UserError(f"kernel {self.name!r}: configs must hold at least one configuration, such as {{}}")
         check_takes(self.name, self.takes)
@@ -448,7 +464,8 @@ class CudaKernel(Kernel):
         }
         macros = self.macros(problem, config)
         defines = {name: str(value) for name, value in {**traits, **macros}.items()}
-        return Module(file_name, text, self.entry, defines, directories)
+        directories += tuple(Path(folder) for folder in self.include_dirs)
+        return Module(file_name, text, self.entry, defines, directories, tuple(self.options))
 
     def _plan(self, problem: Problem, config: Config) -> LaunchPlan:
         planned = self.plan(problem, config)

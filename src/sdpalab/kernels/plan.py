@@ -55,6 +55,8 @@ class Module:
         Preprocessor macros; knobs of the configuration and traits of the problem arrive here.
     include_dirs : tuple of Path
         Where ``#include`` looks first; the lab's own headers and CUDA's come after.
+    options : tuple of str
+        Further options of NVRTC, such as ``-default-device``; none that adds a search path or sets the architecture.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Module:
     entry: str
     defines: Mapping[str, str] = field(default_factory=dict)
     include_dirs: tuple[Path, ...] = ()
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,9 @@ from sdpalab.kernels.kernel import (
 from sdpalab.kernels.plan import Dim3, Launch, LaunchPlan, TritonModule, problem_buffers
 from sdpalab.problem import Problem
 
-__all__ = ["TritonKernel"]
+__all__ = ["HOW_TO_DESCRIBE", "TritonKernel", "bare_triton_reason"]
+
+HOW_TO_DESCRIBE = "sdpalab new triton NAME writes an example"
 
 _OPTIONS = ("num_warps", "num_stages", "maxnreg")
 """Knobs that are Triton's own compile options; all others are ``constexpr`` parameters."""
@@ -86,7 +88,10 @@ class TritonKernel(Kernel):
 
     def __post_init__(self) -> None:
         if not hasattr(self.fn, "params"):  # nor has what @triton.autotune or the interpreter makes
-            raise UserError(f"kernel {self.name!r}: fn must be a function under @triton.jit, not {_described(self.fn)}")
+            inner = ": give its .fn, and its configurations as configs" if hasattr(self.fn, "fn") else ""
+            raise UserError(
+                f"kernel {self.name!r}: fn must be a function under @triton.jit, not {_described(self.fn)}{inner}"
+            )
         if not self.configs:
             raise UserError(f"kernel {self.name!r}: configs must hold at least one configuration, such as {{}}")
         check_takes(self.name, self.takes)
@@ -182,3 +187,22 @@ class TritonKernel(Kernel):
 def _described(value: object) -> str:
     """A description of another value for messages: Triton's wrappers by their type."""
     return f"the plain function {value.__name__}" if inspect.isfunction(value) else f"of type {type(value).__name__}"
+
+
+def bare_triton_reason(value: object) -> str | None:
+    """Why a function under ``@triton.jit``, or what a decorator made of one, is no kernel yet, and what to write; None
+    for any other object. Triton is not imported."""
+    depth, function = 0, value
+    while _is_triton(function) and _is_triton(getattr(function, "fn", None)):
+        depth, function = depth + 1, function.fn  # type: ignore[attr-defined]
+    if not _is_triton(value):
+        return None
+    name = str(getattr(function, "__name__", "fn"))
+    return (
+        f"{name} is a Triton function without a launch: define a TritonKernel with fn={name}{'.fn' * depth}, its grid "
+        f"and its args; {HOW_TO_DESCRIBE}"
+    )
+
+
+def _is_triton(value: object) -> bool:
+    return type(value).__module__.startswith("triton.runtime.")

@@ -11,6 +11,7 @@ from typing import Any
 
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Kernel
+from sdpalab.kernels.triton_kernel import bare_triton_reason
 
 __all__ = ["absolute_spec", "file_of", "is_user_file", "load_user_kernel"]
 
@@ -52,6 +53,10 @@ def load_user_kernel(spec: str) -> Kernel | Callable[..., Any]:
     choices = _choices(module)
     if name:
         return _named(module, name, path, choices)
+    if not choices:
+        for value in vars(module).values():
+            if reason := bare_triton_reason(value):
+                raise UserError(f"{path}: {reason}")
     if len({id(kernel) for kernel in choices.values()}) != 1:
         defined = f"several kernels ({', '.join(choices)})" if choices else "neither a CudaKernel nor a function"
         raise UserError(f"{path} defines {defined}: say which is meant as {path}:NAME")
@@ -106,6 +111,8 @@ def _named(
         known = f"its kernels are: {', '.join(choices)}" if choices else "it defines no CudaKernel or function"
         raise UserError(f"{path} has no {name!r}; {known}")
     value = getattr(module, name)
+    if reason := bare_triton_reason(value):
+        raise UserError(f"{path}: {reason}")
     if isinstance(value, Kernel) or (callable(value) and not isinstance(value, type)):
         return value
     kind = "a class" if isinstance(value, type) else f"of type {type(value).__name__}"

@@ -51,9 +51,19 @@ def check_together(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> None:
 
 
 def unfit_reason(
-    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, enable_gqa: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    enable_gqa: bool,
+    *,
+    anywhere: bool = False,
 ) -> str | None:
-    """Why no kernel takes this call, whatever is proven; None if one may. Uses only what can be traced."""
+    """Why no kernel takes this call, whatever is proven; None if one may. Uses only what can be traced.
+
+    With ``anywhere`` the tensors stand for such on a GPU, wherever they are.
+    """
     if attn_mask is not None:
         return "the kernels take no attn_mask: key padding masks and additive bias stay with torch"
     if dropout_p:
@@ -62,7 +72,7 @@ def unfit_reason(
         return "gradients are required, and the kernels compute the forward pass only"
     if q.is_nested or k.is_nested or v.is_nested:
         return "the kernels take no nested tensors"
-    if torch_gpu.ordinal_of(q) is None:
+    if not anywhere and torch_gpu.ordinal_of(q) is None:
         return "the tensors are not on a CUDA GPU"
     if torch.is_autocast_enabled("cuda"):
         return "autocast may change the dtype"
@@ -73,8 +83,6 @@ def unfit_reason(
         return "the heads of k and v broadcast, which no kernel does without enable_gqa"
     if not (q.stride(-1) == k.stride(-1) == v.stride(-1) == 1):
         return "the last dimension of q, k or v is not contiguous"
-    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
-        return "the kernels take contiguous [batch, heads, sequence, head_dim]"
     if any(type(given) not in (Tensor, torch.nn.Parameter) for given in (q, k, v)):
         return "tensor subclasses stay with torch"
     return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sdpalab.evidence.proven import ProvenKernel
     from sdpalab.run import GpuExecutor
 
-__all__ = ["launch", "make_ready", "proven", "reload_proofs"]
+__all__ = ["copied", "launch", "make_ready", "proven", "proven_on", "reload_proofs"]
 
 Tensor = torch.Tensor
 
@@ -33,13 +33,13 @@ def proven(
     Parameters
     ----------
     q, k, v : Tensor
-        Contiguous [B, H, Sq, D] and [B, Hkv, Skv, D] on a GPU.
+        [B, H, Sq, D] and [B, Hkv, Skv, D] on a GPU; those that are not contiguous are copied by :func:`launch`.
     is_causal, scale
         As torch has them.
     lse : bool
         Whether it is to write the log-sum-exp too.
     """
-    if any(given.data_ptr() % _ALIGNMENT for given in (q, k, v)):
+    if any(given.data_ptr() % _ALIGNMENT and given.is_contiguous() for given in (q, k, v)):
         return None, f"a tensor does not begin at a multiple of {_ALIGNMENT} bytes"
     return _proven_for(q.shape, k.shape, q.dtype, _ordinal(q), is_causal, scale, lse)
 
@@ -70,6 +70,42 @@ def _proven_for(
     return choice.kernel, choice.reason
 
 
+def proven_on(
+    gpu: str, q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: float | None, *, lse: bool = False
+) -> tuple[ProvenKernel | None, str]:
+    """:func:`proven` for tensors of these shapes on a GPU that need not be here, by the records from it.
+
+    Raises
+    ------
+    UserError
+        If the lab has no data of a GPU of that name.
+    """
+    from sdpalab.evidence.choice import choose, platform_of
+
+    platform = platform_of(gpu)
+    name = str(q.dtype).removeprefix("torch.")
+    try:
+        problem = Problem(*q.shape, kv_heads=k.shape[1], seq_kv=k.shape[2], dtype=name, causal=is_causal, scale=scale)
+    except ProblemError as error:
+        return None, str(error)
+    choice = choose(problem, platform, lse=lse)
+    return choice.kernel, choice.reason
+
+
+def copied(q: Tensor, k: Tensor, v: Tensor) -> dict[str, int]:
+    """The tensors that :func:`launch` copies, and how many bytes each has.
+
+    A launch plan's buffers are contiguous: the maps of bulk copies, the quantisation and every record of a verdict and
+    of a time are of that layout. One copy, which reads and writes each element once, costs less than products that
+    read a layout for which no kernel was tuned or proven.
+    """
+    return {
+        name: given.numel() * given.element_size()
+        for name, given in (("query", q), ("key", k), ("value", v))
+        if not given.is_contiguous()
+    }
+
+
 def reload_proofs() -> None:
     """Have the functions of the lab read the records of verdicts and times again, such as after ``sdpalab prove``.
 
@@ -86,11 +122,14 @@ def reload_proofs() -> None:
 def launch(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
     """Launch the kernel on torch's current stream of the tensors' GPU, and return its outputs; does not wait for it.
 
+    What is not contiguous is copied first, on the same stream.
+
     Raises
     ------
     UserError
         As :func:`make_ready`.
     """
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()  # each itself where it is
     return make_ready(kernel, q, k, v)(q, k, v)
 
 
@@ -111,7 +150,8 @@ def make_ready(kernel: ProvenKernel, q: Tensor, k: Tensor, v: Tensor) -> TorchLa
                 f"the first call with these shapes prepares {kernel.proof.kernel}, which cannot be done while a CUDA "
                 "graph is captured: call it once before, on this thread, or sdpalab.prepare(q, k, v, ...)"
             )
-        prepared = TorchLaunch(_executor(ordinal, kernel.proof.arch), kernel.plan, q, k, v, kernel.builds)
+        tensors = q.contiguous(), k.contiguous(), v.contiguous()
+        prepared = TorchLaunch(_executor(ordinal, kernel.proof.arch), kernel.plan, *tensors, kernel.builds)
         ready = _ready.plans[key] = kernel, prepared  # the first is kept so that its id stays its own
     return ready[1]
 

@@ -22,7 +22,7 @@ import torch.nn.functional as functional
 from sdpalab.errors import UserError
 from sdpalab.run import torch_gpu
 from sdpalab.run.torch_inputs import check_together, shape_reason, unfit_reason
-from sdpalab.torch_api.kernels import launch, make_ready, proven
+from sdpalab.torch_api.kernels import copied, launch, make_ready, proven, proven_on
 
 __all__ = ["Explanation", "explain", "fall_back", "no_fallback", "prepare", "scaled_dot_product_attention"]
 
@@ -38,11 +38,14 @@ class Explanation:
     kernel : str or None
         A kernel of the registry; None for torch's own function.
     reason : str
-        One sentence: the records that decide, or what is missing and the command that supplies it.
+        One sentence: the records that decide, or what is missing and the command that supplies it; and the copies.
+    copied_bytes : int
+        Size of the inputs that are copied to contiguous memory before the kernel runs.
     """
 
     kernel: str | None
     reason: str
+    copied_bytes: int = 0
 
     def __str__(self) -> str:
         runs = "torch's scaled_dot_product_attention" if self.kernel is None else f"the kernel {self.kernel}"
@@ -86,9 +89,9 @@ def _count(change: int) -> None:
 
 
 def scaled_dot_product_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
@@ -99,12 +102,13 @@ def scaled_dot_product_attention(
 
     Parameters
     ----------
-    q : Tensor
+    query : Tensor
         [..., H, Sq, D].
-    k, v : Tensor
+    key, value : Tensor
         [..., H, Skv, D] and [..., H, Skv, Dv]; leading dimensions broadcast as torch's do.
     attn_mask, dropout_p, is_causal, scale, enable_gqa
-        As torch has them; ``is_causal`` is aligned to the top left.
+        As torch has them; ``is_causal`` is aligned to the top left. The strides may be any whose last one is 1, as of
+        the transposed views of a model; a kernel gets a contiguous copy of each tensor that is not contiguous.
 
     Returns
     -------
@@ -116,30 +120,37 @@ def scaled_dot_product_attention(
     UserError
         If the tensors do not go together, or within :func:`no_fallback` if no proven kernel covers the call.
     """
-    check_together(q, k, v, enable_gqa)
-    reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
+    check_together(query, key, value, enable_gqa)
+    reason = unfit_reason(query, key, value, attn_mask, dropout_p, enable_gqa)
     # A compiled graph looks up the proof when it runs: the records cannot be read while it is traced.
     if reason is None and not torch.compiler.is_compiling():
-        kernel, reason = proven(q, k, v, is_causal, scale)
+        kernel, reason = proven(query, key, value, is_causal, scale)
         if kernel is not None:
             # Nothing traces this call and nothing differentiates it, so that the dispatcher would only take its time.
-            return launch(kernel, q, k, v)["o"]
+            return launch(kernel, query, key, value)["o"]
     if reason is None:
-        out: Tensor = torch.ops.sdpalab.attention(q, k, v, is_causal, scale)
+        out: Tensor = torch.ops.sdpalab.attention(query, key, value, is_causal, scale)
         return out
     if not torch.compiler.is_compiling():
         fall_back(reason)
     elif _any_refuses:
-        q = torch.ops.sdpalab.fall_back(q, reason)
+        query = torch.ops.sdpalab.fall_back(query, reason)
     return functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+        query,
+        key,
+        value,
+        attn_mask=attn_mask,
+        dropout_p=dropout_p,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=enable_gqa,
     )
 
 
 def explain(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
@@ -147,28 +158,48 @@ def explain(
     enable_gqa: bool = False,
     *,
     lse: bool = False,
+    gpu: str | None = None,
 ) -> Explanation:
     """What :func:`scaled_dot_product_attention` would run for these arguments, and why; it runs nothing.
 
-    With ``lse`` what :func:`~sdpalab.torch_api.lse.attention_with_lse` would run.
+    Parameters
+    ----------
+    query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+        As there.
+    lse : bool
+        What :func:`~sdpalab.torch_api.lse.attention_with_lse` would run.
+    gpu : str, optional
+        What it would run on this GPU, such as ``"H200"``, by the records that are here; the tensors may then be
+        anywhere, on the CPU or on ``meta``. Default: the GPU of the tensors.
 
     Raises
     ------
     UserError
-        If the tensors do not go together.
+        If the tensors do not go together, or ``gpu`` is none that the lab has data of.
     """
-    check_together(q, k, v, enable_gqa)
-    reason = unfit_reason(q, k, v, attn_mask, dropout_p, enable_gqa)
+    check_together(query, key, value, enable_gqa)
+    reason = unfit_reason(query, key, value, attn_mask, dropout_p, enable_gqa, anywhere=gpu is not None)
     if reason is not None:
         return Explanation(None, reason)
-    kernel, why = proven(q, k, v, is_causal, scale, lse=lse)
-    return Explanation(None if kernel is None else kernel.proof.kernel, why)
+    if gpu is None:
+        kernel, why = proven(query, key, value, is_causal, scale, lse=lse)
+    else:
+        kernel, why = proven_on(gpu, query, key, value, is_causal, scale, lse=lse)
+    if kernel is None:
+        return Explanation(None, why)
+    copies = copied(query, key, value)
+    if copies:
+        why += (
+            f"; it takes contiguous tensors: a copy of {', '.join(copies)} comes first ({sum(copies.values())} bytes), "
+            "which the comparison does not count"
+        )
+    return Explanation(kernel.proof.kernel, why, sum(copies.values()))
 
 
 def prepare(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
@@ -187,10 +218,10 @@ def prepare(
     Explanation
         What such a call runs.
     """
-    explanation = explain(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa, lse=lse)
-    kernel, _ = proven(q, k, v, is_causal, scale, lse=lse) if explanation.kernel else (None, "")
+    explanation = explain(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, lse=lse)
+    kernel, _ = proven(query, key, value, is_causal, scale, lse=lse) if explanation.kernel else (None, "")
     if kernel is not None:
-        make_ready(kernel, q, k, v)
+        make_ready(kernel, query, key, value)
     return explanation
 
 
@@ -228,7 +259,6 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: 
     _insist(q, k, v)
     if torch_gpu.ordinal_of(q) is None:
         return _torchs(q, k, v, is_causal, scale).contiguous()
-    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     kernel, why = proven(q, k, v, is_causal, scale)
     if kernel is not None:
         return launch(kernel, q, k, v)["o"]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from sdpalab.errors import UserError
 from sdpalab.kernels.kernel import Kernel
+from sdpalab.kernels.triton_kernel import bare_triton_reason
 from sdpalab.kernels.userfile import is_user_file
 
 __all__ = ["Candidate", "CandidateSpec", "prepare"]
@@ -48,6 +49,8 @@ def prepare(candidate: Candidate) -> CandidateSpec:
         if not Path(f"{stem}.py").is_file():
             raise UserError(f"{stem}.py does not exist or is not a file; a kernel is given as NAME or FILE.py[:NAME]")
         return CandidateSpec("file", candidate, nothing)
+    if reason := bare_triton_reason(candidate):
+        raise UserError(reason)
     if not (isinstance(candidate, Kernel) or callable(candidate)):
         raise UserError(
             "a candidate is a registry name, FILE.py[:NAME], a CudaKernel, a TritonKernel or a callable, "

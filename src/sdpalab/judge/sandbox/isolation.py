@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -79,6 +80,8 @@ class CandidateProcesses:
         Of the simulator, for one launch (:func:`sdpalab.sim.launch`).
     on_plan : callable, optional
         Given each problem, the launch plan that is about to be executed for it, and the architecture.
+    include_dirs : sequence of Path
+        Folders for ``#include`` beside those of the kernel.
 
     Attributes
     ----------
@@ -106,8 +109,9 @@ class CandidateProcesses:
         gpu: bool = False,
         max_steps: int | None = None,
         on_plan: Callable[[Problem, SentPlan, str], None] | None = None,
+        include_dirs: Sequence[Path] = (),
     ) -> None:
-        self._max_steps, self._on_plan = max_steps, on_plan
+        self._max_steps, self._on_plan, self._include_dirs = max_steps, on_plan, tuple(include_dirs)
         self._timeout = self._seconds = timeout
         self._on_gpu = gpu
         self._quota = Quota(cpu_seconds=int(START_SECONDS + 2 * timeout * max(1, len(problems))))
@@ -316,7 +320,8 @@ class CandidateProcesses:
         lse = bool(self.about["lse"])
         _, results = self._ask(self._candidate, {"do": "plan", "problem": problem.to_dict()}, {}, MOST_PLAN)
         try:
-            plan = read_plan(results["plan"].tobytes() if "plan" in results else b"", problem_buffers(problem, lse=lse))
+            data = results["plan"].tobytes() if "plan" in results else b""
+            plan = read_plan(data, problem_buffers(problem, lse=lse), self._include_dirs)
         except PlanError as error:
             raise _Failed(Status.BUILD_FAILED, str(error)) from None
         if self._on_plan is not None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import ml_dtypes
@@ -116,6 +117,16 @@ class SentPlan(_Data):
         )
         return SentPlan(buffers=tuple(buffer for buffer in self.buffers if buffer.name != name), steps=steps)
 
+    def including(self, folders: Sequence[Path]) -> SentPlan:
+        """The plan with further folders for ``#include``, after those of the kernel."""
+        steps = tuple(
+            step.model_copy(update={"code": replace(step.code, include_dirs=(*step.code.include_dirs, *folders))})
+            if isinstance(step, SentStep) and isinstance(step.code, Module)
+            else step
+            for step in self.steps
+        )
+        return SentPlan(buffers=self.buffers, steps=steps)
+
     def plan(self, *, modules: bool = False) -> LaunchPlan:
         """The plan; without ``modules`` it has none, and :meth:`builds` gives what is to be run."""
         steps = [
@@ -141,9 +152,10 @@ def send_plan(plan: LaunchPlan, arch: str) -> bytes:
         raise PlanError(f"the launch plan is malformed: {_first(error)}") from None
 
 
-def read_plan(data: bytes, known: tuple[Buffer, ...]) -> SentPlan:
+def read_plan(data: bytes, known: tuple[Buffer, ...], include_dirs: Sequence[Path] = ()) -> SentPlan:
     """The plan in ``data``, checked: it begins with the buffers of its problem
-    (:func:`sdpalab.kernels.plan.problem_buffers`), and holds nothing but what a plan holds.
+    (:func:`sdpalab.kernels.plan.problem_buffers`), and holds nothing but what a plan holds. Its CUDA C++ may also
+    include from ``include_dirs``.
 
     Raises
     ------
@@ -170,7 +182,7 @@ def read_plan(data: bytes, known: tuple[Buffer, ...]) -> SentPlan:
         reason = step.reject_reason(elements) if isinstance(step, Gemm) else None
         if reason is not None:
             raise PlanError(reason)
-    return plan
+    return plan.including(include_dirs) if include_dirs else plan
 
 
 def _sent(step: Step, arch: str) -> SentStep | Gemm:

@@ -7,7 +7,7 @@ import traceback
 
 from sdpalab.judge.sandbox.messages import plain
 
-__all__ = ["raised", "text_of"]
+__all__ = ["launches_triton", "raised", "text_of"]
 
 
 def raised(error: BaseException) -> str:
@@ -17,6 +17,12 @@ def raised(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
     return f"raised {type(error).__name__}: {text_of(error)[:500]}{where}"
+
+
+def launches_triton(error: BaseException) -> bool:
+    """Whether Triton raised it while it launched a function: there is no GPU, or the tensors are not on one."""
+    modules = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
+    return bool(modules & {"triton.runtime.jit", "triton.runtime.driver"})
 
 
 def text_of(error: BaseException) -> str:

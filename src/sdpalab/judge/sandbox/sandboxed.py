@@ -7,7 +7,7 @@ text of its launch plan, which is checked as the judge checks it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,9 @@ class NotBuilt(UserError):
 
 
 @contextmanager
-def kernel_in_sandbox(spec: str, *, arch: str | None = None, else_say: str) -> Iterator[Kernel]:
+def kernel_in_sandbox(
+    spec: str, *, arch: str | None = None, else_say: str, include_dirs: Sequence[Path] = ()
+) -> Iterator[Kernel]:
     """The kernel that a command line names: a shipped one, or a user's from ``FILE.py[:NAME]``, held in a process.
 
     Parameters
@@ -62,6 +64,8 @@ def kernel_in_sandbox(spec: str, *, arch: str | None = None, else_say: str) -> I
         What Triton compiles a user's kernel for. Default: the kernel's own.
     else_say : str
         What a Python callable has not, for the message: ``there is nothing to build``.
+    include_dirs : sequence of Path
+        Folders for ``#include`` beside those of a user's kernel.
 
     Raises
     ------
@@ -75,7 +79,7 @@ def kernel_in_sandbox(spec: str, *, arch: str | None = None, else_say: str) -> I
     if not is_user_file(spec):
         yield get(spec)
         return
-    kernel = SandboxedKernel(spec, arch=arch, else_say=else_say)
+    kernel = SandboxedKernel(spec, arch=arch, else_say=else_say, include_dirs=include_dirs)
     try:
         yield kernel
     finally:
@@ -102,8 +106,9 @@ class SandboxedKernel(Kernel):
         If the process cannot be started.
     """
 
-    def __init__(self, spec: str, *, arch: str | None, else_say: str) -> None:
+    def __init__(self, spec: str, *, arch: str | None, else_say: str, include_dirs: Sequence[Path] = ()) -> None:
         prepare(spec)
+        self._include_dirs = tuple(include_dirs)
         self._spec, self._file = spec, Path(f"{f'{spec}:'.partition('.py:')[0]}.py")
         self._process = GuardedProcess(SERVER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True)
         try:
@@ -151,7 +156,7 @@ class SandboxedKernel(Kernel):
         order = {"do": "plan", "problem": problem.to_dict(), "config": dict(config), "lse": lse, "sms": sms}
         _, results = self._ask({**order, "arch": self.arch}, room=MOST_PLAN)
         data = results["plan"].tobytes() if "plan" in results else b""
-        return read_plan(data, problem_buffers(problem, lse=lse)).plan(modules=True)
+        return read_plan(data, problem_buffers(problem, lse=lse), self._include_dirs).plan(modules=True)
 
     def _plan(self, problem: Problem, config: Config) -> LaunchPlan:
         return self.launch_plan(problem, config, lse=self.lse)

@@ -20,10 +20,11 @@ from sdpalab.gpus import default_sms
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.sandbox.callables import BadOutput, CallableRunner
 from sdpalab.judge.sandbox.plans import send_plan
-from sdpalab.judge.sandbox.raised import raised, text_of
+from sdpalab.judge.sandbox.raised import launches_triton, raised, text_of
 from sdpalab.judge.sandbox.wire import Channel, serve
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, Kernel, UnsupportedProblem
+from sdpalab.kernels.triton_kernel import HOW_TO_DESCRIBE
 from sdpalab.problem import Problem
 
 __all__ = ["main"]
@@ -65,7 +66,16 @@ class _CandidateServer:
         except BadOutput as error:
             return {"status": Status.BAD_OUTPUT.value, "reason": str(error)}, {}
         except BaseException as error:
+            if launches_triton(error):
+                return {"status": Status.BUILD_FAILED.value, "reason": self._triton_reason()}, {}
             return {"status": Status.CRASHED.value, "reason": f"the candidate {raised(error)}"}, {}
+
+    def _triton_reason(self) -> str:
+        assert self._callable is not None, "the candidate is a callable, which launches what it likes"
+        return (
+            f"{self._callable.describe()['name']} launches a Triton function, and the judge calls it on CPU tensors: "
+            f"define a TritonKernel with that function, its grid and its args, and judge that; {HOW_TO_DESCRIBE}"
+        )
 
     def _plan(self, problem: Problem) -> Answer:
         assert self._kernel is not None, "the candidate is not a kernel"

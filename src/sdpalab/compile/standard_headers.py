@@ -1,0 +1,114 @@
+"""The C and C++ standard headers of device code: libcu++ under their usual names.
+
+NVRTC brings no standard library. libcu++ (pip: ``nvidia-cuda-cccl``) has one for device code, under ``cuda/std/`` and
+in ``cuda::std``. A source written for nvcc includes ``<cstdint>`` and names ``std::uint32_t``; these headers make that
+the same thing.
+
+Source: libcu++ manual, "Standard API"; CUDA C++ Programming Guide, "C++ Language Support" (what NVRTC has built in).
+"""
+
+from __future__ import annotations
+
+__all__ = ["standard_header"]
+
+_C_HEADERS = (
+    "assert",
+    "complex",
+    "float",
+    "inttypes",
+    "limits",
+    "math",
+    "stddef",
+    "stdint",
+    "stdio",
+    "stdlib",
+    "string",
+)
+"""Headers of C, each with a name ``X.h`` in C and ``cX`` in C++."""
+
+_STD = "namespace std { using namespace cuda::std; }\n"
+
+_MATH = """\
+#include <cuda/std/cmath>
+#ifndef HUGE_VAL
+#define HUGE_VALF INFINITY
+#define HUGE_VAL cuda::std::numeric_limits<double>::infinity()
+#endif
+#ifndef M_PI
+#define M_E 2.71828182845904523536
+#define M_LOG2E 1.44269504088896340736
+#define M_LOG10E 0.43429448190325182765
+#define M_LN2 0.69314718055994530942
+#define M_LN10 2.30258509299404568402
+#define M_PI 3.14159265358979323846
+#define M_PI_2 1.57079632679489661923
+#define M_PI_4 0.78539816339744830962
+#define M_1_PI 0.31830988618379067154
+#define M_2_PI 0.63661977236758134308
+#define M_2_SQRTPI 1.12837916709551257390
+#define M_SQRT2 1.41421356237309504880
+#define M_SQRT1_2 0.70710678118654752440
+#endif
+"""
+"""The macros of C99, 7.12, and of POSIX. libcu++ defines INFINITY and NAN; NVRTC has the functions in the global
+namespace."""
+
+_FLOAT = """\
+#ifndef FLT_MAX
+#define FLT_RADIX 2
+#define FLT_MANT_DIG 24
+#define FLT_DIG 6
+#define FLT_MIN_EXP (-125)
+#define FLT_MAX_EXP 128
+#define FLT_MAX 3.402823466e+38F
+#define FLT_MIN 1.175494351e-38F
+#define FLT_EPSILON 1.192092896e-07F
+#define DBL_MANT_DIG 53
+#define DBL_DIG 15
+#define DBL_MIN_EXP (-1021)
+#define DBL_MAX_EXP 1024
+#define DBL_MAX 1.7976931348623157e+308
+#define DBL_MIN 2.2250738585072014e-308
+#define DBL_EPSILON 2.2204460492503131e-16
+#endif
+"""
+"""C99, 5.2.4.2.2: binary32 and binary64."""
+
+_TEXTS = {
+    "math": _MATH,
+    "float": _FLOAT,
+    # NVRTC has assert, printf, memcpy, memset, malloc and free built in.
+    "assert": "",
+    "inttypes": "#include <cuda/std/cstdint>\n",
+    "stdio": "",
+    "string": "",
+    "stdlib": "",
+}
+"""What a C header has beside, or instead of, the one of libcu++ that it is otherwise."""
+
+_CPP_HEADERS = {
+    "algorithm": "cuda/std/__algorithm_",
+    **{
+        name: f"cuda/std/{name}"
+        for name in (
+            *("array", "atomic", "barrier", "bit", "bitset", "chrono", "complex", "concepts", "expected", "functional"),
+            *("initializer_list", "inplace_vector", "iterator", "latch", "limits", "mdspan", "memory", "numbers"),
+            *("numeric", "optional", "ranges", "ratio", "semaphore", "source_location", "span", "tuple"),
+            *("type_traits", "utility", "variant", "version"),
+        )
+    },
+}
+
+
+def standard_header(name: str) -> str | None:
+    """The text of a standard header for NVRTC, such as of ``cstdint`` or ``math.h``; None if it is none of those."""
+    in_c = name.endswith(".h")
+    stem = name.removesuffix(".h") if in_c else name.removeprefix("c")
+    if stem in _C_HEADERS and (in_c or name.startswith("c")) and name != "complex":
+        text = _TEXTS.get(stem)
+        if text is None:
+            return f"#pragma once\n#include <cuda/std/c{stem}>\n{'' if in_c else _STD}"
+        return f"#pragma once\n{text}{_STD if not in_c and '<cuda/' in text else ''}"
+    if name in _CPP_HEADERS:
+        return f"#pragma once\n#include <{_CPP_HEADERS[name]}>\n{_STD}"
+    return None
