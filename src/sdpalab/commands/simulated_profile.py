@@ -164,6 +164,7 @@ def _launch_dict(launch: LaunchFigures) -> dict[str, Any]:
 def _print_launch(console: Console, launch: LaunchFigures) -> None:
     """What is worth a sentence, then the figures: of the launch, of its instructions, and of the units."""
     from sdpalab.profile.remarks import remarks
+    from sdpalab.profile.summary import summary_rows
 
     grid, block = ("x".join(map(str, size)) for size in (launch.grid, launch.block))
     console.print()
@@ -172,51 +173,18 @@ def _print_launch(console: Console, launch: LaunchFigures) -> None:
         sentence = verdict_text(None, remark.sentence) if remark.binds else Text(remark.sentence)
         console.print(Text.assemble(f"{remark.kind:<9}  ", sentence), soft_wrap=True)
     shown = table("", ("figure", "value", "kind"), numeric=("value",))
-    for figure, value, kind in _figures(launch):
+    for figure, value, kind in summary_rows(launch):
         shown.add_row(figure, value, kind)
     show_table(console, shown)
     show_table(console, _instructions(launch))
-
-
-def _figures(launch: LaunchFigures) -> list[tuple[str, str, str]]:
-    used, counters, step, issue = launch.resources, launch.counters, launch.step, launch.issue
-    rows = [
-        ("registers a thread", f"{used.registers}", "compiled"),
-        ("shared memory a block, bytes", f"{used.shared_bytes:,}", "compiled"),
-        ("main loop, machine instructions", f"{len(launch.loop):,}", "compiled"),
-        ("main loop, stall counts of a turn, clocks", f"{launch.stall_clocks:,}", "compiled"),
-        ("warp instructions of PTX", f"{counters.total('warps'):,}", "simulated"),
-        ("lanes switched off", f"{counters.divergence:.1%}", "simulated"),
-        ("shared wavefronts", _over(counters.total("wavefronts"), counters.total("ideal_wavefronts")), "simulated"),
-        ("global sectors", _over(counters.total("sectors"), counters.total("ideal_sectors")), "simulated"),
-        (
-            "bytes read and written, each once",
-            f"{counters.compulsory_read_bytes:,} + {counters.compulsory_write_bytes:,}",
-            "simulated",
-        ),
-    ]
-    if issue is not None and issue.turn_clocks is not None:
-        warps = issue.resident * len(launch.counters.by_warp)
-        rows.append((f"turn of the longest loop, {warps} warps, clocks", f"{issue.turn_clocks:,.0f}", "modelled"))
-    if step is not None:
-        schedule = "-" if step.schedule_us is None else f"{step.schedule_us:.2f}"
-        rows += [
-            ("issue schedule, us", schedule, "modelled"),
-            (f"floor by counts ({step.binds}), us", f"{step.floor_us:.2f}", "modelled"),
-            ("time with its launch, us", f"{step.microseconds:.2f}", "modelled"),
-        ]
-    return rows
-
-
-def _over(count: int, ideal: int) -> str:
-    return f"{count:,} ({count / ideal:.2f}x)" if ideal else "none"
 
 
 def _instructions(launch: LaunchFigures) -> Any:
     """PTX by pipe, machine code by class, and the units by how busy they are, side by side, the largest first."""
     total = max(1, launch.counters.total("warps"))
     pipes = [(name, f"{count / total:.1%}") for name, count in launch.counters.mix().items() if count]
-    classes = [(name, f"{count / sum(launch.resources.sass.values()):.1%}") for name, count in _sass(launch)]
+    sass = launch.resources.sass
+    classes = [(name, f"{count / sum(sass.values()):.1%}") for name, count in sass.items()]
     units = [(name, f"{share:.1%}") for name, share in (launch.issue.busy if launch.issue else {}).items()]
     columns = ("PTX pipe", "simulated", "SASS class", "compiled", "unit busy", "modelled")
     shown = table("", columns, numeric=("simulated", "compiled", "modelled"))
@@ -227,22 +195,28 @@ def _instructions(launch: LaunchFigures) -> Any:
     return shown
 
 
-def _sass(launch: LaunchFigures) -> list[tuple[str, int]]:
-    return list(launch.resources.sass.items())
-
-
 def _print_pictures(console: Console, place: str, pictures: Sequence[AccessPicture], profile: SimulatedProfile) -> None:
     code = profile.sources.line(place).strip()
     console.print()
     console.print(Text.assemble((place, "bold"), f"  {code}"), no_wrap=True, overflow="ellipsis")
     if not pictures:
-        name = place.rpartition(":")[0]
-        lines = [line for launch in profile.launches for line in launch.lines if line.file == name]
-        numbers = sorted({line.number for line in lines if line.ideal_sectors or line.ideal_wavefronts})
+        numbers = _lines_with_accesses(place.rpartition(":")[0], profile)
         hint = f"; it does in line {', '.join(map(str, numbers))}" if numbers else ""
         console.print(f"no warp accesses memory by lanes at this line{hint}", soft_wrap=True)
     for picture in pictures:
         print_picture(console, picture)
+
+
+def _lines_with_accesses(name: str, profile: SimulatedProfile) -> list[int]:
+    """Lines of a file whose instructions, those of the functions that they call included, access memory by lanes."""
+    frames = {
+        frame.rpartition(":")[0]
+        for launch in profile.launches
+        for each in launch.counters.by_instruction
+        if each.ideal_sectors or each.ideal_wavefronts
+        for frame in each.frames
+    }
+    return sorted(int(number) for file, _, number in (place.rpartition(":") for place in frames) if file == name)
 
 
 def _print_time(console: Console, profile: SimulatedProfile) -> None:

@@ -10,6 +10,7 @@ from sdpalab.profile.pictures import AccessPicture
 from sdpalab.profile.remarks import remarks
 from sdpalab.profile.simulated_profile import LaunchFigures, SimulatedProfile, hot_lines
 from sdpalab.profile.source_lines import LineFigures, lines_of_file
+from sdpalab.profile.summary import summary_rows
 from sdpalab.run.sources import Sources
 
 __all__ = ["render_profile_page"]
@@ -65,6 +66,7 @@ def render_profile_page(
                 {
                     "figures": launch,
                     "remarks": remarks(launch),
+                    "summary": summary_rows(launch),
                     "hot": hot_lines(launch.lines, MOST_HOT),
                     "files": _files(launch, profile.sources),
                     "static": max(1, sum(sum(line.sass.values()) for line in launch.lines)),
