@@ -67,4 +67,6 @@ def _compare(setup: Setup, before: np.ndarray, space: Space, counts: Tally, tall
     places = np.flatnonzero(mine != other)
     pairs = [(f"{4 * at:#x}", f"{mine[at]:#x}", f"{other[at]:#x}") for at in places[:8]]
     assert not pairs, f"{name}: {len(places)} words differ (where, native, reference): {pairs}"
-    np.testing.assert_array_equal(tally.lanes, counts.lanes, err_msg=f"{name}: lanes by block")
+    for each in ("lanes", "warps", "sectors", "wavefronts", "touched", "issued", "by_warp"):
+        mine, other = getattr(tally, each), getattr(counts, each)
+        np.testing.assert_array_equal(mine, other, err_msg=f"{name}: {each}")

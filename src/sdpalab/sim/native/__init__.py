@@ -23,8 +23,12 @@ reads of what was never written. What might be a hazard, and every trap, deadloc
 with a reason. The launch is then run by the reference engine from the beginning, which decides, and reports as it
 always has. So native code may suspect more than what is wrong, and must never suspect less.
 
-**What is left to the reference engine** besides: instructions without a native handler, counters, watchers, calls and
-printf, blocks that communicate (:func:`sdpalab.sim.parallel.communicates`), random schedules, the ``strict`` check.
+**Threads** take stretches of clusters, each with a state of its own (:mod:`.state`); native code holds no lock of the
+interpreter. With checks, what the threads' blocks touched in global memory is compared at the end.
+
+**What is left to the reference engine** besides: instructions without a native handler, checks and counters of bulk
+copies, mbarriers and wgmma, calls and printf, blocks that may wait for each other, random schedules, the ``strict``
+check, watchers, launches on a :class:`~sdpalab.sim.Device`.
 
 ``SDPALAB_SIM_ENGINE`` chooses: ``reference`` (the default, while native code is compared with it) or ``native``.
 """

@@ -69,6 +69,7 @@ class Assembler:
     entry: Entry
     program: Program
     checked: bool
+    counted: bool
     records: list[list[int]] = field(default_factory=list)
     operations: dict[str, Operation] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
@@ -191,10 +192,15 @@ class Assembler:
         self.operations.setdefault(operation.name, operation)
         return self.numbers.setdefault(operation.name, len(self.numbers))
 
+    @property
+    def watched(self) -> bool:
+        """Whether accesses to memory are checked or counted."""
+        return self.checked or self.counted
+
     def unchecked(self, instruction: Instruction) -> None:
-        """Raise NotNative where there are checks: those of this instruction are not native."""
-        if self.checked:
-            raise NotNative(f"checks of {instruction.opcode}")
+        """Raise NotNative where there are checks or counters: those of this instruction are not native."""
+        if self.watched:
+            raise NotNative(f"checks or counters of {instruction.opcode}")
 
     def pair(self, operand: Operand) -> tuple[Operand, Operand | None]:
         """Both destinations of ``p|q``; None for the second where there is only one."""

@@ -16,14 +16,14 @@ _VARIABLE = "SDPALAB_SIM_ENGINE"
 
 
 def wanted_engine() -> str:
-    """The engine that ``SDPALAB_SIM_ENGINE`` names; the reference engine by default.
+    """The engine that ``SDPALAB_SIM_ENGINE`` names; the native one by default.
 
     Raises
     ------
     LaunchError
         If there is no such engine.
     """
-    chosen = os.environ.get(_VARIABLE) or ENGINES[0]
+    chosen = os.environ.get(_VARIABLE) or "native"
     if chosen not in ENGINES:
         raise LaunchError(f"{_VARIABLE} is one of {', '.join(ENGINES)}, not {chosen!r}")
     return chosen

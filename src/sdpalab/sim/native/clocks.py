@@ -67,7 +67,11 @@ def release_to(context: int, warp: int, vector: int) -> None:
 
 
 def acquire(context: int, warp: int, vector: int) -> None:
-    """A warp comes after what was passed on to a vector."""
+    """A warp comes after what was passed on to a vector, at the present time.
+
+    Warps that leave a barrier together begin one time together, so that after the next barrier all that was done in it
+    is known to be ordered by a look at one number (the floor).
+    """
     actors = load64(context + 8 * ACTORS)
     mine = load64(context + 8 * VECTORS) + 8 * actors * warp
     floor = 1 << 60
@@ -77,6 +81,7 @@ def acquire(context: int, warp: int, vector: int) -> None:
         if other != warp:
             floor = min(floor, known)
     store64(load64(context + 8 * FLOORS) + 8 * warp, floor)
+    store64(load64(context + 8 * CLOCKS) + 8 * warp, load64(context + 8 * TIME))
 
 
 def forget(context: int, vector: int) -> None:

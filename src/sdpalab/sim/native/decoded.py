@@ -62,15 +62,15 @@ class Decoded:
     ones: tuple[int, ...]
 
 
-def decode(entry: Entry, program: Program, *, checked: bool) -> Decoded:
-    """Decode an entry; ``checked`` adds the records of the checks.
+def decode(entry: Entry, program: Program, *, checked: bool, counted: bool) -> Decoded:
+    """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters.
 
     Raises
     ------
     NotNative, UnsupportedInstruction
         If there is anything in it that the native engine does not have.
     """
-    asm = Assembler(entry, program, checked)
+    asm = Assembler(entry, program, checked, counted)
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     add_shadows(asm, undefined)
@@ -171,6 +171,8 @@ def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: 
         row, _ = asm.target(operands.pop(0), type_.name)
         words[layout.TARGET] = ("popc", "and", "or").index(operation)
         words[layout.END_D], words[layout.END_C] = row, asm.source(operands.pop(), "pred")
+    elif action == "sync" and len(operands) == 1 and (instruction.opcode == "bar" or "aligned" in instruction.mods):
+        words[layout.END_C] = 1  # what __syncthreads() compiles to, if the barrier is the first
     mods.done()
     words[layout.END_A] = asm.source(operands[0], "u32")
     words[layout.END_B] = asm.source(operands[1], "u32") if len(operands) > 1 else -1

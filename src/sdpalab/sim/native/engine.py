@@ -41,13 +41,13 @@ _NATIVE_CHECKS = frozenset({"race", "memory", "async"})
 """Checks that native code makes, all together if a launch has one; with others it is left to the reference engine."""
 
 _LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-_decoded: dict[tuple[int, bool], tuple[weakref.ref[Program], Decoded | str]] = {}
+_decoded: dict[tuple[int, bool, bool], tuple[weakref.ref[Program], Decoded | str]] = {}
 
 
 def run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     """See :func:`sdpalab.sim.native.choice.run_native`."""
-    if setup.counters or setup.watchers or setup.schedule not in ORDERS or not set(setup.checks) <= _NATIVE_CHECKS:
-        return "counters, a watcher, a schedule or a check that is not native"
+    if setup.watchers or setup.schedule not in ORDERS or not set(setup.checks) <= _NATIVE_CHECKS:
+        return "a watcher, a schedule or a check that is not native"
     if any(map(_waits_for_others, setup.entry.instructions)):
         return "blocks that may wait for each other"
     if setup.workspace or setup.heap is not None or setup.tracking:
@@ -67,6 +67,8 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     ctas = np.concatenate(setup.chunks).astype(np.int64)
     clusters = len(ctas) // setup.geometry.cluster_size
     first = State(setup, space, decoded, table, template, ctas)
+    if setup.counters and first.updates_global():
+        return "counters where atomic operations may tell blocks apart"
     threads = 1 if first.updates_global() else min(_threads(setup, workers), clusters)
     states = [first, *(State(setup, space, decoded, table, template, ctas) for _ in range(threads - 1))]
     ends = np.linspace(0, clusters, min(threads * _TURNS, clusters) + 1 if threads > 1 else 2).astype(int).tolist()
@@ -94,8 +96,7 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
         return "the limit on steps, which lanes of several warps share"
     tally.steps += steps
     for state in states:
-        tally.lanes += state.lanes
-        tally.warps += state.warps
+        tally.add(state.counted)
     return ""
 
 
@@ -132,12 +133,13 @@ def _conflict(states: list[State]) -> bool:
 
 
 def _decode(setup: Setup) -> Decoded:
-    """The launch's program, decoded once with the checks and once without."""
-    key = id(setup.program), bool(setup.checks)
+    """The launch's program, decoded once for each choice of checks and counters."""
+    key = id(setup.program), bool(setup.checks), setup.counters
     known = _decoded.get(key)
     if known is None or known[0]() is not setup.program:
+        checked = bool(setup.checks)
         try:
-            result: Decoded | str = decode(setup.entry, setup.program, checked=bool(setup.checks))
+            result: Decoded | str = decode(setup.entry, setup.program, checked=checked, counted=setup.counters)
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"
         known = weakref.ref(setup.program, lambda _: _decoded.pop(key, None)), result

@@ -161,9 +161,17 @@ CONTEXT_WORDS = 112
     GLOBAL_STRONG,  # of each granule, the last atomic operation; 0 if the kernel has none
     ORDERED,  # for each CTA, up to which time each other CTA's accesses come before its own; or 0
     GRID_CTAS,
+    COUNTING,  # whether traffic is counted
+    SECTORS,  # for each instruction those it took, and the fewest
+    WAVEFRONTS,
+    TOUCHED,  # sectors that were read; behind them those that were written
+    TOUCHED_BYTES,
+    ISSUED,  # warp instructions of each CTA of the grid
+    BY_WARP,  # for each warp of a CTA how often it has run each block
+    BLOCK_COUNT,
     CURRENT_PLANE,  # of READERS: the current warp's, of its own CTA
     CURRENT_CTA,  # the linear index, plus one, of the CTA of the warp that runs
-) = range(91)
+) = range(99)
 
 SCRATCH_BYTES = 1 << 17
 SCRATCH_PLACES = 1 << 14
@@ -247,8 +255,9 @@ READY, PARKED, AT_BARRIER, AT_CLUSTER, AT_MBARRIER, AT_WGMMA, FOR_REGISTERS = 0,
 # ---- a barrier of a CTA: int64 words ---------------------------------------------------------------------------------
 
 BARRIER_WORDS = 104
-ARRIVED, GIVEN, KIND = 0, 1, 2
-"""Threads that have arrived in this phase, the number that completes it (0: all that are alive), 1 or 2 (reduction)."""
+ARRIVED, GIVEN, KIND, SYNCTHREADS = 0, 1, 2, 3
+"""Threads that have arrived in this phase, the number that completes it (0: all that are alive), 1 or 2 (reduction);
+the block at whose end a ``__syncthreads()`` of this phase is (0: none came by one)."""
 CAME = 4
 """From here on, for each warp of the CTA the lanes that have arrived in this phase."""
 ARRIVED_AT, BEFORE_AT = 36, 68

@@ -20,12 +20,15 @@ from sdpalab.sim.native.layout import (
     BARRIER_WORDS,
     BARRIERS,
     BEFORE_AT,
+    BLOCK_COUNT,
     BLOCK_WORDS,
     BLOCKS,
+    BY_WARP,
     CAME,
     CHECKED,
     CLOCKS,
     COLLECTIVE,
+    COUNTING,
     CTA_COUNT,
     CURRENT,
     CURRENT_CTA,
@@ -56,6 +59,7 @@ from sdpalab.sim.native.layout import (
     FIRST_PART,
     GIVEN,
     GRANULES,
+    ISSUED,
     KIND,
     LANES_BY_BLOCK,
     LAST,
@@ -85,8 +89,11 @@ from sdpalab.sim.native.layout import (
     STEPS,
     STEPS_TAKEN,
     STUCK,
+    SYNCTHREADS,
     TABLE,
     TARGET,
+    THREADS,
+    TIME,
     TRAP,
     VECTORS,
     WARP_COUNT,
@@ -233,6 +240,8 @@ def run_warp(context: int, state: int, number: int) -> int:
         store64(context + 8 * STEPS_TAKEN, load64(context + 8 * STEPS_TAKEN) + size)
         store64(lanes_by_block + 8 * at, load64(lanes_by_block + 8 * at) + popcount(mask))
         store64(warps_by_block + 8 * at, load64(warps_by_block + 8 * at) + 1)
+        if load64(context + 8 * COUNTING) != 0:
+            count_block(context, state, at, size)
         record = records + 64 * load32(block + 4 * FIRST)
         last = records + 64 * load32(block + 4 * LAST)
         while record < last:
@@ -249,6 +258,15 @@ def run_warp(context: int, state: int, number: int) -> int:
             store64(context + 8 * CURRENT_PC, (last - records) // 64)
             return status
     return 0
+
+
+def count_block(context: int, state: int, at: int, size: int) -> None:
+    """Count what a warp issues for its CTA, and that it runs a block."""
+    issued = load64(context + 8 * ISSUED) + 8 * load64(state + 8 * WARP_LINEAR)
+    store64(issued, load64(issued) + size)
+    row = load64(context + 8 * BLOCK_COUNT) * load64(state + 8 * WARP_NUMBER)
+    place = load64(context + 8 * BY_WARP) + 8 * (row + at)
+    store64(place, load64(place) + 1)
 
 
 def guarded(registers: int, guard: int, mask: int) -> int:
@@ -373,6 +391,10 @@ def arrive(context: int, state: int, registers: int, block: int, at: int, taken:
     if load64(context + 8 * CHECKED) != 0:
         if given != 0 and not follows(context, cta, barrier):
             return BARRIER_RULE
+        if load32(block + 4 * END_C) == 1 and end == END_BARRIER and name == 0:
+            if arrived > 0 and load64(barrier + 8 * SYNCTHREADS) not in (0, block):
+                return BARRIER_RULE
+            store64(barrier + 8 * SYNCTHREADS, block)
         clock = load64(load64(context + 8 * CLOCKS) + 8 * load64(context + 8 * CURRENT))
         store64(barrier + 8 * (ARRIVED_AT + warp), clock)
         release_to(context, load64(context + 8 * CURRENT), barrier_vector(context, cta, name))
@@ -420,10 +442,14 @@ def release(context: int, cta: int, barrier: int, name: int) -> int:
         return 0
     if arrived > need:
         return BARRIER_RULE
+    if load64(barrier + 8 * SYNCTHREADS) != 0 and alive(context, cta) < load64(context + 8 * THREADS):
+        return BARRIER_RULE
+    store64(barrier + 8 * SYNCTHREADS, 0)
     warps = load64(context + 8 * WARP_COUNT)
     if load64(barrier + 8 * KIND) == 2:
         reduce(context, cta, name)
     vector = barrier_vector(context, cta, name)
+    store64(context + 8 * TIME, load64(context + 8 * TIME) + 1)
     for k in range(warps):
         came = load64(barrier + 8 * (CAME + k))
         store64(barrier + 8 * (BEFORE_AT + k), load64(barrier + 8 * (ARRIVED_AT + k)) if came else 0)

@@ -16,6 +16,7 @@ from sdpalab.sim.native.decoded import Decoded
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.values import special_rows, tensor_maps
 from sdpalab.sim.selection import Array
+from sdpalab.sim.tally import Tally
 
 __all__ = ["ORDERS", "State"]
 
@@ -43,8 +44,8 @@ class State:
 
     Attributes
     ----------
-    lanes, warps : ndarray of int64 [blocks of the program]
-        How many have run each block.
+    counted : Tally
+        What this thread has counted.
     writers, readers, pages : ndarray
         With checks, what is known of global memory: of each granule, of each 16 bytes, and whether anything in a page
         has been written.
@@ -62,6 +63,8 @@ class State:
         self.kept: list[Any] = []
         self.context = np.zeros(layout.CONTEXT_WORDS, dtype=np.int64)
         self.writers, self.readers, self.pages = (np.zeros(0, np.int64) for _ in range(3))
+        size, geometry = len(space.data), setup.geometry
+        self.counted = Tally(*(setup.entry, setup.program, size, geometry.ctas, geometry.warps), traffic=setup.counters)
         self._fill(table, template)
         self.context[layout.CTAS] = self._keep(ctas)
 
@@ -82,8 +85,6 @@ class State:
         shared, local = setup.symbols.shared_bytes, setup.symbols.local_bytes
         shared_stride, local_stride = (-(-size // 16) * 16 for size in (shared, local))
         extents = np.array([(e.begin, e.end) for e in self.space.extents], dtype=np.int64)
-        blocks = len(decoded.blocks)
-        self.lanes, self.warps = np.zeros(blocks, np.int64), np.zeros(blocks, np.int64)
         specials = special_rows(setup, decoded)
         copies = any(each.name.startswith("cp.async") for each in decoded.operations)
         words = {
@@ -110,8 +111,8 @@ class State:
             layout.SPECIAL_COUNT: len(specials),
             layout.START: setup.program.start,
             layout.MOST_STEPS: setup.max_steps,
-            layout.LANES_BY_BLOCK: self._keep(self.lanes),
-            layout.WARPS_BY_BLOCK: self._keep(self.warps),
+            layout.LANES_BY_BLOCK: self._keep(self.counted.lanes),
+            layout.WARPS_BY_BLOCK: self._keep(self.counted.warps),
             layout.BARRIERS: self._keep(np.zeros(layout.BARRIER_WORDS * layout.BARRIER_COUNT * ctas, np.int64)),
             layout.SCRATCH: self._room(layout.SCRATCH_BYTES),
             layout.COPIES: self._room(8 * layout.COPY_WORDS * layout.MOST_COPIES * warps * ctas if copies else 0),
@@ -119,6 +120,8 @@ class State:
             layout.EARLY: int(setup.async_mode == "early"),
         }
         words |= self._units()
+        if setup.counters:
+            words |= self._counters()
         if setup.checks:
             words |= self._shadows()
         for word, value in words.items():
@@ -152,6 +155,20 @@ class State:
             groups = -(-setup.geometry.warps * ctas // 4)
             words[layout.PRODUCTS] = self._room(8 * layout.PRODUCT_WORDS * layout.MOST_PRODUCTS * groups)
         return words
+
+    def _counters(self) -> dict[int, int]:
+        """What is counted for a profiler."""
+        setup, tally = self.setup, self.counted
+        return {
+            layout.COUNTING: 1,
+            layout.SECTORS: self._keep(tally.sectors),
+            layout.WAVEFRONTS: self._keep(tally.wavefronts),
+            layout.TOUCHED: self._keep(tally.touched),
+            layout.TOUCHED_BYTES: tally.touched.shape[1],
+            layout.ISSUED: self._keep(tally.issued),
+            layout.BY_WARP: self._keep(tally.by_warp),
+            layout.BLOCK_COUNT: len(setup.program.blocks),
+        }
 
     def _shadows(self) -> dict[int, int]:
         """What the checks keep (:mod:`~sdpalab.sim.native.watch`)."""

@@ -231,10 +231,11 @@ class _Body:
 
     def comparison(self, node: ast.Compare) -> Any:
         """A comparison, a chain of them, or ``in`` several values."""
-        if isinstance(node.ops[0], ast.In) and isinstance(node.comparators[0], ast.Tuple):
+        if isinstance(node.ops[0], (ast.In, ast.NotIn)) and isinstance(node.comparators[0], ast.Tuple):
             left = self.value(node.left)
             found = [self.builder.icmp_signed("==", left, self.value(each)) for each in node.comparators[0].elts]
-            return functools.reduce(self.builder.or_, found)
+            among = functools.reduce(self.builder.or_, found)
+            return among if isinstance(node.ops[0], ast.In) else self.builder.not_(among)
         values = [self.value(each) for each in (node.left, *node.comparators)]
         result = None
         for operator, left, right in zip(node.ops, values, values[1:], strict=False):

@@ -34,7 +34,7 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     target, finish = asm.target(operands.pop(0), type_.name) if returns else (-1, _nothing)
     row, bits, offset = asm.address(operands[0])
     source = asm.source(operands[1], type_.name)
-    if asm.checked:
+    if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update")
 
     def build(code: Code) -> None:

@@ -59,7 +59,7 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     target, bits, offset = asm.address(instruction.operands[0])
     source, source_bits, source_offset = asm.address(instruction.operands[1])
     lengths = asm.source(rest[0], "u32") if rest else -1
-    if asm.checked:
+    if asm.watched:
         goal, origin = (target, bits, offset), (source, source_bits, source_offset)
         watch_copy(asm, instruction, goal, origin, width, lengths)
 

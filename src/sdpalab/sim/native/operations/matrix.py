@@ -70,7 +70,7 @@ def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if len(items) != number:
         raise NotNative("another number of registers")
     row, bits, offset = asm.address(address)
-    if asm.checked:
+    if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, 16, "load", 8 * number)
 
     def build(code: Code) -> None:
@@ -102,7 +102,7 @@ def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         raise NotNative("another number of registers")
     sources = [asm.source(item, "b32") for item in items]
     row, bits, offset = asm.address(address)
-    if asm.checked:
+    if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, 16, "store", 8 * number)
 
     def build(code: Code) -> None:

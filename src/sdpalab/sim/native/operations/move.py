@@ -125,7 +125,7 @@ def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         _load_parameter(asm, items, address, type_)
         return
     row, bits, offset = asm.address(address)
-    if asm.checked:
+    if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, vector * type_.bytes, "load")
     places = [asm.target(item, type_.name) for item in items]
     asm.record(_load(space, bits, type_.bits, vector), [row, offset, *(place for place, _ in places)])
@@ -168,7 +168,7 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         raise NotNative("a vector of another length")
     sources = [asm.source(item, f"b{type_.bits}") for item in items]
     row, bits, offset = asm.address(address)
-    if asm.checked:
+    if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, vector * type_.bytes, "store")
     asm.record(_store(space, bits, type_.bits, vector), [row, offset, *sources])
 

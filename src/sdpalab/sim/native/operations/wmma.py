@@ -67,7 +67,7 @@ def _move(asm: Assembler, instruction: Instruction, mods: Mods, action: str) -> 
     fragment, address = (first, second) if action == "load" else (second, first)
     size = type_.bytes
     rows = _places(asm, address, stride, size)
-    if asm.checked:
+    if asm.watched:
         for row in rows:
             watch_access(asm, instruction, space, row, 64, 0, 16, action)
     # A is kept as it is, B as its transpose: flip what lies the other way in memory.
