@@ -47,6 +47,25 @@ def test_parse_functions_labels_and_predicates() -> None:
     assert functions["two"][1].target == 0
 
 
+def test_an_inlined_instruction_has_the_lines_of_its_calls() -> None:
+    place = '//## File "/include/ptx/sm80.cuh", line 35 inlined at "/include/tile/swizzle.cuh", line 83'
+    call = '//## File "/include/tile/swizzle.cuh", line 83 inlined at "/flash.cu", line 106'
+    text = f"""
+.text.one:
+\t{place}
+\t{call}
+\t//## File "/flash.cu", line 106
+        /*0000*/                   LDGSTS.E.BYPASS.128 [R1], [R2.64] ;
+\t//## File "/flash.cu", line 106
+        /*0010*/                   MOV R1, R2 ;
+        /*0020*/                   EXIT ;
+"""
+    copy, move, exit_ = parse(text)["one"]
+    assert copy.frames == ("sm80.cuh:35:0", "swizzle.cuh:83:0", "flash.cu:106:0")
+    assert copy.source == "sm80.cuh:35"
+    assert move.frames == exit_.frames == ("flash.cu:106:0",)
+
+
 def test_main_loop_is_the_smallest_with_the_tensor_work() -> None:
     loop = main_loop(parse(LISTING)["one"])
     assert [instruction.address for instruction in loop] == [0x10, 0x20, 0x30, 0x40, 0x50]

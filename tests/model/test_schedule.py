@@ -88,3 +88,32 @@ def test_where_no_latencies_are_known_the_floor_stands_in(plans: dict[tuple[str,
     (step,) = plans["flash", "L4"].modelled(strange).steps
     assert step.no_schedule.startswith("no latencies are known for sm_75 (strange)")
     assert step.microseconds == step.floor_us
+
+
+@pytest.mark.parametrize("name", [("flash", "L4"), ("wmma", "L4")])
+def test_units_are_busy_for_what_the_paths_ask_of_them(
+    plans: dict[tuple[str, str], CountedPlan], name: tuple[str, str]
+) -> None:
+    launch, gpu = plans[name].main, gpu_named("L4")
+    work = launch.scheduled(gpu)
+    assert work.schedule is not None
+    busy, clocks = work.schedule.busy(2), work.schedule.clocks(2)
+    products = sum(
+        launch.code[place].base == "HMMA" for role in launch.roles for place in role.path for _ in role.warps
+    )
+    flops = launch.roles[0].flops / sum(launch.code[place].base == "HMMA" for place in launch.roles[0].path)
+    # Two CTAs on four sub-cores, each of which takes an interval for a product.
+    interval = pipes_of(gpu).mma_interval(int(flops), "fp16")
+    assert busy["tensor"] == pytest.approx(2 * products * interval / 4 / clocks)
+    issued = sum(len(role.path) * len(role.warps) for role in launch.roles)
+    assert busy["issue"] == pytest.approx(2 * issued / 4 / clocks)
+    assert max(busy.values()) <= 1.01
+
+
+def test_the_turns_of_the_loop_are_most_of_the_time(plans: dict[tuple[str, str], CountedPlan]) -> None:
+    launch = plans["wmma", "L4"].main
+    work = launch.scheduled(gpu_named("L4"))
+    assert work.schedule is not None
+    turn, turns = work.schedule.turn_clocks(1), max(len(role.turns) for role in launch.roles)
+    assert turn is not None
+    assert 0.6 < turn * turns / work.schedule.clocks(1) <= 1.05

@@ -168,6 +168,25 @@ class ProfileContent(Content):
     launches: list[Json]
 
 
+class SimulatedProfileContent(Content):
+    """``profile --device sim``: nothing was measured. ``kinds`` says what the compiled, simulated and modelled figures
+    of ``launches`` are; ``modelled`` is the time of the plan, None for the reason ``not_modelled``; ``page`` is a path,
+    if one was written."""
+
+    measured: Literal[False]
+    kinds: dict[str, str]
+    gpu: str
+    arch: str
+    kernel: str
+    config: str
+    problem: ProblemJson
+    launches: list[Json]
+    modelled: Json | None
+    not_modelled: str
+    pictures: list[Json]
+    page: str
+
+
 class ProveContent(Content):
     machine: Json
     folder: str
@@ -257,7 +276,7 @@ CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
     "sanitize": (SanitizeContent,),
     "speed-of-light": (SpeedOfLightContent,),
     "bench": (BenchContent,),
-    "profile": (ProfileContent,),
+    "profile": (ProfileContent, SimulatedProfileContent),
     "tune": (TuneContent,),
     "prove": (ProveContent,),
     "torch-matrix": (TorchMatrixContent,),

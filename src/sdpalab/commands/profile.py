@@ -22,11 +22,14 @@ from sdpalab.commands.options import (
     parse_settings,
     problem_of,
 )
+from sdpalab.commands.simulated_profile import output_folder, profile_on_simulator
 from sdpalab.commands.tables import show_table, table
 from sdpalab.commands.timing_gate import VerdictsOption, compile_for, kernel_for, timing_gate
 from sdpalab.errors import UserError
+from sdpalab.gpus import GPUS
 
 if TYPE_CHECKING:
+    from sdpalab.problem import Problem
     from sdpalab.profile import LaunchProfile
 
 __all__ = ["profile", "show_launch"]
@@ -41,24 +44,73 @@ def profile(
     causal: CausalOption = False,
     kv_heads: KvHeadsOption = None,
     seq_kv: SeqKvOption = None,
-    cold: Annotated[bool, typer.Option("--cold", help="Empty the caches before each replay.")] = False,
+    device: Annotated[
+        str, typer.Option(metavar="D", help="gpu (Nsight Compute), or sim: what the simulator and the model say.")
+    ] = "gpu",
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"With --device sim, the GPU that is modelled: {', '.join(GPUS)}."),
+    ] = None,
+    line: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[FILE:]N", help="With --device sim, show the banks and the tile that a line accesses."),
+    ] = None,
+    source: Annotated[
+        bool, typer.Option("--source", help="With --device sim, print the whole source with what each line costs.")
+    ] = False,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Empty the caches before each replay; with --device sim, inputs in DRAM.")
+    ] = False,
     knobs: SetOption = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the report and its table go.")] = Path("out/profile"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the report goes. Default: out/profile; with --device sim there is none without it.",
+        ),
+    ] = None,
     verdicts: VerdictsOption = None,
     json: JsonOption = None,
 ) -> int:
-    """Profile a kernel with Nsight Compute, and say what limits it; clocks are left as they are."""
+    """Profile a kernel with Nsight Compute, or on the simulator, and say what limits it."""
+    console = console_and_subject(json, kernel)
+    problem = problem_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
+    settings = parse_settings(knobs)
+    if device == "sim":
+        if verdicts is not None:
+            raise UserError("--verdicts is for --device gpu: on the simulator nothing is timed")
+        return profile_on_simulator(
+            console, kernel, problem, settings, gpu=gpu, cold=cold, lines=line or (), source=source, out=out, json=json
+        )
+    if device != "gpu":
+        raise UserError(f"--device takes gpu or sim, not {device!r}")
+    if gpu is not None or line or source:
+        raise UserError("--gpu, --line and --source are for --device sim")
+    return _profile_on_gpu(console, kernel, problem, settings, cold, out or Path("out/profile"), verdicts, json)
+
+
+def _profile_on_gpu(
+    console: Console,
+    kernel: str,
+    problem: Problem,
+    settings: Mapping[str, str],
+    cold: bool,
+    out: Path,
+    verdicts: Path | None,
+    json: str | None,
+) -> int:
+    """Have Nsight Compute profile one run of the plan; clocks are left as they are."""
     from sdpalab.measure.benchmark import cuda_device
     from sdpalab.profile import clean_csv, profile_command, read_raw_csv, run_ncu
     from sdpalab.profile.simulated import simulated_counts
     from sdpalab.run import GpuExecutor
 
-    console = console_and_subject(json, kernel)
-    problem = problem_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
-    settings = parse_settings(knobs)
     with kernel_for(kernel, [problem], settings) as (loaded, config):
-        device = cuda_device()
-        report = _folder(out) / f"{loaded.name}.ncu-rep"
+        try:
+            device = cuda_device()
+        except UserError as error:
+            raise UserError(f"{error}; 'sdpalab profile {kernel} --device sim' profiles it without one") from None
+        report = output_folder(out) / f"{loaded.name}.ncu-rep"
         gpu = GpuExecutor(device.ordinal)
         compile_for(loaded, gpu)
         command = profile_command(kernel, problem, settings, report.resolve(), cold=cold, arch=gpu.arch)
@@ -86,14 +138,6 @@ def profile(
         launches = [show_launch(console, device.name, launch, counts) for launch in read_raw_csv(raw)]
         write_document(json, {**record, "launches": launches}, status="PASSED")
         return 0
-
-
-def _folder(out: Path) -> Path:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {out}: cannot be made: {error.strerror}") from None
-    return out
 
 
 def show_launch(console: Console, device: str, launch: LaunchProfile, counts: Counts) -> dict[str, Any]:

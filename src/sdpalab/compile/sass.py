@@ -28,6 +28,7 @@ __all__ = [
     "main_loop",
     "parse",
     "successors",
+    "without_padding",
 ]
 
 TENSOR_CLASSES = frozenset(
@@ -63,8 +64,9 @@ _OWN = TENSOR_CLASSES | _MEMORY | {"MUFU", "SHFL", "BAR"}
 
 _LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*);")
 _UPPER_WORD = re.compile(r"^\s+/\* 0x([0-9a-f]{16}) \*/$")
-_SOURCE = re.compile(r'^\s*//## File "(?:.*[/\\])?([^"]+)", line (\d+)')
-_OPTIONS = ("-c", "-hex", "-g")
+_PLACE = r'"(?:[^"]*[/\\])?([^"/\\]+)", line (\d+)'
+_SOURCE = re.compile(rf"^\s*//## File {_PLACE}(?: inlined at {_PLACE})?")
+_OPTIONS = ("-c", "-hex", "-gi")
 _LABEL = re.compile(r"^(\.L_x_\d+):")
 _SECTION = re.compile(r"^\.text\.(\S+):")
 _ENTRY = re.compile(r'^\s*\.other\s+(\S+),@"STO_CUDA_ENTRY', re.MULTILINE)
@@ -96,6 +98,8 @@ class SassInstruction:
         Its control fields; None if the text does not show the encoding.
     source : str
         ``flash.cu:42`` from the line information, or an empty string.
+    frames : tuple of str
+        ``file:line:0`` of it and of the calls through which it was inlined, outwards; there are no columns.
     """
 
     address: int
@@ -105,6 +109,7 @@ class SassInstruction:
     operands: str = ""
     control: Control | None = None
     source: str = ""
+    frames: tuple[str, ...] = ()
 
     @property
     def base(self) -> str:
@@ -172,7 +177,8 @@ def parse(text: str) -> dict[str, tuple[SassInstruction, ...]]:
     current: list[tuple[SassInstruction, str | None]] = []
     labels: dict[str, int] = {}
     pending: list[str] = []
-    name = source = ""
+    frames: tuple[str, ...] = ()
+    name = caller = ""
 
     def close() -> None:
         if name:
@@ -184,11 +190,13 @@ def parse(text: str) -> dict[str, tuple[SassInstruction, ...]]:
         section = _SECTION.match(line)
         if section:
             close()
-            name, current, labels, pending, source = section[1], [], {}, [], ""
+            name, current, labels, pending, frames = section[1], [], {}, [], ()
             continue
         place = _SOURCE.match(line)
         if place:
-            source = f"{place[1]}:{place[2]}"
+            here = f"{place[1]}:{place[2]}"
+            frames = (*(frames if here == caller else ()), f"{here}:0")  # a call, or another place
+            caller = f"{place[3]}:{place[4]}" if place[3] else ""
             continue
         upper = _UPPER_WORD.match(line)
         if upper and current:
@@ -206,7 +214,9 @@ def parse(text: str) -> dict[str, tuple[SassInstruction, ...]]:
             pending.clear()
             named_target = _TARGET.search(match[4])
             guarded, operands = match[2] is not None, match[4].strip()
-            read = SassInstruction(address, match[3], guarded=guarded, operands=operands, source=source)
+            source = frames[0].rpartition(":")[0] if frames else ""
+            read = SassInstruction(address, match[3], guarded=guarded, operands=operands, source=source, frames=frames)
+            caller = ""
             current.append((read, named_target[1] if named_target else None))
     close()
     return functions
@@ -273,7 +283,7 @@ def analyse(build: Build, cache: Cache | None = None) -> SassReport:
     if build.entry not in functions:
         raise MachineError(f"nvdisasm's output has no function {build.entry}: the disassembler does not fit the cubin")
     others = set(_ENTRY.findall(text)) - {build.entry}
-    code = _without_padding(functions[build.entry])
+    code = without_padding(functions[build.entry])
     loop = main_loop(code)
     in_loop = _mix(loop)
     tensor = sum(count for name, count in in_loop.items() if name in TENSOR_CLASSES)
@@ -285,7 +295,7 @@ def analyse(build: Build, cache: Cache | None = None) -> SassReport:
     )
 
 
-def _without_padding(code: tuple[SassInstruction, ...]) -> tuple[SassInstruction, ...]:
+def without_padding(code: tuple[SassInstruction, ...]) -> tuple[SassInstruction, ...]:
     """Drop what fills the function up: a branch to itself, and NOPs behind it."""
     end = len(code)
     while end and (code[end - 1].base == "NOP" or code[end - 1].target == code[end - 1].address):

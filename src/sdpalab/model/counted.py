@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -33,6 +33,8 @@ from sdpalab.problem import Problem
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.sim import Report
 from sdpalab.sim.counters import Counters
+from sdpalab.sim.machine import Machine
+from sdpalab.sim.observer import Observer
 from sdpalab.sim.tally import SECTOR
 
 __all__ = ["CountedLaunch", "CountedPlan", "arch_on", "count"]
@@ -154,9 +156,10 @@ class CountedPlan:
         """
         if self.not_modelled:
             raise UserError(self.not_modelled)
-        return modelled(self._works(gpu), gpu, cold=cold)
+        return modelled(self.works(gpu), gpu, cold=cold)
 
-    def _works(self, gpu: Gpu) -> Iterator[StepWork]:
+    def works(self, gpu: Gpu) -> Iterator[StepWork]:
+        """What each step asks of ``gpu``."""
         outside = {buffer.name: _bytes(buffer) for buffer in self.plan.buffers if buffer.role in ("in", "out")}
         for step, counted in zip(self.plan.steps, self.steps, strict=True):
             work = gemm_work(counted, self.plan) if isinstance(counted, Gemm) else counted.scheduled(gpu)
@@ -183,13 +186,19 @@ def arch_on(kernel: Kernel, gpu: Gpu) -> str | None:
 
 
 def count(
-    kernel: Kernel, problem: Problem, arch: str, config: Config | None = None, *, sms: int | None = None
+    kernel: Kernel,
+    problem: Problem,
+    arch: str,
+    config: Config | None = None,
+    *,
+    sms: int | None = None,
+    watchers: Sequence[Callable[[Machine], Observer]] = (),
 ) -> CountedPlan:
     """Build a kernel's plan for ``arch``, run it on the simulator without checks, and count.
 
     The plan is for a GPU of ``sms`` multiprocessors, by default the one that stands for ``arch``
     (:func:`sdpalab.gpus.default_gpu`). The inputs are normal numbers; what is counted depends on them only where a
-    kernel branches on values.
+    kernel branches on values. The ``watchers`` see every access (:func:`sdpalab.sim.launch`).
 
     Raises
     ------
@@ -202,7 +211,7 @@ def count(
     inputs = make_inputs(problem)
     ran: list[tuple[Build, Report]] = []
     executor = SimulatedExecutor(
-        arch, on_launch=lambda build, report: ran.append((build, report)), checks=(), counters=True
+        arch, on_launch=lambda build, report: ran.append((build, report)), checks=(), counters=True, watchers=watchers
     )
     executor.run(plan, {"q": inputs.q, "k": inputs.k, "v": inputs.v})
     launched = iter(_counted(plan, ran))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from sdpalab.compile.sass import SassInstruction
 from sdpalab.model.matching import Role
-from sdpalab.model.operations import Memory, operations
-from sdpalab.model.pipes import Pipes
+from sdpalab.model.operations import WAVEFRONT, Act, Memory, operations
+from sdpalab.model.pipes import SUB_CORES, Pipes
 from sdpalab.model.placement import last_end
 from sdpalab.model.replay import replay
 
@@ -67,6 +68,43 @@ class Schedule:
             self._clocks[ctas] = self._extrapolated(ctas)
         return self._clocks[ctas]
 
+    def busy(self, ctas: int) -> Mapping[str, float]:
+        """The share of :meth:`clocks` in which each unit of an SM works, 0 to 1, the busiest first.
+
+        ``issue`` are the issue slots; ``shared`` is the data path of shared memory, and ``l2`` the port to L2.
+
+        Raises
+        ------
+        UserError
+            As :meth:`clocks`.
+        """
+        spent: defaultdict[str, float] = defaultdict(float)
+        for place, runs in Counter(place for role in self._roles for place in role.path).items():
+            one = self._operations[place]
+            spent["issue"] += runs / SUB_CORES
+            if one.act in (Act.LOAD, Act.COPY):
+                spent["l2"] += runs * one.interval / self._pipes.l2_bytes_per_clk_sm
+            if one.act is Act.COPY:
+                spent["shared"] += runs * one.interval / WAVEFRONT
+            elif one.act is Act.SHARED:
+                spent["shared"] += runs * one.interval
+            elif one.unit not in ("", "l2", "queue"):
+                spent[one.unit] += runs * one.interval / SUB_CORES
+        clocks = self.clocks(ctas) / ctas
+        return {unit: spent[unit] / clocks for unit in sorted(spent, key=lambda unit: -spent[unit])}
+
+    def turn_clocks(self, ctas: int) -> float | None:
+        """Clocks of a turn of the longest loop by all warps of so many resident CTAs.
+
+        None without a loop of several turns. Raises UserError as :meth:`clocks`.
+        """
+        turns = max((len(role.turns) for role in self._roles), default=0)
+        if not turns:
+            return None
+        most = min(turns, max(2 * LEAST_TURNS, self._affordable(ctas, turns)))
+        less, more = (self._replayed(ctas, part / turns) for part in (most // 2, most))
+        return (more - less) / (most - most // 2)
+
     def last_end(self, by_cta: Sequence[float], blocks_per_sm: int, sms: int) -> float:
         """Clocks until the last CTA ends: those of an SM get on together, at the rate of so many.
 
@@ -86,13 +124,16 @@ class Schedule:
         return float(last_end([each / mean for each in by_cta], blocks_per_sm, sms, paces)) / self.matched
 
     def _extrapolated(self, ctas: int) -> float:
-        issues = ctas * sum(len(role.path) for role in self._roles)
         turns = max((len(role.turns) for role in self._roles), default=0)
-        replayed = max(2 * LEAST_TURNS, turns * ISSUES // max(1, issues))
+        replayed = max(2 * LEAST_TURNS, self._affordable(ctas, turns))
         if replayed + LEAST_TURNS >= turns:
             return self._replayed(ctas, 1.0)
         less, more = (self._replayed(ctas, part / turns) for part in (replayed // 2, replayed))
         return more + (more - less) / (replayed - replayed // 2) * (turns - replayed)
+
+    def _affordable(self, ctas: int, turns: int) -> int:
+        """Turns of the loop that a replay may have."""
+        return turns * ISSUES // max(1, ctas * sum(len(role.path) for role in self._roles))
 
     def _replayed(self, ctas: int, share: float) -> float:
         return replay(

@@ -229,7 +229,7 @@ def _alone(hazard: SanitizedHazard, sources: Sources) -> HazardGroup:
 
 def _party(frames: Sequence[str], source: str, ptx: str, ptx_line: int, text: str, who: str, sources: Sources) -> Party:
     """A party at the innermost line that says something: wrappers of one instruction and CUDA's headers do not."""
-    chosen = next((frame for frame in frames if sources.speaks(frame.rsplit(":", 2)[0])), frames[0] if frames else "")
+    chosen = sources.innermost(frames)
     place, _, column = chosen.rpartition(":")
     if not chosen:
         place, column = source or f"{ptx}:{ptx_line}", "0"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sdpalab.kernels.plan import HEADER_FOLDERS, INCLUDE_DIR, Module, Source
@@ -65,3 +65,7 @@ class Sources:
     def speaks(self, name: str) -> bool:
         """Whether a line of that file says something to the author of a kernel: it is at hand, and not a wrapper."""
         return name not in _WRAPPERS and self.text(name) is not None
+
+    def innermost(self, frames: Sequence[str]) -> str:
+        """Of ``file:line:column``, innermost first, the first whose line says something; else the first of all."""
+        return next((frame for frame in frames if self.speaks(frame.rsplit(":", 2)[0])), frames[0] if frames else "")

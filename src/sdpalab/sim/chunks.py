@@ -58,6 +58,8 @@ class Setup:
     max_steps: int
     tracking: bool = False
     """Whether undefined bytes of shared memory are followed to where they matter."""
+    watchers: Sequence[Callable[[Machine], Observer]] = ()
+    """Each makes an observer for each machine, which gets every event before the checks."""
 
 
 class Chunks:
@@ -122,6 +124,7 @@ class Chunks:
         """The observers of a machine; ``race`` is the first of the checks, so that it reports its hazards itself."""
         checks, log = self.setup.checks, self.log
         observers = [] if self.watcher is None else [self.watcher]
+        observers += [watch(machine) for watch in self.setup.watchers]
         if self.history is not None:
             race = RaceCheck(machine, log, in_flight="async" not in checks)
             observers += [race, GlobalRaceCheck(machine, log, race.clocks, self.history)]

@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
-from sdpalab.sim.machine import Machine, source_of
+from sdpalab.sim.machine import Machine, frames_of, source_of
 from sdpalab.sim.observer import Access, CompletionBarrier, Observer
 from sdpalab.sim.program import Program
 from sdpalab.sim.selection import WARP, Array, Indices, indices
 from sdpalab.sim.tally import SECTOR, Tally
 
-__all__ = ["Counters", "Counting", "InstructionCount", "counted", "pipe_of", "wavefronts"]
+__all__ = ["BANKS", "Counters", "Counting", "InstructionCount", "counted", "pipe_of", "wavefronts"]
 
-_BANKS = 32
+BANKS = 32
+"""Of shared memory, 4 bytes wide each."""
 
 _Measure = Callable[[Indices, Indices, int], tuple[int, int]]
 
@@ -67,6 +68,8 @@ class InstructionCount:
         128-byte passes of shared memory that its accesses took, and that they would take without bank conflicts.
     tensor_flops : int
         Multiplications and additions, if it is a matrix instruction.
+    frames : tuple of str
+        ``file:line:column`` of the instruction and of the calls through which it was inlined, outwards.
     """
 
     pc: int
@@ -81,6 +84,7 @@ class InstructionCount:
     wavefronts: int = 0
     ideal_wavefronts: int = 0
     tensor_flops: int = 0
+    frames: tuple[str, ...] = ()
 
 
 @dataclass
@@ -165,6 +169,7 @@ def counted(module: PtxModule, entry: Entry, program: Program, tally: Tally) -> 
     ]
     for instruction, count in zip(code, counts, strict=True):
         count.tensor_flops = tensor_flops(instruction) * count.warps
+        count.frames = frames_of(module, instruction)
     issued = WARP * sum(count.warps for count in counts)
     read, written = tally.touched
     return Counters(
@@ -216,7 +221,7 @@ class Counting(Observer):
             self.tally.sectors[access.instruction.pc] += self._measured(self._sectors, SECTOR, access)
             _touch(access, touched)
         elif access.space.name == "shared":
-            self.tally.wavefronts[access.instruction.pc] += self._measured(self._wavefronts, 4 * _BANKS, access)
+            self.tally.wavefronts[access.instruction.pc] += self._measured(self._wavefronts, 4 * BANKS, access)
 
     def _measured(self, measure: _Measure, unit: int, access: Access) -> tuple[int, int]:
         """What ``measure`` says of a pattern of addresses, wherever it lies: moving it by whole units changes nothing.
@@ -246,7 +251,7 @@ class Counting(Observer):
 
     def _wavefronts(self, lanes: Indices, offset: Indices, width: int) -> tuple[int, int]:
         """Passes of 128 bytes, and the fewest: one for each phase of a warp's access."""
-        phases = np.unique(self.warp[lanes] * 64 + lanes % WARP // (_BANKS * 4 // max(width, 4)))
+        phases = np.unique(self.warp[lanes] * 64 + lanes % WARP // (BANKS * 4 // max(width, 4)))
         return wavefronts(self.warp[lanes], lanes % WARP, offset, width), len(phases)
 
 
@@ -276,8 +281,8 @@ def wavefronts(warp: Indices, laneid: Indices, offset: Indices, width: int) -> i
     keys = (phase[:, None] << 24 | word[:, None] + np.arange(words)).reshape(-1)
     distinct = np.unique(keys)
     phases, place = np.unique(distinct >> 24, return_inverse=True)
-    banks = np.bincount(place * _BANKS + distinct % _BANKS, minlength=len(phases) * _BANKS)
-    return int(banks.reshape(-1, _BANKS).max(axis=1).sum())
+    banks = np.bincount(place * BANKS + distinct % BANKS, minlength=len(phases) * BANKS)
+    return int(banks.reshape(-1, BANKS).max(axis=1).sum())
 
 
 def tensor_flops(instruction: Instruction) -> int:

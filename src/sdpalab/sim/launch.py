@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -23,10 +23,11 @@ from sdpalab.sim.hazards import Hazard
 from sdpalab.sim.ir import Entry, PtxModule
 from sdpalab.sim.limits import check_cluster, check_geometry, check_registers, shared_limit
 from sdpalab.sim.linking import allocates, link
-from sdpalab.sim.machine import Symbols
+from sdpalab.sim.machine import Machine, Symbols
 from sdpalab.sim.memory import Space
 from sdpalab.sim.names import resolve, short_name
 from sdpalab.sim.native import run_native, wanted_engine
+from sdpalab.sim.observer import Observer
 from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import Program, build_program
@@ -97,6 +98,7 @@ def launch(
     max_steps: int | None = None,
     workers: int | None = None,
     names: Sequence[str] = (),
+    watchers: Sequence[Callable[[Machine], Observer]] = (),
 ) -> Report:
     """Execute a kernel's PTX on this machine's CPU.
 
@@ -139,6 +141,8 @@ def launch(
     names : sequence of str
         What hazards call the arrays among ``args``, empty for other arguments: an access outside an array with a name
         has its index there, one outside an array without a name its byte.
+    watchers : sequence of function
+        Each makes an observer for a machine (:mod:`sdpalab.sim.recording`). With one, a single process runs the chunks.
 
     Returns
     -------
@@ -169,6 +173,7 @@ def launch(
         max_steps=max_steps,
         workers=workers,
         names=names,
+        watchers=watchers,
     ).report
 
 
@@ -209,6 +214,7 @@ def execute(
     max_steps: int | None = None,
     workers: int | None = None,
     names: Sequence[str] = (),
+    watchers: Sequence[Callable[[Machine], Observer]] = (),
 ) -> Executed:
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
 
@@ -246,10 +252,11 @@ def execute(
         *(module, code, program, geometry, symbols, params, workspace, heap),
         [part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
         *(checks, counters, schedule, async_mode, seed, max_steps or _MAX_STEPS),
+        watchers=watchers,
     )
     follows = "memory" in checks and any(map(loads_shared, code.instructions))
     before = arena.snapshot() if follows else None
-    run = _run(setup, arena, MEMORY_BUDGET // need, workers)
+    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers)
     if before is not None and run.log.unwritten_reads:
         # Bytes were read that nobody wrote. Whether that matters takes longer to find out, so it is done now.
         arena.restore(before)

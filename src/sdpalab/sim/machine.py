@@ -20,7 +20,7 @@ from sdpalab.sim.program import Program
 from sdpalab.sim.selection import WARP, Array, Indices, Selection
 from sdpalab.sim.types import PtxType, unsigned
 
-__all__ = ["AsyncUnit", "Machine", "Resume", "Symbols", "source_of"]
+__all__ = ["AsyncUnit", "Machine", "Resume", "Symbols", "frames_of", "source_of"]
 
 Resume = tuple[int, Selection]
 """A basic block to go on with, and the lanes that do."""
@@ -274,16 +274,21 @@ class Machine:
         return source_of(self.module, instruction)
 
     def frames(self, instruction: Instruction) -> tuple[str, ...]:
-        """``flash.cu:42:9`` of the instruction, and of the calls through which it was inlined, outwards."""
-        chain = instruction.loc.chain if instruction.loc else ()
-        names = [(_file_name(self.module, place.file), place) for place in chain]
-        return tuple(f"{name}:{place.line}:{place.column}" for name, place in names if name)
+        """See :func:`frames_of`."""
+        return frames_of(self.module, instruction)
 
 
 def source_of(module: PtxModule, instruction: Instruction) -> str:
     """``flash.cu:42`` from the line information, or an empty string."""
     name = _file_name(module, instruction.loc.file) if instruction.loc else ""
     return f"{name}:{instruction.loc.line}" if instruction.loc and name else ""
+
+
+def frames_of(module: PtxModule, instruction: Instruction) -> tuple[str, ...]:
+    """``flash.cu:42:9`` of the instruction, and of the calls through which it was inlined, outwards."""
+    chain = instruction.loc.chain if instruction.loc else ()
+    names = [(_file_name(module, place.file), place) for place in chain]
+    return tuple(f"{name}:{place.line}:{place.column}" for name, place in names if name)
 
 
 def _file_name(module: PtxModule, number: int) -> str:

@@ -28,7 +28,7 @@ interpreter. With checks, what the threads' blocks touched in global memory is c
 
 **What is left to the reference engine** besides: instructions without a native handler, checks and counters of bulk
 copies, mbarriers and wgmma, calls and printf, blocks that may wait for each other, random schedules, the ``strict``
-check, launches on a :class:`~sdpalab.sim.Device`.
+check, watchers, launches on a :class:`~sdpalab.sim.Device`.
 
 ``SDPALAB_SIM_ENGINE`` chooses: ``reference`` (the default, while native code is compared with it) or ``native``.
 """

@@ -46,8 +46,8 @@ _decoded: dict[tuple[int, bool, bool], tuple[weakref.ref[Program], Decoded | str
 
 def run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     """See :func:`sdpalab.sim.native.choice.run_native`."""
-    if setup.schedule not in ORDERS or not set(setup.checks) <= _NATIVE_CHECKS:
-        return "a schedule or a check that is not native"
+    if setup.watchers or setup.schedule not in ORDERS or not set(setup.checks) <= _NATIVE_CHECKS:
+        return "a watcher, a schedule or a check that is not native"
     if any(map(_waits_for_others, setup.entry.instructions)):
         return "blocks that may wait for each other"
     if setup.workspace or setup.heap is not None or setup.tracking:

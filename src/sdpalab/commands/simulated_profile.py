@@ -1,0 +1,231 @@
+"""``sdpalab profile --device sim``: the figures of a kernel that need no GPU, in the terminal and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from sdpalab.commands.access_pictures import picture_dict, print_picture
+from sdpalab.commands.common import conclude, progress_console, verdict_text, write_text
+from sdpalab.commands.invocation import write_document
+from sdpalab.commands.source_listing import print_hot_lines, print_listing
+from sdpalab.commands.tables import show_table, table
+from sdpalab.errors import UserError
+from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.problem import Problem
+
+if TYPE_CHECKING:
+    from sdpalab.gpus import Gpu
+    from sdpalab.profile.pictures import AccessPicture
+    from sdpalab.profile.simulated_profile import LaunchFigures, SimulatedProfile
+
+__all__ = ["KINDS", "output_folder", "profile_on_simulator"]
+
+KINDS: Mapping[str, str] = {
+    "compiled": "read from the cubin",
+    "simulated": "counted on the PTX as the simulator ran it",
+    "modelled": "computed from both by the performance model (docs/model.md)",
+}
+"""What each kind of figure is."""
+
+NOT_MEASURED = "Nothing here was measured, and the kernel was not judged."
+_MOST_PIPES = 8
+
+
+def output_folder(out: Path) -> Path:
+    """The folder of ``--out``, made if it is not there; raises UserError if it cannot be."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out}: cannot be made: {error.strerror}") from None
+    return out
+
+
+def profile_on_simulator(
+    console: Console,
+    name: str,
+    problem: Problem,
+    settings: Mapping[str, str],
+    *,
+    gpu: str | None,
+    cold: bool,
+    lines: Sequence[str],
+    source: bool,
+    out: Path | None,
+    json: str | None,
+) -> int:
+    """Build, count and model a kernel's plan; print the figures, and write the page to ``out`` if there is one."""
+    from sdpalab.commands.timing_gate import kernel_for
+    from sdpalab.evidence.profile_page import render_profile_page
+    from sdpalab.judge.sandbox.sandboxed import SandboxedKernel
+    from sdpalab.model.counted import count
+    from sdpalab.profile.pictures import access_pictures
+    from sdpalab.profile.simulated_profile import simulated_profile
+    from sdpalab.sim import SimError
+    from sdpalab.sim.recording import AccessRecorder
+
+    folder = output_folder(out) if out is not None else None
+    with kernel_for(name, [problem], settings) as (kernel, config):
+        modelled, arch = _target(kernel, gpu)
+        if isinstance(kernel, SandboxedKernel):
+            kernel.arch = arch
+        wanted = _places(lines, kernel, problem, config)
+        recorders = {place: AccessRecorder(place) for place in wanted}
+        with progress_console().status(f"running {kernel.name} on the simulator") as status:
+            watchers = [recorder.watch for recorder in recorders.values()]
+            try:
+                counted = count(kernel, problem, arch, config, sms=modelled.sms, watchers=watchers)
+            except SimError as error:
+                raise UserError(f"{name} does not run to its end: {error}; sdpalab sanitize {name} says more") from None
+            status.update(f"modelling {kernel.name} on {modelled.name}")
+            profile = simulated_profile(counted, modelled, arch, cold=cold)
+        pictures = {place: access_pictures(recorder.records) for place, recorder in recorders.items()}
+        title = f"{kernel.name} {config}".strip()
+        console.print(f"{title} on {problem.label}, for {modelled.name} ({arch})", soft_wrap=True)
+        console.print(NOT_MEASURED, soft_wrap=True)
+        for launch in profile.launches:
+            _print_launch(console, launch)
+            print_hot_lines(console, launch, profile.sources)
+            if source:
+                print_listing(console, launch, profile.sources)
+        for place, shown in pictures.items():
+            _print_pictures(console, place, shown, profile)
+        page = ""
+        if folder is not None:
+            path = folder / f"{kernel.name}-simulated.html"
+            text = render_profile_page(title, problem.label, profile, pictures, KINDS)
+            write_text(str(path), text, option="--out")
+            page = str(path)
+            console.print(f"page  {page} (open it in any browser)", soft_wrap=True)
+        _print_time(console, profile)
+        content = {
+            "measured": False,
+            "kinds": dict(KINDS),
+            "gpu": modelled.name,
+            "arch": arch,
+            "kernel": kernel.name,
+            "config": str(config),
+            "problem": problem.to_dict(),
+            "launches": [_launch_dict(launch) for launch in profile.launches],
+            "modelled": profile.time.to_dict() if profile.time else None,
+            "not_modelled": profile.not_modelled,
+            "pictures": [picture_dict(place, each) for place, shown in pictures.items() for each in shown],
+            "page": page,
+        }
+        write_document(json, content, status="PASSED")
+        return 0
+
+
+def _target(kernel: Kernel, name: str | None) -> tuple[Gpu, str]:
+    """The GPU that is modelled, and what the kernel is built for there.
+
+    Raises
+    ------
+    UserError
+        If the kernel does not run on it.
+    """
+    from sdpalab.gpus import default_gpu, gpu_named
+    from sdpalab.model.counted import arch_on
+
+    gpu = gpu_named(name) if name is not None else default_gpu(kernel.default_arch)
+    arch = arch_on(kernel, gpu)
+    if arch is None:
+        raise UserError(f"{kernel.name} does not run on {gpu.name}: {kernel.arch_reason(gpu.arch)}")
+    return gpu, arch
+
+
+def _places(lines: Sequence[str], kernel: Kernel, problem: Problem, config: Config) -> tuple[str, ...]:
+    """``file:line`` of each ``--line``; a number alone is of the first launch's own source."""
+    from sdpalab.run.sources import split_place
+
+    if not lines:
+        return ()
+    plan = kernel.launch_plan(problem, config)
+    own = next((launch.module.name for launch in plan.launches if launch.module is not None), "")
+    places = [f"{own}:{line}" if line.isdigit() else line for line in lines]
+    for line, place in zip(lines, places, strict=True):
+        if not split_place(place)[1]:
+            raise UserError(f"--line takes a line's number or FILE:LINE, such as {own}:42, not {line!r}")
+    return tuple(dict.fromkeys(places))
+
+
+def _launch_dict(launch: LaunchFigures) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from sdpalab.profile.remarks import remarks
+
+    return {**launch.to_dict(), "remarks": [asdict(remark) for remark in remarks(launch)]}
+
+
+def _print_launch(console: Console, launch: LaunchFigures) -> None:
+    """What is worth a sentence, then the figures: of the launch, of its instructions, and of the units."""
+    from sdpalab.profile.remarks import remarks
+    from sdpalab.profile.summary import summary_rows
+
+    grid, block = ("x".join(map(str, size)) for size in (launch.grid, launch.block))
+    console.print()
+    console.print(Text(f"{launch.name}, grid {grid}, block {block}", style="bold"), soft_wrap=True)
+    for remark in remarks(launch):
+        sentence = verdict_text(None, remark.sentence) if remark.binds else Text(remark.sentence)
+        console.print(Text.assemble(f"{remark.kind:<9}  ", sentence), soft_wrap=True)
+    shown = table("", ("figure", "value", "kind"), numeric=("value",))
+    for figure, value, kind in summary_rows(launch):
+        shown.add_row(figure, value, kind)
+    show_table(console, shown)
+    show_table(console, _instructions(launch))
+
+
+def _instructions(launch: LaunchFigures) -> Any:
+    """PTX by pipe, machine code by class, and the units by how busy they are, side by side, the largest first."""
+    total = max(1, launch.counters.total("warps"))
+    pipes = [(name, f"{count / total:.1%}") for name, count in launch.counters.mix().items() if count]
+    sass = launch.resources.sass
+    classes = [(name, f"{count / sum(sass.values()):.1%}") for name, count in sass.items()]
+    units = [(name, f"{share:.1%}") for name, share in (launch.issue.busy if launch.issue else {}).items()]
+    columns = ("PTX pipe", "simulated", "SASS class", "compiled", "unit busy", "modelled")
+    shown = table("", columns, numeric=("simulated", "compiled", "modelled"))
+    for row in range(min(_MOST_PIPES, max(map(len, (pipes, classes, units))))):
+        shown.add_row(
+            *(cell for part in (pipes, classes, units) for cell in (part[row] if row < len(part) else ("", "")))
+        )
+    return shown
+
+
+def _print_pictures(console: Console, place: str, pictures: Sequence[AccessPicture], profile: SimulatedProfile) -> None:
+    code = profile.sources.line(place).strip()
+    console.print()
+    console.print(Text.assemble((place, "bold"), f"  {code}"), no_wrap=True, overflow="ellipsis")
+    if not pictures:
+        numbers = _lines_with_accesses(place.rpartition(":")[0], profile)
+        hint = f"; it does in line {', '.join(map(str, numbers))}" if numbers else ""
+        console.print(f"no warp accesses memory by lanes at this line{hint}", soft_wrap=True)
+    for picture in pictures:
+        print_picture(console, picture)
+
+
+def _lines_with_accesses(name: str, profile: SimulatedProfile) -> list[int]:
+    """Lines of a file whose instructions, those of the functions that they call included, access memory by lanes."""
+    frames = {
+        frame.rpartition(":")[0]
+        for launch in profile.launches
+        for each in launch.counters.by_instruction
+        if each.ideal_sectors or each.ideal_wavefronts
+        for frame in each.frames
+    }
+    return sorted(int(number) for file, _, number in (place.rpartition(":") for place in frames) if file == name)
+
+
+def _print_time(console: Console, profile: SimulatedProfile) -> None:
+    """The modelled time as the last line."""
+    if profile.time is None:
+        conclude(console, verdict_text(None, f"no modelled time: {profile.not_modelled}"))
+        return
+    time = profile.time
+    where = "DRAM" if time.cold else "L2"
+    steps = f", {len(time.steps)} steps" if len(time.steps) > 1 else ""
+    line = f"modelled: {time.microseconds:.2f} us on {time.gpu}, inputs in {where}{steps}; not measured"
+    conclude(console, verdict_text(None, line))
