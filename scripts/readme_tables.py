@@ -232,10 +232,13 @@ def _us(on: Mapping[str, Any] | None) -> str:
 
 def _tuned(kernel: str, gpu: str) -> str:
     """The modelled time of the kernel's shipped tuned default for the mission shape, if it has one there."""
-    for entry in entries_of(KERNELS[kernel], shipped_entries()):
-        if (entry.gpu, entry.searched, entry.clock) == (gpu, MISSION, "modelled"):
-            return f", tuned {entry.tuned_us:.1f} us"
-    return ""
+    wanted = [
+        entry
+        for entry in shipped_entries()
+        if (entry.kernel, entry.gpu, entry.searched, entry.clock) == (kernel, gpu, MISSION, "modelled")
+    ]
+    current = entries_of(KERNELS[kernel], wanted) if wanted else ()
+    return "".join(f", tuned {entry.tuned_us:.1f} us" for entry in current)
 
 
 def _measured(kernel: str, times: Times) -> str:

@@ -31,6 +31,59 @@ def test_counts_are_those_of_the_mask(b: int, group: int, hkv: int, sq: int, skv
     assert problem.group == group
 
 
+sides = st.integers(-1, 9)
+
+
+@given(b=small, sq=small, skv=small, left=sides, right=sides, causal=st.booleans())
+def test_counts_follow_the_window(b: int, sq: int, skv: int, left: int, right: int, causal: bool) -> None:
+    problem = Problem(b, 2, sq, 8, seq_kv=skv, causal=causal, window_size=(left, right))
+    rows, keys = np.arange(sq)[:, None], np.arange(skv)
+    visible = np.ones((sq, skv), bool)
+    visible &= (left < 0) | (keys >= rows - left)
+    visible &= (right < 0) | (keys <= rows + right)
+    visible &= (not causal) | (keys <= rows)
+    assert problem.scores == problem.exponentials == 2 * b * int(visible.sum())
+    if problem.window_size is not None:  # without one, Q and K are read whole, as they always were
+        read = int(visible.any(axis=1).sum()) + sq + 2 * int(visible.any(axis=0).sum())
+        assert problem.least_bytes == 2 * 2 * b * 8 * read
+
+
+def test_a_window_has_one_form() -> None:
+    assert MISSION.with_(window_size=(-1, -1)) == MISSION
+    causal = MISSION.with_(causal=True)
+    assert causal.with_(window_size=(-1, 7)) == causal
+    assert causal.with_(window_size=(5, 7)) == causal.with_(window_size=[5, -1])
+    assert causal.with_(window_size=(5, 7)).window_size == (5, 0)
+
+
+def test_extras_are_in_the_label_and_the_json_only_where_they_are_set() -> None:
+    problem = MISSION.with_(window_size=(128, 0), softcap=30.0)
+    assert problem.label == "1x8x512x64 window=128,0 softcap=30"
+    assert Problem(**json.loads(json.dumps(problem.to_dict()))) == problem
+    assert set(problem.to_dict()) - set(MISSION.to_dict()) == {"window_size", "softcap"}
+    assert problem.extras == ("window_size", "softcap")
+    assert problem.scoring == {"scale": 0.125, "causal": False, "window_size": (128, 0), "softcap": 30.0}
+    assert MISSION.scoring == {"scale": 0.125, "causal": False}
+    assert "window" not in MISSION.label + json.dumps(MISSION.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"window_size": (3,)}, "window_size must be two integers"),
+        ({"window_size": (3, -2)}, "window_size must be two integers"),
+        ({"window_size": (3.0, 2)}, "window_size must be two integers"),
+        ({"window_size": 3}, "window_size must be two integers"),
+        ({"softcap": -1.0}, "softcap must be a positive number"),
+        ({"softcap": math.inf}, "softcap must be a positive number"),
+        ({"softcap": True}, "softcap must be a positive number"),
+    ],
+)
+def test_bad_windows_and_caps_are_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        MISSION.with_(**fields)
+
+
 def test_mission_numbers() -> None:
     assert MISSION.flops == 4 * 8 * 512 * 512 * 64 == 536870912
     assert MISSION.least_bytes == 4 * 8 * 512 * 64 * 2 == 2097152

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from sdpalab.problem import Problem
+from sdpalab.problem import EXTRAS, Problem
 
 __all__ = ["ENVELOPE", "RECORD", "JsonRecord", "ProblemField"]
 
@@ -100,10 +100,13 @@ def _problem(value: Any) -> Problem:
     """A problem, or the one with the fields that a mapping holds; ``Problem`` validates them."""
     if isinstance(value, Problem):
         return value
-    names = [field.name for field in fields(Problem)]
-    if not isinstance(value, Mapping) or set(value) != set(names):
-        raise ValueError(f"a problem has the fields {', '.join(names)}")
-    return Problem(**value)
+    names = [field.name for field in fields(Problem) if field.name not in EXTRAS]
+    if not isinstance(value, Mapping) or set(value) - set(EXTRAS) != set(names):
+        raise ValueError(f"a problem has the fields {', '.join(names)}, and perhaps {' and '.join(EXTRAS)}")
+    problem = Problem(**value)
+    if problem.to_dict() != {**value}:
+        raise ValueError(f"the fields of the problem are not in their one form, which is {problem.to_dict()}")
+    return problem
 
 
 ProblemField = Annotated[Problem, PlainValidator(_problem), PlainSerializer(Problem.to_dict)]

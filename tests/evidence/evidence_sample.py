@@ -53,7 +53,7 @@ MODULE = Module("scale.cu", SOURCE, "scale")
 
 def honest(problem: Problem, q: Array, k: Array, v: Array) -> Array:
     """A correct kernel: P rounded to 16 bits, everything else in float32 or better."""
-    return intended_output(q, k, v, scale=problem.scale, causal=problem.causal, numerics=Numerics())
+    return intended_output(q, k, v, **problem.scoring, numerics=Numerics())
 
 
 def judged(
@@ -73,8 +73,7 @@ def judged(
     about = {"device": "simulator sm_89", "config": "BLOCK_M=64", "numerics": asdict(numerics or Numerics())}
     outputs = {"first": out, "second": out}
     if lse:
-        declared, arguments = numerics or Numerics(), {"scale": problem.scale, "causal": problem.causal}
-        exact, _ = log_sum_exp_float64(**vars(inputs), **arguments, numerics=declared)
+        exact, _ = log_sum_exp_float64(**vars(inputs), **problem.scoring, numerics=numerics or Numerics())
         outputs["lse"] = exact.astype(np.float32)
     evidence = evaluate(problem, inputs, about, {"ptx_sha256": [ptx]}, outputs)
     digests = {name: store.put(array) for name, array in {**vars(inputs), **evidence.arrays}.items()}

@@ -30,7 +30,7 @@ QUANTISED = Numerics(probabilities="float8_e4m3fn", probability_scale=256.0, qua
 
 def in_float8(problem: Problem, q: Array, k: Array, v: Array) -> Array:
     """What the declaration of float8 allows."""
-    return intended_output(q, k, v, scale=problem.scale, causal=problem.causal, numerics=QUANTISED)
+    return intended_output(q, k, v, **problem.scoring, numerics=QUANTISED)
 
 
 def one_ulp_off(problem: Problem, q: Array, k: Array, v: Array) -> Array:

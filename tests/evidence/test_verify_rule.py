@@ -22,7 +22,7 @@ from sdpalab.judge.rule.reference import attention_float64, judged_rows
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, broken_rules, keeps_original_contract
 from sdpalab.kernels.kernel import Numerics, Quantisation
 from sdpalab.kernels.plan import Launch, Module
-from sdpalab.problem import TWELVE_CASES, Problem
+from sdpalab.problem import EXTRAS, TWELVE_CASES, Problem
 
 PROBLEMS = (
     Problem(1, 2, 31, 32),
@@ -30,6 +30,8 @@ PROBLEMS = (
     Problem(1, 1, 1, 64),
     Problem(1, 2, 40, 128, dtype="bfloat16"),
     Problem(1, 2, 33, 64, dtype="bfloat16", causal=True, scale=0.5),
+    Problem(1, 2, 30, 32, seq_kv=12, window_size=(9, 3)),  # the last rows see no key
+    Problem(1, 2, 31, 64, causal=True, window_size=(6, 0), softcap=20.0),
 )
 
 
@@ -57,7 +59,7 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
     except UserError:
         pytest.skip("this kind cannot be made for this problem")
     qkv = (inputs.q, inputs.k, inputs.v)
-    common: dict[str, Any] = {"scale": problem.scale, "causal": problem.causal}
+    common: dict[str, Any] = {**problem.scoring}
     reference = attention_float64(*qkv, **common)
     q, k, v = (decoded(array, problem.dtype) for array in qkv)
     fields = problem.to_dict()
@@ -106,7 +108,7 @@ def test_the_log_sum_exp_and_its_limits_agree(kind: str) -> None:
             continue
         q, k, v = (decoded(array, problem.dtype) for array in (inputs.q, inputs.k, inputs.v))
         for declared in numerics:
-            arguments = {**vars(inputs), "scale": problem.scale, "causal": problem.causal}
+            arguments = {**vars(inputs), **problem.scoring}
             reference, limit = log_sum_exp_float64(**arguments, numerics=declared)
             own = verify.lse_of(q, k, v, problem.to_dict(), asdict(declared))
             for one, other in zip(own, (reference, limit), strict=True):
@@ -150,7 +152,7 @@ def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None
         for kind in ("normal", "outlier", "tiny", "huge", "uniform"):
             inputs = make_inputs(problem, kind, 3)
             qkv = (inputs.q, inputs.k, inputs.v)
-            theirs = intended_output(*qkv, scale=problem.scale, causal=problem.causal, numerics=numerics)
+            theirs = intended_output(*qkv, **problem.scoring, numerics=numerics)
             own = verify.intended_of(*(decoded(x, problem.dtype) for x in qkv), problem.to_dict(), declared)
             np.testing.assert_array_equal(own, decoded(theirs, problem.dtype), err_msg=f"{problem.label} {kind}")
 
@@ -234,14 +236,15 @@ def test_the_verifier_has_the_format_the_statuses_and_the_twelve_cases_of_the_la
     sparse = verify.SPARSE
     always = {kind: sorted(set(names) - set(sparse.get(kind, ()))) for kind, names in verify.KEYS.items()}
     assert {kind: sorted(names.split()) for kind, names in FORMAT_3.items()} == always
-    assert sparse == {"attempt": ["sources"], "verdict": ["unjudged"], "rule": ["advisory"]}
+    assert sparse == {"attempt": ["sources"], "verdict": ["unjudged"], "rule": ["advisory"], "problem": list(EXTRAS)}
     assert set(verify.STATUSES) == {status.value for status in Status}
     shapes = [((p.batch, p.heads, p.seq_q, p.head_dim), seed) for p, seed in TWELVE_CASES]
     assert shapes == verify.TWELVE
     assert dict(ORIGINAL_CONTRACT) == verify.ORIGINAL_CONTRACT
     assert asdict(UNDECLARED) == verify.UNDECLARED
     assert all(verify.is_plain(p.to_dict()) for p, _ in TWELVE_CASES)
-    assert not verify.is_plain(TWELVE_CASES[0][0].with_(causal=True).to_dict())
+    for change in ({"causal": True}, {"window_size": (3, 3)}, {"softcap": 30.0}):
+        assert not verify.is_plain(TWELVE_CASES[0][0].with_(**change).to_dict())
 
 
 SOURCE = """

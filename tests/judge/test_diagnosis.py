@@ -32,7 +32,7 @@ def judged(problem: Problem, kind: str, out: npt.NDArray[np.generic]) -> Judged:
 def failure(bug: Bug, problem: Problem, kind: str) -> Failure | None:
     inputs = make_inputs(problem, kind)
     tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
-    out = from_torch(bug.edit(*tensors, scale=problem.scale, causal=problem.causal))
+    out = from_torch(bug.edit(*tensors, **problem.scoring))
     verdict = judged(problem, kind, out)
     return None if verdict.status is Status.PASSED else Failure(problem, inputs, out, verdict.errors, verdict.limits)
 

@@ -24,7 +24,7 @@ DTYPES = ["float16", "bfloat16"]
 
 
 def exact(problem: Problem, inputs: Inputs, any_count: bool = False) -> ExactElements:
-    return exact_elements(inputs.q, inputs.k, inputs.v, scale=problem.scale, causal=problem.causal, any_count=any_count)
+    return exact_elements(inputs.q, inputs.k, inputs.v, **problem.scoring, any_count=any_count)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -38,7 +38,7 @@ def test_what_is_called_exact_is_the_reference_rounded(kind: str, dtype: str) ->
     ):
         problem = problem.with_(dtype=dtype)
         inputs = make_inputs(problem, kind, 1)
-        reference = attention_float64(inputs.q, inputs.k, inputs.v, scale=problem.scale, causal=problem.causal)
+        reference = attention_float64(inputs.q, inputs.k, inputs.v, **problem.scoring)
         for any_count in (False, True):
             elements = exact(problem, inputs, any_count)
             rounded = reference.astype(np.float32).astype(dtype_of(problem.dtype))

@@ -41,7 +41,7 @@ def judged(problem: Problem, inputs: Inputs, out: Array, about: dict[str, Any] |
 def computed(attention: Any, problem: Problem, inputs: Inputs) -> Array:
     """The output of an implementation in torch."""
     tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
-    return from_torch(attention(*tensors, scale=problem.scale, causal=problem.causal))
+    return from_torch(attention(*tensors, **problem.scoring))
 
 
 def torch_math(problem: Problem, inputs: Inputs) -> Array:

@@ -40,7 +40,7 @@ def first_failure(function: Any, problem: Problem) -> tuple[str, Status] | None:
 
     def run(problem: Problem, inputs: Inputs) -> Array:
         tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
-        return from_torch(function(*tensors, scale=problem.scale, causal=problem.causal))
+        return from_torch(function(*tensors, **problem.scoring))
 
     for spec in quick_cases([problem]):
         inputs = make_inputs(spec.problem, spec.inputs, 1 if spec.seed is None else spec.seed)

@@ -1,7 +1,7 @@
 """Every configuration of ``flash`` for the mission shape on an L4, with its modelled time: ``flash_landscape.json``.
 
 ``python tests/search/flash_landscape.py`` makes the file anew: half an hour on one core. Strategies are compared on it;
-it says nothing of a GPU, and need not be made anew when the model changes.
+it says nothing of a GPU.
 """
 
 from __future__ import annotations

@@ -24,6 +24,12 @@ RING = "add.u32 %r5, %r3, {}; mul.wide.u32 %rd2, %r5, 4; add.u64 %rd4, %rd1, %rd
 """The place of a thread that many further on."""
 
 
+@pytest.fixture(autouse=True)
+def reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes are the reference engine's; the native one has threads."""
+    monkeypatch.setenv("SDPALAB_SIM_ENGINE", "reference")
+
+
 def kernel(body):
     """PTX of an entry ``k(p, f)``: %r0 thread, %r1 block, %r3 both, %rd3 its word of p, %rd7 the thread's, %rd5 f."""
     return (

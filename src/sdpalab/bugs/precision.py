@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sdpalab.bugs.bug import Bug, Family
 from sdpalab.bugs.tiled import BF16, CAUSAL, PLAIN, TiledAttention, planted
@@ -104,7 +104,7 @@ class _ValuesBf16(TiledAttention):
 
 @_precision("Q is scaled before the product, in the inputs' type", PLAIN.with_(scale=0.3))
 class _ScaledQueries(TiledAttention):
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, **_: Any) -> Tensor:
         return super().__call__((q * scale).to(q.dtype), k, v, scale=1.0, causal=causal)
 
 
@@ -155,7 +155,7 @@ class _HeadScaleOverflow(_HeadScale):
 class _Nothing(ABC):
     """Base of outputs that do not depend on the scores."""
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, **_: Any) -> Tensor:
         group = q.shape[1] // k.shape[1]
         return self.degenerate(q, v.repeat_interleave(group, 1))
 
@@ -205,7 +205,7 @@ class _Previous(TiledAttention):
     def __init__(self) -> None:
         self._last: dict[tuple[int, ...], Tensor] = {}
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, **_: Any) -> Tensor:
         out = super().__call__(q, k, v, scale=scale, causal=causal)
         shape = tuple(out.shape)
         out, self._last[shape] = self._last.get(shape, out), out

@@ -25,6 +25,8 @@ CAUSAL = PLAIN.with_(causal=True)
 CROSS = Problem(1, 2, 90, 64, seq_kv=150, causal=True)
 GROUPED = Problem(2, 4, 100, 64, kv_heads=2)
 BF16 = PLAIN.with_(dtype="bfloat16")
+FAR = 1 << 30
+"""A side of a window that has no bound."""
 
 
 def planted(
@@ -49,7 +51,8 @@ def planted(
 class TiledAttention:
     """Online softmax over tiles of keys (FlashAttention-2, Dao 2023): float32 sums, P in the inputs' dtype.
 
-    ``attention(q, k, v, *, scale, causal) -> out`` on [B, H, Sq, D] and [B, Hkv, Skv, D], as the judge calls it.
+    ``attention(q, k, v, *, scale, causal, window_size=..., softcap=...) -> out`` on [B, H, Sq, D] and [B, Hkv, Skv, D],
+    as the judge calls it.
     Inside, tensors are float32: q [B, H, Sq, D]; k, v [B, H, Skv, D]; scores and weights of one tile
     [B, H, Sq, tile]; maximum and total [B, H, Sq, 1]; the unnormalised output [B, H, Sq, D].
     """
@@ -57,7 +60,17 @@ class TiledAttention:
     tile = 32
     dtype: torch.dtype
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool) -> Tensor:
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float,
+        causal: bool,
+        window_size: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+    ) -> Tensor:
         import torch
 
         self.dtype = q.dtype
@@ -70,10 +83,15 @@ class TiledAttention:
         total, out = torch.zeros_like(maximum), torch.zeros_like(queries)
         for start in self.starts(seq_kv):
             chosen = slice(start, min(start + self.tile, seq_kv))
+            columns = torch.arange(chosen.start, chosen.stop)
             scores = self.scores(queries, self.tile_of(keys, chosen)) * factor
+            if softcap:
+                scores = self.capped(scores, softcap * math.log2(math.e))
             if self.causal(causal):
-                hidden = self.hidden(rows, torch.arange(chosen.start, chosen.stop), seq_q, seq_kv)
-                scores = scores.masked_fill(hidden, self.masked)
+                scores = scores.masked_fill(self.hidden(rows, columns, seq_q, seq_kv), self.masked)
+            if window_size != (-1, -1):
+                scores = scores.masked_fill(self.outside(rows, columns, *window_size), self.masked)
+            scores = self.after_masks(scores, softcap * math.log2(math.e))
             previous, maximum = maximum, self.maximum(maximum, scores)
             weights = self.weights(scores, maximum)
             rescale = self.weights(previous, maximum)
@@ -123,6 +141,18 @@ class TiledAttention:
         """Which keys [Sq, tile] the mask hides."""
         return columns > rows
 
+    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
+        """Which keys [Sq, tile] lie outside the window; a side of -1 has no bound."""
+        return (columns > rows + (FAR if right < 0 else right)) | (columns < rows - (FAR if left < 0 else left))
+
+    def capped(self, scores: Tensor, cap: float) -> Tensor:
+        """The scores under a soft cap; both to base 2."""
+        return cap * (scores / cap).tanh()
+
+    def after_masks(self, scores: Tensor, cap: float) -> Tensor:
+        """The scores as the softmax takes them."""
+        return scores
+
     # ---- the softmax ------------------------------------------------------------------------------------------------
 
     def maximum(self, maximum: Tensor, scores: Tensor) -> Tensor:
@@ -133,7 +163,7 @@ class TiledAttention:
 
     def weights(self, scores: Tensor, maximum: Tensor) -> Tensor:
         """2 ** (score - maximum); of the previous maximum, the factor of the sums so far."""
-        return (scores - maximum).exp2()
+        return (scores - maximum.clamp(min=-1e30)).exp2()  # of a row that has seen no key yet, 0
 
     def rounded(self, weights: Tensor) -> Tensor:
         """P as the second product takes it."""
@@ -149,4 +179,4 @@ class TiledAttention:
 
     def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
         """The output, still in float32."""
-        return out / total
+        return out / total.where(total != 0.0, 1.0)

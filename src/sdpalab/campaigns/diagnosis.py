@@ -40,7 +40,7 @@ def failures(bug: Bug) -> list[Failure]:
         problem, inputs = spec.problem, make_inputs(spec.problem, spec.inputs, 1 if spec.seed is None else spec.seed)
         tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
         assert callable(bug.edit)
-        out = from_torch(bug.edit(*tensors, scale=problem.scale, causal=problem.causal))
+        out = from_torch(bug.edit(*tensors, **problem.scoring))
         judged = judge_output(problem, inputs, out, UNDECLARED)
         if judged.status is not Status.PASSED:
             failures.append(Failure(problem, inputs, out, judged.errors, judged.limits))

@@ -22,6 +22,8 @@ from sdpalab.commands.options import (
     KvHeadsOption,
     SeqKvOption,
     SetOption,
+    SoftcapOption,
+    WindowOption,
     complete_kernel,
     parse_settings,
     problems_of,
@@ -51,6 +53,8 @@ def build(
     causal: CausalOption = False,
     kv_heads: KvHeadsOption = None,
     seq_kv: SeqKvOption = None,
+    window: WindowOption = None,
+    softcap: SoftcapOption = None,
     settings: SetOption = None,
     json: JsonOption = None,
 ) -> int:
@@ -58,7 +62,9 @@ def build(
     from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
 
     console = console_and_subject(json, kernel or "")
-    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
+    problems = problems_of(
+        shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, window=window, softcap=softcap
+    )
     if every:
         if kernel is not None or settings:
             raise UserError(f"--all builds every kernel in its own configurations: leave out {kernel or '--set'}")

@@ -29,6 +29,8 @@ from sdpalab.commands.options import (
     SeedOption,
     SeqKvOption,
     SetOption,
+    SoftcapOption,
+    WindowOption,
     WorkersOption,
     at_least,
     complete_kernel,
@@ -56,6 +58,8 @@ def judge(
     causal: CausalOption = False,
     kv_heads: KvHeadsOption = None,
     seq_kv: SeqKvOption = None,
+    window: WindowOption = None,
+    softcap: SoftcapOption = None,
     device: Annotated[str, typer.Option(metavar="D", help="auto, sim, cpu or gpu.")] = "auto",
     level: LevelOption = "quick",
     arch: ArchOption = None,
@@ -115,7 +119,16 @@ def judge(
     at_least("--max-steps", max_steps, 1)
     if timeout is not None and not 0 < timeout < float("inf"):
         raise UserError(f"--timeout takes a number of seconds above 0, not {timeout:g}")
-    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
+    problems = problems_of(
+        shape,
+        dtype=dtype,
+        causal=causal,
+        kv_heads=kv_heads,
+        seq_kv=seq_kv,
+        window=window,
+        softcap=softcap,
+        default=None,
+    )
     if rerun_failed:
         if problems or dtype or causal:
             raise UserError("--rerun-failed takes the cases of the last time: leave out --shape, --dtype and --causal")

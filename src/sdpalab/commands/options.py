@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sdpalab.errors import UserError
-from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_shape
+from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_shape, parse_window
 
 if TYPE_CHECKING:
     from sdpalab.jobs import Executor
@@ -31,6 +31,8 @@ __all__ = [
     "SeedOption",
     "SeqKvOption",
     "SetOption",
+    "SoftcapOption",
+    "WindowOption",
     "WorkersOption",
     "at_least",
     "complete_kernel",
@@ -65,6 +67,14 @@ KvHeadsOption = Annotated[
 ]
 SeqKvOption = Annotated[
     int | None, typer.Option("--seq-kv", metavar="N", help="Length of K and V of the shape given. Default: that of Q.")
+]
+WindowOption = Annotated[
+    str | None,
+    typer.Option("--window", metavar="L,R", help="Query i sees keys i-L to i+R of the shape given; -1: no bound."),
+]
+SoftcapOption = Annotated[
+    float | None,
+    typer.Option("--softcap", metavar="X", help="Scores s of the shape given become X tanh(s/X)."),
 ]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a knob of the kernel; may be repeated.")
@@ -137,6 +147,8 @@ def problems_of(
     causal: bool = False,
     kv_heads: int | None = None,
     seq_kv: int | None = None,
+    window: str | None = None,
+    softcap: float | None = None,
     default: str | None = "mission",
 ) -> list[Problem]:
     """The problems of all ``--shape`` options, with the options beside them; without one that of ``default``.
@@ -146,12 +158,19 @@ def problems_of(
     ProblemError
         If there is no such problem.
     UserError
-        If there is neither a shape nor a default, and ``--kv-heads`` or ``--seq-kv`` is given.
+        If there is neither a shape nor a default, and ``--kv-heads``, ``--seq-kv``, ``--window`` or ``--softcap`` is
+        given.
     """
-    if not shapes and default is None and (kv_heads is not None or seq_kv is not None):
-        raise UserError("--kv-heads and --seq-kv need a --shape: the default problems have their own")
+    of_shape = {"kv_heads": kv_heads, "seq_kv": seq_kv, "window": window, "softcap": softcap}
+    if not shapes and default is None and any(value is not None for value in of_shape.values()):
+        raise UserError(
+            "--kv-heads, --seq-kv, --window and --softcap need a --shape: the default problems have their own"
+        )
     texts = shapes or ([default] if default is not None else [])
-    return [problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv) for text in texts]
+    return [
+        problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, window=window, softcap=softcap)
+        for text in texts
+    ]
 
 
 def problem_of(
@@ -161,6 +180,8 @@ def problem_of(
     causal: bool = False,
     kv_heads: int | None = None,
     seq_kv: int | None = None,
+    window: str | None = None,
+    softcap: float | None = None,
 ) -> Problem:
     """The problem that ``--shape`` and the options beside it describe.
 
@@ -168,7 +189,7 @@ def problem_of(
     ----------
     text : str
         ``B,H,S,D``, or a name of :data:`sdpalab.problem.NAMED_PROBLEMS`.
-    dtype, causal, kv_heads, seq_kv
+    dtype, causal, kv_heads, seq_kv, window, softcap
         Where given, they replace what the named problem or the default has.
 
     Raises
@@ -185,6 +206,10 @@ def problem_of(
         changes["kv_heads"] = kv_heads
     if seq_kv is not None:
         changes["seq_kv"] = seq_kv
+    if window is not None:
+        changes["window_size"] = parse_window(window)
+    if softcap is not None:
+        changes["softcap"] = softcap
     if text in NAMED_PROBLEMS:
         return NAMED_PROBLEMS[text].with_(**changes)
     if "," not in text and not text.lstrip("-").isdigit():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -110,7 +110,7 @@ def prove(
 
 
 def _problems(
-    texts: Sequence[str] | None, file: Path | None, *, dtype: str | None, causal: bool, **sizes: int | None
+    texts: Sequence[str] | None, file: Path | None, *, dtype: str | None, causal: bool, **sizes: Any
 ) -> tuple[Problem, ...]:
     """What is to be proven, each once: the shapes, with the options, and then those of the file."""
     from sdpalab.evidence.workload import read_workload
@@ -120,7 +120,13 @@ def _problems(
         raise UserError(f"{PROBLEM_OPTIONS} are for --shape; in a file each line has its own")
     default = None if file is not None else "mission"
     problems = problems_of(texts, dtype=dtype, causal=causal, default=default, **sizes)
-    return tuple(dict.fromkeys([*problems, *(read_workload(file) if file is not None else ())]))
+    listed = read_workload(file) if file is not None else ()
+    for problem in listed:
+        if problem.extras:
+            raise UserError(
+                f"{file}: prove does not take {' and '.join(problem.extras)} yet, which {problem.label} has"
+            )
+    return tuple(dict.fromkeys([*problems, *listed]))
 
 
 def _named(names: Sequence[str]) -> list[Kernel]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from sdpalab.commands.hazards import HazardFilter, count_of, print_hazards
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
     PROBLEM_OPTIONS,
+    AddressOption,
     ArchOption,
     CausalOption,
     DtypeOption,
@@ -23,7 +25,11 @@ from sdpalab.commands.options import (
     MaxStepsOption,
     SeqKvOption,
     SetOption,
+    SoftcapOption,
+    WindowOption,
+    WorkersOption,
     at_least,
+    executor_of,
     parse_settings,
     problems_of,
 )
@@ -33,6 +39,7 @@ from sdpalab.problem import Problem
 from sdpalab.run.suppressions import Suppression, read_suppressions
 
 if TYPE_CHECKING:
+    from sdpalab.jobs import Executor
     from sdpalab.run.sanitize import Modes, Progress, Sanitized
 
 __all__ = ["sanitize"]
@@ -57,6 +64,8 @@ def sanitize(
     causal: CausalOption = False,
     kv_heads: KvHeadsOption = None,
     seq_kv: SeqKvOption = None,
+    window: WindowOption = None,
+    softcap: SoftcapOption = None,
     settings: SetOption = None,
     arch: ArchOption = None,
     schedule: Annotated[
@@ -85,6 +94,12 @@ def sanitize(
         list[str] | None,
         typer.Option(metavar="[FILE:]N", help="Show hazards at this source line only; may be repeated."),
     ] = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(metavar="E", help="A job for each problem of a kernel: local (processes of this machine) or ray."),
+    ] = None,
+    address: AddressOption = None,
+    workers: WorkersOption = None,
     suppressions: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Accepted hazards, each with a reason: KIND FILE:LINE [FILE:LINE]: REASON."),
@@ -100,7 +115,16 @@ def sanitize(
         raise UserError("--json and --sarif cannot both be standard output")
     console_for(sarif, option="--sarif")
     console = console_and_subject("-" if sarif == "-" else json, kernel)
-    problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
+    problems = problems_of(
+        shape,
+        dtype=dtype,
+        causal=causal,
+        kv_heads=kv_heads,
+        seq_kv=seq_kv,
+        window=window,
+        softcap=softcap,
+        default=None,
+    )
     modes, shown = _modes(schedule, async_mode, strict, seed, max_steps), HazardFilter.of(kind, line)
     accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []
     start = time.monotonic()
@@ -114,13 +138,17 @@ def sanitize(
                 raise UserError(
                     f"--shape, {PROBLEM_OPTIONS}, --set and --arch are for kernels; a file has its --launch"
                 )
+            if executor is not None:
+                raise UserError("--executor is for kernels; a file with its launch runs here")
             folders = [Path(kernel).parent, Path.cwd()]
             outcome = _file(Path(kernel), launch, modes, show_progress, folders, accepted)
         else:
             if launch is not None:
                 raise UserError("--launch describes the launch of a FILE.ptx or FILE.cu; a kernel has its own plan")
             options = dtype, causal, settings, arch, modes, show_progress, accepted
-            outcome, folders = _kernel(kernel, problems, *options)
+            jobs = nullcontext() if executor is None else executor_of(executor, address, workers)
+            with jobs as on:
+                outcome, folders = _kernel(kernel, problems, *options, on)
     _print(console, outcome, time.monotonic() - start, shown)
     write_document(json, outcome.to_dict(), status="PASSED" if outcome.clean else "FAILED")
     if sarif is not None:
@@ -161,15 +189,25 @@ def _kernel(
     modes: Modes,
     progress: Progress,
     accepted: Sequence[Suppression],
+    executor: Executor | None,
 ) -> tuple[Sanitized, list[Path]]:
     """The outcome, and the folders of the kernel's sources."""
+    from sdpalab.jobs.sanitizing import sanitize_by_jobs
     from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
     from sdpalab.run.sanitize import sanitize_kernel, small_problems
 
     with kernel_in_sandbox(name, arch=arch, else_say="there is no PTX to run") as kernel:
         config = kernel.config_with(parse_settings(settings))
         problems = given or small_problems(kernel, config, dtype=dtype, causal=causal)
-        outcome = sanitize_kernel(kernel, problems, config, modes, arch=arch, progress=progress, suppressions=accepted)
+        if executor is None:
+            outcome = sanitize_kernel(
+                kernel, problems, config, modes, arch=arch, progress=progress, suppressions=accepted
+            )
+        else:
+            progress(f"{len(problems)} jobs")
+            outcome = sanitize_by_jobs(
+                executor, name, kernel, problems, config, modes, arch=arch, suppressions=accepted
+            )
         return outcome, [*filter(None, [kernel.folder]), *HEADER_FOLDERS]
 
 

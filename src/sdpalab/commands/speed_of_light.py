@@ -16,7 +16,15 @@ from rich.text import Text
 
 from sdpalab.commands.common import verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
-from sdpalab.commands.options import CausalOption, JsonOption, KvHeadsOption, SeqKvOption, problem_of
+from sdpalab.commands.options import (
+    CausalOption,
+    JsonOption,
+    KvHeadsOption,
+    SeqKvOption,
+    SoftcapOption,
+    WindowOption,
+    problem_of,
+)
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import UserError
 from sdpalab.measure import GPUS, PUBLISHED_MISSION_US, Gpu, binding_floor, feasibility, floors, gpu_named
@@ -39,6 +47,8 @@ def speed_of_light(
     causal: CausalOption = False,
     kv_heads: KvHeadsOption = None,
     seq_kv: SeqKvOption = None,
+    window: WindowOption = None,
+    softcap: SoftcapOption = None,
     precision: Annotated[
         str, typer.Option(metavar="P", help="Of the two products: fp16 (also for bfloat16) or fp8.")
     ] = "fp16",
@@ -50,7 +60,9 @@ def speed_of_light(
 ) -> int:
     """Print how fast a problem can be on a GPU at best, resource by resource, and whether a target is possible."""
     console = console_and_subject(json, shape)
-    problem = problem_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
+    problem = problem_of(
+        shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, window=window, softcap=softcap
+    )
     target_us = _target_us(target, peer)
     gpus = list(dict.fromkeys(gpu_named(name) for name in gpu or ()))
     shown = gpus or [one for one in GPUS.values() if precision != "fp8" or one.fp8_tflops is not None]

@@ -107,6 +107,8 @@ def _traits(problem: Problem) -> tuple[object, ...]:
         problem.seq_q == problem.seq_kv,
         bool(problem.seq_q % _LARGEST_TILE or problem.seq_kv % _LARGEST_TILE),
         problem.scale == problem.with_(scale=None).scale,
+        problem.window_size,
+        problem.softcap,
     )
 
 

@@ -6,6 +6,7 @@ A line is what ``--shape`` takes, then words for what differs from the default; 
     # decoder, prefill
     1,32,2048,128 causal kv_heads=8 dtype=bfloat16
     1,8,512,64
+    1,8,4096,64 causal window_size=1024,0 softcap=50
     {"batch": 1, "heads": 32, "seq_q": 1, "head_dim": 128, "seq_kv": 2048, "kv_heads": 8}
 """
 
@@ -17,12 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from sdpalab.errors import UserError
-from sdpalab.problem import Problem, ProblemError, parse_shape
+from sdpalab.problem import EXTRAS, Problem, ProblemError, parse_shape, parse_window
 
 __all__ = ["problem_line", "prove_command", "read_workload"]
 
-_WORDS: dict[str, Callable[[str], Any]] = {"dtype": str, "kv_heads": int, "seq_kv": int, "scale": float}
-_FIELDS = ("batch", "heads", "seq_q", "head_dim", "kv_heads", "seq_kv", "dtype", "causal", "scale")
+_WORDS: dict[str, Callable[[str], Any]] = {
+    "dtype": str,
+    "kv_heads": int,
+    "seq_kv": int,
+    "scale": float,
+    "window_size": parse_window,
+    "softcap": float,
+}
+_FIELDS = ("batch", "heads", "seq_q", "head_dim", "kv_heads", "seq_kv", "dtype", "causal", "scale", *EXTRAS)
 
 
 def read_workload(path: Path) -> tuple[Problem, ...]:
@@ -77,6 +85,8 @@ def _words(line: str) -> Problem:
         elif equals and name in _WORDS:
             try:
                 changed = _WORDS[name](value)
+            except ProblemError:
+                raise ProblemError(f"window_size takes two integers L,R, not {value!r}") from None
             except ValueError:
                 raise ProblemError(f"{name} takes a number, not {value!r}") from None
         else:
@@ -92,14 +102,17 @@ def problem_line(problem: Problem) -> str:
     plain = Problem(problem.batch, problem.heads, problem.seq_q, problem.head_dim)
     words = [f"{problem.batch},{problem.heads},{problem.seq_q},{problem.head_dim}"]
     words += ["causal"] * problem.causal
-    words += [f"{name}={getattr(problem, name)}" for name in _WORDS if getattr(problem, name) != getattr(plain, name)]
+    changed = {name: getattr(problem, name) for name in _WORDS if getattr(problem, name) != getattr(plain, name)}
+    if problem.window_size is not None:
+        changed["window_size"] = "{},{}".format(*problem.window_size)
+    words += [f"{name}={value}" for name, value in changed.items()]
     return " ".join(words)
 
 
 def prove_command(problem: Problem) -> str:
     """The command that judges and times what could compute ``problem`` on this machine."""
     line = problem_line(problem)
-    if "scale=" in line:
+    if any(f" {name}=" in line for name in ("scale", *EXTRAS)):
         return f"sdpalab prove --shapes-from FILE --time (with the line '{line}' in FILE)"
     shape, *words = line.split()
     options = "".join(f" --{word.replace('_', '-').replace('=', ' ')}" for word in words)

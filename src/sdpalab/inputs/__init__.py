@@ -13,9 +13,10 @@ import numpy.typing as npt
 from sdpalab.errors import UserError
 from sdpalab.inputs.kinds import INPUT_KINDS, MAKERS
 from sdpalab.inputs.source import Source
+from sdpalab.inputs.visibility import key_range, visible_keys
 from sdpalab.problem import Problem
 
-__all__ = ["INPUT_KINDS", "Inputs", "dtype_of", "make_inputs"]
+__all__ = ["INPUT_KINDS", "Inputs", "dtype_of", "key_range", "make_inputs", "visible_keys"]
 
 Array = npt.NDArray[Any]
 

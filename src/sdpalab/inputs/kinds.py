@@ -9,6 +9,7 @@ import numpy as np
 
 from sdpalab.errors import UserError
 from sdpalab.inputs.source import F64, Source
+from sdpalab.inputs.visibility import key_range
 
 __all__ = ["INPUT_KINDS", "MAKERS"]
 
@@ -29,7 +30,7 @@ def _uniform(source: Source) -> _QKV:
 
 def _codes(source: Source, kind: str, many: int, gap: float) -> tuple[F64, float]:
     """Vectors [many, D] and a factor on both Q and K, so that a query that is one of them scores that key ``gap``
-    above any other.
+    above any other. A soft cap lets no score stand out so far: there the gap is what keeps the highest below the cap.
 
     Vector j is the binary code of j in -1/+1, written as often as it fits: two differ in that many places or more.
     """
@@ -41,19 +42,27 @@ def _codes(source: Source, kind: str, many: int, gap: float) -> tuple[F64, float
     repeats, place = problem.head_dim // bits, np.arange(problem.head_dim)
     code = np.where((np.arange(many)[:, None] >> (place % bits)) & 1, 1.0, -1.0)
     code[:, repeats * bits :] = 0.0
+    if problem.softcap:  # the highest score is bits * gap / 2, and up to four times that
+        gap = min(gap, problem.softcap / bits)
     return code, 2.0 ** math.ceil(math.log2(gap / (2 * repeats * abs(problem.scale))) / 2.0)
 
 
 def _needle(source: Source) -> _QKV:
     """One visible key dominates each row so far that the row of O is that row of V: a permuted tile, a swapped row or
-    a wrong head cannot hide in an average. Without a mask every key is some row's needle if Sq >= Skv."""
+    a wrong head cannot hide in an average. Without a mask every key is some row's needle if Sq >= Skv. Under a window
+    the needle is the first key that the row sees, the last, or one between, in turn."""
     problem = source.problem
     keys = problem.seq_kv
     # A gap of 64 between the needle's score and the next: exp(-64) is far below any rounding of V.
     code, size = _codes(source, "needle", keys, 64.0)
     rank = np.argsort(source.uniform("order", (problem.batch, problem.heads, keys)), axis=-1)
-    wanted = np.take(rank, np.arange(problem.seq_q) % keys, axis=-1)
-    if problem.causal:
+    row = np.arange(problem.seq_q)
+    wanted = np.take(rank, row % keys, axis=-1)
+    if problem.window_size is not None:
+        first, last = key_range(row, keys, **problem.scoring)
+        within = np.minimum(first, keys - 1) + wanted % np.maximum(last - first + 1, 1)
+        wanted = np.choose(row % 3, (np.minimum(first, keys - 1), np.maximum(last, 0), within))
+    elif problem.causal:
         wanted = wanted % (np.minimum(np.arange(problem.seq_q), keys - 1) + 1)
     q = math.copysign(size, problem.scale) * code[wanted]
     k = np.broadcast_to(size * code, problem.kv_shape)
@@ -62,8 +71,8 @@ def _needle(source: Source) -> _QKV:
 
 def _forbidden(source: Source) -> _QKV:
     """The best match of each row is a key that the mask hides or another head has: the next one under a causal mask,
-    otherwise the one at its own place in the next head. A mask or a head that is off by one takes it, and little else
-    counts then."""
+    the one before the first or after the last of a window, in turn, otherwise the one at its own place in the next
+    head. A mask or a head that is off by one takes it, and little else counts then."""
     problem = source.problem
     heads, keys = problem.batch * problem.kv_heads, problem.seq_kv
     code, size = _codes(source, "forbidden", heads * keys + 1, 8.0)
@@ -71,7 +80,13 @@ def _forbidden(source: Source) -> _QKV:
     row = np.arange(problem.seq_q)
     # The last code is unused: where there is no other head, and no next key, nothing is forbidden.
     elsewhere = (own + 1) % heads * keys + row % keys if heads > 1 else np.full_like(own + row, heads * keys)
-    wanted = np.where(row + 1 < keys, own * keys + row + 1, elsewhere) if problem.causal else elsewhere
+    if problem.causal or problem.window_size is not None:
+        first, last = key_range(row, keys, **problem.scoring)
+        hidden = np.where((row % 2 == 0) & (first > 0), first - 1, last + 1)
+        hidden = np.where((hidden == keys) & (first > 0), first - 1, hidden)
+        wanted = np.where((hidden >= 0) & (hidden < keys), own * keys + hidden, elsewhere)
+    else:
+        wanted = elsewhere
     q = math.copysign(size, problem.scale) * code[wanted]
     k = size * code[:-1].reshape(problem.kv_shape)
     return q, k, source.normal("v", problem.kv_shape)

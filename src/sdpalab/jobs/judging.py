@@ -24,10 +24,14 @@ __all__ = ["CASES_OF_A_JOB", "judge_by_jobs", "judge_job", "source_of"]
 
 CASES_OF_A_JOB = 8
 """It takes about 2 s to start a candidate's processes, and a case 0.1 to 0.5 s."""
+SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".ptx")
 
 
 def source_of(spec: str) -> str:
-    """Digest of the source of a kernel that is given by name: of its file, or as tuned defaults have it.
+    """Digest of the source of a kernel that is given by name.
+
+    That of a user's file covers the Python and CUDA sources in its folder, which it may read; that of a shipped kernel
+    is :func:`sdpalab.kernels.tuned.source_digest`.
 
     Raises
     ------
@@ -36,11 +40,14 @@ def source_of(spec: str) -> str:
     """
     if not is_user_file(spec):
         return source_digest(get(spec))
-    path = file_of(spec)
+    path, digest = file_of(spec), sha256()
     try:
-        return sha256(path.read_bytes()).hexdigest()
+        for each in sorted({path, *(each for each in path.parent.iterdir() if each.suffix in SOURCE_SUFFIXES)}):
+            text = each.read_bytes()
+            digest.update(f"{each.name} {len(text)}\n".encode() + text)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    return digest.hexdigest()
 
 
 def judge_by_jobs(

@@ -22,6 +22,7 @@ KINDS: Mapping[str, str] = {
     "full": "sdpalab.search.gates:full_gate",
     "held_out": "sdpalab.search.gates:held_out_gate",
     "judge": "sdpalab.jobs.judging:judge_job",
+    "sanitize": "sdpalab.jobs.sanitizing:sanitize_job",
     "bug": "sdpalab.campaigns.self_test:bug_job",
     "diagnosis": "sdpalab.campaigns.diagnosis:bug_job",
     "deletion": "sdpalab.campaigns.deletion:target_job",

@@ -35,6 +35,9 @@ QUICK_PROBES = (
 SMALL_SEQ = 180
 """Longest sequence of a probe: three tiles of 64, the last one ragged, and cheap to simulate."""
 
+SMALL_WINDOW = 70
+"""Largest side of a window in a probe: within SMALL_SEQ, and the multiple of no tile."""
+
 TILES = (16, 32, 64, 128, 256)
 """Sizes of tiles whose edges there are cases for; a kernel gets those of the tiles that its configuration has."""
 
@@ -160,7 +163,9 @@ def _small_cases(problem: Problem) -> Iterator[CaseSpec]:
     small = _small(problem)
     yield from _probes(small)
     yield from _layouts(small)
-    yield from _edges(problem.with_(batch=1, heads=problem.group, kv_heads=1), (1,))
+    yield from _edges(_narrowed(problem).with_(batch=1, heads=problem.group, kv_heads=1), (1,))
+    if problem.window_size is not None:
+        yield from _windows(small)
 
 
 def _full(problem: Problem) -> Iterator[CaseSpec]:
@@ -168,7 +173,7 @@ def _full(problem: Problem) -> Iterator[CaseSpec]:
     for dtype in DTYPES:
         for causal in (False, True):
             yield from _probes(small.with_(dtype=dtype, causal=causal), tuple(INPUT_KINDS))
-    yield from _edges(problem.with_(batch=1, heads=problem.group, kv_heads=1), (1, 2, 37, 257, 500, 512))
+    yield from _edges(_narrowed(problem).with_(batch=1, heads=problem.group, kv_heads=1), (1, 2, 37, 257, 500, 512))
     one = problem.with_(batch=1, heads=1, kv_heads=1)
     for changes in ({"seq_q": 4096, "seq_kv": 4096}, {"seq_q": 4096, "seq_kv": 1}, {"seq_q": 1, "seq_kv": 4096}):
         yield _hidden(one.with_(**changes))
@@ -198,6 +203,20 @@ def _probes(small: Problem, kinds: tuple[str, ...] = QUICK_PROBES) -> Iterator[C
             yield CaseSpec(name, small, seed=None, relation=relation.name)
 
 
+def _windows(small: Problem) -> Iterator[CaseSpec]:
+    """The window of one key, rows that see none, and sides at the edges of the kernel's own tiles."""
+    left, right = small.window_size or (-1, -1)
+    yield _hidden(small.with_(window_size=(min(left, 0), min(right, 0))))
+    for tile in TILES[:-1]:
+        for side in (tile - 1, tile) if tile < small.seq_kv else ():
+            edge = _hidden(small.with_(window_size=tuple(side if each > 0 else each for each in (left, right))))
+            yield replace(edge, name=f"{edge.problem.label} edge of {tile}", tile=tile)
+    if left >= 0:
+        none = small.with_(seq_q=SMALL_SEQ, seq_kv=20, window_size=(min(left, 30), right))
+        yield _hidden(none)
+        yield CaseSpec(f"{none.label} uniform", none, "uniform")
+
+
 def _layouts(small: Problem) -> Iterator[CaseSpec]:
     """Normal inputs in memory that is not contiguous."""
     for layout in (Layout.BSHD, Layout.PADDED) if small.heads > 1 else (Layout.PADDED,):
@@ -224,15 +243,24 @@ def _hidden(problem: Problem) -> CaseSpec:
 
 
 def _small(problem: Problem) -> Problem:
-    """Same head_dim, dtype, mask, scale and group; one batch, at most two K/V heads, at most SMALL_SEQ long."""
+    """Same head_dim, dtype, mask, scale, soft cap and group; one batch, at most two K/V heads, at most SMALL_SEQ long.
+
+    Each side of a window is at most SMALL_WINDOW, so that it hides keys."""
     kv_heads = min(problem.kv_heads, 2)
-    return problem.with_(
+    return _narrowed(problem).with_(
         batch=1,
         heads=kv_heads * problem.group,
         kv_heads=kv_heads,
         seq_q=min(problem.seq_q, SMALL_SEQ),
         seq_kv=min(problem.seq_kv, SMALL_SEQ),
     )
+
+
+def _narrowed(problem: Problem) -> Problem:
+    if problem.window_size is None:
+        return problem
+    left, right = (min(side, SMALL_WINDOW) for side in problem.window_size)
+    return problem.with_(window_size=(left, right))
 
 
 def possible(problem: Problem, kind: str) -> bool:

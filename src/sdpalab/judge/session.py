@@ -318,19 +318,20 @@ class _JudgeRun:
                 raise UserError(
                     f"{name} is a Python callable and runs on torch CPU tensors: device must be cpu or auto"
                 )
-            self._specs = [spec for spec, want in zip(self._specs, wanted, strict=True) if want]
-            return
-        if device == "cpu":
+        elif device == "cpu":
             raise UserError(f"{name} is a CUDA kernel, which the lab builds: device must be sim, gpu or auto")
-        if about["refuses"] is not None:
+        elif about["refuses"] is not None:
             raise UserError(about["refuses"])
-        check_numerics(Numerics.from_dict(about["numerics"]))
-        if len(about["rejects"]) != len(self._specs):
+        else:
+            check_numerics(Numerics.from_dict(about["numerics"]))
+        # A callable may only refuse what its parameters lack: with more to say it could avoid the probes.
+        rejects = [_lacking(about, spec.problem) for spec in self._specs] if callable_ else about["rejects"]
+        if len(rejects) != len(self._specs):
             raise UserError(f"kernel {name} does not report for each problem whether it supports it")
-        for spec, reason in zip(self._specs, about["rejects"], strict=True):
+        for spec, reason in zip(self._specs, rejects, strict=True):
             if reason is not None and not spec.derived:
                 raise UserError(str(reason))
-        selected = zip(self._specs, about["rejects"], wanted, strict=True)
+        selected = zip(self._specs, rejects, wanted, strict=True)
         self._specs = [spec for spec, why, want in selected if why is None and want]
 
     def _serve(self, worker: CandidateProcesses | None) -> None:
@@ -454,6 +455,14 @@ def _witnessed(specs: Sequence[CaseSpec]) -> int | None:
     """
     public = [n for n, spec in enumerate(specs) if spec.inputs == "normal" and spec.seed is not None]
     return max(public, key=lambda n: specs[n].problem.scores, default=None)
+
+
+def _lacking(about: Mapping[str, Any], problem: Problem) -> str | None:
+    """Which parameter a callable lacks for the problem, in a sentence; None if it has all."""
+    lacking = [name for name in problem.extras if name not in about["takes"]]
+    if not lacking:
+        return None
+    return f"{about['name']} has no parameter {' or '.join(lacking)}, which {problem.label} needs"
 
 
 def _tiles(config: str) -> set[int]:

@@ -85,7 +85,7 @@ class LseErrors(JsonRecord):
     row : tuple of int
         The row (b, h, i).
     not_finite : int
-        Rows whose log-sum-exp is NaN or infinite.
+        Rows whose log-sum-exp is NaN or infinite, or, where the row sees no key, anything but -inf.
     """
 
     error: float

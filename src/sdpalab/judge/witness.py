@@ -15,14 +15,20 @@ import threading
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import MachineError
+from sdpalab.inputs import visible_keys
 from sdpalab.judge.rule.reference import Rows
 from sdpalab.judge.tensors import from_torch, to_torch
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from sdpalab.problem import Scoring
 
 __all__ = [
     "BACKENDS",
@@ -92,11 +98,10 @@ def witness_output(
     k: Array,
     v: Array,
     *,
-    scale: float,
-    causal: bool,
     backend: Backend | None,
     device: str = "cpu",
     rows: Rows = None,
+    **scoring: Unpack[Scoring],
 ) -> Array:
     """torch's attention by one backend, in the inputs' own dtype.
 
@@ -105,16 +110,14 @@ def witness_output(
     q : ndarray of float16 or bfloat16, [B, H, Sq, D]
     k, v : ndarray of the same dtype, [B, Hkv, Skv, D]
         Hkv divides H; each head is repeated for its group, because not every backend of every torch does that itself.
-    scale : float
-        Factor on Q K^T.
-    causal : bool
-        Row i sees keys 0..i (top-left aligned).
     backend : Backend, optional
         None: whichever torch chooses.
     device : {"cpu", "cuda"}
     rows : ndarray of int, optional
         The query rows that are wanted, the same of every head; under ``causal`` torch then gets their mask. Default:
         all.
+    **scoring
+        As :attr:`sdpalab.problem.Problem.scoring` has it; a window reaches torch as a mask.
 
     Returns
     -------
@@ -123,16 +126,21 @@ def witness_output(
     Raises
     ------
     WitnessUnavailable
-        If this torch has no such backend there, or it fails on these inputs, with what torch said.
+        If this torch has no such backend there, or it fails on these inputs, with what torch said; or with a soft cap,
+        which no backend has.
     """
     import torch
 
-    group = q.shape[1] // k.shape[1]
+    if "softcap" in scoring:
+        raise WitnessUnavailable(f"torch {torch.__version__} has no attention with a soft cap")
+    group, scale, causal = q.shape[1] // k.shape[1], scoring["scale"], scoring["causal"]
     mask = None
+    if "window_size" in scoring or (causal and rows is not None):
+        wanted = np.arange(q.shape[2]) if rows is None else rows
+        mask = torch.from_numpy(visible_keys(wanted, k.shape[2], **scoring)).to(device)
+        causal = False
     if rows is not None:
         q = np.ascontiguousarray(q[:, :, rows])
-        if causal:
-            mask, causal = torch.from_numpy(np.arange(k.shape[2]) <= rows[:, None]).to(device), False
     # torch scales after it masks, and -inf times a negative number or 0 is no mask: the same scores from another Q.
     if scale <= 0.0:
         q, scale = (-q, -scale) if scale else (0 * q, 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from sdpalab.errors import UserError
 from sdpalab.gpus import default_sms
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, Step, problem_buffers
-from sdpalab.problem import Problem
+from sdpalab.problem import EXTRAS, Problem
 
 __all__ = [
     "DEFAULT_ARCH",
@@ -25,6 +25,8 @@ __all__ = [
     "Quantisation",
     "StaticLimits",
     "UnsupportedProblem",
+    "check_takes",
+    "extra_constants",
 ]
 
 DEFAULT_ARCH = "sm_89"
@@ -189,6 +191,7 @@ class Kernel(ABC):
     only_arch: str
     knobs: Mapping[str, Sequence[Knob]]
     lse: bool
+    takes: Collection[str]
     idea: str
 
     @abstractmethod
@@ -230,13 +233,21 @@ class Kernel(ABC):
             if self.reject_reason(problem, config) is None:
                 yield config
 
-    def reject_reason(self, problem: Problem, config: Config | None = None) -> str | None:
-        """None if the kernel computes ``problem`` (with ``config``), otherwise why it does not. Compiles nothing."""
+    def unsupported(self, problem: Problem) -> str | None:
+        """None if ``problem`` has nothing that the kernel does not take, and it supports it; otherwise why not."""
+        missing = [name for name in problem.extras if name not in self.takes]
+        if missing:
+            return f"kernel {self.name} does not take {' and '.join(missing)}, which {problem.label} has"
         answer = self.supports(problem)
         if answer is False:
             return f"kernel {self.name} does not support {problem.label}"
-        if isinstance(answer, str):
-            return answer
+        return answer if isinstance(answer, str) else None
+
+    def reject_reason(self, problem: Problem, config: Config | None = None) -> str | None:
+        """None if the kernel computes ``problem`` (with ``config``), otherwise why it does not. Compiles nothing."""
+        reason = self.unsupported(problem)
+        if reason is not None:
+            return reason
         return self.reject(problem, self.default_config if config is None else config)
 
     def config_with(self, settings: Mapping[str, str]) -> Config:
@@ -366,6 +377,9 @@ class CudaKernel(Kernel):
     lse : bool
         Whether it also writes the log-sum-exp of each row where it gets a buffer for it: its plan then has the argument
         ``"lse"``, a pointer that may be null.
+    takes : collection of str
+        Which of :data:`sdpalab.problem.EXTRAS` the kernel computes: ``window_size``, ``softcap``. A problem with any
+        other is refused.
     resolve : callable, optional
         ``resolve(problem, config, sms)``: ``config`` with a value for each knob that stands at "choose for me" (0 or
         ``auto``), for a GPU of that many multiprocessors. ``plan`` and ``macros`` get what it returns.
@@ -377,7 +391,9 @@ class CudaKernel(Kernel):
 
     Notes
     -----
-    Beside these macros each build gets ``HEAD_DIM`` (int), ``CAUSAL`` (0 or 1) and ``DTYPE_BF16`` (0 or 1).
+    Beside these macros each build gets ``HEAD_DIM`` (int), ``CAUSAL`` (0 or 1) and ``DTYPE_BF16`` (0 or 1); that of a
+    kernel that takes ``window_size`` also ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (-1: no bound; a causal mask is not part
+    of it where there is no window), and of one that takes ``softcap`` also ``SOFTCAP`` (a float, 0: none).
     """
 
     name: str
@@ -393,6 +409,7 @@ class CudaKernel(Kernel):
     only_arch: str = ""
     knobs: Mapping[str, Sequence[Knob]] = field(default_factory=dict)
     lse: bool = False
+    takes: Collection[str] = ()
     resolve: Callable[[Problem, Config, int], Config] = lambda problem, config, sms: config
     macros: Callable[[Problem, Config], Mapping[str, Knob]] = lambda problem, config: config
     idea: str = ""
@@ -402,6 +419,7 @@ class CudaKernel(Kernel):
             object.__setattr__(self, "source", _caller_directory() / self.source)
         if not self.configs:
             raise UserError(f"kernel {self.name!r}: configs must hold at least one configuration, such as {{}}")
+        check_takes(self.name, self.takes)
 
     @property
     def folder(self) -> Path | None:
@@ -426,6 +444,7 @@ class CudaKernel(Kernel):
             "HEAD_DIM": problem.head_dim,
             "CAUSAL": int(problem.causal),
             "DTYPE_BF16": int(problem.dtype == "bfloat16"),
+            **extra_constants(problem, self.takes),
         }
         macros = self.macros(problem, config)
         defines = {name: str(value) for name, value in {**traits, **macros}.items()}
@@ -443,6 +462,23 @@ class CudaKernel(Kernel):
         names = {buffer.name for buffer in known}
         buffers = known + tuple(buffer for buffer in extra if buffer.name not in names)
         return LaunchPlan(buffers, tuple(_with_module(step, own) for step in steps))
+
+
+def check_takes(name: str, takes: Collection[str]) -> None:
+    """Raise UserError unless all of ``takes`` are :data:`sdpalab.problem.EXTRAS`."""
+    unknown = [each for each in takes if each not in EXTRAS]
+    if isinstance(takes, str) or unknown:
+        raise UserError(f"kernel {name!r}: takes must hold some of {', '.join(EXTRAS)}, not {takes!r}")
+
+
+def extra_constants(problem: Problem, takes: Collection[str]) -> dict[str, int | float]:
+    """The compile-time constants of what a kernel takes of :data:`sdpalab.problem.EXTRAS`, also where it is not set."""
+    constants: dict[str, int | float] = {}
+    if "window_size" in takes:
+        constants["WINDOW_LEFT"], constants["WINDOW_RIGHT"] = problem.window_size or (-1, -1)
+    if "softcap" in takes:
+        constants["SOFTCAP"] = problem.softcap
+    return constants
 
 
 def _with_module(step: Step, own: Module) -> Step:

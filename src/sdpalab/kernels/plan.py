@@ -88,7 +88,7 @@ class TritonModule:
     source: str
     fn: Any
     signature: Mapping[str, str]
-    constants: Mapping[str, int | str | bool]
+    constants: Mapping[str, int | float | str | bool]
     options: Mapping[str, int]
 
     @property

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sdpalab.errors import UserError
-from sdpalab.kernels.kernel import Config, Kernel, Knob, Numerics, StaticLimits, Supports, UnsupportedProblem
+from sdpalab.kernels.kernel import (
+    Config,
+    Kernel,
+    Knob,
+    Numerics,
+    StaticLimits,
+    Supports,
+    UnsupportedProblem,
+    check_takes,
+    extra_constants,
+)
 from sdpalab.kernels.plan import Dim3, Launch, LaunchPlan, TritonModule, problem_buffers
 from sdpalab.problem import Problem
 
@@ -46,12 +56,13 @@ class TritonKernel(Kernel):
     configs : sequence of mapping
         Configurations worth having; the first is the default. A knob is a ``constexpr`` parameter, or one of Triton's
         options ``num_warps``, ``num_stages`` and ``maxnreg``.
-    supports, reject, numerics, limits, min_arch, only_arch, knobs, lse, idea
+    supports, reject, numerics, limits, min_arch, only_arch, knobs, lse, takes, idea
         As for :class:`~sdpalab.kernels.kernel.CudaKernel`.
 
     Notes
     -----
-    ``constexpr`` parameters called ``HEAD_DIM`` (int), ``CAUSAL`` (bool) and ``DTYPE_BF16`` (bool) are filled in.
+    ``constexpr`` parameters called ``HEAD_DIM`` (int), ``CAUSAL`` (bool) and ``DTYPE_BF16`` (bool) are filled in; those
+    of a kernel that ``takes`` them also ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (int), and ``SOFTCAP`` (float).
 
     Pointers are declared to be multiples of 16, as every allocation is; integers are not specialised by their value,
     so that one compilation serves all lengths. (Triton's own launcher does both.)
@@ -70,6 +81,7 @@ class TritonKernel(Kernel):
     only_arch: str = ""
     knobs: Mapping[str, Sequence[Knob]] = field(default_factory=dict)
     lse: bool = False
+    takes: Collection[str] = ()
     idea: str = ""
 
     def __post_init__(self) -> None:
@@ -77,6 +89,7 @@ class TritonKernel(Kernel):
             raise UserError(f"kernel {self.name!r}: fn must be a function under @triton.jit, not {_described(self.fn)}")
         if not self.configs:
             raise UserError(f"kernel {self.name!r}: configs must hold at least one configuration, such as {{}}")
+        check_takes(self.name, self.takes)
 
     @property
     def folder(self) -> Path | None:
@@ -137,11 +150,12 @@ class TritonKernel(Kernel):
         x, y, z = (*given, 1, 1)[:3]
         return x, y, z
 
-    def _constant(self, name: str, problem: Problem, config: Config) -> int | str | bool:
+    def _constant(self, name: str, problem: Problem, config: Config) -> int | float | str | bool:
         traits = {
             "HEAD_DIM": problem.head_dim,
             "CAUSAL": problem.causal,
             "DTYPE_BF16": problem.dtype == "bfloat16",
+            **extra_constants(problem, self.takes),
         }
         values = {**traits, **config}
         if name in values:
@@ -149,7 +163,7 @@ class TritonKernel(Kernel):
         parameter = self.fn.signature.parameters[name]
         if parameter.default is inspect.Parameter.empty:
             raise UnsupportedProblem(f"kernel {self.name}: constexpr {name} of {self.fn.__name__} is given by no knob")
-        default: int | str | bool = parameter.default
+        default: int | float | str | bool = parameter.default
         return default
 
     def _type(self, name: str, value: Argument, problem: Problem) -> str:

@@ -76,6 +76,16 @@ class SanitizedHazard:
     frames: tuple[str, ...] = ()
 
     @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> SanitizedHazard:
+        """What :meth:`to_dict` was of, also after a way through JSON."""
+        place = {name: tuple(data[name]) if data[name] else None for name in ("block", "thread")}
+        lists = {name: tuple(data[name]) for name in ("runs", "frames")}
+        other: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in (data["other"] or {}).items()
+        }
+        return cls(**{**data, **place, **lists, "other": ConflictingAccess(**other) if other else None})
+
+    @classmethod
     def of(cls, hazard: Hazard, ptx: str, run: str) -> SanitizedHazard:
         """What one launch of the PTX called ``ptx`` has shown in a run."""
         place = hazard.ptx_line, hazard.source, hazard.block, hazard.thread, (run,), hazard.other

@@ -6,7 +6,7 @@ repeated, and the hazards are merged: one hazard for each kind and instruction, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
@@ -18,7 +18,7 @@ from sdpalab.errors import UserError
 from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
-from sdpalab.kernels.plan import Source
+from sdpalab.kernels.plan import LaunchPlan, Source
 from sdpalab.problem import DTYPES, Problem
 from sdpalab.run.hazards import ENDINGS, HazardGroup, SanitizedHazard, ending, group
 from sdpalab.run.ptx_case import PtxCase
@@ -33,6 +33,7 @@ __all__ = [
     "Modes",
     "Sanitized",
     "SanitizedHazard",
+    "combine",
     "sanitize_case",
     "sanitize_kernel",
     "small_problems",
@@ -205,20 +206,55 @@ def sanitize_kernel(
         instruction that is not modelled (with its PTX line).
     """
     modes, collected = modes or Modes(), _Collected(kernel.name, progress)
-    modules: dict[str, Source] = {}
     config = kernel.default_config if config is None else config
     arch = arch or kernel.default_arch
     for problem in problems:
-        plan, inputs = kernel.launch_plan(problem, config, lse=kernel.lse, sms=default_sms(arch)), make_inputs(problem)
+        plan, inputs = _plan(kernel, problem, config, arch), make_inputs(problem)
         arrays = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
         builds = [build(step.module, arch, cache=cache) for step in plan.launches if step.module is not None]
         names = [f"{built.name}.ptx" for built in builds]
-        modules |= {step.module.name: step.module for step in plan.launches if step.module is not None}
         for options in modes.options(any(b"async" in built.ptx for built in builds)):
             label = f"{problem.label}, {options['schedule']}, {options['async_mode']}"
             executor = SimulatedExecutor(arch, cache, on_launch=collected.launched, **options)
             with collected.run(label, names):
                 executor.run(plan, arrays)
+    return _of_kernel(collected, kernel, problems, config, arch, suppressions)
+
+
+def combine(
+    kernel: Kernel,
+    problems: Sequence[Problem],
+    config: Config,
+    parts: Iterable[tuple[Sequence[str], Sequence[SanitizedHazard]]],
+    *,
+    arch: str,
+    suppressions: Sequence[Suppression] = (),
+) -> Sanitized:
+    """The outcome of :func:`sanitize_kernel` on ``problems``, from the runs and hazards of each alone."""
+    collected = _Collected(kernel.name, None)
+    for labels, hazards in parts:
+        collected.labels += labels
+        for hazard in hazards:
+            collected.note(hazard)
+    return _of_kernel(collected, kernel, problems, config, arch, suppressions)
+
+
+def _plan(kernel: Kernel, problem: Problem, config: Config, arch: str) -> LaunchPlan:
+    return kernel.launch_plan(problem, config, lse=kernel.lse, sms=default_sms(arch))
+
+
+def _of_kernel(
+    collected: _Collected,
+    kernel: Kernel,
+    problems: Sequence[Problem],
+    config: Config,
+    arch: str,
+    suppressions: Sequence[Suppression],
+) -> Sanitized:
+    modules: dict[str, Source] = {}
+    for problem in problems:
+        steps = _plan(kernel, problem, config, arch).launches
+        modules |= {step.module.name: step.module for step in steps if step.module is not None}
     labels = [problem.label for problem in problems]
     return collected.result(str(config), f"simulator {arch}", labels, Sources.of(modules.values()), suppressions)
 
@@ -285,7 +321,7 @@ class _Collected:
             yield
         except tuple(ENDINGS) as error:
             self._hazards(self.names[0], error.hazards)
-            self._note(ending(error, self.names[0], label))
+            self.note(ending(error, self.names[0], label))
         except SimError as error:
             raise UserError(f"{self.target}: {error}") from None
 
@@ -297,18 +333,19 @@ class _Collected:
         """What is not as expected at the end of a run."""
         for sentence in wrong:
             message = f"result: {sentence}"
-            self._note(SanitizedHazard("result", message, name, 1, "", None, None, (self.labels[-1],)))
+            self.note(SanitizedHazard("result", message, name, 1, "", None, None, (self.labels[-1],)))
 
     def _hazards(self, name: str, hazards: Sequence[Hazard]) -> None:
         """What one launch of the PTX called ``name`` has shown."""
         for hazard in hazards:
-            self._note(SanitizedHazard.of(hazard, name, self.labels[-1]))
+            self.note(SanitizedHazard.of(hazard, name, self.labels[-1]))
 
-    def _note(self, hazard: SanitizedHazard) -> None:
+    def note(self, hazard: SanitizedHazard) -> None:
+        """Add a hazard, or its runs to those of the same kind at the same instruction."""
         key = hazard.ptx, hazard.kind, hazard.ptx_line
         known = self.hazards.setdefault(key, hazard)
-        if hazard.runs[0] not in known.runs:
-            self.hazards[key] = replace(known, runs=(*known.runs, *hazard.runs))
+        if known is not hazard:
+            self.hazards[key] = replace(known, runs=tuple(dict.fromkeys((*known.runs, *hazard.runs))))
 
     def result(
         self,

@@ -174,9 +174,9 @@ def _rejection(
         if arch_on(kernel, gpu) is None:
             return "arch", kernel.arch_reason(gpu.arch) or f"kernel {kernel.name} does not run on {gpu.name}"
     for problem in problems:
-        answer = kernel.supports(problem)
-        if answer is False or isinstance(answer, str):
-            return "supports", answer or f"kernel {kernel.name} does not support {problem.label}"
+        unsupported = kernel.unsupported(problem)
+        if unsupported is not None:
+            return "supports", unsupported
         reason = kernel.reject(problem, config)
         if reason is not None:
             return "reject", reason

@@ -13,7 +13,8 @@ from sdpalab.sim.checks.global_race import GlobalHistory, GlobalRaceCheck
 from sdpalab.sim.checks.memory import MemoryCheck
 from sdpalab.sim.checks.race import RaceCheck
 from sdpalab.sim.checks.registers import RegisterCheck
-from sdpalab.sim.checks.tracking import TrackedMemory, TrackingCheck
+from sdpalab.sim.checks.tracked_memory import TrackedMemory
+from sdpalab.sim.checks.tracking import TrackingCheck
 from sdpalab.sim.checks.warp_race import WarpRaceCheck
 from sdpalab.sim.counters import Counting
 from sdpalab.sim.geometry import Geometry

@@ -14,6 +14,7 @@ from sdpalab.sim.arguments import parameter_block
 from sdpalab.sim.checks.global_race import GlobalHistory
 from sdpalab.sim.chunks import Chunks, Setup
 from sdpalab.sim.counters import Counters, counted
+from sdpalab.sim.definedness import loads_shared
 from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.footprint import PLANES
 from sdpalab.sim.geometry import Dim3, Geometry
@@ -25,6 +26,7 @@ from sdpalab.sim.linking import allocates, link
 from sdpalab.sim.machine import Symbols
 from sdpalab.sim.memory import Space
 from sdpalab.sim.names import resolve, short_name
+from sdpalab.sim.native import run_native, wanted_engine
 from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
 from sdpalab.sim.program import Program, build_program
@@ -245,7 +247,8 @@ def execute(
         [part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
         *(checks, counters, schedule, async_mode, seed, max_steps or _MAX_STEPS),
     )
-    before = arena.snapshot() if "memory" in checks and symbols.shared_bytes else None
+    follows = "memory" in checks and any(map(loads_shared, code.instructions))
+    before = arena.snapshot() if follows else None
     run = _run(setup, arena, MEMORY_BUDGET // need, workers)
     if before is not None and run.log.unwritten_reads:
         # Bytes were read that nobody wrote. Whether that matters takes longer to find out, so it is done now.
@@ -280,6 +283,10 @@ def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _E
     tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
     history = GlobalHistory(setup.entry, size) if "race" in setup.checks else None
     chunks = Chunks(setup, space, tally, log, history)
+    if wanted_engine() == "native" and arena.memory is None:
+        if not run_native(setup, space, tally, workers):
+            return _Execution(chunks, space, log, tally)
+        chunks.space = space = arena.space()  # what it has done so far is thrown away
     with log.attach_to_errors():
         run_chunks(chunks, workers, affordable)
     return _Execution(chunks, space, log, tally)

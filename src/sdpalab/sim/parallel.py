@@ -35,7 +35,7 @@ from sdpalab.sim.linking import callee
 from sdpalab.sim.selection import Array
 from sdpalab.sim.tally import Tally
 
-__all__ = ["run_chunks"]
+__all__ = ["communicates", "run_chunks"]
 
 _MOST_WORKERS = 16
 _WORTH = 0.3
@@ -67,7 +67,7 @@ def run_chunks(chunks: Chunks, workers: int | None, affordable: int) -> None:
     """
     total, done, begun = len(chunks.setup.chunks), 0, time.perf_counter()
     most = min(_cpus() if workers is None else workers, affordable, _MOST_WORKERS)
-    if most > 1 and (not _can_fork() or any(map(_communicates, chunks.setup.entry.instructions))):
+    if most > 1 and (not _can_fork() or any(map(communicates, chunks.setup.entry.instructions))):
         most = 1
     while done < total:
         left = total - done
@@ -92,7 +92,7 @@ def _can_fork() -> bool:
     return sys.platform == "linux" and alone and signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
 
 
-def _communicates(instruction: Instruction) -> bool:
+def communicates(instruction: Instruction) -> bool:
     """Whether blocks may pass something on to each other with this instruction, or wait for each other, or print."""
     mods = instruction.mods
     if {mod.split("::")[0] for mod in mods} & {"shared", "local"} and "global" not in mods:

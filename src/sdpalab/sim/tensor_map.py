@@ -20,13 +20,15 @@ from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.memory import GLOBAL_BASE
 from sdpalab.sim.selection import Array, Indices, Mask
 
-__all__ = ["DESCRIPTOR_BYTES", "FIELDS", "Box", "PlacedMap", "TensorMap", "Tiling", "swizzled"]
+__all__ = ["DESCRIBED_BYTES", "DESCRIPTOR_BYTES", "FIELDS", "Box", "PlacedMap", "TensorMap", "Tiling", "swizzled"]
 
 DESCRIPTOR_BYTES = 128
 _MAGIC = b"sdpa-map"
 _LAYOUT = struct.Struct("<8s 8x Q 5Q 5I 5H 5B 5B")
 """Magic, unused, address; strides in bytes, dims, box and element strides, innermost first; rank, element, interleave,
 swizzle, fill. The unused word is the second: CuTe clears its bit 21 for drivers of CUDA 12.2 and before."""
+DESCRIBED_BYTES = _LAYOUT.size
+"""Of a map's bytes, those that say anything."""
 FIELDS = {
     "global_address": (16, 8, 1),
     "global_dim": (64, 4, 5),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -59,7 +59,7 @@ def _proven_for(
     from sdpalab.run.driver_version import driver_version
 
     name = str(dtype).removeprefix("torch.")
-    sizes = {"kv_heads": k[1], "seq_kv": k[2]}
+    sizes: dict[str, Any] = {"kv_heads": k[1], "seq_kv": k[2]}
     try:
         problem = Problem(*q, **sizes, dtype=name, causal=is_causal, scale=scale)
         driver = driver_version()

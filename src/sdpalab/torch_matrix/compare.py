@@ -131,8 +131,7 @@ class _OutputComparison:
         if case not in self._references:
             spec = self._specs[case]
             inputs = make_inputs(spec.problem, spec.inputs, spec.seed or 0)
-            scale, causal = spec.problem.scale, spec.problem.causal
-            self._references[case] = attention_float64(inputs.q, inputs.k, inputs.v, scale=scale, causal=causal)
+            self._references[case] = attention_float64(inputs.q, inputs.k, inputs.v, **spec.problem.scoring)
         return self._measured(case, digest, self._references[case])
 
     def _apart(self, case: str, ours: str | None, theirs: str | None) -> Errors | None:

@@ -88,10 +88,9 @@ def _witnesses(specs: list[CaseSpec], store: _Folder, device: str) -> dict[str, 
             try:
                 out = witness_output(
                     *(inputs.q, inputs.k, inputs.v),
-                    scale=spec.problem.scale,
-                    causal=spec.problem.causal,
                     backend=backend,
                     device=device,
+                    **spec.problem.scoring,
                 )
             except WitnessUnavailable as error:
                 missing.setdefault(name, str(error))

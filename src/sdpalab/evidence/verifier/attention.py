@@ -9,13 +9,23 @@ import numpy as np
 
 from sdpalab.evidence.verifier.arrays import FLOAT8, FLOAT8_MAX, Problem, rounded
 
-__all__ = ["dequantised", "intended_of", "judged_rows", "reference_of", "scores_of", "weights_of"]
+__all__ = ["dequantised", "intended_of", "judged_rows", "reference_of", "scores_of", "seen_of", "weights_of"]
 
 
 def judged_rows(q: Any, k: Any, v: Any) -> Any:
     """Rows [B, H, Sq] that are judged: Q of the row, and all of K and V of its head, are finite."""
     heads = np.isfinite(k).all(axis=(2, 3)) & np.isfinite(v).all(axis=(2, 3))
     return np.isfinite(q).all(axis=3) & np.repeat(heads, q.shape[1] // k.shape[1], axis=1)[:, :, None]
+
+
+def seen_of(rows: Any, problem: Problem) -> tuple[Any, Any]:
+    """The first key that each row sees, and the one after the last: top-left aligned; both are the same if it sees
+    none."""
+    left, right = problem.get("window_size") or (-1, -1)
+    right = 0 if problem["causal"] else right
+    end = np.full(len(rows), problem["seq_kv"]) if right < 0 else np.minimum(rows + right + 1, problem["seq_kv"])
+    first = np.zeros_like(end) if left < 0 else np.minimum(np.maximum(rows - left, 0), end)
+    return first, end
 
 
 def scores_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], Any] = np.matmul) -> Iterator[Any]:
@@ -25,23 +35,27 @@ def scores_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], An
         head = h // (problem["heads"] // problem["kv_heads"])
         left, right = (np.nan_to_num(x.astype(np.float64), posinf=0, neginf=0) for x in (q[b, h, rows], k[b, head]))
         scores = product(left, right.T) * problem["scale"]
-        if problem["causal"]:
-            seen = np.arange(problem["seq_kv"]) <= np.arange(rows.start, rows.stop)[:, None]
-            scores = np.where(seen, scores, -np.inf)
+        if problem.get("softcap"):
+            scores = problem["softcap"] * np.tanh(scores / problem["softcap"])
+        first, end = seen_of(np.arange(rows.start, rows.stop), problem)
+        keys = np.arange(problem["seq_kv"])
+        scores = np.where((keys >= first[:, None]) & (keys < end[:, None]), scores, -np.inf)
         yield (b, h, rows), (b, head), scores
 
 
 def weights_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], Any] = np.matmul) -> Iterator[Any]:
-    """(b, h, rows), K/V head, and exp(score - largest score) [rows, Skv]."""
+    """(b, h, rows), K/V head, and exp(score - largest score) [rows, Skv]; all 0 where a row sees no key."""
     for place, head, scores in scores_of(q, k, problem, product):
-        yield place, head, np.exp(scores - scores.max(axis=1, keepdims=True))
+        most = scores.max(axis=1, keepdims=True)
+        yield place, head, np.exp(scores - np.where(most == -np.inf, 0, most))
 
 
 def reference_of(q: Any, k: Any, v: Any, problem: Problem) -> Any:
     """Attention in float64, [B, H, Sq, D]; NaN in rows that are not judged."""
     exact, values = np.empty(q.shape, np.float64), np.nan_to_num(v.astype(np.float64), posinf=0, neginf=0)
     for place, head, weights in weights_of(q, k, problem):
-        exact[place] = weights @ values[head] / weights.sum(axis=1, keepdims=True)
+        total = weights.sum(axis=1, keepdims=True)
+        exact[place] = weights @ values[head] / np.where(total == 0, 1, total)
     if not np.isfinite(exact).all():
         raise ValueError("the scores are too large for float64")
     return np.where(judged_rows(q, k, v)[..., None], exact, np.nan)
@@ -82,6 +96,7 @@ def intended_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str,
         for place, head, weights in weights_of(q, k, problem, product):
             p = weights.astype(np.float32)
             total = p.astype(np.float64).sum(axis=1, keepdims=True).astype(np.float32)
+            total = np.where(total == 0, np.float32(1), total)
             if numerics["normalise"] == "before":
                 p, total = p / total, np.ones_like(total)
             summed = product(rounded(p * factor, p_type).astype(np.float64), v[head].astype(np.float64))

@@ -11,7 +11,7 @@ from typing import Any
 from sdpalab.evidence.verifier.archive import Members, canonical
 from sdpalab.evidence.verifier.builds import check_build
 from sdpalab.evidence.verifier.cases import Cases
-from sdpalab.evidence.verifier.facts import SPEED_UNITS, TWELVE
+from sdpalab.evidence.verifier.facts import SPARSE, SPEED_UNITS, TWELVE
 from sdpalab.evidence.verifier.findings import MALFORMED, Findings, Outcome
 
 __all__ = ["Checker", "is_plain"]
@@ -123,4 +123,5 @@ def is_plain(problem: Mapping[str, Any]) -> bool:
     """True if nothing of the problem departs from the contract's cases but its four sizes."""
     same = problem["kv_heads"] == problem["heads"] and problem["seq_kv"] == problem["seq_q"]
     scale = math.isclose(problem["scale"], 1 / math.sqrt(problem["head_dim"]), rel_tol=1e-12)
-    return same and scale and problem["dtype"] == "float16" and problem["causal"] is False
+    plain = problem["dtype"] == "float16" and problem["causal"] is False
+    return same and scale and plain and not set(SPARSE["problem"]) & set(problem)

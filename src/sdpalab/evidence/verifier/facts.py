@@ -14,7 +14,7 @@ from sdpalab.evidence.records import SPEED_UNITS, AttemptRecord, BuildRecord, Fi
 from sdpalab.judge import verdict
 from sdpalab.judge.rule import numerics
 from sdpalab.kernels.kernel import MISSION_LIMITS
-from sdpalab.problem import TWELVE_CASES, Problem
+from sdpalab.problem import EXTRAS, TWELVE_CASES, Problem
 
 __all__ = [
     "ADVISED",
@@ -46,7 +46,12 @@ KEYS = {
     "figure": _keys(Figure),
 }
 """Exactly the fields of every record."""
-SPARSE = {"attempt": ["sources"], "verdict": list(verdict.Verdict.sparse), "rule": list(Rule.sparse)}
+SPARSE = {
+    "attempt": ["sources"],
+    "verdict": list(verdict.Verdict.sparse),
+    "rule": list(Rule.sparse),
+    "problem": list(EXTRAS),
+}
 """Fields that a record lacks while they are empty; before format 4 there was none of them."""
 ADVISED = {name: MISSION_LIMITS.value(name) for name in ("registers", "shared_bytes", "spill_bytes", "stack_bytes")}
 """The limits that a gate shows where the kernel declares none."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sdpalab.evidence.verifier.arrays import FLOAT8, FLOAT8_MAX, Problem, is_at, rounded
-from sdpalab.evidence.verifier.attention import dequantised, judged_rows, scores_of, weights_of
+from sdpalab.evidence.verifier.attention import dequantised, judged_rows, scores_of, seen_of, weights_of
 from sdpalab.evidence.verifier.facts import LIMITED, ORIGINAL_CONTRACT, UNDECLARED
 
 __all__ = [
@@ -117,31 +117,36 @@ def has_rule_for(numerics: Mapping[str, Any]) -> bool:
 def fixed_elements(q: Any, k: Any, v: Any, problem: Problem, any_count: bool) -> tuple[Any, Any]:
     """The elements of the output that the inputs fix bit for bit: their values and where they are, [B, H, Sq, D].
 
-    Two kinds of rows have them. Where one key outweighs all others together, the row of O is that row of V; where all
-    scores are 0 and V are integers, it is their exact mean (of a power of two of keys, unless ``any_count``). Of
-    either, an element is fixed if all that float32 arithmetic may make of it rounds to one number.
+    Three kinds of rows have them. One that sees no key is 0. Where one key outweighs all others together, the row of O
+    is that row of V; where all scores are 0 and V are integers, it is their exact mean (of a power of two of keys,
+    unless ``any_count``). Of either, an element is fixed if all that float32 arithmetic may make of it rounds to one
+    number.
     """
     expected, mask = np.zeros(q.shape, np.float32), np.zeros(q.shape, bool)
     judged = judged_rows(q, k, v)
     q, k, v = (np.where(np.isfinite(x), x, np.float32(0)).astype(np.float64) for x in (q, k, v))
-    last = np.full(problem["seq_q"], problem["seq_kv"] - 1)
-    if problem["causal"]:
-        last = np.minimum(np.arange(problem["seq_q"]), last)
-    countable = np.array([any_count or not n & (n - 1) for n in (last + 1).tolist()])
+    firsts, ends = seen_of(np.arange(problem["seq_q"]), problem)
+    countable = np.array([any_count or not n & (n - 1) for n in (ends - firsts).tolist()])
+    terms = problem["head_dim"] + (16 if problem.get("softcap") else 0)
     for (b, h, rows), head, weights in weights_of(q, k, problem):
-        values, keys, end = v[head], k[head], last[rows]
+        values, keys, first, end = v[head], k[head], firsts[rows], ends[rows]
+        count = end - first
         # level rows
-        level = (q[b, h, rows] == 0).all(axis=1) | np.logical_and.accumulate((keys == 0).all(axis=1))[end]
+        used, sums, sizes, broken = (
+            np.cumsum(np.pad(x, [(1, 0)] + [(0, 0)] * (x.ndim - 1)), axis=0)
+            for x in ((keys != 0).any(axis=1), values, np.abs(values), values != np.rint(values))
+        )
+        level = (q[b, h, rows] == 0).all(axis=1) | (used[end] == used[first])
         level = (level | (problem["scale"] == 0)) & countable[rows]
-        whole = np.logical_and.accumulate(values == np.rint(values), axis=0)[end]
-        whole &= np.cumsum(np.abs(values), axis=0)[end] <= 2.0**24
-        mean = np.cumsum(values, axis=0)[end] / (end + 1)[:, None]
-        largest = np.maximum.accumulate(np.abs(values), axis=0)[end]
-        reach = 2.0**-14 * np.abs(mean) + 2.0**-18 * largest + 2.0**-126
+        whole = (broken[end] == broken[first]) & (sizes[end] - sizes[first] <= 2.0**24) & (sizes[end] <= 2.0**53)
+        mean = (sums[end] - sums[first]) / np.maximum(count, 1)[:, None]
+        largest = np.maximum.accumulate(np.abs(values), axis=0)[np.maximum(end - 1, 0)]
+        reach = (2.0**-14 * np.abs(mean) + 2.0**-18 * largest + 2.0**-126) * (count > 0)[:, None]
         # dominated rows
         rest, chosen = weights.sum(axis=1) - 1, values[weights.argmax(axis=1)]
+        rest = np.where(count > 0, rest, 1)
         score = abs(problem["scale"]) * np.sqrt(np.sum(q[b, h, rows] ** 2, axis=1) * np.sum(keys**2, axis=1).max())
-        rest = rest * 2 * np.exp(np.minimum(2.0**-21 * problem["head_dim"] * score, 100))
+        rest = rest * 2 * np.exp(np.minimum(2.0**-21 * terms * score, 100))
         near = rest[:, None] * (np.abs(values).max(axis=0) + np.abs(chosen)) + 2.0**-126 * (chosen != 0)
         near = near + np.abs(chosen) * (2.0**-14 + 2.0**-23 * score)[:, None]
         for value, radius, holds in (
@@ -160,7 +165,8 @@ def lse_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]
 
     The latter is the sum of what each step may be off by. ``size`` is the largest |scale| sum |q k| over the ``seen``
     keys: D truncated additions of a dot product and 16 roundings of it; two approximate exponentials; an addition and a
-    share of a rescale for each key; an approximate logarithm of up to 256 weights a key; four roundings of the result.
+    share of a rescale for each key; an approximate logarithm of up to 256 weights a key; four roundings of the result;
+    and sixteen of score and cap for a soft cap. A row that sees no key has -inf, and a limit of 0.
     """
     judged = judged_rows(q, k, v)
     q, k = (np.where(np.isfinite(x), x, np.float32(0)) for x in (q, k))
@@ -172,14 +178,16 @@ def lse_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]
     reference, size = np.empty(judged.shape), np.empty(judged.shape)
     for place, _, scores in scores_of(q, k, problem):
         most = scores.max(axis=1)
-        reference[place] = most + np.log(np.exp(scores - most[:, None]).sum(axis=1))
-    for place, _, sizes in scores_of(np.abs(q), np.abs(k), {**problem, "scale": abs(problem["scale"])}):
-        size[place] = sizes.max(axis=1)
-    seen = np.full(problem["seq_q"], problem["seq_kv"])
-    if problem["causal"]:
-        seen = np.minimum(np.arange(1, problem["seq_q"] + 1), seen)
+        lifted = np.where(most == -np.inf, 0, most)
+        with np.errstate(divide="ignore"):
+            reference[place] = lifted + np.log(np.exp(scores - lifted[:, None]).sum(axis=1))
+    for place, _, sizes in scores_of(np.abs(q), np.abs(k), {**problem, "scale": abs(problem["scale"]), "softcap": 0}):
+        size[place] = np.maximum(sizes.max(axis=1), 0)
+    first, end = seen_of(np.arange(problem["seq_q"]), problem)
+    seen, cap = np.maximum(end - first, 1), problem.get("softcap") or 0.0
     limit = (dot + 2.0**-20) * size + 2.0**-21 + 2.0**-23 * seen
-    limit = limit + 2.0**-22 * (8 + np.log2(seen) + np.abs(reference))
+    limit = limit + 2.0**-22 * (8 + np.log2(seen) + np.where(reference == -np.inf, 0, np.abs(reference)))
+    limit = np.where(reference == -np.inf, 0, limit + (2.0**-20 * (size + cap) if cap else 0))
     return np.where(judged, reference, np.nan), np.where(judged, limit, np.nan)
 
 
@@ -188,12 +196,14 @@ def lse_errors_of(lse: Any, reference: Any, limit: Any, row: list[int] | None = 
 
     ``row``: one that is said to be it; it is, if none uses more than that.
     """
-    judged, finite = ~np.isnan(reference), np.isfinite(lse)
-    error = np.where(judged & finite, np.abs(lse.astype(np.float64) - reference), 0.0)
-    share = np.where(judged, error / limit, -1.0)
+    empty = reference == -np.inf
+    judged, finite = np.isfinite(reference), np.isfinite(lse)
+    with np.errstate(invalid="ignore"):
+        error = np.where(judged & finite, np.abs(lse.astype(np.float64) - reference), 0.0)
+    share = np.where(judged, error / np.where(judged, limit, 1), -1.0)
     worst = [int(n) for n in np.unravel_index(int(share.argmax()), share.shape)]
     if row is not None and is_at(share, row, float(share.max()), 2.0**23):
         worst = row
     at = tuple(worst)
-    not_finite = int(np.count_nonzero(judged & ~finite))
+    not_finite = int(np.count_nonzero(np.where(empty, lse != reference, judged & ~finite)))
     return {"error": float(error[at]), "limit": float(limit[at]), "row": worst, "not_finite": not_finite}

@@ -134,6 +134,9 @@ def _not_finite(failure: Failure, bad: npt.NDArray[np.bool_]) -> Iterator[Diagno
     w, written = failure.workings, (failure.out.view(np.uint16) != 0xFFFF).all(axis=-1)
     if not (bad & written).any():
         return
+    if w.hidden[np.nonzero(bad)[2]].all():
+        yield Diagnosis(Cause.RANGE, "only rows that see no key are not finite, and must be 0: they have no maximum")
+        return
     largest = np.abs(np.where(w.hidden, 0.0, w.scores)).max(axis=-1)[bad & written]
     if float(largest.min()) > HARMLESS:
         yield Diagnosis(Cause.RANGE, f"NaN or infinity where scores reach {float(largest.min()):.3g} in size")

@@ -12,6 +12,7 @@ from sdpalab.judge.diagnose.diagnosis import first_sight
 from sdpalab.judge.diagnose.failure import Failure, place
 from sdpalab.judge.rule.exact import ExactElements
 from sdpalab.judge.rule.limits import INTENDED_FACTOR, RMS_ROW_FACTOR, ROW_FACTOR, YARDSTICK_FACTOR
+from sdpalab.judge.rule.log_sum_exp import wrongly_infinite
 from sdpalab.judge.verdict import Errors, Limited, LseErrors
 
 __all__ = ["incorrect_reason", "lse_reason", "not_finite_reason"]
@@ -65,13 +66,18 @@ def lse_reason(lse: Array, reference: F64, limit: F64, errors: LseErrors) -> str
     """What is wrong with a log-sum-exp: its worst row, how many are wrong, and a hint; empty if nothing is."""
     if errors.within_limit:
         return ""
-    bad = ~np.isfinite(lse) & ~np.isnan(reference)
+    bad = wrongly_infinite(lse, reference)
+    if errors.not_finite and np.isneginf(reference[bad]).all():
+        first = tuple(int(n) for n in np.argwhere(bad)[0])
+        which = f"{errors.not_finite} rows that see no key"
+        return f"the log-sum-exp of {which} is not -inf, the first at {place(first)}: {lse[first]}"
     if errors.not_finite:
         first = tuple(int(n) for n in np.argwhere(bad)[0])
         never = int(np.count_nonzero((lse.view(np.uint32) == 0xFFFFFFFF) & bad))
         written = f" ({never} rows still hold the poison, so they were never written)" if never else ""
         which = f"the first at {place(first)}: {lse[first]}{written}"
         return f"the log-sum-exp of {errors.not_finite} rows is not finite, {which}"
+    reference = np.where(np.isneginf(reference), np.nan, reference)
     over = np.abs(lse - reference) > limit
     text = (
         f"the log-sum-exp of the worst row {place(errors.row)} is {lse[errors.row]:.7g} instead of "

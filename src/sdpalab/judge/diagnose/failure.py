@@ -65,7 +65,7 @@ class Failure:
         """The float64 reference [B, H, Sq, D], NaN in rows that are not judged."""
         if self.known is not None:
             return self.known
-        return attention_float64(**vars(self.inputs), scale=self.problem.scale, causal=self.problem.causal)
+        return attention_float64(**vars(self.inputs), **self.problem.scoring)
 
     @cached_property
     def right(self) -> F64:

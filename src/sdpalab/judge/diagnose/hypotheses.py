@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import Inputs
+from sdpalab.inputs import Inputs, key_range, visible_keys
 from sdpalab.judge.rule.reference import finite
 from sdpalab.problem import Problem
 
@@ -34,6 +34,7 @@ class Cause(str, Enum):
 
     NO_ATTENTION = "the scores have no effect"
     MASK = "the mask is wrong"
+    CAP = "the soft cap is wrong"
     HEADS = "heads or batches are mixed up"
     LAYOUT = "memory is read or written in another order of heads and rows"
     OPERANDS = "Q, K and V are mixed up or not all read"
@@ -70,7 +71,9 @@ class Float64Attention:
     k, v : ndarray of float64, [B, H, Skv, D]
         As each query head sees them.
     scores : ndarray of float64, [B, H, Sq, Skv]
-        Scaled and not masked.
+        Scaled and capped, and not masked.
+    first, last : ndarray of int, [Sq]
+        The keys that each row sees.
     hidden : ndarray of bool, [Sq, Skv]
     right : ndarray of float64, [B, H, Sq, D]
         The right output.
@@ -81,7 +84,8 @@ class Float64Attention:
         self.q, *self._kv = (finite(array).astype(np.float64) for array in (inputs.q, inputs.k, inputs.v))
         self.k, self.v = (np.repeat(array, problem.group, axis=1) for array in self._kv)
         self.rows, self.columns = np.arange(problem.seq_q)[:, None], np.arange(problem.seq_kv)
-        self.hidden = (self.columns > self.rows) & problem.causal
+        self.first, self.last = key_range(self.rows[:, 0], problem.seq_kv, **problem.scoring)
+        self.hidden = ~visible_keys(self.rows[:, 0], problem.seq_kv, **problem.scoring)
 
     @cached_property
     def scores(self) -> F64:
@@ -91,17 +95,17 @@ class Float64Attention:
     @cached_property
     def visible_mean(self) -> F64:
         """Mean of the V that each row sees: what attention gives if all scores are equal, [B, H, Sq, D]."""
-        last = np.full(self.problem.seq_q, self.problem.seq_kv - 1)
-        if self.problem.causal:
-            last = np.minimum(np.arange(self.problem.seq_q), last)
-        means = np.cumsum(self.v, axis=2) / np.arange(1, self.problem.seq_kv + 1)[:, None]
-        seen: F64 = means[:, :, last]
+        end = np.maximum(self.last + 1, 0)
+        start = np.minimum(self.first, end)
+        sums = np.concatenate((np.zeros_like(self.v[:, :, :1]), np.cumsum(self.v, axis=2)), axis=2)
+        seen: F64 = (sums[:, :, end] - sums[:, :, start]) / np.maximum(end - start, 1)[:, None]
         return seen
 
     def scores_of(self, q: F64, k: F64) -> F64:
-        """Scaled scores."""
+        """Scaled scores, capped if the problem has a soft cap."""
         scores: F64 = q @ k.swapaxes(2, 3) * self.problem.scale
-        return scores
+        cap = self.problem.softcap
+        return cap * np.tanh(scores / cap) if cap else scores
 
     def weights(self, scores: F64 | None = None, hidden: Mask | None = None) -> F64:
         """exp(s - max(s)) of each row; 0 for what is hidden, and in rows that see nothing."""
@@ -140,6 +144,7 @@ def hypotheses(w: Float64Attention) -> Iterator[Hypothesis]:
     """All others, the more special ones first."""
     for cause, generate in (
         (Cause.MASK, _masks),
+        (Cause.CAP, _caps),
         (Cause.HEADS, _heads),
         (Cause.LAYOUT, _layouts),
         (Cause.OPERANDS, _operands),
@@ -165,6 +170,9 @@ def _no_attention(w: Float64Attention) -> _Outputs:
 
 def _masks(w: Float64Attention) -> _Outputs:
     rows, columns = w.rows, w.columns
+    if w.problem.window_size is not None:
+        yield from _windows(w)
+        return
     if not w.problem.causal:
         yield "there is a causal mask, and the problem has none", w.output(hidden=columns > rows)
         return
@@ -183,6 +191,64 @@ def _masks(w: Float64Attention) -> _Outputs:
     for value in _HIDDEN:
         scores = np.where(w.hidden, value, w.scores)
         yield f"hidden scores are {value:.3g}, not minus infinity", w.output(scores, np.zeros_like(w.hidden))
+
+
+def _windows(w: Float64Attention) -> _Outputs:
+    """A window with one of its sides, or its place, wrong."""
+    left, right = w.problem.window_size or (-1, -1)
+    far = w.problem.seq_q + w.problem.seq_kv
+    before, after = (far if left < 0 else left), (0 if w.problem.causal else far if right < 0 else right)
+    sides = [("there is no window", far, 0 if w.problem.causal else far)]
+    if left >= 0:
+        sides += [
+            ("there is no left side", far, after),
+            (f"the left side is {left + 1}, not {left}", left + 1, after),
+            (f"the left side is {left - 1}, not {left}", left - 1, after),
+        ]
+    if right >= 0:
+        sides += [
+            ("there is no right side", before, far),
+            (f"the right side is {right + 1}, not {right}", before, right + 1),
+            (f"the right side is {right - 1}, not {right}", before, right - 1),
+        ]
+    if right < 0 and not w.problem.causal:
+        sides.append(("no bound on the right is taken for 0", before, 0))
+    if left < 0:
+        sides.append(("no bound on the left is taken for 0", 0, after))
+    if left != right:
+        sides.append(("left and right are swapped", after, before))
+    for words, one, other in sides:
+        yield words, w.output(hidden=(w.columns < w.rows - one) | (w.columns > w.rows + other))
+    shift = w.problem.seq_kv - w.problem.seq_q
+    if shift:
+        rows = w.rows + shift
+        yield (
+            "it is aligned to the bottom right, not to the top left",
+            w.output(hidden=(w.columns < rows - before) | (w.columns > rows + after)),
+        )
+    for tile in TILES[1:]:
+        first, last = (w.rows - before) // tile, (w.rows + after) // tile
+        whole = (w.columns // tile < first) | (w.columns // tile > last)
+        yield f"tiles of {tile} at the edges are not masked", w.output(hidden=whole)
+    for value in _HIDDEN:
+        scores = np.where(w.hidden, value, w.scores)
+        yield f"hidden scores are {value:.3g}, not minus infinity", w.output(scores, np.zeros_like(w.hidden))
+
+
+def _caps(w: Float64Attention) -> _Outputs:
+    """A soft cap that is left out, or applied at the wrong place."""
+    cap, scale = w.problem.softcap, w.problem.scale
+    if not cap:
+        return
+    product: F64 = w.q @ w.k.swapaxes(2, 3)
+    yield "there is no cap", w.output(product * scale)
+    yield "it is applied before the scale", w.output(cap * np.tanh(product / cap) * scale)
+    yield "the scores are not divided by it", w.output(cap * np.tanh(product * scale))
+    yield "tanh is not multiplied by it", w.output(np.tanh(product * scale / cap))
+    yield "scores are clipped to it", w.output(np.clip(product * scale, -cap, cap))
+    yield "it is applied twice", w.output(cap * np.tanh(w.scores / cap))
+    masked = np.where(w.hidden, -cap, w.scores)
+    yield "it is applied after the mask", w.output(masked, np.zeros_like(w.hidden))
 
 
 def _heads(w: Float64Attention) -> _Outputs:
@@ -282,8 +348,9 @@ def _parts(w: Float64Attention, tile: int) -> list[_Part]:
         keys = slice(start, start + tile)
         scores = np.where(w.hidden[:, keys], -np.inf, w.scores[..., keys])
         before, top = top, np.maximum(top, scores.max(axis=-1, keepdims=True))
-        weights = np.exp(scores - top)
-        parts.append((np.exp(before - top), weights @ w.v[:, :, keys], weights.sum(axis=-1, keepdims=True)))
+        seen = np.where(np.isneginf(top), 0.0, top)  # a row may see nothing of its first tiles
+        weights = np.exp(scores - seen)
+        parts.append((np.exp(before - seen), weights @ w.v[:, :, keys], weights.sum(axis=-1, keepdims=True)))
     return parts
 
 
@@ -294,7 +361,7 @@ def _padding(w: Float64Attention) -> _Outputs:
         missing = -seq % tile
         if missing and missing not in seen and missing < seq:
             seen.add(missing)
-            hidden = np.arange(seq + missing) > w.rows if w.problem.causal else np.zeros((1, seq + missing), np.bool_)
+            hidden = ~visible_keys(w.rows[:, 0], seq + missing, **w.problem.scoring)
             for words, k, v in (
                 ("zeros", 0.0 * w.k[:, :, :missing], 0.0 * w.v[:, :, :missing]),
                 *([_of_the_next_head(w, missing)] if w.problem.heads > 1 else []),

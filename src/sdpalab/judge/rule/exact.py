@@ -1,14 +1,16 @@
 """Elements of the output that the inputs fix bit for bit, whatever the order of a correct kernel's arithmetic.
 
-Two kinds of rows have them, found from the inputs alone:
+Three kinds of rows have them, found from the inputs alone:
 
 - *dominated*: one visible key outweighs all others together so far that O[i] is V[j];
 - *level*: all visible scores are 0, because the row of Q, the visible K or the scale is, and V are integers: O[i] is
-  their exact mean, rounded once.
+  their exact mean, rounded once;
+- *empty*: the row sees no key, and O[i] is 0.
 
-In both, P is a number that every type holds (1, or 1/n for n a power of two), so that no rounding of P is left in the
-result, only that of float32 arithmetic, whose error bounds are stated below with a margin: a reciprocal instead of a
-quotient, an approximate exponential, a folded scale and a fused multiply-add, the merge of split keys by log-sum-exp.
+In the first two, P is a number that every type holds (1, or 1/n for n a power of two), so that no rounding of P is left
+in the result, only that of float32 arithmetic, whose error bounds are stated below with a margin: a reciprocal instead
+of a quotient, an approximate exponential, a folded scale and a fused multiply-add, the merge of split keys by
+log-sum-exp.
 An element is exact only if everything within that reach of its value rounds to the same number of the output's type;
 where the value lies near a tie, it is not. -0 and 0 are equal.
 
@@ -21,13 +23,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sdpalab.inputs import key_range
 from sdpalab.judge.rule.reference import WeightBlock, finite, judged_rows, weight_blocks
 from sdpalab.kernels.kernel import Numerics
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from sdpalab.problem import Scoring
 
 __all__ = ["ExactElements", "exact_elements", "has_exact_elements"]
 
@@ -41,6 +49,8 @@ P normalised first is still 1; and so far below that no threshold for a lazy res
 dominant key."""
 TERM_ERROR = 2.0**-22
 """Of a float32 dot product, for each of its terms, relative to the product of the norms: four roundings' worth."""
+CAP_TERMS = 16
+"""The division, tanh and product of a soft cap count as so many terms of a dot product."""
 EXPONENT_ERROR = 2.0**-23
 """Of a weight, for each unit of the score: what the rounding of maximum * log2(e), or of a log-sum-exp, leaves in the
 exponent is at most half of that."""
@@ -53,6 +63,8 @@ LEAST_NORMAL = 2.0**-126
 """What is smaller, float32 arithmetic may flush to zero."""
 MOST_INTEGER = 2.0**24
 """Sums of integers up to this are exact in float32."""
+MOST_DIFFERENCE = 2.0**53
+"""Differences of sums of integers up to this are exact in float64."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +106,15 @@ def exact_elements(
     k: Array,
     v: Array,
     *,
-    scale: float,
-    causal: bool,
     any_count: bool = False,
     weights: Iterable[WeightBlock] | None = None,
+    **scoring: Unpack[Scoring],
 ) -> ExactElements:
     """The exact elements of attention on these inputs.
 
     Parameters
     ----------
-    q, k, v, scale, causal
+    q, k, v, **scoring
         As in :func:`sdpalab.judge.rule.reference.attention_float64`; the output has the dtype of ``q``.
     any_count : bool
         Whether level rows of any number of keys have exact elements, not only powers of two: true of kernels that
@@ -115,8 +126,8 @@ def exact_elements(
     expected, mask, key = np.zeros(shape, q.dtype), np.zeros(shape, bool), np.full(shape[:3], -1, np.int64)
     judged = judged_rows(q, k, v)
     q, k, v = finite(q), finite(k), finite(v)
-    weights = weights or weight_blocks(q, k, scale=scale, causal=causal)
-    kinds = (_level_rows(q, k, v, scale, causal, any_count), _dominated_rows(q, k, v, scale, weights))
+    weights = weights or weight_blocks(q, k, **scoring)
+    kinds = (_level_rows(q, k, v, scoring, any_count), _dominated_rows(q, k, v, scoring, weights))
     for place, values, reach, dominant in chain.from_iterable(kinds):
         low, high = _rounded(values - reach, q.dtype), _rounded(values + reach, q.dtype)
         fixed = (low == high) & np.isfinite(reach) & judged[place][:, None]
@@ -131,36 +142,46 @@ Rows = tuple[tuple[int, int, slice], F64, F64, npt.NDArray[np.int64]]
 is not of this kind), and the dominant key of each row or -1."""
 
 
-def _level_rows(q: Array, k: Array, v: Array, scale: float, causal: bool, any_count: bool) -> Iterator[Rows]:
+def _level_rows(q: Array, k: Array, v: Array, scoring: Scoring, any_count: bool) -> Iterator[Rows]:
+    """Level rows, and empty ones, whose mean is 0."""
     batch, heads, seq_q, _ = q.shape
     seq_kv, group = k.shape[2], heads // k.shape[1]
-    last = np.minimum(np.arange(seq_q), seq_kv - 1) if causal else np.full(seq_q, seq_kv - 1)
-    count = last + 1
+    first, last = key_range(np.arange(seq_q), seq_kv, **scoring)
+    end = np.maximum(last + 1, 0)
+    start = np.minimum(first, end)
+    count = end - start
     countable = any_count | (count & (count - 1) == 0)
+
+    def summed(terms: npt.NDArray[np.float64 | np.bool_]) -> F64:
+        """The sums of ``terms`` [Skv, ...] over the keys before each one, [Skv + 1, ...]."""
+        return np.concatenate((np.zeros_like(terms[:1], np.float64), np.cumsum(terms, axis=0, dtype=np.float64)))
+
     for b in range(batch):
         for h in range(heads):
             values = v[b, h // group].astype(np.float64)
-            zero_keys = np.logical_and.accumulate(~k[b, h // group].any(axis=-1))
-            level = countable & (zero_keys[last] | ~q[b, h].any(axis=-1) | (scale == 0.0))
+            keys = summed(k[b, h // group].any(axis=-1))
+            level = countable & ((keys[end] == keys[start]) | ~q[b, h].any(axis=-1) | (scoring["scale"] == 0.0))
             if not level.any():
                 continue
-            sums, sizes = np.cumsum(values, axis=0)[last], np.cumsum(np.abs(values), axis=0)[last]
-            whole = np.logical_and.accumulate(values == np.rint(values))[last] & (sizes <= MOST_INTEGER)
-            mean = sums / count[:, None]
-            reach = EXP_ERROR * np.abs(mean) + MERGE_ERROR * np.maximum.accumulate(np.abs(values))[last] + LEAST_NORMAL
+            sums, sizes, fractions = summed(values), summed(np.abs(values)), summed(values != np.rint(values))
+            whole = (fractions[end] == fractions[start]) & (sizes[end] - sizes[start] <= MOST_INTEGER)
+            whole &= sizes[end] <= MOST_DIFFERENCE
+            mean = (sums[end] - sums[start]) / np.maximum(count, 1)[:, None]
+            largest = np.maximum.accumulate(np.abs(values))[np.maximum(end - 1, 0)]
+            reach = (EXP_ERROR * np.abs(mean) + MERGE_ERROR * largest + LEAST_NORMAL) * (count > 0)[:, None]
             yield (b, h, slice(0, seq_q)), mean, np.where(whole & level[:, None], reach, np.inf), np.full(seq_q, -1)
 
 
-def _dominated_rows(q: Array, k: Array, v: Array, scale: float, weights: Iterable[WeightBlock]) -> Iterator[Rows]:
-    group, terms = q.shape[1] // k.shape[1], q.shape[3]
+def _dominated_rows(q: Array, k: Array, v: Array, scoring: Scoring, weights: Iterable[WeightBlock]) -> Iterator[Rows]:
+    group, terms = q.shape[1] // k.shape[1], q.shape[3] + (CAP_TERMS if "softcap" in scoring else 0)
     for (b, h, rows), p, _ in weights:
         key = p.argmax(axis=1)
-        rest = p.sum(axis=1) - 1.0
+        rest = np.where(p.any(axis=1), p.sum(axis=1) - 1.0, 1.0)
         if not (rest < MOST_REST).any():
             continue
         values = v[b, h // group].astype(np.float64)
         norms = np.linalg.norm(k[b, h // group].astype(np.float64), axis=1)
-        score = abs(scale) * np.linalg.norm(q[b, h, rows].astype(np.float64), axis=1) * norms.max()
+        score = abs(scoring["scale"]) * np.linalg.norm(q[b, h, rows].astype(np.float64), axis=1) * norms.max()
         # Of two scores, each is off by its terms; a weight rounded up to the type's least number may double.
         rest *= 2.0 * np.exp(np.minimum(2.0 * TERM_ERROR * terms * score, 100.0))
         chosen = values[key]

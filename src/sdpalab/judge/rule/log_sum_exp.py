@@ -7,8 +7,11 @@ of the error bounds of all steps of a correct computation, in any order of addit
 
     D * DOT_ERROR * A                                the dot products
     + SCALE_ERROR * A                                the scale, the exponents of the weights, and back to base e
+    + CAP_ERROR * (A + softcap)                      a soft cap, if there is one
     + EXP_ERROR + n * SUM_ERROR                      the weights, and their sum
     + LOG_ERROR * (8 + log2 n) + RESULT_ERROR * |L|  the logarithm, and the result
+
+L of a row that sees no key is -inf, and nothing else is right there.
 
 All weights are positive, so that relative errors of theirs are absolute ones of L. A row that is not judged
 (:func:`sdpalab.judge.rule.reference.judged_rows`) is not judged here either.
@@ -17,17 +20,23 @@ All weights are positive, so that relative errors of theirs are absolute ones of
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sdpalab.inputs import key_range
 from sdpalab.judge.rule.numerics import MMA_TERMS, dequantised
 from sdpalab.judge.rule.reference import WeightBlock, finite, judged_rows, score_blocks, weight_blocks
 from sdpalab.judge.verdict import LseErrors
 from sdpalab.kernels.kernel import Numerics
 
-__all__ = ["log_sum_exp_float64", "measure_lse"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from sdpalab.problem import Scoring
+
+__all__ = ["log_sum_exp_float64", "measure_lse", "wrongly_infinite"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -43,6 +52,9 @@ HALF_DOT_ERROR = 2.0**-11
 SCALE_ERROR = 2.0**-20
 """Sixteen roundings: scale, log2(e), their product and that with the maximum; score - maximum, twice as large, times
 that; and times ln(2)."""
+CAP_ERROR = 2.0**-20
+"""Of the division, tanh and product of a soft cap: relative to the score, and to the cap where tanh is made of
+exponentials."""
 EXP_ERROR = 2.0**-21
 """Two of ex2.approx.ftz.f32, each within 2**-22 (PTX ISA, "Floating Point Instructions: ex2"): a weight and its
 rescale. Further rescales are in :data:`SUM_ERROR`."""
@@ -61,16 +73,15 @@ def log_sum_exp_float64(
     k: Array,
     v: Array,
     *,
-    scale: float,
-    causal: bool,
     numerics: Numerics,
     weights: Iterable[WeightBlock] | None = None,
+    **scoring: Unpack[Scoring],
 ) -> tuple[F64, F64]:
     """The log-sum-exp of each row, and how far from it a kernel's may be.
 
     Parameters
     ----------
-    q, k, v, scale, causal
+    q, k, v, **scoring
         As in :func:`sdpalab.judge.rule.reference.attention_float64`. V only says which rows are judged.
     numerics : Numerics
         What is declared. Quantised inputs are taken as what stands for them, whose log-sum-exp is another.
@@ -80,7 +91,7 @@ def log_sum_exp_float64(
     Returns
     -------
     reference, limit : ndarray of float64, [B, H, Sq]
-        NaN in rows that are not judged.
+        NaN in rows that are not judged. In a row that sees no key the reference is -inf and the limit 0.
     """
     judged, head_dim, seq_q, seq_kv = judged_rows(q, k, v), q.shape[3], q.shape[2], k.shape[2]
     q, k = finite(q), finite(k)
@@ -92,15 +103,28 @@ def log_sum_exp_float64(
         dot_error += -(-head_dim // MMA_TERMS) * HALF_DOT_ERROR
     reference, largest = np.empty(judged.shape, np.float64), np.empty(judged.shape, np.float64)
     if weights is None or numerics.quantised is not None:
-        weights = weight_blocks(q, k, scale=scale, causal=causal)
+        weights = weight_blocks(q, k, **scoring)
     for place, p, most in weights:
-        reference[place] = most[:, 0] + np.log(p.sum(axis=1))
-    for place, sizes in score_blocks(np.abs(q), np.abs(k), scale=abs(scale), causal=causal):
-        largest[place] = sizes.max(axis=1)
-    seen = np.minimum(np.arange(1, seq_q + 1), seq_kv) if causal else np.full(seq_q, seq_kv)
+        empty = np.isneginf(most[:, 0])
+        reference[place] = np.where(empty, -np.inf, most[:, 0] + np.log(np.where(empty, 1.0, p.sum(axis=1))))
+    uncapped: Scoring = {**scoring, "scale": abs(scoring["scale"]), "softcap": 0.0}
+    cap = scoring.get("softcap", 0.0)
+    for place, sizes in score_blocks(np.abs(q), np.abs(k), **uncapped):
+        largest[place] = np.maximum(sizes.max(axis=1), 0.0)
+    first, last = key_range(np.arange(seq_q), seq_kv, **scoring)
+    seen = np.maximum(last - first + 1, 1)
+    finite_reference = np.where(np.isneginf(reference), 0.0, reference)
     limit = (dot_error + SCALE_ERROR) * largest + EXP_ERROR + SUM_ERROR * seen
-    limit += LOG_ERROR * (LAZY_BITS + np.log2(seen)) + RESULT_ERROR * np.abs(reference)
+    limit += LOG_ERROR * (LAZY_BITS + np.log2(seen)) + RESULT_ERROR * np.abs(finite_reference)
+    limit += CAP_ERROR * (largest + cap) if cap else 0.0
+    limit = np.where(np.isneginf(reference), 0.0, limit)
     return np.where(judged, reference, np.nan), np.where(judged, limit, np.nan)
+
+
+def wrongly_infinite(lse: Array, reference: F64) -> npt.NDArray[np.bool_]:
+    """Rows [B, H, Sq] whose log-sum-exp is NaN or infinite, or, where the row sees no key, anything but -inf."""
+    right = np.where(np.isneginf(reference), lse == reference, np.isfinite(lse))
+    return ~right & ~np.isnan(reference)
 
 
 def measure_lse(lse: Array, reference: F64, limit: F64) -> LseErrors:
@@ -108,14 +132,15 @@ def measure_lse(lse: Array, reference: F64, limit: F64) -> LseErrors:
 
     Rows that are not finite are counted, and left out of the other figures; rows that are not judged, of everything.
     """
-    judged = ~np.isnan(reference)
-    finite_rows = np.isfinite(lse) | ~judged
-    error = np.where(finite_rows & judged, np.abs(lse.astype(np.float64) - reference), 0.0)
-    share = np.where(judged, error / limit, -1.0)
+    finite_rows = np.isfinite(reference)
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(lse.astype(np.float64) - reference)
+    error = np.where(finite_rows & np.isfinite(lse), distance, 0.0)
+    share = np.where(finite_rows, error / np.where(finite_rows, limit, 1.0), -1.0)
     b, h, i = (int(n) for n in np.unravel_index(int(np.argmax(share)), share.shape))
     return LseErrors(
         error=float(error[b, h, i]),
         limit=float(limit[b, h, i]),
         row=(b, h, i),
-        not_finite=int(np.count_nonzero(~finite_rows)),
+        not_finite=int(np.count_nonzero(wrongly_infinite(lse, reference))),
     )

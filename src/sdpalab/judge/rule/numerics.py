@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import UserError
-from sdpalab.judge.rule.reference import Rows, WeightBlock, finite, weight_blocks
+from sdpalab.judge.rule.reference import Rows, WeightBlock, finite, weight_blocks, weight_sums
 from sdpalab.kernels.kernel import Numerics, Quantisation
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from sdpalab.problem import Scoring
 
 __all__ = ["UNDECLARED", "check_numerics", "dequantised", "intended_output", "orders_of"]
 
@@ -102,11 +107,10 @@ def intended_output(
     k: Array,
     v: Array,
     *,
-    scale: float,
-    causal: bool,
     numerics: Numerics,
     rows: Rows = None,
     weights: Iterable[WeightBlock] | None = None,
+    **scoring: Unpack[Scoring],
 ) -> Array:
     """Attention with the roundings that ``numerics`` declares, and no others.
 
@@ -116,12 +120,13 @@ def intended_output(
     by their sum before they are rounded: equal ones are then all rounded the same way, which no average takes out.
 
     Sums in float32 run in float64: the order in which a kernel adds in float32 shifts its result a thousand times less
-    than the roundings to 16 bits, and an emulation free of order can be reproduced. Sums in float16 are
+    than the roundings to 16 bits, and an emulation free of order can be reproduced; and so does the tanh of a soft cap,
+    which a kernel can compute within a few roundings of float32. Sums in float16 are
     rounded as often as the tensor cores do it, along D and then along the keys in ascending order.
 
     Parameters
     ----------
-    q, k, v, scale, causal, rows
+    q, k, v, rows, **scoring
         As in :func:`sdpalab.judge.rule.reference.attention_float64`; the dtype of ``q`` is the problem's.
     numerics : Numerics
         What is declared, in one order (:func:`orders_of`).
@@ -152,10 +157,10 @@ def intended_output(
     out = np.empty((*q.shape[:2], q.shape[2] if rows is None else len(rows), v.shape[3]), dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         if weights is None or half or numerics.quantised is not None:
-            weights = weight_blocks(q, k, scale=scale, causal=causal, product=product, rows=rows)
+            weights = weight_blocks(q, k, product=product, rows=rows, **scoring)
         for (b, h, block), exact, _ in weights:
             p = exact.astype(np.float32)
-            total = p.sum(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
+            total = weight_sums(p.astype(np.float64)).astype(np.float32)
             if numerics.normalise == "before":
                 p, total = p / total, np.ones_like(total)
             rounded = (p * p_scale).astype(p_type).astype(np.float64)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from sdpalab.inputs import visible_keys
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from sdpalab.problem import Scoring
 
 __all__ = [
     "Rows",
@@ -18,6 +25,7 @@ __all__ = [
     "judged_rows",
     "score_blocks",
     "weight_blocks",
+    "weight_sums",
 ]
 
 Array = npt.NDArray[Any]
@@ -62,46 +70,47 @@ def score_blocks(
     q: Array,
     k: Array,
     *,
-    scale: float,
-    causal: bool,
     product: Callable[[F64, F64], F64] = np.matmul,
     rows: Rows = None,
+    **scoring: Unpack[Scoring],
 ) -> Iterator[tuple[Block, F64]]:
-    """Scores ``s = scale * Q K^T``, head by head and block by block.
+    """Scores ``s = scale * Q K^T``, capped and masked, head by head and block by block.
 
     Parameters
     ----------
     q : ndarray, [B, H, Sq, D]
     k : ndarray, [B, Hkv, Skv, D]
         Hkv divides H; query head h reads K/V head ``h // (H // Hkv)``. NaN and infinities count as 0.
-    scale : float
-        Factor on Q K^T.
-    causal : bool
-        Row i sees keys 0..i (top-left aligned).
     product : callable
         What multiplies Q [rows, D] and K^T [D, Skv], both float64.
     rows : ndarray of int, optional
         The query rows that are wanted, the same of every head. Default: all.
+    **scoring
+        ``scale``, ``causal`` and what else the problem has (:attr:`sdpalab.problem.Problem.scoring`).
 
     Yields
     ------
     (b, h, rows), scores
         Where the block lies among the rows that are wanted, and its scores [rows, Skv] in float64; -inf where the mask
-        hides the key. Every row sees at least key 0.
+        hides the key. Where a window lies beyond the last key, a row sees none.
     """
     batch, heads, seq_q, _ = q.shape
     seq_kv = k.shape[2]
     group = heads // k.shape[1]
     wanted = np.arange(seq_q) if rows is None else rows
     q, k = finite(q), finite(k)
+    masked, cap = scoring["causal"] or "window_size" in scoring, scoring.get("softcap", 0.0)
     for b in range(batch):
         for h in range(heads):
             k_head = k[b, h // group].astype(np.float64)
             for start in range(0, len(wanted), ROWS):
                 block = slice(start, min(start + ROWS, len(wanted)))
-                scores = product(q[b, h, wanted[block]].astype(np.float64), k_head.T) * scale
-                if causal:
-                    scores[np.arange(seq_kv) > wanted[block][:, None]] = -np.inf
+                scores = product(q[b, h, wanted[block]].astype(np.float64), k_head.T) * scoring["scale"]
+                if cap:
+                    scores = cap * np.tanh(scores / cap)
+                if masked:
+                    visible = visible_keys(wanted[block], seq_kv, **scoring)
+                    scores[~visible] = -np.inf
                 yield (b, h, block), scores
 
 
@@ -109,20 +118,25 @@ def weight_blocks(
     q: Array,
     k: Array,
     *,
-    scale: float,
-    causal: bool,
     product: Callable[[F64, F64], F64] = np.matmul,
     rows: Rows = None,
+    **scoring: Unpack[Scoring],
 ) -> Iterator[WeightBlock]:
     """Softmax weights before normalisation, ``exp(s - max(s))``, as :func:`score_blocks` gives the scores.
 
-    The largest weight of a row is 1; one of a key that the mask hides is 0.
-
+    The largest weight of a row is 1; one of a key that the mask hides is 0. A row that sees no key has a largest score
+    of -inf, and weights of 0.
     """
-    for place, scores in score_blocks(q, k, scale=scale, causal=causal, product=product, rows=rows):
+    for place, scores in score_blocks(q, k, product=product, rows=rows, **scoring):
         most = scores.max(axis=1, keepdims=True)
-        scores -= most
+        scores -= np.where(np.isneginf(most), 0.0, most)
         yield place, np.exp(scores, out=scores), most
+
+
+def weight_sums(weights: F64) -> F64:
+    """The sum of each row's weights [rows, 1]; 1 for a row that sees no key, whose quotients are then 0."""
+    total: F64 = weights.sum(axis=1, keepdims=True)
+    return np.where(total == 0.0, 1.0, total)
 
 
 class Weights:
@@ -131,9 +145,9 @@ class Weights:
     Larger ones are computed at each reading, a block at a time. The arrays must not be changed.
     """
 
-    def __init__(self, q: Array, k: Array, *, scale: float, causal: bool, rows: Rows = None) -> None:
+    def __init__(self, q: Array, k: Array, *, rows: Rows = None, **scoring: Unpack[Scoring]) -> None:
         count = q.shape[2] if rows is None else len(rows)
-        self._blocks = partial(weight_blocks, q, k, scale=scale, causal=causal, rows=rows)
+        self._blocks = partial(weight_blocks, q, k, rows=rows, **scoring)
         self._memo: list[WeightBlock] | None = None
         self._fits = q.shape[0] * q.shape[1] * count * k.shape[2] * 8 <= MOST_WEIGHT_BYTES
 
@@ -150,21 +164,22 @@ def attention_float64(
     k: Array,
     v: Array,
     *,
-    scale: float,
-    causal: bool,
     rows: Rows = None,
     weights: Iterable[WeightBlock] | None = None,
+    **scoring: Unpack[Scoring],
 ) -> F64:
     """softmax(scale * Q K^T + mask) V in float64: what a candidate's output is compared with.
+
+    A row that sees no key is 0.
 
     Parameters
     ----------
     q, k, v : ndarray, [B, H, Sq, D], [B, Hkv, Skv, D], [B, Hkv, Skv, D]
         Taken as they are: the rounding of the inputs to 16 bits is part of the problem, not an error.
-    scale, causal, rows
-        As in :func:`score_blocks`.
     weights : iterable, optional
         What :func:`weight_blocks` yields for these arguments, if it was computed before.
+    rows, **scoring
+        As in :func:`score_blocks`.
 
     Returns
     -------
@@ -180,10 +195,10 @@ def attention_float64(
     values = finite(v).astype(np.float64)
     count = q.shape[2] if rows is None else len(rows)
     out = np.empty((*q.shape[:2], count, v.shape[3]), np.float64)
-    for (b, h, block), p, _ in weights or weight_blocks(q, k, scale=scale, causal=causal, rows=rows):
-        out[b, h, block] = (p @ values[b, h // group]) / p.sum(axis=1, keepdims=True)
+    for (b, h, block), p, _ in weights or weight_blocks(q, k, rows=rows, **scoring):
+        out[b, h, block] = (p @ values[b, h // group]) / weight_sums(p)
     if not np.isfinite(out).all():
-        raise ValueError(f"with scale {scale:g} the scores are too large for float64")
+        raise ValueError(f"with scale {scoring['scale']:g} the scores are too large for float64")
     judged = judged_rows(q, k, v)
     out[~(judged if rows is None else judged[:, :, rows])] = np.nan
     return out

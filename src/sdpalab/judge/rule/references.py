@@ -58,7 +58,7 @@ class References:
     def __init__(self, problem: Problem, inputs: Inputs, rows: Rows = None) -> None:
         self.problem, self.inputs, self.rows = problem, inputs, rows
         self._qkv = inputs.q, inputs.k, inputs.v
-        self._arguments: dict[str, Any] = {"scale": problem.scale, "causal": problem.causal}
+        self._arguments: dict[str, Any] = dict(problem.scoring)
         self._limits: dict[Numerics, Limits] = {}
         self._exact: dict[bool, ExactElements] = {}
         self._lse: dict[Numerics, tuple[F64, F64]] = {}

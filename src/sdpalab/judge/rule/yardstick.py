@@ -6,31 +6,68 @@ error in float16 (bfloat16) is
   the GPU kernels do: float32 accumulators, P rounded to the 16-bit type;
 - ``math``: 2.0e-4 (1.6e-3): it converts to float32 first, so that only the rounding of the output is left, and no
   kernel that feeds P to 16-bit tensor cores can be as good.
-Hence ``flash``. (Eager attention, which holds the scores in the 16-bit type, errs two to three times as much.)
+Hence ``flash``. (Eager attention, which holds the scores in the 16-bit type, errs two to three times as much.) A window
+reaches it as a boolean mask.
+
+No backend of torch's has a soft cap. There the yardstick is composed of torch's own products, tanh and softmax in
+float32, with the normalised weights and the output rounded to the inputs' type: what ``flash`` does, in one tile. (Flex
+attention has one, but runs such a function on a CPU only through a C++ compiler.)
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
+from sdpalab.inputs import key_range, visible_keys
 from sdpalab.judge.rule.reference import Rows
+from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.witness import Backend, witness_output
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from sdpalab.problem import Scoring
 
 __all__ = ["torch_output"]
 
 Array = npt.NDArray[Any]
 
 
-def torch_output(q: Array, k: Array, v: Array, *, scale: float, causal: bool, rows: Rows = None) -> Array:
+def torch_output(q: Array, k: Array, v: Array, *, rows: Rows = None, **scoring: Unpack[Scoring]) -> Array:
     """torch's CPU flash attention on ``q`` [B, H, Sq, D] and ``k``, ``v`` [B, Hkv, Skv, D], in their own dtype.
 
-    With ``rows`` only those query rows of every head are computed.
+    With ``rows`` only those query rows of every head are computed. Rows that see no key are 0 by definition, whatever
+    torch makes of them.
 
     Raises
     ------
     MachineError
         If this torch has no such backend, or it fails: there is nothing to measure by.
     """
-    return witness_output(q, k, v, scale=scale, causal=causal, backend=Backend.FLASH, rows=rows)
+    wanted = np.arange(q.shape[2]) if rows is None else rows
+    if "softcap" in scoring:
+        out = _composed(q[:, :, wanted], k, v, wanted, scoring)
+    else:
+        out = witness_output(q, k, v, backend=Backend.FLASH, rows=rows, **scoring)
+    first, last = key_range(wanted, k.shape[2], **scoring)
+    out[:, :, last < first] = 0
+    return out
+
+
+def _composed(q: Array, k: Array, v: Array, rows: npt.NDArray[np.intp], scoring: Scoring) -> Array:
+    """Attention with a soft cap on the query rows ``q`` [B, H, rows, D], in torch's operations, head by head."""
+    import torch
+
+    group, cap = q.shape[1] // k.shape[1], scoring["softcap"]
+    visible = torch.from_numpy(visible_keys(rows, k.shape[2], **scoring))
+    query, key, value = (to_torch(np.ascontiguousarray(array)) for array in (q, k, v))
+    out = torch.empty_like(query)
+    for b, h in np.ndindex(*q.shape[:2]):
+        scores = query[b, h].float() @ key[b, h // group].float().mT * scoring["scale"]
+        scores = (cap * torch.tanh(scores / cap)).masked_fill(~visible, -torch.inf)
+        weights = torch.softmax(scores, -1).nan_to_num(0.0).to(query.dtype)
+        out[b, h] = (weights.float() @ value[b, h // group].float()).to(query.dtype)
+    return from_torch(out)

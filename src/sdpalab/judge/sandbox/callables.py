@@ -1,9 +1,13 @@
-"""Runs ``fn(q, k, v, *, scale, causal)`` on torch CPU tensors: in memory that the judge chooses, poisoned."""
+"""Runs ``fn(q, k, v, *, scale, causal)`` on torch CPU tensors: in memory that the judge chooses, poisoned.
+
+A function with parameters ``window_size`` or ``softcap`` gets them for the problems that have them, and only then.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.judge.layouts import Layout, lay_out
-from sdpalab.problem import Problem
+from sdpalab.problem import EXTRAS, Problem
 
 if TYPE_CHECKING:
     import torch
@@ -39,9 +43,14 @@ class CallableRunner:
         self._out: torch.Tensor | None = None
 
     def describe(self) -> dict[str, Any]:
-        """The name of the function."""
+        """The name of the function, and which of :data:`sdpalab.problem.EXTRAS` it has as parameters."""
         name = getattr(self._function, "__name__", type(self._function).__name__)
-        return {"kind": "callable", "name": str(name)[:200]}
+        try:
+            parameters = set(inspect.signature(self._function).parameters)
+        except (TypeError, ValueError):  # of C code
+            parameters = set()
+        # What **kwargs would take, the function need not use.
+        return {"kind": "callable", "name": str(name)[:200], "takes": [each for each in EXTRAS if each in parameters]}
 
     def run(
         self, problem: Problem, inputs: Mapping[str, Array], poison: int, reuse: bool, layout: Layout
@@ -78,7 +87,7 @@ class CallableRunner:
         before = {name: _digest(storage) for name, storage in self._storage.items()}
         poisoned = _poison_new_memory(poison)
         try:
-            out = self._function(*self._tensors, scale=problem.scale, causal=problem.causal)
+            out = self._function(*self._tensors, **problem.scoring)
         finally:
             _poison_new_memory(None)
         self._out = _checked(out, problem, self._tensors[0].dtype)

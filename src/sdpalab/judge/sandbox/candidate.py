@@ -20,7 +20,7 @@ __all__ = ["Candidate", "CandidateSpec", "prepare"]
 
 Candidate: TypeAlias = "str | Kernel | Callable[..., Any]"
 """A registry name, ``FILE.py[:NAME]``, a CudaKernel or TritonKernel, or a function on torch tensors,
-``fn(q, k, v, *, scale, causal) -> out``."""
+``fn(q, k, v, *, scale, causal) -> out``, with ``window_size=(-1, -1)`` and ``softcap=0.0`` where it computes them."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from sdpalab.kernels.kernel import Config, Kernel, Numerics, StaticLimits, Unsup
 from sdpalab.kernels.plan import LaunchPlan, problem_buffers
 from sdpalab.kernels.registry import get
 from sdpalab.kernels.userfile import is_user_file
-from sdpalab.problem import Problem
+from sdpalab.problem import EXTRAS, Problem
 
 __all__ = ["NotBuilt", "SandboxedKernel", "kernel_in_sandbox"]
 
@@ -124,7 +124,7 @@ class SandboxedKernel(Kernel):
         self.name, self.idea, self.source = about.name, about.idea, about.source
         self.configs, self.knobs = about.configs, about.knobs
         self.min_arch, self.only_arch, self.lse = about.min_arch, about.only_arch, about.lse
-        self.supports = lambda problem: None  # the process answers both at once, see _reject
+        self.supports, self.takes = lambda problem: None, EXTRAS  # the process answers all at once, see _reject
         self.reject, self.numerics, self.limits = self._reject, self._numerics, self._limits
 
     @property

@@ -52,6 +52,8 @@ class Envelope:
             return f"{name} takes head_dim {_in_words(self.head_dims)}, not {problem.head_dim}"
         if problem.group > 1 and not self.gqa:
             return f"{name} needs as many K/V heads as query heads, not {problem.kv_heads} for {problem.heads}"
+        if problem.extras:
+            return f"{name} is called without {' and '.join(problem.extras)} here"
         if problem.causal and self.causal_square_only and problem.seq_q != problem.seq_kv:
             return f"{name} has this causal mask only for equal lengths, not {problem.seq_q} and {problem.seq_kv}"
         if problem.batch > 1 and not self.batches:

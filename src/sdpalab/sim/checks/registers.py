@@ -24,7 +24,7 @@ from sdpalab.sim.observer import Observer
 from sdpalab.sim.selection import Array, Indices, Mask, Selection, indices, subset
 from sdpalab.sim.types import TYPES, PtxType, unsigned
 
-__all__ = ["MOVED", "RegisterCheck", "ones"]
+__all__ = ["MOVED", "RegisterCheck", "ones", "only_integers"]
 
 _USUALLY = "usually a variable that is set in one branch only, or an accumulator that is not zeroed"
 _SHADOW = "~"
@@ -153,7 +153,7 @@ class RegisterCheck(Observer):
         if instruction.opcode in _LOGIC:
             return self._logic(instruction, targets[0])
         moved = MOVED.get(instruction.opcode, 0)
-        if instruction.opcode == "cvt" and not _only_integers(instruction):
+        if instruction.opcode == "cvt" and not only_integers(instruction):
             moved = 0
         sources = instruction.operands[1 + moved :] if moved else instruction.operands
         decisive = [self.shadows[name] for operand in sources for name in registers_in(operand) if name in reads]
@@ -259,7 +259,7 @@ def ones(shadow: Array) -> int:
     return 1 if shadow.dtype == np.bool_ else (1 << 8 * shadow.itemsize) - 1
 
 
-def _only_integers(instruction: Instruction) -> bool:
+def only_integers(instruction: Instruction) -> bool:
     """Whether a conversion keeps low bits and extends or drops high ones."""
     types = [TYPES[mod] for mod in instruction.mods if mod in TYPES]
     return len(types) == len(instruction.mods) == 2 and not any(type_.is_float for type_ in types)

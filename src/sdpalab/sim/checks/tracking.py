@@ -15,24 +15,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sdpalab.sim.checks.memory import MemoryCheck
+from sdpalab.sim.checks.matrix_shadows import matrix_fragments, matrix_rows, product_shadows
 from sdpalab.sim.checks.registers import MOVED, RegisterCheck, ones
-from sdpalab.sim.checks.shadow import Shadow
 from sdpalab.sim.decode import Step
-from sdpalab.sim.definedness import FOLLOWED, Region, Undefined, computes, find_undefined, loads_shared, writes
+from sdpalab.sim.definedness import FOLLOWED, Region, Undefined, computes, find_undefined, writes
 from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at
 from sdpalab.sim.hazards import ConflictingAccess
 from sdpalab.sim.ir import Instruction, Operand, Register
-from sdpalab.sim.isa.fragments import A_ORDER, B_ORDER, accumulator, blocks, pack_accumulator, store_accumulator
 from sdpalab.sim.machine import Machine
-from sdpalab.sim.memory import WORDS
 from sdpalab.sim.observer import Access
 from sdpalab.sim.program import instructions_of
 from sdpalab.sim.regions import pure_regions
-from sdpalab.sim.selection import WARP, Array, Indices, Mask, Selection, indices, split_warps, subset
+from sdpalab.sim.selection import WARP, Array, Indices, Selection, indices, split_warps, subset
 from sdpalab.sim.types import TYPES, unsigned
 
-__all__ = ["TrackedMemory", "TrackingCheck"]
+__all__ = ["TrackingCheck"]
 
 _USUALLY = "usually a missing barrier or zero fill"
 _HALVES = ("f16x2", "bf16x2")
@@ -79,7 +76,9 @@ class TrackingCheck(RegisterCheck):
         row = self.machine.program.rows.get(name)
         if row is None:
             return np.empty(self._lanes, dtype)
-        shadow = self._by_row.setdefault(row, np.empty(self._lanes, dtype))
+        if row not in self._by_row:
+            self._by_row[row] = np.empty(self._lanes, dtype)
+        shadow = self._by_row[row]
         self._origins.setdefault(id(shadow), np.zeros(self._lanes, np.uint32))
         return shadow
 
@@ -286,7 +285,7 @@ class TrackingCheck(RegisterCheck):
                         origins, np.where(source[lanes] != 0, self.origin(source)[lanes], np.uint32(0))
                     )
             if regular:
-                self._elements(a, b, c, d, lanes)
+                product_shadows(a, b, c, d, lanes)
             else:
                 bad = np.logical_or.reduce([source[lanes].reshape(-1, WARP).any(axis=1) for source in sources])
                 for target in d:
@@ -313,22 +312,6 @@ class TrackingCheck(RegisterCheck):
 
         return check
 
-    @staticmethod
-    def _elements(a: list[Array], b: list[Array], c: list[Array], d: list[Array], lanes: Indices) -> None:
-        """Shadows of D [16, 8] of each warp."""
-        deep = len(b)
-        rows: Mask = np.asarray(blocks(a, lanes, (2, deep), A_ORDER[: len(a)]).any(axis=2))
-        columns: Mask = np.asarray(blocks(b, lanes, (1, deep), B_ORDER[:deep]).any(axis=2))
-        bad = rows[:, :, None] | columns[:, None, :]
-        if len(d) == 2:  # halves
-            bad |= blocks(c, lanes, (2, 1), ((0, 0), (1, 0))) != 0
-            halves = np.where(bad, np.uint16(0xFFFF), np.uint16(0))
-            for target, values in zip(d, pack_accumulator(halves), strict=True):
-                target[lanes] = values
-            return
-        bad |= accumulator(c, lanes, 8) != 0
-        store_accumulator(d, lanes, np.where(bad, _ALL, np.uint32(0)))
-
     # ---- shared memory ----------------------------------------------------------------------------------------------
 
     def loaded(self, access: Access, words: Array, origins: Array, transposed: bool) -> None:
@@ -351,19 +334,11 @@ class TrackingCheck(RegisterCheck):
     def _fragments(
         self, lanes: Indices, words: Array, origins: Array, targets: Sequence[Array | None], transposed: bool
     ) -> None:
-        warps = np.unique(lanes // WARP)
-        rows = np.zeros((len(warps), 4, 8, 8), np.uint16)
-        place = np.searchsorted(warps, lanes // WARP)
-        rows[place, lanes % WARP // 8, lanes % 8] = words.view(np.uint16)
-        rows = rows.swapaxes(2, 3) if transposed else rows
-        fragments = np.ascontiguousarray(rows).view(np.uint32).reshape(len(warps), 4, WARP)
-        most = np.zeros(len(warps), np.uint32)
-        np.maximum.at(most, place, origins)
-        all_lanes = (warps[:, None] * WARP + np.arange(WARP)).reshape(-1)
+        loaded, fragments, most = matrix_fragments(lanes, words, origins, transposed)
         for number, target in enumerate(targets):
             if target is not None:
-                target[all_lanes] = fragments[:, number].reshape(-1)
-                self.origin(target)[all_lanes] = np.repeat(most, WARP)
+                target[loaded] = fragments[number]
+                self.origin(target)[loaded] = most
 
     def _stored(self, instruction: Instruction, reads: frozenset[str], inner: Step | None) -> Step:
         """Keep the shadows of what is stored until it is known where; the address matters at once."""
@@ -398,7 +373,7 @@ class TrackingCheck(RegisterCheck):
                 words[:, place * element : (place + 1) * element] = raw[:, :element]
                 origins = np.maximum(origins, np.where(shadow[lanes] != 0, self.origin(shadow)[lanes], np.uint32(0)))
             if matrix:
-                words, origins, lanes = _matrix_rows(instruction, words, origins, lanes)
+                words, origins, lanes = matrix_rows(instruction, words, origins, lanes)
             self.pending[instruction.pc] = lanes, words, origins
 
         return step
@@ -431,66 +406,3 @@ class TrackingCheck(RegisterCheck):
         other: ConflictingAccess = conflicting_access_at(self.machine, instruction, lane)
         what = f"{read} are read before they were written, and used {role} by {{other}}"
         self.log.add(self.machine, "uninitialised", cause, first, what, _USUALLY, other)
-
-
-def _matrix_rows(
-    instruction: Instruction, words: Array, origins: Array, lanes: Indices
-) -> tuple[Array, Array, Indices]:
-    """What stmatrix stores at the address of each lane: a row of a matrix, from the lanes of its warp."""
-    number = words.shape[1] // 4
-    warps = len(lanes) // WARP
-    matrices = words.view(np.uint32).reshape(warps, WARP, number).swapaxes(1, 2)
-    elements = np.ascontiguousarray(matrices).view(np.uint16).reshape(warps, number, 8, 8)
-    if "trans" in instruction.mods:
-        elements = np.ascontiguousarray(elements.swapaxes(2, 3))
-    rows = elements.reshape(warps, number * 8, 8).view(np.uint8).reshape(-1, 16)
-    most = origins.reshape(warps, WARP).max(axis=1)
-    pointing = lanes.reshape(warps, WARP)[:, : 8 * number].reshape(-1)
-    return rows, np.repeat(most, 8 * number), pointing
-
-
-class TrackedMemory(MemoryCheck):
-    """The shadow of shared memory, by bits, with the origin of what is undefined in it."""
-
-    def __init__(self, machine: Machine, log: HazardLog, registers: TrackingCheck) -> None:
-        super().__init__(machine, log)
-        self.registers = registers
-        self.origins = Shadow(len(machine.spaces["shared"].data), 4)
-        machine.on_reset.append(self.origins.clear)
-
-    def load(self, access: Access) -> None:
-        """Undefined bytes go on into registers, where an instruction has some for them."""
-        instruction = access.instruction
-        if access.space.name != "shared":
-            return
-        if not loads_shared(instruction):
-            super().load(access)
-            return
-        defined = self.shadow.load(access.index, access.width).view(np.uint8).reshape(-1, access.width)
-        if (defined == 0xFF).all():
-            return
-        words = ~defined
-        bad: Mask = np.asarray(words.any(axis=1))
-        lane, offset = int(indices(access.sel)[bad][0]), int(access.offset[bad][0])
-        read = f"{access.width} bytes of shared memory at offset {offset}"
-        self.registers.first.setdefault(instruction.pc, (lane, read))
-        origins = self.origins.gather(access.index, access.width).max(axis=1)
-        self.registers.loaded(access, words, origins, "trans" in instruction.mods)
-
-    def store(self, access: Access, words: Array | None) -> None:
-        """What is stored is as defined as its registers."""
-        super().store(access, words)
-        pending = self.registers.pending.get(access.instruction.pc)
-        if pending is None or words is None:
-            return
-        lanes, shadows, origins = pending
-        row = np.searchsorted(lanes, indices(access.sel))
-        if access.space.name == "global":
-            for place in np.flatnonzero(shadows[row].any(axis=1))[:1]:
-                lane, origin = int(lanes[row[place]]), int(origins[row[place]])
-                if origin:
-                    self.registers.matters(origin - 1, access.instruction, lane, "as a stored value")
-        elif access.space.name == "shared":
-            mine = np.ascontiguousarray(~shadows[row])
-            self.shadow.store(access.index, access.width, mine.view(WORDS[access.width])[:, 0])
-            self.origins.scatter(access.index, access.width, origins[row])

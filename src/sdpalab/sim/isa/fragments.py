@@ -20,11 +20,13 @@ from sdpalab.sim.types import TYPES
 __all__ = [
     "A_ORDER",
     "B_ORDER",
+    "SUMMED",
     "accumulator",
     "blocks",
     "factors",
     "float32",
     "integer_sum",
+    "matrix_product",
     "pack_accumulator",
     "source_rows",
     "store_accumulator",
@@ -86,6 +88,26 @@ def factors(raw: Array, kind: str) -> Array:
     halves = np.stack([raw << np.uint8(4), raw & np.uint8(0xF0)], axis=-1).reshape(*raw.shape[:-1], -1)
     values = (halves.view(np.int8 if kind == "s4" else np.uint8) >> 4).astype(np.float32)
     return values
+
+
+SUMMED = 16
+"""Products of a sum in float32 that is made before it is added to others."""
+
+
+def matrix_product(left: Array, right: Array) -> Array:
+    """Products [..., rows, columns] of float32 matrices [..., rows, k] and [..., columns, k], of one instruction.
+
+    Sums over k are made in blocks of :data:`SUMMED`, each in ascending order from zero: the host's matrix product adds
+    so few in that order, and more in an order that depends on its shape and on the processor.
+    """
+    parts = range(0, left.shape[-1], SUMMED)
+    first, *others = (
+        np.matmul(left[..., at : at + SUMMED], right[..., at : at + SUMMED].swapaxes(-1, -2)) for at in parts
+    )
+    total: Array = first
+    for part in others:
+        total += part
+    return total
 
 
 def integer_sum(product: Array, addend: Array, saturates: bool) -> Array:

@@ -21,6 +21,7 @@ from sdpalab.sim.isa.fragments import (
     factors,
     float32,
     integer_sum,
+    matrix_product,
     pack_accumulator,
     source_rows,
     store_accumulator,
@@ -124,7 +125,7 @@ def _mma(decoder: Decoder, instruction: Instruction) -> Step:
             return
         left = factors(blocks(a, lanes, (2, k_blocks), A_ORDER[: len(a)]).view(np.uint8), kind)
         right = factors(blocks(b, lanes, (1, k_blocks), B_ORDER[: len(b)]).view(np.uint8), kind_b)
-        product = np.matmul(left, right.swapaxes(1, 2))
+        product = matrix_product(left, right)
         if packed:
             product += float32(blocks(c, lanes, (2, 1), ((0, 0), (1, 0))), "f16")
             for target, values in zip(d, pack_accumulator(canonical_nans(product.astype(np.float16))), strict=True):
@@ -182,9 +183,10 @@ def mma_group_step(decoder: Decoder, product: MmaGroup) -> Step:
         for part in _batches(lanes):
             left = float32(blocks(a, part, (2, 2 * deep), a_order), kind)
             right = float32(blocks(b, part, (wide, 2 * deep), b_order), kind)
-            result = np.matmul(left, right.swapaxes(1, 2))
-            result += accumulator(c, part, 8 * wide)
-            store_accumulator(d, part, canonical_nans(result))
+            result = accumulator(c, part, 8 * wide)
+            for k in range(0, 16 * deep, 16):  # each instruction adds its products to what those before it left
+                result = canonical_nans(matrix_product(left[..., k : k + 16], right[..., k : k + 16]) + result)
+            store_accumulator(d, part, result)
 
     return decoder.watch([mma for chain in chains for mma in chain.instructions], step)
 

@@ -19,6 +19,7 @@ from sdpalab.sim.isa.fragments import (
     A_ORDER,
     blocks,
     factors,
+    matrix_product,
     source_rows,
     whole_warps,
 )
@@ -188,7 +189,7 @@ class _WgmmaInstruction:
         keep, b, a = flight.operands
         left = factors(a if self.a is None else self.a.read(flight.leaders, a), self.kind)
         right = factors(self.b.read(flight.leaders, b), self.kind_b)
-        product = np.matmul(left, right.swapaxes(1, 2))
+        product = matrix_product(left, right)
         if self.sign < 0:
             np.negative(product, out=product)
         by_warp = product.reshape(len(keep), GROUP_WARPS, 16, self.columns).swapaxes(0, 1)

@@ -18,6 +18,7 @@ from sdpalab.sim.isa.fragments import (
     accumulator,
     blocks,
     float32,
+    matrix_product,
     pack_accumulator,
     source_rows,
     store_accumulator,
@@ -67,7 +68,7 @@ def _wmma_mma(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
             return
         left = float32(blocks(a, lanes, (2, 2), A_ORDER), kind)
         right = float32(blocks(b, lanes, (2, 2), B_ORDER), kind)
-        product = np.matmul(left, right.swapaxes(1, 2))
+        product = matrix_product(left, right)
         if packed:
             product += float32(blocks(c, lanes, (2, 2), packed_order), "f16")
             for target, values in zip(d, pack_accumulator(canonical_nans(product.astype(np.float16))), strict=True):

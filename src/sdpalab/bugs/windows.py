@@ -1,0 +1,122 @@
+"""Bugs of sliding windows: a side that is off, swapped, or counted from elsewhere."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.tiled import CAUSAL, FAR, PLAIN, TiledAttention, planted
+from sdpalab.judge.diagnose.hypotheses import Cause
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["BUGS"]
+
+BUGS: list[Bug] = []
+WINDOW = PLAIN.with_(window_size=(50, 21))
+CAUSAL_WINDOW = CAUSAL.with_(window_size=(50, -1))
+CROSS_WINDOW = PLAIN.with_(seq_q=90, seq_kv=150, window_size=(50, 21))
+TALL_WINDOW = PLAIN.with_(seq_q=150, seq_kv=40, window_size=(50, 21))
+"""The last rows see no key."""
+_window = partial(planted, Family.MASK, into=BUGS, cause=Cause.MASK)
+
+
+@_window("the window's left side is one key too wide", WINDOW)
+class _LeftWide(TiledAttention):
+    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
+        return super().outside(rows, columns, left + 1, right)
+
+
+@_window("the window's left side is one key too narrow", CAUSAL_WINDOW)
+class _LeftNarrow(TiledAttention):
+    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
+        return super().outside(rows, columns, max(left - 1, 0), right)
+
+
+@_window("the window's right side is one key too wide", WINDOW)
+class _RightWide(TiledAttention):
+    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
+        return super().outside(rows, columns, left, right + 1)
+
+
+@_window("the window's right side is one key too narrow", WINDOW)
+class _RightNarrow(TiledAttention):
+    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
+        return super().outside(rows, columns, left, max(right - 1, 0))
+
+
+@_window("the window's sides are swapped", WINDOW)
+class _Swapped(TiledAttention):
+    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
+        return super().outside(rows, columns, right, left)
+
+
+@_window("the window has no left side", CAUSAL_WINDOW)
+class _NoLeft(TiledAttention):
+    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
+        return super().outside(rows, columns, -1, right)
+
+
+@_window("there is no window", WINDOW)
+class _NoWindow(TiledAttention):
+    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
+        return super().outside(rows, columns, -1, -1)
+
+
+@_window("the window is aligned to the bottom right", CROSS_WINDOW)
+class _WindowBottomRight(TiledAttention):
+    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
+        shift = CROSS_WINDOW.seq_kv - CROSS_WINDOW.seq_q if len(rows) == CROSS_WINDOW.seq_q else 0
+        return super().outside(rows + shift, columns, left, right)
+
+
+@_window("no bound (-1) on a side is taken for a side of -1", CAUSAL_WINDOW.with_(causal=False, window_size=(50, -1)))
+class _NoBoundTaken(TiledAttention):
+    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
+        return (columns > rows + max(right, 0)) | (columns < rows - (FAR if left < 0 else left))
+
+
+@_window("tiles at the window's edges are not masked", WINDOW)
+class _WholeWindowTiles(TiledAttention):
+    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
+        tile = columns // self.tile
+        return (tile > (rows + right) // self.tile) | (tile < (rows - left) // self.tile)
+
+
+@_window("the window is that of the first row of each tile of rows", WINDOW, cause=None)
+class _TileWindow(TiledAttention):
+    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
+        return super().outside(rows // self.tile * self.tile, columns, left, right)
+
+
+@_window("the tile with the window's left edge is left out", WINDOW, cause=None)
+class _FirstTileLeftOut(TiledAttention):
+    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
+        first = (rows - left).clamp(min=0) // self.tile
+        crossed = (columns // self.tile == first) & (rows - left > 0) & (first < rows // self.tile)
+        return super().outside(rows, columns, left, right) | crossed
+
+
+@_window("rows that see no key are the mean of V", TALL_WINDOW, cause=None)
+class _EmptyMean(TiledAttention):
+    def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        self._mean = v.mean(dim=2, keepdim=True)
+        return q, k, v
+
+    def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
+        done = super().finish(out, total, maximum, seq_kv)
+        return done.where(total != 0.0, self._mean)
+
+
+@_window("rows that see no key are 0 divided by 0", TALL_WINDOW, cause=Cause.RANGE)
+class _EmptyNan(TiledAttention):
+    def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
+        return out / total
+
+
+@_window("the first four keys are seen outside the window, too", WINDOW, cause=None)
+class _FirstKeys(TiledAttention):
+    def outside(self, rows: Tensor, columns: Tensor, left: int, right: int) -> Tensor:
+        return super().outside(rows, columns, left, right) & ~((columns < 4) & (rows > left))

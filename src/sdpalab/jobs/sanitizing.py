@@ -1,0 +1,84 @@
+"""Sanitizing a kernel as jobs: a problem each, on any executor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sdpalab.errors import UserError
+from sdpalab.jobs.calling import values
+from sdpalab.jobs.job import Executor
+from sdpalab.jobs.judging import source_of
+from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
+from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.kernels.userfile import absolute_spec
+from sdpalab.problem import Problem
+from sdpalab.run.hazards import SanitizedHazard
+from sdpalab.run.sanitize import Modes, Sanitized, combine, sanitize_kernel
+from sdpalab.run.suppressions import Suppression
+
+__all__ = ["sanitize_by_jobs", "sanitize_job"]
+
+PROBLEM_SECONDS = 3600.0
+"""Most for one problem in all modes."""
+
+
+def sanitize_by_jobs(
+    executor: Executor,
+    spec: str,
+    kernel: Kernel,
+    problems: Sequence[Problem],
+    config: Config,
+    modes: Modes,
+    *,
+    arch: str | None = None,
+    suppressions: Sequence[Suppression] = (),
+) -> Sanitized:
+    """:func:`sdpalab.run.sanitize.sanitize_kernel` on an executor's workers, with the same outcome.
+
+    Parameters
+    ----------
+    spec : str
+        The kernel's registry name, or ``FILE.py[:NAME]`` under a path that each worker has, with the same content.
+    kernel
+        The kernel of that name, in this process.
+    problems, config, modes, arch, suppressions
+        As there.
+
+    Raises
+    ------
+    UserError
+        As there; also if a worker has another source or another version of the lab.
+    MachineError
+        If a job is lost, or does not end.
+    """
+    arch = arch or kernel.default_arch
+    shared = {
+        "kernel": absolute_spec(spec),
+        "source": source_of(spec),
+        "config": dict(config),
+        "modes": asdict(modes),
+        "arch": arch,
+    }
+    inputs = [{**shared, "problem": problem.to_dict()} for problem in problems]
+    outcomes = values(executor, "sanitize", inputs, seconds=PROBLEM_SECONDS)
+    parts = [(each["runs"], [SanitizedHazard.from_dict(hazard) for hazard in each["hazards"]]) for each in outcomes]
+    return combine(kernel, problems, config, parts, arch=arch, suppressions=suppressions)
+
+
+def sanitize_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Sanitize a kernel on one problem: its ``runs`` and ``hazards``."""
+    spec, modes = inputs["kernel"], inputs["modes"]
+    if source_of(spec) != inputs["source"]:
+        raise UserError(f"the source of {spec} differs at the worker from where the job was submitted")
+    lists = {name: tuple(modes[name]) for name in ("schedules", "async_modes")}
+    with kernel_in_sandbox(spec, arch=inputs["arch"], else_say="there is no PTX to run") as kernel:
+        outcome = sanitize_kernel(
+            kernel,
+            [Problem(**inputs["problem"])],
+            Config(inputs["config"]),
+            Modes(**{**modes, **lists}),
+            arch=inputs["arch"],
+        )
+    return {"runs": list(outcome.runs), "hazards": [hazard.to_dict() for hazard in outcome.hazards]}

@@ -1,0 +1,64 @@
+"""Shared memory by bits, for the check that follows undefined values (:mod:`~sdpalab.sim.checks.tracking`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sdpalab.sim.checks.memory import MemoryCheck
+from sdpalab.sim.checks.shadow import Shadow
+from sdpalab.sim.checks.tracking import TrackingCheck
+from sdpalab.sim.definedness import loads_shared
+from sdpalab.sim.hazard_log import HazardLog
+from sdpalab.sim.machine import Machine
+from sdpalab.sim.memory import WORDS
+from sdpalab.sim.observer import Access
+from sdpalab.sim.selection import Array, Mask, indices
+
+__all__ = ["TrackedMemory"]
+
+
+class TrackedMemory(MemoryCheck):
+    """The shadow of shared memory, by bits, with the origin of what is undefined in it."""
+
+    def __init__(self, machine: Machine, log: HazardLog, registers: TrackingCheck) -> None:
+        super().__init__(machine, log)
+        self.registers = registers
+        self.origins = Shadow(len(machine.spaces["shared"].data), 4)
+        machine.on_reset.append(self.origins.clear)
+
+    def load(self, access: Access) -> None:
+        """Undefined bytes go on into registers, where an instruction has some for them."""
+        instruction = access.instruction
+        if access.space.name != "shared":
+            return
+        if not loads_shared(instruction):
+            super().load(access)
+            return
+        defined = self.shadow.load(access.index, access.width).view(np.uint8).reshape(-1, access.width)
+        if (defined == 0xFF).all():
+            return
+        words = ~defined
+        bad: Mask = np.asarray(words.any(axis=1))
+        lane, offset = int(indices(access.sel)[bad][0]), int(access.offset[bad][0])
+        read = f"{access.width} bytes of shared memory at offset {offset}"
+        self.registers.first.setdefault(instruction.pc, (lane, read))
+        origins = self.origins.gather(access.index, access.width).max(axis=1)
+        self.registers.loaded(access, words, origins, "trans" in instruction.mods)
+
+    def store(self, access: Access, words: Array | None) -> None:
+        """What is stored is as defined as its registers."""
+        super().store(access, words)
+        pending = self.registers.pending.get(access.instruction.pc)
+        if pending is None or words is None:
+            return
+        lanes, shadows, origins = pending
+        row = np.searchsorted(lanes, indices(access.sel))
+        if access.space.name == "global":
+            for place in np.flatnonzero(shadows[row].any(axis=1))[:1]:
+                lane, origin = int(lanes[row[place]]), int(origins[row[place]])
+                if origin:
+                    self.registers.matters(origin - 1, access.instruction, lane, "as a stored value")
+        elif access.space.name == "shared":
+            mine = np.ascontiguousarray(~shadows[row])
+            self.shadow.store(access.index, access.width, mine.view(WORDS[access.width])[:, 0])
+            self.origins.scatter(access.index, access.width, origins[row])

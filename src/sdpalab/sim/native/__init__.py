@@ -1,0 +1,38 @@
+"""The native engine: executes a program one warp at a time in machine code, and leaves what it cannot do to the
+reference engine.
+
+**What runs.** An entry is decoded once (:mod:`.decoded`): each instruction becomes a few *records*, an operation and
+the rows of the warp's registers that it works on; each basic block becomes a stretch of records and how it ends. A
+launch fills the rows of constants, and one loop (:mod:`.scheduler`) runs each cluster from its first instruction to its
+last. A warp runs until it blocks. Of its lanes the lowest block goes first, under a mask. There is no Python between
+two instructions, and none between two blocks of the grid.
+
+**Operations** (:mod:`.operations`) are Python functions of values of all 32 lanes (:mod:`.lanes`), which LLVM compiles
+through llvmlite: ``lambda a, b: a + b`` is the whole of an addition. They are compiled when a kernel first needs them
+and kept in the user's cache (:mod:`.library`), under a key of everything that they depend on. Nothing is contracted and
+there are no fast-math flags: the bits do not depend on the processor, but for what is evaluated by NumPy's own loops
+(:mod:`.numpy_loops`), where they are NumPy's.
+
+**Control flow** (scheduling, barriers, copies in flight, the checks) is Python on 64-bit integers that
+:mod:`.translate` turns into machine code in half a second. Numba, which was tried first, takes seven for the same,
+because it must infer types that are all alike, and adds a dependency and the interpreter's exceptions.
+
+**Checks.** Every access is checked for bounds and alignment before it happens, whatever the launch asks for. With
+checks, records in front of each access (:mod:`.watch`) look for races, accesses to memory that a copy still writes, and
+reads of what was never written. What might be a hazard, and every trap, deadlock or broken rule, ends the native run
+with a reason. The launch is then run by the reference engine from the beginning, which decides, and reports as it
+always has. So native code may suspect more than what is wrong, and must never suspect less.
+
+**Threads** take stretches of clusters, each with a state of its own (:mod:`.state`); native code holds no lock of the
+interpreter. With checks, what the threads' blocks touched in global memory is compared at the end.
+
+**What is left to the reference engine** besides: instructions without a native handler, checks and counters of bulk
+copies, mbarriers and wgmma, calls and printf, blocks that may wait for each other, random schedules, the ``strict``
+check, launches on a :class:`~sdpalab.sim.Device`.
+
+``SDPALAB_SIM_ENGINE`` chooses: ``reference`` (the default, while native code is compared with it) or ``native``.
+"""
+
+from sdpalab.sim.native.choice import run_native, wanted_engine
+
+__all__ = ["run_native", "wanted_engine"]

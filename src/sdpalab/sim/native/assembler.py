@@ -1,0 +1,321 @@
+"""From instructions to records: operands bound to rows of a warp's registers, constants to rows that are filled once.
+
+A handler for an opcode takes every modifier that it honours, as in :mod:`sdpalab.sim.decode`, and appends records. What
+has no handler, or a modifier or operand that none takes, is not native: the reference engine runs the whole kernel.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sdpalab.sim.decode import Mods, find_handler
+from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
+from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS
+from sdpalab.sim.native.operation import Function, Operation, lanewise
+from sdpalab.sim.program import Program
+from sdpalab.sim.selection import Array
+from sdpalab.sim.types import TYPES, PtxType
+
+__all__ = ["HANDLERS", "Assembler", "Constant", "NotNative", "bits_of", "native"]
+
+Handler = Callable[["Assembler", Instruction, Mods], None]
+
+HANDLERS: dict[str, Handler] = {}
+"""Handlers by the beginning of an instruction's text."""
+
+
+class NotNative(Exception):
+    """The native engine does not have what a kernel uses."""
+
+
+def native(*names: str) -> Callable[[Handler], Handler]:
+    """Register a handler for opcodes, or for those of their forms that begin with these modifiers."""
+
+    def add(handler: Handler) -> Handler:
+        for name in names:
+            assert name not in HANDLERS, f"two handlers for {name}"
+            HANDLERS[name] = handler
+        return handler
+
+    return add
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A row that holds one value: a literal's bits, a parameter's bytes, or the address of a variable.
+
+    Attributes
+    ----------
+    kind : {"literal", "parameter", "symbol"}
+    value : int or str
+        The bits; the offset in the parameter block; the name.
+    bits : int
+        Of an element; 1 for a predicate.
+    """
+
+    kind: str
+    value: int | str
+    bits: int
+
+
+@dataclass
+class Assembler:
+    """Records, rows and constants of one entry while it is decoded."""
+
+    entry: Entry
+    program: Program
+    checked: bool
+    counted: bool
+    records: list[list[int]] = field(default_factory=list)
+    operations: dict[str, Operation] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    constants: dict[Constant, int] = field(default_factory=dict)
+    specials: dict[str, int] = field(default_factory=dict)
+    temporaries: dict[tuple[int, int], int] = field(default_factory=dict)
+    sums: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
+    lists: list[int] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    types: dict[str, PtxType] = field(default_factory=dict)
+    ones: list[int] = field(default_factory=list)
+    top: int = 0
+    guard: int = 0
+    _used: int = 0
+
+    def __post_init__(self) -> None:
+        self.types.update(self.entry.registers)
+        files = self.program.files
+        begins = {bits: self.allocate(bits, files[bits]) for bits in sorted(files)}
+        for name, (bits, row) in self.program.rows.items():
+            self.rows[name] = begins[bits] + row * row_bytes(bits)
+
+    def allocate(self, bits: int, many: int = 1) -> int:
+        """Room for rows of elements of ``bits``."""
+        size = row_bytes(bits)
+        if bits > 1:
+            self.top = -(-self.top // 64) * 64
+        begin = self.top
+        self.top += size * many
+        return begin
+
+    # ---- operands ---------------------------------------------------------------------------------------------------
+
+    def type_of(self, operand: Operand) -> PtxType | None:
+        """The declared type of a register; None for anything else."""
+        return self.types.get(operand.name) if isinstance(operand, Register) else None
+
+    def source(self, operand: Operand, type_: str) -> int:
+        """The row that holds an operand as a type."""
+        wanted = TYPES[type_]
+        if isinstance(operand, Negated):
+            row = self.temporary(1)
+            self.lanewise("not.pred", lambda p: ~p, [row], [self.source(operand.register, "pred")], ["pred"], ["pred"])
+            return row
+        if isinstance(operand, Immediate):
+            return self.constant(Constant("literal", _literal(operand, wanted), bits_of(wanted)))
+        if isinstance(operand, Symbol):
+            return self.constant(Constant("symbol", operand.name, bits_of(wanted)))
+        if not isinstance(operand, Register):
+            raise NotNative(f"operand {operand}")
+        declared = self.types.get(operand.name)
+        if declared is None:
+            if wanted.bits != 32 or wanted.lanes != 1:
+                raise NotNative(f"{operand.name} as .{type_}")
+            if operand.name not in self.specials:
+                self.specials[operand.name] = self.allocate(32)
+            return self.specials[operand.name]
+        if operand.name not in self.rows:
+            raise NotNative(f"register {operand.name} has no row")
+        row = self.rows[operand.name]
+        if (declared.kind == "pred") != (wanted.kind == "pred") or declared.bits < wanted.bits:
+            raise NotNative(f".{declared.name} register as .{type_}")
+        if declared.bits == wanted.bits:
+            return row
+        narrow = self.temporary(wanted.bits)
+        self.resize(row, declared.bits, narrow, wanted.bits, signed=False)
+        return narrow
+
+    def target(self, operand: Operand, type_: str) -> tuple[int, Callable[[], None]]:
+        """The row for a result of a type, and what to do behind the record that writes it."""
+        given = TYPES[type_]
+        if isinstance(operand, Symbol) and operand.name == "_":
+            return self.temporary(bits_of(given)), _nothing
+        declared = self.type_of(operand)
+        if declared is None or not isinstance(operand, Register) or operand.name not in self.rows:
+            raise NotNative(f"result in {operand}")
+        row = self.rows[operand.name]
+        if declared.bits == given.bits and (declared.kind == "pred") == (given.kind == "pred"):
+            return row, _nothing
+        if declared.bits < given.bits or "pred" in (declared.kind, given.kind) or given.is_float:
+            raise NotNative(f"a .{type_} result in a .{declared.name} register")
+        narrow = self.temporary(given.bits)
+        return narrow, lambda: self.resize(narrow, given.bits, row, declared.bits, signed=given.signed)
+
+    def resize(self, source: int, source_bits: int, target: int, target_bits: int, *, signed: bool) -> None:
+        """Append the record that copies a row to one of another width."""
+        kind = "s" if signed else "u"
+        types = [f"{kind}{target_bits}"], [f"{kind}{source_bits}"]
+        name = f"resize.{types[0][0]}.{types[1][0]}"
+        self.lanewise(name, lambda x: x.to(types[0][0]), [target], [source], *types)
+
+    def constant(self, constant: Constant) -> int:
+        """The row of a constant."""
+        if constant not in self.constants:
+            self.constants[constant] = self.allocate(constant.bits)
+        return self.constants[constant]
+
+    def number(self, value: int, type_: str) -> int:
+        """The row of an integer constant."""
+        return self.source(Immediate(value), type_)
+
+    def temporary(self, bits: int) -> int:
+        """A row that lasts for one instruction."""
+        self._used += 1
+        key = bits, self._used
+        if key not in self.temporaries:
+            self.temporaries[key] = self.allocate(bits)
+        return self.temporaries[key]
+
+    def accumulators(self, names: tuple[str, ...]) -> tuple[int, int]:
+        """The number of a set of wgmma's accumulators, and the first of the rows in which its sums are kept."""
+        if names not in self.sums:
+            if len(self.sums) == 16:
+                raise NotNative("more than 16 sets of accumulators")
+            self.sums[names] = len(self.sums), self.allocate(32, len(names))
+        return self.sums[names]
+
+    def number_of(self, operation: Operation) -> int:
+        """The number that records have for an operation."""
+        self.operations.setdefault(operation.name, operation)
+        return self.numbers.setdefault(operation.name, len(self.numbers))
+
+    @property
+    def watched(self) -> bool:
+        """Whether accesses to memory are checked or counted."""
+        return self.checked or self.counted
+
+    def unchecked(self, instruction: Instruction) -> None:
+        """Raise NotNative where there are checks or counters: those of this instruction are not native."""
+        if self.watched:
+            raise NotNative(f"checks or counters of {instruction.opcode}")
+
+    def pair(self, operand: Operand) -> tuple[Operand, Operand | None]:
+        """Both destinations of ``p|q``; None for the second where there is only one."""
+        return (operand.first, operand.second) if isinstance(operand, Pair) else (operand, None)
+
+    def vector(self, operand: Operand) -> tuple[Operand, ...]:
+        """The elements of ``{a, b}``, or the operand alone."""
+        return operand.items if isinstance(operand, Vector) else (operand,)
+
+    def address(self, operand: Operand) -> tuple[int, int, int]:
+        """The row of an address operand, its bits, and an offset to add."""
+        if not isinstance(operand, Address):
+            raise NotNative(f"address {operand}")
+        if not -(1 << 31) <= operand.offset < 1 << 31:
+            raise NotNative("an offset of more than 31 bits")
+        if operand.base is None:
+            return self.constant(Constant("literal", operand.offset & (1 << 64) - 1, 64)), 64, 0
+        if isinstance(operand.base, Symbol):
+            return self.constant(Constant("symbol", operand.base.name, 64)), 64, operand.offset
+        declared = self.type_of(operand.base)
+        bits = 32 if declared is None or declared.bits == 32 else 64
+        return self.source(operand.base, f"u{bits}"), bits, operand.offset
+
+    # ---- records ----------------------------------------------------------------------------------------------------
+
+    def record(self, operation: Operation, operands: Sequence[int]) -> None:
+        """Append a record, under the guard of the instruction."""
+        words = [self.number_of(operation), self.guard, *operands]
+        assert len(operands) <= RECORD_WORDS - OPERANDS, f"{operation.name} has too many operands"
+        self.records.append(words + [0] * (RECORD_WORDS - len(words)))
+
+    def lanewise(
+        self,
+        name: str,
+        function: Function,
+        targets: Sequence[int],
+        sources: Sequence[int],
+        results: Sequence[str],
+        types: Sequence[str],
+    ) -> None:
+        """Append a record of a lanewise operation on rows."""
+        operation = self.operations.get(name) or lanewise(name, function, results, types)
+        self.record(operation, [*targets, *sources])
+
+    def compute(
+        self,
+        name: str,
+        function: Function,
+        targets: Sequence[tuple[Operand, str]],
+        sources: Sequence[tuple[Operand, str]],
+    ) -> None:
+        """Append what computes an instruction's results lane by lane; ``name`` says all that ``function`` depends on.
+
+        Targets and sources are operands with the types that they have in the operation.
+        """
+        rows = [self.source(operand, type_) for operand, type_ in sources]
+        places = [self.target(operand, type_) for operand, type_ in targets]
+        results, types = [type_ for _, type_ in targets], [type_ for _, type_ in sources]
+        self.lanewise(name, function, [row for row, _ in places], rows, results, types)
+        for _, finish in places:
+            finish()
+
+    def instruction(self, instruction: Instruction) -> None:
+        """Append the records of an instruction.
+
+        Raises
+        ------
+        NotNative, UnsupportedInstruction
+        """
+        handler = find_handler(HANDLERS, instruction)
+        if handler is None:
+            raise NotNative(instruction.text)
+        self.begin(instruction)
+        handler(self, instruction, Mods(instruction))
+
+    def begin(self, instruction: Instruction) -> None:
+        """Make the records that follow those of an instruction, under its guard."""
+        self._used, self.guard = 0, 0
+        self.guard = self.guard_word(instruction)
+
+    def guard_word(self, instruction: Instruction) -> int:
+        """The guard of an instruction as a record has it."""
+        if instruction.guard is None:
+            return 0
+        row = self.source(instruction.guard.register, "pred")
+        return row | 1 | (2 if instruction.guard.negated else 0)
+
+    def records_array(self) -> Array:
+        """All records, int32 [records, words]."""
+        return np.array(self.records, dtype=np.int32).reshape(-1, RECORD_WORDS)
+
+
+def _nothing() -> None:
+    """Behind a record whose result is in its place."""
+
+
+def bits_of(type_: PtxType) -> int:
+    """The width of a row's elements: 1 for predicates."""
+    return 1 if type_.kind == "pred" else type_.bits
+
+
+def row_bytes(bits: int) -> int:
+    """Bytes of a row: a predicate has a bit a lane."""
+    return 4 if bits == 1 else 32 * bits // 8
+
+
+def _literal(operand: Immediate, type_: PtxType) -> int:
+    """A literal's bits as a type (:meth:`sdpalab.sim.decode.Decoder.src`)."""
+    value = operand.value
+    if type_.kind == "pred":
+        return int(bool(value))
+    if isinstance(value, float):
+        if type_.is_float and type_.lanes == 1 and operand.float_bits != type_.bits:
+            with np.errstate(all="ignore"):
+                return int.from_bytes(np.asarray(value, np.float64).astype(type_.dtype).tobytes(), "little")
+        raw = struct.pack("<f" if operand.float_bits == 32 else "<d", value)
+        return int.from_bytes(raw, "little") & (1 << type_.bits) - 1
+    return int(value) & (1 << type_.bits) - 1

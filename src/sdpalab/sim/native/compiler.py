@@ -1,0 +1,70 @@
+"""From operations and functions to machine code, by LLVM, for the processor that runs it.
+
+No option lets LLVM change what floating-point instructions compute: there are no fast-math flags, and nothing is
+contracted.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+from sdpalab.sim.native.operation import Operation
+from sdpalab.sim.native.translate import Translator
+
+__all__ = ["compile_functions", "compile_operations", "target_machine", "target_name"]
+
+_OPTIMISE = 2
+
+
+@functools.lru_cache(maxsize=4)
+def _initialised() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+def target_name() -> tuple[str, str]:
+    """The processor and its features, as LLVM writes them."""
+    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+
+
+def target_machine(cpu: str, features: str) -> Any:
+    """LLVM's target machine for a processor."""
+    _initialised()
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(cpu=cpu, features=features, opt=_OPTIMISE, reloc="pic", codemodel="small")
+
+
+def compile_operations(operations: Iterable[Operation], cpu: str, features: str) -> bytes:
+    """The object that has the functions of these operations, by their names."""
+    module = ir.Module("operations")
+    module.has_halves = "+f16c" in features.split(",")
+    translator = Translator(module)
+    for operation in operations:
+        operation.add_to(translator)
+    translator.finish()
+    return _object_of(module, cpu, features)
+
+
+def compile_functions(functions: Sequence[Callable[..., int]], cpu: str, features: str) -> bytes:
+    """The object that has these functions of 64-bit integers, by their names, with all that they call."""
+    module = ir.Module("functions")
+    translator = Translator(module)
+    for function in functions:
+        translator.export(function, function.__name__)
+    translator.finish()
+    return _object_of(module, cpu, features)
+
+
+def _object_of(module: Any, cpu: str, features: str) -> bytes:
+    machine = target_machine(cpu, features)
+    module.triple = llvm.get_default_triple()
+    parsed = llvm.parse_assembly(str(module))
+    parsed.verify()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=_OPTIMISE))
+    builder.getModulePassManager().run(parsed, builder)
+    return bytes(machine.emit_object(parsed))

@@ -1,0 +1,95 @@
+"""Copies of cp.async in flight: machine code (:mod:`~sdpalab.sim.native.translate`).
+
+In the late mode a copy poisons its destination when it is issued, and reads its source and writes the data when the
+issuing lane waits for its group (:mod:`sdpalab.sim.isa.async_copy`).
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.layout import (
+    CHECKED,
+    COPIES,
+    COPIES_FLYING,
+    COPY_GROUP,
+    COPY_GROUPS,
+    COPY_MASK,
+    COPY_SIZE,
+    COPY_SOURCE,
+    COPY_TARGET,
+    COPY_WIDTH,
+    COPY_WORDS,
+    CURRENT,
+    CURRENT_SHARED,
+    CURRENT_STATE,
+    EARLY,
+    FULL,
+    MOST_COPIES,
+    OPERANDS,
+    SCRATCH,
+    SCRATCH_PLACES,
+)
+from sdpalab.sim.native.watch import copies_landed
+from sdpalab.sim.native.words import copy, fill, load32, load64, store64
+
+__all__ = ["issue_copies", "wait_for_copies"]
+
+
+def issue_copies(context: int, entry: int) -> int:
+    """An entry has been filled in: put it in flight, or carry it out at once in the early mode; a status."""
+    state = load64(context + 8 * CURRENT_STATE)
+    mask, width = load64(entry + 8 * COPY_MASK), load64(entry + 8 * COPY_WIDTH)
+    early = load64(context + 8 * EARLY)
+    for lane in range(32):
+        if mask >> lane & 1:
+            if early:
+                land(entry, lane, width)
+            else:
+                fill(load64(entry + 8 * (COPY_TARGET + lane)), 0xFF, width)
+    flying = load64(state + 8 * COPIES_FLYING) + 1
+    store64(state + 8 * COPIES_FLYING, flying)
+    return FULL if flying >= MOST_COPIES else 0
+
+
+def land(entry: int, lane: int, width: int) -> None:
+    """Copy what one lane asked for; bytes beyond the source's become zero."""
+    target, source = load64(entry + 8 * (COPY_TARGET + lane)), load64(entry + 8 * (COPY_SOURCE + lane))
+    size = load64(entry + 8 * (COPY_SIZE + lane))
+    if size == 16:
+        copy(target, source, 16)
+        return
+    if size < width:
+        fill(target, 0, width)
+    copy(target, source, size)
+
+
+def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int:
+    """The active lanes wait for all but their last groups, as many as the record says; -1 for all copies."""
+    state, keep = load64(context + 8 * CURRENT_STATE), load32(record + 4 * OPERANDS)
+    flying = load64(state + 8 * COPIES_FLYING)
+    first = load64(context + 8 * COPIES) + 8 * COPY_WORDS * MOST_COPIES * load64(context + 8 * CURRENT)
+    late, checked = load64(context + 8 * EARLY) == 0, load64(context + 8 * CHECKED)
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shared = load64(context + 8 * CURRENT_SHARED)
+    kept = 0
+    for k in range(flying):
+        entry = first + 8 * COPY_WORDS * k
+        here, width = load64(entry + 8 * COPY_MASK), load64(entry + 8 * COPY_WIDTH)
+        due = 0
+        for lane in range(32):
+            if (here & mask) >> lane & 1:
+                committed = load32(state + 8 * COPY_GROUPS + 4 * lane)
+                if keep < 0 or load32(entry + 8 * COPY_GROUP + 4 * lane) < committed - keep:
+                    due |= 1 << lane
+                    if late:
+                        land(entry, lane, width)
+                    store64(places + 8 * lane, load64(entry + 8 * (COPY_TARGET + lane)) - shared)
+        if checked and due != 0:
+            copies_landed(context, due, width)
+        here = here & ~due
+        store64(entry + 8 * COPY_MASK, here)
+        if here != 0:
+            if kept != k:
+                copy(first + 8 * COPY_WORDS * kept, entry, 8 * COPY_WORDS)
+            kept += 1
+    store64(state + 8 * COPIES_FLYING, kept)
+    return 0

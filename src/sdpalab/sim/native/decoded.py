@@ -1,0 +1,247 @@
+"""A program as arrays for the native loop: records, blocks, and what a launch has to fill in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sdpalab.sim.decode import Mods, find_handler
+from sdpalab.sim.definedness import Undefined, find_undefined
+from sdpalab.sim.fusion import MmaGroup
+from sdpalab.sim.ir import Entry, Immediate, Instruction, Symbol
+from sdpalab.sim.isa.memory_mods import take_space
+from sdpalab.sim.native import layout
+from sdpalab.sim.native import operations as operations  # registers every handler
+from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
+from sdpalab.sim.native.operation import Operation
+from sdpalab.sim.native.operations.bulk import shared_address
+from sdpalab.sim.native.operations.matrix import product_records
+from sdpalab.sim.native.operations.warpgroup import product_list
+from sdpalab.sim.native.undefined import add_shadows, follow_undefined
+from sdpalab.sim.program import BasicBlock, Program, instructions_of
+from sdpalab.sim.selection import Array
+from sdpalab.sim.types import TYPES
+
+__all__ = ["Decoded", "decode"]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What the native loop executes, for every launch of an entry with the same checks.
+
+    Attributes
+    ----------
+    records, blocks : ndarray of int32
+        By the words of :mod:`~sdpalab.sim.native.layout`.
+    operations : tuple of Operation
+        By the number that records have for them.
+    constants : dict of Constant to int
+        Rows to fill with one value before a launch.
+    specials : dict of str to int
+        Rows of special registers.
+    lists : ndarray of int32
+        What wgmma instructions refer to.
+    register_bytes : int
+        Of one warp.
+    predicates : int
+        Bytes at the beginning, which hold predicates: false at first, where all else is poison.
+    ones : tuple of int
+        Further rows of predicates, which are true at first.
+    """
+
+    records: Array
+    blocks: Array
+    operations: tuple[Operation, ...]
+    constants: dict[Constant, int]
+    specials: dict[str, int]
+    lists: Array
+    register_bytes: int
+    predicates: int
+    ones: tuple[int, ...]
+
+
+def decode(entry: Entry, program: Program, *, checked: bool, counted: bool) -> Decoded:
+    """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters.
+
+    Raises
+    ------
+    NotNative, UnsupportedInstruction
+        If there is anything in it that the native engine does not have.
+    """
+    asm = Assembler(entry, program, checked, counted)
+    predicates = asm.top if not program.files else _predicate_bytes(program)
+    undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
+    add_shadows(asm, undefined)
+    blocks = [_block(asm, program, basic, number, undefined) for number, basic in enumerate(program.blocks)]
+    return Decoded(
+        asm.records_array(),
+        np.array(blocks, dtype=np.int32).reshape(-1, layout.BLOCK_WORDS),
+        tuple(asm.operations[name] for name in asm.numbers),
+        asm.constants,
+        asm.specials,
+        np.array(asm.lists or [0], dtype=np.int32),
+        -(-asm.top // 64) * 64,
+        predicates,
+        tuple(asm.ones),
+    )
+
+
+def _predicate_bytes(program: Program) -> int:
+    return 4 * program.files.get(1, 0)
+
+
+def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined) -> list[int]:
+    words = [0] * layout.BLOCK_WORDS
+    words[layout.FIRST] = len(asm.records)
+    for item in basic.items:
+        for instruction in instructions_of(item):
+            follow_undefined(asm, instruction, undefined)
+        if isinstance(item, MmaGroup):
+            product_records(asm, item)
+        else:
+            asm.instruction(item)
+    words[layout.SIZE] = basic.size
+    if basic.collective:
+        words[layout.COLLECTIVE] = 1
+        if basic.members is not None:
+            instruction, operand = basic.members
+            asm.begin(instruction)
+            words[layout.COLLECTIVE], words[layout.MEMBERS] = 2, asm.source(operand, "u32")
+    if basic.end is not None:
+        follow_undefined(asm, basic.end, undefined)
+        asm.begin(basic.end)
+        asm.guard = 0  # what an end needs is made ready for all lanes
+        guard = asm.guard_word(basic.end)
+        _end(asm, program, basic.end, words)
+        words[layout.END_GUARD] = guard
+    elif number + 1 == len(program.blocks):  # running off the end is a return
+        words[layout.END] = layout.END_EXIT
+    words[layout.LAST] = len(asm.records)
+    return words
+
+
+_End = Callable[[Assembler, Program, Instruction, list[int]], None]
+_ENDS: dict[str, _End] = {}
+
+
+def _end(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """What happens at the end of a block."""
+    end = find_handler(_ENDS, instruction)
+    if end is None:
+        raise NotNative(instruction.text)
+    end(asm, program, instruction, words)
+
+
+def _bra(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    mods = Mods(instruction)
+    mods.flag("uni")
+    mods.done()
+    (target,) = instruction.operands
+    assert isinstance(target, Symbol)
+    words[layout.END], words[layout.TARGET] = layout.END_BRANCH, program.block_of_label[target.name]
+
+
+def _exit(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    Mods(instruction).done()
+    if instruction.operands:
+        raise NotNative("a return from a function")
+    words[layout.END] = layout.END_EXIT
+
+
+def _stop(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    Mods(instruction).done()
+    words[layout.END] = layout.END_STOP
+
+
+def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """PTX ISA, "bar, barrier"."""
+    mods = Mods(instruction)
+    mods.flag("cta")
+    mods.flag("aligned")
+    action = mods.choice(("sync", "arrive", "red"))
+    operands = list(instruction.operands)
+    words[layout.END] = {"sync": layout.END_BARRIER, "arrive": layout.END_ARRIVE, "red": layout.END_REDUCE}[action]
+    if action == "red":
+        operation = mods.choice(("popc", "and", "or"))
+        type_ = mods.type()
+        if type_ is not (TYPES["u32"] if operation == "popc" else TYPES["pred"]):
+            raise NotNative(instruction.text)
+        row, _ = asm.target(operands.pop(0), type_.name)
+        words[layout.TARGET] = ("popc", "and", "or").index(operation)
+        words[layout.END_D], words[layout.END_C] = row, asm.source(operands.pop(), "pred")
+    elif action == "sync" and len(operands) == 1 and (instruction.opcode == "bar" or "aligned" in instruction.mods):
+        words[layout.END_C] = 1  # what __syncthreads() compiles to, if the barrier is the first
+    mods.done()
+    words[layout.END_A] = asm.source(operands[0], "u32")
+    words[layout.END_B] = asm.source(operands[1], "u32") if len(operands) > 1 else -1
+
+
+def _cluster(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """``barrier.cluster``."""
+    asm.unchecked(instruction)
+    mods = Mods(instruction)
+    mods.choice(("cluster",))
+    action = mods.choice(("arrive", "wait"))
+    mods.choice(("release", "relaxed") if action == "arrive" else ("acquire",), default="")
+    mods.flag("aligned")
+    mods.done()
+    words[layout.END] = layout.END_CLUSTER_ARRIVE if action == "arrive" else layout.END_CLUSTER_WAIT
+
+
+def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """``mbarrier.try_wait.parity``, which blocks until the phase is complete."""
+    asm.unchecked(instruction)
+    mods = Mods(instruction)
+    mods.choice(("try_wait",))
+    mods.choice(("parity",))
+    if not mods.flag("relaxed"):
+        mods.choice(("acquire",), default="")
+    mods.choice(("cta", "cluster"), default="")
+    space = take_space(mods)
+    mods.choice(("b64",))
+    mods.done()
+    if space != "shared":
+        raise NotNative(f"waiting in .{space}")
+    target, address, parity, *limit = instruction.operands
+    if limit:
+        asm.source(limit[0], "u32")
+    row, finish = asm.target(target, "pred")
+    finish()
+    words[layout.END], words[layout.END_D] = layout.END_TRY_WAIT, row
+    words[layout.END_A], words[layout.END_B] = shared_address(asm, address, space)
+    words[layout.END_C] = asm.source(parity, "u32")
+
+
+def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    asm.unchecked(instruction)
+    content = product_list(asm, instruction)
+    words[layout.END], words[layout.END_A] = layout.END_WGMMA, len(asm.lists)
+    asm.lists += content
+
+
+def _wait_products(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    asm.unchecked(instruction)
+    Mods(instruction).only("wait_group", "sync", "aligned")
+    (number,) = instruction.operands
+    if not (isinstance(number, Immediate) and isinstance(number.value, int) and 0 <= number.value <= 7):
+        raise NotNative(instruction.text)
+    words[layout.END], words[layout.END_A] = layout.END_WGMMA_WAIT, number.value
+
+
+def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    asm.unchecked(instruction)
+    mods = Mods(instruction)
+    grows = mods.choice(("inc", "dec")) == "inc"
+    mods.only("sync", "aligned", "u32")
+    (number,) = instruction.operands
+    wanted = number.value if isinstance(number, Immediate) else 0
+    if not isinstance(wanted, int) or not 24 <= wanted <= 256 or wanted % 8:
+        raise NotNative(instruction.text)
+    words[layout.END], words[layout.END_A], words[layout.END_B] = layout.END_REGISTERS, wanted, int(grows)
+
+
+_ENDS.update({"bra": _bra, "ret": _exit, "exit": _exit, "trap": _stop, "brkpt": _stop})
+_ENDS.update({"bar": _barrier, "barrier": _barrier, "barrier.cluster": _cluster, "setmaxnreg": _setmaxnreg})
+_ENDS.update({"mbarrier.try_wait": _try_wait, "wgmma.mma_async": _mma_async, "wgmma.wait_group": _wait_products})

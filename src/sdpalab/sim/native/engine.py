@@ -1,0 +1,160 @@
+"""Running a launch with native code: what it can run, on how many threads, and what it leaves to the reference
+engine."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from sdpalab.sim.chunks import Setup
+from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.memory import Space
+from sdpalab.sim.native import layout
+from sdpalab.sim.native.assembler import NotNative
+from sdpalab.sim.native.atomics import NAMES
+from sdpalab.sim.native.decoded import Decoded, decode
+from sdpalab.sim.native.library import library
+from sdpalab.sim.native.state import ORDERS, State
+from sdpalab.sim.native.values import register_template
+from sdpalab.sim.parallel import communicates
+from sdpalab.sim.program import Program
+from sdpalab.sim.tally import Tally
+from sdpalab.sim.types import TYPES
+
+__all__ = ["run"]
+
+_MOST_STEPS = 20_000_000
+_MOST_THREADS = 16
+_TURNS = 8
+"""Stretches of clusters for each thread, so that all have something to do to the end."""
+_WORTH = 2e7
+"""Lane instructions for which a second thread pays, about."""
+_FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
+_NATIVE_CHECKS = frozenset({"race", "memory", "async"})
+"""Checks that native code makes, all together if a launch has one; with others it is left to the reference engine."""
+
+_LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_decoded: dict[tuple[int, bool, bool], tuple[weakref.ref[Program], Decoded | str]] = {}
+
+
+def run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
+    """See :func:`sdpalab.sim.native.choice.run_native`."""
+    if setup.schedule not in ORDERS or not set(setup.checks) <= _NATIVE_CHECKS:
+        return "a schedule or a check that is not native"
+    if any(map(_waits_for_others, setup.entry.instructions)):
+        return "blocks that may wait for each other"
+    if setup.workspace or setup.heap is not None or setup.tracking:
+        return "a cooperative launch, a heap, or undefined memory to follow"
+    try:
+        return _run(setup, space, tally, workers)
+    except NotNative as why:
+        return f"NotNative: {why}"
+
+
+def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
+    decoded = _decode(setup)
+    code = library()
+    table = np.array(code.operations(decoded.operations), dtype=np.int64)
+    loop = _LOOP(code.loop())
+    template = register_template(setup, decoded)
+    ctas = np.concatenate(setup.chunks).astype(np.int64)
+    clusters = len(ctas) // setup.geometry.cluster_size
+    first = State(setup, space, decoded, table, template, ctas)
+    if setup.counters and first.updates_global():
+        return "counters where atomic operations may tell blocks apart"
+    threads = 1 if first.updates_global() else min(_threads(setup, workers), clusters)
+    states = [first, *(State(setup, space, decoded, table, template, ctas) for _ in range(threads - 1))]
+    ends = np.linspace(0, clusters, min(threads * _TURNS, clusters) + 1 if threads > 1 else 2).astype(int).tolist()
+    stretches = iter(list(itertools.pairwise(ends)))
+
+    def work(state: State) -> int:
+        """Take one stretch of clusters after the other; native code holds no lock of the interpreter."""
+        for begin, end in stretches:
+            status = loop(state.context.ctypes.data, begin, end)
+            if status:
+                return int(status)
+        return 0
+
+    if threads == 1:
+        statuses = [work(first)]
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            statuses = list(pool.map(work, states))
+    if any(statuses):
+        return layout.WHY[max(statuses) - layout.GIVE_UP]
+    if setup.checks and _conflict(states):
+        return "race"
+    steps = sum(int(state.context[layout.STEPS_TAKEN]) for state in states)
+    if setup.max_steps < min(steps, _MOST_STEPS):
+        return "the limit on steps, which lanes of several warps share"
+    tally.steps += steps
+    for state in states:
+        tally.add(state.counted)
+    return ""
+
+
+def _threads(setup: Setup, workers: int | None) -> int:
+    """Threads that may share the clusters: as many as ``workers``, or one for each CPU if the launch is worth it."""
+    if workers is not None:
+        return min(workers, _MOST_THREADS)
+    loops = any(after <= number for number, block in enumerate(setup.program.blocks) for after in block.successors)
+    work = setup.geometry.ctas * setup.geometry.threads * len(setup.entry.instructions) * (8 if loops else 1)
+    cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min(cpus, _MOST_THREADS) if work > _WORTH else 1
+
+
+def _conflict(states: list[State]) -> bool:
+    """Whether blocks of different threads touched the same place of global memory, one at least writing."""
+    if len(states) == 1:
+        return False
+    shift = int(states[0].context[layout.GLOBAL_SHIFT])
+    many = 1 << layout.READ_SHIFT - shift
+    pages = np.flatnonzero(np.any([state.pages for state in states], axis=0))
+    granules = 1 << layout.GLOBAL_PAGE_SHIFT - shift
+    written, read = [], []
+    for state in states:
+        wide = state.writers[: len(state.pages) * granules].reshape(len(state.pages), granules)[pages] != 0
+        written.append(wide)
+        chunks = state.readers[: len(state.pages) * granules // many].reshape(len(state.pages), granules // many)
+        read.append(chunks[pages] != 0)
+    for k, mine in enumerate(written):
+        touched = mine.reshape(len(pages), granules // many, many).any(axis=2)
+        for j, other in enumerate(written):
+            if j != k and ((mine & other).any() or (touched & read[j]).any()):
+                return True
+    return False
+
+
+def _decode(setup: Setup) -> Decoded:
+    """The launch's program, decoded once for each choice of checks and counters."""
+    key = id(setup.program), bool(setup.checks), setup.counters
+    known = _decoded.get(key)
+    if known is None or known[0]() is not setup.program:
+        checked = bool(setup.checks)
+        try:
+            result: Decoded | str = decode(setup.entry, setup.program, checked=checked, counted=setup.counters)
+        except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
+            result = f"{type(why).__name__}: {why}"
+        known = weakref.ref(setup.program, lambda _: _decoded.pop(key, None)), result
+        _decoded[key] = known
+    if isinstance(known[1], str):
+        raise NotNative(known[1].removeprefix("NotNative: "))
+    return known[1]
+
+
+def _waits_for_others(instruction: Instruction) -> bool:
+    """Whether blocks may wait for each other with this instruction, or pass on what depends on their order.
+
+    Atomic operations on integers alone may be made by one block after the other.
+    """
+    mods = set(instruction.mods)
+    if instruction.opcode in ("atom", "red") and mods & set(NAMES) and not mods & _FLOATS:
+        return False
+    return communicates(instruction)

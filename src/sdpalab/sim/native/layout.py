@@ -1,0 +1,270 @@
+"""Where everything is that native code shares with Python: words of records, blocks, warps and the context.
+
+Addresses are bytes of this process. A record is one operation to execute, 16 words of 32 bits; a block is straight-line
+code, 16 words of 32 bits. The context has 64-bit words; a warp's state too.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+WARP = 32
+
+# ---- a record: int32 words -------------------------------------------------------------------------------------------
+
+RECORD_WORDS = 16
+FUNCTION = 0
+"""Index into the table of operations."""
+GUARD = 1
+"""0, or the row of a predicate, plus 1, plus 2 where it is negated."""
+OPERANDS = 2
+"""The first of fourteen: offsets of rows in the warp's registers, or numbers."""
+
+# ---- a block: int32 words --------------------------------------------------------------------------------------------
+
+BLOCK_WORDS = 16
+FIRST, LAST, SIZE = 0, 1, 2
+"""Its records, up to before the last; the instructions of PTX in it."""
+END = 3
+"""How it ends: one of the END_ numbers."""
+END_GUARD, TARGET = 4, 5
+COLLECTIVE = 6
+"""0, or 1 if whole warps are needed, or 2 if the lanes of a member mask are."""
+MEMBERS = 7
+"""The row of that mask."""
+END_A, END_B, END_C, END_D = 8, 9, 10, 11
+"""Operands of the end."""
+
+END_NEXT, END_BRANCH, END_EXIT, END_BARRIER, END_ARRIVE, END_STOP = 0, 1, 2, 3, 4, 5
+END_INDEXED, END_CLUSTER_ARRIVE, END_CLUSTER_WAIT, END_TRY_WAIT, END_WGMMA, END_WGMMA_WAIT = 6, 7, 8, 9, 10, 11
+END_REGISTERS, END_REDUCE = 12, 13
+
+# ---- statuses --------------------------------------------------------------------------------------------------------
+
+DONE, MISS = 0, 1
+"""An operation is done; or its addresses are outside the extent that its record remembers."""
+GIVE_UP = 2
+"""From this number on: the launch must be left to the reference engine, and why."""
+WHY = (
+    "illegal access",
+    "several buffers in one access",
+    "lanes of a warp missing at a warp-wide instruction",
+    "barrier rules",
+    "nothing can run",
+    "too many steps",
+    "trap",
+    "uninitialised",
+    "race",
+    "asynchronous access",
+    "mbarrier rules",
+    "too many in flight",
+    "tensor map",
+    "wgmma rules",
+    "cluster rules",
+    "branch index",
+)
+(ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
+    2, 14
+)
+(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX) = range(14, 18)
+
+# ---- the context: int64 words ----------------------------------------------------------------------------------------
+
+CONTEXT_WORDS = 112
+(
+    TABLE,  # addresses of the operations' functions
+    RECORDS,
+    BLOCKS,
+    REGISTERS,  # of all warps of a cluster
+    REGISTER_BYTES,  # of one warp
+    TEMPLATE,  # what they are at first
+    SHARED,  # of all CTAs of a cluster
+    SHARED_STRIDE,
+    SHARED_LIMIT,
+    GLOBAL,  # where the arena is in this process
+    EXTENTS,  # pairs of offsets in the arena
+    EXTENT_COUNT,
+    LOCAL,
+    LOCAL_STRIDE,
+    LOCAL_LIMIT,
+    WARPS,  # the states of all warps of a cluster
+    WARP_COUNT,  # of one CTA
+    CTA_COUNT,  # of one cluster
+    THREADS,  # of one CTA
+    CTAS,  # linear indices of the launch's CTAs, by cluster
+    SPECIALS,  # (kind, row) of special registers to fill in
+    SPECIAL_COUNT,
+    START,  # the first block
+    MOST_STEPS,
+    LANES_BY_BLOCK,
+    WARPS_BY_BLOCK,
+    STEPS_TAKEN,
+    BARRIERS,
+    SCRATCH,  # room for operations to work in
+    CURRENT,  # the index of the warp that runs
+    CURRENT_STATE,
+    CURRENT_SHARED,  # the shared memory of its CTA
+    CURRENT_LOCAL,
+    CURRENT_LIVE,  # its lanes that have not exited
+    CURRENT_PC,  # of a warp that gave up: where
+    GRID_X,
+    GRID_Y,
+    GRID_Z,
+    BLOCK_X,
+    BLOCK_Y,
+    BLOCK_Z,
+    CLUSTER_X,
+    CLUSTER_Y,
+    CLUSTER_Z,
+    FIND,  # the function that looks for an extent
+    ORDER,  # 0: warps forward, 1: backward, 2: drawn
+    SEED,
+    EARLY,  # whether asynchronous copies land at once
+    COPIES,  # in flight, MOST_COPIES a warp
+    CHECKED,  # whether the checks are on
+    ACTORS,  # warps of a cluster
+    TIME,  # counts releases; never goes back
+    BEGAN,  # the time when the cluster began
+    CLOCKS,  # for each warp the time of its last release
+    VECTORS,  # for each warp, up to which time each warp's accesses come before its own
+    FLOORS,  # the least of a warp's vector, but for itself
+    RELEASED,  # for each barrier of each CTA, the vector of those that have arrived
+    GRANULE_SHIFT,  # of shared memory
+    GRANULES,  # of a CTA
+    WRITERS,  # of each granule: time << 16 | warp
+    READERS,  # of each warp and granule: time
+    FLYING,  # of each granule: copies in flight that write it
+    WRITTEN,  # of each byte of shared memory: a bit
+    WRITTEN_BYTES,  # of a CTA
+    PAGES,  # of a CTA
+    PAGE_WRITTEN,  # of each page: the time of its last write
+    PAGE_READ,  # ... of its last read
+    PAGE_FLYING,  # ... granules in flight
+    PAGE_FULL,  # ... whether all of it has been written
+    GLOBAL_SHIFT,  # granules of global memory
+    GLOBAL_WRITERS,  # of each: (CTA + 1) << 40 | time << 8 | warp
+    GLOBAL_READERS,  # of each 16 bytes
+    GLOBAL_PAGES,  # whether anything in a page has been written
+    MBARRIERS,  # of each CTA, MOST_MBARRIERS
+    TRANSFERS,  # bulk copies in flight, in the order of their issue
+    TRANSFER_FIRST,
+    TRANSFER_COUNT,
+    TRANSFER_SERIAL,
+    TENSOR_MAPS,
+    TENSOR_MAP_COUNT,
+    CLUSTER_ARRIVED,
+    CLUSTER_PHASE,
+    REGISTER_LIMIT,  # of a CTA, for setmaxnreg
+    REGISTERS_BEFORE,
+    LISTS,  # of wgmma instructions
+    PRODUCTS,  # wgmma in flight, MOST_PRODUCTS a warpgroup
+    GLOBAL_STRONG,  # of each granule, the last atomic operation; 0 if the kernel has none
+    ORDERED,  # for each CTA, up to which time each other CTA's accesses come before its own; or 0
+    GRID_CTAS,
+    COUNTING,  # whether traffic is counted
+    SECTORS,  # for each instruction those it took, and the fewest
+    WAVEFRONTS,
+    TOUCHED,  # sectors that were read; behind them those that were written
+    TOUCHED_BYTES,
+    ISSUED,  # warp instructions of each CTA of the grid
+    BY_WARP,  # for each warp of a CTA how often it has run each block
+    BLOCK_COUNT,
+    CURRENT_PLANE,  # of READERS: the current warp's, of its own CTA
+    CURRENT_CTA,  # the linear index, plus one, of the CTA of the warp that runs
+) = range(99)
+
+SCRATCH_BYTES = 1 << 17
+SCRATCH_PLACES = 1 << 14
+"""In the scratch: 32 offsets that an operation passes to a function."""
+
+SCRATCH_CHUNKS, SCRATCH_A, SCRATCH_RECORD, SCRATCH_B = 20480, 24576, 28672, 32768
+"""In the scratch, for wgmma: where chunks lie, factors as float32, and a record."""
+
+PAGE_SHIFT = 10
+"""Pages of shared memory, for which the checks keep the sum of what they know of their granules."""
+READ_SHIFT, GLOBAL_PAGE_SHIFT = 4, 12
+SEVERAL = (1 << 23) - 1
+"""In place of a CTA: more than one."""
+
+# ---- a warp: int64 words ---------------------------------------------------------------------------------------------
+
+PART_WORDS = 8
+PART_BLOCK, PART_MASK, PART_STATUS, PART_INFO, PART_FROM, PART_MORE = 0, 1, 2, 3, 4, 5
+MOST_PARTS = 33
+PARTS, LIVE, WARP_STEPS, WARP_CTA, WARP_NUMBER = 0, 1, 2, 3, 4
+COPIES_FLYING = 5
+"""Entries of cp.async in flight."""
+WARP_LINEAR = 6
+"""The linear index of the warp's CTA in the grid."""
+BULK_DRAINED, CLUSTER_ARRIVALS, CLUSTER_WAITS, HELD_REGISTERS, PRODUCT_GROUPS, PRODUCT_COUNT = range(7, 13)
+COPY_GROUPS = 16
+"""For each lane the groups of cp.async that it has committed, int32."""
+BULK_GROUPS = 32
+"""For each lane the bulk groups that it has committed, int32."""
+BUSY = 48
+"""For each set of accumulators of wgmma, the products in flight (up to 16)."""
+FIRST_PART = 64
+WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
+
+# ---- an mbarrier: int64 words ----------------------------------------------------------------------------------------
+
+MBARRIER_WORDS, MOST_MBARRIERS = 8, 64
+MB_OFFSET, MB_VALID, MB_EXPECTED, MB_PENDING, MB_BYTES, MB_PHASE, MB_CTA = 0, 1, 2, 3, 4, 5, 6
+
+# ---- a bulk copy in flight: int64 words ------------------------------------------------------------------------------
+
+TRANSFER_WORDS, MOST_TRANSFERS = 20, 1 << 13
+TR_KIND, TR_SERIAL, TR_WARP, TR_LANE, TR_GROUP, TR_MAP, TR_CTA, TR_OFFSET, TR_MBARRIER, TR_BYTES = range(10)
+TR_COORDINATES, TR_DATA = 10, 16
+LANDED, LOADS, STORES, WORDS = 0, 1, 2, 3
+"""Kinds: none any more, a box to shared memory, a box from there, words of a register."""
+
+# ---- a tensor map: int64 words ---------------------------------------------------------------------------------------
+
+MAP_WORDS, MAP_RAW = 48, 28
+MAP_BEGIN, MAP_AXES, MAP_ITEM, MAP_SWIZZLE, MAP_BYTES, MAP_FILL = range(6)
+MAP_DIMS, MAP_STRIDES, MAP_STEPS, MAP_COUNTS = 8, 13, 18, 23
+"""From MAP_RAW on, the bytes of the map as a kernel has them."""
+RAW_WORDS = 13
+
+# ---- a wgmma in flight: int64 words ----------------------------------------------------------------------------------
+
+PR_LIST, PR_GROUP, PR_A, PR_B, PR_KEEP, PR_FRAGMENT = 0, 1, 2, 3, 4, 8
+"""Its list, the group it belongs to, descriptors, whether sums go on, and behind them A fragments of four warps."""
+PRODUCT_WORDS, MOST_PRODUCTS = 8 + 4 * 4 * 16, 64
+
+# ---- the list of a wgmma instruction: int32 words --------------------------------------------------------------------
+
+(L_SET, L_HIDDEN, L_MANY, L_B, L_A, L_FRAGMENTS, L_SCALE, L_SIGN, L_LOAD_A, L_LOAD_B, L_PRODUCT) = (
+    *range(6),
+    *range(9, 14),
+)
+L_MAJOR_A, L_MAJOR_B, L_ROWS = 14, 15, 16
+"""Its set of accumulators and their rows of sums; how many; rows of the descriptors (A: -1 where it is in registers,
+whose rows follow), the guard that scales D, the sign; numbers of operations; whether K is contiguous; rows of D."""
+
+# ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
+
+COPY_MASK, COPY_WIDTH, COPY_GROUP, COPY_TARGET, COPY_SOURCE, COPY_SIZE = 0, 1, 8, 24, 56, 88
+"""Lanes, bytes of a copy; for each lane its group (int32), target and source (int64), and bytes to read (int64)."""
+COPY_WORDS = 120
+MOST_COPIES = 256
+
+READY, PARKED, AT_BARRIER, AT_CLUSTER, AT_MBARRIER, AT_WGMMA, FOR_REGISTERS = 0, 1, 2, 3, 4, 5, 6
+
+# ---- a barrier of a CTA: int64 words ---------------------------------------------------------------------------------
+
+BARRIER_WORDS = 104
+ARRIVED, GIVEN, KIND, SYNCTHREADS = 0, 1, 2, 3
+"""Threads that have arrived in this phase, the number that completes it (0: all that are alive), 1 or 2 (reduction);
+the block at whose end a ``__syncthreads()`` of this phase is (0: none came by one)."""
+CAME = 4
+"""From here on, for each warp of the CTA the lanes that have arrived in this phase."""
+ARRIVED_AT, BEFORE_AT = 36, 68
+"""With checks, for each warp of the CTA the time of its arrival in this phase, and in the phase before (0: none)."""
+BARRIER_COUNT = 16
+
+# ---- special registers that depend on the warp or its CTA ------------------------------------------------------------
+
+(TID_X, TID_Y, TID_Z, CTAID_X, CTAID_Y, CTAID_Z, WARPID, CTARANK, CLUSTERID_X, CLUSTERID_Y, CLUSTERID_Z) = range(11)
+(CLUSTER_CTAID_X, CLUSTER_CTAID_Y, CLUSTER_CTAID_Z) = range(11, 14)

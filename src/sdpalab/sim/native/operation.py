@@ -1,0 +1,210 @@
+"""Operations: what one record of a decoded program executes, for one warp, as a function of native code.
+
+Each is a C function ``int64 operation(registers, record, mask, context)``: the warp's register rows, the record's
+words, the active lanes as bits, and :mod:`~sdpalab.sim.native.layout`'s context. It returns a status; a lane that is
+not active keeps what its registers hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from sdpalab.sim.native.lanes import BYTE, POINTER, WORD32, WORD64, Lanes, llvm_type
+from sdpalab.sim.native.layout import CURRENT_STATE, DONE, OPERANDS, WARP
+from sdpalab.sim.native.translate import Translator
+
+__all__ = ["Code", "Operation", "lanewise"]
+
+_ALIGN = 64
+"""Of rows and of everything that is loaded as a whole row."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation by its name, which stands for all that its code depends on, and what builds that code."""
+
+    name: str
+    build: Callable[[Code], None]
+
+    def add_to(self, translator: Translator) -> None:
+        """Append the function to the LLVM module of a translator."""
+        signature = ir.FunctionType(WORD64, [POINTER, POINTER, WORD32, POINTER])
+        function = ir.Function(translator.module, signature, self.name)
+        builder = ir.IRBuilder(function.append_basic_block())
+        code = Code(builder, translator, *function.args)
+        self.build(code)
+        if not builder.block.is_terminated:
+            builder.ret(WORD64(DONE))
+
+
+class Code:
+    """The code of one operation while it is written down.
+
+    Attributes
+    ----------
+    builder : llvmlite.ir.IRBuilder
+    mask : llvmlite.ir.Value
+        The active lanes, an ``i32``.
+    """
+
+    def __init__(
+        self, builder: Any, translator: Translator, registers: Any, record: Any, mask: Any, context: Any
+    ) -> None:
+        self.builder, self.translator, self.mask = builder, translator, mask
+        self._registers, self._record, self._context = registers, record, context
+
+    # ---- words ------------------------------------------------------------------------------------------------------
+
+    def operand(self, k: int) -> Any:
+        """The record's operand ``k`` as an ``i64``."""
+        word = self._load(self._record, OPERANDS + k, WORD32)
+        return self.builder.sext(word, WORD64)
+
+    def context(self, k: int) -> Any:
+        """A word of the context, an ``i64``."""
+        return self._load(self._context, k, WORD64)
+
+    def pointer(self, k: int) -> Any:
+        """A word of the context that is an address."""
+        return self.builder.inttoptr(self.context(k), POINTER)
+
+    def _load(self, base: Any, k: int, type_: Any) -> Any:
+        return self.builder.load(self.builder.gep(base, [WORD64(k)], source_etype=type_), typ=type_)
+
+    def at(self, base: Any, offset: Any) -> Any:
+        """A pointer moved by bytes."""
+        return self.builder.gep(base, [offset], source_etype=BYTE)
+
+    def row(self, k: int) -> Any:
+        """Where the row is that operand ``k`` names."""
+        return self.at(self._registers, self.operand(k))
+
+    @property
+    def base(self) -> Any:
+        """A pointer to the context."""
+        return self._context
+
+    @property
+    def registers(self) -> Any:
+        """A pointer to the warp's registers."""
+        return self._registers
+
+    @contextmanager
+    def loop(self, many: Any) -> Iterator[Any]:
+        """Code that is executed ``many`` times, an ``i64``; the number of the turn."""
+        b = self.builder
+        before, turn, after = b.block, b.append_basic_block("turn"), b.append_basic_block("after")
+        b.cbranch(b.icmp_signed(">", many, WORD64(0)), turn, after)
+        b.position_at_end(turn)
+        number = b.phi(WORD64)
+        yield number
+        following = b.add(number, WORD64(1))
+        number.add_incoming(WORD64(0), before)
+        number.add_incoming(following, b.block)
+        b.cbranch(b.icmp_signed("<", following, many), turn, after)
+        b.position_at_end(after)
+
+    def all_or_none(self, condition: Any, count: int = WARP) -> Lanes:
+        """An ``i1`` in every element."""
+        return self.spread(condition, "pred", count)
+
+    def state(self, word: int) -> Any:
+        """A pointer to a word of the current warp's state."""
+        return self.at(self.pointer(CURRENT_STATE), WORD64(8 * word))
+
+    def call(self, function: Callable[..., int], *arguments: Any) -> Any:
+        """Call a translated function of 64-bit integers; its result."""
+        return self.builder.call(self.translator.function(function), list(arguments))
+
+    def hand_over(self, function: Callable[[int, int, int, int], int]) -> None:
+        """Let a translated function of (registers, record, mask, context) do the work, and return its status."""
+        b = self.builder
+        registers, record, context = (
+            b.ptrtoint(each, WORD64) for each in (self._registers, self._record, self._context)
+        )
+        b.ret(self.call(function, registers, record, b.zext(self.mask, WORD64), context))
+
+    # ---- rows -------------------------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> Lanes:
+        """The active lanes."""
+        return self.lanes_of(self.mask)
+
+    def lanes_of(self, word: Any) -> Lanes:
+        """A bit for each lane as a predicate."""
+        return Lanes(self.builder, self.builder.bitcast(word, llvm_type("pred")), "pred")
+
+    def source(self, k: int, type_: str, count: int = WARP) -> Lanes:
+        """The row that operand ``k`` names."""
+        return self.load(self.row(k), type_, count)
+
+    def load(self, pointer: Any, type_: str, count: int = WARP, align: int = _ALIGN) -> Lanes:
+        """Lanes from memory."""
+        b = self.builder
+        if type_ == "pred":
+            return self.lanes_of(b.load(pointer, typ=WORD32, align=4))
+        return Lanes(b, b.load(pointer, typ=llvm_type(type_, count), align=align), type_)
+
+    def store(self, k: int, value: Lanes) -> None:
+        """Write the active lanes of the row that operand ``k`` names."""
+        b, pointer = self.builder, self.row(k)
+        if value.type == "pred":
+            word = b.bitcast(value.value, WORD32)
+            old = b.load(pointer, typ=WORD32, align=4)
+            b.store(b.or_(b.and_(word, self.mask), b.and_(old, b.not_(self.mask))), pointer, align=4)
+            return
+        if value.floating or value.count != WARP:  # packed: two elements a lane
+            value = value.as_type(f"u{value.bits * value.count // WARP}")
+        old = b.load(pointer, typ=value.value.type, align=_ALIGN)
+        b.store(b.select(self.active.value, value.value, old), pointer, align=_ALIGN)
+
+    def leave_if(self, condition: Any, status: int) -> None:
+        """Return a status if an ``i1`` holds."""
+        with self.builder.if_then(condition, likely=False):
+            self.builder.ret(WORD64(status))
+
+    def constant(self, type_: str, value: float | int, count: int = WARP) -> Lanes:
+        """The same constant in every element."""
+        like = Lanes(self.builder, ir.Constant(llvm_type("u8", count), [0] * count), "u8")
+        return like.constant(type_, value)
+
+    def spread(self, value: Any, type_: str, count: int = WARP) -> Lanes:
+        """A scalar in every element."""
+        b, vector = self.builder, llvm_type(type_, count)
+        one = b.insert_element(ir.Constant(vector, ir.Undefined), value, WORD32(0))
+        zeros = ir.Constant(llvm_type("u32", count), [0] * count)
+        return Lanes(b, b.shuffle_vector(one, one, zeros), type_)
+
+
+Function = Callable[..., "Lanes | tuple[Lanes, ...]"]
+
+
+def lanewise(name: str, function: Function, results: Sequence[str], sources: Sequence[str]) -> Operation:
+    """An operation that computes each lane's results from its own sources.
+
+    Operands are the results' rows and then the sources'. A packed type has ``x2`` at its end; halves are passed as
+    bits.
+    """
+
+    def build(code: Code) -> None:
+        values = [
+            code.source(len(results) + k, _held(type_), 2 * WARP if type_.endswith("x2") else WARP)
+            for k, type_ in enumerate(sources)
+        ]
+        out = function(*values)
+        for k, value in enumerate(out if isinstance(out, tuple) else (out,)):
+            code.store(k, value)
+
+    return Operation(name, build)
+
+
+def _held(type_: str) -> str:
+    """The type by which operators go for a PTX type: halves are bits."""
+    base = type_.removesuffix("x2")
+    return {"f16": "u16", "bf16": "u16"}.get(base, base)

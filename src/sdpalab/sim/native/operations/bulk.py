@@ -1,0 +1,190 @@
+"""mbarriers, bulk tensor copies, st.async, fences and addresses of a cluster (PTX ISA, "mbarrier", "Tensor copies",
+"st.async", "mapa", "fence")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sdpalab.sim.decode import Mods
+from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Symbol, TensorAddress
+from sdpalab.sim.isa.memory_mods import take_space
+from sdpalab.sim.isa.steps import require
+from sdpalab.sim.memory import RANK_SHIFT
+from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.lanes import Lanes
+from sdpalab.sim.native.mbarriers import arrive_at, begin_mbarrier
+from sdpalab.sim.native.operation import Operation
+from sdpalab.sim.native.transfers import commit_transfers, load_box, store_box, store_words, wait_for_transfers
+
+__all__ = ["shared_address"]
+
+_OPERATION = Callable[[int, int, int, int], int]
+
+
+def _handed(asm: Assembler, name: str, function: _OPERATION, operands: list[int]) -> None:
+    """Append the record of an operation that a translated function does."""
+    asm.record(Operation(name, lambda code: code.hand_over(function)), operands)
+
+
+def shared_address(asm: Assembler, operand: Operand, space: str) -> tuple[int, int]:
+    """An address of shared memory, the cluster's too, as a row of 64 bits and an offset."""
+    if space not in ("shared", "shared::cluster"):
+        raise NotNative(f"an address of .{space}")
+    row, bits, offset = asm.address(operand)
+    if bits == 32:
+        wide = asm.temporary(64)
+        asm.resize(row, 32, wide, 64, signed=False)
+        row = wide
+    return row, offset
+
+
+@native("fence", "membar")
+def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Instructions run one after the other here: a fence moves no data."""
+    if mods.flag("proxy"):
+        asm.unchecked(instruction)
+        kind = mods.choice(("async", "alias", "tensormap::generic"))
+        if kind == "async":
+            mods.choice(("global", "shared::cta", "shared::cluster"), default="")
+        elif kind == "tensormap::generic":
+            mods.choice(("acquire", "release"))
+            mods.choice(("cta", "cluster", "gpu", "sys"))
+    elif instruction.opcode == "membar":
+        mods.choice(("cta", "gl", "sys"))
+    elif mods.flag("mbarrier_init"):
+        mods.choice(("release",))
+        mods.choice(("cluster",))
+    else:
+        mods.choice(("sc", "acq_rel", "acquire", "release"), default="acq_rel")
+        mods.choice(("cta", "cluster", "gpu", "sys"))
+    mods.done()
+
+
+@native("mapa")
+def _mapa(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """The address that the same variable has in another CTA of the cluster."""
+    mods.flag("shared::cluster")
+    type_ = mods.type()
+    require(mods, type_, ("u32", "u64"))
+    mods.done()
+    target, origin, number = instruction.operands
+    keep = ((1 << type_.bits) - 1) ^ (0xFF << RANK_SHIFT)
+
+    def function(address: Lanes, rank: Lanes) -> Lanes:
+        return (address & keep) | ((rank.to(type_.name) + 1) << RANK_SHIFT)
+
+    sources = [(origin, type_.name), (number, "u32")]
+    asm.compute(f"mapa.{type_.name}", function, [(target, type_.name)], sources)
+
+
+# ---- mbarriers -------------------------------------------------------------------------------------------------------
+
+
+def _order(mods: Mods, orders: tuple[str, ...]) -> None:
+    """Take the memory order and the scope."""
+    if not mods.flag("relaxed"):
+        mods.choice(orders, default="")
+    mods.choice(("cta", "cluster"), default="")
+
+
+@native("mbarrier.init")
+def _init(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    asm.unchecked(instruction)
+    mods.choice(("init",))
+    space = take_space(mods)
+    mods.choice(("b64",))
+    mods.done()
+    place = shared_address(asm, instruction.operands[0], space)
+    count = asm.source(instruction.operands[1], "u32")
+    _handed(asm, "mbarrier.init", begin_mbarrier, [*place, count])
+
+
+@native("mbarrier.arrive")
+def _arrive(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Arrivals without a state token."""
+    asm.unchecked(instruction)
+    mods.choice(("arrive",))
+    expects = mods.flag("expect_tx")
+    _order(mods, ("release",))
+    space = take_space(mods)
+    mods.choice(("b64",))
+    mods.done()
+    operands = list(instruction.operands)
+    if not isinstance(operands[0], Address):
+        target = operands.pop(0)
+        if not isinstance(target, Symbol) or target.name != "_":
+            raise NotNative("a state token")
+    place = shared_address(asm, operands[0], space)
+    many = asm.source(operands[1] if len(operands) > 1 else Immediate(1), "u32")
+    _handed(asm, "mbarrier.arrive", arrive_at, [*place, many, int(expects)])
+
+
+# ---- copies ----------------------------------------------------------------------------------------------------------
+
+
+@native("cp.async.bulk.commit_group")
+def _commit_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    asm.unchecked(instruction)
+    mods.only("async", "bulk", "commit_group")
+    _handed(asm, "bulk.commit_group", commit_transfers, [])
+
+
+@native("cp.async.bulk.wait_group")
+def _wait_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    asm.unchecked(instruction)
+    mods.flag("read")
+    mods.only("async", "bulk", "wait_group")
+    number = instruction.operands[0]
+    if not (isinstance(number, Immediate) and isinstance(number.value, int) and number.value >= 0):
+        raise NotNative("a number of groups that is not known")
+    _handed(asm, "bulk.wait_group", wait_for_transfers, [number.value])
+
+
+@native("cp.async.bulk.tensor")
+def _tensor_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """One lane copies a box of a tensor, in tile mode."""
+    asm.unchecked(instruction)
+    for part in ("async", "bulk", "tensor"):
+        mods.choice((part,))
+    rank = int(mods.choice(("1d", "2d", "3d", "4d", "5d"))[0])
+    box = next((each for each in instruction.operands if isinstance(each, TensorAddress)), None)
+    if box is None or len(box.coordinates) != rank:
+        raise NotNative("a tensor map with other coordinates")
+    mods.flag("tile")
+    mods.choice(("global",))
+    stores = mods.flag("bulk_group")
+    space = "shared" if mods.flag("shared::cta") else mods.choice(("shared::cluster",))
+    if not stores:
+        mods.choice(("mbarrier::complete_tx::bytes",))
+    mods.done()
+    shared = shared_address(asm, instruction.operands[1 if stores else 0], space)
+    row, bits, offset = asm.address(box.map)
+    if bits != 64:
+        raise NotNative("a tensor map at an address of 32 bits")
+    coordinates = [asm.source(each, "s32") for each in box.coordinates]
+    if stores:
+        _handed(asm, "tensor.store", store_box, [*shared, row, offset, rank, *coordinates])
+    else:
+        mbarrier = shared_address(asm, instruction.operands[2], space)
+        _handed(asm, "tensor.load", load_box, [*shared, row, offset, *mbarrier, rank, *coordinates])
+
+
+@native("st.async")
+def _st_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """A store whose bytes an mbarrier counts."""
+    asm.unchecked(instruction)
+    mods.choice(("async",))
+    mods.flag("weak")
+    mods.choice(("shared::cluster",), default="")
+    mods.choice(("mbarrier::complete_tx::bytes",))
+    vector = int(mods.choice(("v2", "v4"), default="v1")[1:])
+    type_ = mods.type()
+    require(mods, type_, ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64"))
+    mods.done()
+    items = asm.vector(instruction.operands[1])
+    if len(items) != vector or vector * type_.bytes > 16:
+        raise NotNative("a vector of another length")
+    sources = [asm.source(item, f"b{type_.bits}") for item in items]
+    place = shared_address(asm, instruction.operands[0], "shared::cluster")
+    mbarrier = shared_address(asm, instruction.operands[2], "shared::cluster")
+    _handed(asm, "st.async", store_words, [*place, *mbarrier, type_.bytes, vector, *sources])

@@ -1,0 +1,252 @@
+"""Warp-level matrices: ldmatrix, stmatrix, movmatrix, mma.sync (PTX ISA, "Warp Level Matrix Multiply-Accumulate").
+
+The products of one instruction are summed in float32, in ascending order of K from zero, in blocks of 16; then C is
+added. A product of two factors is exact in float32 (but for the smallest of bfloat16), so fusing does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from sdpalab.sim.decode import Mods
+from sdpalab.sim.fusion import MmaGroup
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.isa.fragments import SUMMED
+from sdpalab.sim.isa.memory_mods import take_space
+from sdpalab.sim.native import layout
+from sdpalab.sim.native.access import addresses, located
+from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.lanes import BYTE, POINTER, WORD32, WORD64, Lanes, llvm_type
+from sdpalab.sim.native.layout import WARP
+from sdpalab.sim.native.numeric import canonical, narrowed, widened
+from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operations.convert import decoded8
+from sdpalab.sim.native.operations.warp import needs_whole_warp
+from sdpalab.sim.native.operations.watched import watch_access
+
+__all__ = ["product_operation", "product_records", "stacked"]
+
+_ROWS, _COLUMNS = 16, 8
+_TRANSPOSED = [8 * (k % 8) + k // 8 for k in range(64)]
+"""The order of an 8 x 8 matrix's elements that transposes it."""
+
+
+# ---- matrices between memory and registers ---------------------------------------------------------------------------
+
+
+def _take_matrix(mods: Mods) -> tuple[int, bool, str]:
+    for name in ("sync", "aligned", "m8n8"):
+        mods.choice((name,))
+    number = int(mods.choice(("x1", "x2", "x4"))[1:])
+    trans = mods.flag("trans")
+    space = take_space(mods)
+    mods.choice(("b16",))
+    mods.done()
+    if space not in ("shared", "generic"):
+        raise NotNative(f"a matrix in .{space}")
+    return number, trans, space
+
+
+def _row_pointers(code: Code, place: Lanes) -> list[object]:
+    b = code.builder
+    return [b.inttoptr(b.extract_element(place.value, WORD32(lane)), POINTER) for lane in range(WARP)]
+
+
+def _pointed(code: Code, number: int, space: str, bits: int) -> Lanes:
+    """Where the rows of ``number`` matrices lie: those of matrix i are named by the lanes from 8 i on."""
+    needs_whole_warp(code)
+    if number < 4:  # the addresses of other lanes count for nothing
+        code.mask = WORD32((1 << 8 * number) - 1)
+    return addresses(code, located(code, 0, space, bits), space, 16)
+
+
+@native("ldmatrix")
+def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    number, trans, space = _take_matrix(mods)
+    target, address = instruction.operands
+    items = asm.vector(target)
+    if len(items) != number:
+        raise NotNative("another number of registers")
+    row, bits, offset = asm.address(address)
+    if asm.watched:
+        watch_access(asm, instruction, space, row, bits, offset, 16, "load", 8 * number)
+
+    def build(code: Code) -> None:
+        b = code.builder
+        pointers = _row_pointers(code, _pointed(code, number, space, bits))
+        line = ir.VectorType(BYTE, 16)
+        lines = [b.load(pointer, typ=line, align=16) for pointer in pointers[: 8 * number]]
+        for k in range(number):
+            whole = _joined(code, lines[8 * k : 8 * k + 8]).as_type("u16")
+            matrix = whole.shuffled(_TRANSPOSED) if trans else whole
+            b.store(matrix.value, code.row(2 + k), align=64)
+
+    places = [asm.target(item, "b32") for item in items]
+    name = f"ldmatrix.x{number}{'.trans' * trans}.{space}.{bits}"
+    asm.record(Operation(name, build), [row, offset, *(place for place, _ in places)])
+
+
+def _joined(code: Code, lines: Sequence[object]) -> Lanes:
+    """Vectors of bytes one behind the other."""
+    return stacked([Lanes(code.builder, line, "u8") for line in lines])
+
+
+@native("stmatrix")
+def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    number, trans, space = _take_matrix(mods)
+    address, source = instruction.operands
+    items = asm.vector(source)
+    if len(items) != number:
+        raise NotNative("another number of registers")
+    sources = [asm.source(item, "b32") for item in items]
+    row, bits, offset = asm.address(address)
+    if asm.watched:
+        watch_access(asm, instruction, space, row, bits, offset, 16, "store", 8 * number)
+
+    def build(code: Code) -> None:
+        b = code.builder
+        pointers = _row_pointers(code, _pointed(code, number, space, bits))
+        for k in range(number):
+            whole = code.source(2 + k, "u16", 64)
+            whole = (whole.shuffled(_TRANSPOSED) if trans else whole).as_type("u8")
+            for line in range(8):
+                part = whole.shuffled(range(16 * line, 16 * line + 16))
+                b.store(part.value, pointers[8 * k + line], align=16)
+
+    asm.record(Operation(f"stmatrix.x{number}{'.trans' * trans}.{space}.{bits}", build), [row, offset, *sources])
+
+
+@native("movmatrix")
+def _movmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    mods.only("sync", "aligned", "m8n8", "trans", "b16")
+    source = asm.source(instruction.operands[1], "b32")
+    place, _ = asm.target(instruction.operands[0], "b32")
+
+    def build(code: Code) -> None:
+        needs_whole_warp(code)
+        code.store(0, code.source(1, "u16", 64).shuffled(_TRANSPOSED))
+
+    asm.record(Operation("movmatrix", build), [place, source])
+
+
+# ---- products --------------------------------------------------------------------------------------------------------
+
+_ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "e4m3": 4, "e5m2": 4}
+"""Elements of a factor in one 32-bit register."""
+
+
+def _block(code: Code, k: int, kind: str) -> Lanes:
+    """The 8 lines of a fragment's register ``k``, 4 words each, as float32: [8, 4 x elements] in order of lines."""
+    if kind == "tf32":
+        return (code.source(k, "u32") & 0xFFFFE000).as_type("f32")
+    if kind in ("f16", "bf16"):
+        return widened(code.source(k, "u16", 64), kind)
+    return decoded8(code.source(k, "u8", 128).to("u32"), kind)
+
+
+def _by_depth(block: Lanes, deep: int) -> list[Lanes]:
+    """A B block [8 columns, deep] as ``deep`` rows of 8 columns."""
+    return [block.shuffled([column * deep + k for column in range(_COLUMNS)]) for k in range(deep)]
+
+
+def product_code(code: Code, kinds: tuple[str, str], k_blocks: int, result: str, *, again: bool) -> None:
+    """The code of one mma: operands are the rows of D, A, B and C, of which D and C have 4 (f32) or 2 (f16).
+
+    ``again`` takes A as the record before this one has left it in the scratch.
+    """
+    needs_whole_warp(code)
+    b = code.builder
+    deep = 4 * _ELEMENTS[kinds[0]]
+    held = 2 if result == "f16" else 4
+    a_first, b_first, c_first = held, held + 2 * k_blocks, held + 3 * k_blocks
+    scratch = code.pointer(layout.SCRATCH)
+    line = llvm_type("f32", _COLUMNS)
+    # A goes through memory, from where an instruction can take one element for all columns at once. A volatile store
+    # keeps LLVM from turning those loads into shuffles of the stored vector.
+    for block in range(0 if again else 2 * k_blocks):
+        store = b.store(_block(code, a_first + block, kinds[0]).value, code.at(scratch, WORD64(2048 * block)), align=64)
+        store.volatile = True
+    rows_of_b = [row for j in range(k_blocks) for row in _by_depth(_block(code, b_first + j, kinds[1]), deep)]
+    totals: list[Lanes] = []
+    for begin in range(0, len(rows_of_b), SUMMED):
+        sums = [code.constant("f32", 0.0, _COLUMNS)] * _ROWS
+        for k in range(begin, min(begin + SUMMED, len(rows_of_b))):
+            for row in range(_ROWS):
+                place = 2048 * (2 * (k // deep) + row // 8) + 4 * (row % 8 * deep + k % deep)
+                element = b.load(code.at(scratch, WORD64(place)), typ=line.element, align=4)
+                sums[row] = code.spread(element, "f32", _COLUMNS).call("fma", rows_of_b[k], sums[row])
+        totals = sums if not totals else [total + more for total, more in zip(totals, sums, strict=True)]
+    for half in range(2):
+        whole = stacked(totals[8 * half : 8 * half + 8])
+        if result == "f16":
+            total = whole + widened(code.source(c_first + half, "u16", 64), "f16")
+            b.store(narrowed(total, "f16").value, code.row(half), align=64)
+            continue
+        for odd in range(2):
+            column = whole.shuffled(range(odd, 64, 2)) + code.source(c_first + 2 * half + odd, "f32")
+            b.store(canonical(column, "f32").value, code.row(2 * half + odd), align=64)
+
+
+def stacked(parts: list[Lanes]) -> Lanes:
+    """Vectors one behind the other; their number is a power of two."""
+    while len(parts) > 1:
+        many = 2 * parts[0].count
+        parts = [parts[k].shuffled(range(many), parts[k + 1]) for k in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def _shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, str]:
+    """The kinds of the factors, the blocks along K, and the type of the sum."""
+    for name in ("sync", "aligned"):
+        mods.choice((name,))
+    depth = int(mods.choice(("m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32")).rpartition("k")[2])
+    for name in ("row", "col"):
+        mods.choice((name,))
+    if len(mods.left) != 4:
+        raise NotNative(instruction.text)
+    result, kind, kind_b, addend = mods.left
+    eights = {kind, kind_b} <= {"e4m3", "e5m2"}
+    if result != addend or result not in ("f32", "f16") or not (kind == kind_b or eights) or kind not in _ELEMENTS:
+        raise NotNative(instruction.text)
+    if result == "f16" and kind in ("bf16", "tf32"):
+        raise NotNative(instruction.text)
+    deep = 4 * _ELEMENTS[kind]
+    if depth not in (deep, 2 * deep):
+        raise NotNative(instruction.text)
+    return (kind, kind_b), depth // deep, result
+
+
+def product_operation(name: str, kinds: tuple[str, str], k_blocks: int, result: str, *, again: bool) -> Operation:
+    """The operation of one mma (:func:`product_code`)."""
+    return Operation(name, lambda code: product_code(code, kinds, k_blocks, result, again=again))
+
+
+def _product(asm: Assembler, instruction: Instruction, *, again: bool) -> None:
+    kinds, k_blocks, result = _shape(instruction, Mods(instruction))
+    d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
+    held = 2 if result == "f16" else 4
+    if [len(a), len(b), len(c), len(d)] != [2 * k_blocks, k_blocks, held, held]:
+        raise NotNative("wrong number of registers for its shape and types")
+    type_ = "b32" if result == "f16" else "f32"
+    rows = [asm.source(item, "b32") for item in (*a, *b)] + [asm.source(item, type_) for item in c]
+    places = [asm.target(item, type_)[0] for item in d]
+    name = f"mma.{k_blocks}.{'.'.join(kinds)}.{result}{'.again' * again}"
+    asm.record(product_operation(name, kinds, k_blocks, result, again=again), [*places, *rows])
+
+
+@native("mma")
+def _mma(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    _product(asm, instruction, again=False)
+
+
+def product_records(asm: Assembler, group: MmaGroup) -> None:
+    """The records of mma instructions that share their A fragments: along K, those with equal A behind each other.
+
+    The chains of a group do not depend on each other (:mod:`sdpalab.sim.fusion`).
+    """
+    for k in range(len(group.chains[0].instructions)):
+        for number, chain in enumerate(group.chains):
+            asm.begin(chain.instructions[k])
+            _product(asm, chain.instructions[k], again=number > 0)

@@ -1,0 +1,210 @@
+"""Moving data: mov, ld, st, cvta (PTX ISA, "Data Movement and Conversion Instructions")."""
+
+from __future__ import annotations
+
+from sdpalab.sim.decode import Mods, generic_base
+from sdpalab.sim.ir import Address, Instruction, Operand, Symbol, Vector
+from sdpalab.sim.isa.memory_mods import take_memory_mods, take_space
+from sdpalab.sim.isa.steps import require
+from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS
+from sdpalab.sim.native.access import addresses, gather, located, scatter
+from sdpalab.sim.native.assembler import Assembler, Constant, NotNative, native
+from sdpalab.sim.native.lanes import Lanes
+from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operations.watched import watch_access
+from sdpalab.sim.types import PtxType
+
+__all__: list[str] = []
+
+PARAMETER_BITS = (1 << 32) - 1
+"""Of an address in the parameter space, what counts."""
+
+
+@native("mov")
+def _mov(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    type_ = mods.type()
+    mods.done()
+    target, origin = instruction.operands
+    if isinstance(target, Vector):
+        _unpack(asm, target, origin, type_.bits)
+    elif isinstance(origin, Vector):
+        _pack(asm, target, origin, type_.bits)
+    else:
+        row = asm.source(origin, type_.name)
+        _copy(asm, target, type_, row)
+
+
+def _copy(asm: Assembler, target: Operand, type_: PtxType, row: int) -> None:
+    """Append the record that copies a row to a register."""
+    place, finish = asm.target(target, type_.name)
+    bits = "pred" if type_.kind == "pred" else f"b{type_.bits}"
+    asm.lanewise(f"mov.{bits}", lambda x: x, [place], [row], [bits], [bits])
+    finish()
+
+
+def _unpack(asm: Assembler, target: Vector, origin: Operand, bits: int) -> None:
+    part = bits // len(target.items)
+
+    def function(whole: Lanes) -> tuple[Lanes, ...]:
+        return tuple((whole >> k * part).to(f"b{part}") for k in range(len(target.items)))
+
+    targets = [(item, f"b{part}") for item in target.items]
+    asm.compute(f"unpack.{bits}.{part}", function, targets, [(origin, f"b{bits}")])
+
+
+def _pack(asm: Assembler, target: Operand, origin: Vector, bits: int) -> None:
+    part = bits // len(origin.items)
+
+    def function(*parts: Lanes) -> Lanes:
+        whole = parts[0].to(f"b{bits}")
+        for k, each in enumerate(parts[1:], 1):
+            whole = whole | (each.to(f"b{bits}") << k * part)
+        return whole
+
+    sources = [(item, f"b{part}") for item in origin.items]
+    asm.compute(f"pack.{bits}.{part}", function, [(target, f"b{bits}")], sources)
+
+
+@native("cvta")
+def _cvta(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    to = mods.flag("to")
+    space = take_space(mods)
+    type_ = mods.type()
+    mods.done()
+    target, origin = instruction.operands
+    types = [(target, type_.name)], [(origin, type_.name)]
+    if space == "param" and not to:  # a 32-bit register has lost the upper half of what it was
+        asm.compute(f"cvta.param.{type_.name}", lambda x: (x & PARAMETER_BITS) + GLOBAL_BASE, *types)
+        return
+    base = generic_base(space) if space != "param" else 0
+    shift = -base if to else base
+    asm.compute(f"cvta.{shift}.{type_.name}", lambda x: x + shift, *types)
+
+
+@native("isspacep")
+def _isspacep(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    space = take_space(mods)
+    mods.done()
+    windows = {name: generic_base(name) >> WINDOW_BITS for name in ("shared", "shared::cluster", "local")}
+
+    def function(address: Lanes) -> Lanes:
+        window = address >> WINDOW_BITS
+        if space in windows:
+            return window == windows[space]
+        return (window != windows["shared"]) & (window != windows["local"])
+
+    target, origin = instruction.operands
+    asm.compute(f"isspacep.{space}", function, [(target, "pred")], [(origin, "u64")])
+
+
+# ---- loads and stores ------------------------------------------------------------------------------------------------
+
+
+def _take(mods: Mods) -> tuple[str, int, PtxType]:
+    """Space, number of elements and type of a load or store; all modifiers are taken."""
+    space = take_space(mods)
+    take_memory_mods(mods)
+    vector = int(mods.choice(("v2", "v4", "v8"), default="v1")[1:])
+    type_ = mods.type()
+    mods.done()
+    if space == "shared::cluster":
+        raise NotNative("the shared memory of a cluster")
+    if space != "param" and vector * type_.bytes > 16:
+        raise NotNative("an access of more than 16 bytes")
+    return "global" if space == "const" else space, vector, type_
+
+
+@native("ld", "ldu")
+def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    space, vector, type_ = _take(mods)
+    target, address = instruction.operands
+    items = asm.vector(target)
+    if len(items) != vector:
+        raise NotNative("a vector of another length")
+    if space == "param":
+        _load_parameter(asm, items, address, type_)
+        return
+    row, bits, offset = asm.address(address)
+    if asm.watched:
+        watch_access(asm, instruction, space, row, bits, offset, vector * type_.bytes, "load")
+    places = [asm.target(item, type_.name) for item in items]
+    asm.record(_load(space, bits, type_.bits, vector), [row, offset, *(place for place, _ in places)])
+    for _, finish in places:
+        finish()
+
+
+def _load_parameter(asm: Assembler, items: tuple[Operand, ...], address: Operand, type_: PtxType) -> None:
+    base = address.base if isinstance(address, Address) else None
+    param = next((each for each in asm.entry.params if isinstance(base, Symbol) and each.name == base.name), None)
+    if param is None or not isinstance(address, Address):
+        raise NotNative("a parameter of a function")
+    if address.offset < 0 or address.offset + len(items) * type_.bytes > param.size:
+        raise NotNative("an access beyond a parameter")
+    for k, item in enumerate(items):
+        place = param.offset + address.offset + k * type_.bytes
+        _copy(asm, item, type_, asm.constant(Constant("parameter", place, type_.bits)))
+
+
+def _load(space: str, bits: int, element: int, vector: int) -> Operation:
+    width = element // 8 * vector
+
+    def build(code: Code) -> None:
+        place = addresses(code, located(code, 0, space, bits), space, width)
+        values = [gather(code, place + element // 8 * k, f"u{element}", element // 8) for k in range(vector)]
+        for k, value in enumerate(values):
+            code.store(2 + k, value)
+
+    return Operation(f"ld.{space}.{bits}.{element}x{vector}", build)
+
+
+@native("st")
+def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    space, vector, type_ = _take(mods)
+    if space == "param" or "const" in instruction.mods:
+        raise NotNative("a store to parameters or constants")
+    address, value = instruction.operands
+    items = asm.vector(value)
+    if len(items) != vector:
+        raise NotNative("a vector of another length")
+    sources = [asm.source(item, f"b{type_.bits}") for item in items]
+    row, bits, offset = asm.address(address)
+    if asm.watched:
+        watch_access(asm, instruction, space, row, bits, offset, vector * type_.bytes, "store")
+    asm.record(_store(space, bits, type_.bits, vector), [row, offset, *sources])
+
+
+def _store(space: str, bits: int, element: int, vector: int) -> Operation:
+    width = element // 8 * vector
+
+    def build(code: Code) -> None:
+        place = addresses(code, located(code, 0, space, bits), space, width)
+        for k in range(vector):
+            scatter(code, place + element // 8 * k, code.source(2 + k, f"u{element}"), element // 8)
+
+    return Operation(f"st.{space}.{bits}.{element}x{vector}", build)
+
+
+# ---- no effect on values ---------------------------------------------------------------------------------------------
+
+
+@native("nanosleep")
+def _nanosleep(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Nothing to wait for."""
+    require(mods, mods.type(), ("u32",))
+    mods.done()
+
+
+@native("griddepcontrol")
+def _griddepcontrol(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Launches run one after the other."""
+    mods.choice(("wait", "launch_dependents"))
+    mods.done()
+
+
+@native("prefetch.tensormap", "prefetch.param.tensormap", "prefetch.const.tensormap")
+def _prefetch(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Touches no value, and no address is wrong."""
+    take_space(mods)
+    mods.choice(("tensormap",))
+    mods.done()
+    asm.address(instruction.operands[0])

@@ -1,0 +1,192 @@
+"""Exchange between the lanes of a warp (PTX ISA, "shfl.sync", "vote.sync", "redux.sync", "elect.sync",
+"bar.warp.sync"), by the rules of :mod:`sdpalab.sim.isa.warp`."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from sdpalab.sim.decode import Mods
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.isa.steps import require
+from sdpalab.sim.native import layout
+from sdpalab.sim.native.access import gather
+from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.lanes import WORD32, WORD64, Lanes, where
+from sdpalab.sim.native.layout import WARP
+from sdpalab.sim.native.operation import Code, Operation
+
+__all__ = ["needs_whole_warp"]
+
+
+def _members(code: Code, k: int) -> Lanes:
+    """For each lane the members of its group that take part, as bits; gives up where the mask is wrong.
+
+    A mask is wrong that names a thread which has not exited and is not here, or leaves out one that is.
+    """
+    b = code.builder
+    mask, active = code.source(k, "u32"), code.active
+    live = b.trunc(code.context(layout.CURRENT_LIVE), WORD32)
+    absent = code.spread(b.and_(live, b.not_(code.mask)), "u32")
+    own = mask.each("u32", [1 << lane for lane in range(WARP)])
+    code.leave_if(((((mask & absent) != 0) | ((mask & own) == 0)) & active).any(), layout.DIVERGENT)
+    return mask & code.spread(code.mask, "u32")
+
+
+def needs_whole_warp(code: Code) -> None:
+    """Give up if a lane is missing."""
+    code.leave_if(code.builder.icmp_signed("!=", code.mask, WORD32(-1)), layout.DIVERGENT)
+
+
+def _source_lane(mode: str, lane: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
+    """Which lane each lane reads, and whether that is within its segment (else it reads itself); all s32."""
+    bound, clamp, segment = b & 31, c & 31, (c >> 8) & 31
+    first = lane & segment
+    last = first | (clamp & ~segment)
+    if mode == "up":
+        source = lane - bound
+        valid = source >= last
+    else:
+        places = {"down": lane + bound, "bfly": lane ^ bound, "idx": first | (bound & ~segment)}
+        source = places[mode]
+        valid = source <= last
+    return where(valid, source, lane), valid
+
+
+@native("shfl")
+def _shfl(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    mods.choice(("sync",))
+    mode = mods.choice(("idx", "up", "down", "bfly"))
+    require(mods, mods.type(), ("b32",))
+    mods.done()
+    target, value, offset, clamp, mask = instruction.operands
+    first, second = asm.pair(target)
+
+    def build(code: Code) -> None:
+        group = _members(code, 5)
+        lane = group.each("s32", range(WARP))
+        source, valid = _source_lane(mode, lane, code.source(3, "s32"), code.source(4, "s32"))
+        begin = code.spread(code.builder.ptrtoint(code.row(2), WORD64), "s64")
+        read = gather(code, begin + (source.to("s64") << 2), "u32", 4)
+        readable = ((group >> source.as_type("u32")) & 1) != 0
+        code.store(0, where(readable, read, -1))
+        if second is not None:
+            code.store(1, valid)
+
+    sources = [
+        asm.source(operand, type_)
+        for operand, type_ in ((value, "b32"), (offset, "s32"), (clamp, "s32"), (mask, "u32"))
+    ]
+    places = [asm.target(first, "b32")]
+    if second is not None:
+        places.append(asm.target(second, "pred"))
+    name = f"shfl.{mode}{'.p' * (second is not None)}"
+    rows = [row for row, _ in places] + [0] * (2 - len(places))
+    asm.record(Operation(name, build), [*rows, *sources])
+    for _, finish in places:
+        finish()
+
+
+@native("vote")
+def _vote(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    mods.choice(("sync",))
+    mode = mods.choice(("all", "any", "uni", "ballot"))
+    type_ = mods.type()
+    require(mods, type_, ("b32",) if mode == "ballot" else ("pred",))
+    mods.done()
+
+    def build(code: Code) -> None:
+        group = _members(code, 2)
+        b = code.builder
+        votes = b.and_(b.bitcast(code.source(1, "pred").value, WORD32), code.mask)
+        yes = code.spread(votes, "u32") & group
+        results = {
+            "all": yes == group,
+            "any": yes != 0,
+            "uni": (yes == group) | (yes == 0),
+            "ballot": yes,
+        }
+        code.store(0, results[mode])
+
+    target, vote, mask = instruction.operands
+    sources = [asm.source(vote, "pred"), asm.source(mask, "u32")]
+    place, finish = asm.target(target, type_.name)
+    asm.record(Operation(f"vote.{mode}", build), [place, *sources])
+    finish()
+
+
+@native("elect")
+def _elect(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """The leader is the first thread that takes part."""
+    mods.choice(("sync",))
+    mods.done()
+    target, mask = instruction.operands
+    first, second = asm.pair(target)
+    if second is None:
+        raise NotNative("elect with one destination")
+
+    def build(code: Code) -> None:
+        group = _members(code, 2)
+        lowest = group & (group.like(0) - group)
+        own = group.each("u32", [1 << lane for lane in range(WARP)])
+        number = group.like(0)
+        for k, pattern in enumerate((0xAAAAAAAA, 0xCCCCCCCC, 0xF0F0F0F0, 0xFF00FF00, 0xFFFF0000)):
+            number = number | where((lowest & pattern) != 0, number.like(1 << k), 0)
+        code.store(0, number)
+        code.store(1, lowest == own)
+
+    source = asm.source(mask, "u32")
+    places = asm.target(first, "b32"), asm.target(second, "pred")
+    asm.record(Operation("elect", build), [*(row for row, _ in places), source])
+    for _, finish in places:
+        finish()
+
+
+@native("redux")
+def _redux(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    mods.choice(("sync",))
+    operation = mods.choice(("add", "min", "max", "and", "or", "xor"))
+    type_ = mods.type()
+    require(mods, type_, ("b32",) if operation in ("and", "or", "xor") else ("u32", "s32"))
+    mods.done()
+    kind = type_.kind
+    intrinsic = {"min": f"{'s' if kind == 's' else 'u'}min", "max": f"{'s' if kind == 's' else 'u'}max"}
+    neutral = {"min": (1 << (31 if kind == "s" else 32)) - 1, "max": -(1 << 31) if kind == "s" else 0, "and": -1}
+
+    def build(code: Code) -> None:
+        b = code.builder
+        group = _members(code, 2)
+        everyone = code.spread(code.mask, "u32")
+        # One group: all the active lanes have the same members, which are these lanes.
+        code.leave_if(((group != everyone) & code.active).any(), layout.DIVERGENT)
+        values = where(code.active, code.source(1, "u32"), neutral.get(operation, 0))
+        name = f"llvm.vector.reduce.{intrinsic.get(operation, operation)}.v{WARP}i32"
+        module = b.module
+        function = module.globals.get(name) or ir.Function(module, ir.FunctionType(WORD32, [values.value.type]), name)
+        code.store(0, code.spread(b.call(function, [values.value]), "u32"))
+
+    target, value, mask = instruction.operands
+    sources = [asm.source(value, type_.name), asm.source(mask, "u32")]
+    place, finish = asm.target(target, type_.name)
+    asm.record(Operation(f"redux.{operation}.{type_.name}", build), [place, *sources])
+    finish()
+
+
+@native("activemask")
+def _activemask(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """The lanes that execute together here."""
+    require(mods, mods.type(), ("b32",))
+    mods.done()
+    place, finish = asm.target(instruction.operands[0], "b32")
+    asm.record(Operation("activemask", lambda code: code.store(0, code.spread(code.mask, "u32"))), [place])
+    finish()
+
+
+@native("bar.warp", "barrier.warp")
+def _bar_warp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """The scheduler has brought the warp together; here it is checked that all members came."""
+    mods.only("warp", "sync")
+
+    def build(code: Code) -> None:
+        _members(code, 0)
+
+    asm.record(Operation("bar.warp", build), [asm.source(instruction.operands[0], "u32")])

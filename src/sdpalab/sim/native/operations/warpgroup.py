@@ -1,0 +1,175 @@
+"""wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate"): the sums in float32, of f16, bf16 and
+8-bit factors."""
+
+from __future__ import annotations
+
+import re
+
+from sdpalab.sim.decode import Mods
+from sdpalab.sim.ir import Immediate, Instruction, Operand, Register, Vector
+from sdpalab.sim.isa.fragments import SUMMED
+from sdpalab.sim.native import layout
+from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.lanes import POINTER, WORD64, Lanes, llvm_type, where
+from sdpalab.sim.native.numeric import canonical, widened
+from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operations.convert import decoded8
+from sdpalab.sim.native.operations.matrix import stacked
+from sdpalab.sim.native.products import commit_products
+
+__all__ = ["product_list"]
+
+_DEPTH = {"f16": 16, "bf16": 16, "e4m3": 32, "e5m2": 32}
+_EIGHT = ("e4m3", "e5m2")
+
+
+def _as_float(bits: Lanes, kind: str) -> Lanes:
+    """Bytes as elements of a kind, in float32."""
+    return decoded8(bits.to("u32"), kind) if kind in _EIGHT else widened(bits.as_type("u16"), kind)
+
+
+def _loaded(kind: str, k_major: bool) -> Operation:
+    """Chunks to factors [outer, k, 8]: operands are how many times 16 chunks, where their places begin, and the
+    target."""
+    each = 16 if kind in _EIGHT else 8
+    deep = 2 * each
+    order = [(k // each * 8 + n) * each + k % each if k_major else 8 * k + n for k in range(deep) for n in range(8)]
+
+    def build(code: Code) -> None:
+        b = code.builder
+        scratch = code.pointer(layout.SCRATCH)
+        places = code.at(scratch, b.add(WORD64(layout.SCRATCH_CHUNKS), code.operand(1)))
+        target = code.at(scratch, code.operand(2))
+        with code.loop(code.operand(0)) as outer:
+            chunks = []
+            for k in range(16):
+                word = code.at(places, b.add(b.mul(outer, WORD64(128)), WORD64(8 * k)))
+                pointer = b.inttoptr(b.load(word, typ=WORD64), POINTER)
+                chunks.append(Lanes(b, b.load(pointer, typ=llvm_type("u8", 16), align=16), "u8"))
+            whole = stacked(chunks)
+            whole = whole if kind in _EIGHT else whole.as_type("u16")
+            factors = _as_float(whole.shuffled(order), kind)
+            b.store(factors.value, code.at(target, b.mul(outer, WORD64(32 * deep))), align=64)
+
+    return Operation(f"wgmma.load.{kind}{'.k' * k_major}", build)
+
+
+def _fragment(kind: str) -> Operation:
+    """A warp's A fragment, whose four registers lie one behind the other, to factors [2, k, 8]."""
+    each = 16 if kind in _EIGHT else 8
+    order = [each * row + k for k in range(each) for row in range(8)]
+
+    def build(code: Code) -> None:
+        b = code.builder
+        target = code.at(code.pointer(layout.SCRATCH), code.operand(2))
+        for k in range(4):
+            raw = code.load(code.at(code.registers, WORD64(128 * k)), "u8", 128, align=8)
+            elements = raw if kind in _EIGHT else raw.as_type("u16")
+            factors = _as_float(elements.shuffled(order), kind)
+            place = 64 * each * (k % 2) + 32 * each * (k // 2)
+            b.store(factors.value, code.at(target, WORD64(place)), align=64)
+
+    return Operation(f"wgmma.fragment.{kind}", build)
+
+
+def _product(deep: int) -> Operation:
+    """A [16, deep] times B [deep, 8 n], added to hidden rows: operands are n, their first row, whether they count, and
+    whether the product is negated."""
+
+    def build(code: Code) -> None:
+        b = code.builder
+        scratch = code.pointer(layout.SCRATCH)
+        left, right = (code.at(scratch, WORD64(place)) for place in (layout.SCRATCH_A, layout.SCRATCH_B))
+        sums = code.at(code.registers, code.operand(1))
+        keep, negate = (b.icmp_signed("!=", code.operand(k), WORD64(0)) for k in (2, 3))
+        with code.loop(code.operand(0)) as block:
+            begin = code.at(right, b.mul(block, WORD64(32 * deep)))
+            totals: list[Lanes] = []
+            for first in range(0, deep, SUMMED):
+                parts = [code.constant("f32", 0.0, 8)] * 16
+                for k in range(first, first + SUMMED):
+                    factors = code.load(code.at(begin, WORD64(32 * k)), "f32", 8, align=32)
+                    for row in range(16):
+                        place = code.at(left, WORD64(32 * (row // 8 * deep + k) + 4 * (row % 8)))
+                        element = b.load(place, typ=llvm_type("f32").element, align=4)
+                        parts[row] = code.spread(element, "f32", 8).call("fma", factors, parts[row])
+                totals = parts if not totals else [x + y for x, y in zip(totals, parts, strict=True)]
+            rows = code.at(sums, b.mul(block, WORD64(4 * 128)))
+            for half in range(2):
+                whole = stacked(totals[8 * half : 8 * half + 8])
+                whole = where(code.all_or_none(negate, whole.count), -whole, whole)
+                for odd in range(2):
+                    row = code.at(rows, WORD64(128 * (2 * half + odd)))
+                    before = code.load(row, "f32")
+                    before = where(code.all_or_none(keep, before.count), before, 0)
+                    after = whole.shuffled(range(odd, 64, 2)) + before
+                    b.store(canonical(after, "f32").value, row, align=64)
+
+    return Operation(f"wgmma.product.{deep}", build)
+
+
+def product_list(asm: Assembler, instruction: Instruction) -> list[int]:
+    """The words of a wgmma.mma_async (:mod:`~sdpalab.sim.native.layout`).
+
+    Raises
+    ------
+    NotNative
+        For types, shapes or operands that are not native.
+    """
+    mods = Mods(instruction)
+    for name in ("mma_async", "sync", "aligned"):
+        mods.choice((name,))
+    shape = re.fullmatch(r"m64n(\d+)k(\d+)", mods.left.pop(0))
+    if shape is None or len(mods.left) != 3:
+        raise NotNative(instruction.text)
+    columns, depth = int(shape[1]), int(shape[2])
+    result, kind, kind_b = mods.left
+    same = kind == kind_b or {kind, kind_b} <= set(_EIGHT)
+    if result != "f32" or kind not in _DEPTH or not same or depth != _DEPTH[kind] or not 8 <= columns <= 256:
+        raise NotNative(instruction.text)
+    d, a, b, scale, *immediates = instruction.operands
+    halves, in_registers = kind not in _EIGHT, isinstance(a, Vector)
+    values = [operand.value if isinstance(operand, Immediate) else None for operand in immediates]
+    if len(values) != 2 + (0 if not halves else 1 if in_registers else 2) or columns % 8:
+        raise NotNative(instruction.text)
+    trans_a, trans_b = len(values) == 4 and values[2] == 1, len(values) > 2 and values[-1] == 1
+    words = [0] * layout.L_ROWS
+    names = _names(d, columns // 2)
+    words[layout.L_SET], words[layout.L_HIDDEN] = asm.accumulators(names)
+    words[layout.L_MANY] = len(names)
+    words[layout.L_B] = asm.source(b, "u64")
+    words[layout.L_A] = -1
+    if isinstance(a, Vector):
+        rows = [asm.source(item, "b32") for item in a.items]
+        words[layout.L_FRAGMENTS : layout.L_FRAGMENTS + 4] = rows
+    else:
+        words[layout.L_A] = asm.source(a, "u64")
+    words[layout.L_SCALE] = asm.source(scale, "pred") | 1
+    words[layout.L_SIGN] = int(values[:2] in ([1, -1], [-1, 1]))
+    load = _fragment(kind) if in_registers else _loaded(kind, not trans_a)
+    for place, operation in (
+        (layout.L_LOAD_A, load),
+        (layout.L_LOAD_B, _loaded(kind_b, not trans_b)),
+        (layout.L_PRODUCT, _product(depth)),
+    ):
+        words[place] = asm.number_of(operation)
+    words[layout.L_MAJOR_A], words[layout.L_MAJOR_B] = int(not trans_a), int(not trans_b)
+    return words + [asm.rows[name] for name in names]
+
+
+def _names(operand: Operand, number: int) -> tuple[str, ...]:
+    items = operand.items if isinstance(operand, Vector) else ()
+    names = tuple(item.name for item in items if isinstance(item, Register))
+    if len(names) != number:
+        raise NotNative(f"expected {number} registers")
+    return names
+
+
+@native("wgmma.fence", "wgmma.commit_group")
+def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """``wgmma.fence`` orders accesses to registers, which nothing here delays."""
+    asm.unchecked(instruction)
+    action = mods.choice(("fence", "commit_group"))
+    mods.only("sync", "aligned")
+    if action == "commit_group":
+        asm.record(Operation("wgmma.commit_group", lambda code: code.hand_over(commit_products)), [])

@@ -1,0 +1,169 @@
+"""Records in front of accesses, for the checks: what may be a hazard ends the native run (:mod:`..watch`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from sdpalab.sim.checks.shadow import granule_of
+from sdpalab.sim.ir import Instruction
+from sdpalab.sim.native import layout, traffic, watch
+from sdpalab.sim.native.access import addresses, located
+from sdpalab.sim.native.assembler import Assembler, NotNative
+from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
+from sdpalab.sim.native.layout import WARP
+from sdpalab.sim.native.operation import Code, Operation
+
+__all__ = ["watch_access", "watch_copy"]
+
+_SHARED = {"load": watch.read_shared, "store": watch.write_shared, "copy": watch.copy_begins}
+_GLOBAL = {"load": watch.read_global, "store": watch.write_global, "update": watch.update_global}
+
+
+def watch_access(
+    asm: Assembler,
+    instruction: Instruction,
+    space: str,
+    row: int,
+    bits: int,
+    offset: int,
+    width: int,
+    does: str,
+    lanes: int = WARP,
+    lengths: int = -1,
+) -> None:
+    """Append the records that check and count an access of each lane, by the first ``lanes`` lanes.
+
+    ``does`` is ``load``, ``store``, ``update`` or ``copy``; ``lengths`` the row of the bytes that each lane reads, if
+    they differ.
+    """
+    if space == "local":
+        return
+    place = _Place(space, row, bits, offset, width, lanes, lengths)
+    if asm.checked:
+        _check(asm, place, does)
+    if asm.counted:
+        _count(asm, place, does, instruction.pc)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the lanes of an access go."""
+
+    space: str
+    row: int
+    bits: int
+    offset: int
+    width: int
+    lanes: int
+    lengths: int
+
+    @property
+    def name(self) -> str:
+        """What the code of a record depends on."""
+        sized = ".sized" if self.lengths >= 0 else ""
+        return f"{self.space}.{self.bits}.{self.width}.{self.lanes}{sized}"
+
+    @property
+    def operands(self) -> list[int]:
+        """Of a record."""
+        return [self.row, self.offset, self.lengths]
+
+    def put(self, code: Code, *, whole: bool = False) -> Lanes:
+        """Put the offsets of the active lanes into the scratch; ``whole`` allows no lane a part of the width."""
+        b = code.builder
+        if self.lanes < WARP:
+            code.mask = b.and_(code.mask, WORD32((1 << self.lanes) - 1))
+        sizes = None
+        if self.lengths >= 0:
+            given = code.source(2, "u32")
+            sizes = where(given > self.width, given.like(self.width), given).to("s64")
+            code.mask = b.and_(code.mask, b.bitcast((sizes != 0).value, WORD32))
+            if whole:
+                code.leave_if(((sizes != self.width) & code.active).any(), layout.SPREAD)
+        located_at = located(code, 0, self.space, self.bits)
+        place = addresses(code, located_at, self.space, self.width, lengths=sizes)
+        begin = code.context(layout.CURRENT_SHARED if self.space == "shared" else layout.GLOBAL)
+        places = place - code.spread(begin, "s64")
+        scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
+        b.store(places.value, scratch, align=64)
+        return places
+
+
+def _count(asm: Assembler, place: _Place, does: str, pc: int) -> None:
+    if place.space not in ("shared", "global"):
+        raise NotNative(f"counters of accesses to .{place.space}")
+    function = traffic.count_shared if place.space == "shared" else traffic.count_global
+    kind = {"load": 1, "store": 2, "copy": 2, "update": 3}[does]
+
+    def build(code: Code) -> None:
+        place.put(code, whole=True)
+        b = code.builder
+        context, mask = b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64)
+        b.ret(code.call(function, context, mask, WORD64(place.width), code.operand(3), code.operand(4)))
+
+    asm.record(Operation(f"count.{place.name}", build), [*place.operands, pc, kind])
+
+
+def _check(asm: Assembler, place: _Place, does: str) -> None:
+    space, width = place.space, place.width
+    if space not in ("shared", "global") or (space == "shared" and does == "update"):
+        raise NotNative(f"checks of accesses to .{space}")
+
+    shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
+
+    def build(code: Code) -> None:
+        b = code.builder
+        places = place.put(code)
+        context, mask = b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64)
+        if space == "shared":
+            active = code.active
+            low = _least(where(active, places, places.like((1 << 62) - 1)))
+            high = _least(where(active, -places, places.like(1 << 62)))
+            status = code.call(_SHARED[does], context, mask, low, b.neg(high), WORD64(width))
+            if does == "load":
+                _mark_read(code, places, width, shift)
+            b.ret(status)
+        else:
+            b.ret(code.call(_GLOBAL[does], context, mask, WORD64(width)))
+
+    asm.record(Operation(f"watch.{does}.{shift}.{place.name}", build), place.operands)
+
+
+def _mark_read(code: Code, places: Lanes, width: int, shift: int) -> None:
+    """Note the time of the current warp's reads of all granules; whatever the status was, no harm is done."""
+    b = code.builder
+    warp = code.context(layout.CURRENT)
+    clock = b.load(b.gep(code.pointer(layout.CLOCKS), [warp], source_etype=WORD64), typ=WORD64)
+    many = max(width >> shift, 1)
+    now = code.spread(b.trunc(clock, WORD32), "u32", many)
+    plane = code.spread(code.context(layout.CURRENT_PLANE), "s64")
+    scratch = code.spread(code.context(layout.SCRATCH), "s64")
+    target = where(code.active, plane + ((places >> shift) << 2), scratch)
+    for lane in range(WARP):
+        pointer = b.inttoptr(b.extract_element(target.value, WORD32(lane)), POINTER)
+        b.store(now.value, pointer, align=4)
+
+
+def _least(values: Lanes) -> Any:
+    """The least of all lanes, an ``i64``."""
+    module, name = values.builder.module, f"llvm.vector.reduce.smin.v{values.count}i64"
+    function = module.globals.get(name)
+    if function is None:
+        function = ir.Function(module, ir.FunctionType(WORD64, [values.value.type]), name)
+    return values.builder.call(function, [values.value])
+
+
+def watch_copy(
+    asm: Assembler,
+    instruction: Instruction,
+    target: tuple[int, int, int],
+    source: tuple[int, int, int],
+    width: int,
+    lengths: int,
+) -> None:
+    """Append the records that watch a cp.async."""
+    watch_access(asm, instruction, "shared", *target, width, "copy")
+    watch_access(asm, instruction, "global", *source, width, "load", lengths=lengths)

@@ -1,0 +1,147 @@
+"""wmma m16n16k16 (PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions: wmma"), with the fragments of
+:mod:`sdpalab.sim.isa.wmma`: those of the two mma.m16n8k16 that a product comes to."""
+
+from __future__ import annotations
+
+from sdpalab.sim.decode import Mods
+from sdpalab.sim.ir import Instruction, Operand
+from sdpalab.sim.isa.fragments import A_ORDER, B_ORDER
+from sdpalab.sim.isa.memory_mods import take_space
+from sdpalab.sim.native.access import addresses
+from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.lanes import POINTER, WORD32, Lanes, llvm_type
+from sdpalab.sim.native.layout import WARP
+from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operations.matrix import product_operation, stacked
+from sdpalab.sim.native.operations.warp import needs_whole_warp
+from sdpalab.sim.native.operations.watched import watch_access
+
+__all__: list[str] = []
+
+_SIDE = 16
+_SUMS = ((0, 0), (1, 0), (0, 1), (1, 1))
+"""Blocks of a packed accumulator in register order."""
+
+
+@native("wmma")
+def _wmma(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    action = mods.choice(("load", "store", "mma"))
+    for name in ("sync", "aligned", "m16n16k16"):
+        mods.choice((name,))
+    if action == "mma":
+        _multiply(asm, instruction, mods)
+    else:
+        _move(asm, instruction, mods, action)
+
+
+def _multiply(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Two products of 8 columns each. A and B fragments are in registers: their memory layout no longer matters."""
+    layouts = [name for name in mods.left if name in ("row", "col")]
+    kinds = [name for name in mods.left if name not in ("row", "col")]
+    if len(layouts) != 2 or kinds not in (["f32", "f32"], ["f16", "f16"], ["f32", "bf16", "bf16", "f32"]):
+        raise NotNative(instruction.text)
+    kind, result = "bf16" if "bf16" in kinds else "f16", kinds[0]
+    d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
+    held, type_ = (2, "b32") if result == "f16" else (4, "f32")
+    if len(d) != 2 * held or len(c) != 2 * held:
+        raise NotNative("wrong number of registers")
+    left = [asm.source(item, "b32") for item in a[:4]]
+    for half in range(2):
+        right = [asm.source(item, "b32") for item in b[2 * half : 2 * half + 2]]
+        sums = [asm.source(item, type_) for item in c[held * half : held * half + held]]
+        places = [asm.target(item, type_)[0] for item in d[held * half : held * half + held]]
+        name = f"mma.2.{kind}.{kind}.{result}{'.again' * half}"
+        asm.record(product_operation(name, (kind, kind), 2, result, again=half > 0), [*places, *left, *right, *sums])
+
+
+def _move(asm: Assembler, instruction: Instruction, mods: Mods, action: str) -> None:
+    """A 16 x 16 tile between memory and a fragment. Each lane moves 16-byte pieces of the tile's 16 lines."""
+    matrix = mods.choice(("a", "b", "c", "d"))
+    by_column = mods.choice(("row", "col")) == "col"
+    space = take_space(mods)
+    type_ = mods.type()
+    mods.done()
+    if type_.name not in (("f16", "bf16") if matrix in "ab" else ("f16", "f32")):
+        raise NotNative(instruction.text)
+    first, second, *stride = instruction.operands
+    fragment, address = (first, second) if action == "load" else (second, first)
+    size = type_.bytes
+    rows = _places(asm, address, stride, size)
+    if asm.watched:
+        for row in rows:
+            watch_access(asm, instruction, space, row, 64, 0, 16, action)
+    # A is kept as it is, B as its transpose: flip what lies the other way in memory.
+    flip = by_column != (matrix == "b")
+    orders = [_order(k, matrix, size, flip) for k in range(8 if matrix in "ab" or size == 4 else 4)]
+    items = asm.vector(fragment)
+    if len(items) != len(orders):
+        raise NotNative("wrong number of registers")
+    name = f"wmma.{action}.{matrix}.{size}.{space}{'.flip' * flip}"
+    if action == "load":
+        places = [asm.target(item, "b32")[0] for item in items]
+        asm.record(Operation(name, lambda code: _load(code, len(rows), orders, size, space)), [*rows, *places])
+    else:
+        sources = [asm.source(item, "b32") for item in items]
+        asm.record(Operation(name, lambda code: _store(code, len(rows), orders, size, space)), [*rows, *sources])
+
+
+def _places(asm: Assembler, address: Operand, stride: list[Operand], size: int) -> list[int]:
+    """Rows of the addresses of the pieces that each lane moves."""
+    row, bits, offset = asm.address(address)
+    per_line = _SIDE * size // 16
+    lengths = asm.source(stride[0], "u32") if stride else asm.number(_SIDE, "u32")
+    rows = []
+    for turn in range(size // 2):
+        place = asm.temporary(64)
+        pieces = [lane + WARP * turn for lane in range(WARP)]
+
+        def function(base: Lanes, length: Lanes, pieces: list[int] = pieces) -> Lanes:
+            line = base.each("s64", [piece // per_line for piece in pieces])
+            within = base.each("s64", [piece % per_line * 16 for piece in pieces])
+            return base.to("s64") + offset + line * length.to("s64") * size + within
+
+        name = f"wmma.place.{size}.{turn}.{bits}.{offset}"
+        asm.lanewise(name, function, [place], [row, lengths], ["s64"], [f"u{bits}", "u32"])
+        rows.append(place)
+    return rows
+
+
+def _order(register: int, matrix: str, size: int, flip: bool) -> list[int]:
+    """Where the elements of a register's row are in the tile, line by line."""
+    if size == 4:
+        down, across, odd = register // 2 % 2, register // 4, register % 2
+        cells = [(8 * down + lane // 4, 8 * across + 2 * (lane % 4) + odd) for lane in range(WARP)]
+    else:
+        order = {"a": A_ORDER, "b": B_ORDER}.get(matrix, _SUMS)
+        down, across = order[register % 4]
+        cells = [(8 * down + k // 8, 8 * across + k % 8) for k in range(64)]
+    return [_SIDE * column + row if flip else _SIDE * row + column for row, column in cells]
+
+
+def _pieces(code: Code, turns: int, space: str) -> list[object]:
+    """Pointers to the 16-byte pieces of a tile, in its order."""
+    needs_whole_warp(code)
+    b, pointers = code.builder, []
+    for turn in range(turns):
+        place = addresses(code, code.source(turn, "s64"), space, 16)
+        pointers += [b.inttoptr(b.extract_element(place.value, WORD32(lane)), POINTER) for lane in range(WARP)]
+    return pointers
+
+
+def _load(code: Code, turns: int, orders: list[list[int]], size: int, space: str) -> None:
+    b, line = code.builder, llvm_type("u8", 16)
+    pieces = [Lanes(b, b.load(each, typ=line, align=16), "u8") for each in _pieces(code, turns, space)]
+    tile = stacked(pieces).as_type("u16" if size == 2 else "u32")
+    for k, order in enumerate(orders):
+        b.store(tile.shuffled(order).value, code.row(turns + k), align=64)
+
+
+def _store(code: Code, turns: int, orders: list[list[int]], size: int, space: str) -> None:
+    b = code.builder
+    pointers = _pieces(code, turns, space)
+    type_, many = ("u16", 64) if size == 2 else ("u32", WARP)
+    whole = stacked([code.source(turns + k, type_, many) for k in range(len(orders))])
+    found = {cell: place for place, cell in enumerate(cell for order in orders for cell in order)}
+    tile = whole.shuffled([found[cell] for cell in range(_SIDE * _SIDE)]).as_type("u8")
+    for k, pointer in enumerate(pointers):
+        b.store(tile.shuffled(range(16 * k, 16 * k + 16)).value, pointer, align=16)

@@ -1,0 +1,263 @@
+"""wgmma: warps that meet, products in flight and their waits: machine code (:mod:`~sdpalab.sim.native.translate`).
+
+The rules are those of :mod:`sdpalab.sim.warpgroups` and :mod:`~sdpalab.sim.isa.wgmma`. While products are in flight the
+sums are in hidden rows of the registers; the accumulators are poison in the late mode.
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.layout import (
+    AT_WGMMA,
+    BUSY,
+    CURRENT_STATE,
+    EARLY,
+    END_A,
+    END_WGMMA,
+    FIRST_PART,
+    FULL,
+    L_A,
+    L_B,
+    L_FRAGMENTS,
+    L_HIDDEN,
+    L_LOAD_A,
+    L_LOAD_B,
+    L_MAJOR_A,
+    L_MAJOR_B,
+    L_MANY,
+    L_PRODUCT,
+    L_ROWS,
+    L_SCALE,
+    L_SET,
+    L_SIGN,
+    LISTS,
+    MOST_PRODUCTS,
+    OPERANDS,
+    PART_FROM,
+    PART_MASK,
+    PART_STATUS,
+    PART_WORDS,
+    PARTS,
+    PR_A,
+    PR_B,
+    PR_FRAGMENT,
+    PR_GROUP,
+    PR_KEEP,
+    PR_LIST,
+    PRODUCT_COUNT,
+    PRODUCT_GROUPS,
+    PRODUCT_WORDS,
+    PRODUCTS,
+    READY,
+    REGISTER_BYTES,
+    REGISTERS,
+    SCRATCH,
+    SCRATCH_A,
+    SCRATCH_B,
+    SCRATCH_CHUNKS,
+    SCRATCH_RECORD,
+    SHARED,
+    SHARED_LIMIT,
+    SHARED_STRIDE,
+    TABLE,
+    WARP_COUNT,
+    WARP_CTA,
+    WARP_NUMBER,
+    WARP_WORDS,
+    WARPS,
+    WGMMA_RULE,
+)
+from sdpalab.sim.native.words import call_operation, copy, fill, load32, load64, store32, store64
+
+__all__ = ["commit_products", "meet"]
+
+_EVERYONE = (1 << 32) - 1
+
+
+def meet(context: int, state: int, block: int, part: int, end: int) -> int:
+    """A warp has come to a wgmma that its warpgroup executes together; a status."""
+    if load64(part + 8 * PART_MASK) != _EVERYONE:
+        return WGMMA_RULE
+    store64(part + 8 * PART_STATUS, AT_WGMMA)
+    store64(part + 8 * PART_FROM, block)
+    warps, warp = load64(context + 8 * WARP_COUNT), load64(state + 8 * WARP_NUMBER)
+    first = load64(state + 8 * WARP_CTA) * warps + warp - warp % 4
+    if warp - warp % 4 + 4 > warps:
+        return WGMMA_RULE
+    for k in range(4):
+        if waiting_part(context, first + k, block) == 0:
+            return 0
+    for k in range(4):
+        store64(waiting_part(context, first + k, block) + 8 * PART_STATUS, READY)
+    if end == END_WGMMA:
+        return issue(context, first, load64(context + 8 * LISTS) + 4 * load32(block + 4 * END_A))
+    return wait(context, first, load32(block + 4 * END_A))
+
+
+def waiting_part(context: int, number: int, block: int) -> int:
+    """The part of a warp that waits at this wgmma; 0 if there is none."""
+    state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
+    for k in range(load64(state + 8 * PARTS)):
+        part = state + 8 * (FIRST_PART + PART_WORDS * k)
+        if load64(part + 8 * PART_STATUS) == AT_WGMMA and load64(part + 8 * PART_FROM) == block:
+            return part
+    return 0
+
+
+def commit_products(registers: int, record: int, mask: int, context: int) -> int:
+    """``wgmma.commit_group``, by each warp for itself."""
+    if mask != _EVERYONE:
+        return WGMMA_RULE
+    place = load64(context + 8 * CURRENT_STATE) + 8 * PRODUCT_GROUPS
+    store64(place, load64(place) + 1)
+    return 0
+
+
+def issue(context: int, first: int, words: int) -> int:
+    """Put a product in flight; in the early mode its result is there at once. A status."""
+    size = load64(context + 8 * REGISTER_BYTES)
+    leader = load64(context + 8 * WARPS) + 8 * WARP_WORDS * first
+    count = load64(leader + 8 * PRODUCT_COUNT)
+    if count == MOST_PRODUCTS:
+        return FULL
+    entry = load64(context + 8 * PRODUCTS) + 8 * PRODUCT_WORDS * (MOST_PRODUCTS * (first // 4) + count)
+    store64(leader + 8 * PRODUCT_COUNT, count + 1)
+    store64(entry + 8 * PR_LIST, words)
+    store64(entry + 8 * PR_GROUP, load64(leader + 8 * PRODUCT_GROUPS))
+    registers = load64(context + 8 * REGISTERS) + size * first
+    in_shared = load32(words + 4 * L_A) >= 0
+    store64(entry + 8 * PR_B, load64(registers + load32(words + 4 * L_B)))
+    if in_shared:
+        store64(entry + 8 * PR_A, load64(registers + load32(words + 4 * L_A)))
+    scale = load32(words + 4 * L_SCALE)
+    keep = load32(registers + (scale & ~3)) & 1
+    for k in range(4):
+        mine = registers + size * k
+        predicate = load32(mine + (scale & ~3))
+        if predicate != (-1 if keep else 0):
+            return WGMMA_RULE
+        for lane in range(32):
+            if load64(mine + load32(words + 4 * L_B) + 8 * lane) != load64(entry + 8 * PR_B):
+                return WGMMA_RULE
+            if in_shared and load64(mine + load32(words + 4 * L_A) + 8 * lane) != load64(entry + 8 * PR_A):
+                return WGMMA_RULE
+        if in_shared == 0:
+            for j in range(4):
+                target = entry + 8 * PR_FRAGMENT + 128 * (4 * k + j)
+                copy(target, mine + load32(words + 4 * (L_FRAGMENTS + j)), 128)
+        begin_sums(context, first + k, mine, words)
+    store64(entry + 8 * PR_KEEP, keep ^ (1 if scale & 2 else 0))
+    if load64(context + 8 * EARLY) != 0:
+        return land(context, first, entry)
+    return 0
+
+
+def begin_sums(context: int, number: int, registers: int, words: int) -> None:
+    """One product more works on a warp's accumulators: the first takes their values along."""
+    busy = load64(context + 8 * WARPS) + 8 * (WARP_WORDS * number + BUSY + load32(words + 4 * L_SET))
+    hidden = registers + load32(words + 4 * L_HIDDEN)
+    if load64(busy) == 0:
+        for k in range(load32(words + 4 * L_MANY)):
+            row = registers + load32(words + 4 * (L_ROWS + k))
+            copy(hidden + 128 * k, row, 128)
+            if load64(context + 8 * EARLY) == 0:
+                fill(row, 0xFF, 128)
+    store64(busy, load64(busy) + 1)
+
+
+def write_sums(registers: int, words: int) -> None:
+    """Give the accumulators their sums."""
+    hidden = registers + load32(words + 4 * L_HIDDEN)
+    for k in range(load32(words + 4 * L_MANY)):
+        copy(registers + load32(words + 4 * (L_ROWS + k)), hidden + 128 * k, 128)
+
+
+def wait(context: int, first: int, keep: int) -> int:
+    """Complete all products of a warpgroup but those of its last ``keep`` groups, in order; a status."""
+    leader = load64(context + 8 * WARPS) + 8 * WARP_WORDS * first
+    count, groups = load64(leader + 8 * PRODUCT_COUNT), load64(leader + 8 * PRODUCT_GROUPS)
+    size = load64(context + 8 * REGISTER_BYTES)
+    base = load64(context + 8 * PRODUCTS) + 8 * PRODUCT_WORDS * MOST_PRODUCTS * (first // 4)
+    kept = 0
+    for k in range(count):
+        entry = base + 8 * PRODUCT_WORDS * k
+        if load64(entry + 8 * PR_GROUP) >= groups - keep:
+            if kept != k:
+                copy(base + 8 * PRODUCT_WORDS * kept, entry, 8 * PRODUCT_WORDS)
+            kept += 1
+            continue
+        late = load64(context + 8 * EARLY) == 0
+        if late:
+            status = land(context, first, entry)
+            if status != 0:
+                return status
+        words = load64(entry + 8 * PR_LIST)
+        for warp in range(4):
+            busy = leader + 8 * (WARP_WORDS * warp + BUSY + load32(words + 4 * L_SET))
+            store64(busy, load64(busy) - 1)
+            if late and load64(busy) == 0:
+                write_sums(load64(context + 8 * REGISTERS) + size * (first + warp), words)
+    store64(leader + 8 * PRODUCT_COUNT, kept)
+    return 0
+
+
+def land(context: int, first: int, entry: int) -> int:
+    """Read the operands of a product and add it to the sums of four warps; a status."""
+    words, scratch = load64(entry + 8 * PR_LIST), load64(context + 8 * SCRATCH)
+    table, record = load64(context + 8 * TABLE), scratch + SCRATCH_RECORD
+    cta = first // load64(context + 8 * WARP_COUNT)
+    columns = 2 * load32(words + 4 * L_MANY)
+    chunks = scratch + SCRATCH_CHUNKS
+    if place_chunks(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks) == 0:
+        return WGMMA_RULE
+    store32(record + 4 * OPERANDS, columns // 8)
+    store32(record + 4 * (OPERANDS + 1), 0)
+    store32(record + 4 * (OPERANDS + 2), SCRATCH_B)
+    call_operation(load64(table + 8 * load32(words + 4 * L_LOAD_B)), 0, record, -1, context)
+    in_shared = load32(words + 4 * L_A) >= 0
+    if (
+        in_shared
+        and place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks) == 0
+    ):
+        return WGMMA_RULE
+    for warp in range(4):
+        registers = load64(context + 8 * REGISTERS) + load64(context + 8 * REGISTER_BYTES) * (first + warp)
+        store32(record + 4 * OPERANDS, 2)
+        store32(record + 4 * (OPERANDS + 1), 2 * 16 * 8 * warp)
+        store32(record + 4 * (OPERANDS + 2), SCRATCH_A)
+        source = entry + 8 * PR_FRAGMENT + 512 * warp
+        call_operation(load64(table + 8 * load32(words + 4 * L_LOAD_A)), source, record, -1, context)
+        store32(record + 4 * OPERANDS, columns // 8)
+        store32(record + 4 * (OPERANDS + 1), load32(words + 4 * L_HIDDEN))
+        store32(record + 4 * (OPERANDS + 2), load64(entry + 8 * PR_KEEP))
+        store32(record + 4 * (OPERANDS + 3), load32(words + 4 * L_SIGN))
+        call_operation(load64(table + 8 * load32(words + 4 * L_PRODUCT)), registers, record, -1, context)
+        if load64(context + 8 * EARLY) != 0:
+            write_sums(registers, words)
+    return 0
+
+
+def place_chunks(context: int, cta: int, descriptor: int, rows: int, k_major: int, out: int) -> int:
+    """Where an operand's chunks lie (:func:`sdpalab.sim.isa.matrix_descriptor.chunk_offsets`); 0 if one is illegal."""
+    if descriptor >> 49 & 7:
+        return 0
+    start, leading = (descriptor & 0x3FFF) << 4, (descriptor >> 16 & 0x3FFF) << 4
+    stride, mode = (descriptor >> 32 & 0x3FFF) << 4, descriptor >> 62 & 3
+    width = 16 if mode == 0 else 256 >> mode
+    across = width // 16
+    limit = load64(context + 8 * SHARED_LIMIT) - 16
+    begin = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE)
+    for outer in range(rows // 8):
+        for half in range(2):
+            for inner in range(8):
+                if k_major:
+                    place = inner * width + outer * stride + half * (16 if mode else leading)
+                elif mode:
+                    place = outer % across * 16 + outer // across * leading + inner * width + half * stride
+                else:
+                    place = outer * stride + inner * 16 + half * leading
+                address = start + place
+                address = address ^ (address >> 7 & across - 1) << 4
+                if address < 0 or address > limit:
+                    return 0
+                store64(out + 8 * (16 * outer + 8 * half + inner), begin + address)
+    return 1

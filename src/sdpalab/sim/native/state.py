@@ -1,0 +1,229 @@
+"""The memory that one thread's native code works on: registers, shared memory, what waits and what the checks keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sdpalab.sim.checks.shadow import granule_of
+from sdpalab.sim.chunks import Setup
+from sdpalab.sim.limits import REGISTER_FILE, registers_at_launch
+from sdpalab.sim.memory import Space
+from sdpalab.sim.native import layout
+from sdpalab.sim.native.assembler import NotNative
+from sdpalab.sim.native.decoded import Decoded
+from sdpalab.sim.native.layout import WARP
+from sdpalab.sim.native.values import special_rows, tensor_maps
+from sdpalab.sim.selection import Array
+from sdpalab.sim.tally import Tally
+
+__all__ = ["ORDERS", "State"]
+
+ORDERS = {"lockstep": 0, "forward": 0, "reverse": 1}
+"""The order of a cluster's warps under each schedule."""
+_MOST_ORDERED = 2048
+"""Blocks whose order is kept, where there are atomic operations: a word for each two of them."""
+
+
+class State:
+    """A context (:mod:`~sdpalab.sim.native.layout`) and all that it refers to.
+
+    Parameters
+    ----------
+    setup : Setup
+    space : Space
+        Global memory, which all threads share.
+    decoded : Decoded
+    table : ndarray of int64
+        Addresses of the operations.
+    template : ndarray of uint8
+        The registers of a warp at first.
+    ctas : ndarray of int64
+        Linear indices of the launch's CTAs, by cluster.
+
+    Attributes
+    ----------
+    counted : Tally
+        What this thread has counted.
+    writers, readers, pages : ndarray
+        With checks, what is known of global memory: of each granule, of each 16 bytes, and whether anything in a page
+        has been written.
+
+    Raises
+    ------
+    NotNative
+        If there are too many blocks or warps for the checks.
+    """
+
+    def __init__(
+        self, setup: Setup, space: Space, decoded: Decoded, table: Array, template: Array, ctas: Array
+    ) -> None:
+        self.setup, self.space, self.decoded = setup, space, decoded
+        self.kept: list[Any] = []
+        self.context = np.zeros(layout.CONTEXT_WORDS, dtype=np.int64)
+        self.writers, self.readers, self.pages = (np.zeros(0, np.int64) for _ in range(3))
+        size, geometry = len(space.data), setup.geometry
+        self.counted = Tally(*(setup.entry, setup.program, size, geometry.ctas, geometry.warps), traffic=setup.counters)
+        self._fill(table, template)
+        self.context[layout.CTAS] = self._keep(ctas)
+
+    def _keep(self, array: Array) -> int:
+        """The address of an array, which lives as long as the run."""
+        self.kept.append(array)
+        return int(array.ctypes.data)
+
+    def _room(self, size: int) -> int:
+        """The address of that many bytes, aligned to 64."""
+        raw = np.empty(size + 64, dtype=np.uint8)
+        return -(-self._keep(raw) // 64) * 64
+
+    def _fill(self, table: Array, template: Array) -> None:
+        """Everything that native code reads and writes."""
+        setup, decoded, geometry, context = self.setup, self.decoded, self.setup.geometry, self.context
+        warps, ctas = geometry.warps, geometry.cluster_size
+        shared, local = setup.symbols.shared_bytes, setup.symbols.local_bytes
+        shared_stride, local_stride = (-(-size // 16) * 16 for size in (shared, local))
+        extents = np.array([(e.begin, e.end) for e in self.space.extents], dtype=np.int64)
+        specials = special_rows(setup, decoded)
+        copies = any(each.name.startswith("cp.async") for each in decoded.operations)
+        words = {
+            layout.TABLE: self._keep(table),
+            layout.RECORDS: self._keep(decoded.records),
+            layout.BLOCKS: self._keep(decoded.blocks),
+            layout.REGISTERS: self._room(decoded.register_bytes * warps * ctas),
+            layout.REGISTER_BYTES: decoded.register_bytes,
+            layout.TEMPLATE: self._keep(template),
+            layout.SHARED: self._room(shared_stride * ctas + 64),
+            layout.SHARED_STRIDE: shared_stride,
+            layout.SHARED_LIMIT: shared,
+            layout.GLOBAL: int(self.space.data.ctypes.data),
+            layout.EXTENTS: self._keep(extents),
+            layout.EXTENT_COUNT: len(extents),
+            layout.LOCAL: self._room(local_stride * WARP * warps * ctas + 64),
+            layout.LOCAL_STRIDE: local_stride,
+            layout.LOCAL_LIMIT: local,
+            layout.WARPS: self._keep(np.zeros(layout.WARP_WORDS * warps * ctas, np.int64)),
+            layout.WARP_COUNT: warps,
+            layout.CTA_COUNT: ctas,
+            layout.THREADS: geometry.threads,
+            layout.SPECIALS: self._keep(specials),
+            layout.SPECIAL_COUNT: len(specials),
+            layout.START: setup.program.start,
+            layout.MOST_STEPS: setup.max_steps,
+            layout.LANES_BY_BLOCK: self._keep(self.counted.lanes),
+            layout.WARPS_BY_BLOCK: self._keep(self.counted.warps),
+            layout.BARRIERS: self._keep(np.zeros(layout.BARRIER_WORDS * layout.BARRIER_COUNT * ctas, np.int64)),
+            layout.SCRATCH: self._room(layout.SCRATCH_BYTES),
+            layout.COPIES: self._room(8 * layout.COPY_WORDS * layout.MOST_COPIES * warps * ctas if copies else 0),
+            layout.ORDER: ORDERS[setup.schedule],
+            layout.EARLY: int(setup.async_mode == "early"),
+        }
+        words |= self._units()
+        if setup.counters:
+            words |= self._counters()
+        if setup.checks:
+            words |= self._shadows()
+        for word, value in words.items():
+            context[word] = value
+        for first, dims in (
+            (layout.GRID_X, geometry.grid),
+            (layout.BLOCK_X, geometry.block),
+            (layout.CLUSTER_X, geometry.cluster),
+        ):
+            context[first : first + 3] = dims
+
+    def _units(self) -> dict[int, int]:
+        """What asynchronous instructions work on."""
+        setup, ctas = self.setup, self.setup.geometry.cluster_size
+        names = {each.name.split(".")[0] for each in self.decoded.operations}
+        before = registers_at_launch(setup.entry, setup.geometry)
+        maps = np.array(tensor_maps(setup.params), np.int64).reshape(-1, layout.MAP_WORDS)
+        words = {
+            layout.LISTS: self._keep(self.decoded.lists),
+            layout.REGISTERS_BEFORE: before,
+            layout.REGISTER_LIMIT: min(REGISTER_FILE, before * setup.geometry.warps * WARP),
+            layout.TENSOR_MAPS: self._keep(maps),
+            layout.TENSOR_MAP_COUNT: len(maps),
+        }
+        if "mbarrier" in names:
+            mbarriers = np.zeros(layout.MBARRIER_WORDS * layout.MOST_MBARRIERS * ctas, np.int64)
+            words[layout.MBARRIERS] = self._keep(mbarriers)
+        if names & {"tensor", "st"}:
+            words[layout.TRANSFERS] = self._room(8 * layout.TRANSFER_WORDS * layout.MOST_TRANSFERS)
+        if "wgmma" in names:
+            groups = -(-setup.geometry.warps * ctas // 4)
+            words[layout.PRODUCTS] = self._room(8 * layout.PRODUCT_WORDS * layout.MOST_PRODUCTS * groups)
+        return words
+
+    def _counters(self) -> dict[int, int]:
+        """What is counted for a profiler."""
+        setup, tally = self.setup, self.counted
+        return {
+            layout.COUNTING: 1,
+            layout.SECTORS: self._keep(tally.sectors),
+            layout.WAVEFRONTS: self._keep(tally.wavefronts),
+            layout.TOUCHED: self._keep(tally.touched),
+            layout.TOUCHED_BYTES: tally.touched.shape[1],
+            layout.ISSUED: self._keep(tally.issued),
+            layout.BY_WARP: self._keep(tally.by_warp),
+            layout.BLOCK_COUNT: len(setup.program.blocks),
+        }
+
+    def _shadows(self) -> dict[int, int]:
+        """What the checks keep (:mod:`~sdpalab.sim.native.watch`)."""
+        geometry, entry = self.setup.geometry, self.setup.entry
+        warps, ctas = geometry.warps * geometry.cluster_size, geometry.cluster_size
+        if geometry.ctas >= layout.SEVERAL or warps > 1 << 8:
+            raise NotNative("too many blocks or warps for the race check")
+        shared = self.setup.symbols.shared_bytes
+        shift, global_shift = (granule_of(entry, (space,)).bit_length() - 1 for space in ("shared", "global"))
+        pages = (shared >> layout.PAGE_SHIFT) + 2
+        granules, written = pages << layout.PAGE_SHIFT - shift, pages << layout.PAGE_SHIFT - 3
+        pages_of_all = (len(self.space.data) >> layout.GLOBAL_PAGE_SHIFT) + 1
+        everything = pages_of_all << layout.GLOBAL_PAGE_SHIFT - global_shift
+        self.writers = np.zeros(everything, np.int64)
+        self.readers = np.zeros(pages_of_all << layout.GLOBAL_PAGE_SHIFT - layout.READ_SHIFT, np.int64)
+        self.pages = np.zeros(pages_of_all, np.uint8)
+
+        def zeros(count: int, dtype: Any = np.int64) -> int:
+            return self._keep(np.zeros(count, dtype))
+
+        return {
+            layout.CHECKED: 1,
+            layout.ACTORS: warps,
+            layout.CLOCKS: zeros(warps),
+            layout.VECTORS: zeros(warps * warps),
+            layout.FLOORS: zeros(warps),
+            layout.RELEASED: zeros(warps * layout.BARRIER_COUNT * ctas),
+            layout.GRANULE_SHIFT: shift,
+            layout.GRANULES: granules,
+            layout.WRITERS: zeros(granules * ctas),
+            layout.READERS: zeros(granules * ctas * warps, np.int32),
+            layout.FLYING: zeros(granules * ctas, np.int32),
+            layout.WRITTEN: zeros(written * ctas, np.uint8),
+            layout.WRITTEN_BYTES: written,
+            layout.PAGES: pages,
+            **{word: zeros(pages * ctas) for word in range(layout.PAGE_WRITTEN, layout.PAGE_FULL + 1)},
+            layout.GLOBAL_SHIFT: global_shift,
+            layout.GLOBAL_WRITERS: self._keep(self.writers),
+            layout.GLOBAL_READERS: self._keep(self.readers),
+            **(self._order_of_blocks(everything) if self.updates_global() else {}),
+            layout.GLOBAL_PAGES: self._keep(self.pages),
+        }
+
+    def updates_global(self) -> bool:
+        """Whether there is an atomic operation on global memory."""
+        return any(each.name.startswith("atom.global") for each in self.decoded.operations)
+
+    def _order_of_blocks(self, granules: int) -> dict[int, int]:
+        """What atomic operations need: the last one on each granule, and which blocks come before which."""
+        ctas = self.setup.geometry.ctas
+        if ctas > _MOST_ORDERED:
+            raise NotNative(f"more than {_MOST_ORDERED} blocks with atomic operations")
+        strong, ordered = np.zeros(granules, np.int64), np.zeros(ctas * ctas, np.int64)
+        return {
+            layout.GLOBAL_STRONG: self._keep(strong),
+            layout.ORDERED: self._keep(ordered),
+            layout.GRID_CTAS: ctas,
+        }

@@ -1,0 +1,185 @@
+"""Records that follow undefined registers, for the ``memory`` check (:mod:`sdpalab.sim.checks.registers`).
+
+Beside a register that may be read before it was written is a row of its shadow, whose bits are 1 where its own are
+undefined. What moves bits is executed on shadows too; other results are undefined as a whole where an operand is. A use
+of what is undefined ends the native run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sdpalab.sim.checks.registers import MOVED, only_integers
+from sdpalab.sim.decode import Mods, find_handler
+from sdpalab.sim.definedness import Undefined, computes, writes
+from sdpalab.sim.fusion import registers_in
+from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, TensorAddress, Vector
+from sdpalab.sim.native import layout
+from sdpalab.sim.native.assembler import HANDLERS, Assembler, NotNative, bits_of
+from sdpalab.sim.native.lanes import Lanes, where
+from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.types import TYPES
+
+__all__ = ["add_shadows", "follow_undefined"]
+
+_SHADOW = "~"
+"""Before a register's name, the name of its shadow."""
+
+
+def add_shadows(asm: Assembler, undefined: Undefined) -> None:
+    """Give registers that may be undefined their shadows: all ones at first."""
+    for name in sorted(undefined.registers):
+        type_ = asm.types.get(name)
+        if type_ is None or name not in asm.rows:
+            raise NotNative(f"register {name} may be undefined")
+        row = asm.allocate(bits_of(type_))
+        asm.types[_SHADOW + name], asm.rows[_SHADOW + name] = type_, row
+        if type_.kind == "pred":
+            asm.ones.append(row)
+
+
+def follow_undefined(asm: Assembler, instruction: Instruction, undefined: Undefined) -> None:
+    """Append what an instruction means for shadows, and the checks of its uses; before its own records."""
+    reads = undefined.reads.get(instruction.pc, frozenset())
+    targets = [name for name in writes(asm.entry, instruction) if _shadow(asm, name)]
+    if not reads and not targets:
+        return
+    asm.begin(instruction)
+    if instruction.guard is not None and instruction.guard.register.name in reads:
+        guard, asm.guard = asm.guard, 0  # a branch on it is decided by all who come here
+        _use(asm, instruction.guard.register, "pred")
+        asm.guard = guard
+    if computes(instruction) and reads:
+        if targets:
+            _propagate(asm, instruction, reads, targets)
+        return
+    _uses(asm, instruction, reads)
+    for name in targets:
+        _set(asm, name, 0)
+
+
+def _shadow(asm: Assembler, name: str) -> bool:
+    return _SHADOW + name in asm.rows
+
+
+def _bits(asm: Assembler, name: str) -> str:
+    """The type of a register's shadow."""
+    type_ = asm.types[_SHADOW + name]
+    return "pred" if type_.kind == "pred" else f"b{type_.bits}"
+
+
+def _set(asm: Assembler, name: str, value: int) -> None:
+    """All bits of a register are undefined (1) or defined (0)."""
+    type_ = _bits(asm, name)
+    constant = asm.source(Immediate(-value if type_ != "pred" else value), type_)
+    asm.lanewise(f"mov.{type_}", lambda x: x, [asm.rows[_SHADOW + name]], [constant], [type_], [type_])
+
+
+def _propagate(asm: Assembler, instruction: Instruction, reads: frozenset[str], targets: Sequence[str]) -> None:
+    opcode = instruction.opcode
+    if opcode in ("and", "or"):
+        _logic(asm, instruction, targets[0])
+        return
+    moved = MOVED.get(opcode, 0)
+    if opcode == "cvt" and not only_integers(instruction):
+        moved = 0
+    sources = instruction.operands[1 + moved :] if moved else ()
+    decisive = [name for operand in sources for name in registers_in(operand) if name in reads]
+    if not moved:
+        decisive = sorted(reads)
+    flag = asm.temporary(1)
+    shadows = [(Register(_SHADOW + name), _bits(asm, name)) for name in decisive]
+    types = [type_ for _, type_ in shadows]
+    rows = [asm.source(*shadow) for shadow in shadows]
+    if len(rows) > 4:
+        raise NotNative("more than four operands that may be undefined")
+    name = f"undefined.{'.'.join(types) or 'none'}"
+    asm.lanewise(name, _any_of, [flag], rows or [asm.number(0, "b32")], ["pred"], types or ["b32"])
+    if moved:
+        target, *operands = instruction.operands
+        given = (_of(asm, target, target=True), *(_of(asm, each) for each in operands[:moved]), *operands[moved:])
+        other = replace(instruction, operands=given)
+        handler = find_handler(HANDLERS, other)
+        if handler is None:
+            raise NotNative(instruction.text)
+        handler(asm, other, Mods(other))
+        second = target.second if isinstance(target, Pair) else None
+        for each in registers_in(second) if second is not None else ():
+            if _shadow(asm, each):
+                _set(asm, each, 0)
+    for name in targets:
+        type_ = _bits(asm, name)
+        row = asm.rows[_SHADOW + name]
+        before = row if moved else asm.source(Immediate(0), type_)
+        asm.lanewise(f"undefined.where.{type_}", _ones_where, [row], [flag, before], [type_], ["pred", type_])
+
+
+def _any_of(*shadows: Lanes) -> Lanes:
+    result = shadows[0] if shadows[0].type == "pred" else shadows[0] != 0
+    for shadow in shadows[1:]:
+        result = result | (shadow if shadow.type == "pred" else shadow != 0)
+    return result
+
+
+def _ones_where(condition: Lanes, before: Lanes) -> Lanes:
+    return where(condition, before.like(-1), before)
+
+
+def _of(asm: Assembler, operand: Operand, *, target: bool = False) -> Operand:
+    """The operand of an operand's shadow; an operand without one is defined, or not relevant as a target."""
+    if isinstance(operand, Vector):
+        return Vector(tuple(_of(asm, item, target=target) for item in operand.items))
+    if isinstance(operand, Pair):
+        return Pair(_of(asm, operand.first, target=target), Symbol("_"))
+    if isinstance(operand, Register) and _shadow(asm, operand.name):
+        return Register(_SHADOW + operand.name)
+    return Symbol("_") if target else Immediate(0)
+
+
+def _logic(asm: Assembler, instruction: Instruction, target: str) -> None:
+    """The shadow of what one defined operand may decide alone."""
+    type_ = TYPES[instruction.mods[-1]].name
+    disjunction = instruction.opcode == "or"
+
+    def function(a: Lanes, b: Lanes, x: Lanes, y: Lanes) -> Lanes:
+        left, right = (~a, ~b) if disjunction else (a, b)
+        return (x | left) & (y | right) & (x | y)
+
+    values = [asm.source(operand, type_) for operand in instruction.operands[1:]]
+    shadows = [asm.source(_of(asm, operand), type_) for operand in instruction.operands[1:]]
+    row = asm.rows[_SHADOW + target]
+    asm.lanewise(f"undefined.{instruction.opcode}.{type_}", function, [row], [*values, *shadows], [type_], [type_] * 4)
+
+
+# ---- uses ------------------------------------------------------------------------------------------------------------
+
+
+def _uses(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> None:
+    """The operands by which undefined values come to matter."""
+    stores = instruction.opcode == "st"
+    private = not {"local", "param"}.isdisjoint(instruction.mods)
+    width = next((TYPES[mod].bits for mod in instruction.mods if mod in TYPES), 0) if stores else 0
+    accumulates = instruction.opcode == "wgmma" and len(instruction.operands) > 3
+    for place, operand in enumerate(instruction.operands):
+        address = isinstance(operand, (Address, TensorAddress))
+        if stores and private and not address:
+            continue
+        for name in registers_in(operand):
+            if name not in reads:
+                continue
+            if accumulates and place == 0:
+                raise NotNative("accumulators that may be undefined")
+            _use(asm, Register(name), f"b{width}" if width and not address else _bits(asm, name))
+
+
+def _use(asm: Assembler, register: Register, type_: str) -> None:
+    """Give up where a register is undefined."""
+    row = asm.source(Register(_SHADOW + register.name), type_)
+
+    def build(code: Code) -> None:
+        shadow = code.source(0, type_)
+        bad = shadow if type_ == "pred" else shadow != 0
+        code.leave_if((bad & code.active).any(), layout.UNDEFINED)
+
+    asm.record(Operation(f"undefined.use.{type_}", build), [row])

@@ -1,0 +1,135 @@
+"""What a launch gives to native code: rows of constants and special registers, and tensor maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sdpalab.sim.chunks import Setup
+from sdpalab.sim.errors import LaunchError
+from sdpalab.sim.native import layout
+from sdpalab.sim.native.assembler import Constant, NotNative
+from sdpalab.sim.native.decoded import Decoded
+from sdpalab.sim.native.layout import WARP
+from sdpalab.sim.selection import Array
+from sdpalab.sim.tensor_map import DESCRIBED_BYTES, DESCRIPTOR_BYTES, PlacedMap
+
+__all__ = ["register_template", "special_rows", "tensor_maps"]
+
+_BY_WARP = {
+    **{f"%tid.{axis}": layout.TID_X + k for k, axis in enumerate("xyz")},
+    **{f"%ctaid.{axis}": layout.CTAID_X + k for k, axis in enumerate("xyz")},
+    **{f"%clusterid.{axis}": layout.CLUSTERID_X + k for k, axis in enumerate("xyz")},
+    **{f"%cluster_ctaid.{axis}": layout.CLUSTER_CTAID_X + k for k, axis in enumerate("xyz")},
+    "%warpid": layout.WARPID,
+    "%cluster_ctarank": layout.CTARANK,
+}
+"""The special registers that depend on the warp or its CTA."""
+
+
+def register_template(setup: Setup, decoded: Decoded) -> Array:
+    """The registers of a warp at first: poison, predicates that are false, and the constants."""
+    template = np.full(decoded.register_bytes, 0xFF, dtype=np.uint8)
+    template[: decoded.predicates] = 0
+    for row in decoded.ones:
+        template[row : row + 4] = 0xFF
+    for constant, row in decoded.constants.items():
+        raw = _bytes(setup, constant)
+        if constant.bits == 1:
+            template[row : row + 4] = 0xFF if raw[0] else 0
+        else:
+            template[row : row + WARP * len(raw)] = np.tile(np.frombuffer(raw, np.uint8), WARP)
+    for name, row in decoded.specials.items():
+        values = _uniform_special(setup, name)
+        if values is not None:
+            lanes = np.broadcast_to(values.astype(np.uint32), WARP)
+            template[row : row + 4 * WARP] = np.ascontiguousarray(lanes).view(np.uint8)
+    return template
+
+
+def _bytes(setup: Setup, constant: Constant) -> bytes:
+    """A constant's value."""
+    size = max(1, constant.bits // 8)
+    if constant.kind == "parameter":
+        return bytes(setup.params[int(constant.value) : int(constant.value) + size])
+    if constant.kind == "symbol":
+        name = str(constant.value)
+        if name not in setup.symbols.addresses:
+            raise NotNative(f"{name} is not a variable")
+        return (setup.symbols.addresses[name][1] & (1 << 8 * size) - 1).to_bytes(size, "little")
+    return int(constant.value).to_bytes(size, "little")
+
+
+def special_rows(setup: Setup, decoded: Decoded) -> Array:
+    """(kind, row) of the special registers that depend on the warp, int32."""
+    rows = [(_BY_WARP[name], row) for name, row in decoded.specials.items() if _uniform_special(setup, name) is None]
+    return np.array(rows, dtype=np.int32).reshape(-1, 2)
+
+
+def _uniform_special(setup: Setup, name: str) -> Array | None:
+    """The values of a special register that all warps share; None if they do not."""
+    if name in _BY_WARP:
+        return None
+    geometry = setup.geometry
+    lane = np.arange(WARP, dtype=np.uint32)
+    bit = np.uint32(1) << lane
+    clusters = [-(-many // size) for many, size in zip(geometry.grid, geometry.cluster, strict=True)]
+    dims: dict[str, Sequence[int]] = {
+        "%ntid": geometry.block,
+        "%nctaid": geometry.grid,
+        "%cluster_nctaid": geometry.cluster,
+        "%nclusterid": clusters,
+    }
+    base, _, axis = name.partition(".")
+    if base in dims and axis in ("x", "y", "z"):
+        return np.array(dims[base]["xyz".index(axis)])
+    values: dict[str, Any] = {
+        "%laneid": lane,
+        "%nwarpid": geometry.warps,
+        "%lanemask_eq": bit,
+        "%lanemask_lt": bit - 1,
+        "%lanemask_le": bit | (bit - 1),
+        "%lanemask_ge": ~(bit - 1),
+        "%lanemask_gt": ~(bit | (bit - 1)),
+        "%dynamic_smem_size": geometry.dynamic_smem,
+        "%cluster_nctarank": geometry.cluster_size,
+        "%total_smem_size": setup.symbols.shared_bytes,
+    }
+    if name not in values:
+        raise NotNative(f"special register {name}")
+    return np.asarray(values[name])
+
+
+def tensor_maps(params: bytes) -> list[Array]:
+    """The tensor maps among the parameters, as native code reads them."""
+    maps = []
+    for begin in range(0, len(params) - DESCRIPTOR_BYTES + 1, 64):
+        raw = params[begin : begin + DESCRIPTOR_BYTES]
+        try:
+            placed = PlacedMap.read(raw)
+        except LaunchError:
+            continue
+        if placed is not None:
+            maps.append(_tensor_map(placed, raw))
+    return maps
+
+
+def _tensor_map(placed: PlacedMap, raw: bytes) -> Array:
+    tensor, words = placed.map, np.zeros(layout.MAP_WORDS, np.int64)
+    described = raw[:DESCRIBED_BYTES].ljust(8 * layout.RAW_WORDS, b"\0")
+    words[layout.MAP_RAW : layout.MAP_RAW + layout.RAW_WORDS] = np.frombuffer(described, np.int64)
+    words[layout.MAP_BEGIN] = placed.begin
+    words[layout.MAP_AXES], words[layout.MAP_ITEM] = len(tensor.dims), tensor.item
+    words[layout.MAP_SWIZZLE] = {"none": 0, "32B": 1, "64B": 3, "128B": 7}[tensor.swizzle]
+    words[layout.MAP_BYTES] = tensor.box_bytes
+    words[layout.MAP_FILL] = int.from_bytes(tensor.fill.ljust(8, b"\0"), "little", signed=True)
+    for first, values in (
+        (layout.MAP_DIMS, tensor.dims),
+        (layout.MAP_STRIDES, tensor.strides),
+        (layout.MAP_STEPS, tensor.steps),
+        (layout.MAP_COUNTS, tensor.counts),
+    ):
+        words[first : first + len(values)] = values
+    return words

@@ -1,0 +1,169 @@
+"""How blocks of asynchronous kernels end: waits for mbarriers, cluster barriers and registers: machine code
+(:mod:`~sdpalab.sim.native.translate`).
+
+The rules are those of :mod:`sdpalab.sim.isa.mbarrier`, :mod:`~sdpalab.sim.isa.cluster` and
+:mod:`~sdpalab.sim.isa.setmaxnreg`.
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.layout import (
+    AT_CLUSTER,
+    AT_MBARRIER,
+    CLUSTER_ARRIVALS,
+    CLUSTER_ARRIVED,
+    CLUSTER_PHASE,
+    CLUSTER_RULE,
+    CLUSTER_WAITS,
+    CTA_COUNT,
+    DIVERGENT,
+    END_A,
+    END_B,
+    END_C,
+    END_D,
+    FIRST_PART,
+    FOR_REGISTERS,
+    HELD_REGISTERS,
+    LIVE,
+    MB_PHASE,
+    MBARRIER_RULE,
+    PART_FROM,
+    PART_INFO,
+    PART_MASK,
+    PART_MORE,
+    PART_STATUS,
+    PART_WORDS,
+    PARTS,
+    READY,
+    REGISTER_LIMIT,
+    SPREAD,
+    WARP_COUNT,
+    WARP_CTA,
+    WARP_WORDS,
+    WARPS,
+)
+from sdpalab.sim.native.mbarriers import cta_of, mbarrier_at, offset_of
+from sdpalab.sim.native.words import load32, load64, popcount, store32, store64
+
+__all__ = ["arrive_in_cluster", "ask_for_registers", "cluster_phase", "wait_for_phase", "wait_in_cluster"]
+
+
+def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
+    """Lanes wait for the phase of one mbarrier with one parity; a status."""
+    mask = load64(part + 8 * PART_MASK)
+    place, row = registers + load32(block + 4 * END_A), registers + load32(block + 4 * END_D)
+    first = -1
+    for lane in range(32):
+        if mask >> lane & 1:
+            if first < 0:
+                first = lane
+            if load64(place + 8 * lane) != load64(place + 8 * first):
+                return SPREAD
+            if (load32(registers + load32(block + 4 * END_C) + 4 * lane) & 1) != (
+                load32(registers + load32(block + 4 * END_C) + 4 * first) & 1
+            ):
+                return SPREAD
+    address = load64(place + 8 * first) + load32(block + 4 * END_B)
+    cta = cta_of(context, address)
+    entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
+    if entry == 0:
+        return MBARRIER_RULE
+    now = load64(entry + 8 * MB_PHASE)
+    parity = load32(registers + load32(block + 4 * END_C) + 4 * first) & 1
+    if parity != (now & 1):  # the phase before has that parity, and it is complete
+        store32(row, load32(row) | mask)
+        return 0
+    store32(row, load32(row) & ~mask)
+    store64(part + 8 * PART_STATUS, AT_MBARRIER)
+    store64(part + 8 * PART_INFO, entry)
+    store64(part + 8 * PART_MORE, now)
+    store64(part + 8 * PART_FROM, block)
+    return 0
+
+
+# ---- clusters --------------------------------------------------------------------------------------------------------
+
+
+def arrive_in_cluster(context: int, state: int, mask: int) -> int:
+    """A whole warp arrives at the barrier of its cluster; a status."""
+    if mask != load64(state + 8 * LIVE):
+        return DIVERGENT
+    arrivals = load64(state + 8 * CLUSTER_ARRIVALS)
+    if arrivals > load64(state + 8 * CLUSTER_WAITS):
+        return CLUSTER_RULE
+    store64(state + 8 * CLUSTER_ARRIVALS, arrivals + 1)
+    store64(context + 8 * CLUSTER_ARRIVED, load64(context + 8 * CLUSTER_ARRIVED) + popcount(mask))
+    cluster_phase(context)
+    return 0
+
+
+def wait_in_cluster(context: int, state: int, part: int) -> int:
+    """A whole warp waits for the phase in which it arrived; a status."""
+    if load64(part + 8 * PART_MASK) != load64(state + 8 * LIVE):
+        return DIVERGENT
+    arrivals = load64(state + 8 * CLUSTER_ARRIVALS)
+    if arrivals <= load64(state + 8 * CLUSTER_WAITS):
+        return CLUSTER_RULE
+    store64(state + 8 * CLUSTER_WAITS, arrivals)
+    if load64(context + 8 * CLUSTER_PHASE) < arrivals:
+        store64(part + 8 * PART_STATUS, AT_CLUSTER)
+        store64(part + 8 * PART_MORE, arrivals)
+    return 0
+
+
+def cluster_phase(context: int) -> None:
+    """If all threads have arrived that have not exited, the phase ends, and those who wait for that go on."""
+    warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
+    alive = 0
+    for number in range(warps):
+        alive += popcount(load64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * number + LIVE)))
+    arrived = load64(context + 8 * CLUSTER_ARRIVED)
+    if arrived == 0 or arrived < alive:
+        return
+    phase = load64(context + 8 * CLUSTER_PHASE) + 1
+    store64(context + 8 * CLUSTER_PHASE, phase)
+    store64(context + 8 * CLUSTER_ARRIVED, 0)
+    for number in range(warps):
+        state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
+        for k in range(load64(state + 8 * PARTS)):
+            part = state + 8 * (FIRST_PART + PART_WORDS * k)
+            if load64(part + 8 * PART_STATUS) == AT_CLUSTER and load64(part + 8 * PART_MORE) <= phase:
+                store64(part + 8 * PART_STATUS, READY)
+
+
+# ---- registers -------------------------------------------------------------------------------------------------------
+
+
+def ask_for_registers(context: int, state: int, block: int, part: int) -> int:
+    """A whole warp releases registers or requests more, and waits for them; a status."""
+    if load64(part + 8 * PART_MASK) != (1 << 32) - 1:
+        return DIVERGENT
+    wanted, held = load32(block + 4 * END_A), load64(state + 8 * HELD_REGISTERS)
+    if (held > wanted) if load32(block + 4 * END_B) else (held < wanted):
+        return 0  # a request in the wrong direction changes nothing
+    store64(part + 8 * PART_STATUS, FOR_REGISTERS)
+    store64(part + 8 * PART_MORE, wanted)
+    cta, warps = load64(state + 8 * WARP_CTA), load64(context + 8 * WARP_COUNT)
+    for turn in range(2):  # releases go first
+        for k in range(warps):
+            other = load64(context + 8 * WARPS) + 8 * WARP_WORDS * (warps * cta + k)
+            for p in range(load64(other + 8 * PARTS)):
+                waiting = other + 8 * (FIRST_PART + PART_WORDS * p)
+                if load64(waiting + 8 * PART_STATUS) != FOR_REGISTERS:
+                    continue
+                more = load64(waiting + 8 * PART_MORE) - load64(other + 8 * HELD_REGISTERS)
+                if more <= 0 or (
+                    turn == 1 and held_by(context, cta) + 32 * more <= load64(context + 8 * REGISTER_LIMIT)
+                ):
+                    store64(other + 8 * HELD_REGISTERS, load64(waiting + 8 * PART_MORE))
+                    store64(waiting + 8 * PART_STATUS, READY)
+    return 0
+
+
+def held_by(context: int, cta: int) -> int:
+    """Registers that the threads of a CTA hold."""
+    warps = load64(context + 8 * WARP_COUNT)
+    total = 0
+    for k in range(warps):
+        total += 32 * load64(load64(context + 8 * WARPS) + 8 * (WARP_WORDS * (warps * cta + k) + HELD_REGISTERS))
+    return total

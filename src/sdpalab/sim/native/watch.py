@@ -1,0 +1,376 @@
+"""The checks of accesses to shared and global memory: machine code (:mod:`~sdpalab.sim.native.translate`).
+
+One warp acts at a time, so happens-before needs no more than this (FastTrack, Flanagan and Freund 2009): a time that
+grows with every release; for each granule of memory, the warp and the time of its last write, and when each warp last
+read it; for each warp, up to which time every warp's accesses come before its own. A page of shared memory sums up what
+is known of its granules, so that most accesses need no look at them.
+
+Nothing is reported here. What might be a hazard ends the native run, and the reference engine decides and reports: so
+what is suspected may be more than what is wrong, but never less.
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.layout import (
+    ACTORS,
+    ASYNC,
+    CLOCKS,
+    CURRENT,
+    CURRENT_CTA,
+    CURRENT_STATE,
+    FLOORS,
+    FLYING,
+    GLOBAL_PAGE_SHIFT,
+    GLOBAL_PAGES,
+    GLOBAL_READERS,
+    GLOBAL_SHIFT,
+    GLOBAL_STRONG,
+    GLOBAL_WRITERS,
+    GRANULE_SHIFT,
+    GRANULES,
+    GRID_CTAS,
+    ORDERED,
+    PAGE_FLYING,
+    PAGE_FULL,
+    PAGE_READ,
+    PAGE_SHIFT,
+    PAGE_WRITTEN,
+    PAGES,
+    RACE,
+    READ_SHIFT,
+    READERS,
+    SCRATCH,
+    SCRATCH_PLACES,
+    SEVERAL,
+    TIME,
+    UNDEFINED,
+    VECTORS,
+    WARP_CTA,
+    WRITERS,
+    WRITTEN,
+    WRITTEN_BYTES,
+)
+from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
+
+__all__ = [
+    "copies_landed",
+    "copy_begins",
+    "read_global",
+    "read_shared",
+    "update_global",
+    "write_global",
+    "write_shared",
+]
+
+
+# ---- shared memory ---------------------------------------------------------------------------------------------------
+
+
+def read_shared(context: int, mask: int, low: int, high: int, width: int) -> int:
+    """Lanes read; their offsets are in the scratch, the least and the greatest here. A status.
+
+    The operation that calls this marks the granules that are read.
+    """
+    warp = load64(context + 8 * CURRENT)
+    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+    floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
+    now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+    first = 8 * load64(context + 8 * PAGES) * cta
+    written, read = load64(context + 8 * PAGE_WRITTEN) + first, load64(context + 8 * PAGE_READ) + first
+    flying, full = load64(context + 8 * PAGE_FLYING) + first, load64(context + 8 * PAGE_FULL) + first
+    suspect = 0
+    missing = 0
+    for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
+        if load64(written + 8 * page) > floor or load64(flying + 8 * page) != 0:
+            suspect = 1
+        if load64(full + 8 * page) == 0:
+            missing = 1
+        if load64(read + 8 * page) < now:
+            store64(read + 8 * page, now)
+    if missing:
+        status = defined(context, mask, width, cta, low, high)
+        if status != 0:
+            return status
+    return writes_before(context, mask, width, warp, cta) if suspect else 0
+
+
+def writes_before(context: int, mask: int, width: int, warp: int, cta: int) -> int:
+    """Whether all writes of the places in the scratch come before the current warp's access; a status."""
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    many = max(width >> shift, 1)
+    first = load64(context + 8 * GRANULES) * cta
+    writers, flying = load64(context + 8 * WRITERS) + 8 * first, load64(context + 8 * FLYING) + 4 * first
+    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * warp
+    for lane in range(32):
+        if mask >> lane & 1:
+            granule = load64(places + 8 * lane) >> shift
+            for k in range(granule, granule + many):
+                if load32(flying + 4 * k) != 0:
+                    return ASYNC
+                tag = load64(writers + 8 * k)
+                if tag & 0xFFFF != warp and tag >> 16 > load64(vector + 8 * (tag & 0xFFFF)):
+                    return RACE
+    return 0
+
+
+def defined(context: int, mask: int, width: int, cta: int, low: int, high: int) -> int:
+    """Whether all bytes that lanes read have been written; a status."""
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
+    need = (1 << width) - 1
+    for lane in range(32):
+        if mask >> lane & 1:
+            offset = load64(places + 8 * lane)
+            if load32(written + (offset >> 3)) >> (offset & 7) & need != need:
+                return UNDEFINED
+    pages = load64(context + 8 * PAGE_FULL) + 8 * load64(context + 8 * PAGES) * cta
+    for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
+        begin = written + (page << PAGE_SHIFT - 3)
+        full = 1
+        for k in range(1 << PAGE_SHIFT - 6):
+            if load64(begin + 8 * k) != -1:
+                full = 0
+                break
+        store64(pages + 8 * page, full)
+    return 0
+
+
+def write_shared(context: int, mask: int, low: int, high: int, width: int) -> int:
+    """Lanes write; as :func:`read_shared`."""
+    status = may_write(context, mask, low, high, width)
+    if status == 0:
+        mark_written(context, mask, width)
+    return status
+
+
+def may_write(context: int, mask: int, low: int, high: int, width: int) -> int:
+    """Whether the writes come after all other accesses; a status."""
+    warp = load64(context + 8 * CURRENT)
+    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+    floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
+    first = 8 * load64(context + 8 * PAGES) * cta
+    written, read = load64(context + 8 * PAGE_WRITTEN) + first, load64(context + 8 * PAGE_READ) + first
+    flying = load64(context + 8 * PAGE_FLYING) + first
+    after_writes = 0
+    after_reads = 0
+    for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
+        if load64(written + 8 * page) > floor or load64(flying + 8 * page) != 0:
+            after_writes = 1
+        if load64(read + 8 * page) > floor:
+            after_reads = 1
+    if after_writes:
+        status = writes_before(context, mask, width, warp, cta)
+        if status != 0:
+            return status
+    return reads_before(context, mask, width, warp, cta) if after_reads else 0
+
+
+def reads_before(context: int, mask: int, width: int, warp: int, cta: int) -> int:
+    """Whether all reads of the places in the scratch come before the current warp's access; a status."""
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    many = max(width >> shift, 1)
+    actors, granules = load64(context + 8 * ACTORS), load64(context + 8 * GRANULES)
+    vector = load64(context + 8 * VECTORS) + 8 * actors * warp
+    for other in range(actors):
+        if other == warp:
+            continue
+        known = load64(vector + 8 * other)
+        plane = load64(context + 8 * READERS) + 4 * granules * (actors * cta + other)
+        for lane in range(32):
+            if mask >> lane & 1:
+                granule = load64(places + 8 * lane) >> shift
+                for k in range(granule, granule + many):
+                    if load32(plane + 4 * k) > known:
+                        return RACE
+    return 0
+
+
+def mark_written(context: int, mask: int, width: int) -> None:
+    """The places in the scratch have just been written by the current warp."""
+    warp = load64(context + 8 * CURRENT)
+    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+    now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+    tag = now << 16 | warp
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    many = max(width >> shift, 1)
+    writers = load64(context + 8 * WRITERS) + 8 * load64(context + 8 * GRANULES) * cta
+    written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
+    pages = load64(context + 8 * PAGE_WRITTEN) + 8 * load64(context + 8 * PAGES) * cta
+    last = -1
+    for lane in range(32):
+        if mask >> lane & 1:
+            offset = load64(places + 8 * lane)
+            granule = writers + 8 * (offset >> shift)
+            for k in range(many):
+                store64(granule + 8 * k, tag)
+            place = written + (offset >> 3)
+            if width == 16:
+                store8(place, 0xFF)
+                store8(place + 1, 0xFF)
+            else:
+                store8(place, load8(place) | ((1 << width) - 1) << (offset & 7))
+            if offset >> PAGE_SHIFT != last:
+                last = offset >> PAGE_SHIFT
+                store64(pages + 8 * last, max(now, load64(pages + 8 * last)))
+
+
+# ---- copies in flight ------------------------------------------------------------------------------------------------
+
+
+def copy_begins(context: int, mask: int, low: int, high: int, width: int) -> int:
+    """Lanes issue copies that write these places until they land: nobody may touch them before. A status."""
+    status = may_write(context, mask, low, high, width)
+    if status == 0:
+        mark_flying(context, mask, width, 1)
+    return status
+
+
+def mark_flying(context: int, mask: int, width: int, flies: int) -> None:
+    """Copies to the places in the scratch are in flight from now on (1), or no longer (0)."""
+    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    many = max(width >> shift, 1)
+    flying = load64(context + 8 * FLYING) + 4 * load64(context + 8 * GRANULES) * cta
+    pages = load64(context + 8 * PAGE_FLYING) + 8 * load64(context + 8 * PAGES) * cta
+    by = 1 if flies else -1
+    last = -1
+    count = 0
+    for lane in range(32):
+        if mask >> lane & 1:
+            offset = load64(places + 8 * lane)
+            granule = flying + 4 * (offset >> shift)
+            for k in range(many):
+                store32(granule + 4 * k, flies)
+            if offset >> PAGE_SHIFT != last:
+                if count != 0:
+                    store64(pages + 8 * last, load64(pages + 8 * last) + count)
+                last = offset >> PAGE_SHIFT
+                count = 0
+            count += by
+    if count != 0:
+        store64(pages + 8 * last, load64(pages + 8 * last) + count)
+
+
+def copies_landed(context: int, mask: int, width: int) -> None:
+    """The current warp has waited for copies to the places in the scratch: as if it had written the data now."""
+    mark_flying(context, mask, width, 0)
+    mark_written(context, mask, width)
+
+
+# ---- global memory ---------------------------------------------------------------------------------------------------
+
+
+def global_tag(context: int) -> int:
+    """What an access of the current warp leaves in global memory."""
+    warp = load64(context + 8 * CURRENT)
+    return load64(context + 8 * CURRENT_CTA) << 40 | load64(load64(context + 8 * CLOCKS) + 8 * warp) << 8 | warp
+
+
+def conflicts(context: int, tag: int) -> int:
+    """Whether the access of a tag may not come before the current warp's: another CTA's, or a warp's unordered."""
+    if tag == 0:
+        return 0
+    cta, current = tag >> 40, load64(context + 8 * CURRENT_CTA)
+    if cta != current:
+        table = load64(context + 8 * ORDERED)
+        if table == 0 or cta == SEVERAL:
+            return 1
+        known = load64(table + 8 * (load64(context + 8 * GRID_CTAS) * (current - 1) + cta - 1))
+        return 1 if (tag >> 8 & 0xFFFFFFFF) > known else 0
+    warp, other = load64(context + 8 * CURRENT), tag & 0xFF
+    if warp == other:
+        return 0
+    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * warp
+    return 1 if (tag >> 8 & 0xFFFFFFFF) > load64(vector + 8 * other) else 0
+
+
+def read_global(context: int, mask: int, width: int) -> int:
+    """Lanes read global memory; their offsets in the arena are in the scratch. A status."""
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift = load64(context + 8 * GLOBAL_SHIFT)
+    many = max(width >> shift, 1)
+    writers, readers = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_READERS)
+    pages = load64(context + 8 * GLOBAL_PAGES)
+    mine = global_tag(context)
+    for lane in range(32):
+        if mask >> lane & 1:
+            offset = load64(places + 8 * lane)
+            if load8(pages + (offset >> GLOBAL_PAGE_SHIFT)) != 0:
+                granule = offset >> shift
+                for k in range(granule, granule + many):
+                    if conflicts(context, load64(writers + 8 * k)):
+                        return RACE
+            place = readers + 8 * (offset >> READ_SHIFT)
+            before = load64(place)
+            if before != mine and before >> 40 != SEVERAL:
+                # Of several readers only that there are several is kept, unless those before come first anyway.
+                store64(place, SEVERAL << 40 if conflicts(context, before) else mine)
+    return 0
+
+
+def write_global(context: int, mask: int, width: int) -> int:
+    """Lanes write global memory; as :func:`read_global`."""
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift = load64(context + 8 * GLOBAL_SHIFT)
+    many = max(width >> shift, 1)
+    writers, readers = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_READERS)
+    pages = load64(context + 8 * GLOBAL_PAGES)
+    mine = global_tag(context)
+    for lane in range(32):
+        if mask >> lane & 1:
+            offset = load64(places + 8 * lane)
+            if conflicts(context, load64(readers + 8 * (offset >> READ_SHIFT))):
+                return RACE
+            granule = offset >> shift
+            for k in range(granule, granule + many):
+                if conflicts(context, load64(writers + 8 * k)):
+                    return RACE
+                store64(writers + 8 * k, mine)
+            store8(pages + (offset >> GLOBAL_PAGE_SHIFT), 1)
+    return 0
+
+
+def update_global(context: int, mask: int, width: int) -> int:
+    """Lanes update global memory atomically; as :func:`read_global`.
+
+    What the CTA did that updated a place last comes before what this one does from now on.
+    """
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift = load64(context + 8 * GLOBAL_SHIFT)
+    writers, readers = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_READERS)
+    strong = load64(context + 8 * GLOBAL_STRONG)
+    mine = global_tag(context)
+    for lane in range(32):
+        if mask >> lane & 1:
+            offset = load64(places + 8 * lane)
+            if conflicts(context, load64(readers + 8 * (offset >> READ_SHIFT))):
+                return RACE
+            granule = offset >> shift
+            for k in range(granule, granule + max(width >> shift, 1)):
+                if conflicts(context, load64(writers + 8 * k)):
+                    return RACE
+                follow(context, load64(strong + 8 * k))
+                store64(strong + 8 * k, mine)
+    now = load64(context + 8 * TIME) + 1
+    store64(context + 8 * TIME, now)
+    store64(load64(context + 8 * CLOCKS) + 8 * load64(context + 8 * CURRENT), now)
+    return 0
+
+
+def follow(context: int, tag: int) -> None:
+    """The current CTA comes after the access of a tag, and after what that came after."""
+    other, current = tag >> 40, load64(context + 8 * CURRENT_CTA)
+    if other == 0 or other == current:
+        return
+    ctas = load64(context + 8 * GRID_CTAS)
+    mine = load64(context + 8 * ORDERED) + 8 * ctas * (current - 1)
+    before = load64(context + 8 * ORDERED) + 8 * ctas * (other - 1)
+    for k in range(ctas):
+        if load64(mine + 8 * k) < load64(before + 8 * k):
+            store64(mine + 8 * k, load64(before + 8 * k))
+    place, time = mine + 8 * (other - 1), tag >> 8 & 0xFFFFFFFF
+    store64(place, max(time, load64(place)))

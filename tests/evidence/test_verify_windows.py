@@ -1,0 +1,83 @@
+"""A bundle with windows and soft caps: re-derived by the verifier, and none of them can be talked away."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evidence_sample import MODULE, honest, judged
+from standalone import verify
+
+from sdpalab.compile import build
+from sdpalab.evidence import BundleWriter, built_module, verify_bundle
+from sdpalab.judge.verdict import Status, Verdict
+from sdpalab.problem import Problem
+
+WINDOW = Problem(1, 2, 33, 32, window_size=(9, 4))
+TALL = Problem(1, 2, 30, 32, seq_kv=12, window_size=(9, 3), softcap=20.0)  # the last rows see no key
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three cases with the log-sum-exp, as a directory."""
+    built = build(MODULE)
+    with BundleWriter(tmp_path_factory.mktemp("windows"), command=["sdpalab", "repro"]) as writer:
+        cases = tuple(
+            judged(problem, 0, writer.arrays, honest, built.ptx_sha256, kind=kind, lse=True)
+            for problem, kind in ((WINDOW, "normal"), (TALL, "normal"), (WINDOW, "needle"))
+        )
+        assert [case.status for case in cases] == [Status.PASSED] * 3, [case.reason for case in cases]
+        verdict = Verdict("honest", "BLOCK_M=64", "simulator sm_89", "quick", 0, cases)
+        writer.add("honest", config="BLOCK_M=64", builds=[built_module(MODULE, built)], verdict=verdict)
+        tarball = writer.write().tarball
+    shutil.unpack_archive(tarball, tarball.parent / "unpacked", filter="data")
+    return next((tarball.parent / "unpacked").iterdir())
+
+
+def test_every_case_is_re_derived(bundle: Path) -> None:
+    outcome = verify_bundle(bundle)
+    assert outcome.findings == []
+    assert "3 of 3 cases re-derived" in outcome.summary[0]
+    record = json.loads((bundle / "records/00-honest.json").read_text())
+    first, tall, needle = (case["problem"] for case in record["verdict"]["cases"])
+    assert first["window_size"] == needle["window_size"] == [9, 4]
+    assert "softcap" not in first
+    assert tall["softcap"] == 20.0
+
+
+def problem_of(number: int, **changes: Any) -> Callable[[dict[str, Any]], object]:
+    """Changes the problem of a case; None takes a field away."""
+
+    def edit(record: dict[str, Any]) -> None:
+        problem = record["verdict"]["cases"][number]["problem"]
+        problem.update(changes)
+        for name, value in changes.items():
+            if value is None:
+                del problem[name]
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (problem_of(0, window_size=[10, 4]), "is not what normal inputs of seed 0 are"),
+        (problem_of(0, window_size=[9, 5]), "the record says PASSED, and its arrays say INCORRECT"),
+        (problem_of(2, window_size=[8, 4]), "the record says PASSED, and its arrays say INCORRECT"),
+        (problem_of(0, window_size=None), "the record says PASSED, and its arrays say INCORRECT"),
+        (problem_of(1, softcap=None), "the record says PASSED, and its arrays say INCORRECT"),
+        (problem_of(1, softcap=0.0), "the fields of its problem are not those of the format"),
+        (problem_of(0, sinks=1), "the fields of its problem are not those of the format"),
+    ],
+)
+def test_a_forged_problem_is_rejected(bundle: Path, edit: Callable[[dict[str, Any]], object], expected: str) -> None:
+    members, _ = verify.read_directory(bundle)
+    record = json.loads(members["records/00-honest.json"])
+    edit(record)
+    checker = verify.Checker({**members, "records/00-honest.json": verify.canonical(record)})
+    checker.run()
+    assert any(expected in finding for finding in checker.outcome.findings), checker.outcome.findings

@@ -1,0 +1,72 @@
+"""Runs launches on both engines and compares them: memory bit for bit, hazards, what each block counted.
+
+    with differential() as outcomes:
+        sim.launch(...)
+    assert outcomes == [""]
+
+Within the context every launch that native code takes is run by the reference engine as well, from the same memory, and
+a difference raises AssertionError. An outcome is empty, or says why a launch was left to the reference engine.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from sdpalab.sim.checks.global_race import GlobalHistory
+from sdpalab.sim.chunks import Chunks, Setup
+from sdpalab.sim.errors import SimError
+from sdpalab.sim.hazard_log import HazardLog
+from sdpalab.sim.memory import Space
+from sdpalab.sim.native.engine import run
+from sdpalab.sim.tally import Tally
+
+__all__ = ["differential"]
+
+_LAUNCH = importlib.import_module("sdpalab.sim.launch")
+
+
+@contextmanager
+def differential() -> Iterator[list[str]]:
+    """Compare all launches in this context; what came of each."""
+    outcomes: list[str] = []
+
+    def both(setup: Setup, space: Space, tally: Tally, workers: int | None = None) -> str:
+        before, counts = space.data.copy(), copy.deepcopy(tally)
+        why = run(setup, space, tally, workers)
+        outcomes.append(why)
+        if not why:
+            _compare(setup, before, space, counts, tally)
+        return why
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SDPALAB_SIM_ENGINE", "native")
+        patch.setattr(_LAUNCH, "run_native", both)
+        yield outcomes
+
+
+def _compare(setup: Setup, before: np.ndarray, space: Space, counts: Tally, tally: Tally) -> None:
+    """Run the reference engine on the memory as it was before, and compare what both left."""
+    reference = Space("global", len(before), len(before), space.extents, before)
+    log = HazardLog()
+    history = GlobalHistory(setup.entry, len(before)) if "race" in setup.checks else None
+    chunks = Chunks(setup, reference, counts, log, history)
+    name = setup.entry.name
+    for number in range(len(setup.chunks)):
+        try:
+            chunks.run(number)
+        except SimError as error:
+            raise AssertionError(f"{name}: the reference engine raises {error!r}") from error
+    assert log.hazards() == [], f"{name}: the reference engine reports {log.hazards()[0].message}"
+    mine, other = space.data.view(np.uint32), reference.data.view(np.uint32)
+    places = np.flatnonzero(mine != other)
+    pairs = [(f"{4 * at:#x}", f"{mine[at]:#x}", f"{other[at]:#x}") for at in places[:8]]
+    assert not pairs, f"{name}: {len(places)} words differ (where, native, reference): {pairs}"
+    for each in ("lanes", "warps", "sectors", "wavefronts", "touched", "issued", "by_warp"):
+        mine, other = getattr(tally, each), getattr(counts, each)
+        np.testing.assert_array_equal(mine, other, err_msg=f"{name}: {each}")

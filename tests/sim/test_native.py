@@ -1,0 +1,211 @@
+"""The native engine: the same memory, hazards and counts as the reference engine, on any processor."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+llvmlite = pytest.importorskip("llvmlite", reason="the native engine needs llvmlite")
+
+import ptx_snippets  # noqa: E402
+import translated_functions  # noqa: E402
+from differential import differential  # noqa: E402
+from translated_functions import FUNCTIONS  # noqa: E402
+
+from sdpalab import sim  # noqa: E402
+from sdpalab.campaigns import fuzz  # noqa: E402
+from sdpalab.sim.native import engine  # noqa: E402
+from sdpalab.sim.native.compiler import compile_functions, target_name  # noqa: E402
+from sdpalab.sim.native.library import Library  # noqa: E402
+
+HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
+THREADS = 64
+EXCHANGE = (
+    HEAD
+    + """.entry k(.param .u64 out) {{ .reg .b32 %r<9>; .reg .b64 %rd<4>; .reg .pred %p<2>; .shared .b32 s[{words}];
+    mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 2; mov.u32 %r3, s; add.u32 %r4, %r3, %r2; st.shared.u32 [%r4], %r1;
+    {between}
+    xor.b32 %r5, %r2, 252; add.u32 %r6, %r3, %r5; ld.shared.u32 %r7, [%r6];
+    ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2; st.global.u32 [%rd3], %r7; ret; }}"""
+)
+
+
+def exchange(between: str = "bar.sync 0;", words: int = THREADS, size: int = THREADS) -> tuple[np.ndarray, sim.Report]:
+    """Each thread passes its number to the one on the other side of the block."""
+    out = np.zeros(size, np.uint32)
+    return out, sim.launch(EXCHANGE.format(between=between, words=words), "k", 1, THREADS, [out])
+
+
+def test_a_kernel_without_hazards_runs_natively() -> None:
+    with differential() as outcomes:
+        out, report = exchange()
+    assert outcomes == [""]
+    assert report.hazards == []
+    assert (out == THREADS - 1 - np.arange(THREADS)).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"between": ""}, "uninitialised"),
+        ({"between": "st.shared.u32 [s+252], 7; bar.sync 0;"}, "race"),
+        ({"words": THREADS // 2}, "illegal access"),
+        ({"size": THREADS // 2}, "illegal access"),
+        ({"between": "@%p1 bar.sync 0; bar.sync 0, 48;"}, "uninitialised"),
+        ({"between": "bar.sync 0, 48;"}, "barrier rules"),
+    ],
+)
+def test_what_may_be_a_hazard_is_reported_by_the_reference_engine(
+    change: dict[str, object], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with differential() as outcomes:
+        out, report = exchange(**change)  # type: ignore[arg-type]
+    assert outcomes == [why]
+    monkeypatch.setenv("SDPALAB_SIM_ENGINE", "reference")
+    expected, reference = exchange(**change)  # type: ignore[arg-type]
+    assert reference.hazards
+    assert report.hazards == reference.hazards
+    assert (out == expected).all()
+
+
+def test_a_copy_that_is_read_before_its_wait_is_left_to_the_reference_engine() -> None:
+    body = """.entry k(.param .u64 a) { .reg .b32 %r<9>; .reg .b64 %rd<4>; .shared .align 16 .b8 s[512];
+    mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 4; mov.u32 %r3, s; add.u32 %r4, %r3, %r2; ld.param.u64 %rd1, [a];
+    mul.wide.u32 %rd2, %r1, 16; add.u64 %rd3, %rd1, %rd2; cp.async.cg.shared.global [%r4], [%rd3], 16;
+    cp.async.commit_group; WAIT ld.shared.u32 %r5, [%r4]; add.u32 %r5, %r5, 1; st.global.u32 [%rd3], %r5; ret; }"""
+    for wait, outcome in (("cp.async.wait_group 0;", ""), ("cp.async.wait_group 1;", "uninitialised")):
+        array = np.arange(128, dtype=np.uint32)
+        with differential() as outcomes:
+            report = sim.launch(HEAD + body.replace("WAIT", wait), "k", 1, 32, [array])
+        assert outcomes == [outcome]
+        assert [hazard.kind for hazard in report.hazards] == ([] if not outcome else ["async"])
+
+
+def test_blocks_that_share_a_place_are_left_to_the_reference_engine_unless_atomics_order_them() -> None:
+    body = """.entry k(.param .u64 a) { .reg .b32 %r<9>; .reg .b64 %rd<4>; .reg .pred %p<3>;
+    mov.u32 %r1, %ctaid.x; mov.u32 %r2, %tid.x; ld.param.u64 %rd1, [a]; setp.ne.u32 %p1, %r2, 0; @%p1 bra END;
+    mul.wide.u32 %rd2, %r1, 64; add.u64 %rd3, %rd1, %rd2; st.global.u32 [%rd3+64], %r1;
+    COUNT setp.ne.u32 %p2, %r3, 3; @%p2 bra END;
+    ld.global.u32 %r4, [%rd1+64]; ld.global.u32 %r5, [%rd1+128]; add.u32 %r6, %r4, %r5; st.global.u32 [%rd1+4], %r6;
+    END: ret; }"""
+    for count, outcome in (
+        ("membar.gl; atom.acq_rel.gpu.global.inc.u32 %r3, [%rd1], 3;", ""),
+        ("mov.u32 %r3, %r1;", "race"),
+    ):
+        array = np.zeros(128, np.uint32)
+        with differential() as outcomes:
+            sim.launch(HEAD + body.replace("COUNT", count), "k", 4, 32, [array])
+        assert outcomes == [outcome]
+
+
+def test_random_programs_are_the_same_on_both_engines() -> None:
+    with differential() as outcomes:
+        for seed in range(12):
+            assert fuzz.program_round(seed) == ""
+    assert outcomes.count("") >= 6
+
+
+def test_an_engine_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDPALAB_SIM_ENGINE", "fastest")
+    with pytest.raises(sim.LaunchError, match="SDPALAB_SIM_ENGINE is one of reference, native"):
+        exchange()
+
+
+# ---- the translator --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_translated_functions_compute_what_python_does(function: Callable[..., int], tmp_path: Path) -> None:
+    library = Library(*target_name(), root=tmp_path)
+    library.load(compile_functions((function,), *target_name()), (function.__name__,))
+    many = function.__code__.co_argcount
+    native = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * many)(library.address(function.__name__))
+    draw = random.Random(function.__name__)
+    for _ in range(200):
+        values = [draw.choice([0, 1, -1, 7, -7, 64, draw.randrange(-1000, 1000)]) for _ in range(many)]
+        assert native(*values) == function(*values), values
+
+
+def test_what_is_not_translated_says_where() -> None:
+    with pytest.raises(SyntaxError, match=r"translated_functions, line \d+: .* is not translated"):
+        compile_functions((translated_functions.refused,), *target_name())
+
+
+# ---- the library -----------------------------------------------------------------------------------------------------
+
+
+def _operations(body: str, results: dict[str, str], **inputs: tuple[str, object]) -> tuple[np.ndarray, ...]:
+    with differential() as outcomes:
+        values = ptx_snippets.run(body, results, **inputs)
+    assert set(outcomes) == {""}
+    return values
+
+
+BASELINES = [("x86-64", ""), ("haswell", "+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+popcnt")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cpu", "features"), BASELINES, ids=["sse2", "avx2"])
+def test_the_bits_do_not_depend_on_the_processor(
+    cpu: str, features: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run is compared with the reference engine, whatever it was compiled for."""
+    if "avx2" in features and "+avx2" not in target_name()[1]:
+        pytest.skip("this processor has no AVX2")
+    other = Library(cpu, features, root=tmp_path)
+    monkeypatch.setattr(engine, "library", lambda: other)
+    draw = np.random.default_rng(3)
+    a, b, c = (draw.integers(0, 1 << 32, 200, dtype=np.uint32) for _ in range(3))
+    a[:9] = 0, 1 << 31, 0x7F800000, 0xFF800000, 0x7FC00001, 0x00000001, 0x3F800000, 0x477FF000, 0x33000000
+    floats = {"a": ("b32", a), "b": ("b32", b), "c": ("b32", c)}
+    _operations("fma.rn.f32 %d, %a, %b, %c;", {"d": "b32"}, **floats)
+    _operations("fma.rm.f32 %d, %a, %b, %c;", {"d": "b32"}, **floats)
+    _operations("sqrt.rn.f32 %d, %a;", {"d": "b32"}, a=floats["a"])
+    _operations("cvt.rn.f16x2.f32 %d, %a, %b;", {"d": "b32"}, a=floats["a"], b=floats["b"])
+    _operations("fma.rn.f16x2 %d, %a, %b, %c;", {"d": "b32"}, **floats)
+    _operations("cvt.rzi.s32.f32 %d, %a;", {"d": "b32"}, a=floats["a"])
+
+
+def kept(library: Library, names: tuple[str, ...]) -> tuple[bytes, int]:
+    """What the library keeps under names, and how often it had to be built."""
+    built: list[int] = []
+
+    def build() -> bytes:
+        built.append(1)
+        return b"machine code of " + " ".join(names).encode()
+
+    return library.kept(names, build), len(built)
+
+
+def test_an_object_is_built_once_for_all_processes(tmp_path: Path) -> None:
+    content = b"machine code of a b"
+    assert kept(Library(*target_name(), root=tmp_path), ("a", "b")) == (content, 1)
+    assert kept(Library(*target_name(), root=tmp_path), ("a", "b")) == (content, 0)
+
+
+@pytest.mark.parametrize("damage", [lambda old: old[:40], lambda old: old[:-1] + b"?", lambda old: b""])
+def test_a_damaged_object_is_built_again(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    library = Library(*target_name(), root=tmp_path)
+    kept(library, ("a",))
+    (path,) = tmp_path.glob("*.o")
+    path.write_bytes(damage(path.read_bytes()))
+    assert kept(library, ("a",)) == (b"machine code of a", 1)
+    assert kept(library, ("a",)) == (b"machine code of a", 0)
+
+
+def test_without_a_place_for_objects_they_are_built_each_time(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    library = Library(*target_name(), root=tmp_path / "file" / "below")
+    assert kept(library, ("a",)) == kept(library, ("a",)) == (b"machine code of a", 1)
+
+
+def test_the_key_names_the_processor_and_the_functions(tmp_path: Path) -> None:
+    for cpu, features in BASELINES:
+        for names in (("a",), ("b",), ("a", "b")):
+            assert kept(Library(cpu, features, root=tmp_path), names)[1] == 1
+    assert len(list(tmp_path.glob("*.o"))) == 6
