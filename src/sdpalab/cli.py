@@ -16,6 +16,7 @@ from sdpalab.commands import (
     bench,
     build,
     campaign,
+    compare,
     doctor,
     invocation,
     judge,
@@ -59,6 +60,7 @@ for command in (
     prove.prove,
     torch_matrix.torch_matrix,
     report.report,
+    compare.compare,
     verify.verify,
 ):
     app.command()(command)

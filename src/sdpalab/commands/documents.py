@@ -238,6 +238,20 @@ class ReportContent(Content):
     report: str | None
 
 
+class CompareContent(Content):
+    """``a``, ``b``: each bundle, whether it verifies, and the findings; ``kernels`` have pairs, first that of ``a``.
+
+    See :class:`sdpalab.evidence.side_by_side.KernelChange`. Without two accepted bundles there is no comparison.
+    """
+
+    a: Json
+    b: Json
+    kernels: list[Json]
+    environment: list[Json]
+    regressions: list[str]
+    report: str | None
+
+
 class SearchReportContent(Content):
     log: str
     damaged: list[str]
@@ -281,6 +295,7 @@ CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
     "prove": (ProveContent,),
     "torch-matrix": (TorchMatrixContent,),
     "report": (ReportContent, SearchReportContent),
+    "compare": (CompareContent,),
     "verify": (VerifyContent,),
     "campaign": (CampaignContent,),
     "sdpalab": (),

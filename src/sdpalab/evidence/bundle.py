@@ -171,7 +171,7 @@ class BundleWriter:
             if self._diff:
                 self._put("harness.diff", self._diff.encode())
             name, created = self._free_name()
-            data = ReportData.from_members(name, self._members())
+            data = ReportData.from_members(name, self._members(), self._command)
             self._put("report.html", render_report(data).encode())
             return self._pack(name, created)
         except OSError as error:

@@ -1,153 +1,172 @@
-"""The report's drawings: matplotlib to inline SVG whose colours are the page's, so that it works in light and dark."""
+"""The report's drawings, one question each: matplotlib to inline SVG in the page's colours, light and dark."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from sdpalab.compile.sass import TENSOR_CLASSES
+from sdpalab.evidence.build_labels import BuildLabel
 from sdpalab.evidence.drawing import BAD, MUTED, RULE, SERIES, STYLE, to_svg
-from sdpalab.evidence.records import AttemptRecord, FloorRecord
+from sdpalab.evidence.records import FloorRecord
 from sdpalab.evidence.report_data import RULES, CaseArrays
+from sdpalab.evidence.report_view import KernelView
 from sdpalab.evidence.verifier.rule import row_errors
 
-__all__ = ["error_fractions", "error_maps", "instruction_mix", "row_profiles", "speed_of_light"]
+__all__ = ["error_map", "instruction_mix", "limit_shares", "row_strips", "speed_of_light"]
 
 _MARKERS = {"max_abs": "o", "rel_l2": "s", "rms_row_rel_l2": "D", "worst_row_rel_l2": "^", "lse": "x"}
+_MOST_SHARE = 1e3
+"""A share above it is drawn there: how far beyond its limit an error is makes no difference then."""
+_MOST_BINS = 128
+"""Columns of a strip: of more rows each column has the worst of several."""
+_WIDTH = 7.2
 
-_MOST_COLUMNS = 4
-"""Panels beside each other: with more, nothing in them can be read."""
+_SHARES = LogNorm(1 / 20, 20)
+_HEAT = LinearSegmentedColormap.from_list(
+    "shares", [(0.0, "#f4f1e8"), (0.4999, "#e6c68f"), (0.5, "#d9694a"), (1.0, "#4a1d3f")]
+).with_extremes(bad="#4a1d3f")
+"""Shares of a limit: pale up to it, and red to black beyond; what is not finite is black."""
 
-_HEAT = LinearSegmentedColormap.from_list("error", ["#f4f1e8", "#e9b872", "#c8553d", "#4a1d3f"])
 
-
-def error_fractions(attempts: Sequence[AttemptRecord]) -> str:
-    """Every error of every case as a fraction of its limit, one panel a kernel, on a log axis with the limit at 1."""
-    shown = [a for a in attempts if a.verdict and any(case.shares for case in a.verdict.cases)]
+def limit_shares(views: Sequence[KernelView]) -> str:
+    """How near is each kernel to its limits? Every error of every case as a share of its limit, a band for a kernel."""
+    shown = [view for view in views if view.worst is not None]
     if not shown:
         return ""
-    names = list(dict.fromkeys(c.name for a in shown if a.verdict for c in a.verdict.cases if c.shares))
-    values = [f for a in shown if a.verdict for c in a.verdict.cases for f in c.shares.values() if f > 0]
-    low, high = max(0.01, min([0.1, *values]) / 1.3), max([1.5, *values]) * 1.3
+    values = [share for view in shown for case in view.cases for share in case.shares.values() if share > 0]
+    low, high = max(0.01, min([0.1, *values]) / 1.3), min(_MOST_SHARE, max([1.5, *values]) * 1.3)
+    rules = [rule for rule in RULES if any(rule in case.shares for view in shown for case in view.cases)]
     with mpl.rc_context(STYLE):
-        columns = min(len(shown), _MOST_COLUMNS)
-        rows = -(-len(shown) // columns)
-        figure = Figure(figsize=(2.2 + 2.3 * columns, rows * (1.1 + 0.2 * len(names))), layout="constrained")
-        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).reshape(-1)
-        for empty in panels[len(shown) :]:
-            empty.set_visible(False)
-        for panel, attempt in zip(panels, shown, strict=False):
-            assert attempt.verdict is not None
-            for number, (rule, label) in enumerate(RULES.items()):
-                judged = [case for case in attempt.verdict.cases if rule in case.shares]
-                if not judged:
-                    continue
-                points = [(case.shares[rule], names.index(case.name)) for case in judged]
-                panel.scatter(
-                    [max(x, low) for x, _ in points],
-                    [y for _, y in points],
-                    s=16,
-                    marker=_MARKERS[rule],
-                    color=SERIES[number],
-                    label=label,
-                    zorder=3,
-                    clip_on=False,
-                )
-            panel.axvline(1.0, color=BAD, linewidth=1.2)
-            panel.set_title(attempt.kernel)
-            panel.set_xscale("log")
-            panel.set_xlim(low, high)
-            panel.grid(axis="y")
-            panel.tick_params(axis="y", length=0)
-            panel.tick_params(axis="x", labelbottom=True)
-            panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-            panel.xaxis.set_minor_formatter(NullFormatter())
-        panels[0].set_yticks(range(len(names)), names)
-        panels[0].set_ylim(len(names) - 0.5, -0.5)
-        figure.supxlabel("error / limit (1 = the limit; what is below the scale is at its edge)", fontsize=9)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper right", ncols=3)
-        return to_svg(figure, "limits", "Errors of every case as fractions of their limits")
-
-
-def row_profiles(cases: Sequence[CaseArrays]) -> str:
-    """Relative L2 error of each query row, median and range over the heads, against the worst-row limit."""
-    if not cases:
-        return ""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 0.5 + 1.45 * len(cases)), layout="constrained")
-        panels = figure.subplots(len(cases), 1, sharey=True, squeeze=False)[:, 0]
-        for panel, shown in zip(panels, cases, strict=True):
-            rows = row_errors(shown.out, shown.exact, shown.case.problem.dtype)
-            rows = rows.reshape(-1, rows.shape[-1])
-            x = np.arange(rows.shape[-1])
-            panel.fill_between(x, rows.min(0), rows.max(0), color=SERIES[0], alpha=0.35, linewidth=0, step="mid")
-            panel.plot(x, np.median(rows, 0), color=SERIES[0], linewidth=1.0)
-            if shown.case.limits is not None:
-                panel.axhline(shown.case.limits.worst_row_rel_l2, color=BAD, linewidth=1.2)
-            panel.set_yscale("log")
-            panel.set_xlim(0, max(1, rows.shape[-1] - 1))
-            panel.set_title(f"{shown.kernel}: {shown.case.name}")
-            panel.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.0e}"))
-            panel.yaxis.set_minor_formatter(NullFormatter())
-            panel.grid(axis="y")
-        low, high = panels[0].get_ylim()
-        steps = (1.0,) if high > 30 * low else (1.0, 2.0, 5.0)
-        for panel in panels:
-            panel.yaxis.set_major_locator(LogLocator(subs=steps))
-        panels[-1].set_xlabel("query row i")
-        figure.supylabel("relative L2 error of the row", fontsize=9)
-        return to_svg(figure, "rows", "Relative error of each row of the output")
-
-
-def error_maps(cases: Sequence[CaseArrays]) -> str:
-    """Absolute error of every element of the head that holds the worst one, as a fraction of the limit."""
-    shown = [case for case in cases if case.case.limits is not None and case.case.errors is not None]
-    if not shown:
-        return ""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 0.8 + 1.25 * len(shown)), layout="constrained")
-        panels = figure.subplots(len(shown), 1, squeeze=False)[:, 0]
-        image: Any = None
-        for panel, case in zip(panels, shown, strict=True):
-            assert case.case.limits is not None
-            assert case.case.errors is not None
-            b, h, i, d = case.case.errors.max_abs_index
-            part = np.abs(case.out[b, h] - case.exact[b, h]).T / case.case.limits.max_abs
-            image = panel.imshow(
-                np.maximum(part, 1e-4), aspect="auto", cmap=_HEAT, norm=LogNorm(1e-2, 1.0), interpolation="nearest"
+        figure = Figure(figsize=(_WIDTH, 1.0 + 0.42 * len(shown)), layout="constrained")
+        panel = figure.subplots()
+        for number, rule in enumerate(rules):
+            lane = (number - (len(rules) - 1) / 2) * 0.8 / len(rules)
+            points = [
+                (case.shares[rule], row + lane)
+                for row, view in enumerate(shown)
+                for case in view.cases
+                if rule in case.shares
+            ]
+            panel.scatter(
+                [min(max(share, low), high) for share, _ in points],
+                [y for _, y in points],
+                s=9,
+                marker=_MARKERS[rule],
+                color=SERIES[number],
+                label=RULES[rule],
+                alpha=0.7,
+                linewidth=0.8,
+                zorder=3,
+                clip_on=False,
             )
-            for color, width in (("#ffffff", 2.5), ("#000000", 1.0)):
-                panel.plot(i, d, "o", markersize=9, markerfacecolor="none", color=color, mew=width, clip_on=False)
-            panel.set_title(f"{case.kernel}: {case.case.name}, batch {b}, head {h}")
-            panel.set_ylabel("d")
-        panels[-1].set_xlabel("query row i")
-        bar = figure.colorbar(image, ax=list(panels), fraction=0.03, pad=0.01, extend="both")
-        bar.set_label("|error| / limit")
+        panel.hlines(np.arange(1, len(shown)) - 0.5, low, high, color=RULE, linewidth=0.6)
+        panel.axvline(1.0, color=BAD, linewidth=1.2)
+        panel.set_xscale("log")
+        panel.set_xlim(low, high)
+        panel.set_yticks(range(len(shown)), [view.title for view in shown])
+        panel.set_ylim(len(shown) - 0.5, -0.5)
+        panel.tick_params(axis="y", length=0)
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        panel.xaxis.set_minor_formatter(NullFormatter())
+        panel.set_xlabel("error / limit")
+        figure.legend(loc="outside upper center", ncols=len(rules), fontsize=8, handletextpad=0.1, columnspacing=1.2)
+        return to_svg(figure, "limits", "Errors of every case as shares of their limits, by kernel")
+
+
+def row_strips(views: Sequence[KernelView]) -> str:
+    """Does the error depend on the row? A strip for a kernel: the worst row error, from the first row to the last."""
+    shown = [(view, view.picture) for view in views if view.picture is not None]
+    if not shown:
+        return ""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(_WIDTH, 1.0 + 0.3 * len(shown)), layout="constrained")
+        panel = figure.subplots()
+        image = None
+        for row, (_, picture) in enumerate(shown):
+            image = panel.imshow(
+                _strip(picture),
+                aspect="auto",
+                cmap=_HEAT,
+                norm=_SHARES,
+                interpolation="nearest",
+                extent=(0.0, 1.0, row + 0.4, row - 0.4),
+            )
+        panel.set_yticks(range(len(shown)), [view.title for view, _ in shown])
+        names = [picture.case.name for _, picture in shown]
+        beside = panel.secondary_yaxis("right")
+        beside.set_yticks(range(len(shown)), names, fontsize=7.5)
+        for axis in (panel, beside):
+            axis.tick_params(axis="y", length=0)
+            for spine in axis.spines.values():
+                spine.set_visible(False)
+        panel.set_xlim(0.0, 1.0)
+        panel.set_ylim(len(shown) - 0.5, -0.5)
+        panel.set_xticks([0.0, 0.5, 1.0], ["first", "query row i", "last"])
+        assert image is not None
+        bar = figure.colorbar(image, ax=panel, location="top", fraction=0.06, aspect=45, pad=0.02, extend="both")
+        bar.set_label("row error / worst-row limit")
+        bar.set_ticks([0.1, 1, 10], labels=["0.1", "limit", "10x"])
         bar.outline.set_edgecolor(MUTED)
-        return to_svg(figure, "maps", "Map of the absolute error over the worst head")
+        return to_svg(figure, "rows", "Worst relative error of the query rows of one case, by kernel")
 
 
-def instruction_mix(attempts: Sequence[AttemptRecord]) -> str:
-    """Instructions by class, whole kernel and main loop, as stacked shares; the tensor cores' share written beside."""
+def _strip(picture: CaseArrays) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """The worst row error of each bin of rows over all heads, as a share of the limit, [1, bins]; NaN if not finite."""
+    assert picture.case.limits is not None
+    rows = row_errors(picture.out, picture.exact, picture.case.problem.dtype)
+    rows = np.where(np.isnan(picture.exact[..., 0]), 0.0, rows).reshape(-1, rows.shape[-1]).max(axis=0)
+    size = -(-rows.shape[0] // _MOST_BINS)
+    worst = np.maximum.reduceat(rows, np.arange(0, rows.shape[0], size)) / picture.case.limits.worst_row_rel_l2
+    return np.maximum(worst, 1e-4)[None, :].astype(np.float64)
+
+
+def error_map(picture: CaseArrays, name: str) -> str:
+    """Where is the output wrong? Each element of the worst head as a share of the limit on the largest error."""
+    case = picture.case
+    assert case.limits is not None
+    assert case.errors is not None
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(_WIDTH, 2.3), layout="constrained")
+        panel = figure.subplots()
+        b, h, i, d = case.errors.max_abs_index
+        with np.errstate(invalid="ignore"):
+            part = np.abs(picture.out[b, h] - picture.exact[b, h]).T / case.limits.max_abs
+        shares = np.maximum(part, 1e-4)
+        image = panel.imshow(shares, aspect="auto", cmap=_HEAT, norm=_SHARES, interpolation="nearest")
+        for color, width in (("#ffffff", 2.5), ("#000000", 1.0)):
+            panel.plot(i, d, "o", markersize=9, markerfacecolor="none", color=color, mew=width, clip_on=False)
+        panel.set_title(f"{case.name}, batch {b}, head {h}")
+        panel.set_ylabel("d")
+        panel.set_xlabel("query row i")
+        bar = figure.colorbar(image, ax=panel, fraction=0.03, pad=0.01, extend="both")
+        bar.set_label("|error| / limit")
+        bar.set_ticks([0.1, 1, 10], labels=["0.1", "limit", "10x"])
+        bar.outline.set_edgecolor(MUTED)
+        return to_svg(figure, name, "Map of the absolute error over the worst head")
+
+
+def instruction_mix(views: Sequence[KernelView]) -> str:
+    """What does the main loop execute? Shares of SASS instructions by class, of one build of each kernel.
+
+    That is the build which ran the largest problem. Without a main loop it is the whole kernel.
+    """
     bars: list[tuple[str, dict[str, int]]] = []
-    for attempt in attempts:
-        for build in attempt.builds:
-            if build.resources is None:
-                continue
-            title = attempt.kernel if len(attempt.builds) == 1 else f"{attempt.kernel} {build.module}"
-            if build.resources.main_loop:
-                share = build.resources.tensor_share
-                note = f" ({share:.0%} tensor)" if share else ""
-                bars.append((f"{title}, main loop{note}", dict(build.resources.main_loop)))
-            bars.append((f"{title}, whole kernel", dict(build.resources.sass)))
-    bars = [(title, counts) for title, counts in bars if sum(counts.values())]
+    for view in views:
+        used = [(each, each.build.resources) for each in view.builds if each.build.resources is not None]
+        most = max((_scores(label) for label, _ in used), default=0)
+        largest = [(label, read) for label, read in used if _scores(label) == most and any(read.sass.values())]
+        for label, read in largest:
+            about = [label.variant] if len(largest) > 1 else []
+            about += [label.problems[0].label] if label.problems else []
+            about += [] if read.main_loop else ["whole kernel"]
+            about += [f"{read.tensor_share:.0%} tensor"] if read.tensor_share else []
+            bars.append((", ".join([view.title, *about]), dict(read.main_loop or read.sass)))
     if not bars:
         return ""
     totals: dict[str, float] = {}
@@ -158,16 +177,16 @@ def instruction_mix(attempts: Sequence[AttemptRecord]) -> str:
     order = sorted(totals, key=lambda group: (group not in TENSOR_CLASSES, -totals[group], group))
     head, tail = order[: len(SERIES) - 1], order[len(SERIES) - 1 :]
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 1.2 + 0.3 * len(bars)), layout="constrained")
+        figure = Figure(figsize=(_WIDTH, 1.2 + 0.3 * len(bars)), layout="constrained")
         panel = figure.subplots()
         for row, (_, counts) in enumerate(bars):
-            whole, left = sum(counts.values()), 0.0
+            whole_count, left = sum(counts.values()), 0.0
             parts = [(group, counts.get(group, 0)) for group in head]
             parts += [("other", sum(counts.get(group, 0) for group in tail))] if tail else []
             for number, (group, count) in enumerate(parts):
-                width = count / whole
-                color, label = SERIES[number], group if row == 0 else None
-                panel.barh(row, width, left=left, height=0.72, color=color, label=label, edgecolor="none")
+                width = count / whole_count
+                color, legend = SERIES[number], group if row == 0 else None
+                panel.barh(row, width, left=left, height=0.72, color=color, label=legend, edgecolor="none")
                 left += width
         panel.set_yticks(range(len(bars)), [title for title, _ in bars])
         panel.set_ylim(len(bars) - 0.4, -0.6)
@@ -179,6 +198,11 @@ def instruction_mix(attempts: Sequence[AttemptRecord]) -> str:
         return to_svg(figure, "sass", "SASS instructions by class")
 
 
+def _scores(label: BuildLabel) -> int:
+    """Scores of the largest problem that ran a build; 0 if none did."""
+    return label.problems[0].scores if label.problems else 0
+
+
 def speed_of_light(records: Sequence[FloorRecord]) -> str:
     """Floors of the mission shape on each GPU with the target and the published times, microseconds on a log axis."""
     if not records:
@@ -186,7 +210,7 @@ def speed_of_light(records: Sequence[FloorRecord]) -> str:
     names = {"tensor": "tensor cores", "exp": "exp unit", "l2": "L2", "dram": "DRAM, cold", "launch": "launch"}
     heights = [len(record.floors) + len(record.peers) for record in records]
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 1.0 + 0.27 * sum(heights) + 0.45 * len(records)), layout="constrained")
+        figure = Figure(figsize=(_WIDTH, 1.0 + 0.27 * sum(heights) + 0.45 * len(records)), layout="constrained")
         panels = figure.subplots(len(records), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         for panel, record in zip(panels, records, strict=True):
             items = [*record.floors, *record.peers]

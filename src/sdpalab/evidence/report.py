@@ -5,14 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sdpalab.evidence.records import AttemptRecord, FigureKind
+from sdpalab.evidence.records import FigureKind
 from sdpalab.evidence.report_data import RULES, ReportData
-from sdpalab.judge.verdict import Case
+from sdpalab.judge.verdict import Status
 
 if TYPE_CHECKING:
     from jinja2 import Environment as Templates
 
+    from sdpalab.evidence.report_view import KernelView
+
 __all__ = ["page_templates", "render_report"]
+
+_MOST_HAZARDS = 4
+"""Hazards of a kernel that are shown at once; the others unfold."""
 
 
 def render_report(data: ReportData) -> str:
@@ -20,33 +25,54 @@ def render_report(data: ReportData) -> str:
     from markupsafe import Markup
 
     from sdpalab.evidence import figures
+    from sdpalab.evidence.report_view import kernel_views
 
-    pictured = data.pictured()
-    devices = {attempt.verdict.device for attempt in data.attempts if attempt.verdict}
+    views = kernel_views(data)
+    devices = {view.attempt.verdict.device for view in views if view.attempt.verdict}
     drawings = {
-        "limits": figures.error_fractions(data.attempts),
-        "rows": figures.row_profiles(pictured),
-        "maps": figures.error_maps(pictured),
-        "sass": figures.instruction_mix(data.attempts),
+        "limits": figures.limit_shares(views),
+        "rows": figures.row_strips(views),
+        "sass": figures.instruction_mix(views),
         "light": figures.speed_of_light(data.floors),
     }
-    templates = page_templates()
-    return templates.get_template("report.html.j2").render(
-        data=data,
-        judged=[attempt for attempt in data.attempts if attempt.verdict is not None],
-        good=[attempt for attempt in data.attempts if attempt.passed],
-        simulated=sorted(device for device in devices if device.startswith("simulator")),
-        gpus=sorted(device for device in devices if not device.startswith(("simulator", "cpu"))),
-        hardware=any(f.kind is FigureKind.MEASURED for attempt in data.attempts for f in attempt.figures),
-        builds=[(attempt, build) for attempt in data.attempts for build in attempt.builds],
-        case_rows=[(name, [_case(attempt, name) for attempt in data.attempts]) for name in data.case_names()],
-        rules=RULES,
-        drawings={name: Markup(svg) for name, svg in drawings.items()},
+    maps = {
+        view.number: Markup(figures.error_map(view.picture, f"map{view.number}"))
+        for view in views
+        if view.picture is not None and view.picture.case.status in (Status.INCORRECT, Status.NOT_FINITE)
+    }
+    bad = [view for view in views if not view.good]
+    return (
+        page_templates()
+        .get_template("report.html.j2")
+        .render(
+            data=data,
+            views=views,
+            judged=[view for view in views if view.attempt.verdict is not None],
+            good=[view for view in views if view.attempt.passed],
+            bad=bad,
+            worst=max((view for view in views if view.worst), key=_worst_share, default=None),
+            hazards=sum(len(view.summary.hazards) for view in views),
+            case_count=sum(len(view.cases) for view in views),
+            most_hazards=_MOST_HAZARDS,
+            listed=[view for view in views if view.sources],
+            simulated=sorted(device for device in devices if device.startswith("simulator")),
+            gpus=sorted(device for device in devices if not device.startswith(("simulator", "cpu"))),
+            hardware=any(f.kind is FigureKind.MEASURED for attempt in data.attempts for f in attempt.figures),
+            builds=[(view, label) for view in views for label in view.builds],
+            case_rows=[(name, [(view, view.case(name)) for view in views]) for name in data.case_names()],
+            rules=RULES,
+            drawings={name: Markup(svg) for name, svg in drawings.items()},
+            maps=maps,
+        )
     )
 
 
+def _worst_share(view: KernelView) -> float:
+    return view.worst.share if view.worst else 0.0
+
+
 def page_templates() -> Templates:
-    """The templates of pages, which share their style."""
+    """The templates of pages, which share their style and macros."""
     from jinja2 import Environment as Templates
     from jinja2 import FileSystemLoader, StrictUndefined
 
@@ -59,13 +85,7 @@ def page_templates() -> Templates:
     )
     templates.filters["short"] = _short
     templates.filters["fraction"] = _fraction
-    templates.filters["dictvalues"] = lambda mapping: list(mapping.values())
     return templates
-
-
-def _case(attempt: AttemptRecord, name: str) -> Case | None:
-    cases = attempt.verdict.cases if attempt.verdict else ()
-    return next((case for case in cases if case.name == name), None)
 
 
 def _short(value: float) -> str:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sdpalab.evidence.records import SOURCES, AttemptRecord, Environment, FloorRecord
+import numpy as np
+
+from sdpalab.evidence.records import CUBIN, LOG, PTX, SOURCES, AttemptRecord, Environment, FloorRecord
 from sdpalab.evidence.verifier.archive import read
 from sdpalab.evidence.verifier.arrays import array_shape, decode
 from sdpalab.evidence.verifier.attention import reference_of
+from sdpalab.inputs import Inputs, dtype_of
 from sdpalab.judge.verdict import Case, Status
 from sdpalab.problem import MISSION
 
@@ -27,15 +31,11 @@ RULES = {
 }
 """The limited errors, as the report names them."""
 
-_SHOWN = (Status.PASSED, Status.INCORRECT)
-"""Statuses whose arrays make a picture: finite, and judged by the rule."""
-
 
 @dataclass(frozen=True)
 class CaseArrays:
     """One case's output [B, H, Sq, D] as float32, and the float64 reference."""
 
-    kernel: str
     case: Case
     out: Any
     exact: Any
@@ -54,8 +54,10 @@ class ReportData:
     floors : tuple of FloorRecord
     arrays : mapping of str to bytes
         Raw arrays by digest.
+    command : tuple of str
+        The command line that made the bundle.
     sources : mapping of str to str
-        Text of the files of users' kernels, by their paths in the bundle.
+        Text of the files of users' kernels and of what was built, its headers too, by their paths in the bundle.
     """
 
     name: str
@@ -63,11 +65,12 @@ class ReportData:
     attempts: tuple[AttemptRecord, ...]
     floors: tuple[FloorRecord, ...]
     arrays: Mapping[str, bytes]
+    command: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_members(cls, name: str, members: Mapping[str, bytes]) -> ReportData:
-        """From the files of a bundle, by their paths in it.
+    def from_members(cls, name: str, members: Mapping[str, bytes], command: Sequence[str] = ()) -> ReportData:
+        """From the files of a bundle, by their paths in it, and the ``command`` of its manifest.
 
         Raises
         ------
@@ -81,11 +84,8 @@ class ReportData:
             attempts=tuple(AttemptRecord.model_validate_json(members[path]) for path in records),
             floors=tuple(FloorRecord.model_validate(gpu) for gpu in json.loads(members["floors.json"])["gpus"]),
             arrays={Path(path).stem: data for path, data in members.items() if path.startswith("arrays/")},
-            sources={
-                path: data.decode("utf-8", "replace")
-                for path, data in members.items()
-                if path.startswith(f"{SOURCES}/")
-            },
+            command=tuple(command),
+            sources={path: data.decode("utf-8", "replace") for path, data in members.items() if _is_source(path)},
         )
 
     @classmethod
@@ -100,7 +100,8 @@ class ReportData:
         members, findings = read(Path(path))
         if findings:
             raise ValueError(f"{path}: {findings[0]}")
-        return cls.from_members(json.loads(members["manifest.yaml"])["name"], members)
+        manifest = json.loads(members["manifest.yaml"])
+        return cls.from_members(manifest["name"], members, manifest["command"])
 
     @property
     def created(self) -> str:
@@ -113,26 +114,57 @@ class ReportData:
         cases = (case for attempt in self.attempts if attempt.verdict for case in attempt.verdict.cases)
         return list(dict.fromkeys(case.name for case in cases))
 
-    def pictured(self) -> list[CaseArrays]:
-        """For each attempt the arrays of one case: the mission shape with the least seed, or else the largest case."""
-        pictures: list[CaseArrays] = []
-        references: dict[str, Any] = {}
-        for attempt in self.attempts:
-            cases = [case for case in (attempt.verdict.cases if attempt.verdict else ()) if self._complete(case)]
-            if not cases:
-                continue
-            case = max(cases, key=lambda c: (c.problem == MISSION, c.problem.scores, -c.seed))
-            problem = case.problem.to_dict()
-            arrays = {
-                name: decode(self.arrays[case.digests[name]], array_shape(name, problem), case.problem.dtype)
-                for name in ("q", "k", "v", "o")
-            }
-            key = json.dumps([problem, [case.digests[name] for name in "qkv"]])
-            if key not in references:
-                q, k, v = (arrays[name] for name in "qkv")
-                references[key] = reference_of(q, k, v, problem)
-            pictures.append(CaseArrays(attempt.kernel, case, arrays["o"], references[key]))
-        return pictures
+    def failed_arrays(self, case: Case) -> tuple[Inputs, Any]:
+        """Inputs and output of a case in the problem's dtype, for :func:`~sdpalab.judge.diagnose.summary.summarise`.
 
-    def _complete(self, case: Case) -> bool:
-        return case.status in _SHOWN and all(case.digests.get(name) in self.arrays for name in ("q", "k", "v", "o"))
+        Raises
+        ------
+        KeyError
+            If the bundle lacks an array of the case.
+        """
+        problem, dtype = case.problem.to_dict(), dtype_of(case.problem.dtype)
+        q, k, v, out = (
+            np.frombuffer(self.arrays[case.digests[name]], dtype).reshape(array_shape(name, problem))
+            for name in ("q", "k", "v", "o")
+        )
+        return Inputs(q, k, v), out
+
+    def pictured(self, attempt: AttemptRecord) -> CaseArrays | None:
+        """The arrays of the case that a picture of an attempt shows; None if it has none.
+
+        The first that failed on its numbers, or else the mission shape with the least seed, or else the largest case.
+        """
+        cases = [case for case in (attempt.verdict.cases if attempt.verdict else ()) if self._has_arrays(case)]
+        wrong = [case for case in cases if case.status in (Status.INCORRECT, Status.NOT_FINITE)]
+        if not cases:
+            return None
+        case = (wrong or [max(cases, key=_fitness)])[0]
+        problem = case.problem.to_dict()
+        arrays = {
+            name: decode(self.arrays[case.digests[name]], array_shape(name, problem), case.problem.dtype)
+            for name in ("q", "k", "v", "o")
+        }
+        key = json.dumps([problem, [case.digests[name] for name in "qkv"]])
+        if key not in self._references:
+            self._references[key] = reference_of(arrays["q"], arrays["k"], arrays["v"], problem)
+        return CaseArrays(case, arrays["o"], self._references[key])
+
+    @cached_property
+    def _references(self) -> dict[str, Any]:
+        """float64 references by problem and inputs: kernels share them."""
+        return {}
+
+    def _has_arrays(self, case: Case) -> bool:
+        judged = case.errors is not None and case.limits is not None
+        return judged and all(case.digests.get(name) in self.arrays for name in ("q", "k", "v", "o"))
+
+
+def _is_source(path: str) -> bool:
+    """Whether a file of a bundle is source text: of a user's kernel, or what a build has beside PTX, cubin and log."""
+    folder, _, name = path.rpartition("/")
+    return path.startswith(f"{SOURCES}/") or (folder.startswith("build/") and name not in (PTX, CUBIN, LOG))
+
+
+def _fitness(case: Case) -> tuple[bool, bool, int, int]:
+    """Which of the passed cases a picture shows: the largest."""
+    return case.problem == MISSION, case.inputs == "normal", case.problem.scores, -case.seed

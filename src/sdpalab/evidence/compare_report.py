@@ -1,0 +1,13 @@
+"""The page of two bundles side by side, in the style of the report."""
+
+from __future__ import annotations
+
+from sdpalab.evidence.report import page_templates
+from sdpalab.evidence.side_by_side import USED, BundleComparison
+
+__all__ = ["render_comparison"]
+
+
+def render_comparison(comparison: BundleComparison) -> str:
+    """The comparison as one HTML page: no script, no reference to anything outside it."""
+    return page_templates().get_template("compare.html.j2").render(comparison=comparison, used=USED)
