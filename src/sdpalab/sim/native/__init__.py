@@ -30,7 +30,7 @@ interpreter. With checks, what the threads' blocks touched in global memory is c
 copies, mbarriers and wgmma, calls and printf, blocks that may wait for each other, random schedules, the ``strict``
 check, watchers, launches on a :class:`~sdpalab.sim.Device`.
 
-``SDPALAB_SIM_ENGINE`` chooses: ``reference`` (the default, while native code is compared with it) or ``native``.
+``SDPALAB_SIM_ENGINE`` chooses: ``native`` (the default), or ``reference``, which runs everything there.
 """
 
 from sdpalab.sim.native.choice import run_native, wanted_engine
