@@ -33,7 +33,7 @@ _LAUNCH = importlib.import_module("sdpalab.sim.launch")
 
 @contextmanager
 def differential() -> Iterator[list[str]]:
-    """Compare all launches in this context; what came of each."""
+    """Compare all launches in this context; the outcome of each."""
     outcomes: list[str] = []
 
     def both(setup: Setup, space: Space, tally: Tally, workers: int | None = None) -> str:

@@ -179,7 +179,7 @@ def kept(library: Library, names: tuple[str, ...]) -> tuple[bytes, int]:
         built.append(1)
         return b"machine code of " + " ".join(names).encode()
 
-    return library.kept(names, build), len(built)
+    return library.object_of(names, build), len(built)
 
 
 def test_an_object_is_built_once_for_all_processes(tmp_path: Path) -> None:

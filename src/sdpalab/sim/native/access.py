@@ -14,19 +14,19 @@ from sdpalab.sim.memory import GLOBAL_BASE, LOCAL_BASE, RANK_SHIFT, SHARED_BASE,
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, llvm_type, where
 from sdpalab.sim.native.layout import WARP
-from sdpalab.sim.native.operation import Code
+from sdpalab.sim.native.operation import OperationCode
 
 __all__ = ["addresses", "gather", "located", "scatter"]
 
 
-def located(code: Code, first: int, space: str, bits: int) -> Lanes:
+def located(code: OperationCode, first: int, space: str, bits: int) -> Lanes:
     """The addresses of an operand: operand ``first`` is its row, of ``bits``, and the next one an offset to add."""
     base = code.source(first, f"u{bits}").to("s64").as_type("s64")
     return base + code.spread(code.operand(first + 1), "s64")
 
 
 def addresses(
-    code: Code, address: Lanes, space: str, width: int, align: int | None = None, lengths: Lanes | None = None
+    code: OperationCode, address: Lanes, space: str, width: int, align: int | None = None, lengths: Lanes | None = None
 ) -> Lanes:
     """Where the lanes' accesses are in this process, s64.
 
@@ -58,25 +58,25 @@ def addresses(
     return where(active, place, code.spread(code.context(layout.SCRATCH), "s64"))
 
 
-def _in_window(code: Code, offset: Lanes, width: int, limit: int, base: int, active: Lanes) -> Lanes:
+def _in_window(code: OperationCode, offset: Lanes, width: int, limit: int, base: int, active: Lanes) -> Lanes:
     last = code.spread(code.builder.sub(code.context(limit), WORD64(width)), "s64")
     code.leave_if((((offset < 0) | (offset > last)) & active).any(), layout.ILLEGAL)
     return offset + code.spread(code.context(base), "s64")
 
 
-def _in_local(code: Code, offset: Lanes, width: int, active: Lanes) -> Lanes:
+def _in_local(code: OperationCode, offset: Lanes, width: int, active: Lanes) -> Lanes:
     place = _in_window(code, offset, width, layout.LOCAL_LIMIT, layout.CURRENT_LOCAL, active)
     lane = place.each("s64", range(WARP))
     return place + lane * code.spread(code.context(layout.LOCAL_STRIDE), "s64")
 
 
-def _in_global(code: Code, index: Lanes, width: int | Lanes) -> Lanes:
+def _in_global(code: OperationCode, index: Lanes, width: int | Lanes) -> Lanes:
     """Every lane within one extent or another: a loop over the extents, until all lanes are covered."""
     b = code.builder
     outside = b.not_(code.mask)
     extents, number = code.pointer(layout.EXTENTS), code.context(layout.EXTENT_COUNT)
     before = b.block
-    loop, found, missing = (b.append_basic_block(name) for name in ("extent", "found", "missing"))
+    loop, matched, missing = (b.append_basic_block(name) for name in ("extent", "matched", "missing"))
     b.branch(loop)
     b.position_at_end(loop)
     k, covered = b.phi(WORD64), b.phi(WORD32)
@@ -95,18 +95,18 @@ def _in_global(code: Code, index: Lanes, width: int | Lanes) -> Lanes:
     k.add_incoming(following, missing)
     covered.add_incoming(outside, before)
     covered.add_incoming(now, missing)
-    b.cbranch(b.icmp_signed("==", now, WORD32(-1)), found, missing)
+    b.cbranch(b.icmp_signed("==", now, WORD32(-1)), matched, missing)
     b.position_at_end(missing)
     none = b.append_basic_block("none")
     more = b.icmp_signed("<", following, number)
     b.cbranch(more, loop, none)
     b.position_at_end(none)
     b.ret(WORD64(layout.ILLEGAL))
-    b.position_at_end(found)
+    b.position_at_end(matched)
     return index + code.spread(code.context(layout.GLOBAL), "s64")
 
 
-def _generic(code: Code, address: Lanes, width: int, active: Lanes) -> Lanes:
+def _generic(code: OperationCode, address: Lanes, width: int, active: Lanes) -> Lanes:
     """Generic addresses, all in the window of one space."""
     b = code.builder
     window = address >> WINDOW_BITS
@@ -143,7 +143,7 @@ def _pointers(place: Lanes) -> Any:
     return place.builder.inttoptr(place.value, ir.VectorType(POINTER, WARP))
 
 
-def gather(code: Code, place: Lanes, type_: str, align: int) -> Lanes:
+def gather(code: OperationCode, place: Lanes, type_: str, align: int) -> Lanes:
     """A value for every lane, from addresses that may all be read."""
     vector = llvm_type(type_)
     pointers = _pointers(place)
@@ -155,7 +155,7 @@ def gather(code: Code, place: Lanes, type_: str, align: int) -> Lanes:
     return Lanes(code.builder, code.builder.call(function, [pointers, WORD32(align), everyone, nothing]), type_)
 
 
-def scatter(code: Code, place: Lanes, value: Lanes, align: int) -> None:
+def scatter(code: OperationCode, place: Lanes, value: Lanes, align: int) -> None:
     """Write a value of every lane; where two lanes name one address, the last one wins."""
     pointers = _pointers(place)
     everyone = ir.Constant(llvm_type("pred"), [1] * WARP)
@@ -165,6 +165,6 @@ def scatter(code: Code, place: Lanes, value: Lanes, align: int) -> None:
     code.builder.call(function, [value.value, pointers, WORD32(align), everyone])
 
 
-def _intrinsic(code: Code, name: str, result: Any, types: list[Any]) -> Any:
+def _intrinsic(code: OperationCode, name: str, result: Any, types: list[Any]) -> Any:
     module = code.builder.module
     return module.globals.get(name) or ir.Function(module, ir.FunctionType(result, types), name)

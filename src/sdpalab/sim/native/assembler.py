@@ -15,7 +15,7 @@ import numpy as np
 from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
 from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS
-from sdpalab.sim.native.operation import Function, Operation, lanewise
+from sdpalab.sim.native.operation import Function, NativeOperation, lanewise
 from sdpalab.sim.program import Program
 from sdpalab.sim.selection import Array
 from sdpalab.sim.types import TYPES, PtxType
@@ -71,7 +71,7 @@ class Assembler:
     checked: bool
     counted: bool
     records: list[list[int]] = field(default_factory=list)
-    operations: dict[str, Operation] = field(default_factory=dict)
+    operations: dict[str, NativeOperation] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     constants: dict[Constant, int] = field(default_factory=dict)
     specials: dict[str, int] = field(default_factory=dict)
@@ -187,7 +187,7 @@ class Assembler:
             self.sums[names] = len(self.sums), self.allocate(32, len(names))
         return self.sums[names]
 
-    def number_of(self, operation: Operation) -> int:
+    def number_of(self, operation: NativeOperation) -> int:
         """The number that records have for an operation."""
         self.operations.setdefault(operation.name, operation)
         return self.numbers.setdefault(operation.name, len(self.numbers))
@@ -226,7 +226,7 @@ class Assembler:
 
     # ---- records ----------------------------------------------------------------------------------------------------
 
-    def record(self, operation: Operation, operands: Sequence[int]) -> None:
+    def record(self, operation: NativeOperation, operands: Sequence[int]) -> None:
         """Append a record, under the guard of the instruction."""
         words = [self.number_of(operation), self.guard, *operands]
         assert len(operands) <= RECORD_WORDS - OPERANDS, f"{operation.name} has too many operands"

@@ -13,7 +13,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from sdpalab.sim.native.operation import Operation
+from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.translate import Translator
 
 __all__ = ["compile_functions", "compile_operations", "target_machine", "target_name"]
@@ -39,7 +39,7 @@ def target_machine(cpu: str, features: str) -> Any:
     return target.create_target_machine(cpu=cpu, features=features, opt=_OPTIMISE, reloc="pic", codemodel="small")
 
 
-def compile_operations(operations: Iterable[Operation], cpu: str, features: str) -> bytes:
+def compile_operations(operations: Iterable[NativeOperation], cpu: str, features: str) -> bytes:
     """The object that has the functions of these operations, by their names."""
     module = ir.Module("operations")
     module.has_halves = "+f16c" in features.split(",")

@@ -70,7 +70,7 @@ def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int
     late, checked = load64(context + 8 * EARLY) == 0, load64(context + 8 * CHECKED)
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shared = load64(context + 8 * CURRENT_SHARED)
-    kept = 0
+    left = 0
     for k in range(flying):
         entry = first + 8 * COPY_WORDS * k
         here, width = load64(entry + 8 * COPY_MASK), load64(entry + 8 * COPY_WIDTH)
@@ -88,8 +88,8 @@ def wait_for_copies(registers: int, record: int, mask: int, context: int) -> int
         here = here & ~due
         store64(entry + 8 * COPY_MASK, here)
         if here != 0:
-            if kept != k:
-                copy(first + 8 * COPY_WORDS * kept, entry, 8 * COPY_WORDS)
-            kept += 1
-    store64(state + 8 * COPIES_FLYING, kept)
+            if left != k:
+                copy(first + 8 * COPY_WORDS * left, entry, 8 * COPY_WORDS)
+            left += 1
+    store64(state + 8 * COPIES_FLYING, left)
     return 0

@@ -15,7 +15,7 @@ from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native import operations as operations  # registers every handler
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
-from sdpalab.sim.native.operation import Operation
+from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.operations.bulk import shared_address
 from sdpalab.sim.native.operations.matrix import product_records
 from sdpalab.sim.native.operations.warpgroup import product_list
@@ -35,7 +35,7 @@ class Decoded:
     ----------
     records, blocks : ndarray of int32
         By the words of :mod:`~sdpalab.sim.native.layout`.
-    operations : tuple of Operation
+    operations : tuple of NativeOperation
         By the number that records have for them.
     constants : dict of Constant to int
         Rows to fill with one value before a launch.
@@ -53,7 +53,7 @@ class Decoded:
 
     records: Array
     blocks: Array
-    operations: tuple[Operation, ...]
+    operations: tuple[NativeOperation, ...]
     constants: dict[Constant, int]
     specials: dict[str, int]
     lists: Array

@@ -21,7 +21,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from sdpalab.sim.native.compiler import compile_functions, compile_operations, target_machine, target_name
-from sdpalab.sim.native.operation import Operation
+from sdpalab.sim.native.operation import NativeOperation
 
 __all__ = ["Library", "library"]
 
@@ -74,10 +74,10 @@ class Library:
         with self._lock:
             if "run_clusters" not in self._addresses:
                 build = functools.partial(compile_functions, (run_clusters,), self.cpu, self.features)
-                self.load(self.kept(("run_clusters",), build), ("run_clusters",))
+                self.load(self.object_of(("run_clusters",), build), ("run_clusters",))
         return self._addresses["run_clusters"]
 
-    def operations(self, operations: Sequence[Operation]) -> list[int]:
+    def operations(self, operations: Sequence[NativeOperation]) -> list[int]:
         """The addresses of operations, in their order; what is missing is compiled or read from the cache."""
         with self._lock:
             missing = [each for each in operations if each.name not in self._addresses]
@@ -85,7 +85,7 @@ class Library:
                 missing.sort(key=lambda each: each.name)
                 names = tuple(each.name for each in missing)
                 build = functools.partial(compile_operations, missing, self.cpu, self.features)
-                self.load(self.kept(names, build), names)
+                self.load(self.object_of(names, build), names)
         return [self._addresses[each.name] for each in operations]
 
     def load(self, content: bytes, names: Sequence[str]) -> None:
@@ -95,7 +95,7 @@ class Library:
         for name in names:
             self._addresses[name] = self._engine.get_function_address(name)
 
-    def kept(self, names: Sequence[str], build: Callable[[], bytes]) -> bytes:
+    def object_of(self, names: Sequence[str], build: Callable[[], bytes]) -> bytes:
         """An object of these functions from the cache, or built and kept there; without room for it, only built."""
         digest = hashlib.sha256("\n".join((self._version, self.cpu, self.features, *names)).encode()).hexdigest()
         path = self.root / f"{digest}.o"
@@ -119,7 +119,7 @@ class Library:
 
 
 def _progress(text: str) -> None:
-    """A line for whoever waits in front of a terminal."""
+    """A line on a terminal."""
     if sys.stderr.isatty():
         print(f"simulator: {text}", file=sys.stderr)
 

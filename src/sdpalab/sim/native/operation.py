@@ -18,31 +18,31 @@ from sdpalab.sim.native.lanes import BYTE, POINTER, WORD32, WORD64, Lanes, llvm_
 from sdpalab.sim.native.layout import CURRENT_STATE, DONE, OPERANDS, WARP
 from sdpalab.sim.native.translate import Translator
 
-__all__ = ["Code", "Operation", "lanewise"]
+__all__ = ["NativeOperation", "OperationCode", "lanewise"]
 
 _ALIGN = 64
 """Of rows and of everything that is loaded as a whole row."""
 
 
 @dataclass(frozen=True)
-class Operation:
+class NativeOperation:
     """An operation by its name, which stands for all that its code depends on, and what builds that code."""
 
     name: str
-    build: Callable[[Code], None]
+    build: Callable[[OperationCode], None]
 
     def add_to(self, translator: Translator) -> None:
         """Append the function to the LLVM module of a translator."""
         signature = ir.FunctionType(WORD64, [POINTER, POINTER, WORD32, POINTER])
         function = ir.Function(translator.module, signature, self.name)
         builder = ir.IRBuilder(function.append_basic_block())
-        code = Code(builder, translator, *function.args)
+        code = OperationCode(builder, translator, *function.args)
         self.build(code)
         if not builder.block.is_terminated:
             builder.ret(WORD64(DONE))
 
 
-class Code:
+class OperationCode:
     """The code of one operation while it is written down.
 
     Attributes
@@ -185,14 +185,14 @@ class Code:
 Function = Callable[..., "Lanes | tuple[Lanes, ...]"]
 
 
-def lanewise(name: str, function: Function, results: Sequence[str], sources: Sequence[str]) -> Operation:
+def lanewise(name: str, function: Function, results: Sequence[str], sources: Sequence[str]) -> NativeOperation:
     """An operation that computes each lane's results from its own sources.
 
     Operands are the results' rows and then the sources'. A packed type has ``x2`` at its end; halves are passed as
     bits.
     """
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         values = [
             code.source(len(results) + k, _held(type_), 2 * WARP if type_.endswith("x2") else WARP)
             for k, type_ in enumerate(sources)
@@ -201,7 +201,7 @@ def lanewise(name: str, function: Function, results: Sequence[str], sources: Seq
         for k, value in enumerate(out if isinstance(out, tuple) else (out,)):
             code.store(k, value)
 
-    return Operation(name, build)
+    return NativeOperation(name, build)
 
 
 def _held(type_: str) -> str:

@@ -177,13 +177,13 @@ def wait(context: int, first: int, keep: int) -> int:
     count, groups = load64(leader + 8 * PRODUCT_COUNT), load64(leader + 8 * PRODUCT_GROUPS)
     size = load64(context + 8 * REGISTER_BYTES)
     base = load64(context + 8 * PRODUCTS) + 8 * PRODUCT_WORDS * MOST_PRODUCTS * (first // 4)
-    kept = 0
+    left = 0
     for k in range(count):
         entry = base + 8 * PRODUCT_WORDS * k
         if load64(entry + 8 * PR_GROUP) >= groups - keep:
-            if kept != k:
-                copy(base + 8 * PRODUCT_WORDS * kept, entry, 8 * PRODUCT_WORDS)
-            kept += 1
+            if left != k:
+                copy(base + 8 * PRODUCT_WORDS * left, entry, 8 * PRODUCT_WORDS)
+            left += 1
             continue
         late = load64(context + 8 * EARLY) == 0
         if late:
@@ -196,7 +196,7 @@ def wait(context: int, first: int, keep: int) -> int:
             store64(busy, load64(busy) - 1)
             if late and load64(busy) == 0:
                 write_sums(load64(context + 8 * REGISTERS) + size * (first + warp), words)
-    store64(leader + 8 * PRODUCT_COUNT, kept)
+    store64(leader + 8 * PRODUCT_COUNT, left)
     return 0
 
 

@@ -175,19 +175,19 @@ def lowest_ready(state: int) -> int:
 def take(state: int, block: int) -> int:
     """Remove the lanes that are ready for a block or parked there; the lanes."""
     mask = 0
-    kept = 0
+    left = 0
     for k in range(load64(state + 8 * PARTS)):
         part = state + 8 * (FIRST_PART + PART_WORDS * k)
         status = load64(part + 8 * PART_STATUS)
         if load64(part + 8 * PART_BLOCK) == block and status in (READY, PARKED):
             mask |= load64(part + 8 * PART_MASK)
             continue
-        if kept != k:
-            to = state + 8 * (FIRST_PART + PART_WORDS * kept)
+        if left != k:
+            to = state + 8 * (FIRST_PART + PART_WORDS * left)
             for word in range(PART_WORDS):
                 store64(to + 8 * word, load64(part + 8 * word))
-        kept += 1
-    store64(state + 8 * PARTS, kept)
+        left += 1
+    store64(state + 8 * PARTS, left)
     return mask
 
 

@@ -60,7 +60,7 @@ class State:
         self, setup: Setup, space: Space, decoded: Decoded, table: Array, template: Array, ctas: Array
     ) -> None:
         self.setup, self.space, self.decoded = setup, space, decoded
-        self.kept: list[Any] = []
+        self.alive: list[Any] = []
         self.context = np.zeros(layout.CONTEXT_WORDS, dtype=np.int64)
         self.writers, self.readers, self.pages = (np.zeros(0, np.int64) for _ in range(3))
         size, geometry = len(space.data), setup.geometry
@@ -70,7 +70,7 @@ class State:
 
     def _keep(self, array: Array) -> int:
         """The address of an array, which lives as long as the run."""
-        self.kept.append(array)
+        self.alive.append(array)
         return int(array.ctypes.data)
 
     def _room(self, size: int) -> int:

@@ -76,7 +76,7 @@ def count_shared(context: int, mask: int, width: int, pc: int, kind: int) -> int
 def conflicts_of(places: int, lanes: int, many: int, words: int, scratch: int) -> int:
     """The largest number of different words that one bank must deliver to some lanes."""
     counts = scratch + SCRATCH_RECORD
-    kept = counts + 8 * _BANKS  # for each bank the words so far
+    seen = counts + 8 * _BANKS  # for each bank the words so far
     for bank in range(_BANKS):
         store64(counts + 8 * bank, 0)
     most = 0
@@ -89,11 +89,11 @@ def conflicts_of(places: int, lanes: int, many: int, words: int, scratch: int) -
             count = load64(counts + 8 * bank)
             known = 0
             for k in range(count):
-                if load64(kept + 8 * (_BANKS * bank + k)) == word:
+                if load64(seen + 8 * (_BANKS * bank + k)) == word:
                     known = 1
                     break
             if known == 0:
-                store64(kept + 8 * (_BANKS * bank + count), word)
+                store64(seen + 8 * (_BANKS * bank + count), word)
                 store64(counts + 8 * bank, count + 1)
                 most = max(most, count + 1)
     return most

@@ -74,14 +74,14 @@ def next_entry(context: int) -> int:
     count = load64(context + 8 * TRANSFER_COUNT)
     base = load64(context + 8 * TRANSFERS)
     if count == MOST_TRANSFERS:
-        kept = 0
+        left = 0
         for k in range(load64(context + 8 * TRANSFER_FIRST), count):
             entry = base + 8 * TRANSFER_WORDS * k
             if load64(entry + 8 * TR_KIND) != LANDED:
-                copy(base + 8 * TRANSFER_WORDS * kept, entry, 8 * TRANSFER_WORDS)
-                kept += 1
+                copy(base + 8 * TRANSFER_WORDS * left, entry, 8 * TRANSFER_WORDS)
+                left += 1
         store64(context + 8 * TRANSFER_FIRST, 0)
-        count = kept
+        count = left
         if count == MOST_TRANSFERS:
             return 0
     store64(context + 8 * TRANSFER_COUNT, count + 1)

@@ -55,16 +55,16 @@ class Translator:
 
     def __init__(self, module: Any) -> None:
         self.module = module
-        self.made: dict[Callable[..., Any], Any] = {}
+        self.functions: dict[Callable[..., Any], Any] = {}
 
     def function(self, function: Callable[..., Any]) -> Any:
         """The LLVM function of a Python function; :meth:`finish` gives it its code."""
-        if function not in self.made:
+        if function not in self.functions:
             signature = ir.FunctionType(WORD64, [WORD64] * function.__code__.co_argcount)
-            made = ir.Function(self.module, signature, f"{function.__module__}.{function.__name__}")
-            made.linkage = "internal"
-            self.made[function] = made
-        return self.made[function]
+            translated = ir.Function(self.module, signature, f"{function.__module__}.{function.__name__}")
+            translated.linkage = "internal"
+            self.functions[function] = translated
+        return self.functions[function]
 
     def export(self, function: Callable[..., Any], name: str) -> None:
         """Make a function visible under a name."""
@@ -81,9 +81,9 @@ class Translator:
         SyntaxError
             For what is not in this part of Python.
         """
-        while pending := [each for each, made in self.made.items() if not made.blocks]:
+        while pending := [each for each, functions in self.functions.items() if not functions.blocks]:
             for function in pending:
-                _Body(function, self.made[function], self).build()
+                _Body(function, self.functions[function], self).build()
 
 
 class _Body:
@@ -233,8 +233,8 @@ class _Body:
         """A comparison, a chain of them, or ``in`` several values."""
         if isinstance(node.ops[0], (ast.In, ast.NotIn)) and isinstance(node.comparators[0], ast.Tuple):
             left = self.value(node.left)
-            found = [self.builder.icmp_signed("==", left, self.value(each)) for each in node.comparators[0].elts]
-            among = functools.reduce(self.builder.or_, found)
+            equal = [self.builder.icmp_signed("==", left, self.value(each)) for each in node.comparators[0].elts]
+            among = functools.reduce(self.builder.or_, equal)
             return among if isinstance(node.ops[0], ast.In) else self.builder.not_(among)
         values = [self.value(each) for each in (node.left, *node.comparators)]
         result = None

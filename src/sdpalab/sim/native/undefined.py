@@ -18,7 +18,7 @@ from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Pair, Regis
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import HANDLERS, Assembler, NotNative, bits_of
 from sdpalab.sim.native.lanes import Lanes, where
-from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.types import TYPES
 
 __all__ = ["add_shadows", "follow_undefined"]
@@ -177,9 +177,9 @@ def _use(asm: Assembler, register: Register, type_: str) -> None:
     """Give up where a register is undefined."""
     row = asm.source(Register(_SHADOW + register.name), type_)
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         shadow = code.source(0, type_)
         bad = shadow if type_ == "pred" else shadow != 0
         code.leave_if((bad & code.active).any(), layout.UNDEFINED)
 
-    asm.record(Operation(f"undefined.use.{type_}", build), [row])
+    asm.record(NativeOperation(f"undefined.use.{type_}", build), [row])

@@ -12,7 +12,7 @@ from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.atomics import NAMES, update
 from sdpalab.sim.native.lanes import WORD64
-from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.watched import watch_access
 
 __all__: list[str] = []
@@ -37,14 +37,14 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update")
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         b = code.builder
         place = addresses(code, located(code, 5, space, bits), space, type_.bytes)
         b.store(place.value, code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES)), align=64)
         code.hand_over(update)
 
     words = [target, source, NAMES.index(name), type_.bytes, int(type_.signed), row, offset]
-    asm.record(Operation(f"atom.{space}.{bits}.{type_.bytes}", build), words)
+    asm.record(NativeOperation(f"atom.{space}.{bits}.{type_.bytes}", build), words)
     finish()
 
 

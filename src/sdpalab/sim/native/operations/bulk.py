@@ -13,7 +13,7 @@ from sdpalab.sim.memory import RANK_SHIFT
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.lanes import Lanes
 from sdpalab.sim.native.mbarriers import arrive_at, begin_mbarrier
-from sdpalab.sim.native.operation import Operation
+from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.transfers import commit_transfers, load_box, store_box, store_words, wait_for_transfers
 
 __all__ = ["shared_address"]
@@ -23,7 +23,7 @@ _OPERATION = Callable[[int, int, int, int], int]
 
 def _handed(asm: Assembler, name: str, function: _OPERATION, operands: list[int]) -> None:
     """Append the record of an operation that a translated function does."""
-    asm.record(Operation(name, lambda code: code.hand_over(function)), operands)
+    asm.record(NativeOperation(name, lambda code: code.hand_over(function)), operands)
 
 
 def shared_address(asm: Assembler, operand: Operand, space: str) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.copies import issue_copies, wait_for_copies
 from sdpalab.sim.native.lanes import WORD64, where
-from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.watched import watch_copy
 
 __all__: list[str] = []
@@ -21,12 +21,12 @@ def _commit_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Closes the lane's current group."""
     mods.only("async", "commit_group")
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         groups = code.state(layout.COPY_GROUPS)
         before = code.load(groups, "s32", align=8)
         code.builder.store(where(code.active, before + 1, before).value, groups, align=8)
 
-    asm.record(Operation("cp.async.commit_group", build), [])
+    asm.record(NativeOperation("cp.async.commit_group", build), [])
 
 
 @native("cp.async.wait_all", "cp.async.wait_group")
@@ -39,7 +39,7 @@ def _wait(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             raise NotNative("a number of groups that is not known")
         keep = number.value
     mods.done()
-    asm.record(Operation("cp.async.wait", lambda code: code.hand_over(wait_for_copies)), [keep])
+    asm.record(NativeOperation("cp.async.wait", lambda code: code.hand_over(wait_for_copies)), [keep])
 
 
 @native("cp.async")
@@ -63,7 +63,7 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         goal, origin = (target, bits, offset), (source, source_bits, source_offset)
         watch_copy(asm, instruction, goal, origin, width, lengths)
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         b = code.builder
         goal = addresses(code, located(code, 0, "shared", bits), "shared", width)
         sizes = code.constant("s64", width)
@@ -95,4 +95,4 @@ def _cp_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         b.ret(code.call(issue_copies, *(b.ptrtoint(each, WORD64) for each in (code.base, entry))))
 
     name = f"cp.async.{width}.{bits}.{source_bits}{'.sized' * bool(rest)}"
-    asm.record(Operation(name, build), [target, offset, source, source_offset, lengths])
+    asm.record(NativeOperation(name, build), [target, offset, source, source_offset, lengths])

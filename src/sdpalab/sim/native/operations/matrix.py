@@ -21,7 +21,7 @@ from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.lanes import BYTE, POINTER, WORD32, WORD64, Lanes, llvm_type
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.numeric import canonical, narrowed, widened
-from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.convert import decoded8
 from sdpalab.sim.native.operations.warp import needs_whole_warp
 from sdpalab.sim.native.operations.watched import watch_access
@@ -49,12 +49,12 @@ def _take_matrix(mods: Mods) -> tuple[int, bool, str]:
     return number, trans, space
 
 
-def _row_pointers(code: Code, place: Lanes) -> list[object]:
+def _row_pointers(code: OperationCode, place: Lanes) -> list[object]:
     b = code.builder
     return [b.inttoptr(b.extract_element(place.value, WORD32(lane)), POINTER) for lane in range(WARP)]
 
 
-def _pointed(code: Code, number: int, space: str, bits: int) -> Lanes:
+def _pointed(code: OperationCode, number: int, space: str, bits: int) -> Lanes:
     """Where the rows of ``number`` matrices lie: those of matrix i are named by the lanes from 8 i on."""
     needs_whole_warp(code)
     if number < 4:  # the addresses of other lanes count for nothing
@@ -73,7 +73,7 @@ def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, 16, "load", 8 * number)
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         b = code.builder
         pointers = _row_pointers(code, _pointed(code, number, space, bits))
         line = ir.VectorType(BYTE, 16)
@@ -85,10 +85,10 @@ def _ldmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
     places = [asm.target(item, "b32") for item in items]
     name = f"ldmatrix.x{number}{'.trans' * trans}.{space}.{bits}"
-    asm.record(Operation(name, build), [row, offset, *(place for place, _ in places)])
+    asm.record(NativeOperation(name, build), [row, offset, *(place for place, _ in places)])
 
 
-def _joined(code: Code, lines: Sequence[object]) -> Lanes:
+def _joined(code: OperationCode, lines: Sequence[object]) -> Lanes:
     """Vectors of bytes one behind the other."""
     return stacked([Lanes(code.builder, line, "u8") for line in lines])
 
@@ -105,7 +105,7 @@ def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, 16, "store", 8 * number)
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         b = code.builder
         pointers = _row_pointers(code, _pointed(code, number, space, bits))
         for k in range(number):
@@ -115,7 +115,7 @@ def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
                 part = whole.shuffled(range(16 * line, 16 * line + 16))
                 b.store(part.value, pointers[8 * k + line], align=16)
 
-    asm.record(Operation(f"stmatrix.x{number}{'.trans' * trans}.{space}.{bits}", build), [row, offset, *sources])
+    asm.record(NativeOperation(f"stmatrix.x{number}{'.trans' * trans}.{space}.{bits}", build), [row, offset, *sources])
 
 
 @native("movmatrix")
@@ -124,11 +124,11 @@ def _movmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     source = asm.source(instruction.operands[1], "b32")
     place, _ = asm.target(instruction.operands[0], "b32")
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         needs_whole_warp(code)
         code.store(0, code.source(1, "u16", 64).shuffled(_TRANSPOSED))
 
-    asm.record(Operation("movmatrix", build), [place, source])
+    asm.record(NativeOperation("movmatrix", build), [place, source])
 
 
 # ---- products --------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ _ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "e4m3": 4, "e5m2": 4}
 """Elements of a factor in one 32-bit register."""
 
 
-def _block(code: Code, k: int, kind: str) -> Lanes:
+def _block(code: OperationCode, k: int, kind: str) -> Lanes:
     """The 8 lines of a fragment's register ``k``, 4 words each, as float32: [8, 4 x elements] in order of lines."""
     if kind == "tf32":
         return (code.source(k, "u32") & 0xFFFFE000).as_type("f32")
@@ -151,7 +151,7 @@ def _by_depth(block: Lanes, deep: int) -> list[Lanes]:
     return [block.shuffled([column * deep + k for column in range(_COLUMNS)]) for k in range(deep)]
 
 
-def product_code(code: Code, kinds: tuple[str, str], k_blocks: int, result: str, *, again: bool) -> None:
+def product_code(code: OperationCode, kinds: tuple[str, str], k_blocks: int, result: str, *, again: bool) -> None:
     """The code of one mma: operands are the rows of D, A, B and C, of which D and C have 4 (f32) or 2 (f16).
 
     ``again`` takes A as the record before this one has left it in the scratch.
@@ -218,9 +218,9 @@ def _shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, 
     return (kind, kind_b), depth // deep, result
 
 
-def product_operation(name: str, kinds: tuple[str, str], k_blocks: int, result: str, *, again: bool) -> Operation:
+def product_operation(name: str, kinds: tuple[str, str], k_blocks: int, result: str, *, again: bool) -> NativeOperation:
     """The operation of one mma (:func:`product_code`)."""
-    return Operation(name, lambda code: product_code(code, kinds, k_blocks, result, again=again))
+    return NativeOperation(name, lambda code: product_code(code, kinds, k_blocks, result, again=again))
 
 
 def _product(asm: Assembler, instruction: Instruction, *, again: bool) -> None:

@@ -10,7 +10,7 @@ from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS
 from sdpalab.sim.native.access import addresses, gather, located, scatter
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative, native
 from sdpalab.sim.native.lanes import Lanes
-from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.types import PtxType
 
@@ -145,16 +145,16 @@ def _load_parameter(asm: Assembler, items: tuple[Operand, ...], address: Operand
         _copy(asm, item, type_, asm.constant(Constant("parameter", place, type_.bits)))
 
 
-def _load(space: str, bits: int, element: int, vector: int) -> Operation:
+def _load(space: str, bits: int, element: int, vector: int) -> NativeOperation:
     width = element // 8 * vector
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         place = addresses(code, located(code, 0, space, bits), space, width)
         values = [gather(code, place + element // 8 * k, f"u{element}", element // 8) for k in range(vector)]
         for k, value in enumerate(values):
             code.store(2 + k, value)
 
-    return Operation(f"ld.{space}.{bits}.{element}x{vector}", build)
+    return NativeOperation(f"ld.{space}.{bits}.{element}x{vector}", build)
 
 
 @native("st")
@@ -173,15 +173,15 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     asm.record(_store(space, bits, type_.bits, vector), [row, offset, *sources])
 
 
-def _store(space: str, bits: int, element: int, vector: int) -> Operation:
+def _store(space: str, bits: int, element: int, vector: int) -> NativeOperation:
     width = element // 8 * vector
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         place = addresses(code, located(code, 0, space, bits), space, width)
         for k in range(vector):
             scatter(code, place + element // 8 * k, code.source(2 + k, f"u{element}"), element // 8)
 
-    return Operation(f"st.{space}.{bits}.{element}x{vector}", build)
+    return NativeOperation(f"st.{space}.{bits}.{element}x{vector}", build)
 
 
 # ---- no effect on values ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from sdpalab.sim.native.lanes import POINTER, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.numeric import canonical, flushed, narrowed, round_to, widened
 from sdpalab.sim.native.numpy_loops import loop_of
-from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.floating import Compute, base_of, clamped, is_half
 from sdpalab.sim.types import PtxType
 
@@ -33,7 +33,7 @@ _LOOPS: dict[str, tuple[np.ufunc, str, tuple[str, ...]]] = {
 """The NumPy function of each, the type in which it is evaluated, and the types of the instruction."""
 
 
-def _called(code: Code, x: Lanes, first: int) -> Lanes:
+def _called(code: OperationCode, x: Lanes, first: int) -> Lanes:
     """NumPy's loop on a row; operands ``first`` and up are its address and its data's, 32 bits each."""
     b = code.builder
     signature = ir.FunctionType(ir.VoidType(), [POINTER] * 4)
@@ -65,7 +65,7 @@ def _approximated(asm: Assembler, instruction: Instruction, name: str, type_: Pt
     base, half = base_of(type_), is_half(type_)
     flushes_result_only = name == "ex2" and type_.name == "f32"
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         held = {"f16": "u16", "bf16": "u16"}.get(base, base)
         x = code.source(1, held, WARP * type_.lanes)
         x = flushed(x, base) if ftz and not flushes_result_only else x
@@ -80,7 +80,7 @@ def _approximated(asm: Assembler, instruction: Instruction, name: str, type_: Pt
     row = asm.source(instruction.operands[1], type_.name)
     place, finish = asm.target(instruction.operands[0], type_.name)
     words = [part for address in loop_of(ufunc, within) for part in _halves_of(address)]
-    asm.record(Operation(f"{name}.approx{'.ftz' * ftz}.{type_.name}", build), [place, row, *words])
+    asm.record(NativeOperation(f"{name}.approx{'.ftz' * ftz}.{type_.name}", build), [place, row, *words])
     finish()
 
 

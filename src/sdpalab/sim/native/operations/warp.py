@@ -13,12 +13,12 @@ from sdpalab.sim.native.access import gather
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.lanes import WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
-from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
 
 __all__ = ["needs_whole_warp"]
 
 
-def _members(code: Code, k: int) -> Lanes:
+def _members(code: OperationCode, k: int) -> Lanes:
     """For each lane the members of its group that take part, as bits; gives up where the mask is wrong.
 
     A mask is wrong that names a thread which has not exited and is not here, or leaves out one that is.
@@ -32,7 +32,7 @@ def _members(code: Code, k: int) -> Lanes:
     return mask & code.spread(code.mask, "u32")
 
 
-def needs_whole_warp(code: Code) -> None:
+def needs_whole_warp(code: OperationCode) -> None:
     """Give up if a lane is missing."""
     code.leave_if(code.builder.icmp_signed("!=", code.mask, WORD32(-1)), layout.DIVERGENT)
 
@@ -61,7 +61,7 @@ def _shfl(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     target, value, offset, clamp, mask = instruction.operands
     first, second = asm.pair(target)
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         group = _members(code, 5)
         lane = group.each("s32", range(WARP))
         source, valid = _source_lane(mode, lane, code.source(3, "s32"), code.source(4, "s32"))
@@ -81,7 +81,7 @@ def _shfl(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         places.append(asm.target(second, "pred"))
     name = f"shfl.{mode}{'.p' * (second is not None)}"
     rows = [row for row, _ in places] + [0] * (2 - len(places))
-    asm.record(Operation(name, build), [*rows, *sources])
+    asm.record(NativeOperation(name, build), [*rows, *sources])
     for _, finish in places:
         finish()
 
@@ -94,7 +94,7 @@ def _vote(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     require(mods, type_, ("b32",) if mode == "ballot" else ("pred",))
     mods.done()
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         group = _members(code, 2)
         b = code.builder
         votes = b.and_(b.bitcast(code.source(1, "pred").value, WORD32), code.mask)
@@ -110,7 +110,7 @@ def _vote(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     target, vote, mask = instruction.operands
     sources = [asm.source(vote, "pred"), asm.source(mask, "u32")]
     place, finish = asm.target(target, type_.name)
-    asm.record(Operation(f"vote.{mode}", build), [place, *sources])
+    asm.record(NativeOperation(f"vote.{mode}", build), [place, *sources])
     finish()
 
 
@@ -124,7 +124,7 @@ def _elect(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if second is None:
         raise NotNative("elect with one destination")
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         group = _members(code, 2)
         lowest = group & (group.like(0) - group)
         own = group.each("u32", [1 << lane for lane in range(WARP)])
@@ -136,7 +136,7 @@ def _elect(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
     source = asm.source(mask, "u32")
     places = asm.target(first, "b32"), asm.target(second, "pred")
-    asm.record(Operation("elect", build), [*(row for row, _ in places), source])
+    asm.record(NativeOperation("elect", build), [*(row for row, _ in places), source])
     for _, finish in places:
         finish()
 
@@ -152,7 +152,7 @@ def _redux(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     intrinsic = {"min": f"{'s' if kind == 's' else 'u'}min", "max": f"{'s' if kind == 's' else 'u'}max"}
     neutral = {"min": (1 << (31 if kind == "s" else 32)) - 1, "max": -(1 << 31) if kind == "s" else 0, "and": -1}
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         b = code.builder
         group = _members(code, 2)
         everyone = code.spread(code.mask, "u32")
@@ -167,7 +167,7 @@ def _redux(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     target, value, mask = instruction.operands
     sources = [asm.source(value, type_.name), asm.source(mask, "u32")]
     place, finish = asm.target(target, type_.name)
-    asm.record(Operation(f"redux.{operation}.{type_.name}", build), [place, *sources])
+    asm.record(NativeOperation(f"redux.{operation}.{type_.name}", build), [place, *sources])
     finish()
 
 
@@ -177,7 +177,7 @@ def _activemask(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     require(mods, mods.type(), ("b32",))
     mods.done()
     place, finish = asm.target(instruction.operands[0], "b32")
-    asm.record(Operation("activemask", lambda code: code.store(0, code.spread(code.mask, "u32"))), [place])
+    asm.record(NativeOperation("activemask", lambda code: code.store(0, code.spread(code.mask, "u32"))), [place])
     finish()
 
 
@@ -186,7 +186,7 @@ def _bar_warp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """The scheduler has brought the warp together; here it is checked that all members came."""
     mods.only("warp", "sync")
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         _members(code, 0)
 
-    asm.record(Operation("bar.warp", build), [asm.source(instruction.operands[0], "u32")])
+    asm.record(NativeOperation("bar.warp", build), [asm.source(instruction.operands[0], "u32")])

@@ -12,7 +12,7 @@ from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.lanes import POINTER, WORD64, Lanes, llvm_type, where
 from sdpalab.sim.native.numeric import canonical, widened
-from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.convert import decoded8
 from sdpalab.sim.native.operations.matrix import stacked
 from sdpalab.sim.native.products import commit_products
@@ -28,14 +28,14 @@ def _as_float(bits: Lanes, kind: str) -> Lanes:
     return decoded8(bits.to("u32"), kind) if kind in _EIGHT else widened(bits.as_type("u16"), kind)
 
 
-def _loaded(kind: str, k_major: bool) -> Operation:
+def _loaded(kind: str, k_major: bool) -> NativeOperation:
     """Chunks to factors [outer, k, 8]: operands are how many times 16 chunks, where their places begin, and the
     target."""
     each = 16 if kind in _EIGHT else 8
     deep = 2 * each
     order = [(k // each * 8 + n) * each + k % each if k_major else 8 * k + n for k in range(deep) for n in range(8)]
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         b = code.builder
         scratch = code.pointer(layout.SCRATCH)
         places = code.at(scratch, b.add(WORD64(layout.SCRATCH_CHUNKS), code.operand(1)))
@@ -51,15 +51,15 @@ def _loaded(kind: str, k_major: bool) -> Operation:
             factors = _as_float(whole.shuffled(order), kind)
             b.store(factors.value, code.at(target, b.mul(outer, WORD64(32 * deep))), align=64)
 
-    return Operation(f"wgmma.load.{kind}{'.k' * k_major}", build)
+    return NativeOperation(f"wgmma.load.{kind}{'.k' * k_major}", build)
 
 
-def _fragment(kind: str) -> Operation:
+def _fragment(kind: str) -> NativeOperation:
     """A warp's A fragment, whose four registers lie one behind the other, to factors [2, k, 8]."""
     each = 16 if kind in _EIGHT else 8
     order = [each * row + k for k in range(each) for row in range(8)]
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         b = code.builder
         target = code.at(code.pointer(layout.SCRATCH), code.operand(2))
         for k in range(4):
@@ -69,14 +69,14 @@ def _fragment(kind: str) -> Operation:
             place = 64 * each * (k % 2) + 32 * each * (k // 2)
             b.store(factors.value, code.at(target, WORD64(place)), align=64)
 
-    return Operation(f"wgmma.fragment.{kind}", build)
+    return NativeOperation(f"wgmma.fragment.{kind}", build)
 
 
-def _product(deep: int) -> Operation:
+def _product(deep: int) -> NativeOperation:
     """A [16, deep] times B [deep, 8 n], added to hidden rows: operands are n, their first row, whether they count, and
     whether the product is negated."""
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         b = code.builder
         scratch = code.pointer(layout.SCRATCH)
         left, right = (code.at(scratch, WORD64(place)) for place in (layout.SCRATCH_A, layout.SCRATCH_B))
@@ -105,7 +105,7 @@ def _product(deep: int) -> Operation:
                     after = whole.shuffled(range(odd, 64, 2)) + before
                     b.store(canonical(after, "f32").value, row, align=64)
 
-    return Operation(f"wgmma.product.{deep}", build)
+    return NativeOperation(f"wgmma.product.{deep}", build)
 
 
 def product_list(asm: Assembler, instruction: Instruction) -> list[int]:
@@ -172,4 +172,4 @@ def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     action = mods.choice(("fence", "commit_group"))
     mods.only("sync", "aligned")
     if action == "commit_group":
-        asm.record(Operation("wgmma.commit_group", lambda code: code.hand_over(commit_products)), [])
+        asm.record(NativeOperation("wgmma.commit_group", lambda code: code.hand_over(commit_products)), [])

@@ -14,7 +14,7 @@ from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, NotNative
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
-from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
 
 __all__ = ["watch_access", "watch_copy"]
 
@@ -71,7 +71,7 @@ class _Place:
         """Of a record."""
         return [self.row, self.offset, self.lengths]
 
-    def put(self, code: Code, *, whole: bool = False) -> Lanes:
+    def put(self, code: OperationCode, *, whole: bool = False) -> Lanes:
         """Put the offsets of the active lanes into the scratch; ``whole`` allows no lane a part of the width."""
         b = code.builder
         if self.lanes < WARP:
@@ -98,13 +98,13 @@ def _count(asm: Assembler, place: _Place, does: str, pc: int) -> None:
     function = traffic.count_shared if place.space == "shared" else traffic.count_global
     kind = {"load": 1, "store": 2, "copy": 2, "update": 3}[does]
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         place.put(code, whole=True)
         b = code.builder
         context, mask = b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64)
         b.ret(code.call(function, context, mask, WORD64(place.width), code.operand(3), code.operand(4)))
 
-    asm.record(Operation(f"count.{place.name}", build), [*place.operands, pc, kind])
+    asm.record(NativeOperation(f"count.{place.name}", build), [*place.operands, pc, kind])
 
 
 def _check(asm: Assembler, place: _Place, does: str) -> None:
@@ -114,7 +114,7 @@ def _check(asm: Assembler, place: _Place, does: str) -> None:
 
     shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
 
-    def build(code: Code) -> None:
+    def build(code: OperationCode) -> None:
         b = code.builder
         places = place.put(code)
         context, mask = b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64)
@@ -129,10 +129,10 @@ def _check(asm: Assembler, place: _Place, does: str) -> None:
         else:
             b.ret(code.call(_GLOBAL[does], context, mask, WORD64(width)))
 
-    asm.record(Operation(f"watch.{does}.{shift}.{place.name}", build), place.operands)
+    asm.record(NativeOperation(f"watch.{does}.{shift}.{place.name}", build), place.operands)
 
 
-def _mark_read(code: Code, places: Lanes, width: int, shift: int) -> None:
+def _mark_read(code: OperationCode, places: Lanes, width: int, shift: int) -> None:
     """Note the time of the current warp's reads of all granules; whatever the status was, no harm is done."""
     b = code.builder
     warp = code.context(layout.CURRENT)

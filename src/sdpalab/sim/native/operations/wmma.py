@@ -11,7 +11,7 @@ from sdpalab.sim.native.access import addresses
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.lanes import POINTER, WORD32, Lanes, llvm_type
 from sdpalab.sim.native.layout import WARP
-from sdpalab.sim.native.operation import Code, Operation
+from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.matrix import product_operation, stacked
 from sdpalab.sim.native.operations.warp import needs_whole_warp
 from sdpalab.sim.native.operations.watched import watch_access
@@ -79,10 +79,10 @@ def _move(asm: Assembler, instruction: Instruction, mods: Mods, action: str) -> 
     name = f"wmma.{action}.{matrix}.{size}.{space}{'.flip' * flip}"
     if action == "load":
         places = [asm.target(item, "b32")[0] for item in items]
-        asm.record(Operation(name, lambda code: _load(code, len(rows), orders, size, space)), [*rows, *places])
+        asm.record(NativeOperation(name, lambda code: _load(code, len(rows), orders, size, space)), [*rows, *places])
     else:
         sources = [asm.source(item, "b32") for item in items]
-        asm.record(Operation(name, lambda code: _store(code, len(rows), orders, size, space)), [*rows, *sources])
+        asm.record(NativeOperation(name, lambda code: _store(code, len(rows), orders, size, space)), [*rows, *sources])
 
 
 def _places(asm: Assembler, address: Operand, stride: list[Operand], size: int) -> list[int]:
@@ -118,7 +118,7 @@ def _order(register: int, matrix: str, size: int, flip: bool) -> list[int]:
     return [_SIDE * column + row if flip else _SIDE * row + column for row, column in cells]
 
 
-def _pieces(code: Code, turns: int, space: str) -> list[object]:
+def _pieces(code: OperationCode, turns: int, space: str) -> list[object]:
     """Pointers to the 16-byte pieces of a tile, in its order."""
     needs_whole_warp(code)
     b, pointers = code.builder, []
@@ -128,7 +128,7 @@ def _pieces(code: Code, turns: int, space: str) -> list[object]:
     return pointers
 
 
-def _load(code: Code, turns: int, orders: list[list[int]], size: int, space: str) -> None:
+def _load(code: OperationCode, turns: int, orders: list[list[int]], size: int, space: str) -> None:
     b, line = code.builder, llvm_type("u8", 16)
     pieces = [Lanes(b, b.load(each, typ=line, align=16), "u8") for each in _pieces(code, turns, space)]
     tile = stacked(pieces).as_type("u16" if size == 2 else "u32")
@@ -136,12 +136,12 @@ def _load(code: Code, turns: int, orders: list[list[int]], size: int, space: str
         b.store(tile.shuffled(order).value, code.row(turns + k), align=64)
 
 
-def _store(code: Code, turns: int, orders: list[list[int]], size: int, space: str) -> None:
+def _store(code: OperationCode, turns: int, orders: list[list[int]], size: int, space: str) -> None:
     b = code.builder
     pointers = _pieces(code, turns, space)
     type_, many = ("u16", 64) if size == 2 else ("u32", WARP)
     whole = stacked([code.source(turns + k, type_, many) for k in range(len(orders))])
-    found = {cell: place for place, cell in enumerate(cell for order in orders for cell in order)}
-    tile = whole.shuffled([found[cell] for cell in range(_SIDE * _SIDE)]).as_type("u8")
+    place_of = {cell: place for place, cell in enumerate(cell for order in orders for cell in order)}
+    tile = whole.shuffled([place_of[cell] for cell in range(_SIDE * _SIDE)]).as_type("u8")
     for k, pointer in enumerate(pointers):
         b.store(tile.shuffled(range(16 * k, 16 * k + 16)).value, pointer, align=16)
