@@ -46,7 +46,7 @@ def test_a_failing_kernel_leaves_a_bundle_with_its_source_and_the_reason(
     assert attempt.builds[0].ptx_sha256 in result["cases"][0]["run"]["ptx_sha256"]
     assert attempt.builds[0].resources is not None
     page = Path(result["report"]).read_text()
-    assert "wrong: what failed, and why" in page
+    assert "wrong: INCORRECT in 1 of 1 cases" in page
     assert result["reason"].partition(";")[0].replace("'", "&#39;") in page
     assert main(["report", result["bundle"], "--out", str(tmp_path / "again.html")]) == 0
     assert (tmp_path / "again.html").read_text() == page
