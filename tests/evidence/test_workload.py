@@ -27,7 +27,9 @@ GOOD = """
 BAD = {
     "1,8,512": "takes four integers B,H,S,D such as 1,8,512,64, and '1,8,512' has 3",
     "mission": "takes four integers B,H,S,D such as 1,8,512,64, not 'mission'",
-    "1,8,512,64 fast": "after B,H,S,D come causal, dtype=, kv_heads=, seq_kv=, scale=, and 'fast' is none of them",
+    "1,8,512,64 window_size=3": "window_size takes two integers L,R, not '3'",
+    "1,8,512,64 fast": "after B,H,S,D come causal, dtype=, kv_heads=, seq_kv=, scale=, "
+    "window_size=, softcap=, and 'fast' is none of them",
     "1,8,512,64 kv_heads=3": "kv_heads must divide heads, and 3 does not divide 8",
     "1,8,512,64 kv_heads=two": "kv_heads takes a number, not 'two'",
     "1,8,512,64 causal causal": "causal is given twice",
@@ -80,3 +82,16 @@ def test_the_command_describes_the_problem() -> None:
     assert grouped == "sdpalab prove --shape 1,32,2048,128 --causal --dtype bfloat16 --kv-heads 8 --time"
     assert "--shapes-from FILE --time (with the line '2,8,1,64 kv_heads=2 seq_kv=333 scale=0.25' in FILE)" in scaled
     assert problem_of("1,32,2048,128", causal=True, dtype="bfloat16", kv_heads=8) == PROBLEMS[1]
+
+
+def test_windows_and_caps_are_words_of_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "shapes.txt"
+    file.write_text("1,8,512,64 causal window_size=128,-1 softcap=30\n1,8,512,64 window_size=-1,3\n")
+    problems = read_workload(file)
+    assert problems == (
+        Problem(1, 8, 512, 64, causal=True, window_size=(128, 0), softcap=30.0),
+        Problem(1, 8, 512, 64, window_size=(-1, 3)),
+    )
+    file.write_text("\n".join(map(problem_line, problems)))
+    assert read_workload(file) == problems
+    assert all("--shapes-from" in prove_command(problem) for problem in problems)

@@ -13,7 +13,7 @@ from cuda_candidates import SOURCE, plan
 
 from sdpalab import judge
 from sdpalab.bugs import replace_once
-from sdpalab.bugs.catalogue import BUGS
+from sdpalab.bugs.catalogue import BUGS, BUGS_OF_EXTRAS
 from sdpalab.bugs.tiled import TiledAttention
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
@@ -170,14 +170,17 @@ def test_huge_values_outside_the_window_do_not_spoil_exact_elements() -> None:
     assert not elements.wrong(right).any()
 
 
-NEW = [name for name, bug in BUGS.items() if bug.problem.extras]
+def test_each_is_in_one_part_of_the_catalogue() -> None:
+    assert not set(BUGS) & set(BUGS_OF_EXTRAS)
+    assert all(bug.problem.extras for bug in BUGS_OF_EXTRAS.values())
+    assert not any(bug.problem.extras for bug in BUGS.values())
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize("name", NEW)
+@pytest.mark.parametrize("name", BUGS_OF_EXTRAS)
 def test_a_planted_bug_is_rejected_and_named(name: str) -> None:
     torch.set_num_threads(1)
-    bug, failures = BUGS[name], []
+    bug, failures = BUGS_OF_EXTRAS[name], []
     for spec in quick_cases([bug.problem]):
         if not spec.name.endswith(("seed 0", "negative")):
             continue
@@ -227,7 +230,7 @@ def test_the_parameters_of_a_callable_are_those_with_a_name() -> None:
 @pytest.mark.slow
 def test_a_callable_with_the_parameters_is_judged_in_the_whole_judge() -> None:
     assert judge(TiledAttention(), [BOTH]).passed
-    wrong = judge(BUGS["the window's left side is one key too wide"].edit, [BOTH])
+    wrong = judge(BUGS_OF_EXTRAS["the window's left side is one key too wide"].edit, [BOTH])
     assert wrong.status is Status.INCORRECT
 
 

@@ -123,9 +123,8 @@ def _problems(
     listed = read_workload(file) if file is not None else ()
     for problem in listed:
         if problem.extras:
-            raise UserError(
-                f"{file}: prove does not take {' and '.join(problem.extras)} yet, which {problem.label} has"
-            )
+            lacking = " and ".join(problem.extras)
+            raise UserError(f"{file}: prove does not take {lacking} yet, which {problem.label} has")
     return tuple(dict.fromkeys([*problems, *listed]))
 
 
