@@ -282,6 +282,7 @@ def test_build_prints_resources_and_the_second_time_hits_the_cache(cli: Runner, 
         assert words in done.stderr
 
 
+@pytest.mark.slow
 def test_build_takes_an_architecture_and_knobs(cli: Runner) -> None:
     plain = json.loads(cli("build", "scalar", "--json", "-").stdout)["builds"][0]
     other = json.loads(cli("build", "scalar", "--arch", "sm_90", "--set", "BLOCK_N=32", "--json", "-").stdout)
@@ -350,7 +351,8 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("kernel", ["cublas", pytest.param("flash", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["cublas", "flash"])
 def test_repro_leaves_a_bundle_that_verifies_until_a_byte_is_flipped(cli: Runner, tmp_path: Path, kernel: str) -> None:
     done = cli("repro", "--kernel", kernel, "--out", tmp_path / "out", "--json", tmp_path / "repro.json")
     assert done.returncode == 0, done.stdout + done.stderr

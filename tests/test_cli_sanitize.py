@@ -107,6 +107,7 @@ def test_one_missing_barrier_fits_a_screen(cli: Runner, tmp_path: Path) -> None:
     assert "score = fmaf(q_row[d], k_smem[j][d], score);" in report
 
 
+@pytest.mark.slow
 def test_filters_choose_what_is_shown_and_not_the_outcome(cli: Runner, files: Path) -> None:
     command = ("sanitize", files / "racy.py", "--shape", "1,1,16,64", *QUICK[2:], "--schedule", "forward")
     done = cli(*command, "--kind", "uninitialised")

@@ -63,7 +63,7 @@ def test_an_example_passes_by_name_and_with_a_mask(cli: Runner, tmp_path: Path, 
     assert all(case["problem"]["causal"] for case in verdict["cases"])
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["my_kernel.py", "my_triton.py", "my_callable.py"])
 def test_an_example_groups_heads_and_takes_any_lengths(root: Path, example: str) -> None:
     if example == "my_triton.py":

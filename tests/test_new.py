@@ -56,17 +56,17 @@ def test_the_cuda_example_is_the_template() -> None:
 
 
 def test_nothing_is_overwritten_and_nothing_is_hidden(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "test_mine.py").write_text("mine")
+    (tmp_path / "test_own_kernel.py").write_text("own_kernel")
     for words, expected in (
-        (("cuda", "mine"), "test_mine.py exists"),
-        (("rust", "mine"), "cuda, triton or torch"),
+        (("cuda", "own_kernel"), "test_own_kernel.py exists"),
+        (("rust", "own_kernel"), "cuda, triton or torch"),
         (("torch", "Mine"), "lower-case"),
         (("torch", "lambda"), "lower-case"),
         (("torch", "numpy"), "there is a Python module numpy"),
     ):
         assert main(["new", *words, "--dir", str(tmp_path)]) == 2
         assert expected in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["test_mine.py"]
+    assert [path.name for path in tmp_path.iterdir()] == ["test_own_kernel.py"]
 
 
 def test_device_code_alone_is_answered_with_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

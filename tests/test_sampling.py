@@ -63,6 +63,7 @@ def printed(folder: Path, *options: str) -> tuple[list[str], list[str]]:
     return [line for line in lines if line.startswith(words)], [line for line in lines if line.startswith("DESELECTED")]
 
 
+@pytest.mark.slow
 def test_the_sample_has_each_value_of_each_parameter_and_full_has_every_case(folder: Path) -> None:
     ran, left_out = printed(folder)
     cases = [tuple(map(int, line.split()[1:])) for line in ran if line.startswith("matrix")]

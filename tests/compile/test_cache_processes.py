@@ -103,6 +103,7 @@ def test_a_maker_killed_frees_the_lock(cache: Cache) -> None:
     assert Cache(cache.root).load("x", "k") is not None
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_writer_killed_leaves_a_usable_cache(cache: Cache, times: int) -> None:
     for _ in range(times):
@@ -117,6 +118,7 @@ def test_a_writer_killed_leaves_a_usable_cache(cache: Cache, times: int) -> None
     assert cache.load("x", "k") == {"a": b"1"}
 
 
+@pytest.mark.slow
 def test_a_build_killed_at_any_time_leaves_a_usable_cache(scale: Module, cache: Cache) -> None:
     script = (
         "import sys\nfrom sdpalab.compile import Cache, build\nfrom sdpalab.kernels.plan import Module\n"

@@ -136,6 +136,7 @@ KERNEL = CudaKernel(
 """
 
 
+@pytest.mark.slow
 def test_include_dirs_of_a_kernel_and_include_of_a_command(cli: Runner, tmp_path: Path) -> None:
     headers, file = tmp_path / "my headers", tmp_path / "k.py"
     headers.mkdir()

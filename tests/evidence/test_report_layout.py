@@ -47,6 +47,9 @@ return result;
 """
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def layouts(sample: Sample, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
     """The sample with ten more kernels, as the whole ladder has them, at each width."""

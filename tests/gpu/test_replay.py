@@ -179,7 +179,7 @@ def test_the_process_says_that_there_is_no_gpu() -> None:
         GpuProcess()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "words"),
     [

@@ -42,6 +42,7 @@ def comparable(verdict: Verdict) -> list[tuple[object, ...]]:
     return [(case.name, case.status, case.errors, case.limits, case.digests) for case in verdict.cases]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", [None, 0, 1])
 def test_the_verdict_is_that_of_one_piece(function: str, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "CASES_OF_A_JOB", 2)

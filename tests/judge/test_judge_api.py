@@ -81,6 +81,7 @@ def test_same_candidate_same_verdict_and_plain_json() -> None:
     assert again["cases"][0]["seed"] == 5
 
 
+@pytest.mark.slow
 def test_a_functions_own_module_need_not_be_importable(tmp_path: Path) -> None:
     module = tmp_path / "elsewhere.py"
     module.write_text(

@@ -98,7 +98,7 @@ SAMPLE = (
 )
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("bug", SAMPLE)
 def test_a_bug_in_a_kernel_is_found_in_the_whole_judge(bug: str) -> None:
     (result,) = self_test([BUGS[bug]], InlineExecutor()).mutants

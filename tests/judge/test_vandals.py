@@ -81,6 +81,7 @@ def test_every_vandal_has_its_status(cases: dict[str, Case], name: str) -> None:
     assert_status(name, cases[name])
 
 
+@pytest.mark.slow
 def test_some_vandals_have_their_status_and_leave_nothing_running(namespaces: None) -> None:
     for name, case in judged(["leaves_daemons", "changes_files", "aborts", "closes_its_pipes", "good"]).items():
         assert_status(name, case)

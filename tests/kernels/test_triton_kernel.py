@@ -362,6 +362,7 @@ def test_its_source_is_kept_as_evidence(write: Write) -> None:
     assert module_record.record("kernels/scaled").compiler.startswith("Triton 3.")
 
 
+@pytest.mark.slow
 def test_command_line_builds_and_gates_it(cli: Callable[..., object]) -> None:
     done = cli("build", SHIPPED, "--shape", "1,1,64,32", "--set", "num_stages=1")
     assert done.returncode == 0, done.stderr

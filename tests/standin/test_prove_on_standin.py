@@ -138,6 +138,7 @@ print(json.dumps([why.kernel, why.reason, why.copied_bytes, float((out - exact).
 """
 
 
+@pytest.mark.slow
 def test_a_strided_query_is_copied_and_the_kernel_runs(l4: StandIn, judged: Path, tmp_path: Path) -> None:
     l4.clear_log()
     done = l4.run(STRIDED, SDPALAB_DATA_DIR=str(timed(judged, tmp_path, FASTER)))
@@ -195,6 +196,7 @@ def with_source(folder: Path, old: str, new: str) -> dict[str, str]:
     return {"PYTHONPATH": prepended("PYTHONPATH", HERE, folder / "src")}
 
 
+@pytest.mark.slow
 def test_a_first_call_within_a_capture_says_what_to_do_and_a_prepared_one_waits_for_nothing(
     l4: StandIn, judged: Path, tmp_path: Path
 ) -> None:
@@ -262,6 +264,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence_before_anything_is_judg
     assert l4.launches() == []
 
 
+@pytest.mark.slow
 def test_a_kernel_that_this_gpu_does_not_run_is_bad_input(l4: StandIn, tmp_path: Path) -> None:
     done = l4.cli("prove", "hopper", "--shape", SHAPE, SDPALAB_DATA_DIR=str(tmp_path / "data"))
     assert done.returncode == 2

@@ -67,6 +67,7 @@ def swept(standin: StandIn, *results: int) -> list[list[Any]]:
     return report
 
 
+@pytest.mark.slow
 def test_each_call_of_a_run_fails_in_one_sentence(standin: StandIn) -> None:
     report = swept(standin, NO_MEMORY)
     assert {name for name, *_ in report} >= {

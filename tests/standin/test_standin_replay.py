@@ -29,6 +29,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "golden.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_sample_of_the_simulators_launches_agrees(standin: StandIn, tmp_path: Path) -> None:
     done = replay(standin, tmp_path, *SAMPLE)
     assert done.returncode == 0, done.stdout[-3000:]
