@@ -164,6 +164,16 @@ def profile_parts(work: Workspace, green: Sequence[str]) -> list[Part]:
     ]
 
 
+def tune_parts(work: Workspace, green: Sequence[str]) -> list[Part]:
+    """A search on the mission shape for the two kernels that come last in the ladder, three minutes together."""
+    parts = []
+    for name in green[-2:]:
+        log = work.evidence / f"tune_{name}.jsonl"
+        options = ("--shape", "mission", "--gpu", "here", "--budget", "80s", "--resume", "--no-keep", "--log", log)
+        parts.append(Part(f"tune_{name}", 90, _lab("tune", name, *options)))
+    return parts
+
+
 def timing_tests() -> Part:
     """The tests of the clocks: alone on the GPU, before the parts that run in parallel."""
     return _tests("timing_tests", 60, TESTS / "measure" / "test_gpu_timing.py")

@@ -98,6 +98,8 @@ class Suite:
             share_golden(self.work, shard)
         kernels = self.gpu["kernels"]
         self._go(gpu_parts.comparison_parts(self.work, kernels, self._patience), gpu_parts.workers())
+        for part in gpu_parts.tune_parts(self.work, fast):
+            self._go([part])
 
     def pack(self) -> None:
         """Write the archives and the summary of the results so far."""

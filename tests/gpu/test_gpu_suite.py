@@ -181,6 +181,9 @@ def test_every_part_runs_once_the_most_valuable_first(machine: Machine) -> None:
     assert places == sorted(places)
     beside = [first(asked, words) for words in ("test_gpu_op.py", "parity.py hopper", "--replay-on-gpu")]
     assert min(beside) > places[-1]
+    searched = [each for each in asked if " tune " in each]
+    assert [each.partition(" tune ")[2].split()[0] for each in searched] == ["flash", "hopper"]
+    assert first(asked, " tune ") > max(beside)
     assert sum("repro --kernel" in each for each in asked) == 3
     assert all("bench scalar flash hopper --shape" in each for each in asked if " bench " in each)
     tests = machine.root / "tests"
