@@ -15,7 +15,9 @@ from planted_executors import FaultyExecutor, InlineExecutor
 
 from sdpalab.jobs.kinds import KINDS
 from sdpalab.kernels.kernel import Config
-from sdpalab.search import Standing, TuneResult
+from sdpalab.search import Standing, TuneResult, finals
+from sdpalab.search.context import SearchContext
+from sdpalab.search.outcome import Finalist, Trial
 
 BEST_US = 3.1
 
@@ -75,6 +77,23 @@ def test_elites_find_the_best_of_the_landscape() -> None:
         result = campaign(InlineExecutor(Landscape(seed).run), seed=seed, budget=100)
         reached.append(true_us(result.winners["L4"].config))
     assert sorted(reached)[4] <= 1.02 * BEST_US
+
+
+def test_where_nothing_beats_the_default_on_held_out_shapes_the_default_is_the_winner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judged = finals._judged
+
+    def slower_elsewhere(context: SearchContext, trial: Trial, default: Trial) -> Finalist:
+        if trial.number == default.number:
+            return judged(context, trial, default)
+        return Finalist(trial.number, trial.config, Standing.SLOWER, "1.2x on a held-out shape", trial.identity)
+
+    monkeypatch.setattr(finals, "_judged", slower_elsewhere)
+    result = campaign(InlineExecutor(Landscape(0).run), budget=60)
+    assert [each.standing for each in result.finalists] == [Standing.SLOWER] * finals.MOST_FINALISTS + [Standing.PASSED]
+    assert result.winners["L4"].number == 0
+    assert result.passed
 
 
 def test_what_is_behind_the_elites_by_the_model_is_not_judged() -> None:

@@ -15,7 +15,7 @@ from sdpalab.search.pareto import front, ranked
 __all__ = ["MOST_FINALISTS", "TOLERATED", "front_of", "run_finals"]
 
 MOST_FINALISTS = 5
-"""Configurations that are judged in full at most, until one passes."""
+"""Configurations that are judged in full at most, until one passes; the default is one more."""
 TOLERATED = 1.01
 """Ratio to the default on a held-out shape that is no loss: the margin of :mod:`sdpalab.measure.comparison`."""
 
@@ -30,6 +30,7 @@ def front_of(passed: Sequence[Trial]) -> list[Trial]:
 def run_finals(context: SearchContext, trials: Sequence[Trial], champion: Trial | None = None) -> list[Finalist]:
     """Judge the best in full, best first: until one passes or, with several GPUs, all of the front are judged.
 
+    If none of them passes, the default configuration is judged: where nothing beats it everywhere, it is the winner.
     The ``champion`` of measured races comes first. With equal costs the nearest to the default does. A verdict of the
     log is not asked for again.
 
@@ -48,7 +49,8 @@ def run_finals(context: SearchContext, trials: Sequence[Trial], champion: Trial 
         order.sort(key=lambda trial: trial.number != champion.number)
     wanted = {trial.number for trial in front_of(passed)} if len(context.gpus) > 1 else set()
     finalists: list[Finalist] = []
-    for trial in order[:MOST_FINALISTS]:
+    last = [trial for trial in order[MOST_FINALISTS:] if trial.number == trials[0].number]
+    for trial in (*order[:MOST_FINALISTS], *last):
         done = any(each.standing is Standing.PASSED for each in finalists)
         if done and trial.number not in wanted:
             continue
