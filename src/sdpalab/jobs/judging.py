@@ -20,7 +20,7 @@ from sdpalab.kernels.tuned import source_digest
 from sdpalab.kernels.userfile import absolute_spec, file_of, is_user_file
 from sdpalab.problem import Problem
 
-__all__ = ["CASES_OF_A_JOB", "judge_by_jobs", "judge_job", "source_of"]
+__all__ = ["CASES_OF_A_JOB", "judge_by_jobs", "judge_job", "same_source", "source_of"]
 
 CASES_OF_A_JOB = 8
 """It takes about 2 s to start a candidate's processes, and a case 0.1 to 0.5 s."""
@@ -48,6 +48,14 @@ def source_of(spec: str) -> str:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     return digest.hexdigest()
+
+
+def same_source(inputs: Mapping[str, Any]) -> str:
+    """The kernel of a job; UserError if its source is not that which was submitted."""
+    spec = str(inputs["kernel"])
+    if source_of(spec) != inputs["source"]:
+        raise UserError(f"the source of {spec} differs at the worker from where the job was submitted")
+    return spec
 
 
 def judge_by_jobs(
@@ -141,9 +149,7 @@ def judge_by_jobs(
 
 def judge_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Judge some cases: ``verdict``, or None if none of them suits the kernel's tiles or layouts."""
-    spec = inputs["kernel"]
-    if source_of(spec) != inputs["source"]:
-        raise UserError(f"the source of {spec} differs at the worker from where the job was submitted")
+    spec = same_source(inputs)
     specs = [_from_data(each) for each in inputs["cases"]]
     options = {name: value for name, value in inputs.items() if name not in ("kernel", "source", "cases")}
     try:

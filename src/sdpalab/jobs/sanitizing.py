@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sdpalab.errors import UserError
 from sdpalab.jobs.calling import values
 from sdpalab.jobs.job import Executor
-from sdpalab.jobs.judging import source_of
+from sdpalab.jobs.judging import same_source, source_of
 from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.userfile import absolute_spec
@@ -69,9 +68,7 @@ def sanitize_by_jobs(
 
 def sanitize_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Sanitize a kernel on one problem: its ``runs`` and ``hazards``."""
-    spec, modes = inputs["kernel"], inputs["modes"]
-    if source_of(spec) != inputs["source"]:
-        raise UserError(f"the source of {spec} differs at the worker from where the job was submitted")
+    spec, modes = same_source(inputs), inputs["modes"]
     lists = {name: tuple(modes[name]) for name in ("schedules", "async_modes")}
     with kernel_in_sandbox(spec, arch=inputs["arch"], else_say="there is no PTX to run") as kernel:
         outcome = sanitize_kernel(
