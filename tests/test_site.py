@@ -79,6 +79,7 @@ def test_the_commands_of_a_page_exist_with_their_options(page: Path) -> None:
     for words in commands(page.read_text()):
         command: Any = group
         while hasattr(command, "commands"):
+            assert words[0] in command.commands, f"{page.name}: {' '.join(words)}"
             command, words = command.commands[words[0]], words[1:]
         known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
         known |= {"--help"}
