@@ -120,7 +120,7 @@ def release_to(context: int, warp: int, vector: int) -> None:
 
 
 def begin_time(context: int, warp: int) -> None:
-    """A warp's accesses from now on are told apart from those before."""
+    """A warp's accesses from now on have a time of their own."""
     now = load64(context + 8 * TIME) + 1
     store64(context + 8 * TIME, now)
     store64(load64(context + 8 * CLOCKS) + 8 * warp, now)
@@ -184,9 +184,9 @@ def fence_warp(registers: int, record: int, mask: int, context: int) -> int:
     """A fence: what comes before the current warp now is what its relaxed arrivals pass on from now on."""
     warp = load64(context + 8 * CURRENT)
     actors = load64(context + 8 * ACTORS)
-    kept = load64(context + 8 * FENCED_AT) + 8 * actors * warp
-    copy(kept, vector_of(context, warp), 8 * actors)
-    store64(kept + 8 * warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
+    fenced = load64(context + 8 * FENCED_AT) + 8 * actors * warp
+    copy(fenced, vector_of(context, warp), 8 * actors)
+    store64(fenced + 8 * warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
     begin_time(context, warp)
     return 0
 
@@ -194,9 +194,9 @@ def fence_warp(registers: int, record: int, mask: int, context: int) -> int:
 def release_fenced(context: int, warp: int, vector: int) -> None:
     """A relaxed arrival: what came before the warp's last fence is passed on to a vector."""
     actors = load64(context + 8 * ACTORS)
-    kept = load64(context + 8 * FENCED_AT) + 8 * actors * warp
+    fenced = load64(context + 8 * FENCED_AT) + 8 * actors * warp
     for other in range(actors):
-        store64(vector + 8 * other, max(load64(vector + 8 * other), load64(kept + 8 * other)))
+        store64(vector + 8 * other, max(load64(vector + 8 * other), load64(fenced + 8 * other)))
 
 
 def fence_proxies(registers: int, record: int, mask: int, context: int) -> int:
