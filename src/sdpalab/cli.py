@@ -26,6 +26,7 @@ from sdpalab.commands import (
     prove,
     report,
     repro,
+    run,
     sanitize,
     speed_of_light,
     torch_matrix,
@@ -53,6 +54,7 @@ for command in (
     build.build,
     judge.judge,
     sanitize.sanitize,
+    run.run,
     speed_of_light.speed_of_light,
     bench.bench,
     profile.profile,
@@ -63,7 +65,8 @@ for command in (
     compare.compare,
     verify.verify,
 ):
-    app.command()(command)
+    # What stands behind the program of ``run`` belongs to the program.
+    app.command(context_settings={"allow_interspersed_args": command is not run.run})(command)
 
 app.add_typer(campaign.campaign)
 for registered in (*app.registered_commands, *campaign.campaign.registered_commands):
