@@ -377,7 +377,7 @@ class DeviceFunction:
             Default: the default stream.
         **options
             The others of :func:`~sdpalab.sim.launch.launch`: ``dynamic_smem``, ``cluster``, ``cooperative``,
-            ``checks``, ``counters``, ``schedule``, ``async_mode``, ``seed``, ``max_steps``, ``workers``.
+            ``checks``, ``counters``, ``schedule``, ``async_mode``, ``numerics``, ``seed``, ``max_steps``, ``workers``.
 
         Returns
         -------
