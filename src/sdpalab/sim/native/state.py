@@ -20,7 +20,12 @@ from sdpalab.sim.tally import Tally
 
 __all__ = ["ORDERS", "State"]
 
-ORDERS = {"lockstep": 0, "forward": 0, "reverse": 1}
+ORDERS = {
+    "lockstep": layout.FORWARD,
+    "forward": layout.FORWARD,
+    "reverse": layout.BACKWARD,
+    "random": layout.DRAWN,
+}
 """The order of a cluster's warps under each schedule."""
 _UNITS = {"mbarrier", "tensor", "st", "wgmma", "fence", "bulk"}
 """What the names of operations of asynchronous units begin with."""
@@ -123,6 +128,7 @@ class State:
             layout.SCRATCH: self._room(layout.SCRATCH_BYTES),
             layout.COPIES: self._room(8 * layout.COPY_WORDS * layout.MOST_COPIES * warps * ctas if copies else 0),
             layout.ORDER: ORDERS[setup.schedule],
+            layout.SEED: setup.seed << 20 & (1 << 62) - 1,
             layout.EARLY: int(setup.async_mode == "early"),
         }
         words |= self._units()
