@@ -185,10 +185,12 @@ CONTEXT_WORDS = 128
     MBARRIER_VECTORS,  # for each mbarrier, what was passed on in this phase and in all before it
     CLUSTER_VECTORS,  # the same for the barrier of the cluster
     REMOTE,  # for each CTA and actor, the time of its last access to the shared memory of that CTA from another
+    UPDATERS,  # of each warp and granule of shared memory: the time of its last atomic operation; 0 if there are none
+    PAGE_UPDATED,  # of each page: the time of the last one
     CAPTURED,  # room for what bulk copies have read and not yet written
     CAPTURED_BYTES,
     CAPTURED_END,
-) = range(114)
+) = range(116)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""

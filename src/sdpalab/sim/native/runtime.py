@@ -16,12 +16,13 @@ from sdpalab.sim.native import (
     scheduler,
     traffic,
     transfers,
+    updates,
     watch,
 )
 
 __all__ = ["runtime_functions"]
 
-_MODULES = (atomics, clocks, copies, flights, mbarriers, products, scheduler, traffic, transfers, watch)
+_MODULES = (atomics, clocks, copies, flights, mbarriers, products, scheduler, traffic, transfers, updates, watch)
 
 
 def runtime_functions() -> list[Callable[..., Any]]:

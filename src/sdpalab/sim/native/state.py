@@ -225,6 +225,11 @@ class State:
             layout.CLUSTER_VECTORS: zeros(2 * actors),
             layout.MBARRIER_VECTORS: zeros(2 * actors * layout.MOST_MBARRIERS * ctas if apart else 0),
             layout.FENCED_AT: zeros(actors * warps) if relaxed.any() else 0,
+            **(
+                {layout.UPDATERS: zeros(granules * ctas * warps, np.int32), layout.PAGE_UPDATED: zeros(pages * ctas)}
+                if self._updates("shared")
+                else {}
+            ),
             layout.REMOTE: zeros(columns * ctas) if apart and ctas > 1 else 0,
             layout.GRANULE_SHIFT: shift,
             layout.GRANULES: granules,
@@ -251,7 +256,11 @@ class State:
 
     def updates_global(self) -> bool:
         """Whether there is an atomic operation on global memory."""
-        return any(each.name.startswith("atom.global") for each in self.decoded.operations)
+        return self._updates("global")
+
+    def _updates(self, space: str) -> bool:
+        """Whether there is an atomic operation on a space, or on a generic address."""
+        return any(each.name.startswith((f"atom.{space}.", "atom.generic.")) for each in self.decoded.operations)
 
     def _order_of_blocks(self, granules: int) -> dict[int, int]:
         """What atomic operations need: the last one on each granule, and which blocks come before which."""
