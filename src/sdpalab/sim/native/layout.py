@@ -119,8 +119,9 @@ CONTEXT_WORDS = 128
     CLUSTER_Y,
     CLUSTER_Z,
     FIND,  # the function that looks for an extent
-    ORDER,  # 0: warps forward, 1: backward, 2: drawn
+    ORDER,  # FORWARD, BACKWARD or DRAWN
     SEED,
+    DRAW,  # the state of what is drawn in a cluster
     EARLY,  # whether asynchronous copies land at once
     COPIES,  # in flight, MOST_COPIES a warp
     CHECKED,  # whether the checks are on
@@ -184,10 +185,12 @@ CONTEXT_WORDS = 128
     MBARRIER_VECTORS,  # for each mbarrier, what was passed on in this phase and in all before it
     CLUSTER_VECTORS,  # the same for the barrier of the cluster
     REMOTE,  # for each CTA and actor, the time of its last access to the shared memory of that CTA from another
+    UPDATERS,  # of each warp and granule of shared memory: the time of its last atomic operation; 0 if there are none
+    PAGE_UPDATED,  # of each page: the time of the last one
     CAPTURED,  # room for what bulk copies have read and not yet written
     CAPTURED_BYTES,
     CAPTURED_END,
-) = range(113)
+) = range(116)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -205,6 +208,9 @@ PAGE_SHIFT = 10
 READ_SHIFT, GLOBAL_PAGE_SHIFT = 4, 12
 SEVERAL = (1 << 23) - 1
 """In place of a CTA: more than one."""
+
+FORWARD, BACKWARD, DRAWN = 0, 1, 2
+"""The order of a cluster's warps."""
 
 # ---- a warp: int64 words ---------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from sdpalab.sim.native.clocks import comes_before, completed, operation_time, w
 from sdpalab.sim.native.flights import copy_came, copy_issued, others_know, read_range, reads_range_complete
 from sdpalab.sim.native.layout import (
     ASYNC,
+    BACKWARD,
     BULK_GROUPS,
     CAPTURED,
     CAPTURED_BYTES,
@@ -21,6 +22,7 @@ from sdpalab.sim.native.layout import (
     CURRENT,
     CURRENT_CTA,
     CURRENT_STATE,
+    DRAWN,
     EARLY,
     EXTENT_COUNT,
     EXTENTS,
@@ -96,6 +98,7 @@ from sdpalab.sim.native.mbarriers import (
     offset_of,
     vectors_of,
 )
+from sdpalab.sim.native.reset import draw
 from sdpalab.sim.native.traffic import count_shared
 from sdpalab.sim.native.watch import read_global, write_global
 from sdpalab.sim.native.words import copy, fill, load32, load64, popcount, store32, store64
@@ -422,7 +425,9 @@ def land_next(context: int) -> int:
         first += 1
     store64(context + 8 * TRANSFER_FIRST, first)
     serial = -1
-    newest = load64(context + 8 * ORDER) == 1
+    newest = load64(context + 8 * ORDER) == BACKWARD
+    if load64(context + 8 * ORDER) == DRAWN:
+        newest = draw(context, 2) == 1
     for k in range(first, count):
         entry = base + 8 * TRANSFER_WORDS * k
         if in_flight(entry) and (serial < 0 or newest):
