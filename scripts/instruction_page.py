@@ -38,8 +38,8 @@ computed, or follow a model of them, is at [the end](#exact-results).
 _EXACT = """## Exact results
 
 Products of matrices in hardware numerics ([numerics](numerics.md)), by architecture. **words**: exact on all published
-words of the GPUs named. **model**: by a public model of the hardware, with no words to compare. **nearest**: not compared;
-the rule of the architecture named. Integer products are exact, and sums in f64 are a chain of `fma`.
+words of the GPUs named. **model**: by a public model of the hardware, with no words to compare. **nearest**: not
+compared; the rule of the architecture named. Integer products are exact, and sums in f64 are a chain of `fma`.
 
 | products | """
 

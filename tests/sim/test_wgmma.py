@@ -89,7 +89,7 @@ def product(
     body += instruction(
         n, (result, kind_a, kind_b), registers("d", 0, count), operand, immediates=", ".join(immediates)
     )
-    report, out = run(body + COMMIT + WAIT, memory, inputs, count, desc_a, desc_b, async_mode=mode)
+    report, out = run(body + COMMIT + WAIT, memory, inputs, count, desc_a, desc_b, async_mode=mode, numerics=numerics)
     wide = np.int64 if result == "s32" else np.float64
     exact = a.astype(wide) @ b.astype(wide).T + c.astype(wide)
     if result == "f16":
