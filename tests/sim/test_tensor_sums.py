@@ -70,7 +70,7 @@ def nearest_f16(value: Fraction) -> float:
     return float(rounded) if abs(rounded) < 65536 else float("inf") * (1 if value > 0 else -1)
 
 
-def summed(products, before, fraction, result, kept, least):
+def summed(products, before, fraction, result, precision, least):
     """One block: products are pairs of factors."""
     terms = [(a * b, exponent(a, least) + exponent(b, least)) for a, b in products if a * b]
     if before:
@@ -81,10 +81,10 @@ def summed(products, before, fraction, result, kept, least):
     total = sum(cut(value, unit) for value, _ in terms)
     if result == "f16":
         return Fraction(nearest_f16(total))
-    return cut(total, exponent(total, -126) - kept) if total else total
+    return cut(total, exponent(total, -126) - precision) if total else total
 
 
-def expected(a, b, c, blocks, fraction, kept, result, least, *, last=False):
+def expected(a, b, c, blocks, fraction, precision, result, least, *, last=False):
     """Elements [16, 8] of a chain of blocks; in the rows of ``SOME`` only, because fractions take their time."""
     out = np.zeros((16, 8))
     for row, column in itertools.product(SOME, range(8)):
@@ -92,7 +92,7 @@ def expected(a, b, c, blocks, fraction, kept, result, least, *, last=False):
         total = Fraction(0) if last else start
         for block in blocks:
             pairs = [(Fraction(float(a[row, k])), Fraction(float(b[column, k]))) for k in block]
-            total = summed(pairs, total, fraction, result, kept, least)
+            total = summed(pairs, total, fraction, result, precision, least)
         value = total + start if last else total
         # A sum of two f32 numbers is rounded by the conversion from a fraction, once more than exactly needed in f64.
         out[row, column] = nearest_f16(value) if result == "f16" else np.float32(float(value))
@@ -128,12 +128,12 @@ STATED = {
     ("sm_100a", "f16", "f16"): (blocks_of(16, 16), 25, 23),
     ("sm_120a", "e4m3", "f32"): (blocks_of(32, 32), 25, 23),
 }
-"""Blocks, fraction bits and kept bits, as the table of the models has them."""
+"""Blocks, fraction bits and result bits, as the table of the models has them."""
 
 
 @pytest.mark.parametrize(("target", "kind", "result"), STATED)
 def test_a_sum_is_aligned_cut_off_and_rounded_once(target, kind, result):
-    blocks, fraction, kept = STATED[target, kind, result]
+    blocks, fraction, precision = STATED[target, kind, result]
     rng, depth = np.random.default_rng(5), DEPTHS[kind]
     a, b = (np.exp2(rng.uniform(-6, 6, (rows, depth))) * rng.choice([-1, 1], (rows, depth)) for rows in (16, 8))
     if kind == "tf32":
@@ -144,7 +144,7 @@ def test_a_sum_is_aligned_cut_off_and_rounded_once(target, kind, result):
     fragments = np.hstack([a_fragment(a, kind), b_fragment(b, kind), words])
     out = mma(target, (result, kind, kind), depth, fragments[None])[0]
     least = {"bf16": -126, "tf32": -126}.get(kind, -14)
-    want = expected(a, b, c, blocks, fraction, kept, result, least, last=blocks is PAIRS_OF_FOUR)
+    want = expected(a, b, c, blocks, fraction, precision, result, least, last=blocks is PAIRS_OF_FOUR)
     got = out.view(np.float16 if result == "f16" else np.float32)
     np.testing.assert_array_equal(some(got), want.astype(got.dtype)[list(SOME)])
 

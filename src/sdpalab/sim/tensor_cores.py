@@ -38,7 +38,7 @@ class SumRule:
         The indices along K of each block's products, in the order in which the blocks are added.
     fraction : int
         Bits behind the point that a term keeps when it is aligned: its leading digit before the point.
-    kept : int
+    precision : int
         Bits behind the point of a result in f32, 23 or less.
     addend_last : bool
         Whether the sum begins with zero, and C is added at the end, rounded to nearest even.
@@ -53,7 +53,7 @@ class SumRule:
 
     blocks: tuple[tuple[int, ...], ...]
     fraction: int
-    kept: int
+    precision: int
     addend_last: bool
     least: int
     evidence: str
@@ -63,7 +63,7 @@ class SumRule:
     def name(self) -> str:
         """A short text that differs where two rules of the same K differ."""
         widths = "_".join(str(len(block)) for block in self.blocks)
-        return f"{widths}.f{self.fraction}.{self.kept}.e{-self.least}{'.last' * self.addend_last}"
+        return f"{widths}.f{self.fraction}.{self.precision}.e{-self.least}{'.last' * self.addend_last}"
 
 
 @lru_cache(maxsize=512)
@@ -89,7 +89,7 @@ def rule_of(target: str, unit: str, kind: str, depth: int, result: str) -> SumRu
     number = int(re.sub(r"\D", "", target) or 0)
     known = max((each for each in _KNOWN if each <= number), default=min(_KNOWN))
     eight = kind in _EIGHT_BITS
-    width, fraction, kept, source = _KNOWN[known](unit, kind, depth, result)
+    width, fraction, precision, source = _KNOWN[known](unit, kind, depth, result)
     split = eight and unit != "wgmma" and known in (90, 100)
     if split:  # unpacked to f16; an instruction takes two of each four
         blocks = tuple(tuple(k for k in range(depth) if k % 4 // 2 == half) for half in range(2))
@@ -99,7 +99,7 @@ def rule_of(target: str, unit: str, kind: str, depth: int, result: str) -> SumRu
     return SumRule(
         blocks,
         fraction,
-        23 if result == "f16" else kept,
+        23 if result == "f16" else precision,
         split,
         EMIN["f16"] if eight else EMIN[kind],
         evidence,
@@ -111,7 +111,7 @@ _MMA_SIM, _SASS = "MMA-Sim", "MMA-Sim's sums in the order of the machine code"
 _MODELS = (_MMA_SIM, _SASS)
 
 Numbers = tuple[int, int, int, str]
-"""Products of a block, fraction, kept, and what the rule was compared with: GPUs, a model, or nothing."""
+"""Products of a block, fraction, precision, and what the rule was compared with: GPUs, a model, or nothing."""
 
 
 def _volta(unit: str, kind: str, depth: int, result: str) -> Numbers:

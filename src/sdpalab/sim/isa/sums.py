@@ -88,7 +88,8 @@ def _block(left: Array, right: Array, before: Array, rule: SumRule, result: str)
         term *= scales
         total += np.trunc(term, out=term)
     total /= scales
-    rounded: Array = total.astype(np.float16).astype(np.float32) if result == "f16" else _toward_zero(total, rule.kept)
+    to_f16 = result == "f16"
+    rounded: Array = total.astype(np.float16).astype(np.float32) if to_f16 else _toward_zero(total, rule.precision)
     if special.any():
         # Infinities and NaN: their sum in any order; the others cannot change it.
         whole = np.matmul(left.astype(np.float64), right.astype(np.float64).swapaxes(-1, -2)) + before
@@ -96,10 +97,10 @@ def _block(left: Array, right: Array, before: Array, rule: SumRule, result: str)
     return rounded
 
 
-def _toward_zero(values: Array, kept: int) -> Array:
-    """float64 values as float32 with ``kept`` bits behind the point, toward zero; beyond the range, infinite."""
-    unit = 2.0 ** (_LEAST_F32 - kept)
-    cut: Array = (values.view(np.int64) & np.int64(-1 << (52 - kept))).view(np.float64)
+def _toward_zero(values: Array, precision: int) -> Array:
+    """float64 values as float32 with ``precision`` bits behind the point, toward zero; beyond the range, infinite."""
+    unit = 2.0 ** (_LEAST_F32 - precision)
+    cut: Array = (values.view(np.int64) & np.int64(-1 << (52 - precision))).view(np.float64)
     small = np.abs(values) < 2.0**_LEAST_F32
     if small.any():
         cut[small] = np.trunc(values[small] / unit) * unit

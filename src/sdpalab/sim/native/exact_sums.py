@@ -24,7 +24,7 @@ def sum_tile(
     width: int,
     stride: int,
     fraction: int,
-    kept: int,
+    precision: int,
     least: int,
     half: int,
 ) -> int:
@@ -42,13 +42,13 @@ def sum_tile(
             for number in range((depth + width - 1) // width):
                 first = 2 * number if stride else width * number
                 many = width if width * (number + 1) <= depth else depth - width * number
-                total = sum_block(a + 32 * first, b + 32 * first, total, many, stride, fraction, kept, least, half)
+                total = sum_block(a + 32 * first, b + 32 * first, total, many, stride, fraction, precision, least, half)
             store32(out + place, total)
     return 0
 
 
 def sum_block(
-    a: int, b: int, before: int, many: int, stride: int, fraction: int, kept: int, least: int, half: int
+    a: int, b: int, before: int, many: int, stride: int, fraction: int, precision: int, least: int, half: int
 ) -> int:
     """One block of ``many`` products, whose factors lie 32 bytes apart, and a number: the bits of the sum."""
     least_sum = -14 if half else -126
@@ -70,7 +70,7 @@ def sum_block(
         product = significand(x, of_x) * significand(y, of_y)
         total += aligned(x ^ y, product, 46 - fraction + greatest - of_x - of_y)
     size = -total if total < 0 else total
-    bits = to_nearest(size, greatest - fraction) if half else toward_zero(size, greatest - fraction, kept)
+    bits = to_nearest(size, greatest - fraction) if half else toward_zero(size, greatest - fraction, precision)
     return bits | (-1 << 31) if total < 0 and bits != 0 else bits
 
 
@@ -111,15 +111,15 @@ def digits(size: int) -> int:
     return many
 
 
-def toward_zero(size: int, unit: int, kept: int) -> int:
-    """The bits of ``size * 2**unit``, cut off behind ``kept`` digits; beyond the range, of infinity."""
+def toward_zero(size: int, unit: int, precision: int) -> int:
+    """The bits of ``size * 2**unit``, cut off behind ``precision`` digits; beyond the range, of infinity."""
     leading = unit + digits(size) - 1
-    if size == 0 or leading < -126 - kept:
+    if size == 0 or leading < -126 - precision:
         return 0
     if leading > 127:
         return _INFINITE
     exponent = leading if leading > -126 else -126
-    drop = exponent - kept - unit
+    drop = exponent - precision - unit
     if drop > 0:
         size = size >> drop
         unit += drop

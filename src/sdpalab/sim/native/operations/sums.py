@@ -227,7 +227,7 @@ class TileSum:
     def _terms(
         self, code: OperationCode, left: Any, right: Any, block: Sequence[int], tops: Sequence[Lanes]
     ) -> tuple[Lanes, Lanes]:
-        """The sums of a block's aligned products, in units of the last digit that is kept: s32 of both halves."""
+        """The sums of a block's aligned products, in units of the last digit of a term: s32 of both halves."""
         factors = [self._row_of_b(code, right, k) for k in block]
         scale = [((-top + (self.rule.fraction + 127)) << 23).as_type("f32") for top in tops]
         rows = []
@@ -249,7 +249,7 @@ class TileSum:
         # Of two terms with one sign the sum may need all 32 bits: then its sign is theirs.
         negative = ((products & addend) | ((products | addend) & total)) < 0
         size = where(negative, -total, total).as_type("u32")
-        digits = 24 if self.result == "f16" else self.rule.kept + 1
+        digits = 24 if self.result == "f16" else self.rule.precision + 1
         below = size >> digits  # as many digits as there are too many
         for shift in (1, 2, 4):
             below = below | (below >> shift)
@@ -276,7 +276,8 @@ class TileSum:
             b.store(self._signed(code, start[half], negate).value, code.at(room, WORD64(256 * half)), align=64)
         results = code.at(room, WORD64(512))
         stride = 4 if rule.addend_last else 0
-        numbers = (self.depth, len(rule.blocks[0]), stride, rule.fraction, rule.kept, rule.least, self.result == "f16")
+        shape, digits = (self.depth, len(rule.blocks[0]), stride), (rule.fraction, rule.precision, rule.least)
+        numbers = (*shape, *digits, self.result == "f16")
         places = [b.ptrtoint(each, WORD64) for each in (left, right, room, results)]
         code.call(sum_tile, *places, *(WORD64(int(number)) for number in numbers))
         for half in range(2):
