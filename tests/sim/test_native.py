@@ -226,3 +226,70 @@ def test_a_new_kernel_is_compiled_by_the_operations_that_no_kernel_had_before(
     out, _ = exchange("bar.sync 0; popc.b32 %r8, %r1; sub.u32 %r8, %r8, %r8; add.u32 %r2, %r2, %r8;")
     assert (out == THREADS - 1 - np.arange(THREADS)).all()
     assert len(set(tmp_path.glob("*.o")) - before) == 2  # popc and sub; add was there
+
+
+# ---- what is not native ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "why"), [(THREADS, ""), (3, "NotNative: vabsdiff4.u32.u32.u32.add")])
+def test_an_instruction_that_is_not_native_matters_where_a_lane_reaches_it(number: int, why: str) -> None:
+    """The second launch of what was reached is not tried again."""
+    rare = f"setp.eq.u32 %p1, %r1, {number}; @%p1 vabsdiff4.u32.u32.u32.add %r8, %r1, %r1, %r1; bar.sync 0;"
+    for _ in range(2):
+        with differential() as outcomes:
+            out, report = exchange(rare)
+        assert outcomes == [why]
+        assert report.hazards == []
+        assert (out == THREADS - 1 - np.arange(THREADS)).all()
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "forward", "reverse", "random"])
+def test_every_schedule_runs_natively(schedule: str) -> None:
+    with differential() as outcomes:
+        for seed in range(3):
+            out = np.zeros(THREADS, np.uint32)
+            ptx = EXCHANGE.format(between="bar.sync 0;", words=THREADS)
+            sim.launch(ptx, "k", 1, THREADS, [out], schedule=schedule, seed=seed)
+            assert (out == THREADS - 1 - np.arange(THREADS)).all()
+    assert outcomes == [""] * 3
+
+
+UPDATES = (
+    HEAD
+    + """.entry k(.param .u64 out) {{ .reg .b32 %r<9>; .reg .b64 %rd<6>; .reg .pred %p<2>; .shared .b32 s[4];
+    mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; mov.u32 %r3, s; cvta.shared.u64 %rd4, %rd5;
+    @%p1 st.shared.u32 [%r3], 5; {before} red.{space}.add.u32 [{place}], %r1; {after}
+    ld.shared.u32 %r7, [%r3]; ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2;
+    st.global.u32 [%rd3], %r7; ret; }}"""
+)
+
+
+@pytest.mark.parametrize(("before", "after"), [(True, True), (False, True), (True, False)])
+@pytest.mark.parametrize("generic", [False, True])
+def test_atomic_operations_on_shared_memory_are_checked(before: bool, after: bool, generic: bool) -> None:
+    barrier = "bar.sync 0;"
+    ptx = UPDATES.format(
+        before=barrier if before else "",
+        after=barrier if after else "",
+        space="shared" if not generic else "gpu",
+        place="%r3" if not generic else "%rd4",
+    ).replace("cvta.shared.u64 %rd4, %rd5;", "cvt.u64.u32 %rd5, %r3; cvta.shared.u64 %rd4, %rd5;")
+    out = np.zeros(THREADS, np.uint32)
+    with differential() as outcomes:
+        report = sim.launch(ptx, "k", 1, THREADS, [out])
+    assert (outcomes == [""]) == (before and after) == (report.hazards == [])
+    if before and after:
+        assert (out == 5 + sum(range(THREADS))).all()
+
+
+def test_launches_on_a_device_run_natively_and_keep_its_memory() -> None:
+    gpu = sim.Device()
+    data = gpu.array(np.zeros(THREADS, np.uint32))
+    module = gpu.module(EXCHANGE.format(between="bar.sync 0;", words=THREADS))
+    broken = gpu.module(EXCHANGE.format(between="st.shared.u32 [s+252], 7; bar.sync 0;", words=THREADS))
+    with differential() as outcomes:
+        module["k"].launch(1, THREADS, [data])
+        assert (data == THREADS - 1 - np.arange(THREADS)).all()
+        data[:] = 9
+        assert broken["k"].launch(1, THREADS, [data]).hazards
+    assert outcomes == ["", "race"]

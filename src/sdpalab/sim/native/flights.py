@@ -60,6 +60,7 @@ __all__ = [
     "reads_complete",
     "reads_range_complete",
     "touch_remote",
+    "unmark_mbarrier",
 ]
 
 _CHUNK = 16
@@ -310,6 +311,15 @@ def mark_mbarrier(context: int, cta: int, offset: int) -> None:
     for k in range(offset >> shift, offset + 8 >> shift):
         store32(flying + 4 * k, load32(flying + 4 * k) | OPAQUE)
     count_flying(context, cta, offset, 8, 1)
+
+
+def unmark_mbarrier(context: int, cta: int, offset: int) -> None:
+    """The eight bytes are free for all instructions again."""
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    flying = flying_of(context, cta)
+    for k in range(offset >> shift, offset + 8 >> shift):
+        store32(flying + 4 * k, load32(flying + 4 * k) & ~OPAQUE)
+    count_flying(context, cta, offset, 8, -1)
 
 
 # ---- the shared memory of other CTAs ---------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ from sdpalab.sim.native.layout import (
     END_GUARD,
     END_NEXT,
     END_REDUCE,
+    END_REFUSED,
     END_REGISTERS,
     END_STOP,
     END_TRY_WAIT,
@@ -86,6 +87,7 @@ from sdpalab.sim.native.layout import (
     READERS,
     READY,
     RECORDS,
+    REFUSED,
     REGISTER_BYTES,
     REGISTERS,
     RELEASED,
@@ -329,6 +331,8 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
         return arrive(context, state, registers, block, at, taken, end)
     if end == END_STOP:
         return TRAP
+    if end == END_REFUSED:
+        return REFUSED
     if end == END_CLUSTER_ARRIVE:
         add_part(state, at + 1, taken, READY)
         return arrive_in_cluster(context, state, taken, load32(block + 4 * END_A))

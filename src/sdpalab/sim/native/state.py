@@ -161,7 +161,7 @@ class State:
         if "mbarrier" in names:
             mbarriers = np.zeros(layout.MBARRIER_WORDS * layout.MOST_MBARRIERS * ctas, np.int64)
             words[layout.MBARRIERS] = self._keep(mbarriers)
-        if names & {"tensor", "st"}:
+        if names & {"tensor", "st", "bulk"}:
             words[layout.TRANSFERS] = self._room(8 * layout.TRANSFER_WORDS * layout.MOST_TRANSFERS)
             size = _CAPTURED * ctas * self.setup.symbols.shared_bytes
             words |= {layout.CAPTURED: self._room(size), layout.CAPTURED_BYTES: size}

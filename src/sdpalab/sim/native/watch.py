@@ -62,6 +62,7 @@ from sdpalab.sim.native.words import load8, load32, load64, store8, store32, sto
 __all__ = [
     "copies_landed",
     "copy_begins",
+    "mark_written",
     "read_global",
     "read_shared",
     "update_global",
