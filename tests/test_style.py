@@ -22,6 +22,7 @@ ROOMS = (
     "kernels",
     "compile",
     "run",
+    "program",
     "judge",
     "bugs",
     "jobs",
