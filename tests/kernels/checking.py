@@ -101,8 +101,8 @@ def assert_computes(
 def assert_log_sum_exp(kernel: Kernel, problem: Problem, config: Config | None = None) -> None:
     """The log-sum-exp is that of float64, and neither the output nor the PTX depends on whether it is requested.
 
-    It is so to 4e-6 and a unit in the last place of a float32, which is less than the judge allows. For that 8-bit products
-    are summed in float32: the tensor cores keep 13 bits of them.
+    It is so to 4e-6 and a unit in the last place of a float32, which is less than the judge allows. For that 8-bit
+    products are summed in float32: the tensor cores keep 13 bits of them.
     """
     where = f"{kernel.name} {problem.label} {config}"
     inputs, numerics = make_inputs(problem), kernel.numerics_of(config)
