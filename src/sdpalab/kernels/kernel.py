@@ -104,8 +104,8 @@ class Numerics:
     ----------
     accumulate : str
         Type in which the matrix products are accumulated. ``float32``; or ``float16``, which means rounded to float16
-        after every 16 terms, as ``mma.sync.m16n8k16`` with a float16 accumulator does, for a problem in float16. The
-        softmax statistics (maximum and sum) are float32 in either case.
+        after every 8 terms, as by the tensor cores of sm_75 to sm_89 (by later ones after 16), for a problem in
+        float16. The softmax statistics (maximum and sum) are float32 in either case.
     probabilities : str
         Type to which P is rounded before P V: ``problem`` (the problem's own dtype), ``float32``, ``float16``,
         ``bfloat16`` or ``float8_e4m3fn``. The weights are exp(s - m), at most 1, and summed before they are rounded.

@@ -73,10 +73,10 @@ def dequantised(x: Any, rows: int) -> Any:
 
 
 def half_product(left: Any, right: Any) -> Any:
-    """left @ right, the sum rounded to float16 after every 16 terms."""
+    """left @ right, the sum rounded to float16 after every 8 terms."""
     total = np.zeros((left.shape[0], right.shape[1]), np.float16)
-    for start in range(0, left.shape[1], 16):
-        total = (total + left[:, start : start + 16] @ right[start : start + 16]).astype(np.float16)
+    for start in range(0, left.shape[1], 8):
+        total = (total + left[:, start : start + 8] @ right[start : start + 8]).astype(np.float16)
     return total.astype(np.float64)
 
 

@@ -174,7 +174,7 @@ def lse_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]
         q, k = (dequantised(x, numerics["quantised"]["rows"]) for x in (q, k))
     terms = problem["head_dim"]
     dot = terms * (2.0**-23 if numerics["quantised"] is None else 2.0**-13)
-    dot += -(-terms // 16) * 2.0**-11 if numerics["accumulate"] == "float16" else 0.0
+    dot += -(-terms // 8) * 2.0**-11 if numerics["accumulate"] == "float16" else 0.0
     reference, size = np.empty(judged.shape), np.empty(judged.shape)
     for place, _, scores in scores_of(q, k, problem):
         most = scores.max(axis=1)

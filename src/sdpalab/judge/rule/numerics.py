@@ -31,8 +31,9 @@ F64 = npt.NDArray[np.float64]
 
 FLOAT8 = "float8_e4m3fn"
 FLOAT8_MAX = 448.0
-MMA_TERMS = 16
-"""Products that one tensor-core instruction adds to a 16-bit accumulator before it rounds: K of mma.sync.m16n8k16."""
+MMA_TERMS = 8
+"""Products that the tensor cores of sm_75 to sm_89 add to a 16-bit accumulator before they round it. From sm_90 on they
+are 16 (:mod:`sdpalab.sim.tensor_cores`); the limits there are those of the accumulator that is rounded more often."""
 
 UNDECLARED = Numerics(normalise="either")
 """The default for a candidate that declares nothing: it may divide by the sum of the weights before or after they are
