@@ -13,7 +13,7 @@ from standalone import verify
 from sdpalab.compile import build
 from sdpalab.compile.resources import resources
 from sdpalab.errors import UserError
-from sdpalab.inputs import INPUT_KINDS, dtype_of, make_inputs
+from sdpalab.inputs import INPUT_KINDS, Inputs, dtype_of, make_inputs
 from sdpalab.judge.rule.exact import exact_elements
 from sdpalab.judge.rule.limits import limits_for, measure
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64, measure_lse
@@ -32,12 +32,22 @@ PROBLEMS = (
     Problem(1, 2, 33, 64, dtype="bfloat16", causal=True, scale=0.5),
     Problem(1, 2, 30, 32, seq_kv=12, window_size=(9, 3)),  # the last rows see no key
     Problem(1, 2, 31, 64, causal=True, window_size=(6, 0), softcap=20.0),
+    Problem(2, 2, 20, 32, seq_kv=33, kv_lengths=(0, 21), attn_mask="bool:B,1"),
+    Problem(2, 4, 12, 32, kv_heads=2, attn_mask="float:1,H", causal=True, dtype="bfloat16"),
+    Problem(1, 3, 26, 32, alibi_slopes=True, sinks=True, window_size=(9, 4)),
 )
 
 
 def decoded(array: Any, dtype: str) -> Any:
     """The verifier's view of an array of the lab."""
     return verify.decode(array.tobytes(), array.shape, dtype)
+
+
+def with_arrays(problem: Problem, inputs: Inputs) -> dict[str, Any]:
+    """The verifier's view of a problem with its inputs."""
+    forms = problem.array_shapes
+    arrays = {name: decoded(array, forms[name][1]) for name, array in inputs.arrays.items() if name in forms}
+    return {**problem.to_dict(), "arrays": arrays}
 
 
 def close(left: dict[str, Any], right: dict[str, Any]) -> None:
@@ -59,10 +69,10 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
     except UserError:
         pytest.skip("this kind cannot be made for this problem")
     qkv = (inputs.q, inputs.k, inputs.v)
-    common: dict[str, Any] = {**problem.scoring}
+    common: dict[str, Any] = {**inputs.scoring(problem)}
     reference = attention_float64(*qkv, **common)
     q, k, v = (decoded(array, problem.dtype) for array in qkv)
-    fields = problem.to_dict()
+    fields = with_arrays(problem, inputs)
     exact = verify.reference_of(q, k, v, fields)
     np.testing.assert_allclose(exact, reference, rtol=1e-12, atol=1e-300)
     outputs = [intended_output(*qkv, **common, numerics=order) for order in orders_of(UNDECLARED)]
@@ -108,9 +118,8 @@ def test_the_log_sum_exp_and_its_limits_agree(kind: str) -> None:
             continue
         q, k, v = (decoded(array, problem.dtype) for array in (inputs.q, inputs.k, inputs.v))
         for declared in numerics:
-            arguments = {**vars(inputs), **problem.scoring}
-            reference, limit = log_sum_exp_float64(**arguments, numerics=declared)
-            own = verify.lse_of(q, k, v, problem.to_dict(), asdict(declared))
+            reference, limit = log_sum_exp_float64(*inputs.qkv, **inputs.scoring(problem), numerics=declared)
+            own = verify.lse_of(q, k, v, with_arrays(problem, inputs), asdict(declared))
             for one, other in zip(own, (reference, limit), strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-12)
             right = (reference + 0.3 * limit).astype(np.float32)
@@ -152,8 +161,9 @@ def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None
         for kind in ("normal", "outlier", "tiny", "huge", "uniform"):
             inputs = make_inputs(problem, kind, 3)
             qkv = (inputs.q, inputs.k, inputs.v)
-            theirs = intended_output(*qkv, **problem.scoring, numerics=numerics)
-            own = verify.intended_of(*(decoded(x, problem.dtype) for x in qkv), problem.to_dict(), declared)
+            theirs = intended_output(*qkv, **inputs.scoring(problem), numerics=numerics)
+            fields = with_arrays(problem, inputs)
+            own = verify.intended_of(*(decoded(x, problem.dtype) for x in qkv), fields, declared)
             np.testing.assert_array_equal(own, decoded(theirs, problem.dtype), err_msg=f"{problem.label} {kind}")
 
 
@@ -194,11 +204,15 @@ def test_float8_is_rounded_as_ml_dtypes_does() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_normal_inputs_are_made_again(dtype: str) -> None:
-    problem = Problem(1, 4, 33, 64, kv_heads=2, seq_kv=21, dtype=dtype)
-    inputs = make_inputs(problem, "normal", 5)
-    for name, array in verify.normal_inputs(problem.to_dict(), 5):
-        np.testing.assert_array_equal(array, decoded(getattr(inputs, name), dtype))
+@pytest.mark.parametrize("mask", ["", "bool:B,1", "float:1,H"])
+def test_normal_inputs_are_made_again(dtype: str, mask: str) -> None:
+    plain = Problem(2, 4, 33, 64, kv_heads=2, seq_kv=21, dtype=dtype)
+    problem = plain.with_(attn_mask=mask, kv_lengths=(20, 3), alibi_slopes=True, sinks=True) if mask else plain
+    inputs, forms = make_inputs(problem, "normal", 5), problem.array_shapes
+    again = dict(verify.normal_inputs(problem.to_dict(), 5))
+    assert list(again) == list(inputs.arrays)
+    for name, array in again.items():
+        np.testing.assert_array_equal(array, decoded(getattr(inputs, name), forms[name][1] if name in forms else dtype))
     other = dict(verify.normal_inputs(problem.to_dict(), 6))
     assert not np.array_equal(other["q"], decoded(inputs.q, dtype))
 

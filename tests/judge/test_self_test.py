@@ -39,7 +39,7 @@ def first_failure(function: Any, problem: Problem) -> tuple[str, Status] | None:
     """The first quick case that ``function`` fails, run here and not in a process of its own."""
 
     def run(problem: Problem, inputs: Inputs) -> Array:
-        tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
+        tensors = [to_torch(array.copy()) for array in inputs.arrays.values()]
         return from_torch(function(*tensors, **problem.scoring))
 
     for spec in quick_cases([problem]):

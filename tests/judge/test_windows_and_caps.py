@@ -58,7 +58,7 @@ def visible(problem: Problem) -> npt.NDArray[np.bool_]:
 def in_torch(problem: Problem, inputs: Inputs, *, double: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores with -inf where a key is hidden, and V as each query head sees it; from torch, in float64 or float32."""
     kind = torch.float64 if double else torch.float32
-    q, k, v = (torch.from_numpy(np.nan_to_num(array.astype(np.float32))).to(kind) for array in vars(inputs).values())
+    q, k, v = (torch.from_numpy(np.nan_to_num(array.astype(np.float32))).to(kind) for array in inputs.arrays.values())
     k, v = (tensor.repeat_interleave(problem.group, dim=1) for tensor in (k, v))
     scores = q @ k.mT * problem.scale
     if problem.softcap:
@@ -77,7 +77,7 @@ def tiled(problem: Problem, inputs: Inputs, attention: Any = None, tile: int = 3
     """The output of a tiled implementation."""
     attention = attention or TiledAttention()
     attention.tile = tile
-    tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
+    tensors = [to_torch(array.copy()) for array in inputs.arrays.values()]
     return from_torch(attention(*tensors, **problem.scoring))
 
 
@@ -86,20 +86,20 @@ def test_the_oracle_is_what_the_definition_says(problem: Problem) -> None:
     inputs = make_inputs(problem, "normal", 3)
     scores, v = in_torch(problem, inputs, double=True)
     out = torch.softmax(scores, -1).nan_to_num(0.0) @ v
-    np.testing.assert_allclose(attention_float64(**vars(inputs), **problem.scoring), out.numpy(), rtol=0, atol=1e-12)
-    reference, limit = log_sum_exp_float64(**vars(inputs), **problem.scoring, numerics=Numerics())
+    np.testing.assert_allclose(attention_float64(**inputs.arrays, **problem.scoring), out.numpy(), rtol=0, atol=1e-12)
+    reference, limit = log_sum_exp_float64(**inputs.arrays, **problem.scoring, numerics=Numerics())
     np.testing.assert_allclose(reference, torch.logsumexp(scores, -1).numpy(), rtol=1e-12)
     assert np.array_equal(np.isneginf(reference), np.broadcast_to(~visible(problem).any(axis=1), reference.shape))
     assert not measure_lse(reference.astype(np.float32), reference, limit).not_finite
-    yardstick = torch_output(**vars(inputs), **problem.scoring).astype(np.float64)
+    yardstick = torch_output(**inputs.arrays, **problem.scoring).astype(np.float64)
     assert np.abs(yardstick - out.numpy()).max() < (2e-3 if problem.dtype == "float16" else 2e-2)
     rows = np.array([0, 7, problem.seq_q - 1])
-    assert np.allclose(torch_output(**vars(inputs), **problem.scoring, rows=rows), yardstick[:, :, rows], atol=2e-2)
+    assert np.allclose(torch_output(**inputs.arrays, **problem.scoring, rows=rows), yardstick[:, :, rows], atol=2e-2)
 
 
 def test_a_row_that_sees_no_key_has_minus_infinity_and_nothing_else() -> None:
     inputs = make_inputs(TALL)
-    reference, limit = log_sum_exp_float64(**vars(inputs), **TALL.scoring, numerics=Numerics())
+    reference, limit = log_sum_exp_float64(**inputs.arrays, **TALL.scoring, numerics=Numerics())
     for wrong in (np.inf, np.nan, 0.0, -1e30):
         lse = reference.astype(np.float32)
         lse[0, 1, 29] = wrong
@@ -126,7 +126,7 @@ def test_needles_lie_at_the_edges_and_forbidden_ones_just_beyond(problem: Proble
     rows = np.flatnonzero(seen.any(axis=1))
     first, last = seen.argmax(axis=1), problem.seq_kv - 1 - seen[:, ::-1].argmax(axis=1)
     inputs = make_inputs(problem, "needle", 1)
-    elements = exact_elements(*vars(inputs).values(), **problem.scoring)
+    elements = exact_elements(*inputs.arrays.values(), **problem.scoring)
     key = elements.key[0, 0]
     assert (key[rows] >= 0).all()
     assert {0, 1, 2} <= {int(row) % 3 for row in rows}
@@ -150,7 +150,7 @@ def test_needles_lie_at_the_edges_and_forbidden_ones_just_beyond(problem: Proble
 
 def test_level_rows_of_a_window_are_exact_means() -> None:
     inputs = make_inputs(WINDOW, "uniform", 2)
-    elements = exact_elements(*vars(inputs).values(), **WINDOW.scoring, any_count=True)
+    elements = exact_elements(*inputs.arrays.values(), **WINDOW.scoring, any_count=True)
     v = np.repeat(inputs.v.astype(np.float64), WINDOW.group, axis=1)
     seen = visible(WINDOW)
     means = np.stack([v[:, :, row].mean(axis=2) for row in seen], axis=2)
@@ -164,8 +164,8 @@ def test_huge_values_outside_the_window_do_not_spoil_exact_elements() -> None:
     problem = Problem(1, 1, 40, 32, window_size=(3, 0), dtype="bfloat16")
     inputs = make_inputs(problem, "uniform", 0)
     inputs.v[0, 0, :10] = 2.0**100
-    elements = exact_elements(*vars(inputs).values(), **problem.scoring, any_count=True)
-    reference = attention_float64(**vars(inputs), **problem.scoring)
+    elements = exact_elements(*inputs.arrays.values(), **problem.scoring, any_count=True)
+    reference = attention_float64(**inputs.arrays, **problem.scoring)
     right = reference.astype(np.float32).astype(inputs.v.dtype)
     assert not elements.wrong(right).any()
 

@@ -13,7 +13,7 @@ from typing import Any
 from sdpalab.errors import UserError
 from sdpalab.gpus import default_sms
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, Step, problem_buffers
-from sdpalab.problem import EXTRAS, Problem
+from sdpalab.problem import ARRAYS, EXTRAS, Problem
 
 __all__ = [
     "DEFAULT_ARCH",
@@ -341,7 +341,10 @@ class Kernel(ABC):
             raise UnsupportedProblem(f"kernel {self.name} does not write the log-sum-exp of its rows")
         sms = default_sms(self.default_arch) if sms is None else sms
         plan = self._plan(problem, self.resolved(problem, config, sms))
-        return plan if lse or not self.lse else plan.without("lse")
+        absent = [name for name in ARRAYS if name in self.takes and name not in problem.array_shapes]
+        for name in [*absent, *(["lse"] if self.lse and not lse else [])]:
+            plan = plan.without(name)
+        return plan
 
 
 @dataclass(frozen=True)
@@ -378,8 +381,10 @@ class CudaKernel(Kernel):
         Whether it also writes the log-sum-exp of each row where it gets a buffer for it: its plan then has the argument
         ``"lse"``, a pointer that may be null.
     takes : collection of str
-        Which of :data:`sdpalab.problem.EXTRAS` the kernel computes: ``window_size``, ``softcap``. A problem with any
-        other is refused.
+        Which of :data:`sdpalab.problem.EXTRAS` the kernel computes: ``window_size``, ``softcap``, ``kv_lengths``,
+        ``attn_mask``, ``alibi_slopes``, ``sinks``. A problem with any other is refused. The last four are buffers of
+        these names (:attr:`sdpalab.problem.Problem.array_shapes`), which the plan may name as arguments; it is a null
+        pointer where a problem lacks one.
     resolve : callable, optional
         ``resolve(problem, config, sms)``: ``config`` with a value for each knob that stands at "choose for me" (0 or
         ``auto``), for a GPU of that many multiprocessors. ``plan`` and ``macros`` get what it returns.
@@ -398,7 +403,10 @@ class CudaKernel(Kernel):
     -----
     Beside these macros each build gets ``HEAD_DIM`` (int), ``CAUSAL`` (0 or 1) and ``DTYPE_BF16`` (0 or 1); that of a
     kernel that takes ``window_size`` also ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (-1: no bound; a causal mask is not part
-    of it where there is no window), and of one that takes ``softcap`` also ``SOFTCAP`` (a float, 0: none).
+    of it where there is no window), of one that takes ``softcap`` also ``SOFTCAP`` (a float, 0: none), and of one that
+    takes them ``KV_LENGTHS``, ``ALIBI_SLOPES`` and ``SINKS`` (0 or 1), and ``ATTN_MASK`` (0: none, 1: boolean, a byte
+    an entry, 2: additive, in the problem's dtype) with ``ATTN_MASK_PER_BATCH`` and ``ATTN_MASK_PER_HEAD`` (0:
+    broadcast).
     """
 
     name: str
@@ -495,6 +503,14 @@ def extra_constants(problem: Problem, takes: Collection[str]) -> dict[str, int |
         constants["WINDOW_LEFT"], constants["WINDOW_RIGHT"] = problem.window_size or (-1, -1)
     if "softcap" in takes:
         constants["SOFTCAP"] = problem.softcap
+    for name in ("kv_lengths", "alibi_slopes", "sinks"):
+        if name in takes:
+            constants[name.upper()] = int(name in problem.array_shapes)
+    if "attn_mask" in takes:
+        form = problem.mask_form
+        constants["ATTN_MASK"] = 0 if form is None else 1 if form.type == "bool" else 2
+        constants["ATTN_MASK_PER_BATCH"] = int(form is not None and form.per_batch)
+        constants["ATTN_MASK_PER_HEAD"] = int(form is not None and form.per_head)
     return constants
 
 

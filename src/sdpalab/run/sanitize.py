@@ -210,7 +210,7 @@ def sanitize_kernel(
     arch = arch or kernel.default_arch
     for problem in problems:
         plan, inputs = _plan(kernel, problem, config, arch), make_inputs(problem)
-        arrays = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
+        arrays = inputs.arrays
         builds = [build(step.module, arch, cache=cache) for step in plan.launches if step.module is not None]
         names = [f"{built.name}.ptx" for built in builds]
         for options in modes.options(any(b"async" in built.ptx for built in builds)):

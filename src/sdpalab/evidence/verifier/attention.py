@@ -9,7 +9,17 @@ import numpy as np
 
 from sdpalab.evidence.verifier.arrays import FLOAT8, FLOAT8_MAX, Problem, rounded
 
-__all__ = ["dequantised", "intended_of", "judged_rows", "reference_of", "scores_of", "seen_of", "weights_of"]
+__all__ = [
+    "bias_of",
+    "dequantised",
+    "intended_of",
+    "judged_rows",
+    "reference_of",
+    "scores_of",
+    "seen_of",
+    "sums_of",
+    "weights_of",
+]
 
 
 def judged_rows(q: Any, k: Any, v: Any) -> Any:
@@ -18,14 +28,37 @@ def judged_rows(q: Any, k: Any, v: Any) -> Any:
     return np.isfinite(q).all(axis=3) & np.repeat(heads, q.shape[1] // k.shape[1], axis=1)[:, :, None]
 
 
-def seen_of(rows: Any, problem: Problem) -> tuple[Any, Any]:
-    """The first key that each row sees, and the one after the last: top-left aligned; both are the same if it sees
-    none."""
+def seen_of(place: Any, problem: Problem) -> Any:
+    """Whether each row of a block sees each key [rows, Skv]: causal mask and window are aligned to the top left."""
+    b, h, rows = place
+    rows, keys = np.arange(rows.start, rows.stop)[:, None], np.arange(problem["seq_kv"])
     left, right = problem.get("window_size") or (-1, -1)
     right = 0 if problem["causal"] else right
-    end = np.full(len(rows), problem["seq_kv"]) if right < 0 else np.minimum(rows + right + 1, problem["seq_kv"])
-    first = np.zeros_like(end) if left < 0 else np.minimum(np.maximum(rows - left, 0), end)
-    return first, end
+    end = problem["kv_lengths"][b] if problem.get("kv_lengths") else problem["seq_kv"]
+    seen = (keys < end) & (keys <= (rows + right if right >= 0 else end + 0 * rows))
+    seen = seen & (keys >= (rows - left if left >= 0 else 0))
+    if problem.get("attn_mask"):
+        mask = _mask_of(b, h, problem)[rows[:, 0]]
+        seen = seen & (mask != 0 if problem["attn_mask"].startswith("bool") else mask != -np.inf)
+    return seen
+
+
+def bias_of(place: Any, problem: Problem) -> Any:
+    """What is added to the scores of a block [rows, Skv]: an additive mask, where it is not -inf, less ALiBi."""
+    b, h, rows = place
+    rows, keys = np.arange(rows.start, rows.stop)[:, None], np.arange(problem["seq_kv"])
+    bias = np.zeros((len(rows), len(keys)))
+    if problem.get("alibi_slopes"):
+        bias = bias - float(problem["arrays"]["alibi_slopes"][h]) * np.abs(rows - keys)
+    if problem.get("attn_mask", "").startswith("float"):
+        mask = _mask_of(b, h, problem)[rows[:, 0]].astype(np.float64)
+        bias = bias + np.where(mask == -np.inf, 0, mask)
+    return bias
+
+
+def _mask_of(b: int, h: int, problem: Problem) -> Any:
+    mask = problem["arrays"]["attn_mask"]
+    return mask[b % mask.shape[0], h % mask.shape[1]]
 
 
 def scores_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], Any] = np.matmul) -> Iterator[Any]:
@@ -37,25 +70,34 @@ def scores_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], An
         scores = product(left, right.T) * problem["scale"]
         if problem.get("softcap"):
             scores = problem["softcap"] * np.tanh(scores / problem["softcap"])
-        first, end = seen_of(np.arange(rows.start, rows.stop), problem)
-        keys = np.arange(problem["seq_kv"])
-        scores = np.where((keys >= first[:, None]) & (keys < end[:, None]), scores, -np.inf)
-        yield (b, h, rows), (b, head), scores
+        place = (b, h, rows)
+        scores = np.where(seen_of(place, problem), scores + bias_of(place, problem), -np.inf)
+        yield place, (b, head), scores
 
 
 def weights_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], Any] = np.matmul) -> Iterator[Any]:
-    """(b, h, rows), K/V head, and exp(score - largest score) [rows, Skv]; all 0 where a row sees no key."""
+    """(b, h, rows), K/V head, exp(score - largest) [rows, Skv], and the same of a sink [rows, 1], 0 without one.
+
+    The largest is that of the scores and the sink. All weights are 0 where a row sees no key.
+    """
     for place, head, scores in scores_of(q, k, problem, product):
-        most = scores.max(axis=1, keepdims=True)
-        yield place, head, np.exp(scores - np.where(most == -np.inf, 0, most))
+        sink = float(problem["arrays"]["sinks"][place[1]]) if problem.get("sinks") else -np.inf
+        most = np.maximum(scores.max(axis=1, keepdims=True), sink)
+        most = np.where(most == -np.inf, 0, most)
+        yield place, head, np.exp(scores - most), np.exp(sink - most)
+
+
+def sums_of(weights: Any, sink: Any) -> Any:
+    """What weights are divided by, [rows, 1]; 1 where all are 0."""
+    total = weights.sum(axis=1, keepdims=True) + sink
+    return np.where(total == 0, 1, total)
 
 
 def reference_of(q: Any, k: Any, v: Any, problem: Problem) -> Any:
     """Attention in float64, [B, H, Sq, D]; NaN in rows that are not judged."""
     exact, values = np.empty(q.shape, np.float64), np.nan_to_num(v.astype(np.float64), posinf=0, neginf=0)
-    for place, head, weights in weights_of(q, k, problem):
-        total = weights.sum(axis=1, keepdims=True)
-        exact[place] = weights @ values[head] / np.where(total == 0, 1, total)
+    for place, head, weights, sink in weights_of(q, k, problem):
+        exact[place] = weights @ values[head] / sums_of(weights, sink)
     if not np.isfinite(exact).all():
         raise ValueError("the scores are too large for float64")
     return np.where(judged_rows(q, k, v)[..., None], exact, np.nan)
@@ -93,10 +135,9 @@ def intended_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str,
     product = half_product if numerics["accumulate"] == "float16" else np.matmul
     out = np.empty(q.shape, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
-        for place, head, weights in weights_of(q, k, problem, product):
+        for place, head, weights, sink in weights_of(q, k, problem, product):
             p = weights.astype(np.float32)
-            total = p.astype(np.float64).sum(axis=1, keepdims=True).astype(np.float32)
-            total = np.where(total == 0, np.float32(1), total)
+            total = sums_of(p.astype(np.float64), sink.astype(np.float32)).astype(np.float32)
             if numerics["normalise"] == "before":
                 p, total = p / total, np.ones_like(total)
             summed = product(rounded(p * factor, p_type).astype(np.float64), v[head].astype(np.float64))

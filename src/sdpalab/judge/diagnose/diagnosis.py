@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from sdpalab.judge.diagnose.failure import Failure, place
 from sdpalab.judge.diagnose.fitted import fitted, moved
-from sdpalab.judge.diagnose.hypotheses import TILES, Cause, Hypothesis, hypotheses, without_scores
+from sdpalab.judge.diagnose.hypotheses import Cause, Hypothesis, hypotheses, without_scores
+from sdpalab.judge.diagnose.workings import TILES
 from sdpalab.judge.rule.limits import LEAST_SUBNORMAL
 
 __all__ = ["Diagnosis", "diagnose", "explanations", "first_sight"]
@@ -134,7 +135,7 @@ def _not_finite(failure: Failure, bad: npt.NDArray[np.bool_]) -> Iterator[Diagno
     w, written = failure.workings, (failure.out.view(np.uint16) != 0xFFFF).all(axis=-1)
     if not (bad & written).any():
         return
-    if w.hidden[np.nonzero(bad)[2]].all():
+    if np.broadcast_to(w.hidden, w.scores.shape)[bad].all():
         yield Diagnosis(Cause.RANGE, "only rows that see no key are not finite, and must be 0: they have no maximum")
         return
     largest = np.abs(np.where(w.hidden, 0.0, w.scores)).max(axis=-1)[bad & written]

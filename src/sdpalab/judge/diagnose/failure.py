@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.diagnose.hypotheses import Float64Attention
+from sdpalab.judge.diagnose.workings import Float64Attention
 from sdpalab.judge.rule.limits import row_errors
 from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.verdict import Errors, Limited, Limits, limited
@@ -65,7 +65,7 @@ class Failure:
         """The float64 reference [B, H, Sq, D], NaN in rows that are not judged."""
         if self.known is not None:
             return self.known
-        return attention_float64(**vars(self.inputs), **self.problem.scoring)
+        return attention_float64(*self.inputs.qkv, **self.inputs.scoring(self.problem))
 
     @cached_property
     def right(self) -> F64:

@@ -22,7 +22,7 @@ from sdpalab.kernels.kernel import Numerics, Quantisation
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from sdpalab.problem import Scoring
+    from sdpalab.scoring import Scoring
 
 __all__ = ["UNDECLARED", "check_numerics", "dequantised", "intended_output", "orders_of"]
 
@@ -158,9 +158,11 @@ def intended_output(
     with np.errstate(over="ignore", invalid="ignore"):
         if weights is None or half or numerics.quantised is not None:
             weights = weight_blocks(q, k, product=product, rows=rows, **scoring)
-        for (b, h, block), exact, _ in weights:
-            p = exact.astype(np.float32)
-            total = weight_sums(p.astype(np.float64)).astype(np.float32)
+        for each in weights:
+            b, h, block = each.place
+            p = each.weights.astype(np.float32)
+            summed_up = p.astype(np.float64).sum(axis=1, keepdims=True) + each.sink.astype(np.float32)
+            total = weight_sums(summed_up).astype(np.float32)
             if numerics.normalise == "before":
                 p, total = p / total, np.ones_like(total)
             rounded = (p * p_scale).astype(p_type).astype(np.float64)

@@ -57,8 +57,8 @@ class References:
 
     def __init__(self, problem: Problem, inputs: Inputs, rows: Rows = None) -> None:
         self.problem, self.inputs, self.rows = problem, inputs, rows
-        self._qkv = inputs.q, inputs.k, inputs.v
-        self._arguments: dict[str, Any] = dict(problem.scoring)
+        self._qkv = inputs.qkv
+        self._arguments: dict[str, Any] = dict(inputs.scoring(problem))
         self._limits: dict[Numerics, Limits] = {}
         self._exact: dict[bool, ExactElements] = {}
         self._lse: dict[Numerics, tuple[F64, F64]] = {}
@@ -142,8 +142,8 @@ _lock = threading.Lock()
 def references_of(problem: Problem, inputs: Inputs) -> References:
     """The references of all rows, the same object for the same problem and the same bytes of the inputs."""
     digest = sha256(repr(problem).encode())  # of all that they depend on: not how the inputs were made, but their bytes
-    for array in vars(inputs).values():
-        digest.update(repr((array.dtype.name, array.shape)).encode())
+    for name, array in inputs.arrays.items():
+        digest.update(repr((name, array.dtype.name, array.shape)).encode())
         digest.update(np.ascontiguousarray(array).view(np.uint8).data)
     key = digest.hexdigest()
     with _lock:
