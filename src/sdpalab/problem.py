@@ -42,6 +42,7 @@ __all__ = [
     "ARRAYS",
     "DTYPES",
     "EXTRAS",
+    "HALF_DTYPES",
     "MISSION",
     "NAMED_PROBLEMS",
     "TWELVE_CASES",
@@ -54,9 +55,11 @@ __all__ = [
     "parse_window",
 ]
 
-DTYPES: dict[str, int] = {"float16": 2, "bfloat16": 2}
+DTYPES: dict[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
 """Element types a problem may have, with their size in bytes."""
-ITEM_BYTES = {**DTYPES, "uint8": 1, "int32": 4, "float32": 4}
+HALF_DTYPES = ("float16", "bfloat16")
+"""Those of 16 bits, which all shipped kernels and peers are for."""
+ITEM_BYTES = {**DTYPES, "uint8": 1, "int32": 4}
 """The same of the arrays beside Q, K and V."""
 
 
@@ -72,7 +75,7 @@ class Problem:
         Hkv; must divide ``heads`` (grouped-query attention). Default: ``heads``.
     seq_kv : int, optional
         Skv. Default: ``seq_q``.
-    dtype : {"float16", "bfloat16"}
+    dtype : {"float16", "bfloat16", "float32"}
         Type of Q, K, V and O.
     causal : bool
         Query i sees keys 0..i only (top-left aligned, as torch's ``is_causal``).

@@ -35,6 +35,8 @@ PROBLEMS = (
     Problem(2, 2, 20, 32, seq_kv=33, kv_lengths=(0, 21), attn_mask="bool:B,1"),
     Problem(2, 4, 12, 32, kv_heads=2, attn_mask="float:1,H", causal=True, dtype="bfloat16"),
     Problem(1, 3, 26, 32, alibi_slopes=True, sinks=True, window_size=(9, 4)),
+    Problem(1, 4, 21, 32, kv_heads=2, causal=True, dtype="float32"),
+    Problem(2, 2, 9, 32, kv_lengths=(0, 7), attn_mask="float:1,H", softcap=9.0, sinks=True, dtype="float32"),
 )
 
 
@@ -110,7 +112,12 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
 @pytest.mark.parametrize("kind", sorted(INPUT_KINDS))
 def test_the_log_sum_exp_and_its_limits_agree(kind: str) -> None:
     """For right, wrong and missing ones, of every declared arithmetic that changes it."""
-    numerics = (Numerics(), Numerics(accumulate="float16"), Numerics(quantised=Quantisation(rows=7)))
+    numerics = (
+        Numerics(),
+        Numerics(accumulate="float16"),
+        Numerics(quantised=Quantisation(rows=7)),
+        Numerics(products="tf32", tanh="approx"),
+    )
     for problem in PROBLEMS:
         try:
             inputs = make_inputs(problem, kind, 11)
@@ -149,13 +156,16 @@ DECLARED = (
     Numerics(quantised=Quantisation(rows=7)),
     Numerics(normalise="before"),
     Numerics(probabilities=FLOAT8, probability_scale=448.0, normalise="before"),
+    Numerics(products="tf32"),
+    Numerics(tanh="approx"),
+    Numerics(tanh="approx", normalise="before"),
 )
 
 
 @pytest.mark.parametrize("numerics", DECLARED, ids=str)
 def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None:
     """To the bit, whatever the inputs; and the verifier has a rule for it."""
-    declared = asdict(numerics)
+    declared = numerics.to_dict()
     assert verify.has_rule_for(declared)
     for problem in PROBLEMS:
         for kind in ("normal", "outlier", "tiny", "huge", "uniform"):
@@ -180,6 +190,8 @@ def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None
         {"quantised": {"dtype": FLOAT8, "rows": True}},
         {"normalise": "either"},
         {"normalise": "first"},
+        {"products": "bfloat16"},
+        {"tanh": "fast"},
     ],
     ids=str,
 )
@@ -203,7 +215,7 @@ def test_float8_is_rounded_as_ml_dtypes_does() -> None:
     assert verify.rounded(np.float32(1e9), FLOAT8) == 448
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("mask", ["", "bool:B,1", "float:1,H"])
 def test_normal_inputs_are_made_again(dtype: str, mask: str) -> None:
     plain = Problem(2, 4, 33, 64, kv_heads=2, seq_kv=21, dtype=dtype)
@@ -255,7 +267,7 @@ def test_the_verifier_has_the_format_the_statuses_and_the_twelve_cases_of_the_la
     shapes = [((p.batch, p.heads, p.seq_q, p.head_dim), seed) for p, seed in TWELVE_CASES]
     assert shapes == verify.TWELVE
     assert dict(ORIGINAL_CONTRACT) == verify.ORIGINAL_CONTRACT
-    assert asdict(UNDECLARED) == verify.UNDECLARED
+    assert UNDECLARED.to_dict() == verify.UNDECLARED
     assert all(verify.is_plain(p.to_dict()) for p, _ in TWELVE_CASES)
     for change in ({"causal": True}, {"window_size": (3, 3)}, {"softcap": 30.0}):
         assert not verify.is_plain(TWELVE_CASES[0][0].with_(**change).to_dict())

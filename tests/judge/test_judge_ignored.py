@@ -42,8 +42,8 @@ def judged(inputs: Inputs, first: Array, second: Array | None = None) -> Evidenc
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_the_mask_follows_from_the_inputs_alone(value: float) -> None:
-    assert judged_rows(*vars(clean()).values()).all()
-    mask = judged_rows(*vars(spoilt(value)).values())
+    assert judged_rows(*clean().arrays.values()).all()
+    mask = judged_rows(*spoilt(value).arrays.values())
     assert not mask[0, 2:].any()
     assert not mask[0, 0, 5]
     assert mask.sum() == 2 * 70 - 1
@@ -57,7 +57,7 @@ def test_the_reference_is_that_of_the_clean_inputs_wherever_it_is_judged() -> No
     reference = attention_float64(*inputs.arrays.values(), scale=PROBLEM.scale, causal=True)
     mask = judged_rows(*inputs.arrays.values())
     assert np.isnan(reference[~mask]).all()
-    expected = attention_float64(*vars(clean()).values(), scale=PROBLEM.scale, causal=True)
+    expected = attention_float64(*clean().arrays.values(), scale=PROBLEM.scale, causal=True)
     np.testing.assert_array_equal(reference[mask], expected[mask])
 
 

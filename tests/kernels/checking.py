@@ -72,7 +72,7 @@ def run(
         for step in plan.steps
     )
     given = make_inputs(problem, kind) if inputs is None else inputs
-    return SimulatedExecutor(**options).run(replace(plan, steps=steps), vars(given), poison=poison)
+    return SimulatedExecutor(**options).run(replace(plan, steps=steps), given.arrays, poison=poison)
 
 
 def judged(

@@ -72,7 +72,7 @@ class _SinkByKvHead(_Sinks):
 
 
 @_sink("the sink has the wrong sign", SINK)
-class _Negated(_Sinks):
+class _SinkNegated(_Sinks):
     def other(self, sinks: Tensor, group: int) -> Tensor:
         return -sinks
 

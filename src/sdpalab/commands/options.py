@@ -69,7 +69,7 @@ KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help=KERNEL_HEL
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON too; - is standard output.")
 ]
-DtypeOption = Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")]
+DtypeOption = Annotated[str | None, typer.Option(metavar="T", help="float16, bfloat16 or float32.")]
 CausalOption = Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")]
 KvHeadsOption = Annotated[
     int | None,

@@ -55,7 +55,7 @@ def _mask(kind: str, source: Source, shape: tuple[int, ...], *, boolean: bool) -
     if boolean:
         return seen.astype(np.float64)
     bias = source.normal("attn_mask values", shape) * (kind != "uniform")
-    hidden = float(np.finfo(np.float32).min if source.problem.dtype == "bfloat16" else -65504.0)
+    hidden = -65504.0 if source.problem.dtype == "float16" else float(np.finfo(np.float32).min)
     return np.where(seen, bias, hidden / 2.0 if kind == "finite_mask" else -math.inf)
 
 

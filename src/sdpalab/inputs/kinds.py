@@ -213,14 +213,15 @@ def _equal(source: Source) -> _QKV:
 
 
 def _tiny(source: Source) -> _QKV:
-    """V near the least normal number of the dtype, and O, in float16, among the subnormals: a flush to zero shows."""
+    """V near the least normal number of the dtype, and O, in float16, among the subnormals: a flush to zero shows. (In
+    float32 at 2**-100, since a kernel may flush what float32 holds as subnormal.)"""
     q, k, v = source.normal_qkv()
-    return q, k, v * (2.0**-14 if source.problem.dtype == "float16" else 2.0**-120)
+    return q, k, v * {"float16": 2.0**-14, "bfloat16": 2.0**-120, "float32": 2.0**-100}[source.problem.dtype]
 
 
 def _huge(source: Source) -> _QKV:
     """V near the largest numbers of float16, and Q large against a small K: an accumulator or a scaled Q held in
-    float16 overflows. (In bfloat16, whose range is float32's, V stays at 2**100: a sum over keys must fit float32.)"""
+    float16 overflows. (In bfloat16 and float32 V stays at 2**100: a sum over keys must fit float32.)"""
     q, k, _ = source.normal_qkv()
     top = 65504.0 if source.problem.dtype == "float16" else 2.0**100
     v = top * (2.0 * source.uniform("v", source.problem.kv_shape) - 1.0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS
 from sdpalab.judge.layouts import Layout
-from sdpalab.problem import DTYPES, MISSION, TWELVE_CASES, Problem
+from sdpalab.problem import HALF_DTYPES, MISSION, TWELVE_CASES, Problem
 
 __all__ = [
     "LEVELS",
@@ -172,7 +172,7 @@ def _small_cases(problem: Problem) -> Iterator[CaseSpec]:
 
 def _full(problem: Problem) -> Iterator[CaseSpec]:
     small = _small(problem)
-    for dtype in DTYPES:
+    for dtype in HALF_DTYPES if problem.dtype in HALF_DTYPES else (problem.dtype,):
         for causal in (False, True):
             yield from _probes(small.with_(dtype=dtype, causal=causal), tuple(INPUT_KINDS))
     yield from _edges(_narrowed(problem).with_(batch=1, heads=problem.group, kv_heads=1), (1, 2, 37, 257, 500, 512))

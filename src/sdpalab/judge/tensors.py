@@ -19,9 +19,11 @@ __all__ = ["extra_tensor", "from_torch", "output_of", "to_torch", "to_torch_mask
 
 
 def to_torch(array: npt.NDArray[Any]) -> torch.Tensor:
-    """A tensor on the memory of ``array`` (float16 or bfloat16, contiguous): no copy."""
+    """A tensor on the memory of ``array`` (float16, bfloat16 or float32, contiguous): no copy."""
     import torch
 
+    if array.dtype == np.float32:
+        return torch.from_numpy(array)
     kind = torch.float16 if array.dtype == np.float16 else torch.bfloat16
     return torch.from_numpy(array.view(np.int16)).view(kind)
 
@@ -50,8 +52,10 @@ def output_of(function: Callable[..., Any], problem: Problem, inputs: Inputs) ->
 
 
 def from_torch(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """The values of a float16 or bfloat16 CPU tensor, of any strides, as a contiguous array."""
+    """The values of a float16, bfloat16 or float32 CPU tensor, of any strides, as a contiguous array."""
     import torch
 
+    if tensor.dtype == torch.float32:
+        return tensor.detach().contiguous().numpy()
     bits = tensor.detach().contiguous().view(torch.int16).numpy()
     return bits.view(np.float16 if tensor.dtype == torch.float16 else ml_dtypes.bfloat16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,12 @@ class Numerics:
     normalise : str
         ``after``: the product P V is divided by the sum of the weights in the end, as flash attention does; or
         ``before``: each weight is divided by it before it is rounded to the type of P, as an unfused softmax does.
+    products : str
+        Type that both matrix products take their operands in: ``problem``, the problem's own dtype; or ``tf32``, for a
+        problem in float32, whose tensor cores keep 11 significant bits of Q, K, P and V.
+    tanh : str
+        How exactly the tanh of a soft cap is computed: ``float32``, within a few roundings; or ``approx``, as
+        ``tanh.approx.f32``, whose relative error is up to 2**-11.
     """
 
     accumulate: str = "float32"
@@ -124,10 +130,17 @@ class Numerics:
     probability_scale: float = 1.0
     quantised: Quantisation | None = None
     normalise: str = "after"
+    products: str = "problem"
+    tanh: str = "float32"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON values, without ``products`` and ``tanh`` where those have their default."""
+        usual = {"products": "problem", "tanh": "float32"}
+        return {name: value for name, value in asdict(self).items() if name not in usual or usual[name] != value}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Numerics:
-        """The inverse of ``dataclasses.asdict``; raises TypeError on a field that there is not."""
+        """The inverse of :meth:`to_dict`; raises TypeError on a field that there is not."""
         quantised = fields.get("quantised")
         return cls(**{**fields, "quantised": Quantisation(**quantised) if quantised else None})
 
@@ -401,12 +414,13 @@ class CudaKernel(Kernel):
 
     Notes
     -----
-    Beside these macros each build gets ``HEAD_DIM`` (int), ``CAUSAL`` (0 or 1) and ``DTYPE_BF16`` (0 or 1); that of a
-    kernel that takes ``window_size`` also ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (-1: no bound; a causal mask is not part
-    of it where there is no window), of one that takes ``softcap`` also ``SOFTCAP`` (a float, 0: none), and of one that
-    takes them ``KV_LENGTHS``, ``ALIBI_SLOPES`` and ``SINKS`` (0 or 1), and ``ATTN_MASK`` (0: none, 1: boolean, a byte
-    an entry, 2: additive, in the problem's dtype) with ``ATTN_MASK_PER_BATCH`` and ``ATTN_MASK_PER_HEAD`` (0:
-    broadcast).
+    Beside these macros each build gets ``HEAD_DIM`` (int), ``CAUSAL`` (0 or 1) and ``DTYPE_BF16`` (0 or 1), and one for
+    a problem in float32 ``DTYPE_FLOAT32`` (1). A kernel that takes them also gets
+
+    - ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (-1: no bound; a causal mask is not part of it where there is no window);
+    - ``SOFTCAP`` (a float, 0: none); ``KV_LENGTHS``, ``ALIBI_SLOPES`` and ``SINKS`` (0 or 1);
+    - ``ATTN_MASK`` (0: none, 1: boolean, a byte an entry, 2: additive, in the problem's dtype), and with it
+      ``ATTN_MASK_PER_BATCH`` and ``ATTN_MASK_PER_HEAD`` (0: broadcast).
     """
 
     name: str
@@ -468,6 +482,7 @@ class CudaKernel(Kernel):
             "HEAD_DIM": problem.head_dim,
             "CAUSAL": int(problem.causal),
             "DTYPE_BF16": int(problem.dtype == "bfloat16"),
+            **({"DTYPE_FLOAT32": 1} if problem.dtype == "float32" else {}),
             **extra_constants(problem, self.takes),
         }
         macros = self.macros(problem, config)

@@ -63,9 +63,9 @@ class TritonKernel(Kernel):
 
     Notes
     -----
-    ``constexpr`` parameters called ``HEAD_DIM`` (int), ``CAUSAL`` (bool) and ``DTYPE_BF16`` (bool) are filled in; those
-    of a kernel that ``takes`` them also ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (int), ``SOFTCAP`` (float), and the others
-    that CudaKernel has as macros (int).
+    ``constexpr`` parameters called ``HEAD_DIM`` (int), ``CAUSAL``, ``DTYPE_BF16`` and ``DTYPE_FLOAT32`` (bool) are
+    filled in; those of a kernel that ``takes`` them also ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (int), ``SOFTCAP``
+    (float), and the others that CudaKernel has as macros (int).
 
     Pointers are declared to be multiples of 16, as every allocation is; integers are not specialised by their value,
     so that one compilation serves all lengths. (Triton's own launcher does both.)
@@ -161,6 +161,7 @@ class TritonKernel(Kernel):
             "HEAD_DIM": problem.head_dim,
             "CAUSAL": problem.causal,
             "DTYPE_BF16": problem.dtype == "bfloat16",
+            "DTYPE_FLOAT32": problem.dtype == "float32",
             **extra_constants(problem, self.takes),
         }
         values = {**traits, **config}

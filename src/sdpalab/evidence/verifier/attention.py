@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -61,7 +62,13 @@ def _mask_of(b: int, h: int, problem: Problem) -> Any:
     return mask[b % mask.shape[0], h % mask.shape[1]]
 
 
-def scores_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], Any] = np.matmul) -> Iterator[Any]:
+def scores_of(
+    q: Any,
+    k: Any,
+    problem: Problem,
+    product: Callable[[Any, Any], Any] = np.matmul,
+    tanh: Callable[[Any], Any] = np.tanh,
+) -> Iterator[Any]:
     """(b, h, rows), K/V head, and scores [rows, Skv] in float64, -inf if hidden; what is not finite counts as 0."""
     for b, h, start in np.ndindex(problem["batch"], problem["heads"], -(-problem["seq_q"] // 1024)):
         rows = slice(start * 1024, min((start + 1) * 1024, problem["seq_q"]))
@@ -69,18 +76,24 @@ def scores_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], An
         left, right = (np.nan_to_num(x.astype(np.float64), posinf=0, neginf=0) for x in (q[b, h, rows], k[b, head]))
         scores = product(left, right.T) * problem["scale"]
         if problem.get("softcap"):
-            scores = problem["softcap"] * np.tanh(scores / problem["softcap"])
+            scores = problem["softcap"] * tanh(scores / problem["softcap"])
         place = (b, h, rows)
         scores = np.where(seen_of(place, problem), scores + bias_of(place, problem), -np.inf)
         yield place, (b, head), scores
 
 
-def weights_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], Any] = np.matmul) -> Iterator[Any]:
+def weights_of(
+    q: Any,
+    k: Any,
+    problem: Problem,
+    product: Callable[[Any, Any], Any] = np.matmul,
+    tanh: Callable[[Any], Any] = np.tanh,
+) -> Iterator[Any]:
     """(b, h, rows), K/V head, exp(score - largest) [rows, Skv], and the same of a sink [rows, 1], 0 without one.
 
     The largest is that of the scores and the sink. All weights are 0 where a row sees no key.
     """
-    for place, head, scores in scores_of(q, k, problem, product):
+    for place, head, scores in scores_of(q, k, problem, product, tanh):
         sink = float(problem["arrays"]["sinks"][place[1]]) if problem.get("sinks") else -np.inf
         most = np.maximum(scores.max(axis=1, keepdims=True), sink)
         most = np.where(most == -np.inf, 0, most)
@@ -122,24 +135,76 @@ def half_product(left: Any, right: Any) -> Any:
     return total.astype(np.float64)
 
 
+def to_bits(values: Any, bits: int) -> Any:
+    """``values`` [...] in float64, rounded to so many significant bits."""
+    fraction, exponent = np.frexp(values)
+    return np.ldexp(np.rint(fraction * 2.0**bits), exponent - bits)
+
+
+def approximate_tanh(values: Any) -> Any:
+    """tanh with a relative error of up to 2**-11."""
+    return to_bits(np.tanh(values), 11)
+
+
+def single_of(q: Any, k: Any, v: Any, problem: Problem, before: bool, tanh: Callable[[Any], Any]) -> Any:
+    """Attention in float32: each product and each addition rounded, along D and over the keys in ascending order;
+    weights are 2**x rounded to 22 bits. ``before``: they are divided by their sum before they are multiplied by V."""
+    out = np.empty(q.shape, np.float32)
+    for b, h, start in np.ndindex(problem["batch"], problem["heads"], -(-problem["seq_q"] // 1024)):
+        place = b, h, slice(start * 1024, min((start + 1) * 1024, problem["seq_q"]))
+        head = (b, h // (problem["heads"] // problem["kv_heads"]))
+        rows, keys, values = q[place], k[head], v[head]
+        scores = np.zeros((len(rows), len(keys)), np.float32)
+        for d in range(problem["head_dim"]):
+            scores = scores + rows[:, d : d + 1] * keys[:, d]
+        scores = scores * np.float32(problem["scale"])
+        if problem.get("softcap"):
+            cap = np.float32(problem["softcap"])
+            scores = tanh((scores / cap).astype(np.float64)).astype(np.float32) * cap
+        if problem.get("alibi_slopes") or problem.get("attn_mask", "").startswith("float"):
+            scores = scores + bias_of(place, problem).astype(np.float32)
+        scores = np.where(seen_of(place, problem), scores, np.float32(-np.inf))
+        logit = np.float32(problem["arrays"]["sinks"][h] if problem.get("sinks") else -np.inf)
+        top = np.maximum(scores.max(axis=1, keepdims=True), logit)
+        top = np.where(top == -np.inf, np.float32(0), top)
+        exponents = [(x - top) * np.float32(math.log2(math.e)) for x in (scores, logit)]
+        weights, total = (to_bits(np.exp2(x.astype(np.float64)), 22).astype(np.float32) for x in exponents)
+        for j in range(len(keys)):
+            total = total + weights[:, j : j + 1]
+        total = np.where(total == 0, np.float32(1), total)
+        summed = np.zeros((len(rows), values.shape[1]), np.float32)
+        for j in range(len(keys)):
+            weight = weights[:, j : j + 1]
+            summed = summed + (weight / total if before else weight) * values[j]
+        out[place] = summed if before else summed / total
+    return out
+
+
 def intended_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]) -> Any:
-    """Attention as ``numerics`` declares it: weights rounded to the type of P, sums to float32, the result to 16 bits.
+    """Attention as ``numerics`` declares it: weights rounded to the type of P, sums to float32, the result to its type.
 
     ``normalise`` is ``before`` (the weights are divided by their sum before they are rounded) or ``after``.
     """
     q, k, v = (np.where(np.isfinite(x), x, np.float32(0)) for x in (q, k, v))
+    p_type = problem["dtype"] if numerics["probabilities"] == "problem" else numerics["probabilities"]
+    tanh = approximate_tanh if numerics.get("tanh") == "approx" else np.tanh
+    tf32 = problem["dtype"] == "float32" and numerics.get("products") == "tf32"
     if numerics["quantised"] is not None:
         q, k, v = (dequantised(x, numerics["quantised"]["rows"]) for x in (q, k, v))
-    p_type = problem["dtype"] if numerics["probabilities"] == "problem" else numerics["probabilities"]
+    elif problem["dtype"] == p_type == "float32" and numerics["accumulate"] == "float32" and not tf32:
+        return single_of(q, k, v, problem, numerics["normalise"] == "before", tanh)
+    if tf32:
+        q, k, v = (to_bits(x.astype(np.float64), 11) for x in (q, k, v))
     factor = np.float32(numerics["probability_scale"])
     product = half_product if numerics["accumulate"] == "float16" else np.matmul
     out = np.empty(q.shape, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
-        for place, head, weights, sink in weights_of(q, k, problem, product):
+        for place, head, weights, sink in weights_of(q, k, problem, product, tanh):
             p = weights.astype(np.float32)
             total = sums_of(p.astype(np.float64), sink.astype(np.float32)).astype(np.float32)
             if numerics["normalise"] == "before":
                 p, total = p / total, np.ones_like(total)
-            summed = product(rounded(p * factor, p_type).astype(np.float64), v[head].astype(np.float64))
+            weights = rounded(p * factor, p_type).astype(np.float64)
+            summed = product(to_bits(weights, 11) if tf32 else weights, v[head].astype(np.float64))
             out[place] = rounded(summed.astype(np.float32) / (total * factor), problem["dtype"])
     return out

@@ -27,11 +27,11 @@ __all__ = [
     "status_of",
 ]
 
-UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
-LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126}
-LEAST_SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
+LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126}
+LEAST_SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149}
 FACTORS = {"rel_l2": 1.5, "rms_row_rel_l2": 1.5, "worst_row_rel_l2": 2.0}
-"""A limit is this times the error of the intended numerics."""
+"""A limit is this times the error of the intended numerics; in float32, where sums are in any order, 3 times."""
 
 
 def row_errors(out: Any, exact: Any, dtype: str) -> Any:
@@ -72,12 +72,13 @@ def errors_of(out: Any, exact: Any, dtype: str, fixed: tuple[Any, Any] | None = 
 
 def limits_of(exact: Any, yardstick: Mapping[str, Any], intended: Mapping[str, Any], dtype: str) -> dict[str, float]:
     """The figures of a limits record, from the errors of torch's output and of the intended numerics."""
-    floor = UNIT_ROUNDOFF[dtype] / 2
+    single = dtype == "float32"
+    floor = UNIT_ROUNDOFF[dtype] * (1 if single else 0.5)
     exponent = math.frexp(max(float(np.nanmax(np.abs(exact))), LEAST_NORMAL[dtype]))[1]
     largest = max(yardstick["max_abs"], intended["max_abs"])
     return {
-        "max_abs": 2 * largest + UNIT_ROUNDOFF[dtype] * 2.0 ** (exponent - 1),
-        **{name: factor * max(intended[name], floor) for name, factor in FACTORS.items()},
+        "max_abs": (3 if single else 2) * largest + UNIT_ROUNDOFF[dtype] * 2.0 ** (exponent - 1),
+        **{name: (3 if single else factor) * max(intended[name], floor) for name, factor in FACTORS.items()},
         "yardstick_max_abs": yardstick["max_abs"],
         **{f"intended_{name}": intended[name] for name in LIMITED},
     }
@@ -104,7 +105,9 @@ def has_rule_for(numerics: Mapping[str, Any]) -> bool:
     p_type, factor, quantised = (numerics[name] for name in ("probabilities", "probability_scale", "quantised"))
     scaled = 0 < factor <= FLOAT8_MAX and float(rounded(factor, FLOAT8)) == factor
     return (
-        set(numerics) == set(UNDECLARED)
+        set(numerics) - {"products", "tanh"} == set(UNDECLARED)
+        and numerics.get("products", "problem") in ("problem", "tf32")
+        and numerics.get("tanh", "float32") in ("float32", "approx")
         and numerics["accumulate"] in ("float32", "float16")
         and p_type in ("problem", "float32", "float16", "bfloat16", FLOAT8)
         and (scaled if p_type == FLOAT8 else factor == 1)
@@ -114,13 +117,15 @@ def has_rule_for(numerics: Mapping[str, Any]) -> bool:
     )
 
 
-def fixed_elements(q: Any, k: Any, v: Any, problem: Problem, any_count: bool) -> tuple[Any, Any]:
+def fixed_elements(
+    q: Any, k: Any, v: Any, problem: Problem, any_count: bool, cap_error: float = 0.0
+) -> tuple[Any, Any]:
     """The elements of the output that the inputs fix bit for bit: their values and where they are, [B, H, Sq, D].
 
     Three kinds of rows have them. One that sees no key is 0. Where one key outweighs all others together, the row of O
     is that row of V; where all scores are 0 and V are integers, it is their exact mean (of a power of two of keys, a
     sink of 0 among them, unless ``any_count``). Of either, an element is fixed if all that float32 arithmetic may make
-    of it rounds to one number.
+    of it rounds to one number; ``cap_error`` is what an approximate tanh adds to each of two scores.
     """
     expected, mask = np.zeros(q.shape, np.float32), np.zeros(q.shape, bool)
     judged = judged_rows(q, k, v)
@@ -146,7 +151,7 @@ def fixed_elements(q: Any, k: Any, v: Any, problem: Problem, any_count: bool) ->
         rest = np.where(top > 0, (weights.sum(axis=1) + sink[:, 0] - top) / np.where(top > 0, top, 1), 1)
         score = abs(problem["scale"]) * np.sqrt(np.sum(q[b, h, rows] ** 2, axis=1) * np.sum(keys**2, axis=1).max())
         score = score + np.where(weights > 0, np.abs(bias), 0).max(axis=1)
-        rest = rest * 2 * np.exp(np.minimum(2.0**-21 * terms * score, 100))
+        rest = rest * 2 * np.exp(np.minimum(2 * (2.0**-22 * terms * score + cap_error), 100))
         near = rest[:, None] * (np.abs(values).max(axis=0) + np.abs(chosen)) + 2.0**-126 * (chosen != 0)
         near = near + np.abs(chosen) * (2.0**-14 + 2.0**-23 * score)[:, None]
         for value, radius, holds in (
@@ -176,6 +181,7 @@ def lse_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]
     terms = problem["head_dim"]
     dot = terms * (2.0**-23 if numerics["quantised"] is None else 2.0**-13)
     dot += -(-terms // 16) * 2.0**-11 if numerics["accumulate"] == "float16" else 0.0
+    dot += 2.0**-9 if numerics.get("products") == "tf32" else 0.0
     reference, size, bias, seen = (np.empty(judged.shape) for _ in range(4))
     for place, head, scores in scores_of(q, k, problem):
         logit = float(problem["arrays"]["sinks"][place[1]]) if problem.get("sinks") else -np.inf
@@ -193,6 +199,7 @@ def lse_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]
     limit = (dot + 2.0**-20) * size + 2.0**-21 + 2.0**-23 * seen
     limit = limit + 2.0**-22 * (8 + np.log2(seen) + np.where(reference == -np.inf, 0, np.abs(reference)))
     limit = limit + np.where(bias > 0, 2.0**-21 * (size + bias), 0)
+    limit = limit + (2.0**-11 * np.minimum(size, cap) if numerics.get("tanh") == "approx" else 0)
     limit = np.where(reference == -np.inf, 0, limit + (2.0**-20 * (size + cap) if cap else 0))
     return np.where(judged, reference, np.nan), np.where(judged, limit, np.nan)
 

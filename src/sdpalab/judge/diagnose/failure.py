@@ -17,7 +17,7 @@ from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.verdict import Errors, Limited, Limits, limited
 from sdpalab.problem import Problem
 
-__all__ = ["Failure", "place"]
+__all__ = ["Failure", "place", "still_poison"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -27,6 +27,12 @@ Rows = npt.NDArray[np.bool_]
 def place(index: tuple[int, ...]) -> str:
     """An index (b, h, i, d), or the first of these, in words."""
     return "(" + ", ".join(f"{axis}={n}" for axis, n in zip("bhid", index, strict=False)) + ")"
+
+
+def still_poison(out: Array) -> Rows:
+    """Which elements still hold the byte 0xFF that the output was filled with before the first run."""
+    poison: Rows = (np.ascontiguousarray(out).view(np.uint8).reshape(*out.shape, -1) == 0xFF).all(axis=-1)
+    return poison
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from sdpalab.scoring import Scoring
 
-__all__ = ["ExactElements", "exact_elements", "has_exact_elements"]
+__all__ = ["ExactElements", "cap_error_of", "exact_elements", "has_exact_elements"]
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
@@ -99,12 +99,18 @@ def has_exact_elements(numerics: Numerics) -> bool:
     return numerics.accumulate == "float32" and numerics.quantised is None
 
 
+def cap_error_of(numerics: Numerics, scoring: Scoring) -> float:
+    """How far an approximate tanh puts a capped score off at most; 0 without one."""
+    return 2.0**-11 * scoring.get("softcap", 0.0) if numerics.tanh == "approx" else 0.0
+
+
 def exact_elements(
     q: Array,
     k: Array,
     v: Array,
     *,
     any_count: bool = False,
+    cap_error: float = 0.0,
     weights: Iterable[WeightBlock] | None = None,
     **scoring: Unpack[Scoring],
 ) -> ExactElements:
@@ -117,6 +123,8 @@ def exact_elements(
     any_count : bool
         Whether level rows of any number of keys have exact elements, not only powers of two: true of kernels that
         divide by the sum of the weights at the end, since then every weight is 1.
+    cap_error : float
+        How far a capped score may be off beside what all kernels are: by :func:`cap_error_of`.
     weights : iterable, optional
         What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs, if it was computed before.
     """
@@ -125,7 +133,7 @@ def exact_elements(
     judged = judged_rows(q, k, v)
     q, k, v = finite(q), finite(k), finite(v)
     weights = weights or weight_blocks(q, k, **scoring)
-    kinds = (_level_rows(q, k, v, scoring, any_count), _dominated_rows(q, k, v, scoring, weights))
+    kinds = (_level_rows(q, k, v, scoring, any_count), _dominated_rows(q, k, v, scoring, cap_error, weights))
     for place, values, reach, dominant in chain.from_iterable(kinds):
         low, high = _rounded(values - reach, q.dtype), _rounded(values + reach, q.dtype)
         fixed = (low == high) & np.isfinite(reach) & judged[place][:, None]
@@ -147,7 +155,7 @@ def _level_rows(q: Array, k: Array, v: Array, scoring: Scoring, any_count: bool)
     for b in range(batch):
         for h in range(heads):
             used: Bools = np.any(k[b, h // group], axis=-1)
-            none = np.full(seq_q, scoring["scale"] == 0.0) | ~np.any(q[b, h], axis=-1)
+            none: Bools = np.full(seq_q, scoring["scale"] == 0.0) | ~np.asarray(q[b, h].any(axis=-1))
             if used.all() and not none.any() and not may_see_none(scoring):
                 continue
             sink = float(scoring["sinks"][h]) if "sinks" in scoring else -np.inf
@@ -158,10 +166,10 @@ def _level_rows(q: Array, k: Array, v: Array, scoring: Scoring, any_count: bool)
                 index = np.arange(rows.start, rows.stop)
                 visible = visible_keys(index, seq_kv, head=(b, h), **scoring)
                 bias = score_bias(index, seq_kv, head=(b, h), **scoring)
-                empty = ~visible.any(axis=1)
+                empty: Bools = np.asarray(~visible.any(axis=1))
                 even = empty | (sink in (0.0, -np.inf) and (bias is None or ~(visible & (bias != 0.0)).any(axis=1)))
                 count = visible.sum(axis=1) + (sink == 0.0)
-                level = even & (any_count | (count & (count - 1) == 0) | empty)
+                level: Bools = np.asarray(even & (any_count | (count & (count - 1) == 0) | empty))
                 level &= ~(visible & used).any(axis=1) | none[rows]
                 if not level.any():
                     continue
@@ -174,7 +182,9 @@ def _level_rows(q: Array, k: Array, v: Array, scoring: Scoring, any_count: bool)
                 yield (b, h, rows), mean, reach, np.full(len(index), -1)
 
 
-def _dominated_rows(q: Array, k: Array, v: Array, scoring: Scoring, weights: Iterable[WeightBlock]) -> Iterator[Rows]:
+def _dominated_rows(
+    q: Array, k: Array, v: Array, scoring: Scoring, cap_error: float, weights: Iterable[WeightBlock]
+) -> Iterator[Rows]:
     group, terms = q.shape[1] // k.shape[1], q.shape[3] + (CAP_TERMS if "softcap" in scoring else 0)
     for each in weights:
         (b, h, rows), p = each.place, each.weights
@@ -189,7 +199,7 @@ def _dominated_rows(q: Array, k: Array, v: Array, scoring: Scoring, weights: Ite
         if bias is not None:
             score = score + np.where(p > 0.0, np.abs(bias), 0.0).max(axis=1)
         # Of two scores, each is off by its terms; a weight rounded up to the type's least number may double.
-        rest *= 2.0 * np.exp(np.minimum(2.0 * TERM_ERROR * terms * score, 100.0))
+        rest *= 2.0 * np.exp(np.minimum(2.0 * (TERM_ERROR * terms * score + cap_error), 100.0))
         chosen = values[key]
         reach = rest[:, None] * (np.abs(values).max(axis=0) + np.abs(chosen)) + LEAST_NORMAL * (chosen != 0.0)
         reach += np.abs(chosen) * (EXP_ERROR + EXPONENT_ERROR * score)[:, None]

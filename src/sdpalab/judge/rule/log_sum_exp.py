@@ -49,6 +49,11 @@ the largest, truncates."""
 FLOAT8_DOT_ERROR = 2.0**-13
 """The same of 8-bit factors: the tensor cores of Ada and Hopper keep 13 bits behind the point of the largest term
 (Khattak and Mikaitis 2025, "Accurate Models of NVIDIA Tensor Cores"; the DeepSeek-V3 report, 3.3.2)."""
+TF32_DOT_ERROR = 2.0**-9
+"""Of a dot product on TF32, relative to the sum of its terms' sizes: both factors lose up to 2**-10 where the tensor
+core truncates them."""
+TANH_ERROR = 2.0**-11
+"""Of tanh.approx.f32 (PTX ISA, "Floating Point Instructions: tanh"), relative to a capped score."""
 HALF_DOT_ERROR = 2.0**-11
 """Of an accumulator in float16, for each of its roundings."""
 SCALE_ERROR = 2.0**-20
@@ -104,6 +109,8 @@ def log_sum_exp_float64(
     if numerics.quantised is not None:
         q, k = dequantised(q, numerics.quantised), dequantised(k, numerics.quantised)
         dot_error = head_dim * FLOAT8_DOT_ERROR
+    if numerics.products == "tf32":
+        dot_error += TF32_DOT_ERROR
     if numerics.accumulate == "float16":
         dot_error += -(-head_dim // MMA_TERMS) * HALF_DOT_ERROR
     reference, largest = np.empty(judged.shape, np.float64), np.empty(judged.shape, np.float64)
@@ -133,6 +140,7 @@ def log_sum_exp_float64(
     limit = (dot_error + SCALE_ERROR) * largest + EXP_ERROR + SUM_ERROR * seen
     limit += LOG_ERROR * (LAZY_BITS + np.log2(seen)) + RESULT_ERROR * np.abs(finite_reference)
     limit += CAP_ERROR * (largest + cap) if cap else 0.0
+    limit += TANH_ERROR * np.minimum(largest, cap) if numerics.tanh == "approx" else 0.0
     limit += np.where(bias > 0.0, BIAS_ERROR * (largest + bias), 0.0)
     limit = np.where(np.isneginf(reference), 0.0, limit)
     return np.where(judged, reference, np.nan), np.where(judged, limit, np.nan)

@@ -95,6 +95,7 @@ def score_blocks(
     k: Array,
     *,
     product: Callable[[F64, F64], F64] = np.matmul,
+    tanh: Callable[[F64], F64] = np.tanh,
     rows: Rows = None,
     **scoring: Unpack[Scoring],
 ) -> Iterator[tuple[Block, F64]]:
@@ -107,6 +108,8 @@ def score_blocks(
         Hkv divides H; query head h reads K/V head ``h // (H // Hkv)``. NaN and infinities count as 0.
     product : callable
         What multiplies Q [rows, D] and K^T [D, Skv], both float64.
+    tanh : callable
+        Of a soft cap.
     rows : ndarray of int, optional
         The query rows that are wanted, the same of every head. Default: all.
     **scoring
@@ -131,7 +134,7 @@ def score_blocks(
                 block = slice(start, min(start + ROWS, len(wanted)))
                 scores = product(q[b, h, wanted[block]].astype(np.float64), k_head.T) * scoring["scale"]
                 if cap:
-                    scores = cap * np.tanh(scores / cap)
+                    scores = cap * tanh(scores / cap)
                 bias = score_bias(wanted[block], seq_kv, head=(b, h), **scoring)
                 if bias is not None:
                     scores += bias
@@ -146,6 +149,7 @@ def weight_blocks(
     k: Array,
     *,
     product: Callable[[F64, F64], F64] = np.matmul,
+    tanh: Callable[[F64], F64] = np.tanh,
     rows: Rows = None,
     **scoring: Unpack[Scoring],
 ) -> Iterator[WeightBlock]:
@@ -154,7 +158,7 @@ def weight_blocks(
     The largest weight of a row, or its sink's, is 1; one of a key that the mask hides is 0. A row that sees neither a
     key nor a sink has a largest score of -inf, and weights of 0.
     """
-    for place, scores in score_blocks(q, k, product=product, rows=rows, **scoring):
+    for place, scores in score_blocks(q, k, product=product, tanh=tanh, rows=rows, **scoring):
         most, logit = scores.max(axis=1, keepdims=True), -np.inf
         if "sinks" in scoring:
             logit = float(scoring["sinks"][place[1]])

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from sdpalab.errors import MachineError
 from sdpalab.inputs import Inputs
-from sdpalab.judge.rule.exact import ExactElements, exact_elements, has_exact_elements
+from sdpalab.judge.rule.exact import ExactElements, cap_error_of, exact_elements, has_exact_elements
 from sdpalab.judge.rule.limits import limits_for
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.rule.numerics import intended_output, orders_of
@@ -60,7 +60,7 @@ class References:
         self._qkv = inputs.qkv
         self._arguments: dict[str, Any] = dict(inputs.scoring(problem))
         self._limits: dict[Numerics, Limits] = {}
-        self._exact: dict[bool, ExactElements] = {}
+        self._exact: dict[tuple[bool, float], ExactElements] = {}
         self._lse: dict[Numerics, tuple[F64, F64]] = {}
         self._weights: Weights | None = None
         self.nbytes = 0
@@ -114,12 +114,13 @@ class References:
         """The elements that the inputs fix bit for bit; None if the arithmetic has none, or not all rows are judged."""
         if self.rows is not None or not has_exact_elements(numerics):
             return None
-        any_count = numerics.normalise == "after"
-        if any_count not in self._exact:
-            elements = exact_elements(*self._qkv, **self._shared(), any_count=any_count)
+        any_count, cap_error = numerics.normalise == "after", cap_error_of(numerics, self.problem.scoring)
+        key = (any_count, cap_error)
+        if key not in self._exact:
+            elements = exact_elements(*self._qkv, **self._shared(), any_count=any_count, cap_error=cap_error)
             self._freeze(elements.expected, elements.mask, elements.key)
-            self._exact[any_count] = elements
-        return self._exact[any_count]
+            self._exact[key] = elements
+        return self._exact[key]
 
     def log_sum_exp(self, numerics: Numerics) -> tuple[F64, F64]:
         """The log-sum-exp of each row, and how far from it a kernel's may be (:func:`log_sum_exp_float64`)."""

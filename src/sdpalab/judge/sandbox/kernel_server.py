@@ -80,7 +80,7 @@ class _KernelServer:
     def _answered(self, kernel: Kernel, order: Mapping[str, Any]) -> Answer:
         reply: dict[str, Any] = {"status": None}
         if order["do"] == "numerics":
-            return {**reply, "numerics": asdict(kernel.numerics_of(Config(order["config"])))}, {}
+            return {**reply, "numerics": kernel.numerics_of(Config(order["config"])).to_dict()}, {}
         problem = Problem(**order["problem"])
         if order["do"] == "limits":
             return {**reply, "limits": asdict(kernel.static_limits(problem))}, {}
