@@ -30,6 +30,7 @@ from sdpalab.commands.options import (
     KvLengthsOption,
     LevelOption,
     MaxStepsOption,
+    NumericsOption,
     SeedOption,
     SeqKvOption,
     SetOption,
@@ -38,6 +39,7 @@ from sdpalab.commands.options import (
     WindowOption,
     WorkersOption,
     at_least,
+    checked_numerics,
     complete_kernel,
     executor_of,
     include_dirs_of,
@@ -51,6 +53,7 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.diagnose.summary import FailedArrays, summarise
 from sdpalab.judge.sandbox.guarded import describe
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, Verdict
+from sdpalab.sim import DEFAULT_NUMERICS
 
 __all__ = ["judge", "print_outcome"]
 
@@ -87,6 +90,7 @@ def judge(
         float | None, typer.Option(metavar="S", help="Most seconds for one case. Default: 120; on a GPU 10.")
     ] = None,
     max_steps: MaxStepsOption = None,
+    numerics: NumericsOption = DEFAULT_NUMERICS,
     bundle: Annotated[
         Path | None, typer.Option("--bundle", metavar="DIR", help="Leave a bundle of evidence and a report there.")
     ] = None,
@@ -175,12 +179,15 @@ def judge(
                 "progress": failed.then(progress.finished),
                 "timeout": timeout,
                 "max_steps": max_steps,
+                "numerics": checked_numerics(numerics),
                 "until_failure": first_failure,
             }
             try:
                 if executor is not None:
                     on = stack.enter_context(executor_of(executor, address, workers))
-                    verdict = judge_by_jobs(on, kernel, specs, **options)
+                    verdict = judge_by_jobs(
+                        on, kernel, specs, on_start=progress.started, on_end=progress.ended, **options
+                    )
                 else:
                     verdict = judge_candidate(
                         kernel,

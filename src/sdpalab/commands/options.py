@@ -12,6 +12,7 @@ import typer
 
 from sdpalab.errors import UserError
 from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_lengths, parse_shape, parse_window
+from sdpalab.sim import NUMERICS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -35,6 +36,7 @@ __all__ = [
     "KvLengthsOption",
     "LevelOption",
     "MaxStepsOption",
+    "NumericsOption",
     "ProblemOptions",
     "SeedOption",
     "SeqKvOption",
@@ -44,6 +46,7 @@ __all__ = [
     "WindowOption",
     "WorkersOption",
     "at_least",
+    "checked_numerics",
     "complete_kernel",
     "executor_of",
     "include_dirs_of",
@@ -115,6 +118,10 @@ MaxStepsOption = Annotated[
     int | None,
     typer.Option("--max-steps", metavar="N", help="Steps of one run, above which it counts as an endless loop."),
 ]
+NumericsOption = Annotated[
+    str,
+    typer.Option(metavar="N", help=f"Rule of the simulator's tensor-core sums: {', '.join(NUMERICS)}."),
+]
 ExecutorOption = Annotated[
     str,
     typer.Option("--executor", metavar="E", help="Where the jobs run: local (processes of this machine) or ray."),
@@ -134,18 +141,18 @@ def executor_of(name: str, address: str | None, workers: int | None) -> Abstract
     return closing(executor_named(name, address=address, workers=workers))
 
 
-def include_dirs_of(folders: Sequence[str] | None, kernel: str) -> tuple[Path, ...]:
-    """The folders of ``--include``, absolute.
+def include_dirs_of(folders: Sequence[str] | None, *kernels: str) -> tuple[Path, ...]:
+    """The folders of ``--include``, absolute; they are for those of the kernels that are files.
 
     Raises
     ------
     UserError
-        If one is not a folder, or the kernel is a shipped one.
+        If one is not a folder, or all kernels are shipped ones.
     """
     from sdpalab.kernels.userfile import is_user_file
 
-    if folders and not is_user_file(kernel):
-        raise UserError(f"--include is for your own FILE.py, and {kernel} is not one")
+    if folders and not any(map(is_user_file, kernels)):
+        raise UserError(f"--include is for your own FILE.py, and {', '.join(kernels) or 'a shipped kernel'} is not one")
     for folder in folders or ():
         if not Path(folder).is_dir():
             raise UserError(f"--include takes a folder with headers, and {folder} is none")
@@ -163,6 +170,19 @@ def at_least(option: str, value: int | None, least: int) -> int | None:
     if value is not None and value < least:
         raise UserError(f"{option} takes a number from {least} up, not {value}")
     return value
+
+
+def checked_numerics(name: str) -> str:
+    """The value of ``--numerics``.
+
+    Raises
+    ------
+    UserError
+        If there is no such rule.
+    """
+    if name not in NUMERICS:
+        raise UserError(f"--numerics takes {', '.join(NUMERICS)}, not {name!r}")
+    return name
 
 
 def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:

@@ -17,7 +17,17 @@ from sdpalab.commands.common import INTERRUPTED, conclude, one_thread_each, verd
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subject, write_document
 from sdpalab.commands.judge import print_outcome
-from sdpalab.commands.options import KERNEL_HELP, JsonOption, KvHeadsOption, SeqKvOption, problems_of
+from sdpalab.commands.options import (
+    KERNEL_HELP,
+    IncludeOption,
+    JsonOption,
+    KvHeadsOption,
+    NumericsOption,
+    SeqKvOption,
+    checked_numerics,
+    include_dirs_of,
+    problems_of,
+)
 from sdpalab.commands.progress import CaseProgress
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
@@ -25,6 +35,7 @@ from sdpalab.gpus import default_sms
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.userfile import is_user_file
 from sdpalab.problem import Problem
+from sdpalab.sim import DEFAULT_NUMERICS
 
 if TYPE_CHECKING:
     from sdpalab.commands.building import BuiltStep
@@ -104,6 +115,8 @@ def repro(
             help="Most seconds for one case of the judge. Default: 120; on a GPU 10.",
         ),
     ] = None,
+    include: IncludeOption = None,
+    numerics: NumericsOption = DEFAULT_NUMERICS,
     json: JsonOption = None,
 ) -> int:
     """The main job: build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report."""
@@ -120,13 +133,17 @@ def repro(
         raise UserError(f"--device takes auto, sim or gpu, not {device!r}")
     if case_seconds is not None and not 0 < case_seconds < float("inf"):
         raise UserError(f"--case-seconds takes a number of seconds above 0, not {case_seconds:g}")
+    checked_numerics(numerics)
+    folders = include_dirs_of(include, *asked)
     large = problems_of(also_for, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
     gpu = _open_gpu() if device == "gpu" else None
     if gpu is not None and also_for is None:
         large = list(LARGE_PROBLEMS)
     skipped = {} if asked else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
     with ExitStack() as processes:
-        subjects = [_subject(name, processes, gpu) for name in asked or registry.KERNELS if name not in skipped]
+        subjects = [
+            _subject(name, processes, gpu, folders) for name in asked or registry.KERNELS if name not in skipped
+        ]
         refused = {
             each.name: why for each in subjects if gpu and each.kernel and (why := each.kernel.arch_reason(gpu.arch))
         }
@@ -148,7 +165,9 @@ def repro(
                 _headline(console, f"Kernel {subject.name}")
                 console.print(subject.idea, soft_wrap=True)
                 try:
-                    attempts.append(_attempt(console, bundle, subject, device, gpu, large, case_seconds))
+                    attempts.append(
+                        _attempt(console, bundle, subject, device, gpu, large, case_seconds, numerics, folders)
+                    )
                     interrupted = attempts[-1].interrupted
                 except KeyboardInterrupt:
                     if not attempts:
@@ -184,13 +203,15 @@ def repro(
     return code
 
 
-def _subject(spec: str, processes: ExitStack, gpu: GpuExecutor | None) -> _JudgedKernel:
+def _subject(spec: str, processes: ExitStack, gpu: GpuExecutor | None, include_dirs: Sequence[Path]) -> _JudgedKernel:
     """A kernel by its name or its file; the process of a user's stays until ``processes`` ends it."""
     from sdpalab.judge.sandbox.sandboxed import NotBuilt, kernel_in_sandbox
 
     try:
         arch = gpu.arch if gpu else None
-        loaded = processes.enter_context(kernel_in_sandbox(spec, arch=arch, else_say="there is nothing to build"))
+        loaded = processes.enter_context(
+            kernel_in_sandbox(spec, arch=arch, else_say="there is nothing to build", include_dirs=include_dirs)
+        )
         return _JudgedKernel(spec, loaded.name, loaded.idea, loaded)
     except NotBuilt as error:
         return _JudgedKernel(spec, error.name, "a Python callable on torch CPU tensors", None)
@@ -213,6 +234,8 @@ def _attempt(
     gpu: GpuExecutor | None,
     large: Sequence[Problem],
     case_seconds: float | None,
+    numerics: str,
+    include_dirs: Sequence[Path],
 ) -> _KernelRun:
     """Build, gate and judge one kernel, and add the outcome to the bundle, good or bad.
 
@@ -258,6 +281,8 @@ def _attempt(
                     on_start=progress.started,
                     on_plan=executed,
                     timeout=case_seconds,
+                    numerics=numerics,
+                    include_dirs=include_dirs if is_user_file(subject.spec) else (),
                 )
             except JudgingInterrupted as stop:
                 verdict, interrupted = stop.verdict, True

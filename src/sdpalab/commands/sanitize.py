@@ -27,6 +27,7 @@ from sdpalab.commands.options import (
     KvHeadsOption,
     KvLengthsOption,
     MaxStepsOption,
+    NumericsOption,
     SeqKvOption,
     SetOption,
     SinksOption,
@@ -34,6 +35,7 @@ from sdpalab.commands.options import (
     WindowOption,
     WorkersOption,
     at_least,
+    checked_numerics,
     executor_of,
     include_dirs_of,
     parse_settings,
@@ -43,6 +45,7 @@ from sdpalab.errors import UserError
 from sdpalab.kernels.plan import HEADER_FOLDERS
 from sdpalab.problem import Problem
 from sdpalab.run.suppressions import Suppression, read_suppressions
+from sdpalab.sim import DEFAULT_NUMERICS
 
 if TYPE_CHECKING:
     from sdpalab.jobs import Executor
@@ -88,6 +91,7 @@ def sanitize(
     strict: Annotated[bool, typer.Option("--strict", help="Also races between the lanes of one warp.")] = False,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order.")] = 0,
     max_steps: MaxStepsOption = None,
+    numerics: NumericsOption = DEFAULT_NUMERICS,
     launch: Annotated[
         str | None,
         typer.Option(
@@ -140,7 +144,8 @@ def sanitize(
         sinks=sinks,
         default=None,
     )
-    modes, shown = _modes(schedule, async_mode, strict, seed, max_steps), HazardFilter.of(kind, line)
+    modes = _modes(schedule, async_mode, strict, seed, max_steps, checked_numerics(numerics))
+    shown = HazardFilter.of(kind, line)
     accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []
     start = time.monotonic()
     with progress_console().status("compiling") as status:
@@ -179,7 +184,7 @@ def sanitize(
     return 0 if outcome.clean else 1
 
 
-def _modes(schedule: str, async_mode: str, strict: bool, seed: int, max_steps: int | None) -> Modes:
+def _modes(schedule: str, async_mode: str, strict: bool, seed: int, max_steps: int | None, numerics: str) -> Modes:
     from sdpalab.run.sanitize import ASYNC_MODES, MAX_STEPS, SCHEDULES, Modes
 
     if schedule not in (*SCHEDULES, "all"):
@@ -194,6 +199,7 @@ def _modes(schedule: str, async_mode: str, strict: bool, seed: int, max_steps: i
         strict=strict,
         seed=seed,
         max_steps=max_steps or MAX_STEPS,
+        numerics=numerics,
     )
 
 

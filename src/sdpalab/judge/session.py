@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import os
 import re
 import signal
@@ -34,6 +35,7 @@ from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
 from sdpalab.run import gpu_problem
+from sdpalab.sim import DEFAULT_NUMERICS
 
 __all__ = [
     "CASE_SECONDS",
@@ -142,6 +144,7 @@ def judge_candidate(
     workers: int | None = None,
     timeout: float | None = None,
     max_steps: int | None = None,
+    numerics: str = DEFAULT_NUMERICS,
     until_failure: bool = False,
     include_dirs: Sequence[Path] = (),
 ) -> Verdict:
@@ -177,6 +180,8 @@ def judge_candidate(
         twice is judged no further.
     max_steps : int, optional
         Steps of one launch on the simulator, above which it counts as an endless loop (:func:`sdpalab.sim.launch`).
+    numerics : str
+        Rule of the simulator's tensor-core sums (:func:`sdpalab.sim.launch`).
     until_failure : bool
         Stop at the first case that fails: the verdict then has the cases that were finished by then.
     include_dirs : sequence of Path
@@ -204,6 +209,7 @@ def judge_candidate(
         timeout=timeout,
         gpu=gpu,
         max_steps=max_steps,
+        numerics=numerics,
         include_dirs=include_dirs,
     )
     session = _JudgeRun(processes, specs, store, progress, on_start, on_plan, until_failure)
@@ -215,6 +221,12 @@ def _declared(about: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a candidate's description that its cases are judged by, and that must be the same in every
     process."""
     return {name: about.get(name) for name in ("name", "kind", "config", "lse", "numerics")}
+
+
+def _import_torch() -> None:
+    """Import torch; where that fails, it fails again where torch is used, and is reported there."""
+    with contextlib.suppress(Exception):
+        importlib.import_module("torch")
 
 
 class _JudgeRun:
@@ -244,6 +256,8 @@ class _JudgeRun:
 
     def run(self, device: str, level: str, seed: int, workers: int) -> Verdict:
         """Judge all cases and put the verdict together."""
+        # The yardstick is torch's, whose import takes seconds: those in which the candidate's processes start.
+        threading.Thread(target=_import_torch, daemon=True).start()
         first = self._worker()
         try:
             about = first.about

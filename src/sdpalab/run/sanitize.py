@@ -25,7 +25,7 @@ from sdpalab.run.ptx_case import PtxCase
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.run.sources import Sources
 from sdpalab.run.suppressions import Suppression, suppress, suppressions_in
-from sdpalab.sim import CHECKS, Hazard, Report, SimError
+from sdpalab.sim import CHECKS, DEFAULT_NUMERICS, Hazard, Report, SimError
 
 __all__ = [
     "ASYNC_MODES",
@@ -61,6 +61,8 @@ class Modes:
         Also report races between the lanes of a warp.
     seed : int
         Of the random schedule.
+    numerics : str
+        See :func:`sdpalab.sim.launch`.
     max_steps : int
         Vector steps of one run; more counts as an endless loop.
     """
@@ -70,6 +72,7 @@ class Modes:
     strict: bool = False
     seed: int = 0
     max_steps: int = MAX_STEPS
+    numerics: str = DEFAULT_NUMERICS
 
     def options(self, asynchronous: bool) -> Iterator[dict[str, Any]]:
         """The options of the simulator, run by run, for code with or without asynchronous instructions."""
@@ -79,6 +82,7 @@ class Modes:
                 "schedule": schedule,
                 "async_mode": mode,
                 "checks": checks,
+                "numerics": self.numerics,
                 "seed": self.seed,
                 "max_steps": self.max_steps,
             }

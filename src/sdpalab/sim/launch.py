@@ -27,6 +27,7 @@ from sdpalab.sim.machine import Machine, Symbols
 from sdpalab.sim.memory import Space
 from sdpalab.sim.names import resolve, short_name
 from sdpalab.sim.native import run_native, wanted_engine
+from sdpalab.sim.numerics import DEFAULT_NUMERICS, valid_numerics
 from sdpalab.sim.observer import Observer
 from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
@@ -94,6 +95,7 @@ def launch(
     counters: bool = False,
     schedule: str = "lockstep",
     async_mode: str = "late",
+    numerics: str = DEFAULT_NUMERICS,
     seed: int = 0,
     max_steps: int | None = None,
     workers: int | None = None,
@@ -131,6 +133,9 @@ def launch(
         drawn at every branch and barrier.
     async_mode : {"late", "early"}
         When asynchronous copies land: as late as the waits allow, their destination poisoned until then, or at once.
+    numerics : {"hardware", "float32"}
+        How the tensor cores' sums are made: as by those of the module's ``.target``, or in float32
+        (:mod:`sdpalab.sim.numerics`).
     seed : int
         For the random schedule.
     max_steps : int, optional
@@ -151,7 +156,7 @@ def launch(
     Raises
     ------
     LaunchError
-        For a wrong entry, grid, block, argument, check, shared memory size or number of workers.
+        For a wrong entry, grid, block, argument, check, numerics, shared memory size or number of workers.
     PtxSyntaxError, UnsupportedInstruction
         For PTX that cannot be read or is not modelled, with its line.
     IllegalAccess, Deadlock, StepLimit, KernelTrap
@@ -169,6 +174,7 @@ def launch(
         counters=counters,
         schedule=schedule,
         async_mode=async_mode,
+        numerics=numerics,
         seed=seed,
         max_steps=max_steps,
         workers=workers,
@@ -203,6 +209,7 @@ def execute(
     arena: Arena,
     *,
     placed: Mapping[str, tuple[str, int]] | None = None,
+    accesses: bool = False,
     dynamic_smem: int = 0,
     cluster: Sequence[int] = (1, 1, 1),
     cooperative: bool = False,
@@ -210,6 +217,7 @@ def execute(
     counters: bool = False,
     schedule: str = "lockstep",
     async_mode: str = "late",
+    numerics: str = DEFAULT_NUMERICS,
     seed: int = 0,
     max_steps: int | None = None,
     workers: int | None = None,
@@ -218,9 +226,12 @@ def execute(
 ) -> Executed:
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
 
-    ``entry`` is as it stands in the PTX; ``placed`` is where variables of the module lie in the arena already.
+    ``entry`` is as it stands in the PTX; ``placed`` is where variables of the module lie in the arena already;
+    ``accesses`` is whether the accesses to global memory are wanted (:attr:`Executed.history`), which native code does
+    not keep.
     """
     _check_options(checks, schedule, async_mode, seed, workers)
+    valid_numerics(numerics)
     module = parse(text)
     code, program = _linked(text, entry)
     clusters, explicit = _cluster(code, _dim3("cluster", cluster))
@@ -253,14 +264,15 @@ def execute(
         [part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
         *(checks, counters, schedule, async_mode, seed, max_steps or _MAX_STEPS),
         watchers=watchers,
+        numerics=numerics,
     )
     follows = "memory" in checks and any(map(loads_shared, code.instructions))
     before = arena.snapshot() if follows else None
-    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers)
+    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers, accesses=accesses)
     if before is not None and run.log.unwritten_reads:
         # Bytes were read that nobody wrote. Whether that matters takes longer to find out, so it is done now.
         arena.restore(before)
-        run = _run(replace(setup, tracking=True), arena, 1, 1)
+        run = _run(replace(setup, tracking=True), arena, 1, 1, accesses=accesses)
     arena.copy_back(run.space)
     report = Report(
         run.log.hazards(),
@@ -283,17 +295,19 @@ class _Execution:
     tally: Tally
 
 
-def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _Execution:
+def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None, *, accesses: bool) -> _Execution:
     space = arena.space()
     size, geometry = len(space.data), setup.geometry
     log = HazardLog()
     tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
     history = GlobalHistory(setup.entry, size) if "race" in setup.checks else None
     chunks = Chunks(setup, space, tally, log, history)
-    if wanted_engine() == "native" and arena.memory is None:
+    if wanted_engine() == "native" and not accesses:
+        before = arena.snapshot()
         if not run_native(setup, space, tally, workers):
             return _Execution(chunks, space, log, tally)
-        chunks.space = space = arena.space()  # what it has done so far is thrown away
+        arena.restore(before)  # what it has done so far is thrown away
+        chunks.space = space = arena.space()
     with log.attach_to_errors():
         run_chunks(chunks, workers, affordable)
     return _Execution(chunks, space, log, tally)
