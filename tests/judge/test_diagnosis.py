@@ -17,7 +17,7 @@ from sdpalab.judge.diagnose.hypotheses import Cause
 from sdpalab.judge.rule.evaluate import Judged, judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.rule.reference import attention_float64
-from sdpalab.judge.tensors import from_torch, to_torch
+from sdpalab.judge.tensors import output_of
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 
@@ -31,8 +31,7 @@ def judged(problem: Problem, kind: str, out: npt.NDArray[np.generic]) -> Judged:
 
 def failure(bug: Bug, problem: Problem, kind: str) -> Failure | None:
     inputs = make_inputs(problem, kind)
-    tensors = [to_torch(array.copy()) for array in inputs.arrays.values()]
-    out = from_torch(bug.edit(*tensors, **problem.scoring))
+    out = output_of(bug.edit, problem, inputs)
     verdict = judged(problem, kind, out)
     return None if verdict.status is Status.PASSED else Failure(problem, inputs, out, verdict.errors, verdict.limits)
 

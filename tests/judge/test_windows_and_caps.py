@@ -12,8 +12,7 @@ import torch
 from cuda_candidates import SOURCE, plan
 
 from sdpalab import judge
-from sdpalab.bugs import replace_once
-from sdpalab.bugs.catalogue import BUGS, BUGS_OF_EXTRAS
+from sdpalab.bugs import caps, replace_once, windows
 from sdpalab.bugs.tiled import TiledAttention
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
@@ -41,6 +40,7 @@ TALL = Problem(1, 2, 50, 32, seq_kv=20, window_size=(9, 3))  # rows from 29 on s
 OPEN = Problem(1, 2, 40, 32, window_size=(-1, 4), scale=0.5)
 CAPPED = Problem(1, 2, 60, 32, softcap=30.0)
 BOTH = Problem(1, 2, 60, 32, causal=True, window_size=(20, 0), softcap=5.0)
+PLANTED = {bug.id: bug for file in (windows, caps) for bug in file.BUGS}
 ALL = (WINDOW, CAUSAL_WINDOW, TALL, OPEN, CAPPED, BOTH)
 
 
@@ -170,17 +170,11 @@ def test_huge_values_outside_the_window_do_not_spoil_exact_elements() -> None:
     assert not elements.wrong(right).any()
 
 
-def test_each_is_in_one_part_of_the_catalogue() -> None:
-    assert not set(BUGS) & set(BUGS_OF_EXTRAS)
-    assert all(bug.problem.extras for bug in BUGS_OF_EXTRAS.values())
-    assert not any(bug.problem.extras for bug in BUGS.values())
-
-
 @pytest.mark.sample(6)
-@pytest.mark.parametrize("name", BUGS_OF_EXTRAS)
+@pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_rejected_and_named(name: str) -> None:
     torch.set_num_threads(1)
-    bug, failures = BUGS_OF_EXTRAS[name], []
+    bug, failures = PLANTED[name], []
     for spec in quick_cases([bug.problem]):
         if not spec.name.endswith(("seed 0", "negative")):
             continue
@@ -230,7 +224,7 @@ def test_the_parameters_of_a_callable_are_those_with_a_name() -> None:
 @pytest.mark.slow
 def test_a_callable_with_the_parameters_is_judged_in_the_whole_judge() -> None:
     assert judge(TiledAttention(), [BOTH]).passed
-    wrong = judge(BUGS_OF_EXTRAS["the window's left side is one key too wide"].edit, [BOTH])
+    wrong = judge(PLANTED["the window's left side is one key too wide"].edit, [BOTH])
     assert wrong.status is Status.INCORRECT
 
 
