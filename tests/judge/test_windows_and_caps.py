@@ -31,7 +31,7 @@ from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import CudaKernel, Numerics
 from sdpalab.kernels.registry import KERNELS
-from sdpalab.problem import Problem
+from sdpalab.problem import EXTRAS, Problem
 
 Array = npt.NDArray[Any]
 WINDOW = Problem(1, 4, 60, 32, kv_heads=2, window_size=(11, 5))
@@ -216,7 +216,7 @@ def test_a_callable_without_the_parameter_is_refused_in_a_sentence() -> None:
 
 def test_the_parameters_of_a_callable_are_those_with_a_name() -> None:
     assert CallableRunner(careless).describe()["takes"] == []
-    assert CallableRunner(TiledAttention()).describe()["takes"] == ["window_size", "softcap"]
+    assert CallableRunner(TiledAttention()).describe()["takes"] == list(EXTRAS)
     assert CallableRunner(lambda q, k, v, *, scale, causal, softcap=0.0: q).describe()["takes"] == ["softcap"]
     assert CallableRunner(max).describe()["takes"] == []
 
