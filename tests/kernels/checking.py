@@ -72,7 +72,7 @@ def run(
         for step in plan.steps
     )
     given = make_inputs(problem, kind) if inputs is None else inputs
-    return SimulatedExecutor(**options).run(replace(plan, steps=steps), vars(given), poison=poison)
+    return SimulatedExecutor(**options).run(replace(plan, steps=steps), given.arrays, poison=poison)
 
 
 def judged(
@@ -111,7 +111,7 @@ def assert_log_sum_exp(kernel: Kernel, problem: Problem, config: Config | None =
     assert "lse" not in without.outputs, where
     found = result.outputs["lse"]
     reference, limit = log_sum_exp_float64(
-        **vars(inputs), scale=problem.scale, causal=problem.causal, numerics=numerics
+        **inputs.arrays, scale=problem.scale, causal=problem.causal, numerics=numerics
     )
     assert np.isfinite(found).all(), where
     allowed = np.minimum(limit, 4e-6 + np.finfo(np.float32).eps * np.abs(reference))
@@ -127,7 +127,7 @@ def assert_nothing_past_the_end_is_used(kernel: Kernel, problem: Problem, config
     where = f"{kernel.name} {problem.label} {config}"
     inputs = make_inputs(problem)
     clean = run(kernel, problem, config, inputs=inputs).outputs
-    for array in vars(inputs).values():
+    for array in inputs.arrays.values():
         array[:, 1] = np.nan
     spoilt = run(kernel, problem, config, inputs=inputs).outputs
     for name, array in clean.items():
