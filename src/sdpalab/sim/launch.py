@@ -208,6 +208,7 @@ def execute(
     arena: Arena,
     *,
     placed: Mapping[str, tuple[str, int]] | None = None,
+    accesses: bool = True,
     dynamic_smem: int = 0,
     cluster: Sequence[int] = (1, 1, 1),
     cooperative: bool = False,
@@ -224,7 +225,8 @@ def execute(
 ) -> Executed:
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
 
-    ``entry`` is as it stands in the PTX; ``placed`` is where variables of the module lie in the arena already.
+    ``entry`` is as it stands in the PTX; ``placed`` is where variables of the module lie in the arena already. Of an
+    arena with memory, ``accesses`` says whether :attr:`Executed.history` is wanted, which the native engine has not.
     """
     _check_options(checks, schedule, async_mode, seed, workers)
     valid_numerics(numerics)
@@ -264,7 +266,7 @@ def execute(
     )
     follows = "memory" in checks and any(map(loads_shared, code.instructions))
     before = arena.snapshot() if follows else None
-    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers)
+    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers, accesses=accesses)
     if before is not None and run.log.unwritten_reads:
         # Bytes were read that nobody wrote. Whether that matters takes longer to find out, so it is done now.
         arena.restore(before)
@@ -291,17 +293,20 @@ class _Execution:
     tally: Tally
 
 
-def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _Execution:
+def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None, *, accesses: bool = True) -> _Execution:
     space = arena.space()
     size, geometry = len(space.data), setup.geometry
     log = HazardLog()
     tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
     history = GlobalHistory(setup.entry, size) if "race" in setup.checks else None
     chunks = Chunks(setup, space, tally, log, history)
-    if wanted_engine() == "native" and arena.memory is None:
+    if wanted_engine() == "native" and (arena.memory is None or not accesses):
+        before = arena.snapshot()
         if not run_native(setup, space, tally, workers):
+            chunks.history = chunks.history if arena.memory is None else None
             return _Execution(chunks, space, log, tally)
-        chunks.space = space = arena.space()  # what it has done so far is thrown away
+        arena.restore(before)  # what it has done so far is thrown away
+        chunks.space = space = arena.space()
     with log.attach_to_errors():
         run_chunks(chunks, workers, affordable)
     return _Execution(chunks, space, log, tally)
