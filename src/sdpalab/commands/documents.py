@@ -154,6 +154,7 @@ class RunContent(Content):
     hazards: list[Json]
     problems: list[str]
     notes: list[str]
+    captured: list[str]
 
 
 class BenchContent(Content):
@@ -304,6 +305,7 @@ CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
     "judge": (JudgeContent, CampaignContent),
     "sanitize": (SanitizeContent,),
     "run": (RunContent,),
+    "capture": (RunContent,),
     "speed-of-light": (SpeedOfLightContent,),
     "bench": (BenchContent,),
     "profile": (ProfileContent, SimulatedProfileContent),
