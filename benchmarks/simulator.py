@@ -41,7 +41,7 @@ _LONGEST_BESIDE = 4096
 
 
 def simulate(
-    problem: Problem, checks: tuple[str, ...], workers: int | None = None
+    problem: Problem, checks: tuple[str, ...], workers: int | None = None, numerics: str = sim.DEFAULT_NUMERICS
 ) -> tuple[Callable[[], sim.Report], np.ndarray]:
     """A function that simulates ``flash`` in whole tiles once, and the array its output lands in."""
     flash = get("flash")
@@ -60,6 +60,7 @@ def simulate(
             dynamic_smem=step.dynamic_smem,
             checks=checks,
             workers=workers,
+            numerics=numerics,
         )
 
     return run, arrays["o"]
@@ -190,6 +191,8 @@ def mission(repeats: int) -> bool:
     print(f"flash, {MISSION.label}, sm_89: first call with build {time.perf_counter() - first:.3f} s")
     checked, _ = simulate(MISSION, sim.CHECKS, 1)
     checked()
+    float32, float32_out = simulate(MISSION, (), 1, "float32")
+    float32()
     peer: Callable[[], None] | None = None
     try:
         peer, peer_out = interpret(MISSION)
@@ -199,10 +202,11 @@ def mission(repeats: int) -> bool:
             f"Triton's interpreter: not run, because {error.name or error} is not installed "
             "(pip install sdpalab[triton])"
         )
-    times: dict[str, list[float]] = {"plain": [], "checked": [], "peer": []}
+    times: dict[str, list[float]] = {"plain": [], "checked": [], "float32": [], "peer": []}
     for _ in range(repeats):
         times["plain"].append(seconds(plain))
         times["checked"].append(seconds(checked))
+        times["float32"].append(seconds(float32))
         if peer is not None:
             times["peer"].append(seconds(peer))
     rate = report.lane_instructions / statistics.median(times["plain"])
@@ -212,6 +216,12 @@ def mission(repeats: int) -> bool:
         f"{rate:.2e} lane-instructions/s, rel L2 {relative_error(out, MISSION):.2e}",
     )
     line(f"simulator, checks: {', '.join(sim.CHECKS)}", times["checked"])
+    ratio = statistics.median(plain / other for plain, other in zip(times["plain"], times["float32"], strict=True))
+    line(
+        "simulator, no checks, sums in float32",
+        times["float32"],
+        f"rel L2 {relative_error(float32_out, MISSION):.2e}; the tensor cores' sums take {ratio:.2f} times as long",
+    )
     if peer is not None:
         line("Triton's interpreter, same tiles", times["peer"], f"rel L2 {relative_error(peer_out, MISSION):.2e}")
         ratios = [b / a for a, b in zip(times["plain"], times["peer"], strict=True)]

@@ -133,8 +133,9 @@ def launch(
         drawn at every branch and barrier.
     async_mode : {"late", "early"}
         When asynchronous copies land: as late as the waits allow, their destination poisoned until then, or at once.
-    numerics : str
-        The rule of the tensor cores' sums (:data:`sdpalab.sim.numerics.NUMERICS`).
+    numerics : {"hardware", "float32"}
+        How the tensor cores' sums are made: as by those of the module's ``.target``, or in float32
+        (:mod:`sdpalab.sim.numerics`).
     seed : int
         For the random schedule.
     max_steps : int, optional

@@ -71,6 +71,8 @@ class Assembler:
     program: Program
     checked: bool
     counted: bool
+    target_name: str
+    numerics: str
     records: list[list[int]] = field(default_factory=list)
     operations: dict[str, NativeOperation] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)

@@ -68,15 +68,17 @@ class Decoded:
     refused: dict[int, str]
 
 
-def decode(entry: Entry, program: Program, *, checked: bool, counted: bool) -> Decoded:
+def decode(entry: Entry, program: Program, *, checked: bool, counted: bool, target: str, numerics: str) -> Decoded:
     """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters.
+
+    ``target`` is the module's ``.target``, and ``numerics`` as in :func:`sdpalab.sim.launch`.
 
     Raises
     ------
     NotNative, UnsupportedInstruction
         If there is anything in it that the native engine does not have.
     """
-    asm = Assembler(entry, program, checked, counted)
+    asm = Assembler(entry, program, checked, counted, target, numerics)
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     add_shadows(asm, undefined)

@@ -40,11 +40,11 @@ _FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
 _NATIVE_CHECKS = frozenset({"race", "memory", "async"})
 """Checks that native code makes, all together if a launch has one; with others it is left to the reference engine."""
 
-_NATIVE_NUMERICS = frozenset({"float32"})
+_NATIVE_NUMERICS = frozenset({"float32", "hardware"})
 """Rules of the tensor cores' sums that native code has."""
 
 _LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-_decoded: dict[tuple[int, bool, bool], tuple[weakref.ref[Program], Decoded | str]] = {}
+_decoded: dict[tuple[int, bool, bool, str, str], tuple[weakref.ref[Program], Decoded | str]] = {}
 
 
 def run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
@@ -142,9 +142,9 @@ def _conflict(states: list[State]) -> bool:
     return False
 
 
-def _key(setup: Setup) -> tuple[int, bool, bool]:
+def _key(setup: Setup) -> tuple[int, bool, bool, str, str]:
     """What a decoded program depends on."""
-    return id(setup.program), bool(setup.checks), setup.counters
+    return id(setup.program), bool(setup.checks), setup.counters, setup.module.target, setup.numerics
 
 
 def _forgotten(setup: Setup) -> weakref.ref[Program]:
@@ -154,13 +154,19 @@ def _forgotten(setup: Setup) -> weakref.ref[Program]:
 
 
 def _decode(setup: Setup) -> Decoded:
-    """The launch's program, decoded once for each choice of checks and counters."""
+    """The launch's program, decoded once for each choice of checks, counters and numerics."""
     key = _key(setup)
     known = _decoded.get(key)
     if known is None or known[0]() is not setup.program:
         checked = bool(setup.checks)
         try:
-            result: Decoded | str = decode(setup.entry, setup.program, checked=checked, counted=setup.counters)
+            result: Decoded | str = decode(
+                *(setup.entry, setup.program),
+                checked=checked,
+                counted=setup.counters,
+                target=setup.module.target,
+                numerics=setup.numerics,
+            )
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"
         known = _forgotten(setup), result

@@ -203,6 +203,8 @@ SCRATCH_PLACES = 1 << 14
 
 SCRATCH_CHUNKS, SCRATCH_A, SCRATCH_RECORD, SCRATCH_B = 20480, 24576, 28672, 32768
 """In the scratch, for wgmma: where chunks lie, factors as float32, and a record."""
+SCRATCH_EXPONENTS, SCRATCH_TILE = 98304, 106496
+"""There too: the exponents of A, and room for the sums of a tile."""
 
 PAGE_SHIFT = 10
 """Pages of shared memory, for which the checks keep the sum of what they know of their granules."""

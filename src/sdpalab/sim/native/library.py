@@ -32,6 +32,7 @@ __all__ = ["Library", "library"]
 _PACKAGE = Path(__file__).parent
 _RULES = (
     "types.py",
+    "tensor_cores.py",
     "memory.py",
     "isa/rounding.py",
     "isa/fp8.py",

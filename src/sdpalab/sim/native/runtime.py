@@ -10,6 +10,7 @@ from sdpalab.sim.native import (
     atomics,
     clocks,
     copies,
+    exact_sums,
     flights,
     mbarriers,
     products,
@@ -22,7 +23,20 @@ from sdpalab.sim.native import (
 
 __all__ = ["runtime_functions"]
 
-_MODULES = (atomics, clocks, copies, flights, mbarriers, products, scheduler, traffic, transfers, updates, watch)
+_MODULES = (
+    atomics,
+    clocks,
+    copies,
+    exact_sums,
+    flights,
+    mbarriers,
+    products,
+    scheduler,
+    traffic,
+    transfers,
+    updates,
+    watch,
+)
 
 
 def runtime_functions() -> list[Callable[..., Any]]:
