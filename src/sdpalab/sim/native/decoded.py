@@ -18,6 +18,7 @@ from sdpalab.sim.native import operations as operations  # registers every handl
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.operations.bulk import shared_address
+from sdpalab.sim.native.operations.call import call_words, return_words
 from sdpalab.sim.native.operations.matrix import product_records
 from sdpalab.sim.native.operations.warpgroup import look_at_sets, product_list, sets_used
 from sdpalab.sim.native.undefined import add_shadows, follow_undefined
@@ -200,10 +201,21 @@ def _bra(asm: Assembler, program: Program, instruction: Instruction, words: list
 
 
 def _exit(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    Mods(instruction).done()
+    mods = Mods(instruction)
+    if instruction.opcode == "ret":
+        mods.flag("uni")
+    mods.done()
     if instruction.operands:
-        raise NotNative("a return from a function")
-    words[layout.END] = layout.END_EXIT
+        return_words(asm, instruction, words)
+    else:
+        words[layout.END] = layout.END_EXIT
+
+
+def _call(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    mods = Mods(instruction)
+    mods.flag("uni")
+    mods.done()
+    call_words(asm, instruction, words)
 
 
 def _stop(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
@@ -298,6 +310,6 @@ def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, word
     words[layout.END_C] = int(asm.checked and "maxnreg" in asm.entry.directives)
 
 
-_ENDS.update({"bra": _bra, "ret": _exit, "exit": _exit, "trap": _stop, "brkpt": _stop})
+_ENDS.update({"bra": _bra, "call": _call, "ret": _exit, "exit": _exit, "trap": _stop, "brkpt": _stop})
 _ENDS.update({"bar": _barrier, "barrier": _barrier, "barrier.cluster": _cluster, "setmaxnreg": _setmaxnreg})
 _ENDS.update({"mbarrier.try_wait": _try_wait, "wgmma.mma_async": _mma_async, "wgmma.wait_group": _wait_products})

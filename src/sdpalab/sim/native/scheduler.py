@@ -58,6 +58,7 @@ from sdpalab.sim.native.layout import (
     END_REDUCE,
     END_REFUSED,
     END_REGISTERS,
+    END_RETURN,
     END_STOP,
     END_TRY_WAIT,
     FIRST,
@@ -68,6 +69,7 @@ from sdpalab.sim.native.layout import (
     KIND,
     LANES_BY_BLOCK,
     LAST,
+    LISTS,
     LIVE,
     LOCAL,
     LOCAL_STRIDE,
@@ -333,6 +335,8 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
         return TRAP
     if end == END_REFUSED:
         return REFUSED
+    if end == END_RETURN:
+        return return_to(context, state, registers, block, taken)
     if end == END_CLUSTER_ARRIVE:
         add_part(state, at + 1, taken, READY)
         return arrive_in_cluster(context, state, taken, load32(block + 4 * END_A))
@@ -344,6 +348,23 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
     if end == END_REGISTERS:
         return ask_for_registers(context, state, block, part)
     return meet(context, state, block, part, end)
+
+
+def return_to(context: int, state: int, registers: int, block: int, taken: int) -> int:
+    """Lanes return from a function, each to where it was called."""
+    row = registers + load32(block + 4 * END_A)
+    resumes = load64(context + 8 * LISTS) + 4 * load32(block + 4 * END_B)
+    left = taken
+    while left != 0:
+        site = -1
+        mask = 0
+        for lane in range(32):
+            if left >> lane & 1 and (site < 0 or load32(row + 4 * lane) == site):
+                site = load32(row + 4 * lane)
+                mask |= 1 << lane
+        add_part(state, load32(resumes + 4 * site), mask, READY)
+        left &= ~mask
+    return 0
 
 
 def leave(context: int, state: int, taken: int) -> int:
