@@ -18,9 +18,12 @@ from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.operations.bulk import shared_address
 from sdpalab.sim.native.operations.matrix import product_records
-from sdpalab.sim.native.operations.warpgroup import product_list
+from sdpalab.sim.native.operations.warpgroup import FLOATS, product_list
+from sdpalab.sim.native.ring import RingAssembler
+from sdpalab.sim.native.ring.products import warpgroup_numbers
 from sdpalab.sim.native.undefined import add_shadows, follow_undefined
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
+from sdpalab.sim.ring import Ring
 from sdpalab.sim.selection import Array
 from sdpalab.sim.types import TYPES
 
@@ -49,6 +52,8 @@ class Decoded:
         Bytes at the beginning, which hold predicates: false at first, where all else is poison.
     ones : tuple of int
         Further rows of predicates, which are true at first.
+    sites : dict of int to Instruction
+        In a ring, the instruction of each record that ends the run because it is not algebraic.
     """
 
     records: Array
@@ -60,10 +65,13 @@ class Decoded:
     register_bytes: int
     predicates: int
     ones: tuple[int, ...]
+    sites: dict[int, Instruction]
 
 
-def decode(entry: Entry, program: Program, *, checked: bool, counted: bool) -> Decoded:
+def decode(entry: Entry, program: Program, *, checked: bool, counted: bool, ring: Ring | None = None) -> Decoded:
     """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters.
+
+    With a ring, floating-point instructions are the ring's.
 
     Raises
     ------
@@ -71,6 +79,8 @@ def decode(entry: Entry, program: Program, *, checked: bool, counted: bool) -> D
         If there is anything in it that the native engine does not have.
     """
     asm = Assembler(entry, program, checked, counted)
+    if ring is not None:
+        asm = RingAssembler(entry, program, checked, counted, ring=ring)
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     add_shadows(asm, undefined)
@@ -85,6 +95,7 @@ def decode(entry: Entry, program: Program, *, checked: bool, counted: bool) -> D
         -(-asm.top // 64) * 64,
         predicates,
         tuple(asm.ones),
+        asm.sites if isinstance(asm, RingAssembler) else {},
     )
 
 
@@ -98,7 +109,10 @@ def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, und
     for item in basic.items:
         for instruction in instructions_of(item):
             follow_undefined(asm, instruction, undefined)
-        if isinstance(item, MmaGroup):
+        if isinstance(item, MmaGroup) and isinstance(asm, RingAssembler):
+            for instruction in item.instructions:
+                asm.instruction(instruction)
+        elif isinstance(item, MmaGroup):
             product_records(asm, item)
         else:
             asm.instruction(item)
@@ -216,7 +230,8 @@ def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words:
 
 def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
     asm.unchecked(instruction)
-    content = product_list(asm, instruction)
+    numbers = warpgroup_numbers(asm.words) if isinstance(asm, RingAssembler) else FLOATS
+    content = product_list(asm, instruction, numbers)
     words[layout.END], words[layout.END_A] = layout.END_WGMMA, len(asm.lists)
     asm.lists += content
 

@@ -62,11 +62,12 @@ WHY = (
     "wgmma rules",
     "cluster rules",
     "branch index",
+    "not algebraic",
 )
 (ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
     2, 14
 )
-(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX) = range(14, 18)
+(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, NOT_ALGEBRAIC) = range(14, 19)
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ _PACKAGE = Path(__file__).parent
 _RULES = (
     "types.py",
     "memory.py",
+    "ring.py",
     "isa/rounding.py",
     "isa/fp8.py",
     "isa/fragments.py",

@@ -26,7 +26,7 @@ from sdpalab.sim.native.operations.convert import decoded8
 from sdpalab.sim.native.operations.warp import needs_whole_warp
 from sdpalab.sim.native.operations.watched import watch_access
 
-__all__ = ["product_operation", "product_records", "stacked"]
+__all__ = ["ELEMENTS", "product_operation", "product_records", "product_shape", "stacked"]
 
 _ROWS, _COLUMNS = 16, 8
 _TRANSPOSED = [8 * (k % 8) + k // 8 for k in range(64)]
@@ -133,7 +133,7 @@ def _movmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 # ---- products --------------------------------------------------------------------------------------------------------
 
-_ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "e4m3": 4, "e5m2": 4}
+ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "e4m3": 4, "e5m2": 4}
 """Elements of a factor in one 32-bit register."""
 
 
@@ -158,7 +158,7 @@ def product_code(code: OperationCode, kinds: tuple[str, str], k_blocks: int, res
     """
     needs_whole_warp(code)
     b = code.builder
-    deep = 4 * _ELEMENTS[kinds[0]]
+    deep = 4 * ELEMENTS[kinds[0]]
     held = 2 if result == "f16" else 4
     a_first, b_first, c_first = held, held + 2 * k_blocks, held + 3 * k_blocks
     scratch = code.pointer(layout.SCRATCH)
@@ -197,7 +197,7 @@ def stacked(parts: list[Lanes]) -> Lanes:
     return parts[0]
 
 
-def _shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, str]:
+def product_shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, str]:
     """The kinds of the factors, the blocks along K, and the type of the sum."""
     for name in ("sync", "aligned"):
         mods.choice((name,))
@@ -208,11 +208,11 @@ def _shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, 
         raise NotNative(instruction.text)
     result, kind, kind_b, addend = mods.left
     eights = {kind, kind_b} <= {"e4m3", "e5m2"}
-    if result != addend or result not in ("f32", "f16") or not (kind == kind_b or eights) or kind not in _ELEMENTS:
+    if result != addend or result not in ("f32", "f16") or not (kind == kind_b or eights) or kind not in ELEMENTS:
         raise NotNative(instruction.text)
     if result == "f16" and kind in ("bf16", "tf32"):
         raise NotNative(instruction.text)
-    deep = 4 * _ELEMENTS[kind]
+    deep = 4 * ELEMENTS[kind]
     if depth not in (deep, 2 * deep):
         raise NotNative(instruction.text)
     return (kind, kind_b), depth // deep, result
@@ -224,7 +224,7 @@ def product_operation(name: str, kinds: tuple[str, str], k_blocks: int, result: 
 
 
 def _product(asm: Assembler, instruction: Instruction, *, again: bool) -> None:
-    kinds, k_blocks, result = _shape(instruction, Mods(instruction))
+    kinds, k_blocks, result = product_shape(instruction, Mods(instruction))
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
     held = 2 if result == "f16" else 4
     if [len(a), len(b), len(c), len(d)] != [2 * k_blocks, k_blocks, held, held]:
