@@ -90,7 +90,7 @@ def test_no_raw_asm_in_kernel_files() -> None:
     assert not wrong, f"inline PTX belongs into a wrapper under include/: {wrong}"
 
 
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 _PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?\.?[\w]*")
 _ENDINGS = (".py", ".cu", ".cuh", ".md", ".sh", ".toml", ".txt", ".png", ".json", ".j2", "/")
 _MADE = (
@@ -109,7 +109,7 @@ _MADE = (
 """What a run makes, and what is in a bundle; not in the repository."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_paths_named_in_the_docs_exist(page: Path) -> None:
     text = page.read_text()
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text)
