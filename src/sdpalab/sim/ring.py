@@ -159,6 +159,17 @@ class Ring:
             code = (numerator >> twos) * int(self.twos[exponent - EXPONENTS.start]) % self.modulus
         return (self.modulus - code) % self.modulus if single < 0 else code
 
+    def elements(self, draws: Array) -> Array:
+        """Codes (int64) for the elements of a kernel's inputs, from random 16-bit numbers.
+
+        In a ring for 8-bit types they have inverses: a kernel that quantises divides by the largest of them.
+        """
+        if self.modulus > 1 << 8:
+            return draws.astype(np.int64) % self.modulus
+        units = np.array([code for code in range(self.modulus) if gcd(code, self.modulus) == 1], np.int64)
+        codes: Array = units[draws.astype(np.int64) % len(units)]
+        return codes
+
     def encoded(self, codes: Array, dtype: Any) -> Array:
         """Codes as an array of a 16- or 32-bit floating-point type, in its bits."""
         held = np.dtype(dtype)

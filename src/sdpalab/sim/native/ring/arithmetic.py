@@ -287,7 +287,8 @@ def _integers(asm: RingAssembler, instruction: Instruction) -> bool:
     def unchanged(result: Lanes, *sources: Lanes) -> Lanes:
         holds = result == 0
         for each in sources:
-            holds = holds | (result == each) | (each >= asm.ring.modulus) | (each == 0)
+            value = asm.words.value(each)
+            holds = holds | (result == each) | (value.constant & ~value.limit) | (each == 0)
         return holds
 
     asm.ends_unless(instruction, f"unchanged.{len(computed)}", unchanged, rows, ["u32"] * len(rows))
