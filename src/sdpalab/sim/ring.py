@@ -12,7 +12,7 @@ of p = 251, 8 bits the 156 of p = 13. What is not below p (p - 1) is a floating-
 - a finite one below 10,000 is m 2^e with m odd, and stands for the code of that number: true mod p and mod the odd
   part of p - 1, where 2 has an inverse. Mod the power of 2 in p - 1 an integer stands for itself, and a fraction for m.
   So a product of constants is the constant of the product. ln 2 stands for the inverse of log2 e;
-- an infinite one, or a finite one from 10,000 on (the number of a mask), is a *limit*. Arithmetic with a limit is
+- an infinite one, or a finite one from 10,000 on (the number of a mask), is *large*. Arithmetic with a large word is
   that of floating point, with 1 in the place of a code: ``x - (-inf)`` is +inf, ``ex2(-inf)`` is 0;
 - a NaN stays one.
 """
@@ -29,13 +29,13 @@ import numpy as np
 
 from sdpalab.sim.selection import Array
 
-__all__ = ["LIMIT", "LN_2", "LOG2_E", "RINGS", "Ring", "has_eight_bits", "ring_of"]
+__all__ = ["LARGE", "LN_2", "LOG2_E", "RINGS", "Ring", "has_eight_bits", "ring_of"]
 
-LIMIT = 1e4
+LARGE = 1e4
 """From here on the size of a constant counts as infinite: masks are made with -1e4, -1e9, -FLT_MAX, -inf."""
 LOG2_E, LN_2 = np.float32(1.4426950408889634), np.float32(0.6931471805599453)
 EXPONENTS = range(-150, 14)
-"""Powers of 2 that a constant below :data:`LIMIT` may have."""
+"""Powers of 2 that a constant below :data:`LARGE` may have."""
 _EIGHT_BITS = re.compile(r"\.(e4m3|e5m2)")
 
 
@@ -140,7 +140,7 @@ class Ring:
     # ---- values in Python --------------------------------------------------------------------------------------------
 
     def constant(self, value: float) -> int:
-        """The code of a floating-point constant below :data:`LIMIT`, which is rounded to float32.
+        """The code of a floating-point constant below :data:`LARGE`, which is rounded to float32.
 
         Raises
         ------
@@ -148,8 +148,8 @@ class Ring:
             If it has none.
         """
         single = np.float32(value)
-        if not abs(single) < LIMIT:
-            raise ValueError(f"{value} is no constant of the ring: it must be below {LIMIT:g}")
+        if not abs(single) < LARGE:
+            raise ValueError(f"{value} is no constant of the ring: it must be below {LARGE:g}")
         if abs(single) == LN_2:
             code = self.ln_2
         else:
@@ -179,13 +179,13 @@ class Ring:
     def decoded(self, array: Array) -> tuple[Array, Array]:
         """The codes (int64) of an array of 16- or 32-bit floating-point words, and where they mean something.
 
-        They do not where the word is a NaN or a limit.
+        They do not where the word is a NaN or a large word.
         """
         words = np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}")).astype(np.int64)
         codes, known = words.copy(), words < self.modulus
         with np.errstate(all="ignore"):
             floats = array.astype(np.float32)
-        finite = np.abs(floats) < LIMIT
+        finite = np.abs(floats) < LARGE
         for place in zip(*np.nonzero(~known & finite), strict=True):
             codes[place] = self.constant(float(floats[place]))
         codes[~known & ~finite] = 0

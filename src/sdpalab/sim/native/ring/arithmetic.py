@@ -288,7 +288,7 @@ def _integers(asm: RingAssembler, instruction: Instruction) -> bool:
         holds = result == 0
         for each in sources:
             value = asm.words.value(each)
-            holds = holds | (result == each) | (value.constant & ~value.limit) | (each == 0)
+            holds = holds | (result == each) | (value.constant & ~value.large) | (each == 0)
         return holds
 
     asm.ends_unless(instruction, f"unchanged.{len(computed)}", unchanged, rows, ["u32"] * len(rows))

@@ -16,7 +16,7 @@ from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.ring.flow import CodeFlow, flow_of
 from sdpalab.sim.native.ring.words import RingWords
-from sdpalab.sim.ring import LIMIT, Ring
+from sdpalab.sim.ring import LARGE, Ring
 
 __all__ = ["RING_HANDLERS", "RingAssembler", "algebraic"]
 
@@ -125,5 +125,5 @@ def _halves(ring: Ring, literal: Immediate, type_: str) -> int:
     for shift in (0, 16) if type_.endswith("x2") else (0,):
         half = np.array(bits >> shift & 0xFFFF, np.uint16)
         value = float(half.view(dtype))
-        result |= (ring.constant(value) if abs(value) < LIMIT else int(half)) << shift
+        result |= (ring.constant(value) if abs(value) < LARGE else int(half)) << shift
     return result

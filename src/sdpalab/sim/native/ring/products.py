@@ -1,7 +1,7 @@
 """Matrix products in a ring: mma, wmma and wgmma.
 
 A product of two codes is below 2^32, and a sum of 32 of them below 2^37: float64 holds all sums exactly, and one
-remainder at the end makes codes of them. A factor that is a limit or NaN makes its sums NaN.
+remainder at the end makes codes of them. A factor that is large or NaN makes its sums NaN.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, llvm_type, where
 from sdpalab.sim.native.numeric import copysign, magnitude, widened
-from sdpalab.sim.ring import EXPONENTS, LIMIT, LN_2, Ring
+from sdpalab.sim.ring import EXPONENTS, LARGE, LN_2, Ring
 from sdpalab.sim.selection import Array
 
 __all__ = ["RingWords", "Value"]
@@ -25,11 +25,11 @@ _SIGN = 1 << 31
 _NAN = 0x7FFFFFFF
 _INFINITE = 0x7F800000
 
-_LIMITS16 = {
+_LARGE16 = {
     "f16": {0xFC00: 0xFF800000, 0xFBFF: 0xFF7FFFFF, 0xFFFE: 0x7F800000, 0xFFFD: 0x7F7FFFFF, 0xFFFF: _NAN},
     "bf16": {0xFF80: 0xFF800000, 0xFF7F: 0xFF7FFFFF, 0xFFFE: 0x7F800000, 0xFFFD: 0x7F7FFFFF, 0xFFFF: _NAN},
 }
-"""Limits and NaN in 16 bits, and as float32: -inf, -max, +inf, +max. The positive ones of 16 bits are codes."""
+"""Large ones and NaN in 16 bits, and as float32: -inf, -max, +inf, +max. The positive ones of 16 bits are codes."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ class Value:
     Attributes
     ----------
     code : Lanes
-        u32, below the modulus; 0 for limits and NaN.
+        u32, below the modulus; 0 for large ones and NaN.
     constant : Lanes
         Where the word is no code.
-    limit : Lanes
-        Where it is a limit or NaN.
+    large : Lanes
+        Where it is large or NaN.
     shadow : Lanes
-        f32: a constant's or limit's number, 1 for a code.
+        f32: a constant's or large word's number, 1 for a code.
     """
 
     code: Lanes
     constant: Lanes
-    limit: Lanes
+    large: Lanes
     shadow: Lanes
 
 
@@ -67,27 +67,27 @@ class RingWords:
         ring = self.ring
         constant, number = word >= ring.modulus, word.as_type("f32")
         size = magnitude(number)
-        limit = constant & ~(size < LIMIT)
+        large = constant & ~(size < LARGE)
         exponent, mantissa = (word >> 23) & 0xFF, (word & 0x7FFFFF) | 0x800000
         # The power of 2 in the mantissa, from the exponent of its lowest bit as a float.
         twos = ((mantissa & -mantissa).to("f32").as_type("u32") >> 23) - 127
-        place = where(limit, word.like(0), exponent + twos)
+        place = where(large, word.like(0), exponent + twos)
         power = looked_up(ring, "twos", place)
         code = (mantissa >> twos) % ring.modulus * power % ring.modulus
         code = where((word & (_SIGN - 1)) == int(LN_2.view(np.uint32)), word.like(ring.ln_2), code)
         code = where(exponent == 0, (word & (_SIGN - 1)) % ring.modulus, code)
         code = where((word & _SIGN) != 0, self.negated(code), code)
-        code = where(limit, word.like(0), where(constant, code, word))
-        large = where(size < float("inf"), copysign(number.like(_LARGEST), number), number)
-        shadow = where(constant, where(limit, large, number), 1)
-        return Value(code, constant, limit, shadow)
+        code = where(large, word.like(0), where(constant, code, word))
+        extreme = where(size < float("inf"), copysign(number.like(_LARGEST), number), number)
+        shadow = where(constant, where(large, extreme, number), 1)
+        return Value(code, constant, large, shadow)
 
     def negated(self, code: Lanes) -> Lanes:
         """-x of a code."""
         return where(code == 0, code, code.like(self.ring.modulus) - code)
 
     def ordered(self, word: Lanes) -> Lanes:
-        """Words as f32, by which they are compared: codes by their number, constants and limits by theirs."""
+        """Words as f32, by which they are compared: codes by their number, constants and large ones by theirs."""
         value = self.value(word)
         return where(value.constant, value.shadow, word.as_type("s32").to("f32"))
 
@@ -96,23 +96,23 @@ class RingWords:
     def add(self, a: Lanes, b: Lanes) -> Lanes:
         """a + b of words."""
         x, y = self.value(a), self.value(b)
-        return self._with_limits(self._sum(x.code, y.code), [x, y], x.shadow + y.shadow)
+        return self._with_large(self._sum(x.code, y.code), [x, y], x.shadow + y.shadow)
 
     def sub(self, a: Lanes, b: Lanes) -> Lanes:
         """a - b of words."""
         x, y = self.value(a), self.value(b)
-        return self._with_limits(self._sum(x.code, self.negated(y.code)), [x, y], x.shadow - y.shadow)
+        return self._with_large(self._sum(x.code, self.negated(y.code)), [x, y], x.shadow - y.shadow)
 
     def mul(self, a: Lanes, b: Lanes) -> Lanes:
         """a b of words."""
         x, y = self.value(a), self.value(b)
-        return self._with_limits(x.code * y.code % self.ring.modulus, [x, y], x.shadow * y.shadow)
+        return self._with_large(x.code * y.code % self.ring.modulus, [x, y], x.shadow * y.shadow)
 
     def fma(self, a: Lanes, b: Lanes, c: Lanes) -> Lanes:
         """a b + c of words."""
         x, y, z = self.value(a), self.value(b), self.value(c)
         code = self._sum(x.code * y.code % self.ring.modulus, z.code)
-        return self._with_limits(code, [x, y, z], x.shadow * y.shadow + z.shadow)
+        return self._with_large(code, [x, y, z], x.shadow * y.shadow + z.shadow)
 
     def rcp(self, a: Lanes) -> Lanes:
         """1 / a of words."""
@@ -123,8 +123,8 @@ class RingWords:
             looked_up(self.ring, "inverses.prime", x.code % self.ring.prime),
             looked_up(self.ring, "inverses.order", x.code % self.ring.order),
         )
-        result = self._with_limits(code, [x], one / x.shadow)
-        return where(zero & ~x.limit, a.like(_INFINITE), result)
+        result = self._with_large(code, [x], one / x.shadow)
+        return where(zero & ~x.large, a.like(_INFINITE), result)
 
     def div(self, a: Lanes, b: Lanes) -> Lanes:
         """a / b of words."""
@@ -134,17 +134,17 @@ class RingWords:
         """2^a of words: g^a."""
         x = self.value(a)
         code = looked_up(self.ring, "powers", x.code % self.ring.order)
-        of_limit = where(x.shadow < 0, x.shadow.like(0), x.shadow)
-        return self._with_limits(code, [x], of_limit)
+        of_large = where(x.shadow < 0, x.shadow.like(0), x.shadow)
+        return self._with_large(code, [x], of_large)
 
     def lg2(self, a: Lanes) -> Lanes:
         """The logarithm of words; -inf of what is 0 mod p."""
         x = self.value(a)
         rest = x.code % self.ring.prime
         code = looked_up(self.ring, "logarithms", rest)
-        of_limit = where(x.shadow < 0, a.like(_NAN).as_type("f32"), x.shadow)
-        result = self._with_limits(code, [x], of_limit)
-        return where((rest == 0) & ~x.limit, a.like(_SIGN | _INFINITE), result)
+        of_large = where(x.shadow < 0, a.like(_NAN).as_type("f32"), x.shadow)
+        result = self._with_large(code, [x], of_large)
+        return where((rest == 0) & ~x.large, a.like(_SIGN | _INFINITE), result)
 
     def neg(self, a: Lanes) -> Lanes:
         """-a of words; a constant stays one."""
@@ -171,20 +171,20 @@ class RingWords:
         total = a + b
         return where(total >= self.ring.modulus, total - self.ring.modulus, total)
 
-    def _with_limits(self, code: Lanes, sources: Sequence[Value], number: Lanes) -> Lanes:
-        """A code as a word; where a source is a limit or NaN, the number to which floating point comes."""
-        limit = sources[0].limit
+    def _with_large(self, code: Lanes, sources: Sequence[Value], number: Lanes) -> Lanes:
+        """A code as a word; where a source is large or NaN, the number to which floating point comes."""
+        large = sources[0].large
         infinite = magnitude(sources[0].shadow) == float("inf")
         for source in sources[1:]:
-            limit, infinite = limit | source.limit, infinite | (magnitude(source.shadow) == float("inf"))
+            large, infinite = large | source.large, infinite | (magnitude(source.shadow) == float("inf"))
         size = magnitude(number)
         # Only what is infinite makes infinities: the size of a mask's number means nothing.
-        large = copysign(number.like(_LARGEST), number)
-        number = where((size < float("inf")) | infinite | number.nan, number, large)
-        number = where((size >= LIMIT) & (size < float("inf")), large, number)
+        extreme = copysign(number.like(_LARGEST), number)
+        number = where((size < float("inf")) | infinite | number.nan, number, extreme)
+        number = where((size >= LARGE) & (size < float("inf")), extreme, number)
         number = where(size < _LEAST, number.like(0), number)
         word = where(number.nan, code.like(_NAN), number.as_type("u32"))
-        return where(limit, word, code)
+        return where(large, word, code)
 
     # ---- narrower words ----------------------------------------------------------------------------------------------
 
@@ -192,17 +192,17 @@ class RingWords:
         """Words of f16 or bf16 as words of 32 bits."""
         word = half.to("u32")
         wide = widened(half.as_type("u16"), type_).as_type("u32")
-        for short, long in _LIMITS16[type_].items():
+        for short, long in _LARGE16[type_].items():
             wide = where(word == short, word.like(long), wide)
         return where(word < self.ring.modulus, word, wide)
 
     def narrowed(self, word: Lanes, type_: str) -> Lanes:
-        """Words of 32 bits as those of f16 or bf16: codes, limits and NaN."""
+        """Words of 32 bits as those of f16 or bf16: codes, large ones and NaN."""
         value = self.value(word)
-        result = where(value.limit, word.like(0xFFFF), value.code)
-        for short, long in _LIMITS16[type_].items():
-            limit = value.limit & (value.shadow.as_type("u32") == long)
-            result = where(limit, word.like(short), result)
+        result = where(value.large, word.like(0xFFFF), value.code)
+        for short, long in _LARGE16[type_].items():
+            large = value.large & (value.shadow.as_type("u32") == long)
+            result = where(large, word.like(short), result)
         return result.to("u16")
 
     def widened8(self, byte: Lanes) -> Lanes:
@@ -211,15 +211,15 @@ class RingWords:
         return where(word < self.ring.modulus, word, word.like(_NAN))
 
     def narrowed8(self, word: Lanes) -> Lanes:
-        """Words of 32 bits as those of 8, in a u32; a limit is NaN."""
+        """Words of 32 bits as those of 8, in a u32; a large word is NaN."""
         value = self.value(word)
-        return where(value.limit, word.like(0xFF), value.code)
+        return where(value.large, word.like(0xFF), value.code)
 
     def factor(self, word: Lanes) -> Lanes:
-        """Words as f32, for a matrix product: the code's number, or NaN for limits."""
+        """Words as f32, for a matrix product: the code's number, or NaN for large ones."""
         value = self.value(word)
         number = value.code.as_type("s32").to("f32")
-        return where(value.limit, number.like(float("nan")), number)
+        return where(value.large, number.like(float("nan")), number)
 
     def remainder(self, total: Lanes) -> Lanes:
         """Sums of products of factors, f64, as words: their code, or NaN."""
