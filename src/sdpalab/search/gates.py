@@ -8,10 +8,12 @@ gate; what is judged runs in the judge's own confined processes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
 from typing import Any
 
-from sdpalab.compile import BuildError, build, check, resources
+from sdpalab.compile import build, check, resources
 from sdpalab.errors import UserError
 from sdpalab.gpus import GPUS, Gpu, default_gpu
 from sdpalab.jobs.versions import judge_version
@@ -22,7 +24,7 @@ from sdpalab.model.counted import arch_on
 from sdpalab.problem import Problem
 from sdpalab.search.cost import modelled_us
 from sdpalab.search.outcome import Standing
-from sdpalab.search.targets import identity_of, kernel_of
+from sdpalab.search.targets import KernelHolder, compile_for, identity_of
 from sdpalab.sim import SimError, UnsupportedInstruction
 
 __all__ = ["Value", "build_gate", "count_gate", "full_gate", "gpu_from", "held_out_gate", "prove_gate", "race_gate"]
@@ -30,6 +32,23 @@ __all__ = ["Value", "build_gate", "count_gate", "full_gate", "gpu_from", "held_o
 Value = dict[str, Any]
 Inputs = Mapping[str, Any]
 _FULL_WORKERS = 2
+
+
+_HOLDER = KernelHolder()
+
+
+def _gate(function: Callable[[Inputs], Value]) -> Callable[[Inputs], Value]:
+    """A gate; after an error the kernel is loaded anew for the next job, since its process may be unusable."""
+
+    @wraps(function)
+    def run(inputs: Inputs) -> Value:
+        try:
+            return function(inputs)
+        except BaseException:
+            _HOLDER.close()
+            raise
+
+    return run
 
 
 def gpu_from(about: Mapping[str, Any]) -> Gpu:
@@ -41,6 +60,7 @@ def gpu_from(about: Mapping[str, Any]) -> Gpu:
     return replace(default_gpu(about["arch"]), name=about["name"], arch=about["arch"], sms=about["sms"])
 
 
+@_gate
 def build_gate(inputs: Inputs) -> Value:
     """Build a configuration for each GPU, and hold it against the kernel's static limits.
 
@@ -53,10 +73,10 @@ def build_gate(inputs: Inputs) -> Value:
         arch = _arch(kernel, gpu)
         identities, digests, used = [], [], []
         for problem in problems:
-            plan = kernel.launch_plan(problem, config, sms=gpu.sms)
             try:
+                plan = kernel.launch_plan(problem, config, sms=gpu.sms)
                 builds = [build(step.module, arch) for step in plan.launches if step.module is not None]
-            except BuildError as error:
+            except UserError as error:  # of the compiler, or of the kernel's own Python
                 return _failed(Standing.BUILD_FAILED, str(error))
             identities.append(identity_of(plan, builds))
             digests += [built.ptx_sha256 for built in builds]
@@ -80,6 +100,7 @@ def identity_of_all(identities: Sequence[str]) -> str:
     return identities[0] if len(identities) == 1 else sha256(" ".join(identities).encode()).hexdigest()
 
 
+@_gate
 def count_gate(inputs: Inputs) -> Value:
     """The modelled time of a configuration: ``times_us`` by GPU and label of the problem."""
     kernel, config, problems, gpus = _asked(inputs)
@@ -92,6 +113,7 @@ def count_gate(inputs: Inputs) -> Value:
     return {"times_us": times}
 
 
+@_gate
 def prove_gate(inputs: Inputs) -> Value:
     """Sanitize a configuration and judge it at level quick, for each architecture; ``gates`` that it passed."""
     from sdpalab.run.sanitize import sanitize_kernel
@@ -112,6 +134,7 @@ def prove_gate(inputs: Inputs) -> Value:
     return {"gates": ["sanitize", "quick judge"]}
 
 
+@_gate
 def full_gate(inputs: Inputs) -> Value:
     """The full judge on every problem, for each architecture: ``verdict``."""
     kernel, _, problems, gpus = _asked(inputs)
@@ -128,6 +151,7 @@ def full_gate(inputs: Inputs) -> Value:
     return {"verdict": verdict}
 
 
+@_gate
 def held_out_gate(inputs: Inputs) -> Value:
     """Judge held-out problems on inputs of a fresh ``seed``; a worker that ran nothing before does this."""
     kernel, _, problems, gpus = _asked(inputs)
@@ -139,6 +163,7 @@ def held_out_gate(inputs: Inputs) -> Value:
     return {"cases": len(specs)}
 
 
+@_gate
 def race_gate(inputs: Inputs) -> Value:
     """Time configurations on the GPU at hand in the same rounds; see :func:`sdpalab.search.racing.race`."""
     from sdpalab.search.racing import race
@@ -150,17 +175,23 @@ def race_gate(inputs: Inputs) -> Value:
 
 def _asked(inputs: Inputs) -> tuple[Kernel, Config, tuple[Problem, ...], tuple[Gpu, ...]]:
     """Kernel, configuration, problems and GPUs of a job; refuses another source than that which is searched."""
-    kernel = kernel_of(inputs["kernel"])
+    kernel = _HOLDER.get(inputs["kernel"], _include_dirs(inputs))
     if source_digest(kernel) != inputs["source"]:
         raise UserError(f"the source of {kernel.name} was changed during the search: start it again")
     problems = tuple(Problem(**each) for each in inputs["problems"])
     return kernel, Config(inputs["config"]), problems, tuple(gpu_from(each) for each in inputs["gpus"])
 
 
+def _include_dirs(inputs: Inputs) -> tuple[Path, ...]:
+    return tuple(Path(folder) for folder in inputs.get("include_dirs", ()))
+
+
 def _arch(kernel: Kernel, gpu: Gpu) -> str:
+    """What the kernel is built for on ``gpu``; a user's Triton function is compiled for that from now on."""
     arch = arch_on(kernel, gpu)
     if arch is None:
         raise UserError(f"kernel {kernel.name} does not run on {gpu.name}")
+    compile_for(kernel, arch)
     return arch
 
 
@@ -204,6 +235,7 @@ def _verdict(
         level=level,
         workers=workers,
         until_failure=True,
+        include_dirs=_include_dirs(inputs),
     )
     if verdict.passed:
         return {"device": verdict.device, "cases": len(verdict.cases)}

@@ -1,6 +1,8 @@
-"""The arithmetic of a launch: by which rule the tensor cores' sums are made, or that it is the ring's.
+"""The arithmetic of a launch: how the sums of tensor-core instructions are made, or that it is the ring's.
 
-``float32`` sums each 16 products of an instruction in float32 in ascending order of K, and then adds the accumulator.
+``hardware`` sums as the tensor cores of the module's ``.target`` do (:mod:`sdpalab.sim.tensor_cores`). ``float32`` sums
+each 16 products of an instruction in float32, in ascending order of K, and then adds the accumulator; sums in f16 are
+rounded after each block of the hardware.
 ``ring`` replaces floating point by exact arithmetic on integers (:mod:`sdpalab.sim.ring`).
 """
 
@@ -11,9 +13,9 @@ from sdpalab.sim.ring import RINGS
 
 __all__ = ["DEFAULT_NUMERICS", "NUMERICS", "is_ring", "valid_numerics"]
 
-NUMERICS = ("float32",)
+NUMERICS = ("hardware", "float32")
 """The rules of floating point that a launch may name."""
-DEFAULT_NUMERICS = "float32"
+DEFAULT_NUMERICS = "hardware"
 
 
 def is_ring(name: str) -> bool:

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.candidate import prepare
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
-from sdpalab.judge.sandbox.messages import KernelDescription, KernelReply, plain
+from sdpalab.judge.sandbox.messages import KernelDescription, KernelReply, LaunchNeeds, plain
 from sdpalab.judge.sandbox.plans import MOST_PLAN, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
 from sdpalab.judge.verdict import Status
@@ -157,6 +157,20 @@ class SandboxedKernel(Kernel):
         _, results = self._ask({**order, "arch": self.arch}, room=MOST_PLAN)
         data = results["plan"].tobytes() if "plan" in results else b""
         return read_plan(data, problem_buffers(problem, lse=lse), self._include_dirs).plan(modules=True)
+
+    def survey(
+        self, configs: Sequence[Config], problems: Sequence[Problem], sms: Sequence[int]
+    ) -> list[str | list[LaunchNeeds]]:
+        """What a search asks of many configurations at once, before anything is compiled.
+
+        For each configuration the reason why it cannot run one of the problems; or what each launch needs, for every
+        problem on GPUs of so many multiprocessors.
+        """
+        order = {"do": "survey", "problems": [problem.to_dict() for problem in problems], "sms": list(sms)}
+        reply, _ = self._ask({**order, "configs": [dict(config) for config in configs]})
+        if reply.survey is None or len(reply.survey) != len(configs):
+            raise UserError(f"{self._spec}: its process did not answer for every configuration")
+        return list(reply.survey)
 
     def _plan(self, problem: Problem, config: Config) -> LaunchPlan:
         return self.launch_plan(problem, config, lse=self.lse)

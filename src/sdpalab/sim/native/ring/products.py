@@ -12,7 +12,8 @@ from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.lanes import WORD64, Lanes, llvm_type, where
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
-from sdpalab.sim.native.operations.matrix import ELEMENTS, product_shape, stacked
+from sdpalab.sim.native.operations.matrix import ELEMENTS, product_shape
+from sdpalab.sim.native.operations.sums import TileSum, stacked
 from sdpalab.sim.native.operations.warp import needs_whole_warp
 from sdpalab.sim.native.operations.warpgroup import EIGHT_BITS, Numbers
 from sdpalab.sim.native.ring.assembler import RingAssembler, algebraic
@@ -128,8 +129,8 @@ def _wmma(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
 def warpgroup_numbers(words: RingWords) -> Numbers:
     """What wgmma computes with."""
 
-    def product(deep: int) -> NativeOperation:
-        return _warpgroup_product(words, deep)
+    def product(tile: TileSum) -> NativeOperation:
+        return _warpgroup_product(words, tile.depth)
 
     return Numbers(f"{words.ring.name}.", lambda bits, kind: _factors(words, _elements(bits, kind), kind), product)
 
