@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from sdpalab.sim.chunks import Setup
-from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.errors import NotAlgebraic, UnsupportedInstruction
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
@@ -25,6 +25,7 @@ from sdpalab.sim.native.state import ORDERS, State
 from sdpalab.sim.native.values import register_template
 from sdpalab.sim.parallel import communicates
 from sdpalab.sim.program import Program
+from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.types import TYPES
 
@@ -51,7 +52,7 @@ def run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     """See :func:`sdpalab.sim.native.choice.run_native`."""
     if setup.watchers or setup.schedule not in ORDERS or not set(setup.checks) <= _NATIVE_CHECKS:
         return "a watcher, a schedule or a check that is not native"
-    if setup.numerics not in _NATIVE_NUMERICS:
+    if setup.numerics not in _NATIVE_NUMERICS and _ring(setup) is None:
         return f"numerics {setup.numerics!r}"
     if any(map(_waits_for_others, setup.entry.instructions)):
         return "blocks that may wait for each other"
@@ -92,6 +93,9 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     else:
         with ThreadPoolExecutor(threads) as pool:
             statuses = list(pool.map(work, states))
+    if layout.NOT_ALGEBRAIC in statuses:
+        state = states[statuses.index(layout.NOT_ALGEBRAIC)]
+        raise NotAlgebraic(decoded.sites[int(state.context[layout.CURRENT_PC])])
     if layout.REFUSED in statuses:
         place = int(states[statuses.index(layout.REFUSED)].context[layout.CURRENT_PC])
         why = decoded.refused.get(place, "an instruction")
@@ -166,6 +170,7 @@ def _decode(setup: Setup) -> Decoded:
                 counted=setup.counters,
                 target=setup.module.target,
                 numerics=setup.numerics,
+                ring=_ring(setup),
             )
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"
@@ -174,6 +179,12 @@ def _decode(setup: Setup) -> Decoded:
     if isinstance(known[1], str):
         raise NotNative(known[1].removeprefix("NotNative: "))
     return known[1]
+
+
+def _ring(setup: Setup) -> Ring | None:
+    """The ring in which a launch computes."""
+    eight = any(mod[:4] in ("e4m3", "e5m2") for each in setup.entry.instructions for mod in each.mods)
+    return ring_of(setup.numerics, eight_bits=eight)
 
 
 def _waits_for_others(instruction: Instruction) -> bool:
