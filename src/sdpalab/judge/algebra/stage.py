@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sdpalab.inputs import dtype_of
 from sdpalab.judge.algebra.attention import Comparison, compare, expected_factor
 from sdpalab.judge.algebra.outcome import AlgebraCase, AlgebraStatus
-from sdpalab.problem import Problem
+from sdpalab.problem import HALF_DTYPES, Problem
 from sdpalab.sim.ring import RINGS
 
 __all__ = ["SEED", "algebra_case", "algebra_problems", "drawn"]
@@ -25,8 +25,10 @@ SEED = 0
 
 
 def algebra_problems(problem: Problem) -> Iterator[Problem]:
-    """The small problems for a problem that is judged: its head_dim, dtype, group and window, with its mask and with
-    the other."""
+    """The small problems for a problem that is judged: its head_dim, dtype, group and window, causal and not. None in
+    float32, and none with further arrays: masks, slopes and sinks are no codes."""
+    if problem.dtype not in HALF_DTYPES or problem.array_shapes:
+        return
     kv_heads = min(problem.kv_heads, 2)
     same = problem.seq_q == problem.seq_kv
     small = problem.with_(
