@@ -16,12 +16,15 @@ from sdpalab.search.space import ConfigSpace
 from sdpalab.search.targets import KernelHolder, searched_kernel
 
 KERNEL = """
+import os
 import sys
 from sdpalab import CudaKernel, Launch
 
 sys.modules["loaded_by_a_search"] = sys
 
 def plan(problem, config):
+    if config.int("THREADS") == 7:
+        os._exit(7)
     if config.int("THREADS") == 96:
         raise ZeroDivisionError("96")
     return Launch(grid=(1, 1, 1), block=(config.int("THREADS"), 1, 1), args=("q", "o"), dynamic_smem=config.int("SMEM"))
@@ -86,7 +89,7 @@ def test_space_and_build_gate_ask_its_process(file: Path, monkeypatch: pytest.Mo
     assert "loaded_by_a_search" not in sys.modules
 
 
-def test_a_worker_keeps_the_process_until_a_source_changes_or_a_job_fails(file: Path) -> None:
+def test_a_worker_keeps_the_process_until_a_source_changes_or_it_ends(file: Path) -> None:
     holder = KernelHolder()
     try:
         first = holder.get(str(file))
@@ -94,8 +97,13 @@ def test_a_worker_keeps_the_process_until_a_source_changes_or_a_job_fails(file: 
         (file.parent / "other.cuh").write_text("// beside it\n")
         second = holder.get(str(file))
         assert second is not first
-        holder.close()
-        assert holder.get(str(file)) is not second
+        with pytest.raises(UserError, match="exit code 7"):
+            second.launch_plan(PROBLEM, Config(THREADS=7, SMEM=0))
+        third = holder.get(str(file))
+        assert third is not second
+        with pytest.raises(UserError, match="ZeroDivisionError"):
+            third.launch_plan(PROBLEM, Config(THREADS=96, SMEM=0))
+        assert holder.get(str(file)) is third, "an exception leaves the process as it was"
         with pytest.raises(UserError, match="no knobs and no PTX to search, but it can be judged"):
             holder.get(f"{file}:function")
     finally:

@@ -8,8 +8,7 @@ gate; what is judged runs in the judge's own confined processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +36,6 @@ _FULL_WORKERS = 2
 _HOLDER = KernelHolder()
 
 
-def _gate(function: Callable[[Inputs], Value]) -> Callable[[Inputs], Value]:
-    """A gate; after an error the kernel is loaded anew for the next job, since its process may be unusable."""
-
-    @wraps(function)
-    def run(inputs: Inputs) -> Value:
-        try:
-            return function(inputs)
-        except BaseException:
-            _HOLDER.close()
-            raise
-
-    return run
-
-
 def gpu_from(about: Mapping[str, Any]) -> Gpu:
     """The GPU that a job names: by its row of the data file, or one at hand that has none, by ``arch`` and ``sms``."""
     from dataclasses import replace
@@ -60,7 +45,6 @@ def gpu_from(about: Mapping[str, Any]) -> Gpu:
     return replace(default_gpu(about["arch"]), name=about["name"], arch=about["arch"], sms=about["sms"])
 
 
-@_gate
 def build_gate(inputs: Inputs) -> Value:
     """Build a configuration for each GPU, and hold it against the kernel's static limits.
 
@@ -100,7 +84,6 @@ def identity_of_all(identities: Sequence[str]) -> str:
     return identities[0] if len(identities) == 1 else sha256(" ".join(identities).encode()).hexdigest()
 
 
-@_gate
 def count_gate(inputs: Inputs) -> Value:
     """The modelled time of a configuration: ``times_us`` by GPU and label of the problem."""
     kernel, config, problems, gpus = _asked(inputs)
@@ -113,7 +96,6 @@ def count_gate(inputs: Inputs) -> Value:
     return {"times_us": times}
 
 
-@_gate
 def prove_gate(inputs: Inputs) -> Value:
     """Sanitize a configuration and judge it at level quick, for each architecture; ``gates`` that it passed."""
     from sdpalab.run.sanitize import sanitize_kernel
@@ -134,7 +116,6 @@ def prove_gate(inputs: Inputs) -> Value:
     return {"gates": ["sanitize", "quick judge"]}
 
 
-@_gate
 def full_gate(inputs: Inputs) -> Value:
     """The full judge on every problem, for each architecture: ``verdict``."""
     kernel, _, problems, gpus = _asked(inputs)
@@ -151,7 +132,6 @@ def full_gate(inputs: Inputs) -> Value:
     return {"verdict": verdict}
 
 
-@_gate
 def held_out_gate(inputs: Inputs) -> Value:
     """Judge held-out problems on inputs of a fresh ``seed``; a worker that ran nothing before does this."""
     kernel, _, problems, gpus = _asked(inputs)
@@ -163,7 +143,6 @@ def held_out_gate(inputs: Inputs) -> Value:
     return {"cases": len(specs)}
 
 
-@_gate
 def race_gate(inputs: Inputs) -> Value:
     """Time configurations on the GPU at hand in the same rounds; see :func:`sdpalab.search.racing.race`."""
     from sdpalab.search.racing import race

@@ -42,15 +42,16 @@ class KernelHolder:
         atexit.register(self.close)
 
     def get(self, spec: str, include_dirs: Sequence[Path] = ()) -> Kernel:
-        """The kernel of :func:`searched_kernel`, loaded anew if a source in its folder was changed."""
+        """The kernel of :func:`searched_kernel`; loaded anew if a source beside it was changed or its process ended."""
         key = (spec, tuple(include_dirs), source_of(spec))
-        if self._kernel is None or key != self._key:
+        broken = isinstance(self._kernel, SandboxedKernel) and not self._kernel.usable
+        if self._kernel is None or broken or key != self._key:
             self.close()
             self._kernel, self._key = self._process.enter_context(searched_kernel(spec, include_dirs)), key
         return self._kernel
 
     def close(self) -> None:
-        """End its process: also after a failure, which may have left it unusable."""
+        """End its process."""
         self._kernel = None
         self._process.close()
 

@@ -236,11 +236,13 @@ def run_search(context: SearchContext, sweep: Sweep) -> TuneResult:
     """The sweep, then the last gates, again while they leave time; where time ends in between, what there is."""
     finalists: list[Finalist] = []
     last_gates_s: float | None = None
-    more, tried = True, -1
+    more = True
     try:
-        while more and len(sweep.trials) > tried:
+        while more:
             tried = len(sweep.trials)
             more = sweep.run(last_gates_s)
+            if len(sweep.trials) == tried:
+                break
             start_s = context.clock.now()
             finalists = run_finals(context, sweep.trials, sweep.champion())
             last_gates_s = max(last_gates_s or 0.0, _SPARE * (context.clock.now() - start_s))

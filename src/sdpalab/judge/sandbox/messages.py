@@ -74,6 +74,8 @@ class DeclaredNumerics(Message):
     probability_scale: float
     quantised: DeclaredQuantisation | None
     normalise: Text
+    products: Text = "problem"
+    tanh: Text = "float32"
 
 
 class About(Message):

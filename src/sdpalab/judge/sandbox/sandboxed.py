@@ -95,6 +95,8 @@ class SandboxedKernel(Kernel):
         Text of its own source, as :func:`sdpalab.kernels.tuned.source_text` gives it.
     arch : str
         What Triton compiles it for.
+    usable : bool
+        False once its process has ended, hung, or answered what is no answer.
 
     Raises
     ------
@@ -108,6 +110,7 @@ class SandboxedKernel(Kernel):
 
     def __init__(self, spec: str, *, arch: str | None, else_say: str, include_dirs: Sequence[Path] = ()) -> None:
         prepare(spec)
+        self.usable = True
         self._include_dirs = tuple(include_dirs)
         self._spec, self._file = spec, Path(f"{f'{spec}:'.partition('.py:')[0]}.py")
         self._process = GuardedProcess(SERVER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True)
@@ -198,9 +201,11 @@ class SandboxedKernel(Kernel):
     ) -> tuple[KernelReply, dict[str, npt.NDArray[np.uint8]]]:
         """Send an order; raise what its failure means, or return the answer."""
         self._process.forget_output()
+        usable, self.usable = self.usable, False
         try:
             header, results = self._process.exchange(order, {}, room, time.monotonic() + seconds)
             reply = KernelReply.model_validate(header)
+            self.usable = usable
         except ValidationError as error:
             raise UserError(f"{self._spec}: its process answered what is no answer ({_first(error)})") from None
         except WireTimeout:

@@ -33,6 +33,8 @@ _PACKAGE = Path(__file__).parent
 _RULES = (
     "types.py",
     "tensor_cores.py",
+    "mufu_tables.py",
+    "isa/mufu.py",
     "memory.py",
     "isa/rounding.py",
     "isa/fp8.py",
