@@ -37,7 +37,7 @@ END_A, END_B, END_C, END_D, END_E, END_PC, END_TOKEN = range(8, 15)
 
 END_NEXT, END_BRANCH, END_EXIT, END_BARRIER, END_ARRIVE, END_STOP = 0, 1, 2, 3, 4, 5
 END_INDEXED, END_CLUSTER_ARRIVE, END_CLUSTER_WAIT, END_TRY_WAIT, END_WGMMA, END_WGMMA_WAIT = 6, 7, 8, 9, 10, 11
-END_REGISTERS, END_REDUCE, END_REFUSED, END_RETURN = 12, 13, 14, 15
+END_REGISTERS, END_REDUCE, END_REFUSED = 12, 13, 14
 
 # ---- statuses --------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sdpalab.sim.checks.global_race import STRONG
 from sdpalab.sim.decode import Mods, generic_base
 from sdpalab.sim.ir import Address, Instruction, Operand, Symbol, Variable, Vector
 from sdpalab.sim.isa.memory_mods import take_memory_mods, take_space
@@ -14,7 +15,7 @@ from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.types import PtxType
 
-__all__ = ["local_load", "local_store"]
+__all__ = ["local_load", "local_store", "take_cache_hint"]
 
 PARAMETER_BITS = (1 << 32) - 1
 """Of an address in the parameter space, what counts."""
@@ -100,6 +101,12 @@ def _isspacep(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 # ---- loads and stores ------------------------------------------------------------------------------------------------
 
 
+def take_cache_hint(asm: Assembler, mods: Mods, operands: list[Operand]) -> None:
+    """An L2 cache policy, the last operand, changes no value."""
+    if mods.flag("L2::cache_hint"):
+        asm.source(operands.pop(), "b64")
+
+
 def _take(mods: Mods) -> tuple[str, int, PtxType]:
     """Space, number of elements and type of a load or store; all modifiers are taken."""
     space = take_space(mods)
@@ -109,6 +116,8 @@ def _take(mods: Mods) -> tuple[str, int, PtxType]:
     mods.done()
     if space == "shared::cluster":
         raise NotNative("the shared memory of a cluster")
+    if space in ("global", "generic") and not STRONG.isdisjoint(mods.instruction.mods):
+        raise NotNative("a strong access: blocks may wait for each other")
     if space != "param" and vector * type_.bytes > 16:
         raise NotNative("an access of more than 16 bytes")
     return "global" if space == "const" else space, vector, type_
@@ -116,8 +125,10 @@ def _take(mods: Mods) -> tuple[str, int, PtxType]:
 
 @native("ld", "ldu")
 def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
     space, vector, type_ = _take(mods)
-    target, address = instruction.operands
+    target, address = operands
     items = asm.vector(target)
     if len(items) != vector:
         raise NotNative("a vector of another length")
@@ -190,8 +201,10 @@ def _load(space: str, bits: int, element: int, vector: int) -> NativeOperation:
 
 @native("st")
 def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
     space, vector, type_ = _take(mods)
-    address, value = instruction.operands
+    address, value = operands
     if space == "param":
         variable = _parameter(asm, address)
         if variable is None:
@@ -236,6 +249,16 @@ def _griddepcontrol(asm: Assembler, instruction: Instruction, mods: Mods) -> Non
     """Launches run one after the other."""
     mods.choice(("wait", "launch_dependents"))
     mods.done()
+
+
+@native("prefetch")
+def _prefetch_line(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Touches no value, and no address is wrong: there is no cache here."""
+    if take_space(mods) not in ("global", "local", "generic"):
+        raise NotNative(instruction.text)
+    mods.choice(("L1", "L2"))
+    mods.done()
+    asm.address(instruction.operands[0])
 
 
 @native("prefetch.tensormap", "prefetch.param.tensormap", "prefetch.const.tensormap")
