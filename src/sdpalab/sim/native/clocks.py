@@ -1,7 +1,8 @@
 """The order of the accesses of a cluster's warps: machine code (:mod:`~sdpalab.sim.native.translate`).
 
 A release passes on up to which time accesses come before it, and begins a new time for the warp that makes it; an
-acquire takes what was passed on.
+acquire takes what was passed on. A warp's own entry is the time up to which its lanes come after each other, even if
+they had diverged.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from sdpalab.sim.native.layout import (
     CHECKED,
     CLOCKS,
     CTA_COUNT,
+    CURRENT,
     FLOORS,
     FLYING,
     GRANULES,
     PAGE_FLYING,
     PAGE_FULL,
     PAGES,
+    PARTIAL_READS,
     RELEASED,
     TIME,
     VECTORS,
@@ -27,7 +30,7 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.words import fill, load64, store64
 
-__all__ = ["acquire", "begin_clocks", "forget", "release_to"]
+__all__ = ["acquire", "begin_clocks", "forget", "lanes_meet", "release_to"]
 
 
 def begin_clocks(context: int) -> None:
@@ -51,6 +54,7 @@ def begin_clocks(context: int) -> None:
             fill(load64(context + 8 * FLYING), 0, 4 * load64(context + 8 * GRANULES) * ctas)
             break
     fill(load64(context + 8 * PAGE_FLYING), 0, 8 * load64(context + 8 * PAGES) * ctas)
+    store64(context + 8 * PARTIAL_READS, 0)
 
 
 def release_to(context: int, warp: int, vector: int) -> None:
@@ -78,10 +82,20 @@ def acquire(context: int, warp: int, vector: int) -> None:
     for other in range(actors):
         known = max(load64(mine + 8 * other), load64(vector + 8 * other))
         store64(mine + 8 * other, known)
-        if other != warp:
-            floor = min(floor, known)
+        floor = min(floor, known)
     store64(load64(context + 8 * FLOORS) + 8 * warp, floor)
     store64(load64(context + 8 * CLOCKS) + 8 * warp, load64(context + 8 * TIME))
+
+
+def lanes_meet(context: int) -> int:
+    """All lanes of the current warp have met: a new time begins for it."""
+    warp = load64(context + 8 * CURRENT)
+    clock = load64(context + 8 * CLOCKS) + 8 * warp
+    store64(load64(context + 8 * VECTORS) + 8 * (load64(context + 8 * ACTORS) + 1) * warp, load64(clock))
+    now = load64(context + 8 * TIME) + 1
+    store64(context + 8 * TIME, now)
+    store64(clock, now)
+    return 0
 
 
 def forget(context: int, vector: int) -> None:

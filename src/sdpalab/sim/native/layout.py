@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__: list[str] = []
 
 WARP = 32
+EVERY_LANE = (1 << 32) - 1
 
 # ---- a record: int32 words -------------------------------------------------------------------------------------------
 
@@ -171,7 +172,18 @@ CONTEXT_WORDS = 112
     BLOCK_COUNT,
     CURRENT_PLANE,  # of READERS: the current warp's, of its own CTA
     CURRENT_CTA,  # the linear index, plus one, of the CTA of the warp that runs
-) = range(99)
+    WRITE_MASKS,  # of each granule of shared memory: the lanes that executed its last write
+    PARTIAL_READS,  # whether lanes of a warp were missing at a read of shared memory
+    PARTIAL_TAGS,  # of each granule: time << 16 | warp of such a read
+    PARTIAL_MASKS,  # ... and the lanes that executed all of them
+    GLOBAL_WRITE_MASKS,  # the same of global memory: of each granule
+    GLOBAL_READ_MASKS,  # of each 16 bytes
+    GLOBAL_RELEASED,  # of each granule two words: what the last atomic operation passes on of its CTA (0: nothing), and
+    # the time up to which it passes on what its own warp did
+    ORDERED_WARPS,  # beside ORDERED: time << 8 | warp of the warp whose accesses come before up to a later time
+    FOLLOWERS,  # of each CTA, the warp that last acquired what others did
+    FOLLOWED_AT,  # ... and when
+) = range(109)
 
 SCRATCH_BYTES = 1 << 17
 SCRATCH_PLACES = 1 << 14

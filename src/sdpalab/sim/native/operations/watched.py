@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,11 @@ from sdpalab.sim.native.operation import NativeOperation, OperationCode
 __all__ = ["watch_access", "watch_copy"]
 
 _SHARED = {"load": watch.read_shared, "store": watch.write_shared, "copy": watch.copy_begins}
-_GLOBAL = {"load": watch.read_global, "store": watch.write_global, "update": watch.update_global}
+_GLOBAL: dict[str, Callable[..., int]] = {
+    "load": watch.read_global,
+    "store": watch.write_global,
+    "update": watch.update_global,
+}
 
 
 def watch_access(
@@ -33,17 +38,18 @@ def watch_access(
     does: str,
     lanes: int = WARP,
     lengths: int = -1,
+    order: int = 0,
 ) -> None:
     """Append the records that check and count an access of each lane, by the first ``lanes`` lanes.
 
     ``does`` is ``load``, ``store``, ``update`` or ``copy``; ``lengths`` the row of the bytes that each lane reads, if
-    they differ.
+    they differ; ``order`` says whether an update acquires (1) or releases (2).
     """
     if space == "local":
         return
     place = _Place(space, row, bits, offset, width, lanes, lengths)
     if asm.checked:
-        _check(asm, place, does)
+        _check(asm, place, does, order)
     if asm.counted:
         _count(asm, place, does, instruction.pc)
 
@@ -107,7 +113,7 @@ def _count(asm: Assembler, place: _Place, does: str, pc: int) -> None:
     asm.record(NativeOperation(f"count.{place.name}", build), [*place.operands, pc, kind])
 
 
-def _check(asm: Assembler, place: _Place, does: str) -> None:
+def _check(asm: Assembler, place: _Place, does: str, order: int) -> None:
     space, width = place.space, place.width
     if space not in ("shared", "global") or (space == "shared" and does == "update"):
         raise NotNative(f"checks of accesses to .{space}")
@@ -116,20 +122,22 @@ def _check(asm: Assembler, place: _Place, does: str) -> None:
 
     def build(code: OperationCode) -> None:
         b = code.builder
+        present = b.zext(code.mask, WORD64)  # a lane that names no place executes the instruction all the same
         places = place.put(code)
         context, mask = b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64)
         if space == "shared":
             active = code.active
             low = _least(where(active, places, places.like((1 << 62) - 1)))
             high = _least(where(active, -places, places.like(1 << 62)))
-            status = code.call(_SHARED[does], context, mask, low, b.neg(high), WORD64(width))
+            status = code.call(_SHARED[does], context, mask, present, low, b.neg(high), WORD64(width))
             if does == "load":
                 _mark_read(code, places, width, shift)
             b.ret(status)
         else:
-            b.ret(code.call(_GLOBAL[does], context, mask, WORD64(width)))
+            more = [code.operand(3)] if does == "update" else []
+            b.ret(code.call(_GLOBAL[does], context, mask, present, WORD64(width), *more))
 
-    asm.record(NativeOperation(f"watch.{does}.{shift}.{place.name}", build), place.operands)
+    asm.record(NativeOperation(f"watch.{does}.{shift}.{place.name}", build), [*place.operands, order])
 
 
 def _mark_read(code: OperationCode, places: Lanes, width: int, shift: int) -> None:
