@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/ladder.md that are made of records, between their markers.
+"""Write the tables of README.md and of docs/kernels that are made of records, between their markers.
 
     python scripts/readme_tables.py --write
     python scripts/readme_tables.py --check
@@ -20,21 +20,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ladder_tables import (
+    Times,
+    compiled_table,
+    counted_table,
+    figures,
+    ideas_table,
+    judged_table,
+    ladder_table,
+    measured_table,
+)
+
 from sdpalab.errors import MachineError, UserError
 from sdpalab.evidence.measured import MeasuredTime, read_times
 from sdpalab.kernels.registry import KERNELS
-from sdpalab.kernels.tuned import entries_of, shipped_entries
 from sdpalab.measure.samples import ClockKind, L2State
 from sdpalab.problem import MISSION
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "evidence" / "ladder"
 CAMPAIGNS = ROOT / "evidence" / "campaigns"
-PAGES = ("README.md", "docs/ladder.md")
-NOT_RUN = "not yet run on hardware"
-
-Times = dict[str, dict[str, MeasuredTime]]
-"""By GPU and subject."""
+PAGES = ("README.md", "docs/kernels/index.md", *(f"docs/kernels/{name}.md" for name in KERNELS))
 
 _MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -68,199 +74,25 @@ def mission_times(times: Iterable[MeasuredTime]) -> Times:
     return by_gpu
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; every column but the first on the right if its cells are figures."""
-    rows = list(rows)
-    figures = [all(re.match(r"[-\d]|none|not yet", row[place]) for row in rows) for place in range(len(heads))]
-    rule = ["---:" if figure else "---" for figure in figures]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (heads, rule, *rows))
-
-
-def ladder_table(record: Mapping[str, Any], times: Times) -> str:
-    """One row a kernel, for the front page."""
-    heads = ("kernel", "idea", "registers", "shared", "HMMA", "conflicts", "instructions", *record["gpus"], "measured")
-    rows = []
-    for entry in record["kernels"]:
-        first = next(iter(entry["on"].values()))
-        used = first["steps"][first["main"]]["resources"]
-        total = _sum(first)
-        rows.append(
-            (
-                f"`{entry['kernel']}`",
-                entry["idea"],
-                str(used["registers"]),
-                f"{round(_shared(used) / 1024, 1):g} KiB",
-                _share(used["tensor_share"]),
-                _ratio(total, "wavefronts"),
-                f"{total['warps'] / 1e6:.2f} M",
-                *(_us(entry["on"].get(gpu)) + _tuned(entry["kernel"], gpu) for gpu in record["gpus"]),
-                _measured(entry["kernel"], times),
-            )
-        )
-    return "\n\n".join((table(heads, rows), *not_modelled(record)))
-
-
-def compiled_table(record: Mapping[str, Any]) -> str:
-    """One row for each launch and architecture, from its cubin."""
-    heads = (
-        *("kernel", "entry", "architecture", "registers", "shared bytes", "spilled", "stack"),
-        *("blocks an SM", "warps an SM", "kept out by", "HMMA"),
-    )
-    rows = []
-    for entry in record["kernels"]:
-        for on in entry["on"].values():
-            for step in on["steps"]:
-                if "resources" in step:
-                    used = step["resources"]
-                    figures = ("registers", "", "spill_bytes", "stack_bytes", "blocks_per_sm", "warps_per_sm")
-                    cells = [str(used[name] if name else _shared(used)) for name in figures]
-                    names = (f"`{entry['kernel']}`", f"`{step['name']}`", on["arch"])
-                    rows.append((*names, *cells, used["limiter"], _share(used["tensor_share"])))
-    return table(heads, rows)
-
-
-def counted_table(record: Mapping[str, Any]) -> str:
-    """One row for each kernel and GPU: what was counted, and what is modelled from it."""
-    heads = (
-        *("kernel", "GPU", "steps", "instructions", "MFLOP", "exponentials", "conflicts", "sectors", "CTAs"),
-        *("waves", "issue, PTX", "issue, SASS", "warm us", "cold us", "binds"),
-    )
-    rows = []
-    for entry in record["kernels"]:
-        for gpu, on in entry["on"].items():
-            total, main = _sum(on), on["steps"][on["main"]]
-            time = on["modelled"]
-            step = time["steps"][on["main"]] if time else {"wave_efficiency": None, "issue_share": None}
-            times = (time["microseconds"], on["modelled_cold_us"]) if time else ()
-            rows.append(
-                (
-                    *(f"`{entry['kernel']}`", gpu, str(len(on["steps"])), f"{total['warps'] / 1e6:.2f} M"),
-                    *(f"{total['tensor_flops'] / 1e6:.0f}", f"{total['exponentials'] / 1e6:.2f} M"),
-                    *(_ratio(total, "wavefronts"), _ratio(total, "sectors"), str(main["counters"]["ctas"])),
-                    *(_percent(step["wave_efficiency"]), _percent(step["issue_share"])),
-                    _percent(main["loop_issue_share"]),
-                    *([f"{us:.2f}" for us in times] or ("-", "-")),
-                    time["binds"] if time else "-",
-                )
-            )
-    return "\n\n".join((table(heads, rows), *not_modelled(record)))
-
-
-def not_modelled(record: Mapping[str, Any]) -> list[str]:
-    """A sentence for each kernel and GPU without a modelled time."""
-    return [
-        f"No time is modelled for `{entry['kernel']}` on the {gpu}: {on['not_modelled']}."
-        for entry in record["kernels"]
-        for gpu, on in entry["on"].items()
-        if on.get("not_modelled")
-    ]
-
-
-def judged_table(judged: Mapping[str, Mapping[str, Any]], kernels: Sequence[str]) -> str:
-    """One row a kernel: its verdict at level full, and the share of each limit that it came to at most."""
-    heads = (
-        *("kernel", "on", "cases passed", "largest error", "relative L2", "RMS row", "worst row", "LSE"),
-        *("exact elements", "original contract", "record"),
-    )
-    limits = ("max_abs", "rel_l2", "rms_row_rel_l2", "worst_row_rel_l2", "lse")
-    rows = []
-    for name in kernels:
-        each = judged.get(name)
-        if each is None:
-            rows.append((f"`{name}`", "not yet judged at this level", *("-" for _ in heads[2:])))
-            continue
-        rows.append(
-            (
-                *(f"`{name}`", each["device"].removeprefix("simulator ")),
-                f"{each['statuses'].get('PASSED', 0)} of {each['cases']}",
-                *(f"{each['nearest'][limit]['share']:.0%}" if limit in each["nearest"] else "-" for limit in limits),
-                f"{each['exact'] - each['exact_wrong']:,} of {each['exact']:,}" if each["exact"] else "none",
-                f"{each['original_contract']} of {each['cases']}",
-                f"`evidence/campaigns/{each['record']}`",
-            )
-        )
-    return table(heads, rows)
-
-
-def measured_table(times: Times) -> str:
-    """Every subject on every GPU that there are records of, the fastest first."""
-    if not times:
-        return f"Kernels and peers: {NOT_RUN}. `sdpalab bench` measures them where there is a GPU."
-    rows = [
-        (time.gpu, f"`{time.subject}`", f"{time.summary.median_us:.2f}", f"`evidence/{time.record}`")
-        for subjects in times.values()
-        for time in sorted(subjects.values(), key=lambda time: time.summary.median_us)
-    ]
-    return table(("GPU", "subject", "median us", "record"), rows)
-
-
-def _sum(on: Mapping[str, Any]) -> dict[str, int]:
-    """The counts of all launches together; the FLOPs also of library products."""
-    names = ("warps", "tensor_flops", "exponentials", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts")
-    total = dict.fromkeys(names, 0)
-    for step in on["steps"]:
-        for name in names:
-            total[name] += step["counters"][name] if "counters" in step else 0
-        if "product" in step:
-            total["tensor_flops"] += step["product"]["flops"]
-    return total
-
-
-def _shared(used: Mapping[str, Any]) -> int:
-    return int(used["static_shared_bytes"] + used["dynamic_shared_bytes"])
-
-
-def _share(share: float | None) -> str:
-    return f"{share:.1%}" if share else "none"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"
-
-
-def _ratio(total: Mapping[str, int], name: str) -> str:
-    """Passes, or sectors, over the fewest possible."""
-    return f"{total[name] / total[f'ideal_{name}']:.2f}x" if total[f"ideal_{name}"] else "none"
-
-
-def _us(on: Mapping[str, Any] | None) -> str:
-    return f"{on['modelled']['microseconds']:.1f} us" if on and on["modelled"] else "-"
-
-
-def _tuned(kernel: str, gpu: str) -> str:
-    """The modelled time of the kernel's shipped tuned default for the mission shape, if it has one there."""
-    wanted = [
-        entry
-        for entry in shipped_entries()
-        if (entry.kernel, entry.gpu, entry.searched, entry.clock) == (kernel, gpu, MISSION, "modelled")
-    ]
-    current = entries_of(KERNELS[kernel], wanted) if wanted else ()
-    return "".join(f", tuned {entry.tuned_us:.1f} us" for entry in current)
-
-
-def _measured(kernel: str, times: Times) -> str:
-    of_kernel = [subjects[kernel] for subjects in times.values() if kernel in subjects]
-    cells = [f"{time.gpu}: {time.summary.median_us:.2f} us" for time in of_kernel]
-    return ", ".join(cells) or NOT_RUN.removesuffix(" on hardware")
-
-
 # ---- pages -----------------------------------------------------------------------------------------------------------
 
 
 def tables() -> dict[str, str]:
     """The text of each table, by the name in its marker."""
     name, record = newest()
-    times = mission_times(read_times())
+    times, judged = mission_times(read_times()), verdicts()
     source = f"\n\nRecord: `evidence/ladder/{name}`."
     return {
         "ladder": ladder_table(record, times),
+        "ideas": ideas_table(record),
         "measured": measured_table(times),
         "compiled": compiled_table(record) + source,
         "counted": counted_table(record) + source,
-        "judged": judged_table(verdicts(), [entry["kernel"] for entry in record["kernels"]]),
+        "judged": judged_table(judged, [entry["kernel"] for entry in record["kernels"]]),
+        **{
+            f"figures-{entry['kernel']}": figures(entry, judged.get(entry["kernel"])) + source
+            for entry in record["kernels"]
+        },
     }
 
 

@@ -209,7 +209,7 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def load_script() -> Callable[[str], ModuleType]:
-    """``load_script(name)``: a file of ``scripts/`` as a module."""
+    """``load_script(name)``: a file of ``scripts/`` as a module, with those beside it that it imports."""
 
     def load(name: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
@@ -217,7 +217,11 @@ def load_script() -> Callable[[str], ModuleType]:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
-        spec.loader.exec_module(module)
+        sys.path.insert(0, str(ROOT / "scripts"))
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            sys.path.remove(str(ROOT / "scripts"))
         return module
 
     return load

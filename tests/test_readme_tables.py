@@ -56,9 +56,14 @@ def test_without_a_record_it_says_so(script: ModuleType) -> None:
 def ladder(when: str, **kernels: float) -> dict[str, Any]:
     """A record of kernels that run on an H200 only, in two steps of which one is a library's product."""
     used = {"registers": 90, "static_shared_bytes": 1024, "dynamic_shared_bytes": 512, "tensor_share": 0.125}
+    used |= {"spill_bytes": 0, "stack_bytes": 0, "blocks_per_sm": 2, "warps_per_sm": 8, "limiter": "registers"}
     counters = {"warps": 2_000_000, "tensor_flops": 4, "exponentials": 5, "sectors": 6, "ideal_sectors": 4}
     counters |= {"wavefronts": 3, "ideal_wavefronts": 2}
-    steps = [{"product": {"flops": 7}}, {"resources": used, "counters": counters}]
+    counters |= {"ctas": 64}
+    steps = [
+        {"product": {"flops": 7}},
+        {"name": "step", "resources": used, "counters": counters, "loop_issue_share": 0.5},
+    ]
     return {
         "when": when,
         "gpus": ["L4", "H200"],
@@ -66,7 +71,16 @@ def ladder(when: str, **kernels: float) -> dict[str, Any]:
             {
                 "kernel": name,
                 "idea": "an idea",
-                "on": {"H200": {"steps": steps, "main": 1, "modelled": {"microseconds": us}}},
+                "config": "BLOCK_M=64",
+                "on": {
+                    "H200": {
+                        "arch": "sm_90",
+                        "steps": steps,
+                        "main": 1,
+                        "modelled": {"microseconds": us, "binds": "issue", "steps": [{}, {}]},
+                        "modelled_cold_us": 2 * us,
+                    }
+                },
             }
             for name, us in kernels.items()
         ],
@@ -76,11 +90,20 @@ def ladder(when: str, **kernels: float) -> dict[str, Any]:
 def test_a_row_of_the_ladder(script: ModuleType) -> None:
     record = ladder("2026", first=2.25, second=1.0)
     rows = script.ladder_table(record, script.mission_times([time("first", 3.5)])).splitlines()[2:]
-    common = "an idea | 90 | 1.5 KiB | 12.5% | 1.50x | 2.00 M | - |"
     assert rows == [
-        f"| `first` | {common} 2.2 us | NVIDIA L4: 3.50 us |",
-        f"| `second` | {common} 1.0 us | not yet run |",
+        "| `first` | an idea | - | 2.2 us | NVIDIA L4: 3.50 us |",
+        "| `second` | an idea | - | 1.0 us | not yet run |",
     ]
+
+
+def test_the_figures_of_a_kernel_are_one_narrow_table_for_each_kind(script: ModuleType) -> None:
+    text = script.figures(ladder("2026", first=2.25)["kernels"][0], None)
+    assert all(len(line.strip("|").split("|")) <= 3 for line in text.splitlines())
+    assert "| *compiled*: `step` | sm_90 |" in text
+    assert "| shared memory a block | 1,536 bytes |" in text
+    assert "| bank conflicts | 1.50x |" in text
+    assert "| time, inputs in L2 | 2.25 us |" in text
+    assert text.endswith("Judged: not yet judged at this level.")
 
 
 def test_the_newest_record_counts_whatever_its_name(tmp_path: Path, script: ModuleType) -> None:

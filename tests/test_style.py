@@ -22,6 +22,7 @@ ROOMS = (
     "kernels",
     "compile",
     "run",
+    "program",
     "judge",
     "bugs",
     "jobs",
@@ -90,7 +91,7 @@ def test_no_raw_asm_in_kernel_files() -> None:
     assert not wrong, f"inline PTX belongs into a wrapper under include/: {wrong}"
 
 
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 _PATH = re.compile(r"[\w.*-]+(/[\w.*-]+)*/?\.?[\w]*")
 _ENDINGS = (".py", ".cu", ".cuh", ".md", ".sh", ".toml", ".txt", ".png", ".json", ".j2", "/")
 _MADE = (
@@ -105,11 +106,14 @@ _MADE = (
     "records/",
     "arrays/",
     "source/",
+    "FILE.",
+    "my_attention.",
+    "test_my_attention.",
 )
-"""What a run makes, and what is in a bundle; not in the repository."""
+"""What a run makes, what is in a bundle, and a reader's own files; not in the repository."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_paths_named_in_the_docs_exist(page: Path) -> None:
     text = page.read_text()
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text)

@@ -191,3 +191,17 @@ def test_a_deadlock_names_what_came_before_it():
     with pytest.raises(sim.Deadlock, match=r"; before that, out-of-bounds: .*PTX line \d+") as caught:
         sim.launch(text, "k", 1, 64, [np.zeros(4, np.uint32)])
     assert [hazard.kind for hazard in caught.value.hazards] == ["out-of-bounds"]
+
+
+def test_buffers_have_the_order_of_the_arguments_wherever_the_host_has_them():
+    block, text = np.zeros(512, np.uint64), kernel(
+        "ld.param.u64 %d0, [a]; ld.param.u64 %d1, [b]; st.global.u64 [%o], %d0; st.global.u64 [%o+8], %d1;",
+        ".param .u64 a, .param .u64 b, .param .u64 out",
+    )  # fmt: skip
+    addresses = []
+    for first, second in ((block[:8], block[256:264]), (block[256:264], block[:8])):
+        out = np.zeros(2, np.uint64)
+        sim.launch(text, "k", 1, 1, [first, second, out])
+        addresses.append(out.tolist())
+    assert addresses[0] == addresses[1]
+    assert addresses[0][0] < addresses[0][1]

@@ -3,7 +3,7 @@
 Each kernel runs in its default configuration on the simulator: minutes a kernel. The record has a kernel's cases by
 status, the case that came nearest to each limit, and a digest of the code that the mission shape runs, from which a
 test detects that the kernel has changed since. Of several records the newest that names a kernel counts.
-``scripts/readme_tables.py --write`` brings the figures into ``docs/ladder.md``.
+``scripts/readme_tables.py --write`` brings the figures into ``docs/kernels``.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from sdpalab.commands.options import (
     KvHeadsOption,
     LevelOption,
     MaxStepsOption,
+    NumericsOption,
     SeedOption,
     SeqKvOption,
     SetOption,
@@ -34,6 +35,7 @@ from sdpalab.commands.options import (
     WindowOption,
     WorkersOption,
     at_least,
+    checked_numerics,
     complete_kernel,
     executor_of,
     include_dirs_of,
@@ -47,6 +49,7 @@ from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.diagnose.summary import FailedArrays, summarise
 from sdpalab.judge.sandbox.guarded import describe
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, Verdict
+from sdpalab.sim import DEFAULT_NUMERICS
 
 __all__ = ["judge", "print_outcome"]
 
@@ -79,6 +82,7 @@ def judge(
         float | None, typer.Option(metavar="S", help="Most seconds for one case. Default: 120; on a GPU 10.")
     ] = None,
     max_steps: MaxStepsOption = None,
+    numerics: NumericsOption = DEFAULT_NUMERICS,
     bundle: Annotated[
         Path | None, typer.Option("--bundle", metavar="DIR", help="Leave a bundle of evidence and a report there.")
     ] = None,
@@ -163,6 +167,7 @@ def judge(
                 "progress": failed.then(progress.finished),
                 "timeout": timeout,
                 "max_steps": max_steps,
+                "numerics": checked_numerics(numerics),
                 "until_failure": first_failure,
             }
             try:

@@ -12,6 +12,7 @@ import typer
 
 from sdpalab.errors import UserError
 from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_shape, parse_window
+from sdpalab.sim import NUMERICS
 
 if TYPE_CHECKING:
     from sdpalab.jobs import Executor
@@ -30,6 +31,7 @@ __all__ = [
     "KvHeadsOption",
     "LevelOption",
     "MaxStepsOption",
+    "NumericsOption",
     "SeedOption",
     "SeqKvOption",
     "SetOption",
@@ -37,6 +39,7 @@ __all__ = [
     "WindowOption",
     "WorkersOption",
     "at_least",
+    "checked_numerics",
     "complete_kernel",
     "executor_of",
     "include_dirs_of",
@@ -96,6 +99,10 @@ MaxStepsOption = Annotated[
     int | None,
     typer.Option("--max-steps", metavar="N", help="Steps of one run, above which it counts as an endless loop."),
 ]
+NumericsOption = Annotated[
+    str,
+    typer.Option(metavar="N", help=f"Rule of the simulator's tensor-core sums: {', '.join(NUMERICS)}."),
+]
 ExecutorOption = Annotated[
     str,
     typer.Option("--executor", metavar="E", help="Where the jobs run: local (processes of this machine) or ray."),
@@ -144,6 +151,19 @@ def at_least(option: str, value: int | None, least: int) -> int | None:
     if value is not None and value < least:
         raise UserError(f"{option} takes a number from {least} up, not {value}")
     return value
+
+
+def checked_numerics(name: str) -> str:
+    """The value of ``--numerics``.
+
+    Raises
+    ------
+    UserError
+        If there is no such rule.
+    """
+    if name not in NUMERICS:
+        raise UserError(f"--numerics takes {', '.join(NUMERICS)}, not {name!r}")
+    return name
 
 
 def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:

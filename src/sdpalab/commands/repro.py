@@ -17,7 +17,15 @@ from sdpalab.commands.common import INTERRUPTED, conclude, one_thread_each, verd
 from sdpalab.commands.doctor import print_checks
 from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subject, write_document
 from sdpalab.commands.judge import print_outcome
-from sdpalab.commands.options import KERNEL_HELP, JsonOption, KvHeadsOption, SeqKvOption, problems_of
+from sdpalab.commands.options import (
+    KERNEL_HELP,
+    JsonOption,
+    KvHeadsOption,
+    NumericsOption,
+    SeqKvOption,
+    checked_numerics,
+    problems_of,
+)
 from sdpalab.commands.progress import CaseProgress
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import MachineError, UserError
@@ -25,6 +33,7 @@ from sdpalab.gpus import default_sms
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.userfile import is_user_file
 from sdpalab.problem import Problem
+from sdpalab.sim import DEFAULT_NUMERICS
 
 if TYPE_CHECKING:
     from sdpalab.commands.building import BuiltStep
@@ -104,6 +113,7 @@ def repro(
             help="Most seconds for one case of the judge. Default: 120; on a GPU 10.",
         ),
     ] = None,
+    numerics: NumericsOption = DEFAULT_NUMERICS,
     json: JsonOption = None,
 ) -> int:
     """The main job: build, gate and judge kernels on the twelve cases and the probes; leaves a bundle and a report."""
@@ -120,6 +130,7 @@ def repro(
         raise UserError(f"--device takes auto, sim or gpu, not {device!r}")
     if case_seconds is not None and not 0 < case_seconds < float("inf"):
         raise UserError(f"--case-seconds takes a number of seconds above 0, not {case_seconds:g}")
+    checked_numerics(numerics)
     large = problems_of(also_for, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
     gpu = _open_gpu() if device == "gpu" else None
     if gpu is not None and also_for is None:
@@ -148,7 +159,7 @@ def repro(
                 _headline(console, f"Kernel {subject.name}")
                 console.print(subject.idea, soft_wrap=True)
                 try:
-                    attempts.append(_attempt(console, bundle, subject, device, gpu, large, case_seconds))
+                    attempts.append(_attempt(console, bundle, subject, device, gpu, large, case_seconds, numerics))
                     interrupted = attempts[-1].interrupted
                 except KeyboardInterrupt:
                     if not attempts:
@@ -213,6 +224,7 @@ def _attempt(
     gpu: GpuExecutor | None,
     large: Sequence[Problem],
     case_seconds: float | None,
+    numerics: str,
 ) -> _KernelRun:
     """Build, gate and judge one kernel, and add the outcome to the bundle, good or bad.
 
@@ -258,6 +270,7 @@ def _attempt(
                     on_start=progress.started,
                     on_plan=executed,
                     timeout=case_seconds,
+                    numerics=numerics,
                 )
             except JudgingInterrupted as stop:
                 verdict, interrupted = stop.verdict, True

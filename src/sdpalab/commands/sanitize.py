@@ -24,12 +24,14 @@ from sdpalab.commands.options import (
     JsonOption,
     KvHeadsOption,
     MaxStepsOption,
+    NumericsOption,
     SeqKvOption,
     SetOption,
     SoftcapOption,
     WindowOption,
     WorkersOption,
     at_least,
+    checked_numerics,
     executor_of,
     include_dirs_of,
     parse_settings,
@@ -39,6 +41,7 @@ from sdpalab.errors import UserError
 from sdpalab.kernels.plan import HEADER_FOLDERS
 from sdpalab.problem import Problem
 from sdpalab.run.suppressions import Suppression, read_suppressions
+from sdpalab.sim import DEFAULT_NUMERICS
 
 if TYPE_CHECKING:
     from sdpalab.jobs import Executor
@@ -89,6 +92,7 @@ def sanitize(
     ] = "sync",
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order.")] = 0,
     max_steps: MaxStepsOption = None,
+    numerics: NumericsOption = DEFAULT_NUMERICS,
     launch: Annotated[
         str | None,
         typer.Option(
@@ -137,7 +141,8 @@ def sanitize(
         softcap=softcap,
         default=None,
     )
-    modes, shown = _modes(schedule, async_mode, strict, volatile, seed, max_steps), HazardFilter.of(kind, line)
+    modes = _modes(schedule, async_mode, strict, volatile, seed, max_steps, checked_numerics(numerics))
+    shown = HazardFilter.of(kind, line)
     accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []
     start = time.monotonic()
     with progress_console().status("compiling") as status:
@@ -176,7 +181,15 @@ def sanitize(
     return 0 if outcome.clean else 1
 
 
-def _modes(schedule: str, async_mode: str, strict: bool, volatile: str, seed: int, max_steps: int | None) -> Modes:
+def _modes(
+    schedule: str,
+    async_mode: str,
+    strict: bool,
+    volatile: str,
+    seed: int,
+    max_steps: int | None,
+    numerics: str,
+) -> Modes:
     from sdpalab.run.sanitize import ASYNC_MODES, MAX_STEPS, SCHEDULES, Modes
 
     if volatile not in ("data", "sync"):
@@ -195,6 +208,7 @@ def _modes(schedule: str, async_mode: str, strict: bool, volatile: str, seed: in
         volatile=volatile,
         seed=seed,
         max_steps=max_steps or MAX_STEPS,
+        numerics=numerics,
     )
 
 

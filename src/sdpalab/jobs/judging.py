@@ -19,6 +19,7 @@ from sdpalab.kernels.registry import get
 from sdpalab.kernels.tuned import source_digest
 from sdpalab.kernels.userfile import absolute_spec, file_of, is_user_file
 from sdpalab.problem import Problem
+from sdpalab.sim import DEFAULT_NUMERICS
 
 __all__ = ["CASES_OF_A_JOB", "judge_by_jobs", "judge_job", "same_source", "source_of"]
 
@@ -71,6 +72,7 @@ def judge_by_jobs(
     seed: int = 0,
     timeout: float | None = None,
     max_steps: int | None = None,
+    numerics: str = DEFAULT_NUMERICS,
     until_failure: bool = False,
     progress: Callable[[Case], None] | None = None,
 ) -> Verdict:
@@ -80,7 +82,7 @@ def judge_by_jobs(
     ----------
     kernel : str
         A registry name, or ``FILE.py[:NAME]`` under a path that each worker has, with the same content.
-    device, arch, sms, config, level, seed, timeout, max_steps
+    device, arch, sms, config, level, seed, timeout, max_steps, numerics
         As there.
     until_failure : bool
         Stop each job at its first case that fails.
@@ -113,6 +115,7 @@ def judge_by_jobs(
         "seed": seed,
         "timeout": timeout,
         "max_steps": max_steps,
+        "numerics": numerics,
         "until_failure": until_failure,
     }
     shares = [specs[first : first + CASES_OF_A_JOB] for first in range(0, len(specs), CASES_OF_A_JOB)]

@@ -34,6 +34,7 @@ from sdpalab.judge.verdict import Case, Status, Verdict
 from sdpalab.kernels.kernel import Numerics
 from sdpalab.problem import Problem
 from sdpalab.run import gpu_problem
+from sdpalab.sim import DEFAULT_NUMERICS
 
 __all__ = [
     "CASE_SECONDS",
@@ -142,6 +143,7 @@ def judge_candidate(
     workers: int | None = None,
     timeout: float | None = None,
     max_steps: int | None = None,
+    numerics: str = DEFAULT_NUMERICS,
     until_failure: bool = False,
     include_dirs: Sequence[Path] = (),
 ) -> Verdict:
@@ -177,6 +179,8 @@ def judge_candidate(
         twice is judged no further.
     max_steps : int, optional
         Steps of one launch on the simulator, above which it counts as an endless loop (:func:`sdpalab.sim.launch`).
+    numerics : str
+        Rule of the simulator's tensor-core sums (:func:`sdpalab.sim.launch`).
     until_failure : bool
         Stop at the first case that fails: the verdict then has the cases that were finished by then.
     include_dirs : sequence of Path
@@ -204,6 +208,7 @@ def judge_candidate(
         timeout=timeout,
         gpu=gpu,
         max_steps=max_steps,
+        numerics=numerics,
         include_dirs=include_dirs,
     )
     session = _JudgeRun(processes, specs, store, progress, on_start, on_plan, until_failure)

@@ -89,7 +89,7 @@ class PtxCase:
         launched : callable
             Called with the report of each launch.
         **options
-            Of every launch: ``checks``, ``schedule``, ``async_mode``, ``seed``, ``max_steps``.
+            Of every launch: ``checks``, ``schedule``, ``async_mode``, ``numerics``, ``seed``, ``max_steps``.
 
         Returns
         -------

@@ -25,7 +25,7 @@ from sdpalab.run.ptx_case import PtxCase
 from sdpalab.run.simulated import SimulatedExecutor
 from sdpalab.run.sources import Sources
 from sdpalab.run.suppressions import Suppression, suppress, suppressions_in
-from sdpalab.sim import CHECKS, Hazard, Report, SimError
+from sdpalab.sim import CHECKS, DEFAULT_NUMERICS, Hazard, Report, SimError
 
 __all__ = [
     "ASYNC_MODES",
@@ -63,6 +63,8 @@ class Modes:
         Whether volatile accesses synchronise, or are data (:func:`sdpalab.sim.launch`).
     seed : int
         Of the random schedule.
+    numerics : str
+        See :func:`sdpalab.sim.launch`.
     max_steps : int
         Vector steps of one run; more counts as an endless loop.
     """
@@ -73,6 +75,7 @@ class Modes:
     volatile: str = "sync"
     seed: int = 0
     max_steps: int = MAX_STEPS
+    numerics: str = DEFAULT_NUMERICS
 
     def options(self, asynchronous: bool) -> Iterator[dict[str, Any]]:
         """The options of the simulator, run by run, for code with or without asynchronous instructions."""
@@ -83,6 +86,7 @@ class Modes:
                 "async_mode": mode,
                 "checks": checks,
                 "volatile": self.volatile,
+                "numerics": self.numerics,
                 "seed": self.seed,
                 "max_steps": self.max_steps,
             }

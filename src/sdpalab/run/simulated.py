@@ -27,7 +27,7 @@ class SimulatedExecutor:
     on_launch : callable, optional
         Called after each step with its build and the simulator's report, for callers that need more than messages.
     **options
-        Passed to every :func:`sdpalab.sim.launch`: ``checks``, ``async_mode``, ``seed``, ``max_steps``...
+        Passed to every :func:`sdpalab.sim.launch`: ``checks``, ``async_mode``, ``numerics``, ``seed``, ``max_steps``...
     """
 
     def __init__(

@@ -33,7 +33,7 @@ LIMITS_S: Mapping[str, float] = {
     "held_out": 900.0,
 }
 """Wall clock of a job of each kind, after which its configuration is TIMED_OUT."""
-SLOWEST = {"count": (20.0, 60.0), "prove": (10.0, 120.0)}
+SLOWEST = {"count": (20.0, 60.0), "prove": (6.0, 60.0)}
 """How many times as long as with the default configuration a job may take, and the seconds that it has at least."""
 
 

@@ -1,9 +1,10 @@
-"""The last gates, for the best: the full judge, and held-out shapes with a fresh seed in a fresh process."""
+"""The last gates, for the best: held-out shapes, the full judge, a fresh seed in a fresh process."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from types import MappingProxyType
 
 from sdpalab.problem import Problem
 from sdpalab.search.context import SearchContext
@@ -18,6 +19,9 @@ MOST_FINALISTS = 5
 """Configurations that are judged in full at most, until one passes; the default is one more."""
 TOLERATED = 1.01
 """Ratio to the default on a held-out shape that is no loss: the margin of :mod:`sdpalab.measure.comparison`."""
+
+Ratios = Mapping[str, Mapping[str, float]]
+"""Cost over that of the default, by GPU and held-out problem."""
 
 
 def front_of(passed: Sequence[Trial]) -> list[Trial]:
@@ -65,40 +69,48 @@ def run_finals(context: SearchContext, trials: Sequence[Trial], champion: Trial 
 
 def _judged(context: SearchContext, trial: Trial, default: Trial) -> Finalist:
     """Through the last gates, one after the other."""
-    context.say(f"finalist {trial.number} ({trial.knobs}): full judge")
+    context.say(f"finalist {trial.number} ({trial.knobs}): last gates")
     seed = int(
         sha256(f"held out {context.log.head.seed} {sorted(trial.identity.items())}".encode()).hexdigest()[:12], 16
     )
 
-    def rejected(failed: GateFailure, held: Mapping[str, Mapping[str, float]] | None = None) -> Finalist:
-        return Finalist(
-            trial.number, trial.config, failed.standing, failed.reason, trial.identity, {}, held or {}, seed
-        )
+    def rejected(failed: GateFailure, ratios: Ratios = MappingProxyType({})) -> Finalist:
+        return Finalist(trial.number, trial.config, failed.standing, failed.reason, trial.identity, {}, ratios, seed)
 
+    unseen = _held_out(context)
+    # The model takes seconds and the full judge a minute. A measurement waits until its outputs are judged.
+    ratios, failure = _compared(context, trial, default, unseen) if context.modelled else ({}, None)
+    if failure is not None:
+        return rejected(failure, ratios)
     (full,) = context.run([context.job("full", trial.knobs)])
     if isinstance(full, GateFailure):
         return rejected(full)
-    unseen = _held_out(context)
+    if unseen:
+        (judged,) = context.run([context.job("held_out", trial.knobs, unseen, seed=seed)])
+        if isinstance(judged, GateFailure):
+            return rejected(judged)
+    if not context.modelled:
+        ratios, failure = _compared(context, trial, default, unseen)
+        if failure is not None:
+            return rejected(failure, ratios)
+    return Finalist(trial.number, trial.config, Standing.PASSED, "", trial.identity, full["verdict"], ratios, seed)
+
+
+def _compared(
+    context: SearchContext, trial: Trial, default: Trial, unseen: Sequence[Problem]
+) -> tuple[Ratios, GateFailure | None]:
+    """Ratios on the held-out shapes, and why the trial fails by them; with several GPUs a slower one is no failure."""
     if not unseen:
-        return _accepted(trial, full["verdict"], {}, seed)
-    (judged,) = context.run([context.job("held_out", trial.knobs, unseen, seed=seed)])
-    if isinstance(judged, GateFailure):
-        return rejected(judged)
+        return {}, None
     ratios = _ratios(context, trial, default, unseen)
     if isinstance(ratios, GateFailure):
-        return rejected(ratios)
+        return {}, ratios
     slower = [(gpu, label, ratio) for gpu, each in ratios.items() for label, ratio in each.items() if ratio > TOLERATED]
-    if slower and len(context.gpus) == 1:
-        gpu, label, ratio = slower[0]
-        reason = f"{ratio:.3f}x the default's time on the held-out {label} on {gpu}"
-        return rejected(GateFailure(Standing.SLOWER, reason), ratios)
-    return _accepted(trial, full["verdict"], ratios, seed)
-
-
-def _accepted(
-    trial: Trial, verdict: Mapping[str, object], ratios: Mapping[str, Mapping[str, float]], seed: int
-) -> Finalist:
-    return Finalist(trial.number, trial.config, Standing.PASSED, "", trial.identity, verdict, ratios, seed)
+    if not slower or len(context.gpus) > 1:
+        return ratios, None
+    gpu, label, ratio = slower[0]
+    reason = f"{ratio:.3f}x the default's time on the held-out {label} on {gpu}"
+    return ratios, GateFailure(Standing.SLOWER, reason)
 
 
 def _held_out(context: SearchContext) -> list[Problem]:
@@ -111,10 +123,7 @@ def _held_out(context: SearchContext) -> list[Problem]:
     ]
 
 
-def _ratios(
-    context: SearchContext, trial: Trial, default: Trial, unseen: Sequence[Problem]
-) -> dict[str, dict[str, float]] | GateFailure:
-    """Cost over that of the default, by GPU and held-out problem."""
+def _ratios(context: SearchContext, trial: Trial, default: Trial, unseen: Sequence[Problem]) -> Ratios | GateFailure:
     if trial.number == default.number:
         return {gpu.name: {problem.label: 1.0 for problem in unseen} for gpu in context.gpus}
     if not context.modelled:

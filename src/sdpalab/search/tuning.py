@@ -226,13 +226,23 @@ def tune(
             workers.close()
 
 
+_SPARE = 1.5
+"""Seconds kept for the last gates over those that they took the time before."""
+
+
 def run_search(context: SearchContext, sweep: Sweep) -> TuneResult:
-    """The sweep, then the last gates; where time ends in between, what there is."""
+    """The sweep, then the last gates, again while they leave time; where time ends in between, what there is."""
     finalists: list[Finalist] = []
+    last_gates_s: float | None = None
+    more, tried = True, -1
     try:
-        sweep.run()
+        while more and len(sweep.trials) > tried:
+            tried = len(sweep.trials)
+            more = sweep.run(last_gates_s)
+            start_s = context.clock.now()
+            finalists = run_finals(context, sweep.trials, sweep.champion())
+            last_gates_s = max(last_gates_s or 0.0, _SPARE * (context.clock.now() - start_s))
         stopped = sweep.stopped
-        finalists = run_finals(context, sweep.trials, sweep.champion())
     except TimeUp:
         stopped = sweep.stopped or "time ended in the middle of a batch"
         known = {trial.number: context.log.known_finalist(trial.identity) for trial in sweep.passed}

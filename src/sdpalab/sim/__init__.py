@@ -22,11 +22,14 @@ from sdpalab.sim.errors import (
 )
 from sdpalab.sim.hazards import ConflictingAccess, Hazard
 from sdpalab.sim.launch import CHECKS, Report, launch
+from sdpalab.sim.numerics import DEFAULT_NUMERICS, NUMERICS
 from sdpalab.sim.streams import Event, Stream
 from sdpalab.sim.tensor_map import TensorMap
 
 __all__ = [
     "CHECKS",
+    "DEFAULT_NUMERICS",
+    "NUMERICS",
     "ConflictingAccess",
     "Deadlock",
     "Device",

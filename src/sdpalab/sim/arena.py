@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 
 import numpy as np
@@ -49,15 +49,15 @@ class Arena:
         if memory is not None:
             self.parameters = self.add("the parameters", b"", _MOST_PARAMETERS)
 
-    def add(self, name: str, content: bytes | Array, size: int) -> int:
-        """Place a buffer; its address.
+    def add(self, name: str, content: bytes | Array, size: int, align: int = _ALIGN) -> int:
+        """Place a buffer at a multiple of ``align`` bytes; its address.
 
         Raises
         ------
         LaunchError
             If the device has no room for it.
         """
-        begin = self.end
+        begin = -(-self.end // align) * align
         top = -(-(begin + size + _GUARD) // _ALIGN) * _ALIGN
         if self.memory is not None and top > len(self.memory):
             raise LaunchError(
@@ -111,24 +111,12 @@ class Arena:
             if not self._resident(name, array):
                 _check(name, array)
                 outside.append((name, array))
-        ranges = sorted(
-            (array.ctypes.data, array.ctypes.data + array.nbytes, k) for k, (_, array) in enumerate(outside)
-        )
-        while ranges:
-            first, last, _ = ranges[0]
-            many = 1
-            while many < len(ranges) and ranges[many][0] < last:
-                last = max(last, ranges[many][1])
-                many += 1
-            members = sorted(k for _, _, k in ranges[:many])
-            address = self.add(outside[members[0]][0], b"", last - first)
-            for k in members:
-                array = outside[k][1]
-                begin = address - GLOBAL_BASE + array.ctypes.data - first
-                self._arrays.append((array, begin))
+        for first, size, members in _groups([array for _, array in outside]):
+            begin = self.add(outside[members[0]][0], b"", size) - GLOBAL_BASE - first
+            for place, array in ((begin + outside[k][1].ctypes.data, outside[k][1]) for k in members):
+                self._arrays.append((array, place))
                 if self.memory is not None:
-                    _copy(self.memory, begin, _bytes_of(array))
-            del ranges[:many]
+                    _copy(self.memory, place, _bytes_of(array))
 
     def address_of(self, array: Array) -> int:
         """The address of the first byte of an array that was placed, or that lies in the device's memory."""
@@ -209,6 +197,22 @@ class Arena:
         if self.extent_of(GLOBAL_BASE + place) is None:
             raise LaunchError(f"{name} is an array of the device that was freed")
         return True
+
+
+def _groups(arrays: Sequence[Array]) -> list[tuple[int, int, list[int]]]:
+    """The address, size in bytes and members of each group of arrays that share bytes.
+
+    In the order of the arrays: where a buffer lies on the device must not depend on where the host has it.
+    """
+    ranges = sorted((array.ctypes.data, array.ctypes.data + array.nbytes, k) for k, array in enumerate(arrays))
+    groups: list[tuple[int, int, list[int]]] = []
+    for first, last, k in ranges:
+        begin, size, members = groups[-1] if groups else (0, 0, [])
+        if members and first < begin + size:
+            groups[-1] = (begin, max(size, last - begin), [*members, k])
+        else:
+            groups.append((first, last - first, [k]))
+    return sorted(((begin, size, sorted(members)) for begin, size, members in groups), key=lambda group: group[2])
 
 
 def _bytes_of(array: Array) -> Array:

@@ -22,6 +22,7 @@ from sdpalab.sim.heap import Heap
 from sdpalab.sim.ir import Entry, PtxModule
 from sdpalab.sim.machine import Machine, Symbols
 from sdpalab.sim.memory import Space
+from sdpalab.sim.numerics import DEFAULT_NUMERICS
 from sdpalab.sim.observer import Observer
 from sdpalab.sim.program import Program
 from sdpalab.sim.scheduler import Scheduler
@@ -60,6 +61,7 @@ class Setup:
     volatile: str = "sync"
     watchers: Sequence[Callable[[Machine], Observer]] = ()
     """Each makes an observer for each machine, which gets every event before the checks."""
+    numerics: str = DEFAULT_NUMERICS
 
 
 class Chunks:
@@ -113,6 +115,7 @@ class Chunks:
         machine = Machine(
             *(setup.module, setup.entry, setup.program, setup.geometry, ctas, setup.symbols, self.space, setup.params),
             async_mode=setup.async_mode,
+            numerics=setup.numerics,
             workspace=setup.workspace,
             heap=setup.heap,
         )

@@ -28,6 +28,7 @@ from sdpalab.sim.machine import Machine, Symbols
 from sdpalab.sim.memory import Space
 from sdpalab.sim.names import resolve, short_name
 from sdpalab.sim.native import run_native, wanted_engine
+from sdpalab.sim.numerics import DEFAULT_NUMERICS, valid_numerics
 from sdpalab.sim.observer import Observer
 from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
@@ -96,6 +97,7 @@ def launch(
     counters: bool = False,
     schedule: str = "lockstep",
     async_mode: str = "late",
+    numerics: str = DEFAULT_NUMERICS,
     seed: int = 0,
     max_steps: int | None = None,
     workers: int | None = None,
@@ -134,6 +136,8 @@ def launch(
         drawn at every branch and barrier. ``reverse`` also runs blocks from the last on, and ``random`` shuffles them.
     async_mode : {"late", "early"}
         When asynchronous copies land: as late as the waits allow, their destination poisoned until then, or at once.
+    numerics : str
+        The rule of the tensor cores' sums (:data:`sdpalab.sim.numerics.NUMERICS`).
     seed : int
         For the random schedule.
     max_steps : int, optional
@@ -157,7 +161,7 @@ def launch(
     Raises
     ------
     LaunchError
-        For a wrong entry, grid, block, argument, check, shared memory size or number of workers.
+        For a wrong entry, grid, block, argument, check, numerics, shared memory size or number of workers.
     PtxSyntaxError, UnsupportedInstruction
         For PTX that cannot be read or is not modelled, with its line.
     IllegalAccess, Deadlock, StepLimit, KernelTrap
@@ -175,6 +179,7 @@ def launch(
         counters=counters,
         schedule=schedule,
         async_mode=async_mode,
+        numerics=numerics,
         seed=seed,
         max_steps=max_steps,
         workers=workers,
@@ -217,6 +222,7 @@ def execute(
     counters: bool = False,
     schedule: str = "lockstep",
     async_mode: str = "late",
+    numerics: str = DEFAULT_NUMERICS,
     seed: int = 0,
     max_steps: int | None = None,
     workers: int | None = None,
@@ -229,6 +235,7 @@ def execute(
     ``entry`` is as it stands in the PTX; ``placed`` is where variables of the module lie in the arena already.
     """
     _check_options(checks, schedule, async_mode, seed, workers, volatile)
+    valid_numerics(numerics)
     if set(checks) & set(MORE_CHECKS) and "race" not in checks:
         checks = (*checks, "race")
     module = parse(text)
@@ -264,6 +271,7 @@ def execute(
         *(checks, counters, schedule, async_mode, seed, max_steps or _MAX_STEPS),
         volatile=volatile,
         watchers=watchers,
+        numerics=numerics,
     )
     follows = "memory" in checks and any(map(loads_shared, code.instructions))
     before = arena.snapshot() if follows else None

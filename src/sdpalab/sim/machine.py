@@ -15,6 +15,7 @@ from sdpalab.sim.geometry import Dim3, Geometry
 from sdpalab.sim.heap import Heap
 from sdpalab.sim.ir import Entry, Instruction, PtxModule
 from sdpalab.sim.memory import POISON, Space
+from sdpalab.sim.numerics import DEFAULT_NUMERICS
 from sdpalab.sim.observer import Observer
 from sdpalab.sim.program import Program
 from sdpalab.sim.selection import WARP, Array, Indices, Selection
@@ -73,6 +74,8 @@ class Machine:
         The parameter block.
     async_mode : {"late", "early"}
         When asynchronous copies land.
+    numerics : str
+        The rule of the tensor cores' sums.
     workspace : int
         Address of the grid's workspace in a cooperative launch, 0 in others.
     heap : Heap, optional
@@ -96,6 +99,7 @@ class Machine:
         params: bytes,
         *,
         async_mode: str = "late",
+        numerics: str = DEFAULT_NUMERICS,
         workspace: int = 0,
         heap: Heap | None = None,
         landing: Callable[[int], int] = lambda waiting: 0,
@@ -104,6 +108,7 @@ class Machine:
         self.geometry, self.symbols = geometry, symbols
         self.n_cta, self.params = n_cta, params
         self.observers: list[Observer] = []
+        self.numerics = numerics
         self.async_mode, self.landing, self.workspace, self.heap = async_mode, landing, workspace, heap
         self.cluster_size = geometry.cluster_size
         self.warps = geometry.warps

@@ -100,7 +100,7 @@ class _PlanServer:
         if self._gpu is None:
             checks = CHECKS if order["watched"] else ()
             # The judge has workers of its own.
-            limits = {"checks": checks, "workers": 1, "max_steps": order["max_steps"]}
+            limits = {"checks": checks, "workers": 1, "max_steps": order["max_steps"], "numerics": order["numerics"]}
             executor = SimulatedExecutor(order["arch"], Cache(order["cache"]), on_launch=self._launched, **limits)
             try:
                 return executor.run(plan, inputs, poison=poison, builds=builds)

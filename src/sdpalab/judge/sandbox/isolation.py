@@ -29,6 +29,7 @@ from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.plan import problem_buffers
 from sdpalab.problem import Problem
+from sdpalab.sim import DEFAULT_NUMERICS
 
 __all__ = ["POISONS", "CandidateDied", "CandidateProcesses"]
 
@@ -78,6 +79,8 @@ class CandidateProcesses:
         Whether the kernel runs on the GPU instead of the simulator.
     max_steps : int, optional
         Of the simulator, for one launch (:func:`sdpalab.sim.launch`).
+    numerics : str
+        Of the simulator, for every launch (:func:`sdpalab.sim.launch`).
     on_plan : callable, optional
         Given each problem, the launch plan that is about to be executed for it, and the architecture.
     include_dirs : sequence of Path
@@ -108,9 +111,11 @@ class CandidateProcesses:
         timeout: float,
         gpu: bool = False,
         max_steps: int | None = None,
+        numerics: str = DEFAULT_NUMERICS,
         on_plan: Callable[[Problem, SentPlan, str], None] | None = None,
         include_dirs: Sequence[Path] = (),
     ) -> None:
+        self._numerics = numerics
         self._max_steps, self._on_plan, self._include_dirs = max_steps, on_plan, tuple(include_dirs)
         self._timeout = self._seconds = timeout
         self._on_gpu = gpu
@@ -354,7 +359,7 @@ class CandidateProcesses:
         else:
             process = self._executor
             settings = {"arch": self._arch, "cache": self._cache, "poison": poison, "watched": watched}
-            settings |= {"max_steps": self._max_steps}
+            settings |= {"max_steps": self._max_steps, "numerics": self._numerics}
             reply, results = self._ask(process, {"do": "run", **settings}, {"plan": plan, **inputs}, room)
         if "o" not in results:
             raise self._died(process, WireError("message without an output"))

@@ -76,7 +76,8 @@ class Assembler:
     constants: dict[Constant, int] = field(default_factory=dict)
     specials: dict[str, int] = field(default_factory=dict)
     temporaries: dict[tuple[int, int], int] = field(default_factory=dict)
-    sums: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
+    sums: dict[tuple[str, ...], int] = field(default_factory=dict)
+    product_sets: dict[tuple[tuple[str, ...], str], int] = field(default_factory=dict)
     lists: list[int] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     types: dict[str, PtxType] = field(default_factory=dict)
@@ -179,12 +180,10 @@ class Assembler:
             self.temporaries[key] = self.allocate(bits)
         return self.temporaries[key]
 
-    def accumulators(self, names: tuple[str, ...]) -> tuple[int, int]:
-        """The number of a set of wgmma's accumulators, and the first of the rows in which its sums are kept."""
+    def hidden_sums(self, names: tuple[str, ...]) -> int:
+        """The first of the rows in which the sums of wgmma's accumulators are kept while products are in flight."""
         if names not in self.sums:
-            if len(self.sums) == 16:
-                raise NotNative("more than 16 sets of accumulators")
-            self.sums[names] = len(self.sums), self.allocate(32, len(names))
+            self.sums[names] = self.allocate(32, len(names))
         return self.sums[names]
 
     def number_of(self, operation: NativeOperation) -> int:
@@ -196,11 +195,6 @@ class Assembler:
     def watched(self) -> bool:
         """Whether accesses to memory are checked or counted."""
         return self.checked or self.counted
-
-    def unchecked(self, instruction: Instruction) -> None:
-        """Raise NotNative where there are checks or counters: those of this instruction are not native."""
-        if self.watched:
-            raise NotNative(f"checks or counters of {instruction.opcode}")
 
     def pair(self, operand: Operand) -> tuple[Operand, Operand | None]:
         """Both destinations of ``p|q``; None for the second where there is only one."""

@@ -18,7 +18,7 @@ from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.operations.bulk import shared_address
 from sdpalab.sim.native.operations.matrix import product_records
-from sdpalab.sim.native.operations.warpgroup import product_list
+from sdpalab.sim.native.operations.warpgroup import look_at_sets, product_list, sets_used
 from sdpalab.sim.native.undefined import add_shadows, follow_undefined
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
 from sdpalab.sim.selection import Array
@@ -95,13 +95,21 @@ def _predicate_bytes(program: Program) -> int:
 def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined) -> list[int]:
     words = [0] * layout.BLOCK_WORDS
     words[layout.FIRST] = len(asm.records)
-    for item in basic.items:
+    products = asm.checked and any(instruction.opcode == "wgmma" for instruction in asm.entry.instructions)
+    if products:
+        _look_at_products(asm, basic, 0)
+    for place, item in enumerate(basic.items):
         for instruction in instructions_of(item):
+            if products and instruction.guard is not None:
+                asm.begin(instruction)
+                look_at_sets(asm, sets_used(asm, instruction))
             follow_undefined(asm, instruction, undefined)
         if isinstance(item, MmaGroup):
             product_records(asm, item)
         else:
             asm.instruction(item)
+            if products and _is_fence(item):
+                _look_at_products(asm, basic, place + 1)
     words[layout.SIZE] = basic.size
     if basic.collective:
         words[layout.COLLECTIVE] = 1
@@ -120,6 +128,23 @@ def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, und
         words[layout.END] = layout.END_EXIT
     words[layout.LAST] = len(asm.records)
     return words
+
+
+def _look_at_products(asm: Assembler, basic: BasicBlock, first: int) -> None:
+    """Append one look at the registers that instructions from the one at ``first`` on share with products, up to the
+    next wgmma.fence: products begin and end only between blocks. Guarded instructions have looks of their own."""
+    sets = 0
+    for item in basic.items[first:]:
+        if isinstance(item, Instruction) and _is_fence(item):
+            break
+        for instruction in instructions_of(item):
+            sets |= sets_used(asm, instruction) if instruction.guard is None else 0
+    asm.guard = 0
+    look_at_sets(asm, sets)
+
+
+def _is_fence(instruction: Instruction) -> bool:
+    return instruction.opcode == "wgmma" and instruction.mods[:1] == ("fence",)
 
 
 _End = Callable[[Assembler, Program, Instruction, list[int]], None]
@@ -180,23 +205,23 @@ def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: 
 
 def _cluster(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
     """``barrier.cluster``."""
-    asm.unchecked(instruction)
     mods = Mods(instruction)
     mods.choice(("cluster",))
     action = mods.choice(("arrive", "wait"))
-    mods.choice(("release", "relaxed") if action == "arrive" else ("acquire",), default="")
+    order = mods.choice(("release", "relaxed") if action == "arrive" else ("acquire",), default="")
     mods.flag("aligned")
     mods.done()
     words[layout.END] = layout.END_CLUSTER_ARRIVE if action == "arrive" else layout.END_CLUSTER_WAIT
+    words[layout.END_A] = int(order == "relaxed")
 
 
 def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
     """``mbarrier.try_wait.parity``, which blocks until the phase is complete."""
-    asm.unchecked(instruction)
     mods = Mods(instruction)
     mods.choice(("try_wait",))
     mods.choice(("parity",))
-    if not mods.flag("relaxed"):
+    relaxed = mods.flag("relaxed")
+    if not relaxed:
         mods.choice(("acquire",), default="")
     mods.choice(("cta", "cluster"), default="")
     space = take_space(mods)
@@ -210,19 +235,18 @@ def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words:
     row, finish = asm.target(target, "pred")
     finish()
     words[layout.END], words[layout.END_D] = layout.END_TRY_WAIT, row
+    words[layout.END_E], words[layout.END_PC] = int(relaxed), instruction.pc
     words[layout.END_A], words[layout.END_B] = shared_address(asm, address, space)
     words[layout.END_C] = asm.source(parity, "u32")
 
 
 def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    asm.unchecked(instruction)
     content = product_list(asm, instruction)
     words[layout.END], words[layout.END_A] = layout.END_WGMMA, len(asm.lists)
     asm.lists += content
 
 
 def _wait_products(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    asm.unchecked(instruction)
     Mods(instruction).only("wait_group", "sync", "aligned")
     (number,) = instruction.operands
     if not (isinstance(number, Immediate) and isinstance(number.value, int) and 0 <= number.value <= 7):
@@ -231,7 +255,6 @@ def _wait_products(asm: Assembler, program: Program, instruction: Instruction, w
 
 
 def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    asm.unchecked(instruction)
     mods = Mods(instruction)
     grows = mods.choice(("inc", "dec")) == "inc"
     mods.only("sync", "aligned", "u32")
@@ -240,6 +263,7 @@ def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, word
     if not isinstance(wanted, int) or not 24 <= wanted <= 256 or wanted % 8:
         raise NotNative(instruction.text)
     words[layout.END], words[layout.END_A], words[layout.END_B] = layout.END_REGISTERS, wanted, int(grows)
+    words[layout.END_C] = int(asm.checked and "maxnreg" in asm.entry.directives)
 
 
 _ENDS.update({"bra": _bra, "ret": _exit, "exit": _exit, "trap": _stop, "brkpt": _stop})

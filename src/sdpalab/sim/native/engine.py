@@ -40,6 +40,9 @@ _FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
 _NATIVE_CHECKS = frozenset({"race", "memory", "async"})
 """Checks that native code makes, all together if a launch has one; with others it is left to the reference engine."""
 
+_NATIVE_NUMERICS = frozenset({"float32"})
+"""Rules of the tensor cores' sums that native code has."""
+
 _LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _decoded: dict[tuple[int, bool, bool], tuple[weakref.ref[Program], Decoded | str]] = {}
 
@@ -48,6 +51,8 @@ def run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     """See :func:`sdpalab.sim.native.choice.run_native`."""
     if setup.watchers or setup.schedule not in ORDERS or not set(setup.checks) <= _NATIVE_CHECKS:
         return "a watcher, a schedule or a check that is not native"
+    if setup.numerics not in _NATIVE_NUMERICS:
+        return f"numerics {setup.numerics!r}"
     if any(map(_waits_for_others, setup.entry.instructions)):
         return "blocks that may wait for each other"
     if setup.workspace or setup.heap is not None or setup.tracking:

@@ -9,6 +9,7 @@ from sdpalab.sim.native.layout import (
     BARRIERS,
     BLOCK_X,
     BLOCK_Y,
+    CAPTURED_END,
     CLUSTER_ARRIVED,
     CLUSTER_CTAID_X,
     CLUSTER_PHASE,
@@ -76,6 +77,7 @@ def reset_cluster(context: int, cluster: int) -> None:
         store64(load64(context + 8 * MBARRIERS) + 8 * (MBARRIER_WORDS * k + MB_VALID), 0)
     store64(context + 8 * TRANSFER_FIRST, 0)
     store64(context + 8 * TRANSFER_COUNT, 0)
+    store64(context + 8 * CAPTURED_END, 0)
     store64(context + 8 * CLUSTER_ARRIVED, 0)
     store64(context + 8 * CLUSTER_PHASE, 0)
     begin_clocks(context)

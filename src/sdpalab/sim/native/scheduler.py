@@ -12,6 +12,7 @@ from __future__ import annotations
 from sdpalab.sim.native.clocks import acquire, forget, release_to
 from sdpalab.sim.native.layout import (
     ACTORS,
+    APART,
     ARRIVED,
     ARRIVED_AT,
     AT_BARRIER,
@@ -77,6 +78,8 @@ from sdpalab.sim.native.layout import (
     PART_STATUS,
     PART_WORDS,
     PARTS,
+    PASSED,
+    PLANES,
     READERS,
     READY,
     RECORDS,
@@ -214,7 +217,7 @@ def run_warp(context: int, state: int, number: int) -> int:
     local = load64(context + 8 * LOCAL) + 32 * number * load64(context + 8 * LOCAL_STRIDE)
     store64(context + 8 * CURRENT_LOCAL, local)
     if load64(context + 8 * CHECKED) != 0:
-        plane = load64(context + 8 * ACTORS) * cta + number
+        plane = load64(context + 8 * PLANES) * cta + number
         store64(context + 8 * CURRENT_PLANE, load64(context + 8 * READERS) + 4 * load64(context + 8 * GRANULES) * plane)
     blocks, records = load64(context + 8 * BLOCKS), load64(context + 8 * RECORDS)
     table = load64(context + 8 * TABLE)
@@ -242,6 +245,9 @@ def run_warp(context: int, state: int, number: int) -> int:
         store64(warps_by_block + 8 * at, load64(warps_by_block + 8 * at) + 1)
         if load64(context + 8 * COUNTING) != 0:
             count_block(context, state, at, size)
+            passed = load64(state + 8 * PASSED)
+            if mask & passed and mask & ~passed:
+                return APART
         record = records + 64 * load32(block + 4 * FIRST)
         last = records + 64 * load32(block + 4 * LAST)
         while record < last:
@@ -317,7 +323,7 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
         return TRAP
     if end == END_CLUSTER_ARRIVE:
         add_part(state, at + 1, taken, READY)
-        return arrive_in_cluster(context, state, taken)
+        return arrive_in_cluster(context, state, taken, load32(block + 4 * END_A))
     part = add_part(state, at + 1, taken, READY)
     if end == END_TRY_WAIT:
         return wait_for_phase(context, registers, block, part)

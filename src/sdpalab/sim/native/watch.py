@@ -36,17 +36,23 @@ from sdpalab.sim.native.layout import (
     GRANULE_SHIFT,
     GRANULES,
     GRID_CTAS,
+    LAST_READ,
+    NOT_READABLE,
     ORDERED,
     ORDERED_WARPS,
     PAGE_FLYING,
     PAGE_FULL,
+    PAGE_GENERIC,
     PAGE_READ,
+    PAGE_READING,
     PAGE_SHIFT,
+    PAGE_TAG,
     PAGE_WRITTEN,
     PAGES,
     PARTIAL_MASKS,
     PARTIAL_READS,
     PARTIAL_TAGS,
+    PLANES,
     RACE,
     READ_SHIFT,
     READERS,
@@ -103,15 +109,19 @@ def read_shared(context: int, mask: int, present: int, low: int, high: int, widt
             missing = 1
         if load64(read + 8 * page) < now:
             store64(read + 8 * page, now)
+    store64(load64(context + 8 * LAST_READ) + 8 * warp, now)
     if missing:
         status = defined(context, mask, width, cta, low, high)
         if status != 0:
             return status
-    return writes_before(context, mask, width, warp, cta) if suspect else 0
+    return writes_before(context, mask, width, warp, cta, NOT_READABLE) if suspect else 0
 
 
-def writes_before(context: int, mask: int, width: int, warp: int, cta: int) -> int:
-    """Whether all writes of the places in the scratch come before the current warp's access; a status."""
+def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forbidden: int) -> int:
+    """Whether all writes of the places in the scratch come before the current warp's access; a status.
+
+    ``forbidden`` are the bits of what may not be in flight there.
+    """
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift = load64(context + 8 * GRANULE_SHIFT)
     many = max(width >> shift, 1)
@@ -123,7 +133,7 @@ def writes_before(context: int, mask: int, width: int, warp: int, cta: int) -> i
         if mask >> lane & 1:
             granule = load64(places + 8 * lane) >> shift
             for k in range(granule, granule + many):
-                if load32(flying + 4 * k) != 0:
+                if load32(flying + 4 * k) & forbidden:
                     return ASYNC
                 tag = load64(writers + 8 * k)
                 late = tag >> 16 > load64(vector + 8 * (tag & 0xFFFF))
@@ -212,16 +222,16 @@ def may_write(context: int, mask: int, present: int, low: int, high: int, width:
     floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
     first = 8 * load64(context + 8 * PAGES) * cta
     written, read = load64(context + 8 * PAGE_WRITTEN) + first, load64(context + 8 * PAGE_READ) + first
-    flying = load64(context + 8 * PAGE_FLYING) + first
+    flying, reading = load64(context + 8 * PAGE_FLYING) + first, load64(context + 8 * PAGE_READING) + first
     after_writes = 0
     after_reads = 0
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
-        if load64(written + 8 * page) > floor or load64(flying + 8 * page) != 0:
+        if load64(written + 8 * page) > floor or (load64(flying + 8 * page) | load64(reading + 8 * page)) != 0:
             after_writes = 1
         if load64(read + 8 * page) > floor:
             after_reads = 1
     if after_writes:
-        status = writes_before(context, mask, width, warp, cta)
+        status = writes_before(context, mask, width, warp, cta, -1)
         if status != 0:
             return status
     if load64(context + 8 * PARTIAL_READS) != 0:
@@ -236,13 +246,13 @@ def reads_before(context: int, mask: int, width: int, warp: int, cta: int) -> in
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift = load64(context + 8 * GRANULE_SHIFT)
     many = max(width >> shift, 1)
-    actors, granules = load64(context + 8 * ACTORS), load64(context + 8 * GRANULES)
-    vector = load64(context + 8 * VECTORS) + 8 * actors * warp
-    for other in range(actors):
-        if other == warp:
-            continue
+    planes, granules = load64(context + 8 * PLANES), load64(context + 8 * GRANULES)
+    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * warp
+    for other in range(planes):
         known = load64(vector + 8 * other)
-        plane = load64(context + 8 * READERS) + 4 * granules * (actors * cta + other)
+        if other == warp or load64(load64(context + 8 * LAST_READ) + 8 * other) <= known:
+            continue
+        plane = load64(context + 8 * READERS) + 4 * granules * (planes * cta + other)
         for lane in range(32):
             if mask >> lane & 1:
                 granule = load64(places + 8 * lane) >> shift
@@ -265,6 +275,8 @@ def mark_written(context: int, mask: int, there: int, width: int) -> None:
     masks = load64(context + 8 * WRITE_MASKS) + 4 * load64(context + 8 * GRANULES) * cta
     written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
     pages = load64(context + 8 * PAGE_WRITTEN) + 8 * load64(context + 8 * PAGES) * cta
+    generic = load64(context + 8 * PAGE_GENERIC) + 8 * load64(context + 8 * PAGES) * cta
+    tags = load64(context + 8 * PAGE_TAG) + 8 * load64(context + 8 * PAGES) * cta
     last = -1
     for lane in range(32):
         if mask >> lane & 1:
@@ -281,6 +293,8 @@ def mark_written(context: int, mask: int, there: int, width: int) -> None:
             if offset >> PAGE_SHIFT != last:
                 last = offset >> PAGE_SHIFT
                 store64(pages + 8 * last, max(now, load64(pages + 8 * last)))
+                store64(generic + 8 * last, max(now, load64(generic + 8 * last)))
+                store64(tags + 8 * last, 0)
 
 
 # ---- copies in flight ------------------------------------------------------------------------------------------------

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sdpalab.sim.checks.orders import SAME_CLUSTER, fence_order
 from sdpalab.sim.decode import Mods
-from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Symbol, TensorAddress
+from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Symbol, TensorAddress
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import RANK_SHIFT
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.clocks import fence_proxies, fence_warp
 from sdpalab.sim.native.lanes import Lanes
 from sdpalab.sim.native.mbarriers import arrive_at, begin_mbarrier
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.transfers import commit_transfers, load_box, store_box, store_words, wait_for_transfers
 
-__all__ = ["shared_address"]
+__all__ = ["relaxed_arrivals", "shared_address"]
 
 _OPERATION = Callable[[int, int, int, int], int]
 
@@ -38,14 +40,24 @@ def shared_address(asm: Assembler, operand: Operand, space: str) -> tuple[int, i
     return row, offset
 
 
+def relaxed_arrivals(entry: Entry) -> bool:
+    """Whether there is a relaxed arrival at the barrier of a cluster: what a fence comes after matters to that."""
+    return any(each.opcode == "barrier" and {"cluster", "relaxed"} <= set(each.mods) for each in entry.instructions)
+
+
 @native("fence", "membar")
 def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Instructions run one after the other here: a fence moves no data."""
+    """Instructions run one after the other here: a fence moves no data. It matters to the checks."""
+    if asm.checked and relaxed_arrivals(asm.entry) and "proxy" not in instruction.mods:
+        order = fence_order(instruction)
+        if order.release and order.level >= SAME_CLUSTER:
+            _handed(asm, "fence", fence_warp, [])
     if mods.flag("proxy"):
-        asm.unchecked(instruction)
         kind = mods.choice(("async", "alias", "tensormap::generic"))
         if kind == "async":
-            mods.choice(("global", "shared::cta", "shared::cluster"), default="")
+            space = mods.choice(("global", "shared::cta", "shared::cluster"), default="")
+            if asm.checked and space != "global":
+                _handed(asm, "fence.proxy", fence_proxies, [])
         elif kind == "tensormap::generic":
             mods.choice(("acquire", "release"))
             mods.choice(("cta", "cluster", "gpu", "sys"))
@@ -80,32 +92,32 @@ def _mapa(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 # ---- mbarriers -------------------------------------------------------------------------------------------------------
 
 
-def _order(mods: Mods, orders: tuple[str, ...]) -> None:
-    """Take the memory order and the scope."""
-    if not mods.flag("relaxed"):
+def _order(mods: Mods, orders: tuple[str, ...]) -> bool:
+    """Take the memory order and the scope; whether it is relaxed."""
+    relaxed = mods.flag("relaxed")
+    if not relaxed:
         mods.choice(orders, default="")
     mods.choice(("cta", "cluster"), default="")
+    return relaxed
 
 
 @native("mbarrier.init")
 def _init(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    asm.unchecked(instruction)
     mods.choice(("init",))
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
     place = shared_address(asm, instruction.operands[0], space)
     count = asm.source(instruction.operands[1], "u32")
-    _handed(asm, "mbarrier.init", begin_mbarrier, [*place, count])
+    _handed(asm, "mbarrier.init", begin_mbarrier, [*place, count, instruction.pc])
 
 
 @native("mbarrier.arrive")
 def _arrive(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Arrivals without a state token."""
-    asm.unchecked(instruction)
     mods.choice(("arrive",))
     expects = mods.flag("expect_tx")
-    _order(mods, ("release",))
+    relaxed = _order(mods, ("release",))
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
@@ -116,7 +128,7 @@ def _arrive(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
             raise NotNative("a state token")
     place = shared_address(asm, operands[0], space)
     many = asm.source(operands[1] if len(operands) > 1 else Immediate(1), "u32")
-    _handed(asm, "mbarrier.arrive", arrive_at, [*place, many, int(expects)])
+    _handed(asm, "mbarrier.arrive", arrive_at, [*place, many, int(expects), instruction.pc, int(relaxed)])
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------
@@ -124,26 +136,23 @@ def _arrive(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("cp.async.bulk.commit_group")
 def _commit_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    asm.unchecked(instruction)
     mods.only("async", "bulk", "commit_group")
     _handed(asm, "bulk.commit_group", commit_transfers, [])
 
 
 @native("cp.async.bulk.wait_group")
 def _wait_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    asm.unchecked(instruction)
-    mods.flag("read")
+    reads_only = mods.flag("read")
     mods.only("async", "bulk", "wait_group")
     number = instruction.operands[0]
     if not (isinstance(number, Immediate) and isinstance(number.value, int) and number.value >= 0):
         raise NotNative("a number of groups that is not known")
-    _handed(asm, "bulk.wait_group", wait_for_transfers, [number.value])
+    _handed(asm, "bulk.wait_group", wait_for_transfers, [number.value, int(reads_only)])
 
 
 @native("cp.async.bulk.tensor")
 def _tensor_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """One lane copies a box of a tensor, in tile mode."""
-    asm.unchecked(instruction)
     for part in ("async", "bulk", "tensor"):
         mods.choice((part,))
     rank = int(mods.choice(("1d", "2d", "3d", "4d", "5d"))[0])
@@ -163,16 +172,16 @@ def _tensor_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         raise NotNative("a tensor map at an address of 32 bits")
     coordinates = [asm.source(each, "s32") for each in box.coordinates]
     if stores:
-        _handed(asm, "tensor.store", store_box, [*shared, row, offset, rank, *coordinates])
+        _handed(asm, "tensor.store", store_box, [*shared, row, offset, instruction.pc, rank, *coordinates])
     else:
         mbarrier = shared_address(asm, instruction.operands[2], space)
-        _handed(asm, "tensor.load", load_box, [*shared, row, offset, *mbarrier, rank, *coordinates])
+        operands = [*shared, row, offset, *mbarrier, instruction.pc, rank, *coordinates]
+        _handed(asm, "tensor.load", load_box, operands)
 
 
 @native("st.async")
 def _st_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """A store whose bytes an mbarrier counts."""
-    asm.unchecked(instruction)
     mods.choice(("async",))
     mods.flag("weak")
     mods.choice(("shared::cluster",), default="")
@@ -187,4 +196,4 @@ def _st_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     sources = [asm.source(item, f"b{type_.bits}") for item in items]
     place = shared_address(asm, instruction.operands[0], "shared::cluster")
     mbarrier = shared_address(asm, instruction.operands[2], "shared::cluster")
-    _handed(asm, "st.async", store_words, [*place, *mbarrier, type_.bytes, vector, *sources])
+    _handed(asm, "st.async", store_words, [*place, *mbarrier, type_.bytes, vector, instruction.pc, *sources])

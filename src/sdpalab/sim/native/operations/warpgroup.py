@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 from sdpalab.sim.decode import Mods
+from sdpalab.sim.fusion import registers_read, registers_written
 from sdpalab.sim.ir import Immediate, Instruction, Operand, Register, Vector
 from sdpalab.sim.isa.fragments import SUMMED
 from sdpalab.sim.native import layout
@@ -15,9 +16,9 @@ from sdpalab.sim.native.numeric import canonical, widened
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.convert import decoded8
 from sdpalab.sim.native.operations.matrix import stacked
-from sdpalab.sim.native.products import commit_products
+from sdpalab.sim.native.products import commit_products, fence_products, look_at_registers
 
-__all__ = ["product_list"]
+__all__ = ["look_at_sets", "product_list", "sets_used"]
 
 _DEPTH = {"f16": 16, "bf16": 16, "e4m3": 32, "e5m2": 32}
 _EIGHT = ("e4m3", "e5m2")
@@ -135,11 +136,12 @@ def product_list(asm: Assembler, instruction: Instruction) -> list[int]:
     trans_a, trans_b = len(values) == 4 and values[2] == 1, len(values) > 2 and values[-1] == 1
     words = [0] * layout.L_ROWS
     names = _names(d, columns // 2)
-    words[layout.L_SET], words[layout.L_HIDDEN] = asm.accumulators(names)
+    words[layout.L_SET], words[layout.L_HIDDEN] = _number(asm, names, result), asm.hidden_sums(names)
     words[layout.L_MANY] = len(names)
     words[layout.L_B] = asm.source(b, "u64")
-    words[layout.L_A] = -1
+    words[layout.L_A] = words[layout.L_SET_A] = -1
     if isinstance(a, Vector):
+        words[layout.L_SET_A] = _number(asm, _names(a, 4), "")
         rows = [asm.source(item, "b32") for item in a.items]
         words[layout.L_FRAGMENTS : layout.L_FRAGMENTS + 4] = rows
     else:
@@ -154,7 +156,63 @@ def product_list(asm: Assembler, instruction: Instruction) -> list[int]:
     ):
         words[place] = asm.number_of(operation)
     words[layout.L_MAJOR_A], words[layout.L_MAJOR_B] = int(not trans_a), int(not trans_b)
+    mine = [words[place] for place in (layout.L_SET, layout.L_SET_A) if words[place] >= 0]
+    words[layout.L_OWN] = sum(1 << number for number in mine)
+    words[layout.L_OTHERS] = _sharing(asm, mine)
     return words + [asm.rows[name] for name in names]
+
+
+# ---- registers that products work on ---------------------------------------------------------------------------------
+
+
+def _sets(asm: Assembler) -> dict[tuple[tuple[str, ...], str], int]:
+    """The sets of registers that the entry's products work on, with the type of accumulators, and their numbers.
+
+    The rules are those of :mod:`sdpalab.sim.warpgroups`.
+    """
+    if not asm.product_sets:
+        for instruction in asm.entry.instructions:
+            if instruction.opcode == "wgmma" and instruction.mods[:1] == ("mma_async",):
+                for operand, kind in zip(instruction.operands[:2], (*instruction.mods[-3:-2], ""), strict=False):
+                    if isinstance(operand, Vector):
+                        names = tuple(item.name for item in operand.items if isinstance(item, Register))
+                        asm.product_sets.setdefault((names, kind), len(asm.product_sets))
+        if len(asm.product_sets) > layout.MOST_SETS:
+            raise NotNative(f"more than {layout.MOST_SETS} sets of registers that products work on")
+    return asm.product_sets
+
+
+def _number(asm: Assembler, names: tuple[str, ...], kind: str) -> int:
+    return _sets(asm)[names, kind]
+
+
+def _sharing(asm: Assembler, mine: list[int]) -> int:
+    """Other sets with a register of these, one of both accumulators; as bits."""
+    by_number = {number: key for key, number in _sets(asm).items()}
+    return sum(
+        {
+            1 << other
+            for number in mine
+            for other, (names, kind) in by_number.items()
+            if other != number and (kind or by_number[number][1]) and not set(names).isdisjoint(by_number[number][0])
+        }
+    )
+
+
+def sets_used(asm: Assembler, instruction: Instruction) -> int:
+    """The sets of which an instruction overwrites registers, or reads accumulators; as bits."""
+    written, read = set(registers_written(instruction)), set(registers_read(instruction))
+    return sum(
+        1 << number
+        for (names, kind), number in _sets(asm).items()
+        if not written.isdisjoint(names) or (kind and not read.isdisjoint(names))
+    )
+
+
+def look_at_sets(asm: Assembler, sets: int) -> None:
+    """Append the record in front of instructions that use registers of these sets."""
+    if sets:
+        asm.record(NativeOperation("wgmma.registers", lambda code: code.hand_over(look_at_registers)), [sets])
 
 
 def _names(operand: Operand, number: int) -> tuple[str, ...]:
@@ -167,9 +225,10 @@ def _names(operand: Operand, number: int) -> tuple[str, ...]:
 
 @native("wgmma.fence", "wgmma.commit_group")
 def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """``wgmma.fence`` orders accesses to registers, which nothing here delays."""
-    asm.unchecked(instruction)
+    """``wgmma.fence`` orders accesses to registers, which nothing here delays: it matters to the checks alone."""
     action = mods.choice(("fence", "commit_group"))
     mods.only("sync", "aligned")
     if action == "commit_group":
         asm.record(NativeOperation("wgmma.commit_group", lambda code: code.hand_over(commit_products)), [])
+    elif asm.checked:
+        asm.record(NativeOperation("wgmma.fence", lambda code: code.hand_over(fence_products)), [])

@@ -1,0 +1,262 @@
+"""Markdown tables of the ladder's records: what compares the kernels, and the figures of one kernel.
+
+``readme_tables.py`` reads the records and fills the pages. No table here is wider than a page: a kernel's figures stand
+below one another, with a column for each architecture or GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sdpalab.evidence.measured import MeasuredTime
+from sdpalab.kernels.registry import KERNELS
+from sdpalab.kernels.tuned import entries_of, shipped_entries
+from sdpalab.problem import MISSION
+
+NOT_RUN = "not yet run on hardware"
+NOT_JUDGED = "not yet judged at this level"
+
+Times = dict[str, dict[str, MeasuredTime]]
+"""By GPU and subject."""
+
+LIMITS = {
+    "max_abs": "largest error",
+    "rel_l2": "relative L2",
+    "rms_row_rel_l2": "RMS row",
+    "worst_row_rel_l2": "worst row",
+    "lse": "log-sum-exp",
+}
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; every column but the first on the right if its cells are figures."""
+    rows = list(rows)
+    figures = [all(re.match(r"[-\d]|none|not yet", row[place]) for row in rows) for place in range(len(heads))]
+    rule = ["---:" if figure else "---" for figure in figures]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (heads, rule, *rows))
+
+
+# ---- kernels beside one another --------------------------------------------------------------------------------------
+
+
+def ladder_table(record: Mapping[str, Any], times: Times) -> str:
+    """One row a kernel, for the front page."""
+    heads = ("kernel", "idea", *record["gpus"], "measured")
+    rows = [
+        (
+            f"`{entry['kernel']}`",
+            entry["idea"],
+            *(_us(entry["on"].get(gpu)) + _tuned(entry["kernel"], gpu) for gpu in record["gpus"]),
+            _measured(entry["kernel"], times),
+        )
+        for entry in record["kernels"]
+    ]
+    return "\n\n".join((table(heads, rows), *not_modelled(record)))
+
+
+def ideas_table(record: Mapping[str, Any]) -> str:
+    """One row a kernel, with a link to its page."""
+    return table(("kernel", "idea"), [(_link(entry["kernel"]), entry["idea"]) for entry in record["kernels"]])
+
+
+def compiled_table(record: Mapping[str, Any]) -> str:
+    """One row for each kernel and architecture: the main launch, from its cubin."""
+    heads = ("kernel", "for", "registers", "shared", "blocks an SM", "tensor share")
+    rows = []
+    for entry in record["kernels"]:
+        for on in entry["on"].values():
+            used = on["steps"][on["main"]]["resources"]
+            figures = (str(used["registers"]), _kib(used), str(used["blocks_per_sm"]), _share(used["tensor_share"]))
+            rows.append((_link(entry["kernel"]), on["arch"], *figures))
+    return table(heads, rows)
+
+
+def counted_table(record: Mapping[str, Any]) -> str:
+    """One row for each kernel and GPU: what was counted, and the time that is modelled from it."""
+    heads = ("kernel", "GPU", "instructions", "conflicts", "waves", "time, us", "limited by")
+    rows = []
+    for entry in record["kernels"]:
+        for gpu, on in entry["on"].items():
+            total, time = _sum(on), on["modelled"]
+            waves = time["steps"][on["main"]]["wave_efficiency"] if time else None
+            figures = (f"{total['warps'] / 1e6:.2f} M", _ratio(total, "wavefronts"), _percent(waves))
+            modelled = (f"{time['microseconds']:.2f}", time["binds"]) if time else ("-", "-")
+            rows.append((_link(entry["kernel"]), gpu, *figures, *modelled))
+    return "\n\n".join((table(heads, rows), *not_modelled(record)))
+
+
+def judged_table(judged: Mapping[str, Mapping[str, Any]], kernels: Sequence[str]) -> str:
+    """One row a kernel: its verdict at level full, and the limit that it came nearest to."""
+    rows = []
+    for name in kernels:
+        each = judged.get(name)
+        if each is None:
+            rows.append((_link(name), NOT_JUDGED, "-", "-"))
+            continue
+        nearest = max(LIMITS.keys() & each["nearest"].keys(), key=lambda limit: each["nearest"][limit]["share"])
+        share = f"{each['nearest'][nearest]['share']:.0%} ({LIMITS[nearest]})"
+        rows.append((_link(name), _passed(each), share, _exact(each)))
+    return table(("kernel", "cases passed", "nearest to a limit", "exact elements"), rows)
+
+
+def measured_table(times: Times) -> str:
+    """Every subject on every GPU that there are records of, the fastest first."""
+    if not times:
+        return f"Kernels and peers: {NOT_RUN}. `sdpalab bench` measures them where there is a GPU."
+    rows = [
+        (time.gpu, f"`{time.subject}`", f"{time.summary.median_us:.2f}", f"`evidence/{time.record}`")
+        for subjects in times.values()
+        for time in sorted(subjects.values(), key=lambda time: time.summary.median_us)
+    ]
+    return table(("GPU", "subject", "median us", "record"), rows)
+
+
+def not_modelled(record: Mapping[str, Any]) -> list[str]:
+    """A sentence for each kernel and GPU without a modelled time."""
+    return [
+        f"No time is modelled for `{entry['kernel']}` on the {gpu}: {on['not_modelled']}."
+        for entry in record["kernels"]
+        for gpu, on in entry["on"].items()
+        if on.get("not_modelled")
+    ]
+
+
+# ---- one kernel ------------------------------------------------------------------------------------------------------
+
+
+def figures(entry: Mapping[str, Any], judged: Mapping[str, Any] | None) -> str:
+    """All figures of one kernel, kind by kind: compiled for each launch, simulated, modelled, judged."""
+    gpus = list(entry["on"].items())
+    parts = [f"Knobs: `{entry['config']}`, the default."]
+    for place, step in enumerate(gpus[0][1]["steps"]):
+        if "resources" in step:
+            parts.append(_compiled(f"*compiled*: `{step['name']}`", [(on, on["steps"][place]) for _, on in gpus]))
+    parts.append(_simulated_and_modelled(gpus))
+    parts += not_modelled({"kernels": [entry]})
+    parts.append(_judged(judged) if judged else f"Judged: {NOT_JUDGED}.")
+    return "\n\n".join(parts)
+
+
+def _compiled(head: str, launches: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
+    used = [step["resources"] for _, step in launches]
+    rows = [
+        ("registers a thread", *(str(each["registers"]) for each in used)),
+        ("shared memory a block", *(f"{_shared(each):,} bytes" for each in used)),
+        ("spilled; stack", *(f"{each['spill_bytes']}; {each['stack_bytes']} bytes" for each in used)),
+        ("blocks; warps an SM", *(f"{each['blocks_per_sm']}; {each['warps_per_sm']}" for each in used)),
+        ("occupancy limited by", *(each["limiter"] for each in used)),
+        ("tensor share of the main loop", *(_share(each["tensor_share"]) for each in used)),
+    ]
+    return table((head, *(on["arch"] for on, _ in launches)), rows)
+
+
+def _simulated_and_modelled(gpus: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    totals, mains = [_sum(on) for _, on in gpus], [on["steps"][on["main"]] for _, on in gpus]
+    times = [on["modelled"] for _, on in gpus]
+    steps = [time["steps"][on["main"]] if time else {} for time, (_, on) in zip(times, gpus, strict=True)]
+    cold = [f"{on['modelled_cold_us']:.2f} us" if on["modelled"] else "-" for _, on in gpus]
+    rows = [
+        ("warp instructions", *(f"{total['warps'] / 1e6:.2f} M" for total in totals)),
+        ("FLOPs of matrix products", *(f"{total['tensor_flops'] / 1e6:.0f} M" for total in totals)),
+        ("exponentials", *(f"{total['exponentials'] / 1e6:.2f} M" for total in totals)),
+        ("bank conflicts", *(_ratio(total, "wavefronts") for total in totals)),
+        ("sectors", *(_ratio(total, "sectors") for total in totals)),
+        ("launches; CTAs", *(f"{len(on['steps'])}; {on['steps'][on['main']]['counters']['ctas']}" for _, on in gpus)),
+    ]
+    modelled = [
+        ("wave efficiency", *(_percent(step.get("wave_efficiency")) for step in steps)),
+        ("issue over tensor time, PTX", *(_percent(step.get("issue_share")) for step in steps)),
+        ("issue over tensor time, SASS", *(_percent(main["loop_issue_share"]) for main in mains)),
+        ("time, inputs in L2", *(f"{time['microseconds']:.2f} us" if time else "-" for time in times)),
+        ("time, inputs in DRAM", *cold),
+        ("limited by", *(time["binds"] if time else "-" for time in times)),
+    ]
+    names = [gpu for gpu, _ in gpus]
+    return "\n\n".join((table(("*simulated*", *names), rows), table(("*modelled*", *names), modelled)))
+
+
+def _judged(each: Mapping[str, Any]) -> str:
+    nearest = each["nearest"]
+    rows = [
+        ("cases passed", _passed(each)),
+        *(
+            (f"nearest to the limit: {LIMITS[name]}", f"{nearest[name]['share']:.0%}")
+            for name in LIMITS
+            if name in nearest
+        ),
+        ("exact elements", _exact(each)),
+        ("original contract met", f"{each['original_contract']} of {each['cases']}"),
+    ]
+    head = f"*simulated*: judged at level full, {each['device'].removeprefix('simulator ')}"
+    return table((head, "result"), rows) + f"\n\nRecord of the verdict: `evidence/campaigns/{each['record']}`."
+
+
+# ---- cells -----------------------------------------------------------------------------------------------------------
+
+
+def _link(kernel: str) -> str:
+    return f"[`{kernel}`]({kernel}.md)"
+
+
+def _passed(each: Mapping[str, Any]) -> str:
+    return f"{each['statuses'].get('PASSED', 0)} of {each['cases']}"
+
+
+def _exact(each: Mapping[str, Any]) -> str:
+    return f"{each['exact'] - each['exact_wrong']:,} of {each['exact']:,}" if each["exact"] else "none"
+
+
+def _sum(on: Mapping[str, Any]) -> dict[str, int]:
+    """The counts of all launches together; the FLOPs also of library products."""
+    names = ("warps", "tensor_flops", "exponentials", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts")
+    total = dict.fromkeys(names, 0)
+    for step in on["steps"]:
+        for name in names:
+            total[name] += step["counters"][name] if "counters" in step else 0
+        if "product" in step:
+            total["tensor_flops"] += step["product"]["flops"]
+    return total
+
+
+def _shared(used: Mapping[str, Any]) -> int:
+    return int(used["static_shared_bytes"] + used["dynamic_shared_bytes"])
+
+
+def _kib(used: Mapping[str, Any]) -> str:
+    return f"{round(_shared(used) / 1024, 1):g} KiB"
+
+
+def _share(share: float | None) -> str:
+    return f"{share:.1%}" if share else "none"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+def _ratio(total: Mapping[str, int], name: str) -> str:
+    """Passes, or sectors, over the fewest possible."""
+    return f"{total[name] / total[f'ideal_{name}']:.2f}x" if total[f"ideal_{name}"] else "none"
+
+
+def _us(on: Mapping[str, Any] | None) -> str:
+    return f"{on['modelled']['microseconds']:.1f} us" if on and on["modelled"] else "-"
+
+
+def _tuned(kernel: str, gpu: str) -> str:
+    """The modelled time of the kernel's shipped tuned default for the mission shape, if it has one there."""
+    wanted = [
+        entry
+        for entry in shipped_entries()
+        if (entry.kernel, entry.gpu, entry.searched, entry.clock) == (kernel, gpu, MISSION, "modelled")
+    ]
+    current = entries_of(KERNELS[kernel], wanted) if wanted else ()
+    return "".join(f", tuned {entry.tuned_us:.1f} us" for entry in current)
+
+
+def _measured(kernel: str, times: Times) -> str:
+    of_kernel = [subjects[kernel] for subjects in times.values() if kernel in subjects]
+    cells = [f"{time.gpu}: {time.summary.median_us:.2f} us" for time in of_kernel]
+    return ", ".join(cells) or NOT_RUN.removesuffix(" on hardware")
