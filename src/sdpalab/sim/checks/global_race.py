@@ -99,7 +99,7 @@ class GlobalRaceCheck(Observer):
         self.clocks, self.sync, self.volatile_is_data = race.clocks, race.sync, race.volatile_is_data
         self.values = race.values
         self.lanes = LaneRaces(machine, log, race.lane_order, "global", history.granule)
-        self.same_step = SameStep(machine, log, "global")
+        self.same_step = SameStep(machine, log, "global", values=race.values)
         code = [each for each in machine.entry.instructions if each.opcode in ("ld", "st", "atom", "red")]
         orders = [memory_order(each) for each in code if "shared" not in each.mods]
         self._strong = any(order.strong for order in orders)
@@ -160,7 +160,7 @@ class GlobalRaceCheck(Observer):
             self._mark(access, history.writes)
             self.sync.overwritten(access)
             if words is not None:
-                self.same_step.check(access, words)
+                self.same_step.check(access, words, _NOTE_VOLATILE if order.volatile else "")
         if order.strong:
             self.sync.write(access, order)
 

@@ -250,15 +250,21 @@ class LaneRaces:
 
 
 class SameStep:
-    """Lanes that write different values to one place in one step: of a warp, of several, or of several blocks."""
+    """Lanes that write different values to one place in one step: of a warp, of several, or of several blocks.
 
-    def __init__(self, machine: Machine, log: HazardLog, space: str) -> None:
-        self.machine, self.log = machine, log
+    With ``values``, equal ones, too.
+    """
+
+    def __init__(self, machine: Machine, log: HazardLog, space: str, *, values: bool) -> None:
+        self.machine, self.log, self._values = machine, log, values
         self._last = np.empty(len(machine.spaces[space].data), dtype=np.int32)
         """By place, which of the step's accesses was the last."""
 
-    def check(self, access: Access, words: Array) -> None:
-        """Report the first of the writes ``words`` that another one in the same step overwrites with something else."""
+    def check(self, access: Access, words: Array, note: str = "") -> None:
+        """Report the first of the writes ``words`` that another one in the same step overwrites with something else.
+
+        ``note`` is appended to the message.
+        """
         index = access.index
         if len(index) < 2 or bool((index[1:] > index[:-1]).all()):
             return
@@ -270,14 +276,14 @@ class SameStep:
         if not len(again):
             return
         raw = np.ascontiguousarray(words).view(np.uint8).reshape(len(rows), -1)
-        differ = again[(raw[again] != raw[last[again]]).any(axis=1)]
+        differ = again if self._values else again[(raw[again] != raw[last[again]]).any(axis=1)]
         if len(differ):
             row, lanes = int(differ[0]), indices(access.sel)
             mine, other = int(lanes[row]), int(lanes[last[row]])
             kind = "lane-race" if mine // WARP == other // WARP else "race"
             conflict = conflicting_access_at(self.machine, access.instruction, other)
             text = f"writes what {{other}} writes at the same time, {place_of(self.machine, access, row)}"
-            self.log.add(self.machine, kind, access.instruction, mine, text, _USUALLY_VALUES, conflict)
+            self.log.add(self.machine, kind, access.instruction, mine, text, _USUALLY_VALUES + note, conflict)
 
 
 def place_of(machine: Machine, access: Access, row: int) -> str:

@@ -72,7 +72,7 @@ class RaceCheck(Observer):
         self.watchers: Planes | None = None
         """Strong reads, which race with plain writes only."""
         self.lanes = LaneRaces(machine, log, self.lane_order, "shared", granule)
-        self.same_step = SameStep(machine, log, "shared")
+        self.same_step = SameStep(machine, log, "shared", values=values)
         code = machine.entry.instructions
         strong = [each for each in code if each.opcode in ("ld", "st") and self._strong(each) is not None]
         if strong or any(instruction.opcode in ("atom", "red", "mbarrier") for instruction in code):
