@@ -13,7 +13,10 @@ import pytest
 import typer.main
 
 from chromium import measured_files
-from sdpalab.cli import app
+from sdpalab import CudaKernel, Problem
+from sdpalab.cli import app, main
+from sdpalab.compile import build
+from sdpalab.kernels.userfile import load_user_kernel
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -87,3 +90,17 @@ def test_the_commands_of_a_page_exist_with_their_options(page: Path) -> None:
             word for word in words if word.startswith("-") and word != "-" and word.partition("=")[0] not in known
         ]
         assert not unknown, f"{page.name}: sdpalab {command.name} {' '.join(words)}: {unknown}"
+
+
+def test_the_cuda_kernel_of_the_page_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "cuda", "my_attention"]) == 0
+    first = (DOCS / "your-kernel.md").read_text().split("```python\n")[1].partition("```")[0]
+    (tmp_path / "my_attention.py").write_text(first)
+    kernel = load_user_kernel("my_attention.py")
+    assert isinstance(kernel, CudaKernel)
+    assert kernel.reject_reason(Problem(1, 1, 64, 128)) is not None
+    (launch,) = kernel.launch_plan(Problem(1, 2, 100, 64)).launches
+    assert (launch.grid, launch.block) == ((2, 2, 1), (64, 1, 1))
+    assert launch.module is not None
+    assert build(launch.module, "sm_89").ptx

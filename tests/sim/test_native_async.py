@@ -21,17 +21,15 @@ from hopper_snippets import CTA_WAIT, MODES
 from sdpalab import sim
 from sdpalab.bugs import replace_once
 
-NATIVE = [(mode, schedule) for mode, schedule in MODES if schedule != "random"]
 
-
-@pytest.mark.parametrize(("mode", "schedule"), NATIVE)
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
 def test_a_pipeline_of_copies_runs_natively_with_all_checks(mode: str, schedule: str) -> None:
     with differential() as outcomes:
         assert copies.pipeline(copies.PIPELINE, async_mode=mode, schedule=schedule) == ([], True)
     assert outcomes == [""]
 
 
-@pytest.mark.parametrize(("mode", "schedule"), NATIVE)
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
 def test_products_in_flight_run_natively_with_all_checks_and_counters(mode: str, schedule: str) -> None:
     with differential() as outcomes:
         report, _ = products.run_chained(products.chained(), schedule=schedule, async_mode=mode, counters=True)
@@ -47,7 +45,7 @@ def test_no_mistake_with_products_is_missed(name: str) -> None:
     assert outcomes == ["wgmma rules"]
 
 
-@pytest.mark.parametrize(("mode", "schedule"), NATIVE)
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
 def test_a_cluster_runs_natively_with_all_checks_and_counters(mode: str, schedule: str) -> None:
     out = np.zeros((stores.GRID, stores.THREADS), np.uint32)
     with differential() as outcomes:
@@ -133,3 +131,10 @@ def test_a_store_is_written_when_all_of_it_is_waited_for_or_at_the_end(mode: str
         with differential() as outcomes:
             assert set(copies.kinds(broken, arguments, **options)) & {"async", "race"}
         assert outcomes != [""], old
+
+
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
+def test_a_multicast_runs_natively_with_all_checks(mode: str, schedule: str) -> None:
+    with differential() as outcomes:
+        assert clusters.multicast(clusters.MULTICAST, async_mode=mode, schedule=schedule) == ([], True)
+    assert outcomes == [""]

@@ -145,7 +145,7 @@ def target(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> 
             (
                 problem,
                 kernel.launch_plan(problem, config, lse=kernel.lse),
-                {"q": inputs.q, "k": inputs.k, "v": inputs.v},
+                inputs.arrays,
             )
         )
     return Target(kernel, (config,), kernel.default_arch, tuple(cases))

@@ -211,6 +211,18 @@ def triton_sweep(
     return _run("triton", words, lambda say, _: runs.run(arch or [], every, say), out, json, packages=runs.PACKAGES)
 
 
+@campaign.command()
+def words(
+    checkout: Annotated[Path, typer.Argument(metavar="CHECKOUT", help="A checkout of MATLAB-tensor-core.")],
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
+    """What real tensor cores computed, as others published it, against the simulator's sums, bit for bit."""
+    from sdpalab.campaigns import words as runs
+
+    return _run("words", [checkout.name], lambda say, _: runs.run(checkout, say), out, json, packages=runs.PACKAGES)
+
+
 def run_self_test(
     json: str | None, executor: Executor, out: Path | None = None, *, only: str = "", in_evidence: bool = False
 ) -> int:

@@ -19,18 +19,22 @@ from sdpalab.commands.last_failed import failed_cases, note_failed
 from sdpalab.commands.options import (
     KERNEL_HELP,
     AddressOption,
+    AlibiOption,
     ArchOption,
+    AttnMaskOption,
     CausalOption,
     DtypeOption,
     IncludeOption,
     JsonOption,
     KvHeadsOption,
+    KvLengthsOption,
     LevelOption,
     MaxStepsOption,
     NumericsOption,
     SeedOption,
     SeqKvOption,
     SetOption,
+    SinksOption,
     SoftcapOption,
     WindowOption,
     WorkersOption,
@@ -65,6 +69,10 @@ def judge(
     seq_kv: SeqKvOption = None,
     window: WindowOption = None,
     softcap: SoftcapOption = None,
+    kv_lengths: KvLengthsOption = None,
+    attn_mask: AttnMaskOption = None,
+    alibi_slopes: AlibiOption = False,
+    sinks: SinksOption = False,
     device: Annotated[str, typer.Option(metavar="D", help="auto, sim, cpu or gpu.")] = "auto",
     level: LevelOption = "quick",
     arch: ArchOption = None,
@@ -134,6 +142,10 @@ def judge(
         seq_kv=seq_kv,
         window=window,
         softcap=softcap,
+        kv_lengths=kv_lengths,
+        attn_mask=attn_mask,
+        alibi_slopes=alibi_slopes,
+        sinks=sinks,
         default=None,
     )
     if rerun_failed:
@@ -173,7 +185,9 @@ def judge(
             try:
                 if executor is not None:
                     on = stack.enter_context(executor_of(executor, address, workers))
-                    verdict = judge_by_jobs(on, kernel, specs, **options)
+                    verdict = judge_by_jobs(
+                        on, kernel, specs, on_start=progress.started, on_end=progress.ended, **options
+                    )
                 else:
                     verdict = judge_candidate(
                         kernel,

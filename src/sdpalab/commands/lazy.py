@@ -1,4 +1,4 @@
-"""Subcommands that are imported when they are called: ``sdpalab --help`` and ``sdpalab verify`` load no compiler."""
+"""Subcommands that are imported when they are called: ``sdpalab --help`` loads none of them."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import os
 import re
 import signal
@@ -222,6 +223,12 @@ def _declared(about: Mapping[str, Any]) -> dict[str, Any]:
     return {name: about.get(name) for name in ("name", "kind", "config", "lse", "numerics")}
 
 
+def _import_torch() -> None:
+    """Import torch; where that fails, it fails again where torch is used, and is reported there."""
+    with contextlib.suppress(Exception):
+        importlib.import_module("torch")
+
+
 class _JudgeRun:
     """The state that the threads of one judgement share."""
 
@@ -249,6 +256,8 @@ class _JudgeRun:
 
     def run(self, device: str, level: str, seed: int, workers: int) -> Verdict:
         """Judge all cases and put the verdict together."""
+        # The yardstick is torch's, whose import takes seconds: those in which the candidate's processes start.
+        threading.Thread(target=_import_torch, daemon=True).start()
         first = self._worker()
         try:
             about = first.about
@@ -392,7 +401,7 @@ class _JudgeRun:
         """Run a case and judge it; and what is related to it, if it is about a relation."""
         spec = self._specs[n]
         other = other_inputs(inputs, int.from_bytes(os.urandom(8), "little"))
-        reply, outputs = worker.run(spec.problem, vars(inputs), vars(other), layout=spec.layout)
+        reply, outputs = worker.run(spec.problem, inputs.arrays, other.arrays, layout=spec.layout)
         evidence = evaluate(spec.problem, inputs, worker.about, reply, outputs, other)
         if n == self._witnessed and "o" in evidence.arrays:
             witnesses = agreement(spec.problem, inputs, evidence.arrays["o"])
@@ -401,7 +410,7 @@ class _JudgeRun:
             return evidence
         relation, numerics = RELATIONS[spec.relation], declared_numerics(worker.about)
         problem, related = relation.inputs(spec.problem, inputs)
-        reply, outputs = worker.attempt(problem, vars(related))
+        reply, outputs = worker.attempt(problem, related.arrays)
         if reply.get("status") is not None:
             return replace(evidence, status=Status(reply["status"]), reason=str(reply["reason"]))
         broken, differs = broken_relation(
@@ -431,7 +440,7 @@ class _JudgeRun:
             reason=reason,
             errors=evidence.errors,
             limits=evidence.limits,
-            digests={name: self._keep(array) for name, array in {**vars(inputs), **evidence.arrays}.items()},
+            digests={name: self._keep(array) for name, array in {**inputs.arrays, **evidence.arrays}.items()},
             run=run,
         )
 

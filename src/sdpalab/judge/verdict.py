@@ -234,7 +234,7 @@ class Case(JsonRecord):
             raise ValueError(f"case {self.name}: PASSED needs its errors and limits")
         if over := broken_rules(self.errors, self.limits):
             raise ValueError(f"case {self.name}: PASSED with {', '.join(over)} over the limit")
-        needed = ("q", "k", "v", "o", "yardstick", *(["lse"] if self.errors.lse else []))
+        needed = ("q", "k", "v", *self.problem.array_shapes, "o", "yardstick", *(["lse"] if self.errors.lse else []))
         if missing := [name for name in needed if name not in self.digests]:
             raise ValueError(f"case {self.name}: PASSED without the digest of {', '.join(missing)}")
 

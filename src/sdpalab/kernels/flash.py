@@ -11,7 +11,7 @@ from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Knob, Sta
 from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized, reject_unlisted
 from sdpalab.kernels.plan import Buffer, LaunchPlan
 from sdpalab.kernels.stream_k import Shares, Units, time_of_shares, time_of_tiles
-from sdpalab.problem import DTYPES, Problem
+from sdpalab.problem import HALF_DTYPES, Problem
 
 __all__ = ["FLASH", "resolve", "shares_of", "smem_bytes", "tile_n", "units_of"]
 
@@ -115,7 +115,7 @@ def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
 
 
 def _supports(problem: Problem) -> str | None:
-    return ladder_supports(problem, tuple(DTYPES), "flash")
+    return ladder_supports(problem, HALF_DTYPES, "flash")
 
 
 def _reject(problem: Problem, config: Config) -> str | None:

@@ -22,7 +22,7 @@ from sdpalab.kernels.warpgroups import (
     shared_bytes,
     tiled_map,
 )
-from sdpalab.problem import DTYPES, Problem
+from sdpalab.problem import HALF_DTYPES, Problem
 
 __all__ = ["HOPPER", "modelled_clocks", "resolve", "smem_bytes"]
 
@@ -143,7 +143,7 @@ def _unsuitable(problem: Problem, resolved: Config) -> str | None:
 
 
 def _supports(problem: Problem) -> str | None:
-    return ladder_supports(problem, tuple(DTYPES), "hopper", HEAD_DIMS)
+    return ladder_supports(problem, HALF_DTYPES, "hopper", HEAD_DIMS)
 
 
 def _reject(problem: Problem, config: Config) -> str | None:

@@ -10,7 +10,7 @@ from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Gemm, Launch, LaunchPlan, TiledMap
 from sdpalab.run.buffers import multiply, same_bytes, starting_array, tensor_map, unreleased
 from sdpalab.run.plan_executor import Array, RunResult
-from sdpalab.sim import Report, TensorMap, launch
+from sdpalab.sim import DEFAULT_NUMERICS, Report, TensorMap, launch
 
 __all__ = ["SimulatedExecutor"]
 
@@ -45,8 +45,9 @@ class SimulatedExecutor:
 
     @property
     def device(self) -> str:
-        """The name of this executor in records, such as ``simulator sm_89``."""
-        return f"simulator {self.arch}"
+        """The name of this executor in records, such as ``simulator sm_89``, with the numerics if not the default."""
+        sums = self.options.get("numerics", DEFAULT_NUMERICS)
+        return f"simulator {self.arch}" + ("" if sums == DEFAULT_NUMERICS else f", numerics {sums}")
 
     def run(
         self,

@@ -396,7 +396,10 @@ class DeviceFunction:
         mark = arena.end
         try:
             done = execute(
-                *(self.module.text, self.entry, grid, block, args, arena), placed=self.module.placed, **options
+                *(self.module.text, self.entry, grid, block, args, arena),
+                placed=self.module.placed,
+                accesses=streams.needs_accesses,
+                **options,
             )
         finally:
             arena.release(mark)

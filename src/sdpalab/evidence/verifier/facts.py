@@ -5,7 +5,7 @@ These are definitions, not results. The verifier computes all results with its o
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from sdpalab.compile.gate import GateResult, Rule
@@ -58,7 +58,7 @@ ADVISED = {name: MISSION_LIMITS.value(name) for name in ("registers", "shared_by
 STATUSES = [status.value for status in verdict.Status]
 LIMITED = list(verdict.LIMITED)
 ORIGINAL_CONTRACT = dict(verdict.ORIGINAL_CONTRACT)
-UNDECLARED = asdict(numerics.UNDECLARED)
+UNDECLARED = numerics.UNDECLARED.to_dict()
 """What a candidate that declares no numerics is held to."""
 TWELVE = [((each.batch, each.heads, each.seq_q, each.head_dim), seed) for each, seed in TWELVE_CASES]
 """Shapes and seeds of the contract's cases."""

@@ -96,7 +96,7 @@ class _PlanServer:
         self, order: Mapping[str, Any], plan: LaunchPlan, builds: tuple[Build, ...], arrays: Mapping[str, Array]
     ) -> RunResult:
         self._launches = 0
-        inputs, poison = {name: arrays[name] for name in ("q", "k", "v")}, order["poison"]
+        inputs, poison = {name: array for name, array in arrays.items() if name != "plan"}, order["poison"]
         if self._gpu is None:
             checks = CHECKS if order["watched"] else ()
             # The judge has workers of its own.

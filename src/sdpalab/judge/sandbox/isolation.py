@@ -306,7 +306,9 @@ class CandidateProcesses:
             checked = _checked(About, about).model_dump()
         except WireError as error:
             raise UserError(f"the candidate does not load: its process answered with a {error}") from None
-        device = f"simulator {checked['arch']}" if checked["kind"] == "cuda" else f"cpu (torch {version('torch')})"
+        sums = "" if self._numerics == DEFAULT_NUMERICS else f", numerics {self._numerics}"
+        simulator = f"simulator {checked['arch']}{sums}"
+        device = simulator if checked["kind"] == "cuda" else f"cpu (torch {version('torch')})"
         return {**checked, "device": device}
 
     def _begin(self) -> None:

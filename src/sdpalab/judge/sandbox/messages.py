@@ -74,6 +74,8 @@ class DeclaredNumerics(Message):
     probability_scale: float
     quantised: DeclaredQuantisation | None
     normalise: Text
+    products: Text = "problem"
+    tanh: Text = "float32"
 
 
 class About(Message):
@@ -190,6 +192,13 @@ class KernelDescription(Message):
         return self
 
 
+class LaunchNeeds(Message):
+    """What a launch asks of an SM before it is compiled: threads of a block, bytes of dynamic shared memory."""
+
+    threads: int
+    dynamic_smem: int
+
+
 class KernelReply(Reply):
     """What the process of a user's kernel answers; a launch plan comes beside it, as bytes."""
 
@@ -198,6 +207,7 @@ class KernelReply(Reply):
     config: Knobs | None = None
     numerics: DeclaredNumerics | None = None
     limits: dict[Text, int | float | Text | None] | None = None
+    survey: list[Text | list[LaunchNeeds]] | None = None
 
 
 def hazard_reason(reply: Mapping[str, Any]) -> str:

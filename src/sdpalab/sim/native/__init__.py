@@ -10,8 +10,7 @@ two instructions, and none between two blocks of the grid.
 **Operations** (:mod:`.operations`) are Python functions of values of all 32 lanes (:mod:`.lanes`), which LLVM compiles
 through llvmlite: ``lambda a, b: a + b`` is the whole of an addition. They are compiled when a kernel first needs them
 and kept in the user's cache (:mod:`.library`), under a key of everything that they depend on. Nothing is contracted and
-there are no fast-math flags: the bits do not depend on the processor, but for what is evaluated by NumPy's own loops
-(:mod:`.numpy_loops`), where they are NumPy's.
+there are no fast-math flags: the bits do not depend on the processor.
 
 **Control flow** (scheduling, barriers, copies in flight, the checks) is Python on 64-bit integers that
 :mod:`.translate` turns into machine code in half a second. Numba, which was tried first, takes seven for the same,
@@ -29,9 +28,10 @@ interpreter. With checks, what the threads' blocks touched in global memory is c
 Asynchronous operations (bulk copies, wgmma, st.async) are checked when they are issued (:mod:`.flights`), with the
 vector clocks and the two proxies of the reference engine (:mod:`.clocks`).
 
-**What is left to the reference engine** besides: instructions without a native handler, calls and printf, blocks that
-may wait for each other, random schedules, the ``strict`` check, watchers, launches on a :class:`~sdpalab.sim.Device`,
-counters where lanes of a warp wait for an mbarrier apart from each other.
+**What is left to the reference engine** besides: blocks that may wait for each other, cooperative launches, the
+``strict`` check, watchers, the accesses that streams of a :class:`~sdpalab.sim.Device` are compared by, counters where
+lanes of a warp wait for an mbarrier apart from each other; and an instruction without a native handler, such as a call,
+where a lane reaches it.
 
 ``SDPALAB_SIM_ENGINE`` chooses: ``native`` (the default), or ``reference``, which runs everything there.
 """

@@ -14,7 +14,8 @@ import numpy as np
 
 from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
-from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS
+from sdpalab.sim.native.lanes import WORD64
+from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS, REFUSED
 from sdpalab.sim.native.operation import Function, NativeOperation, lanewise
 from sdpalab.sim.program import Program
 from sdpalab.sim.selection import Array
@@ -70,6 +71,8 @@ class Assembler:
     program: Program
     checked: bool
     counted: bool
+    target_name: str
+    numerics: str
     records: list[list[int]] = field(default_factory=list)
     operations: dict[str, NativeOperation] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
@@ -79,6 +82,7 @@ class Assembler:
     sums: dict[tuple[str, ...], int] = field(default_factory=dict)
     product_sets: dict[tuple[tuple[str, ...], str], int] = field(default_factory=dict)
     lists: list[int] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     types: dict[str, PtxType] = field(default_factory=dict)
     ones: list[int] = field(default_factory=list)
@@ -269,6 +273,13 @@ class Assembler:
             raise NotNative(instruction.text)
         self.begin(instruction)
         handler(self, instruction, Mods(instruction))
+
+    def refuse(self, instruction: Instruction, why: str) -> None:
+        """Append the record of an instruction that is not native: who reaches it leaves the launch to the reference
+        engine."""
+        self.begin(instruction)
+        self.refused[len(self.records)] = why
+        self.record(NativeOperation("refused", lambda code: code.builder.ret(WORD64(REFUSED))), [])
 
     def begin(self, instruction: Instruction) -> None:
         """Make the records that follow those of an instruction, under its guard."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.definedness import Undefined, find_undefined
+from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Entry, Immediate, Instruction, Symbol
 from sdpalab.sim.isa.memory_mods import take_space
@@ -49,6 +50,9 @@ class Decoded:
         Bytes at the beginning, which hold predicates: false at first, where all else is poison.
     ones : tuple of int
         Further rows of predicates, which are true at first.
+    refused : dict of int to str
+        What is not native, by the number of its record: the launch is left to the reference engine when a lane gets
+        there, so that a path that never runs costs nothing.
     """
 
     records: Array
@@ -60,17 +64,20 @@ class Decoded:
     register_bytes: int
     predicates: int
     ones: tuple[int, ...]
+    refused: dict[int, str]
 
 
-def decode(entry: Entry, program: Program, *, checked: bool, counted: bool) -> Decoded:
+def decode(entry: Entry, program: Program, *, checked: bool, counted: bool, target: str, numerics: str) -> Decoded:
     """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters.
+
+    ``target`` is the module's ``.target``, and ``numerics`` as in :func:`sdpalab.sim.launch`.
 
     Raises
     ------
     NotNative, UnsupportedInstruction
         If there is anything in it that the native engine does not have.
     """
-    asm = Assembler(entry, program, checked, counted)
+    asm = Assembler(entry, program, checked, counted, target, numerics)
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     add_shadows(asm, undefined)
@@ -85,7 +92,16 @@ def decode(entry: Entry, program: Program, *, checked: bool, counted: bool) -> D
         -(-asm.top // 64) * 64,
         predicates,
         tuple(asm.ones),
+        asm.refused,
     )
+
+
+_NOT_NATIVE = (NotNative, UnsupportedInstruction, IndexError, ValueError)
+"""What a handler raises for an instruction or an operand that it does not have."""
+
+
+def _reason(why: Exception) -> str:
+    return f"{type(why).__name__}: {why}".removeprefix("NotNative: ")
 
 
 def _predicate_bytes(program: Program) -> int:
@@ -99,17 +115,22 @@ def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, und
     if products:
         _look_at_products(asm, basic, 0)
     for place, item in enumerate(basic.items):
-        for instruction in instructions_of(item):
-            if products and instruction.guard is not None:
-                asm.begin(instruction)
-                look_at_sets(asm, sets_used(asm, instruction))
-            follow_undefined(asm, instruction, undefined)
-        if isinstance(item, MmaGroup):
-            product_records(asm, item)
-        else:
-            asm.instruction(item)
-            if products and _is_fence(item):
-                _look_at_products(asm, basic, place + 1)
+        begin = len(asm.records)
+        try:
+            for instruction in instructions_of(item):
+                if products and instruction.guard is not None:
+                    asm.begin(instruction)
+                    look_at_sets(asm, sets_used(asm, instruction))
+                follow_undefined(asm, instruction, undefined)
+            if isinstance(item, MmaGroup):
+                product_records(asm, item)
+            else:
+                asm.instruction(item)
+        except _NOT_NATIVE as why:
+            del asm.records[begin:]
+            asm.refuse(instructions_of(item)[0], _reason(why))
+        if products and isinstance(item, Instruction) and _is_fence(item):
+            _look_at_products(asm, basic, place + 1)
     words[layout.SIZE] = basic.size
     if basic.collective:
         words[layout.COLLECTIVE] = 1
@@ -118,11 +139,21 @@ def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, und
             asm.begin(instruction)
             words[layout.COLLECTIVE], words[layout.MEMBERS] = 2, asm.source(operand, "u32")
     if basic.end is not None:
-        follow_undefined(asm, basic.end, undefined)
+        begin, before = len(asm.records), list(words)
         asm.begin(basic.end)
-        asm.guard = 0  # what an end needs is made ready for all lanes
         guard = asm.guard_word(basic.end)
-        _end(asm, program, basic.end, words)
+        try:
+            follow_undefined(asm, basic.end, undefined)
+            asm.begin(basic.end)
+            asm.guard = 0  # what an end needs is made ready for all lanes
+            guard = asm.guard_word(basic.end)
+            _end(asm, program, basic.end, words)
+        except _NOT_NATIVE as why:
+            del asm.records[begin:]
+            words = [*before[: layout.END], layout.END_REFUSED, *before[layout.END + 1 :]]
+            asm.begin(basic.end)
+            guard = asm.guard
+            asm.refused.setdefault(len(asm.records), _reason(why))
         words[layout.END_GUARD] = guard
     elif number + 1 == len(program.blocks):  # running off the end is a return
         words[layout.END] = layout.END_EXIT
@@ -216,10 +247,10 @@ def _cluster(asm: Assembler, program: Program, instruction: Instruction, words: 
 
 
 def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    """``mbarrier.try_wait.parity``, which blocks until the phase is complete."""
+    """``mbarrier.try_wait``, which blocks until the phase of a parity or a state token is complete."""
     mods = Mods(instruction)
     mods.choice(("try_wait",))
-    mods.choice(("parity",))
+    parity = mods.flag("parity")
     relaxed = mods.flag("relaxed")
     if not relaxed:
         mods.choice(("acquire",), default="")
@@ -229,7 +260,7 @@ def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words:
     mods.done()
     if space != "shared":
         raise NotNative(f"waiting in .{space}")
-    target, address, parity, *limit = instruction.operands
+    target, address, state, *limit = instruction.operands
     if limit:
         asm.source(limit[0], "u32")
     row, finish = asm.target(target, "pred")
@@ -237,7 +268,8 @@ def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words:
     words[layout.END], words[layout.END_D] = layout.END_TRY_WAIT, row
     words[layout.END_E], words[layout.END_PC] = int(relaxed), instruction.pc
     words[layout.END_A], words[layout.END_B] = shared_address(asm, address, space)
-    words[layout.END_C] = asm.source(parity, "u32")
+    words[layout.END_C] = asm.source(state, "u32" if parity else "b64")
+    words[layout.END_TOKEN] = int(not parity)
 
 
 def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:

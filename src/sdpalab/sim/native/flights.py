@@ -47,6 +47,7 @@ from sdpalab.sim.native.layout import (
     WRITTEN,
     WRITTEN_BYTES,
 )
+from sdpalab.sim.native.updates import page_updated
 from sdpalab.sim.native.words import fill, load8, load32, load64, store8, store32, store64
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "reads_complete",
     "reads_range_complete",
     "touch_remote",
+    "unmark_mbarrier",
 ]
 
 _CHUNK = 16
@@ -107,12 +109,16 @@ def read_range(context: int, cta: int, offset: int, size: int, warp: int, twin: 
 
 
 def needs_look(context: int, cta: int, page: int, first: int, warps: int) -> int:
-    """Whether reading a page in the async proxy needs a look at its granules."""
+    """Whether reading a page in the async proxy needs a look at its granules; 2 if it may race with an atomic
+    operation."""
     if load64(page_word(context, PAGE_FULL, cta, page)) == 0 or load64(page_word(context, PAGE_FLYING, cta, page)) != 0:
         return 1
     tag, written = load64(page_word(context, PAGE_TAG, cta, page)), load64(page_word(context, PAGE_WRITTEN, cta, page))
     generic = load64(page_word(context, PAGE_GENERIC, cta, page))
     for warp in range(first, first + warps):
+        floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
+        if page_updated(context, cta, page << PAGE_SHIFT, page << PAGE_SHIFT, floor):
+            return 2
         if generic > load64(load64(context + 8 * FENCED_FLOORS) + 8 * warp):
             return 1
         if written > load64(load64(context + 8 * FLOORS) + 8 * warp) and (
@@ -127,6 +133,8 @@ def read_chunk(context: int, cta: int, offset: int, first: int, warps: int, twin
     shift = load64(context + 8 * GRANULE_SHIFT)
     granule, many = offset >> shift, _CHUNK >> shift
     flying = flying_of(context, cta)
+    if closely == 2:
+        return RACE
     if closely:
         for k in range(granule, granule + many):
             if load32(flying + 4 * k) & NOT_READABLE:
@@ -203,6 +211,8 @@ def copy_issued(context: int, warp: int, cta: int, offset: int, size: int, actor
     shift = load64(context + 8 * GRANULE_SHIFT)
     floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
     fenced = load64(load64(context + 8 * FENCED_FLOORS) + 8 * warp)
+    if page_updated(context, cta, offset, offset + size - 1, floor):
+        return RACE
     for page in range(offset >> PAGE_SHIFT, (offset + size - 1 >> PAGE_SHIFT) + 1):
         low = max(offset, page << PAGE_SHIFT) >> shift
         high = (min(offset + size, page + 1 << PAGE_SHIFT) - 1 >> shift) + 1
@@ -301,6 +311,15 @@ def mark_mbarrier(context: int, cta: int, offset: int) -> None:
     for k in range(offset >> shift, offset + 8 >> shift):
         store32(flying + 4 * k, load32(flying + 4 * k) | OPAQUE)
     count_flying(context, cta, offset, 8, 1)
+
+
+def unmark_mbarrier(context: int, cta: int, offset: int) -> None:
+    """The eight bytes are free for all instructions again."""
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    flying = flying_of(context, cta)
+    for k in range(offset >> shift, offset + 8 >> shift):
+        store32(flying + 4 * k, load32(flying + 4 * k) & ~OPAQUE)
+    count_flying(context, cta, offset, 8, -1)
 
 
 # ---- the shared memory of other CTAs ---------------------------------------------------------------------------------

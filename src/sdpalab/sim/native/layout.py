@@ -33,12 +33,12 @@ COLLECTIVE = 6
 """0, or 1 if whole warps are needed, or 2 if the lanes of a member mask are."""
 MEMBERS = 7
 """The row of that mask."""
-END_A, END_B, END_C, END_D, END_E, END_PC = 8, 9, 10, 11, 12, 13
-"""Operands of the end, and the number of its instruction."""
+END_A, END_B, END_C, END_D, END_E, END_PC, END_TOKEN = range(8, 15)
+"""Operands of the end, the number of its instruction, and whether a wait is for the phase of a state token."""
 
 END_NEXT, END_BRANCH, END_EXIT, END_BARRIER, END_ARRIVE, END_STOP = 0, 1, 2, 3, 4, 5
 END_INDEXED, END_CLUSTER_ARRIVE, END_CLUSTER_WAIT, END_TRY_WAIT, END_WGMMA, END_WGMMA_WAIT = 6, 7, 8, 9, 10, 11
-END_REGISTERS, END_REDUCE = 12, 13
+END_REGISTERS, END_REDUCE, END_REFUSED = 12, 13, 14
 
 # ---- statuses --------------------------------------------------------------------------------------------------------
 
@@ -65,11 +65,12 @@ WHY = (
     "branch index",
     "registers of setmaxnreg",
     "counters where lanes of a warp wait apart",
+    "an instruction that is not native",
 )
 (ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
     2, 14
 )
-(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART) = range(14, 20)
+(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED) = range(14, 21)
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 
@@ -120,8 +121,9 @@ CONTEXT_WORDS = 128
     CLUSTER_Y,
     CLUSTER_Z,
     FIND,  # the function that looks for an extent
-    ORDER,  # 0: warps forward, 1: backward, 2: drawn
+    ORDER,  # FORWARD, BACKWARD or DRAWN
     SEED,
+    DRAW,  # the state of what is drawn in a cluster
     EARLY,  # whether asynchronous copies land at once
     COPIES,  # in flight, MOST_COPIES a warp
     CHECKED,  # whether the checks are on
@@ -185,6 +187,8 @@ CONTEXT_WORDS = 128
     MBARRIER_VECTORS,  # for each mbarrier, what was passed on in this phase and in all before it
     CLUSTER_VECTORS,  # the same for the barrier of the cluster
     REMOTE,  # for each CTA and actor, the time of its last access to the shared memory of that CTA from another
+    UPDATERS,  # of each warp and granule of shared memory: the time of its last atomic operation; 0 if there are none
+    PAGE_UPDATED,  # of each page: the time of the last one
     CAPTURED,  # room for what bulk copies have read and not yet written
     CAPTURED_BYTES,
     CAPTURED_END,
@@ -199,7 +203,7 @@ CONTEXT_WORDS = 128
     ORDERED_WARPS,  # beside ORDERED: time << 8 | warp of the warp whose accesses come before up to a later time
     FOLLOWERS,  # of each CTA, the warp that last acquired what others did
     FOLLOWED_AT,  # ... and when
-) = range(123)
+) = range(126)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
@@ -211,12 +215,17 @@ SCRATCH_PLACES = 1 << 14
 
 SCRATCH_CHUNKS, SCRATCH_A, SCRATCH_RECORD, SCRATCH_B = 20480, 24576, 28672, 32768
 """In the scratch, for wgmma: where chunks lie, factors as float32, and a record."""
+SCRATCH_EXPONENTS, SCRATCH_TILE = 98304, 106496
+"""There too: the exponents of A, and room for the sums of a tile."""
 
 PAGE_SHIFT = 10
 """Pages of shared memory, for which the checks keep the sum of what they know of their granules."""
 READ_SHIFT, GLOBAL_PAGE_SHIFT = 4, 12
 SEVERAL = (1 << 23) - 1
 """In place of a CTA: more than one."""
+
+FORWARD, BACKWARD, DRAWN = 0, 1, 2
+"""The order of a cluster's warps."""
 
 # ---- a warp: int64 words ---------------------------------------------------------------------------------------------
 
@@ -257,7 +266,8 @@ TR_COORDINATES, TR_DATA, TR_TIME, TR_PC, TR_SOURCE, TR_STATE, TR_LINEAR = 10, 16
 bits of what is done, and the linear index of the CTA that issued it, plus one."""
 WRITTEN_OUT, WAITED_FOR = 1, 2
 LANDED, LOADS, STORES, WORDS = 0, 1, 2, 3
-"""Kinds: none any more, a box to shared memory, a box from there, words of a register."""
+"""Kinds: none any more, a copy to shared memory, a copy from there, words of a register. A copy of plain bytes has 0 as
+its map, and the offset in global memory as its first coordinate."""
 
 # ---- a tensor map: int64 words ---------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sdpalab.sim.memory import RANK_SHIFT
 from sdpalab.sim.native.clocks import acquire, comes_before, publish, release_to, warps_of_cluster
-from sdpalab.sim.native.flights import mark_mbarrier, touch_remote
+from sdpalab.sim.native.flights import mark_mbarrier, touch_remote, unmark_mbarrier
 from sdpalab.sim.native.layout import (
     ACTORS,
     AT_MBARRIER,
@@ -59,7 +59,7 @@ from sdpalab.sim.native.layout import (
     WARPS,
 )
 from sdpalab.sim.native.traffic import count_shared
-from sdpalab.sim.native.watch import write_shared
+from sdpalab.sim.native.watch import mark_written, write_shared
 from sdpalab.sim.native.words import fill, load32, load64, store32, store64
 
 __all__ = [
@@ -67,9 +67,11 @@ __all__ = [
     "arrive_at",
     "begin_mbarrier",
     "bytes_came",
+    "count_bytes",
     "count_mbarriers",
     "cta_alive",
     "cta_of",
+    "end_mbarrier",
     "mbarrier_at",
     "offset_of",
     "pass_on",
@@ -212,8 +214,9 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
     """``mbarrier.arrive`` without a token.
 
     Operands are the address's row and offset, the row of the counts or bytes, whether these are bytes to expect, the
-    pc, and whether the arrival is relaxed.
+    pc, whether the arrival is relaxed, the row of the state tokens (or -1), and whether the lanes drop out.
     """
+    token, drops = load32(record + 4 * (OPERANDS + 6)), load32(record + 4 * (OPERANDS + 7))
     left = mask
     place, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
     count_mbarriers(context, registers, place, shift, mask, load32(record + 4 * (OPERANDS + 4)))
@@ -235,6 +238,9 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
             if mine != entry:
                 continue
             left = left & ~(1 << lane)
+            if token >= 0:  # as if the lanes came one after the other
+                state = load64(entry + 8 * MB_PHASE) << 32 | max(0, load64(entry + 8 * MB_PENDING) - total)
+                store64(registers + token + 8 * lane, state)
             if load32(record + 4 * (OPERANDS + 3)):
                 store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) + many)
                 total += 1
@@ -248,8 +254,61 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
             return status
         if load64(context + 8 * CHECKED) != 0 and load32(record + 4 * (OPERANDS + 5)) == 0:
             release_to(context, load64(context + 8 * CURRENT), vectors_of(context, entry))
+        if drops:
+            expected = load64(entry + 8 * MB_EXPECTED) - total
+            if expected <= 0:  # no phase would end any more
+                return MBARRIER_RULE
+            store64(entry + 8 * MB_EXPECTED, expected)
         store64(entry + 8 * MB_PENDING, pending - total)
         settle(context, entry)
+    return 0
+
+
+def count_bytes(registers: int, record: int, mask: int, context: int) -> int:
+    """``mbarrier.expect_tx`` and ``complete_tx``: operands are the address's row and offset, the row of the bytes,
+    whether the phase is to wait for them (or they have come), and the pc."""
+    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    count_mbarriers(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 4)))
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        address = load64(registers + row + 8 * lane) + shift
+        many = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane)
+        cta = cta_of(context, address)
+        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
+        if entry == 0 or many < 0 or cta_alive(context, cta) == 0:
+            return MBARRIER_RULE
+        status = use_mbarrier(context, entry)
+        if status == 0 and load32(record + 4 * (OPERANDS + 3)) == 0:
+            status = bytes_came(context, entry, many)
+        elif status == 0:
+            store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) + many)
+            status = MBARRIER_RULE if load64(entry + 8 * MB_BYTES) > _MOST else 0
+        if status != 0:
+            return status
+    return 0
+
+
+def end_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
+    """``mbarrier.inval``: operands are the address's row and offset, and the pc. The memory is free."""
+    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    count_mbarriers(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 2)))
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        address = load64(registers + row + 8 * lane) + shift
+        cta, offset = cta_of(context, address), offset_of(address)
+        entry = mbarrier_at(context, cta, offset) if cta >= 0 else 0
+        if entry == 0 or cta != load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA):
+            return MBARRIER_RULE
+        status = use_mbarrier(context, entry)
+        if status != 0:
+            return status
+        store64(entry + 8 * MB_OFFSET, -1)
+        if load64(context + 8 * CHECKED) != 0:
+            unmark_mbarrier(context, cta, offset)
+            store64(load64(context + 8 * SCRATCH) + SCRATCH_PLACES, offset)
+            mark_written(context, 1, EVERY_LANE, 8)
     return 0
 
 

@@ -20,7 +20,12 @@ from sdpalab.sim.tally import Tally
 
 __all__ = ["ORDERS", "State"]
 
-ORDERS = {"lockstep": 0, "forward": 0, "reverse": 1}
+ORDERS = {
+    "lockstep": layout.FORWARD,
+    "forward": layout.FORWARD,
+    "reverse": layout.BACKWARD,
+    "random": layout.DRAWN,
+}
 """The order of a cluster's warps under each schedule."""
 _UNITS = {"mbarrier", "tensor", "st", "wgmma", "fence", "bulk"}
 """What the names of operations of asynchronous units begin with."""
@@ -123,6 +128,7 @@ class State:
             layout.SCRATCH: self._room(layout.SCRATCH_BYTES),
             layout.COPIES: self._room(8 * layout.COPY_WORDS * layout.MOST_COPIES * warps * ctas if copies else 0),
             layout.ORDER: ORDERS[setup.schedule],
+            layout.SEED: setup.seed << 20 & (1 << 62) - 1,
             layout.EARLY: int(setup.async_mode == "early"),
         }
         words |= self._units()
@@ -155,7 +161,7 @@ class State:
         if "mbarrier" in names:
             mbarriers = np.zeros(layout.MBARRIER_WORDS * layout.MOST_MBARRIERS * ctas, np.int64)
             words[layout.MBARRIERS] = self._keep(mbarriers)
-        if names & {"tensor", "st"}:
+        if names & {"tensor", "st", "bulk"}:
             words[layout.TRANSFERS] = self._room(8 * layout.TRANSFER_WORDS * layout.MOST_TRANSFERS)
             size = _CAPTURED * ctas * self.setup.symbols.shared_bytes
             words |= {layout.CAPTURED: self._room(size), layout.CAPTURED_BYTES: size}
@@ -219,6 +225,11 @@ class State:
             layout.CLUSTER_VECTORS: zeros(2 * actors),
             layout.MBARRIER_VECTORS: zeros(2 * actors * layout.MOST_MBARRIERS * ctas if apart else 0),
             layout.FENCED_AT: zeros(actors * warps) if relaxed.any() else 0,
+            **(
+                {layout.UPDATERS: zeros(granules * ctas * warps, np.int32), layout.PAGE_UPDATED: zeros(pages * ctas)}
+                if self._updates("shared")
+                else {}
+            ),
             layout.REMOTE: zeros(columns * ctas) if apart and ctas > 1 else 0,
             layout.GRANULE_SHIFT: shift,
             layout.GRANULES: granules,
@@ -250,7 +261,11 @@ class State:
 
     def updates_global(self) -> bool:
         """Whether there is an atomic operation on global memory."""
-        return any(each.name.startswith("atom.global") for each in self.decoded.operations)
+        return self._updates("global")
+
+    def _updates(self, space: str) -> bool:
+        """Whether there is an atomic operation on a space, or on a generic address."""
+        return any(each.name.startswith((f"atom.{space}.", "atom.generic.")) for each in self.decoded.operations)
 
     def _order_of_blocks(self, granules: int) -> dict[int, int]:
         """What atomic operations need: the last one on each granule, and which blocks come before which."""

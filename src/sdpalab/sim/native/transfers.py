@@ -12,15 +12,18 @@ from sdpalab.sim.native.clocks import comes_before, completed, operation_time, w
 from sdpalab.sim.native.flights import copy_came, copy_issued, others_know, read_range, reads_range_complete
 from sdpalab.sim.native.layout import (
     ASYNC,
+    BACKWARD,
     BULK_GROUPS,
     CAPTURED,
     CAPTURED_BYTES,
     CAPTURED_END,
     CHECKED,
     COUNTING,
+    CTA_COUNT,
     CURRENT,
     CURRENT_CTA,
     CURRENT_STATE,
+    DRAWN,
     EARLY,
     EVERY_LANE,
     EXTENT_COUNT,
@@ -42,6 +45,7 @@ from sdpalab.sim.native.layout import (
     MAP_STRIDES,
     MAP_SWIZZLE,
     MAP_WORDS,
+    MB_OFFSET,
     MB_TAG,
     MBARRIER_RULE,
     MOST_TRANSFERS,
@@ -97,12 +101,23 @@ from sdpalab.sim.native.mbarriers import (
     offset_of,
     vectors_of,
 )
+from sdpalab.sim.native.reset import draw
 from sdpalab.sim.native.traffic import count_shared
 from sdpalab.sim.native.watch import read_global, write_global
 from sdpalab.sim.native.words import copy, fill, load32, load64, popcount, store32, store64
 from sdpalab.sim.tally import SECTOR
 
-__all__ = ["commit_transfers", "drained", "land_next", "load_box", "store_box", "store_words", "wait_for_transfers"]
+__all__ = [
+    "commit_transfers",
+    "drained",
+    "land_next",
+    "load_box",
+    "load_bytes",
+    "store_box",
+    "store_bytes",
+    "store_words",
+    "wait_for_transfers",
+]
 
 
 def next_entry(context: int) -> int:
@@ -192,15 +207,15 @@ def box_entry(registers: int, record: int, lane: int, context: int, kind: int, r
 
 
 def load_box(registers: int, record: int, mask: int, context: int) -> int:
-    """``cp.async.bulk.tensor`` to shared memory: operands 4 and 5 are the mbarrier's row and offset, 6 the pc, then the
-    axes."""
+    """``cp.async.bulk.tensor`` to shared memory: operands 4 and 5 are the mbarrier's row and offset, 6 the pc, 7 the
+    row of the CTAs that a multicast writes to (16 bits; or -1), then the axes."""
     if several(context, mask):
         return SPREAD
     store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
-        entry = box_entry(registers, record, lane, context, LOADS, 7)
+        entry = box_entry(registers, record, lane, context, LOADS, 8)
         if entry < 64:
             return entry
         store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 6)))
@@ -211,9 +226,131 @@ def load_box(registers: int, record: int, mask: int, context: int) -> int:
         if mbarrier == 0:
             return MBARRIER_RULE
         store64(entry + 8 * TR_MBARRIER, mbarrier)
-        status = announce_load(context, entry, 1)
+        many = load32(record + 4 * (OPERANDS + 7))
+        if many >= 0:
+            status = multicast(context, entry, load32((registers + many + 2 * lane) & ~3) >> 16 * (lane & 1) & 0xFFFF)
+        else:
+            status = announce_load(context, entry, 1, 1)
+            if status == 0:
+                status = begin_transfer(context, entry)
+        if status != 0:
+            return status
+    return 0
+
+
+def multicast(context: int, model: int, ranks: int) -> int:
+    """A box is copied to the same place of several CTAs, and signals the same mbarrier of each; a status.
+
+    Global memory is read once.
+    """
+    entry = load64(context + 8 * SCRATCH)  # entries may move while others are added
+    copy(entry, model, 8 * TRANSFER_WORDS)
+    store64(model + 8 * TR_KIND, LANDED)
+    offset = load64(load64(entry + 8 * TR_MBARRIER) + 8 * MB_OFFSET)
+    reads = 1
+    for rank in range(load64(context + 8 * CTA_COUNT)):
+        if ranks >> rank & 1 == 0:
+            continue
+        mbarrier = mbarrier_at(context, rank, offset)
+        if mbarrier == 0 or cta_alive(context, rank) == 0:
+            return MBARRIER_RULE
+        place = next_entry(context)
+        if place == 0:
+            return FULL
+        copy(place, entry, 8 * TRANSFER_WORDS)
+        store64(place + 8 * TR_CTA, rank)
+        store64(place + 8 * TR_MBARRIER, mbarrier)
+        status = announce_load(context, place, 1, reads)
+        if status == 0:
+            status = begin_transfer(context, place)
+        if status != 0:
+            return status
+        reads = 0
+    return 0
+
+
+# ---- plain bytes -----------------------------------------------------------------------------------------------------
+
+
+def bytes_entry(registers: int, record: int, lane: int, context: int, kind: int) -> int:
+    """An entry for bytes that a lane copies; 0 if it copies none, or a status below 64 where that is wrong.
+
+    Operands are the row and offset of the address in shared memory, and of that in global memory, the row of the
+    number of bytes, and the pc.
+    """
+    shared = load64(registers + load32(record + 4 * OPERANDS) + 8 * lane) + load32(record + 4 * (OPERANDS + 1))
+    begin = load64(registers + load32(record + 4 * (OPERANDS + 2)) + 8 * lane) + load32(record + 4 * (OPERANDS + 3))
+    size = load32(registers + load32(record + 4 * (OPERANDS + 4)) + 4 * lane)
+    begin = begin - GLOBAL_BASE
+    cta, offset = cta_of(context, shared), offset_of(shared)
+    if size == 0:
+        return 0
+    if cta < 0 or size < 0 or (size | offset | begin) & 15 or offset > load64(context + 8 * SHARED_LIMIT) - size:
+        return ILLEGAL
+    inside = 0
+    for k in range(load64(context + 8 * EXTENT_COUNT)):
+        extent = load64(context + 8 * EXTENTS) + 16 * k
+        if begin >= load64(extent) and begin + size <= load64(extent + 8):
+            inside = 1
+    if inside == 0 or cta_alive(context, cta) == 0:
+        return ILLEGAL
+    entry = next_entry(context)
+    if entry == 0:
+        return FULL
+    store64(entry + 8 * TR_KIND, kind)
+    store64(entry + 8 * TR_LANE, lane)
+    store64(entry + 8 * TR_MAP, 0)
+    store64(entry + 8 * TR_CTA, cta)
+    store64(entry + 8 * TR_OFFSET, offset)
+    store64(entry + 8 * TR_BYTES, size)
+    store64(entry + 8 * TR_MBARRIER, 0)
+    store64(entry + 8 * TR_SOURCE, 0)
+    store64(entry + 8 * TR_STATE, 0)
+    store64(entry + 8 * TR_COORDINATES, begin)
+    store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 5)))
+    return entry
+
+
+def load_bytes(registers: int, record: int, mask: int, context: int) -> int:
+    """``cp.async.bulk`` to shared memory: operands 6 and 7 are the mbarrier's row and offset."""
+    if several(context, mask):
+        return SPREAD
+    store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        entry = bytes_entry(registers, record, lane, context, LOADS)
+        if entry == 0:
+            continue
+        if entry < 64:
+            return entry
+        row = registers + load32(record + 4 * (OPERANDS + 6))
+        address = load64(row + 8 * lane) + load32(record + 4 * (OPERANDS + 7))
+        home = cta_of(context, address)
+        mbarrier = mbarrier_at(context, home, offset_of(address)) if home >= 0 else 0
+        if mbarrier == 0:
+            return MBARRIER_RULE
+        store64(entry + 8 * TR_MBARRIER, mbarrier)
+        status = announce_load(context, entry, 1, 1)
         if status == 0:
             status = begin_transfer(context, entry)
+        if status != 0:
+            return status
+    return 0
+
+
+def store_bytes(registers: int, record: int, mask: int, context: int) -> int:
+    """``cp.async.bulk`` to global memory."""
+    if several(context, mask):
+        return SPREAD
+    store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        entry = bytes_entry(registers, record, lane, context, STORES)
+        if entry == 0:
+            continue
+        status = begin_store(context, entry, lane) if entry >= 64 else entry
         if status != 0:
             return status
     return 0
@@ -224,9 +361,12 @@ def several(context: int, mask: int) -> int:
     return load64(context + 8 * COUNTING) != 0 and popcount(mask) > 1
 
 
-def announce_load(context: int, entry: int, proxy: int) -> int:
-    """What the checks and the counters make of a copy to shared memory when it is issued; a status."""
-    if load64(entry + 8 * TR_KIND) == LOADS:
+def announce_load(context: int, entry: int, proxy: int, reads: int) -> int:
+    """What the checks and the counters make of a copy to shared memory when it is issued; a status.
+
+    ``reads`` is whether it reads global memory for itself.
+    """
+    if load64(entry + 8 * TR_KIND) == LOADS and reads:
         status = global_lines(context, entry, 1)
         if status != 0:
             return status
@@ -287,7 +427,7 @@ def store_words(registers: int, record: int, mask: int, context: int) -> int:
         for k in range(many):
             row = registers + load32(record + 4 * (OPERANDS + 7 + k))
             copy(entry + 8 * TR_DATA + element * k, row + element * lane, element)
-        status = announce_load(context, entry, 0)
+        status = announce_load(context, entry, 0, 0)
         if status == 0:
             status = begin_transfer(context, entry)
         if status != 0:
@@ -313,7 +453,6 @@ def store_box(registers: int, record: int, mask: int, context: int) -> int:
     """``cp.async.bulk.tensor`` to global memory: operand 4 is the pc, 5 the number of axes."""
     if several(context, mask):
         return SPREAD
-    state = load64(context + 8 * CURRENT_STATE)
     store64(context + 8 * TRANSFER_SERIAL, load64(context + 8 * TRANSFER_SERIAL) + 1)
     for lane in range(32):
         if mask >> lane & 1 == 0:
@@ -322,21 +461,26 @@ def store_box(registers: int, record: int, mask: int, context: int) -> int:
         if entry < 64:
             return entry
         store64(entry + 8 * TR_PC, load32(record + 4 * (OPERANDS + 4)))
-        store64(entry + 8 * TR_GROUP, load32(state + 8 * BULK_GROUPS + 4 * lane))
-        if load64(context + 8 * CHECKED) != 0:
-            warp, cta = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_CTA)
-            twin = warps_of_cluster(context) + warp
-            time = operation_time(context, twin)
-            store64(entry + 8 * TR_TIME, time)
-            offset, size = load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES)
-            status = read_range(context, cta, offset, size, warp, twin, time)
-            if status != 0:
-                return status
-        if load64(context + 8 * EARLY) != 0:
-            status = write_out(context, entry)
-            if status != 0:
-                return status
+        status = begin_store(context, entry, lane)
+        if status != 0:
+            return status
     return 0
+
+
+def begin_store(context: int, entry: int, lane: int) -> int:
+    """A store joins the current bulk group of its lane, and reads shared memory from now on; a status."""
+    groups = load64(context + 8 * CURRENT_STATE) + 8 * BULK_GROUPS
+    store64(entry + 8 * TR_GROUP, load32(groups + 4 * lane))
+    if load64(context + 8 * CHECKED) != 0:
+        warp, cta = load64(entry + 8 * TR_WARP), load64(entry + 8 * TR_CTA)
+        twin = warps_of_cluster(context) + warp
+        time = operation_time(context, twin)
+        store64(entry + 8 * TR_TIME, time)
+        offset, size = load64(entry + 8 * TR_OFFSET), load64(entry + 8 * TR_BYTES)
+        status = read_range(context, cta, offset, size, warp, twin, time)
+        if status != 0:
+            return status
+    return write_out(context, entry) if load64(context + 8 * EARLY) != 0 else 0
 
 
 def write_out(context: int, entry: int) -> int:
@@ -423,7 +567,9 @@ def land_next(context: int) -> int:
         first += 1
     store64(context + 8 * TRANSFER_FIRST, first)
     serial = -1
-    newest = load64(context + 8 * ORDER) == 1
+    newest = load64(context + 8 * ORDER) == BACKWARD
+    if load64(context + 8 * ORDER) == DRAWN:
+        newest = draw(context, 2) == 1
     for k in range(first, count):
         entry = base + 8 * TRANSFER_WORDS * k
         if in_flight(entry) and (serial < 0 or newest):
@@ -487,6 +633,12 @@ def global_lines(context: int, entry: int, kind: int) -> int:
     store64(context + 8 * CURRENT, load64(entry + 8 * TR_WARP))
     store64(context + 8 * CURRENT_CTA, load64(entry + 8 * TR_LINEAR))
     tensor = load64(entry + 8 * TR_MAP)
+    if tensor == 0:
+        begin = load64(entry + 8 * TR_COORDINATES)
+        end = begin + load64(entry + 8 * TR_BYTES)
+        count_sectors(context, begin, end, kind)
+        add_sectors(context, entry, (end - 1) // SECTOR - begin // SECTOR + 1, end - begin)
+        return touch_line(context, begin, end, kind) if checked else 0
     if counting and nested(tensor) == 0:
         return TENSOR_MAP
     axes, item = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM)
@@ -509,14 +661,24 @@ def global_lines(context: int, entry: int, kind: int) -> int:
         total += end - begin
         sectors += max(0, (end - 1) // SECTOR - max(begin // SECTOR, last + 1) + 1)
         last = max(last, (end - 1) // SECTOR)
-        if counting:
-            touched = load64(context + 8 * TOUCHED) + (load64(context + 8 * TOUCHED_BYTES) if kind == 2 else 0)
-            fill(touched + begin // SECTOR, 1, (end - 1) // SECTOR - begin // SECTOR + 1)
-    if counting:
+        count_sectors(context, begin, end, kind)
+    add_sectors(context, entry, sectors, total)
+    return 0
+
+
+def count_sectors(context: int, begin: int, end: int, kind: int) -> None:
+    """The sectors of a stretch of global memory are read (1) or written (2) at all."""
+    if load64(context + 8 * COUNTING) != 0:
+        touched = load64(context + 8 * TOUCHED) + (load64(context + 8 * TOUCHED_BYTES) if kind == 2 else 0)
+        fill(touched + begin // SECTOR, 1, (end - 1) // SECTOR - begin // SECTOR + 1)
+
+
+def add_sectors(context: int, entry: int, sectors: int, total: int) -> None:
+    """A copy took so many sectors, for that many bytes."""
+    if load64(context + 8 * COUNTING) != 0:
         place = load64(context + 8 * SECTORS) + 16 * load64(entry + 8 * TR_PC)
         store64(place, load64(place) + sectors)
         store64(place + 8, load64(place + 8) + (total + SECTOR - 1) // SECTOR)
-    return 0
 
 
 def line_begin(tensor: int, entry: int, axes: int, line: int) -> int:
@@ -569,9 +731,18 @@ def touch_line(context: int, begin: int, end: int, kind: int) -> int:
 
 
 def move_box(context: int, entry: int) -> None:
-    """Copy a box line by line, in either direction: 16-byte chunks of shared memory in the order of the swizzle."""
+    """Copy a box line by line, in either direction: 16-byte chunks of shared memory in the order of the swizzle. Plain
+    bytes are one line."""
     tensor = load64(entry + 8 * TR_MAP)
     loads = load64(entry + 8 * TR_KIND) == LOADS
+    if tensor == 0:
+        origin = load64(entry + 8 * TR_SOURCE) if load64(entry + 8 * TR_SOURCE) != 0 else shared_place(context, entry)
+        far = load64(context + 8 * GLOBAL) + load64(entry + 8 * TR_COORDINATES)
+        if loads:
+            copy(origin, far, load64(entry + 8 * TR_BYTES))
+        else:
+            copy(far, origin, load64(entry + 8 * TR_BYTES))
+        return
     axes, item, swizzle = load64(tensor + 8 * MAP_AXES), load64(tensor + 8 * MAP_ITEM), load64(tensor + 8 * MAP_SWIZZLE)
     inner = load64(tensor + 8 * MAP_COUNTS) * item
     lines = load64(tensor + 8 * MAP_BYTES) // inner

@@ -36,6 +36,7 @@ from sdpalab.sim.native.layout import (
     END_E,
     END_EXIT,
     END_PC,
+    END_TOKEN,
     FIRST_PART,
     FOR_REGISTERS,
     HELD_REGISTERS,
@@ -79,9 +80,7 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
                 first = lane
             if load64(place + 8 * lane) != load64(place + 8 * first):
                 return SPREAD
-            if (load32(registers + load32(block + 4 * END_C) + 4 * lane) & 1) != (
-                load32(registers + load32(block + 4 * END_C) + 4 * first) & 1
-            ):
+            if wanted(registers, block, lane) != wanted(registers, block, first):
                 return SPREAD
     address = load64(place + 8 * first) + load32(block + 4 * END_B)
     cta = cta_of(context, address)
@@ -97,9 +96,12 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
     row, offset = load32(block + 4 * END_A), load32(block + 4 * END_B)
     count_mbarriers(context, registers, row, offset, mask, load32(block + 4 * END_PC))
     passed = load64(context + 8 * CURRENT_STATE) + 8 * PASSED
-    now = load64(entry + 8 * MB_PHASE)
-    parity = load32(registers + load32(block + 4 * END_C) + 4 * first) & 1
-    if parity != (now & 1):  # the phase before has that parity, and it is complete
+    now, asked = load64(entry + 8 * MB_PHASE), wanted(registers, block, first)
+    if load32(block + 4 * END_TOKEN) == 0:  # of that parity: the present phase, or the one before
+        asked = now if asked == (now & 1) else now - 1
+    if asked < now - 1 or asked > now:
+        return MBARRIER_RULE
+    if asked < now:
         store32(result, load32(result) | mask)
         if apart:
             store64(passed, load64(passed) | mask)
@@ -113,6 +115,14 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
     store64(part + 8 * PART_MORE, now)
     store64(part + 8 * PART_FROM, block)
     return 0
+
+
+def wanted(registers: int, block: int, lane: int) -> int:
+    """What a lane waits for: a parity, or the phase of its state token."""
+    row = registers + load32(block + 4 * END_C)
+    if load32(block + 4 * END_TOKEN):
+        return load64(row + 8 * lane) >> 32 & 0xFFFFFFFF
+    return load32(row + 4 * lane) & 1
 
 
 def others_go_on(context: int, mask: int) -> int:

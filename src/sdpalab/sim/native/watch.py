@@ -68,14 +68,17 @@ from sdpalab.sim.native.layout import (
     WRITTEN,
     WRITTEN_BYTES,
 )
+from sdpalab.sim.native.updates import mark_updated, updates_before
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
 __all__ = [
     "copies_landed",
     "copy_begins",
+    "mark_written",
     "read_global",
     "read_shared",
     "update_global",
+    "update_shared",
     "write_global",
     "write_shared",
 ]
@@ -114,7 +117,8 @@ def read_shared(context: int, mask: int, present: int, low: int, high: int, widt
         status = defined(context, mask, width, cta, low, high)
         if status != 0:
             return status
-    return writes_before(context, mask, width, warp, cta, NOT_READABLE) if suspect else 0
+    status = writes_before(context, mask, width, warp, cta, NOT_READABLE) if suspect else 0
+    return status if status != 0 else updates_before(context, mask, low, high, width)
 
 
 def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forbidden: int) -> int:
@@ -211,7 +215,20 @@ def write_shared(context: int, mask: int, present: int, low: int, high: int, wid
     """Lanes write; as :func:`read_shared`."""
     status = may_write(context, mask, present, low, high, width)
     if status == 0:
+        status = updates_before(context, mask, low, high, width)
+    if status == 0:
         mark_written(context, mask, lanes_there(context, present), width)
+    return status
+
+
+def update_shared(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
+    """Lanes update shared memory atomically; as :func:`read_shared`."""
+    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+    status = may_write(context, mask, present, low, high, width)
+    if status == 0:
+        status = defined(context, mask, width, cta, low, high)
+    if status == 0:
+        mark_updated(context, mask, width)
     return status
 
 
@@ -303,6 +320,8 @@ def mark_written(context: int, mask: int, there: int, width: int) -> None:
 def copy_begins(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Lanes issue copies that write these places until they land: nobody may touch them before. A status."""
     status = may_write(context, mask, present, low, high, width)
+    if status == 0:
+        status = updates_before(context, mask, low, high, width)
     if status == 0:
         mark_flying(context, mask, width, 1)
     return status

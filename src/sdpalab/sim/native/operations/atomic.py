@@ -28,13 +28,13 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
     require(mods, type_, UPDATES[name][1])
     mods.done()
-    if name not in NAMES or type_.is_float or space not in ("global", "shared"):
+    if name not in NAMES or type_.is_float or space not in ("global", "shared", "generic"):
         raise NotNative(instruction.text)
     operands = list(instruction.operands)
     target, finish = asm.target(operands.pop(0), type_.name) if returns else (-1, _nothing)
     row, bits, offset = asm.address(operands[0])
     source = asm.source(operands[1], type_.name)
-    if asm.checked and space == "global" and scope in ("cta", "cluster"):
+    if asm.checked and space != "shared" and scope in ("cta", "cluster"):
         raise NotNative("checks of atomic operations that do not include all blocks")
     if asm.watched:
         effect = ("relaxed", "acquire", "release", "acq_rel").index(order) if returns else 2 * (order != "relaxed")

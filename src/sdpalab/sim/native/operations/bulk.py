@@ -14,9 +14,17 @@ from sdpalab.sim.memory import RANK_SHIFT
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.clocks import fence_proxies, fence_warp
 from sdpalab.sim.native.lanes import Lanes
-from sdpalab.sim.native.mbarriers import arrive_at, begin_mbarrier
+from sdpalab.sim.native.mbarriers import arrive_at, begin_mbarrier, count_bytes, end_mbarrier
 from sdpalab.sim.native.operation import NativeOperation
-from sdpalab.sim.native.transfers import commit_transfers, load_box, store_box, store_words, wait_for_transfers
+from sdpalab.sim.native.transfers import (
+    commit_transfers,
+    load_box,
+    load_bytes,
+    store_box,
+    store_bytes,
+    store_words,
+    wait_for_transfers,
+)
 
 __all__ = ["relaxed_arrivals", "shared_address"]
 
@@ -112,23 +120,62 @@ def _init(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     _handed(asm, "mbarrier.init", begin_mbarrier, [*place, count, instruction.pc])
 
 
-@native("mbarrier.arrive")
+@native("mbarrier.arrive", "mbarrier.arrive_drop")
 def _arrive(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Arrivals without a state token."""
-    mods.choice(("arrive",))
+    """Arrivals; ``arrive_drop`` also leaves all later phases."""
+    drops = mods.choice(("arrive", "arrive_drop")) == "arrive_drop"
     expects = mods.flag("expect_tx")
     relaxed = _order(mods, ("release",))
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
     operands = list(instruction.operands)
+    token, finish = -1, _nothing
     if not isinstance(operands[0], Address):
         target = operands.pop(0)
         if not isinstance(target, Symbol) or target.name != "_":
-            raise NotNative("a state token")
+            if space == "shared::cluster":
+                raise NotNative("a state token of another CTA's mbarrier")
+            token, finish = asm.target(target, "b64")
     place = shared_address(asm, operands[0], space)
     many = asm.source(operands[1] if len(operands) > 1 else Immediate(1), "u32")
-    _handed(asm, "mbarrier.arrive", arrive_at, [*place, many, int(expects), instruction.pc, int(relaxed)])
+    words = [*place, many, int(expects), instruction.pc, int(relaxed), token, int(drops)]
+    _handed(asm, "mbarrier.arrive", arrive_at, words)
+    finish()
+
+
+def _nothing() -> None:
+    """There is no result."""
+
+
+@native("mbarrier.expect_tx", "mbarrier.complete_tx")
+def _transactions(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Bytes that a phase waits for, and bytes that have come."""
+    action = mods.choice(("expect_tx", "complete_tx"))
+    _order(mods, ())
+    space = take_space(mods)
+    mods.choice(("b64",))
+    mods.done()
+    place, many = shared_address(asm, instruction.operands[0], space), asm.source(instruction.operands[1], "u32")
+    _handed(asm, "mbarrier.tx", count_bytes, [*place, many, int(action == "expect_tx"), instruction.pc])
+
+
+@native("mbarrier.inval")
+def _inval(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Ends the mbarrier: its memory is free."""
+    mods.choice(("inval",))
+    space = take_space(mods)
+    mods.choice(("b64",))
+    mods.done()
+    _handed(asm, "mbarrier.inval", end_mbarrier, [*shared_address(asm, instruction.operands[0], space), instruction.pc])
+
+
+@native("mbarrier.pending_count")
+def _pending_count(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """How many arrivals a phase still expected when a state token was made."""
+    mods.only("pending_count", "b64")
+    target, token = instruction.operands
+    asm.compute("mbarrier.pending_count", lambda x: x.to("u32"), [(target, "u32")], [(token, "u64")])
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------
@@ -159,12 +206,16 @@ def _tensor_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     box = next((each for each in instruction.operands if isinstance(each, TensorAddress)), None)
     if box is None or len(box.coordinates) != rank:
         raise NotNative("a tensor map with other coordinates")
+    operands = list(instruction.operands)
+    _cache_hint(asm, mods, operands)
     mods.flag("tile")
     mods.choice(("global",))
     stores = mods.flag("bulk_group")
     space = "shared" if mods.flag("shared::cta") else mods.choice(("shared::cluster",))
+    many = -1
     if not stores:
         mods.choice(("mbarrier::complete_tx::bytes",))
+        many = asm.source(operands.pop(), "u16") if mods.flag("multicast::cluster") else -1
     mods.done()
     shared = shared_address(asm, instruction.operands[1 if stores else 0], space)
     row, bits, offset = asm.address(box.map)
@@ -175,8 +226,53 @@ def _tensor_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         _handed(asm, "tensor.store", store_box, [*shared, row, offset, instruction.pc, rank, *coordinates])
     else:
         mbarrier = shared_address(asm, instruction.operands[2], space)
-        operands = [*shared, row, offset, *mbarrier, instruction.pc, rank, *coordinates]
-        _handed(asm, "tensor.load", load_box, operands)
+        words = [*shared, row, offset, *mbarrier, instruction.pc, many, rank, *coordinates]
+        _handed(asm, "tensor.load", load_box, words)
+
+
+def _cache_hint(asm: Assembler, mods: Mods, operands: list[Operand]) -> None:
+    """An L2 cache policy changes no value."""
+    if mods.flag("L2::cache_hint"):
+        asm.source(operands.pop(), "b64")
+
+
+@native("cp.async.bulk")
+def _bulk_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """One lane copies many bytes between global and shared memory."""
+    for part in ("async", "bulk"):
+        mods.choice((part,))
+    operands = list(instruction.operands)
+    _cache_hint(asm, mods, operands)
+    target, source = (mod for mod in instruction.mods if mod in ("global", "shared::cta", "shared::cluster"))
+    for mod in (target, source):
+        mods.choice((mod,))
+    stores = target == "global"
+    if "global" not in (target, source) or (stores and source != "shared::cta"):
+        raise NotNative("a copy within shared memory")
+    mods.choice(("bulk_group",) if stores else ("mbarrier::complete_tx::bytes",))
+    mods.done()
+    space = (source if stores else target).replace("shared::cta", "shared")
+    shared = shared_address(asm, operands[1 if stores else 0], space)
+    row, bits, offset = asm.address(operands[0 if stores else 1])
+    if bits != 64:
+        raise NotNative("a copy of global memory at an address of 32 bits")
+    words = [*shared, row, offset, asm.source(operands[2], "u32"), instruction.pc]
+    if stores:
+        _handed(asm, "bulk.store", store_bytes, words)
+    else:
+        _handed(asm, "bulk.load", load_bytes, [*words, *shared_address(asm, operands[3], space)])
+
+
+@native("cp.async.bulk.prefetch")
+def _prefetch(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Touches no value, and no address is wrong: there is no L2 here."""
+    for part in ("async", "bulk", "prefetch"):
+        mods.choice((part,))
+    operands = list(instruction.operands)
+    _cache_hint(asm, mods, operands)
+    for part in ("tensor", "tile", "1d", "2d", "3d", "4d", "5d"):
+        mods.flag(part)
+    mods.only("L2", "global")
 
 
 @native("st.async")

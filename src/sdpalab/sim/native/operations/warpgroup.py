@@ -8,15 +8,15 @@ import re
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.fusion import registers_read, registers_written
 from sdpalab.sim.ir import Immediate, Instruction, Operand, Register, Vector
-from sdpalab.sim.isa.fragments import SUMMED
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.lanes import POINTER, WORD64, Lanes, llvm_type, where
-from sdpalab.sim.native.numeric import canonical, widened
+from sdpalab.sim.native.numeric import widened
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.convert import decoded8
-from sdpalab.sim.native.operations.matrix import stacked
+from sdpalab.sim.native.operations.sums import ALTERNATING, TileSum, stacked, store_half
 from sdpalab.sim.native.products import commit_products, fence_products, look_at_registers
+from sdpalab.sim.tensor_cores import rule_of
 
 __all__ = ["look_at_sets", "product_list", "sets_used"]
 
@@ -73,40 +73,31 @@ def _fragment(kind: str) -> NativeOperation:
     return NativeOperation(f"wgmma.fragment.{kind}", build)
 
 
-def _product(deep: int) -> NativeOperation:
+def _product(tile: TileSum) -> NativeOperation:
     """A [16, deep] times B [deep, 8 n], added to hidden rows: operands are n, their first row, whether they count, and
     whether the product is negated."""
 
     def build(code: OperationCode) -> None:
         b = code.builder
         scratch = code.pointer(layout.SCRATCH)
-        left, right = (code.at(scratch, WORD64(place)) for place in (layout.SCRATCH_A, layout.SCRATCH_B))
+        places = (layout.SCRATCH_A, layout.SCRATCH_B, layout.SCRATCH_EXPONENTS, layout.SCRATCH_TILE)
+        left, right, of_left, room = (code.at(scratch, WORD64(place)) for place in places)
         sums = code.at(code.registers, code.operand(1))
         keep, negate = (b.icmp_signed("!=", code.operand(k), WORD64(0)) for k in (2, 3))
+        tile.spread_exponents(code, left, of_left)
         with code.loop(code.operand(0)) as block:
-            begin = code.at(right, b.mul(block, WORD64(32 * deep)))
-            totals: list[Lanes] = []
-            for first in range(0, deep, SUMMED):
-                parts = [code.constant("f32", 0.0, 8)] * 16
-                for k in range(first, first + SUMMED):
-                    factors = code.load(code.at(begin, WORD64(32 * k)), "f32", 8, align=32)
-                    for row in range(16):
-                        place = code.at(left, WORD64(32 * (row // 8 * deep + k) + 4 * (row % 8)))
-                        element = b.load(place, typ=llvm_type("f32").element, align=4)
-                        parts[row] = code.spread(element, "f32", 8).call("fma", factors, parts[row])
-                totals = parts if not totals else [x + y for x, y in zip(totals, parts, strict=True)]
-            rows = code.at(sums, b.mul(block, WORD64(4 * 128)))
+            begin = code.at(right, b.mul(block, WORD64(32 * tile.depth)))
+            rows = [code.at(sums, b.add(b.mul(block, WORD64(4 * 128)), WORD64(128 * k))) for k in range(4)]
+            before = []
             for half in range(2):
-                whole = stacked(totals[8 * half : 8 * half + 8])
-                whole = where(code.all_or_none(negate, whole.count), -whole, whole)
-                for odd in range(2):
-                    row = code.at(rows, WORD64(128 * (2 * half + odd)))
-                    before = code.load(row, "f32")
-                    before = where(code.all_or_none(keep, before.count), before, 0)
-                    after = whole.shuffled(range(odd, 64, 2)) + before
-                    b.store(canonical(after, "f32").value, row, align=64)
+                even, odd = (code.load(row, "f32") for row in rows[2 * half : 2 * half + 2])
+                whole = even.shuffled(ALTERNATING, odd)
+                before.append(where(code.all_or_none(keep, whole.count), whole, 0))
+            totals = tile.totals(code, left, begin, of_left, (before[0], before[1]), room, negate=negate)
+            for half, whole in enumerate(totals):
+                store_half(code, whole, tile.result, rows[2 * half : 2 * half + 2])
 
-    return NativeOperation(f"wgmma.product.{deep}", build)
+    return NativeOperation(f"wgmma.product.{tile.name}", build)
 
 
 def product_list(asm: Assembler, instruction: Instruction) -> list[int]:
@@ -148,11 +139,12 @@ def product_list(asm: Assembler, instruction: Instruction) -> list[int]:
         words[layout.L_A] = asm.source(a, "u64")
     words[layout.L_SCALE] = asm.source(scale, "pred") | 1
     words[layout.L_SIGN] = int(values[:2] in ([1, -1], [-1, 1]))
+    rule = rule_of(asm.target_name, "wgmma", kind, depth, result)
     load = _fragment(kind) if in_registers else _loaded(kind, not trans_a)
     for place, operation in (
         (layout.L_LOAD_A, load),
         (layout.L_LOAD_B, _loaded(kind_b, not trans_b)),
-        (layout.L_PRODUCT, _product(depth)),
+        (layout.L_PRODUCT, _product(TileSum(rule, depth, result, asm.numerics))),
     ):
         words[place] = asm.number_of(operation)
     words[layout.L_MAJOR_A], words[layout.L_MAJOR_B] = int(not trans_a), int(not trans_b)
