@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,16 @@ class Graph:
         """The two arrays that the codes work on, with the values that their host part gives them."""
         edges = max(self.edges, 1)
         size = max(self.nodes, edges)
-        draws = _c_random()
+        draws = iter(_draws(2 * size))
         first, second = np.zeros(size, np.int32), np.zeros(size, np.int32)
         first[1:] = [value % self.nodes for value in islice(draws, size - 1)]
         second[1:] = [value % edges for value in islice(draws, size - 1)]
         return first, second
+
+
+@lru_cache(maxsize=8)
+def _draws(many: int) -> tuple[int, ...]:
+    return tuple(islice(_c_random(), many))
 
 
 def _c_random() -> Iterator[int]:
@@ -257,7 +263,7 @@ def _hazards(ptx: str, blocks: int, threads: int, args: list[Any], **options: An
     entry = re.search(r"\.entry\s+([\w$]+)", ptx)
     assert entry is not None, "there is no kernel"
     try:
-        return launch(ptx, entry[1], blocks, threads, args, max_steps=_MAX_STEPS, **options).hazards
+        return launch(ptx, entry[1], blocks, threads, args, max_steps=_MAX_STEPS, workers=1, **options).hazards
     except SimError as error:
         return error.hazards
 
