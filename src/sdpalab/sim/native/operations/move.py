@@ -8,6 +8,7 @@ from sdpalab.sim.ir import Address, Instruction, Operand, Symbol, Variable, Vect
 from sdpalab.sim.isa.memory_mods import take_memory_mods, take_space
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS
+from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, gather, located, scatter
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative, native
 from sdpalab.sim.native.lanes import Lanes
@@ -220,18 +221,22 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     row, bits, offset = asm.address(address)
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, vector * type_.bytes, "store")
-    asm.record(_store(space, bits, type_.bits, vector), [row, offset, *sources])
+    asm.record(_store(space, bits, type_.bits, vector, asm.checked and space != "local"), [row, offset, *sources])
 
 
-def _store(space: str, bits: int, element: int, vector: int) -> NativeOperation:
+def _store(space: str, bits: int, element: int, vector: int, checked: bool) -> NativeOperation:
+    """A store; ``checked``, no lane may find another lane's value in its place after it."""
     width = element // 8 * vector
 
     def build(code: OperationCode) -> None:
         place = addresses(code, located(code, 0, space, bits), space, width)
         for k in range(vector):
             scatter(code, place + element // 8 * k, code.source(2 + k, f"u{element}"), element // 8)
+        for k in range(vector if checked else 0):
+            left = gather(code, place + element // 8 * k, f"u{element}", element // 8)
+            code.leave_if(((left != code.source(2 + k, f"u{element}")) & code.active).any(), layout.RACE)
 
-    return NativeOperation(f"st.{space}.{bits}.{element}x{vector}", build)
+    return NativeOperation(f"st.{space}.{bits}.{element}x{vector}{'.checked' * checked}", build)
 
 
 # ---- no effect on values ---------------------------------------------------------------------------------------------
