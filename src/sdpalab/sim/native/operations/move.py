@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.checks.global_race import STRONG
+from sdpalab.sim.checks.orders import memory_order
 from sdpalab.sim.decode import Mods, generic_base
 from sdpalab.sim.ir import Address, Instruction, Operand, Symbol, Variable, Vector
 from sdpalab.sim.isa.memory_mods import take_memory_mods, take_space
@@ -117,7 +117,7 @@ def _take(mods: Mods) -> tuple[str, int, PtxType]:
     mods.done()
     if space == "shared::cluster":
         raise NotNative("the shared memory of a cluster")
-    if space in ("global", "generic") and not STRONG.isdisjoint(mods.instruction.mods):
+    if space in ("global", "generic") and memory_order(mods.instruction).strong:
         raise NotNative("a strong access: blocks may wait for each other")
     if space != "param" and vector * type_.bytes > 16:
         raise NotNative("an access of more than 16 bytes")
@@ -185,7 +185,7 @@ def local_load(element: int) -> NativeOperation:
 
 def local_store(element: int) -> NativeOperation:
     """The operation that stores an element of each lane's local memory: operands are address, offset and source."""
-    return _store("local", 64, element, 1)
+    return _store("local", 64, element, 1, False)
 
 
 def _load(space: str, bits: int, element: int, vector: int) -> NativeOperation:
