@@ -93,6 +93,25 @@ def calibration(out: OutOption = None, json: JsonOption = None) -> int:
 
 
 @campaign.command()
+def algebra(
+    kernel: KernelsArgument = None,
+    copies: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Mutants of each source line and opcode, at most. Default: all.")
+    ] = 0,
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
+    """Replace each floating-point instruction of a kernel in turn: exact arithmetic must notice; and planted bugs."""
+    from sdpalab.campaigns import algebra as runs
+
+    names, words = kernel or [], ["--copies", str(copies)] if copies else []
+    return _run(
+        *("algebra", [*names, *words], lambda say, keep: runs.run(names, copies, say, keep), out, json),
+        packages=runs.PACKAGES,
+    )
+
+
+@campaign.command()
 def deletion(
     kernel: KernelsArgument = None,
     executor: ExecutorOption = "local",

@@ -299,9 +299,10 @@ def sanitize_case(
         raise UserError(f"{case.name}: {error}") from None
     for options in modes.options("async" in case.ptx):
         label = f"{options['schedule']}, {options['async_mode']}"
-        with collected.run(label, [case.name] * len(entries)):
+        with collected.run(label, [case.name_of(launch) for launch in case.launches.launches]):
             collected.compared(case.name, case.run(lambda report: collected.launched(None, report), **options))
-    sources = Sources({case.name: case.ptx}, folders)
+    texts = {case.name_of(launch): case.text_of(launch) for launch in case.launches.launches}
+    sources = Sources(texts, folders)
     return collected.result("", "simulator", entries, sources, suppressions)
 
 

@@ -16,7 +16,7 @@ from sdpalab.sim.checks.orders import VOLATILE_MODES
 from sdpalab.sim.chunks import Chunks, Setup
 from sdpalab.sim.counters import Counters, counted
 from sdpalab.sim.definedness import loads_shared
-from sdpalab.sim.errors import LaunchError
+from sdpalab.sim.errors import Deadlock, IllegalAccess, KernelTrap, LaunchError, SimError, StepLimit
 from sdpalab.sim.footprint import PLANES
 from sdpalab.sim.geometry import Dim3, Geometry
 from sdpalab.sim.hazard_log import HazardLog
@@ -28,7 +28,7 @@ from sdpalab.sim.machine import Machine, Symbols
 from sdpalab.sim.memory import Space
 from sdpalab.sim.names import resolve, short_name
 from sdpalab.sim.native import run_native, wanted_engine
-from sdpalab.sim.numerics import DEFAULT_NUMERICS, valid_numerics
+from sdpalab.sim.numerics import DEFAULT_NUMERICS, is_ring, valid_numerics
 from sdpalab.sim.observer import Observer
 from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
@@ -53,6 +53,8 @@ _LANES_AT_LEAST, _LANES_AT_MOST = 8192, 16384
 """Lanes of a chunk, if there are that many: fewer do not pay for NumPy's calls, and more leave the caches."""
 _CHUNKS_WANTED = 8
 _MAX_STEPS = 20_000_000
+_ENDS = {"illegal access": IllegalAccess, "nothing can run": Deadlock, "too many steps": StepLimit, "trap": KernelTrap}
+"""Exceptions of a launch in a ring, by the reason with which native code ends."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +138,11 @@ def launch(
         drawn at every branch and barrier. ``reverse`` also runs blocks from the last on, and ``random`` shuffles them.
     async_mode : {"late", "early"}
         When asynchronous copies land: as late as the waits allow, their destination poisoned until then, or at once.
-    numerics : {"hardware", "float32"}
+    numerics : {"hardware", "float32", "ring"}
         How the tensor cores' sums are made: as by those of the module's ``.target``, or in float32
-        (:mod:`sdpalab.sim.numerics`).
+        (:mod:`sdpalab.sim.numerics`). ``ring``: f16, bf16, f32 and 8-bit elements of all arrays are codes of the
+        integers mod p (p - 1), in their bits (:mod:`sdpalab.sim.ring`); there are no checks then, and no hazards are
+        reported.
     seed : int
         For the random schedule.
     max_steps : int, optional
@@ -167,8 +171,10 @@ def launch(
         For PTX that cannot be read or is not modelled, with its line.
     IllegalAccess, Deadlock, StepLimit, KernelTrap
         For what goes wrong while running.
+    NotAlgebraic
+        In a ring, for an instruction that has no meaning there.
     SimError
-        If a worker process dies.
+        If a worker process dies; in a ring, if the native engine does not have what the kernel uses.
     """
     text = ptx_text(ptx)
     return execute(
@@ -242,6 +248,7 @@ def execute(
     valid_numerics(numerics)
     if set(checks) & set(MORE_CHECKS) and "race" not in checks:
         checks = (*checks, "race")
+    checks = () if is_ring(numerics) else checks
     module = parse(text)
     code, program = _linked(text, entry)
     clusters, explicit = _cluster(code, _dim3("cluster", cluster))
@@ -313,6 +320,11 @@ def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None, *, ac
     tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
     history = GlobalHistory(setup.entry, size, geometry.ctas) if "race" in setup.checks else None
     chunks = Chunks(setup, space, tally, log, history)
+    if is_ring(setup.numerics):
+        reason = run_native(setup, space, tally, workers)
+        if reason:
+            raise _ENDS.get(reason, SimError)(f"numerics={setup.numerics!r} runs on the native engine: {reason}")
+        return _Execution(chunks, space, log, tally)
     if wanted_engine() == "native" and not accesses:
         before = arena.snapshot()
         if not run_native(setup, space, tally, workers):

@@ -66,11 +66,12 @@ WHY = (
     "registers of setmaxnreg",
     "counters where lanes of a warp wait apart",
     "an instruction that is not native",
+    "not algebraic",
 )
 (ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
     2, 14
 )
-(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED) = range(14, 21)
+(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED, NOT_ALGEBRAIC) = range(14, 22)
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.atomics import NAMES, update
 from sdpalab.sim.native.lanes import WORD64
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.operations.move import take_cache_hint
 from sdpalab.sim.native.operations.watched import watch_access
 
 __all__: list[str] = []
@@ -27,10 +28,11 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     name = mods.choice(UPDATES)
     type_ = mods.type()
     require(mods, type_, UPDATES[name][1])
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
     mods.done()
     if name not in NAMES or type_.is_float or space not in ("global", "shared", "generic"):
         raise NotNative(instruction.text)
-    operands = list(instruction.operands)
     target, finish = asm.target(operands.pop(0), type_.name) if returns else (-1, _nothing)
     row, bits, offset = asm.address(operands[0])
     source = asm.source(operands[1], type_.name)
