@@ -92,7 +92,7 @@ def test_the_algorithm_is_in_the_ptx(head_dim: int, dtype: str) -> None:
     )
     assert ptx.count("cp.async.wait_group") == 2
     assert ptx.count("bar.sync") == 3  # Q has arrived; each tile; before the output overwrites the keys
-    # One exponential and no multiply-add a score: the maximum is subtracted before scaling. Two rescales.
+    # One exponential and one multiply-add a score, in a single piece of code. Two rescales.
     assert ptx.count("ex2.approx.ftz.f32") == keys // 2 + 2
     assert ptx.count(f"cvt.rn.{short}x2.f32") == keys // 4 + head_dim // 4  # P, and O
     assert ptx.count("st.global.v4") == head_dim // 16

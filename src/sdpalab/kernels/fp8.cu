@@ -4,7 +4,8 @@
 // kernel before this one quantises (tile/quantise.cuh), so that a number is rounded once and not once for every block
 // that reads it, and K and V cross the memory in half the bytes; its time counts.
 //   S = Q K^T   raw scores of m16n8k32; a tile has one scale of K, and a warp one of Q
-//   O += s P V  a tile's product starts from 0, and joins O in float32 with the scale s of its V
+//   O += s P V  a tile's product starts from 0, and joins O in float32 with a factor s: the scale of its V, and how far
+//               its maximum is from the reference of the row
 // Sums of the tensor cores are thus never longer than 128 terms, whatever the hardware drops of them.
 //
 // P stays in the registers. The accumulators of two m16n8 blocks of S are, as packed, the four numbers of the next left
@@ -15,7 +16,7 @@
 // is two m16n8k16 in place of each m16n8k32, and V, still e4m3 in memory, is widened on its way to them. No weight
 // moves here either, and V has the same order (TileWeights).
 //
-// Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 120 registers, 16 KiB shared memory, 4 blocks an SM.
+// Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 136 registers, 16 KiB shared memory, 3 blocks an SM.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), NUM_STAGES (tiles of K, V in memory), P_DTYPE (e4m3, fp16). A tile is the 64
 // keys of a scale.
 
@@ -190,8 +191,7 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
 
 // The bytes and scales are those of quantise_blocks<SCALE_ROWS>, V in blocks one behind the other.
 //
-// There is no bound on registers: left alone, ptxas takes 107 at D=64 on sm_89. Given one, it loads further ahead and
-// spills.
+// There is no bound on registers: left alone, ptxas takes 133 at D=64 on sm_89. Given 128, it spills.
 __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const unsigned char* __restrict__ k_bytes,
                               const unsigned char* __restrict__ v_bytes, const float* __restrict__ q_scales,
                               const float2* __restrict__ kv_scales, Element* __restrict__ o, int seq_q, int seq_kv,

@@ -1,8 +1,8 @@
 """Clocks of an SM's units for one turn of a main loop, for each 128 rows by 128 keys of scores: what limits the loop.
 
 All figures are static, from the machine code of the main loop. The turn that is counted takes no branch that it could
-skip: a mask, a rescaling or a wait that is over at once counts as the few instructions that skip it. What it cannot skip
-are its matrix products and its copies.
+skip: a mask, a rescaling or a wait that is over at once counts as the few instructions that skip it. What it cannot
+skip are its matrix products and its copies.
 """
 
 from __future__ import annotations
@@ -117,10 +117,11 @@ def short_turn(code: Sequence[SassInstruction]) -> tuple[SassInstruction, ...]:
     if len(inner) != 1:
         return ()
     (header,), inside = inner, loops[inner[0]]
-    stops = [place for place in sorted(inside) if is_tensor(code[place]) or code[place].base in _COPIES]
+    once = inside - {header}
+    stops = [place for place in sorted(once) if is_tensor(code[place]) or code[place].base in _COPIES]
     turn = [header]
     for stop in [*stops, header]:
-        way = _shortest(follow, turn[-1], stop, inside)
+        way = _shortest(follow, turn[-1], stop, inside if stop == header else once)
         if way is None:
             return ()
         turn += way
@@ -128,9 +129,7 @@ def short_turn(code: Sequence[SassInstruction]) -> tuple[SassInstruction, ...]:
 
 
 def _shortest(follow: Sequence[Sequence[int]], start: int, end: int, inside: set[int]) -> list[int] | None:
-    """Places behind ``start`` up to ``end``, by the fewest instructions; empty if ``start`` is ``end`` already."""
-    if start == end and len(follow[start]) <= 1:
-        return []
+    """Places behind ``start`` up to ``end``, by the fewest instructions; None if no way leads there."""
     before: dict[int, int] = {}
     reached = [start]
     for place in reached:  # grows: breadth first
