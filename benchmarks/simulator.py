@@ -1,10 +1,12 @@
-"""The simulator on the mission shape, beside Triton's interpreter on the same tile sizes in the same run.
+"""The simulator on the mission shape: its two engines, and Triton's interpreter on the same tile sizes in the same run.
 
-    python benchmarks/simulator.py [--repeats 5] [--longest 4096]
+    python benchmarks/simulator.py [--repeats 5] [--longest 8192]
 
-Prints the median and the spread of each, the ratio pair by pair, the growth with the sequence length, and what worker
-processes give at the longest (both with one run each: Triton's interpreter takes minutes there). Needs the extra
-``triton`` for the comparison; says so where it is missing. Times are of this machine's CPU: they say how long a
+Prints CPU seconds of the native and of the reference engine, alternately, and their ratio pair by pair, for ``flash``
+and ``hopper``, plain and with all checks; how long a kernel takes that no process has run before; the median and the
+spread of wall times beside Triton's interpreter; the growth with the sequence length, and what threads give at the
+longest (both with one run each: Triton's interpreter takes minutes there, and is left out beyond S=4096). Needs the
+extra ``triton`` for the comparison; says so where it is missing. Times are of this machine's CPU: they say how long a
 simulation takes, never how fast a kernel is.
 """
 
@@ -13,8 +15,13 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
@@ -27,12 +34,14 @@ from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.kernels.registry import get
 from sdpalab.problem import MISSION, Problem
 from sdpalab.run.buffers import starting_array
+from sdpalab.run.simulated import SimulatedExecutor
 
 BLOCK_M, BLOCK_N = 64, 64
+_LONGEST_BESIDE = 4096
 
 
 def simulate(
-    problem: Problem, checks: tuple[str, ...], workers: int | None = None
+    problem: Problem, checks: tuple[str, ...], workers: int | None = None, numerics: str = sim.DEFAULT_NUMERICS
 ) -> tuple[Callable[[], sim.Report], np.ndarray]:
     """A function that simulates ``flash`` in whole tiles once, and the array its output lands in."""
     flash = get("flash")
@@ -51,6 +60,7 @@ def simulate(
             dynamic_smem=step.dynamic_smem,
             checks=checks,
             workers=workers,
+            numerics=numerics,
         )
 
     return run, arrays["o"]
@@ -116,6 +126,63 @@ def relative_error(out: np.ndarray, problem: Problem) -> float:
     return float(np.linalg.norm(out.astype(np.float64) - reference) / np.linalg.norm(reference))
 
 
+def cpu_seconds(function: Callable[[], object]) -> float:
+    """CPU time of one call, of all threads of this process."""
+    start = time.process_time()
+    function()
+    return time.process_time() - start
+
+
+def engines(repeats: int) -> None:
+    """CPU seconds of both engines on the mission shape, alternately in one process, and their ratio pair by pair."""
+    print(f"engines, {MISSION.label}, CPU seconds: native, reference, ratio")
+    for name in ("flash", "hopper"):
+        kernel = get(name)
+        plan, inputs = kernel.launch_plan(MISSION, kernel.default_config), vars(make_inputs(MISSION, "normal", 0))
+        for checks in ((), sim.CHECKS):
+            run = partial(SimulatedExecutor(kernel.default_arch, checks=checks, workers=1).run, plan, inputs)
+            times: dict[str, list[float]] = {"native": [], "reference": []}
+            for turn in range(repeats + 1):  # the first compiles
+                for engine, samples in times.items():
+                    os.environ["SDPALAB_SIM_ENGINE"] = engine
+                    taken = cpu_seconds(run)
+                    if turn:
+                        samples.append(taken)
+            del os.environ["SDPALAB_SIM_ENGINE"]
+            native, reference = (statistics.median(times[engine]) for engine in ("native", "reference"))
+            ratios = [b / a for a, b in zip(times["native"], times["reference"], strict=True)]
+            spread = f"({min(ratios):.1f} to {max(ratios):.1f})"
+            label = f"{name}, {'all checks' if checks else 'no checks'}"
+            print(f"  {label:<28} {native:7.3f} s {reference:7.3f} s {statistics.median(ratios):6.1f}x {spread}")
+
+
+SMALL = """.version 8.0
+.target sm_90
+.address_size 64
+.entry k(.param .u64 out) {{ .reg .b32 %r<9>; .reg .b64 %rd<4>;
+mov.u32 %r1, %tid.x; {line} ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2;
+st.global.u32 [%rd3], %r1; ret; }}"""
+
+
+def first_launches() -> None:
+    """How long a small kernel takes that this process has not run yet: what is compiled, in a cache that is empty."""
+    print("first launches of small kernels, all checks, empty cache of machine code, wall seconds:")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["SDPALAB_CACHE_DIR"] = folder
+        script = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import simulator as s; s.small()"
+        for name in ("in an empty cache", "in another process"):
+            print(f"  {name}:")
+            subprocess.run([sys.executable, "-c", script], check=True)
+        del os.environ["SDPALAB_CACHE_DIR"]
+
+
+def small() -> None:
+    """Rows of :func:`first_launches`, in this process."""
+    out = np.zeros(32, np.uint32)
+    for name, body in (("the first", ""), ("one with new instructions", "popc.b32 %r2, %r1; brev.b32 %r2, %r2;")):
+        line(f"    {name}", [seconds(lambda body=body: sim.launch(SMALL.format(line=body), "k", 1, 32, [out]))])
+
+
 def mission(repeats: int) -> bool:
     """The mission shape in one process, beside the peer; whether there is one."""
     first = time.perf_counter()
@@ -124,6 +191,8 @@ def mission(repeats: int) -> bool:
     print(f"flash, {MISSION.label}, sm_89: first call with build {time.perf_counter() - first:.3f} s")
     checked, _ = simulate(MISSION, sim.CHECKS, 1)
     checked()
+    float32, float32_out = simulate(MISSION, (), 1, "float32")
+    float32()
     peer: Callable[[], None] | None = None
     try:
         peer, peer_out = interpret(MISSION)
@@ -133,10 +202,11 @@ def mission(repeats: int) -> bool:
             f"Triton's interpreter: not run, because {error.name or error} is not installed "
             "(pip install sdpalab[triton])"
         )
-    times: dict[str, list[float]] = {"plain": [], "checked": [], "peer": []}
+    times: dict[str, list[float]] = {"plain": [], "checked": [], "float32": [], "peer": []}
     for _ in range(repeats):
         times["plain"].append(seconds(plain))
         times["checked"].append(seconds(checked))
+        times["float32"].append(seconds(float32))
         if peer is not None:
             times["peer"].append(seconds(peer))
     rate = report.lane_instructions / statistics.median(times["plain"])
@@ -146,6 +216,12 @@ def mission(repeats: int) -> bool:
         f"{rate:.2e} lane-instructions/s, rel L2 {relative_error(out, MISSION):.2e}",
     )
     line(f"simulator, checks: {', '.join(sim.CHECKS)}", times["checked"])
+    ratio = statistics.median(plain / other for plain, other in zip(times["plain"], times["float32"], strict=True))
+    line(
+        "simulator, no checks, sums in float32",
+        times["float32"],
+        f"rel L2 {relative_error(float32_out, MISSION):.2e}; the tensor cores' sums take {ratio:.2f} times as long",
+    )
     if peer is not None:
         line("Triton's interpreter, same tiles", times["peer"], f"rel L2 {relative_error(peer_out, MISSION):.2e}")
         ratios = [b / a for a, b in zip(times["plain"], times["peer"], strict=True)]
@@ -161,7 +237,7 @@ def growth(longest: int, beside: bool) -> None:
     while seq <= longest:
         problem = Problem(1, 8, seq, 64)
         time_simulated, extra = seconds(simulate(problem, ())[0]), ""
-        if beside:
+        if beside and seq <= _LONGEST_BESIDE:
             time_peer = seconds(interpret(problem)[0])
             extra = f"Triton's interpreter {time_peer:.3f} s, {time_peer / time_simulated:.1f}x"
         line(f"  S={seq}", [time_simulated], extra)
@@ -185,8 +261,10 @@ def main() -> None:
     """Print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--longest", type=int, default=4096)
+    parser.add_argument("--longest", type=int, default=8192)
     options = parser.parse_args()
+    first_launches()
+    engines(options.repeats)
     beside = mission(options.repeats)
     growth(options.longest, beside)
     scaling(options.longest)

@@ -19,6 +19,7 @@ from sdpalab.sim.flow import ENDS
 from sdpalab.sim.isa.floating import FLOAT_HANDLERS
 from sdpalab.sim.isa.integer import INTEGER_HANDLERS
 from sdpalab.sim.isa.move import CLOCKS
+from sdpalab.sim.tensor_cores import rule_of
 from sdpalab.sim.types import TYPES
 
 PAGE = Path(__file__).parent.parent / "docs" / "instructions.md"
@@ -29,14 +30,64 @@ Written by `scripts/instruction_page.py` from the tables in `src/sdpalab/sim/isa
 here, and a modifier, type or operand that a handler does not take, raises `UnsupportedInstruction` with its PTX line
 where a lane reaches it: a path that never runs blocks nothing.
 Forms with a meaning of their own are listed by the modifiers that they begin with.
-No hardware has been compared yet: the expected bits in `tests/sim/` come from the PTX manual.
+The expected bits in `tests/sim/` come from the PTX manual; which results have been compared with words that GPUs
+computed, or follow a model of them, is at [the end](#exact-results).
 
 """
+
+_EXACT = """## Exact results
+
+Products of matrices in hardware numerics ([numerics](numerics.md)), by architecture. **words**: exact on all published
+words of the GPUs named. **model**: by a public model of the hardware, with no words to compare. **nearest**: not
+compared; the rule of the architecture named. Integer products are exact, and sums in f64 are a chain of `fma`.
+
+| products | """
 
 
 def first_sentence(text: str | None) -> str:
     """The first paragraph of a docstring in one line."""
     return " ".join((text or "").strip().split("\n\n")[0].split())
+
+
+_PRODUCTS = [
+    ("mma", "f16", 16, "f32"),
+    ("mma", "f16", 16, "f16"),
+    ("mma", "bf16", 16, "f32"),
+    ("mma", "tf32", 8, "f32"),
+    ("mma", "e4m3", 32, "f32"),
+    ("mma", "e4m3", 32, "f16"),
+    ("wmma", "f16", 16, "f32"),
+    ("wmma", "f16", 16, "f16"),
+    ("wmma", "bf16", 16, "f32"),
+    ("wgmma", "f16", 16, "f32"),
+    ("wgmma", "bf16", 16, "f32"),
+    ("wgmma", "tf32", 8, "f32"),
+    ("wgmma", "e4m3", 32, "f32"),
+    ("wgmma", "e4m3", 32, "f16"),
+]
+"""Unit, factors, K and result; e5m2 is as e4m3."""
+_TARGETS = (70, 75, 80, 86, 89, 90, 100, 120)
+_FIRST = {"bf16": 80, "tf32": 80, "e4m3": 89}
+"""Architectures that have factors of a type first; wgmma is of sm_90 only."""
+
+
+def _cell(unit: str, kind: str, depth: int, result: str, target: int) -> str:
+    if target < _FIRST.get(kind, 70) or (unit == "wgmma") != (target == 90 and unit == "wgmma"):
+        return ""
+    if unit == "mma" and target < 75:
+        return ""
+    rule = rule_of(f"sm_{target}", unit, kind, depth, result)
+    return f"{rule.evidence}: {rule.source}" if rule.evidence != "model" else "model"
+
+
+def exact_results() -> str:
+    """The table of what is exact on hardware words, on a model, or not compared."""
+    lines = [_EXACT + " | ".join(f"sm_{target}" for target in _TARGETS) + " |", "|---" * (len(_TARGETS) + 1) + "|"]
+    for unit, kind, depth, result in _PRODUCTS:
+        cells = [_cell(unit, kind, depth, result, target) for target in _TARGETS]
+        factors = "e4m3, e5m2" if kind == "e4m3" else kind
+        lines.append(f"| `{unit}` {factors} to {result} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def page() -> str:
@@ -71,6 +122,7 @@ def page() -> str:
         f"Operand types: {', '.join(f'`.{name}`' for name in TYPES)}.\n\n"
         f"By type suffix, {', '.join(f'`{name}`' for name in both)} are integer or floating-point instructions.\n"
     )
+    parts.append(f"\n{exact_results()}")
     return re.sub(r"[ \t]+\n", "\n", "".join(parts))
 
 

@@ -203,6 +203,30 @@ def test_help_lists_the_commands(cli: Runner) -> None:
     assert cli("--version").stdout.startswith("sdpalab ")
 
 
+def test_help_imports_no_command_and_a_command_no_other() -> None:
+    code = (
+        "import sys; from sdpalab.cli import main; main(['--help']); "
+        "print(*sorted({'numpy', 'torch', 'sdpalab.sim', 'sdpalab.compile'} & set(sys.modules)), sep=','); "
+        "main(['doctor', '--nosuch']); "
+        "print(*sorted(name for name in sys.modules if name.startswith('sdpalab.commands.')), sep=',')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *_, after_help, after_doctor = done.stdout.splitlines()
+    assert after_help == ""
+    assert "sdpalab.commands.doctor" in after_doctor
+    assert "sdpalab.commands.judge" not in after_doctor
+
+
+def test_every_entry_of_the_command_line_is_a_command_with_a_short_summary() -> None:
+    from sdpalab.cli import COMMANDS
+    from sdpalab.commands.lazy import LazyCommands
+
+    commands = LazyCommands(COMMANDS)
+    assert list(commands) == list(COMMANDS)
+    assert all(commands[name].name == name for name in COMMANDS)
+    assert all(len(entry.summary) <= 60 for entry in COMMANDS.values())
+
+
 def test_kernels_lists_the_ladder(cli: Runner, tmp_path: Path) -> None:
     target = tmp_path / "kernels.json"
     done = cli("kernels", "--json", target)

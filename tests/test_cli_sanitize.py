@@ -169,7 +169,7 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     (("flash", "--shape", "1,1,64,48"), "supports head_dim"),
     (("flash", "--schedule", "backwards"), "--schedule takes lockstep, forward, reverse, random or all"),
     (("flash", "--async-mode", "never"), "--async-mode takes"),
-    (("flash", "--numerics", "float16"), "--numerics takes float32, not 'float16'"),
+    (("flash", "--numerics", "float16"), "--numerics takes hardware, float32, not 'float16'"),
     (("flash", "--seed", "-1"), "--seed takes a number"),
     (("flash", "--max-steps", "0"), "--max-steps takes a number"),
     (("flash", "--launch", "x.json"), "--launch describes the launch of a FILE.ptx or FILE.cu"),

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -166,3 +167,16 @@ def test_a_case_that_takes_long_gives_signs_of_life(
     first, *_ = capsys.readouterr().err.splitlines()
     assert first.startswith("judging mine: the case has run for ")
     assert first.endswith(" s of at most 120 s; 0 of 21 cases judged")
+
+
+def test_the_first_verdict_and_the_first_failure_are_shown_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    right: Any = SimpleNamespace(name="right", passed=True, status=Status.PASSED)
+    with progress.CaseProgress("judging mine") as shown:
+        shown.started("job 1 of 1 (right and 3 more)", 4)
+        for case in (right, failed("bad"), right, failed("worse")):
+            shown.finished(case)
+        shown.ended("job 1 of 1 (right and 3 more)")
+    assert capsys.readouterr().err.splitlines() == [
+        "judging mine: right: PASSED; 1 of 4 cases judged",
+        "judging mine: bad: INCORRECT; 2 of 4 cases judged",
+    ]

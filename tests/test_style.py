@@ -22,6 +22,7 @@ ROOMS = (
     "kernels",
     "compile",
     "run",
+    "program",
     "judge",
     "bugs",
     "jobs",
@@ -105,8 +106,11 @@ _MADE = (
     "records/",
     "arrays/",
     "source/",
+    "FILE.",
+    "my_attention.",
+    "test_my_attention.",
 )
-"""What a run makes, and what is in a bundle; not in the repository."""
+"""What a run makes, what is in a bundle, and a reader's own files; not in the repository."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -12,63 +12,43 @@ from collections.abc import Sequence
 
 import typer
 
-from sdpalab.commands import (
-    bench,
-    build,
-    campaign,
-    compare,
-    doctor,
-    invocation,
-    judge,
-    kernels,
-    new,
-    profile,
-    prove,
-    report,
-    repro,
-    sanitize,
-    speed_of_light,
-    torch_matrix,
-    tune,
-    verify,
-)
+from sdpalab.commands import invocation
 from sdpalab.commands.common import INTERRUPTED
-from sdpalab.commands.output_options import with_output_options
+from sdpalab.commands.lazy import CommandEntry, group_of
 from sdpalab.errors import MachineError, UserError
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "app", "main"]
+
+COMMANDS = {
+    "repro": CommandEntry("The main job: build, gate and judge; a bundle and a report."),
+    "kernels": CommandEntry("The shipped kernels: ideas, types, knobs, numerics."),
+    "doctor": CommandEntry("What the lab needs from this machine, and what is missing."),
+    "new": CommandEntry("Write a kernel that passes, its launch and its test."),
+    "build": CommandEntry("Registers, spills, shared memory, SASS; the static gate."),
+    "judge": CommandEntry("Is it attention? If not, why not, and at which line?"),
+    "sanitize": CommandEntry("Races and memory errors, in every order of the warps."),
+    "run": CommandEntry("A CUDA program as it is, with no GPU; its hazards.", {"allow_interspersed_args": False}),
+    "speed-of-light": CommandEntry("The least time that a GPU can take, and what binds."),
+    "bench": CommandEntry("Time kernels and peers on a GPU, interleaved."),
+    "profile": CommandEntry("What costs, by source line: simulated, or on a GPU."),
+    "tune": CommandEntry("Search a kernel's configurations; never a wrong one."),
+    "prove": CommandEntry("Judge kernels on this GPU, and keep the verdicts."),
+    "torch-matrix": CommandEntry("Judge one kernel with several versions of torch."),
+    "report": CommandEntry("The HTML report of a bundle, or of a search."),
+    "compare": CommandEntry("Two bundles side by side."),
+    "verify": CommandEntry("Check a bundle: every digest and every verdict again."),
+    "campaign": CommandEntry("Long runs that leave a record in evidence/."),
+}
+"""Every subcommand, in the order of ``--help``."""
 
 app = typer.Typer(
     name="sdpalab",
+    cls=group_of(COMMANDS),
     help="Fused attention kernels for NVIDIA GPUs, and the lab that builds, simulates, judges and measures them.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (
-    repro.repro,
-    kernels.kernels,
-    doctor.doctor,
-    new.new,
-    build.build,
-    judge.judge,
-    sanitize.sanitize,
-    speed_of_light.speed_of_light,
-    bench.bench,
-    profile.profile,
-    tune.tune,
-    prove.prove,
-    torch_matrix.torch_matrix,
-    report.report,
-    compare.compare,
-    verify.verify,
-):
-    app.command()(command)
-
-app.add_typer(campaign.campaign)
-for registered in (*app.registered_commands, *campaign.campaign.registered_commands):
-    assert registered.callback is not None
-    registered.callback = with_output_options(registered.callback)
 
 _GOOD, _BAD_INPUT, _MACHINE = 0, 2, 3
 _MACHINE_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}

@@ -179,7 +179,7 @@ def test_every_shipped_kernel_declares_all_its_limits() -> None:
 
 
 def test_missing_tool_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "_find", tools._find.__wrapped__)
+    monkeypatch.setattr(tools, "tool_path", tools.tool_path.__wrapped__)
     monkeypatch.setattr(tools.shutil, "which", lambda *arguments, **options: None)
     with pytest.raises(MachineError, match="pip install nvidia-cuda-cuobjdump"):
         tools.run_tool("cuobjdump", (), b"")

@@ -11,6 +11,7 @@ import pytest
 from evidence_sample import PROBLEMS, Sample, forge
 from test_report import parsed
 
+from chromium import measured
 from sdpalab.cli import main
 from sdpalab.evidence import ReportData
 from sdpalab.evidence.compare_report import render_comparison
@@ -145,3 +146,36 @@ def test_the_command_writes_page_and_document(
 def test_bad_input_is_one_sentence(sample: Sample, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(sample.written.tarball), "nosuch.tar.gz"]) == 2
     assert capsys.readouterr().err.startswith("sdpalab: nosuch.tar.gz")
+
+
+LAYOUT = """
+const rows = () => [...page.querySelectorAll("tr[data-changed]")].filter(each => each.offsetParent)
+  .map(each => each.dataset.changed);
+const wide = [...page.querySelectorAll(".wide")].filter(each => each.scrollWidth > each.clientWidth);
+const result = {
+  page: page.documentElement.scrollWidth, view: view.innerWidth,
+  outcome: page.querySelector("h1").getBoundingClientRect().bottom,
+  wide: wide.map(each => view.getComputedStyle(each).overflowX), all: rows(),
+};
+page.getElementById("changed-only").checked = true;
+result.changed = rows();
+result.loaded = view.performance.getEntriesByType("resource").length;
+return result;
+"""
+
+
+@pytest.mark.slow
+def test_the_page_fits_every_screen_and_its_filter_needs_no_script(
+    worse: BundleComparison, data: ReportData, tmp_path: Path
+) -> None:
+    both = replace(worse, kernels=(*worse.kernels, *compare_bundles(data, data).kernels))
+    layouts = measured(render_comparison(both), (390, 800, 1400), LAYOUT, tmp_path)
+    for width, layout in layouts.items():
+        assert layout["view"] == width, layout
+        assert layout["page"] <= width, "what is wider scrolls within itself"
+        assert set(layout["wide"]) <= {"auto"}
+        assert layout["outcome"] < 844, "the outcome is on the first screen"
+        assert layout["loaded"] == 0
+        assert {"yes", "no"} <= set(layout["all"])
+        assert layout["changed"] == [each for each in layout["all"] if each == "yes"]
+    assert layouts[390]["wide"], "the cases of two bundles do not fit beside one another on a phone"

@@ -32,6 +32,11 @@ def _job(kernel: str, *, source: str = "", seconds: float = 120.0, **more: Any) 
     return Job(0, "build", inputs, seconds, more.pop("code", code_version()), **more)
 
 
+def _planted(name: str, *, seconds: float = 120.0, fresh: bool = False, **inputs: str) -> Job:
+    """A job of :mod:`planted_jobs`."""
+    return Job(0, f"planted_jobs:{name}", inputs, seconds, code_version(), fresh)
+
+
 def _file(folder: Path, name: str, text: str) -> str:
     path = folder / f"{name}.py"
     path.write_text(text)
@@ -45,10 +50,8 @@ def local() -> Iterator[LocalExecutor]:
     executor.close()
 
 
-def test_a_worker_that_crashes_or_hangs_harms_no_other_job(local: LocalExecutor, tmp_path: Path) -> None:
-    crash = _file(tmp_path, "crash", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
-    hang = _file(tmp_path, "hang", "while True: pass\n")
-    jobs = [_job("flash"), _job(crash), _job(hang, seconds=5.0), _job("flash")]
+def test_a_worker_that_crashes_or_hangs_harms_no_other_job(local: LocalExecutor) -> None:
+    jobs = [_job("flash"), _planted("crash"), _planted("hang", seconds=5.0), _job("flash")]
     good, crashed, hung, last = run_jobs(local, jobs, attempts=2)
     assert good.outcome is last.outcome is JobOutcome.DONE
     assert good.value is not None
@@ -57,6 +60,15 @@ def test_a_worker_that_crashes_or_hangs_harms_no_other_job(local: LocalExecutor,
     assert "SIGSEGV" in crashed.reason
     assert hung.outcome is JobOutcome.TIMED_OUT
     assert "5 s" in hung.reason
+
+
+def test_a_users_file_that_crashes_is_the_users_error_and_the_worker_lives(
+    local: LocalExecutor, tmp_path: Path
+) -> None:
+    crash = _file(tmp_path, "crash", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    (result,) = run_jobs(local, [_job(crash)])
+    assert result.value is not None
+    assert "crash.py: the process ended with SIGSEGV" in result.value["bad_input"]
 
 
 def test_what_cannot_be_asked_for_is_said_and_is_no_verdict(local: LocalExecutor, tmp_path: Path) -> None:
@@ -69,13 +81,11 @@ def test_what_cannot_be_asked_for_is_said_and_is_no_verdict(local: LocalExecutor
     assert "the job is of 0.0.1 other" in reasons[3]
 
 
-def test_a_fresh_job_has_a_process_that_ran_nothing_before(tmp_path: Path) -> None:
-    # The file names its process in the reason for which it does not load.
-    spy = _file(tmp_path, "spy", "import os\nraise RuntimeError(f'process {os.getppid()} {os.getpid()}')\n")
+def test_a_fresh_job_has_a_process_that_ran_nothing_before() -> None:
     executor = LocalExecutor(1)
     try:
-        results = run_jobs(executor, [_job(spy), _job(spy), _job(spy, fresh=True)])
-        first, second, fresh = (str(result.value["bad_input"]) for result in results if result.value)
+        jobs = [_planted("process"), _planted("process"), _planted("process", fresh=True)]
+        first, second, fresh = (result.value["process"] for result in run_jobs(executor, jobs) if result.value)
     finally:
         executor.close()
     assert first == second
@@ -84,10 +94,9 @@ def test_a_fresh_job_has_a_process_that_ran_nothing_before(tmp_path: Path) -> No
 
 def test_a_closed_executor_leaves_no_process(tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    hang = _file(tmp_path, "hang", f"import os\nopen({str(note)!r}, 'w').write(str(os.getpid()))\nwhile True: pass\n")
     executor = LocalExecutor(1)
     try:
-        executor.submit(_job(hang))
+        executor.submit(_planted("hang", note=str(note)))
         end = time.monotonic() + 60
         while not (note.exists() and note.read_text()) and time.monotonic() < end:
             time.sleep(0.1)

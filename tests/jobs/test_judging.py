@@ -49,8 +49,16 @@ def test_the_verdict_is_that_of_one_piece(function: str, seed: int | None, monke
     executor: Executor = InlineExecutor()
     if seed is not None:
         executor = FaultyExecutor(executor, seed, share=0.4)
-    specs, seen = public_cases(5), []
-    verdict = judge_by_jobs(executor, function, specs, level="quick", progress=seen.append)
+    specs, seen, running = public_cases(5), [], []
+
+    def on_start(name: str, total: int) -> None:
+        assert total == 5
+        if name not in running:  # a lost job starts again
+            running.append(name)
+
+    calls = {"on_start": on_start, "on_end": running.remove}
+    verdict = judge_by_jobs(executor, function, specs, level="quick", progress=seen.append, **calls)
+    assert running == []
     whole = judge_candidate(function, specs)
     assert verdict.passed
     assert (verdict.kernel, verdict.config, verdict.device) == (whole.kernel, whole.config, whole.device)

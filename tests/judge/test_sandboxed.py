@@ -90,6 +90,16 @@ def test_what_it_declares_is_asked_for(kernel: SandboxedKernel) -> None:
     assert kernel.config_with({"WIDTH": "128"})["WIDTH"] == 128
 
 
+def test_a_survey_answers_for_many_configurations_at_once(kernel: SandboxedKernel) -> None:
+    configs = [Config(WIDTH=64, MODE="a"), Config(WIDTH=128, MODE="b")]
+    problems = [Problem(1, 1, 16, 96), Problem(1, 1, 7, 32)]
+    refused, launches = kernel.survey(configs, problems, [58, 132])
+    assert refused == "too wide"
+    assert not isinstance(launches, str)
+    assert [(each.threads, each.dynamic_smem) for each in launches] == [(32, 0)] * 4
+    assert kernel.survey([], problems, [58]) == []
+
+
 def test_what_goes_wrong_there_is_one_sentence_here(kernel: SandboxedKernel, file: Path) -> None:
     with pytest.raises(UnsupportedProblem, match="too wide"):
         kernel.launch_plan(Problem(1, 1, 16, 96))

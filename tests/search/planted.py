@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -216,6 +217,7 @@ def campaign(
     gpus: Sequence[str] = ("L4",),
     measured: bool = False,
     resume: bool = False,
+    now: Callable[[], float] = time.monotonic,
 ) -> TuneResult:
     """A search of the toy kernel."""
     toy, space, chosen = _toy(tuple(gpus))
@@ -241,7 +243,7 @@ def campaign(
             space=space,
             executor=executor,
             log=records,
-            clock=BudgetClock(Budget.parse(budget)),
+            clock=BudgetClock(Budget.parse(budget), now),
         )
         return run_search(made, Sweep(made, strategy_named(strategy, space, len(chosen), seed)))
     finally:

@@ -13,6 +13,7 @@ import pytest
 from planted import Landscape, campaign, kernel, true_us, wrong
 from planted_executors import FaultyExecutor, InlineExecutor
 
+from sdpalab.jobs import Job, JobResult
 from sdpalab.jobs.kinds import KINDS
 from sdpalab.kernels.kernel import Config
 from sdpalab.search import Standing, TuneResult, finals
@@ -94,6 +95,21 @@ def test_where_nothing_beats_the_default_on_held_out_shapes_the_default_is_the_w
     assert [each.standing for each in result.finalists] == [Standing.SLOWER] * finals.MOST_FINALISTS + [Standing.PASSED]
     assert result.winners["L4"].number == 0
     assert result.passed
+
+
+def test_a_search_goes_on_while_its_last_gates_leave_time() -> None:
+    landscape, elapsed = Landscape(), [0.0]
+    seconds = {"build": 0.25, "count": 0.5, "prove": 12.0, "full": 20.0, "held_out": 2.0}
+
+    def run(job: Job) -> JobResult:
+        elapsed[0] += seconds[job.kind]
+        return landscape.run(job)
+
+    result = campaign(InlineExecutor(run), budget="600s", now=lambda: elapsed[0])
+    kinds = [kind for kind, _ in landscape.asked]
+    assert "build" in kinds[kinds.index("full") :], "nothing was tried after the first last gates"
+    assert result.winners
+    assert 450 < elapsed[0] <= 600
 
 
 def test_what_is_behind_the_elites_by_the_model_is_not_judged() -> None:

@@ -209,3 +209,48 @@ def test_a_later_operation_is_compared_with_all_that_are_not_ordered_before_it(g
     hazards = add.launch(1, 64, [y, z, 64], stream=third).hazards
     assert hazards
     assert all("of z" in hazard.message for hazard in hazards)
+
+
+def test_the_host_races_with_what_it_has_not_waited_for() -> None:
+    gpu = sim.Device(host_shares=True)
+    x = gpu.array(np.zeros(64, np.float32))
+    gpu.operation("a copy", None, x[:16], source="a.cu:3")
+    assert gpu.host_access(x.address + 64, 4, write=True) == []
+    (hazard,) = gpu.host_access(x.address + 60, 4, write=False, source="a.cu:4")
+    assert hazard.message == (
+        "race: the host reads what a copy (in the default stream) at a.cu:3 wrote, at byte 60 of array 0 (a.cu:4); "
+        "usually a missing synchronisation of the host with the stream"
+    )
+    assert gpu.pending()[1].tolist() == [[x.address, x.address + 64]]
+    gpu.synchronize()
+    assert gpu.host_access(x.address, 4, write=True) == []
+    assert gpu.pending()[1].tolist() == []
+
+
+def test_rows_of_an_operation_leave_what_is_between_them() -> None:
+    gpu = sim.Device()
+    x = gpu.array(np.zeros((4, 8), np.float32))
+    first, second = (gpu.stream(blocking=False) for _ in range(2))
+    assert gpu.operation("a fill", None, x[:, :4], stream=first) == []
+    assert gpu.operation("a fill", None, x[:, 4:], stream=second) == []
+    assert [hazard.kind for hazard in gpu.operation("a fill", None, x[2:, 3:6], stream=second)] == ["race"]
+
+
+def test_bytes_at_an_address() -> None:
+    gpu = sim.Device()
+    x = gpu.array(np.arange(4, dtype=np.uint8), name="x")
+    assert gpu.at(x.address + 1, 2).tolist() == [1, 2]
+    with pytest.raises(sim.LaunchError, match="3 bytes from byte 2 of x on reach beyond its 4 bytes"):
+        gpu.at(x.address + 2, 3)
+    with pytest.raises(sim.LaunchError, match="there is nothing at the address 0x10 of the device"):
+        gpu.at(0x10, 1)
+
+
+def test_memory_of_the_caller() -> None:
+    memory = np.zeros(1 << 20, np.uint8)[256:]
+    memory = memory[-memory.ctypes.data % 256 :]
+    gpu = sim.Device(memory)
+    x = gpu.empty(16, np.uint8, align=4096)
+    x[:] = 7
+    assert x.address % 4096 == 0
+    assert (memory == 7).sum() == 16

@@ -1,21 +1,13 @@
 """mma.sync on tf32, 8-bit floats, integers and f64: fragments from the manual's tables, element by element."""
 
-import ml_dtypes
 import numpy as np
 import pytest
+from mma_fragments import BITS, DTYPES, a_fragment, b_fragment, c_fragment, regs
 
 from sdpalab import sim
 
 HEAD = ".version 8.4\n.target sm_90a\n.address_size 64\n"
 RNG = np.random.default_rng(3)
-DTYPES = {
-    "tf32": np.dtype(np.float32),
-    "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "e5m2": np.dtype(ml_dtypes.float8_e5m2),
-    "s8": np.dtype(np.int8),
-    "u8": np.dtype(np.uint8),
-}
-BITS = {"tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "s4": 4, "u4": 4}
 
 
 def launch_words(body, inputs, outputs):
@@ -35,10 +27,6 @@ def launch_words(body, inputs, outputs):
     return out
 
 
-def regs(prefix, first, count):
-    return "{" + ", ".join(f"%{prefix}{first + i}" for i in range(count)) + "}"
-
-
 def random(kind, rows, depth):
     """Integers as int64, floats as float64: values that the type has."""
     if kind[0] in "su":
@@ -49,45 +37,6 @@ def random(kind, rows, depth):
     if kind == "tf32":
         return (values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(float)
     return values.astype(DTYPES[kind]).astype(float)
-
-
-def patterns(matrix, kind):
-    """Bit patterns of the elements as Python-sized integers."""
-    if kind[0] in "su":
-        return matrix & (1 << BITS[kind]) - 1
-    raw = matrix.astype(DTYPES[kind])
-    return raw.view(f"u{raw.itemsize}").astype(np.int64)
-
-
-def a_fragment(matrix, kind):
-    """Register i: row g (+ 8 for odd i), and from column t * per (+ 4 * per for i >= 2) as many as fit a register."""
-    per, bits = 32 // BITS[kind], patterns(matrix, kind)
-    out = np.zeros((32, matrix.shape[1] // (2 * per)), np.uint32)
-    for lane in range(32):
-        for i in range(out.shape[1]):
-            row, column = lane // 4 + 8 * (i % 2), lane % 4 * per + 4 * per * (i // 2)
-            out[lane, i] = sum(int(bits[row, column + j]) << BITS[kind] * j for j in range(per))
-    return out
-
-
-def b_fragment(matrix, kind):
-    """[n, k]: register i holds column g, rows from t * per + 4 * per * i."""
-    per, bits = 32 // BITS[kind], patterns(matrix, kind)
-    out = np.zeros((32, matrix.shape[1] // (4 * per)), np.uint32)
-    for lane in range(32):
-        for i in range(out.shape[1]):
-            row = lane % 4 * per + 4 * per * i
-            out[lane, i] = sum(int(bits[lane // 4, row + j]) << BITS[kind] * j for j in range(per))
-    return out
-
-
-def c_fragment(matrix):
-    """Rows g, g, g + 8, g + 8 and columns 2t, 2t + 1, 2t, 2t + 1."""
-    out = np.zeros((32, 4), matrix.dtype)
-    for lane in range(32):
-        row, column = lane // 4, 2 * (lane % 4)
-        out[lane] = [*matrix[row, column : column + 2], *matrix[row + 8, column : column + 2]]
-    return out
 
 
 def mma(depth, kinds, a, b, words, saturate=""):

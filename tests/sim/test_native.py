@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from sdpalab.campaigns import fuzz  # noqa: E402
 from sdpalab.sim.native import engine  # noqa: E402
 from sdpalab.sim.native.compiler import compile_functions, target_name  # noqa: E402
 from sdpalab.sim.native.library import Library  # noqa: E402
+from sdpalab.sim.native.translate import symbol  # noqa: E402
 
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
 THREADS = 64
@@ -122,9 +124,9 @@ def test_an_engine_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_translated_functions_compute_what_python_does(function: Callable[..., int], tmp_path: Path) -> None:
     library = Library(*target_name(), root=tmp_path)
-    library.load(compile_functions((function,), *target_name()), (function.__name__,))
+    library.load({"": compile_functions((function,), *target_name())}, (symbol(function),))
     many = function.__code__.co_argcount
-    native = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * many)(library.address(function.__name__))
+    native = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * many)(library.address(symbol(function)))
     draw = random.Random(function.__name__)
     for _ in range(200):
         values = [draw.choice([0, 1, -1, 7, -7, 64, draw.randrange(-1000, 1000)]) for _ in range(many)]
@@ -171,41 +173,123 @@ def test_the_bits_do_not_depend_on_the_processor(
     _operations("cvt.rzi.s32.f32 %d, %a;", {"d": "b32"}, a=floats["a"])
 
 
-def kept(library: Library, names: tuple[str, ...]) -> tuple[bytes, int]:
-    """What the library keeps under names, and how often it had to be built."""
+def kept(library: Library, name: str) -> tuple[bytes, int]:
+    """What the library keeps under a name, and how often it had to be built."""
     built: list[int] = []
 
     def build() -> bytes:
         built.append(1)
-        return b"machine code of " + " ".join(names).encode()
+        return b"machine code of " + name.encode()
 
-    return library.object_of(names, build), len(built)
+    return library.object_of(name, build), len(built)
 
 
 def test_an_object_is_built_once_for_all_processes(tmp_path: Path) -> None:
-    content = b"machine code of a b"
-    assert kept(Library(*target_name(), root=tmp_path), ("a", "b")) == (content, 1)
-    assert kept(Library(*target_name(), root=tmp_path), ("a", "b")) == (content, 0)
+    content = b"machine code of a"
+    assert kept(Library(*target_name(), root=tmp_path), "a") == (content, 1)
+    assert kept(Library(*target_name(), root=tmp_path), "a") == (content, 0)
 
 
 @pytest.mark.parametrize("damage", [lambda old: old[:40], lambda old: old[:-1] + b"?", lambda old: b""])
 def test_a_damaged_object_is_built_again(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
     library = Library(*target_name(), root=tmp_path)
-    kept(library, ("a",))
+    kept(library, "a")
     (path,) = tmp_path.glob("*.o")
     path.write_bytes(damage(path.read_bytes()))
-    assert kept(library, ("a",)) == (b"machine code of a", 1)
-    assert kept(library, ("a",)) == (b"machine code of a", 0)
+    assert kept(library, "a") == (b"machine code of a", 1)
+    assert kept(library, "a") == (b"machine code of a", 0)
 
 
 def test_without_a_place_for_objects_they_are_built_each_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     library = Library(*target_name(), root=tmp_path / "file" / "below")
-    assert kept(library, ("a",)) == kept(library, ("a",)) == (b"machine code of a", 1)
+    assert kept(library, "a") == kept(library, "a") == (b"machine code of a", 1)
 
 
-def test_the_key_names_the_processor_and_the_functions(tmp_path: Path) -> None:
+def test_the_key_names_the_processor_and_the_operation(tmp_path: Path) -> None:
     for cpu, features in BASELINES:
-        for names in (("a",), ("b",), ("a", "b")):
-            assert kept(Library(cpu, features, root=tmp_path), names)[1] == 1
-    assert len(list(tmp_path.glob("*.o"))) == 6
+        for name in ("a", "b"):
+            assert kept(Library(cpu, features, root=tmp_path), name)[1] == 1
+    assert len(list(tmp_path.glob("*.o"))) == 4
+
+
+def test_a_new_kernel_is_compiled_by_the_operations_that_no_kernel_had_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is translated from Python is compiled once, and each operation once, whatever set it is in."""
+    exchange()
+    shutil.copy(engine.library().path_of("runtime"), tmp_path)
+    library = Library(*target_name(), root=tmp_path)
+    monkeypatch.setattr(engine, "library", lambda: library)
+    exchange()
+    before = set(tmp_path.glob("*.o"))
+    out, _ = exchange("bar.sync 0; popc.b32 %r8, %r1; sub.u32 %r8, %r8, %r8; add.u32 %r2, %r2, %r8;")
+    assert (out == THREADS - 1 - np.arange(THREADS)).all()
+    assert len(set(tmp_path.glob("*.o")) - before) == 2  # popc and sub; add was there
+
+
+# ---- what is not native ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "why"), [(THREADS, ""), (3, "NotNative: vabsdiff4.u32.u32.u32.add")])
+def test_an_instruction_that_is_not_native_matters_where_a_lane_reaches_it(number: int, why: str) -> None:
+    """The second launch of what was reached is not tried again."""
+    rare = f"setp.eq.u32 %p1, %r1, {number}; @%p1 vabsdiff4.u32.u32.u32.add %r8, %r1, %r1, %r1; bar.sync 0;"
+    for _ in range(2):
+        with differential() as outcomes:
+            out, report = exchange(rare)
+        assert outcomes == [why]
+        assert report.hazards == []
+        assert (out == THREADS - 1 - np.arange(THREADS)).all()
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "forward", "reverse", "random"])
+def test_every_schedule_runs_natively(schedule: str) -> None:
+    with differential() as outcomes:
+        for seed in range(3):
+            out = np.zeros(THREADS, np.uint32)
+            ptx = EXCHANGE.format(between="bar.sync 0;", words=THREADS)
+            sim.launch(ptx, "k", 1, THREADS, [out], schedule=schedule, seed=seed)
+            assert (out == THREADS - 1 - np.arange(THREADS)).all()
+    assert outcomes == [""] * 3
+
+
+UPDATES = (
+    HEAD
+    + """.entry k(.param .u64 out) {{ .reg .b32 %r<9>; .reg .b64 %rd<6>; .reg .pred %p<2>; .shared .b32 s[4];
+    mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; mov.u32 %r3, s; cvta.shared.u64 %rd4, %rd5;
+    @%p1 st.shared.u32 [%r3], 5; {before} red.{space}.add.u32 [{place}], %r1; {after}
+    ld.shared.u32 %r7, [%r3]; ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2;
+    st.global.u32 [%rd3], %r7; ret; }}"""
+)
+
+
+@pytest.mark.parametrize(("before", "after"), [(True, True), (False, True), (True, False)])
+@pytest.mark.parametrize("generic", [False, True])
+def test_atomic_operations_on_shared_memory_are_checked(before: bool, after: bool, generic: bool) -> None:
+    barrier = "bar.sync 0;"
+    ptx = UPDATES.format(
+        before=barrier if before else "",
+        after=barrier if after else "",
+        space="shared" if not generic else "gpu",
+        place="%r3" if not generic else "%rd4",
+    ).replace("cvta.shared.u64 %rd4, %rd5;", "cvt.u64.u32 %rd5, %r3; cvta.shared.u64 %rd4, %rd5;")
+    out = np.zeros(THREADS, np.uint32)
+    with differential() as outcomes:
+        report = sim.launch(ptx, "k", 1, THREADS, [out])
+    assert (outcomes == [""]) == (before and after) == (report.hazards == [])
+    if before and after:
+        assert (out == 5 + sum(range(THREADS))).all()
+
+
+def test_launches_on_a_device_run_natively_and_keep_its_memory() -> None:
+    gpu = sim.Device()
+    data = gpu.array(np.zeros(THREADS, np.uint32))
+    module = gpu.module(EXCHANGE.format(between="bar.sync 0;", words=THREADS))
+    broken = gpu.module(EXCHANGE.format(between="st.shared.u32 [s+252], 7; bar.sync 0;", words=THREADS))
+    with differential() as outcomes:
+        module["k"].launch(1, THREADS, [data])
+        assert (data == THREADS - 1 - np.arange(THREADS)).all()
+        data[:] = 9
+        assert broken["k"].launch(1, THREADS, [data]).hazards
+    assert outcomes == ["", "race"]

@@ -53,7 +53,18 @@ FENCE, COMMIT, WAIT = (
 )
 
 
-def product(n, kind_a, kind_b, result="f32", *, swizzle="128B", k_major=(True, True), mode="late", in_registers=False):
+def product(
+    n,
+    kind_a,
+    kind_b,
+    result="f32",
+    *,
+    swizzle="128B",
+    k_major=(True, True),
+    mode="late",
+    in_registers=False,
+    numerics="hardware",
+):
     """One product with an accumulator: (got, exact, hazards)."""
     a, b = random(kind_a, 64), random(kind_b, n)
     at_a, desc_a = lay_out(a, 1024, swizzle, k_major[0])
@@ -78,7 +89,7 @@ def product(n, kind_a, kind_b, result="f32", *, swizzle="128B", k_major=(True, T
     body += instruction(
         n, (result, kind_a, kind_b), registers("d", 0, count), operand, immediates=", ".join(immediates)
     )
-    report, out = run(body + COMMIT + WAIT, memory, inputs, count, desc_a, desc_b, async_mode=mode)
+    report, out = run(body + COMMIT + WAIT, memory, inputs, count, desc_a, desc_b, async_mode=mode, numerics=numerics)
     wide = np.int64 if result == "s32" else np.float64
     exact = a.astype(wide) @ b.astype(wide).T + c.astype(wide)
     if result == "f16":
@@ -116,7 +127,7 @@ def test_layouts(n, swizzle, k_major):
     ],
 )
 def test_types(kind_a, kind_b, result, n, in_registers, mode):
-    got, want, hazards = product(n, kind_a, kind_b, result, mode=mode, in_registers=in_registers)
+    got, want, hazards = product(n, kind_a, kind_b, result, mode=mode, in_registers=in_registers, numerics="float32")
     if result == "s32":
         np.testing.assert_array_equal(got, want)
     elif result == "f16":  # rounded once, or next to a halfway point

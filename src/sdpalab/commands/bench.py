@@ -15,10 +15,12 @@ from sdpalab.commands.invocation import OUTCOMES, console_and_subject, write_doc
 from sdpalab.commands.options import (
     CausalOption,
     DtypeOption,
+    IncludeOption,
     JsonOption,
     KvHeadsOption,
     SeqKvOption,
     SetOption,
+    include_dirs_of,
     parse_settings,
     problems_of,
     shapes,
@@ -58,6 +60,7 @@ def bench(
     ] = None,
     cold: Annotated[bool, typer.Option("--cold", help="Inputs in DRAM, not in L2.")] = False,
     knobs: SetOption = None,
+    include: IncludeOption = None,
     seconds: Annotated[float, typer.Option(metavar="S", help="Most seconds for one shape and clock.")] = 10.0,
     verdicts: VerdictsOption = None,
     keep: Annotated[
@@ -79,9 +82,9 @@ def bench(
     console = console_and_subject(json, ", ".join(kernel or ()))
     problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
     clocks, peers, rule = _clocks(clock), peers_named(peer or ()), StoppingRule(seconds=seconds)
-    settings = parse_settings(knobs)
+    settings, folders = parse_settings(knobs), include_dirs_of(include, *(kernel or ()))
     with ExitStack() as processes:
-        kernels = [processes.enter_context(kernel_for(name, problems, settings)) for name in kernel or ()]
+        kernels = [processes.enter_context(kernel_for(name, problems, settings, folders)) for name in kernel or ()]
         device = cuda_device()
         if not settings:
             kernels = [(loaded, tuned_config(loaded, problems, device.name)) for loaded, _ in kernels]
@@ -105,7 +108,9 @@ def bench(
                 assert executor is not None, "kernels need an executor"
                 taken = [problem for problem in problems if loaded.reject_reason(problem, config) is None]
                 knobs_of_it = {knob: str(value) for knob, value in config.items()}
-                judged.append(timing_gate(console, name, loaded, config, taken, knobs_of_it, executor, verdicts))
+                judged.append(
+                    timing_gate(console, name, loaded, config, taken, knobs_of_it, executor, verdicts, folders)
+                )
                 write("INTERRUPTED", complete=False)
             for problem in problems:
                 refused = {loaded.name: loaded.reject_reason(problem, config) for loaded, config in kernels}

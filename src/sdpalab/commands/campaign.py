@@ -11,6 +11,7 @@ import typer
 from sdpalab.commands.common import conclude, one_thread_each, verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import AddressOption, ExecutorOption, JsonOption, WorkersOption, executor_of
+from sdpalab.commands.output_options import with_output_options
 from sdpalab.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = ["campaign", "run_self_test"]
 campaign = typer.Typer(
     name="campaign",
     help="Long runs over many kernels, cases or bugs; each leaves a record in evidence/.",
+    add_completion=False,
     rich_markup_mode=None,
 )
 
@@ -191,6 +193,18 @@ def triton_sweep(
     return _run("triton", words, lambda say, _: runs.run(arch or [], every, say), out, json, packages=runs.PACKAGES)
 
 
+@campaign.command()
+def words(
+    checkout: Annotated[Path, typer.Argument(metavar="CHECKOUT", help="A checkout of MATLAB-tensor-core.")],
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
+    """What real tensor cores computed, as others published it, against the simulator's sums, bit for bit."""
+    from sdpalab.campaigns import words as runs
+
+    return _run("words", [checkout.name], lambda say, _: runs.run(checkout, say), out, json, packages=runs.PACKAGES)
+
+
 def run_self_test(
     json: str | None, executor: Executor, out: Path | None = None, *, only: str = "", in_evidence: bool = False
 ) -> int:
@@ -242,3 +256,8 @@ def _run(
     if path:
         console.print(f"record {path}", soft_wrap=True)
     return 0 if result.good else 1
+
+
+for _registered in campaign.registered_commands:
+    assert _registered.callback is not None
+    _registered.callback = with_output_options(_registered.callback)

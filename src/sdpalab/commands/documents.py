@@ -141,6 +141,21 @@ class SanitizeContent(Content):
     unused_suppressions: list[str]
 
 
+class RunContent(Content):
+    """See :class:`sdpalab.program.ProgramOutcome`; ``hazards`` are by kind and pair of source lines, ``problems`` the
+    calls that failed or are not modelled."""
+
+    program: list[str]
+    gpu: str
+    exit_code: int
+    launches: int
+    operations: int
+    clean: bool
+    hazards: list[Json]
+    problems: list[str]
+    notes: list[str]
+
+
 class BenchContent(Content):
     """See :class:`sdpalab.evidence.measured.BenchRecord`."""
 
@@ -288,6 +303,7 @@ CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
     "build": (BuildContent, BuildAllContent),
     "judge": (JudgeContent, CampaignContent),
     "sanitize": (SanitizeContent,),
+    "run": (RunContent,),
     "speed-of-light": (SpeedOfLightContent,),
     "bench": (BenchContent,),
     "profile": (ProfileContent, SimulatedProfileContent),

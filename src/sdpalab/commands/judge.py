@@ -173,7 +173,9 @@ def judge(
             try:
                 if executor is not None:
                     on = stack.enter_context(executor_of(executor, address, workers))
-                    verdict = judge_by_jobs(on, kernel, specs, **options)
+                    verdict = judge_by_jobs(
+                        on, kernel, specs, on_start=progress.started, on_end=progress.ended, **options
+                    )
                 else:
                     verdict = judge_candidate(
                         kernel,

@@ -122,18 +122,18 @@ def executor_of(name: str, address: str | None, workers: int | None) -> Abstract
     return closing(executor_named(name, address=address, workers=workers))
 
 
-def include_dirs_of(folders: Sequence[str] | None, kernel: str) -> tuple[Path, ...]:
-    """The folders of ``--include``, absolute.
+def include_dirs_of(folders: Sequence[str] | None, *kernels: str) -> tuple[Path, ...]:
+    """The folders of ``--include``, absolute; they are for those of the kernels that are files.
 
     Raises
     ------
     UserError
-        If one is not a folder, or the kernel is a shipped one.
+        If one is not a folder, or all kernels are shipped ones.
     """
     from sdpalab.kernels.userfile import is_user_file
 
-    if folders and not is_user_file(kernel):
-        raise UserError(f"--include is for your own FILE.py, and {kernel} is not one")
+    if folders and not any(map(is_user_file, kernels)):
+        raise UserError(f"--include is for your own FILE.py, and {', '.join(kernels) or 'a shipped kernel'} is not one")
     for folder in folders or ():
         if not Path(folder).is_dir():
             raise UserError(f"--include takes a folder with headers, and {folder} is none")

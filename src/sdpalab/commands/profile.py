@@ -14,11 +14,13 @@ from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
     CausalOption,
     DtypeOption,
+    IncludeOption,
     JsonOption,
     KernelArgument,
     KvHeadsOption,
     SeqKvOption,
     SetOption,
+    include_dirs_of,
     parse_settings,
     problem_of,
 )
@@ -62,6 +64,7 @@ def profile(
         bool, typer.Option("--cold", help="Empty the caches before each replay; with --device sim, inputs in DRAM.")
     ] = False,
     knobs: SetOption = None,
+    include: IncludeOption = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -75,18 +78,29 @@ def profile(
     """Profile a kernel with Nsight Compute, or on the simulator, and say what limits it."""
     console = console_and_subject(json, kernel)
     problem = problem_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
-    settings = parse_settings(knobs)
+    settings, folders = parse_settings(knobs), include_dirs_of(include, kernel)
     if device == "sim":
         if verdicts is not None:
             raise UserError("--verdicts is for --device gpu: on the simulator nothing is timed")
         return profile_on_simulator(
-            console, kernel, problem, settings, gpu=gpu, cold=cold, lines=line or (), source=source, out=out, json=json
+            console,
+            kernel,
+            problem,
+            settings,
+            gpu=gpu,
+            cold=cold,
+            lines=line or (),
+            source=source,
+            out=out,
+            json=json,
+            include_dirs=folders,
         )
     if device != "gpu":
         raise UserError(f"--device takes gpu or sim, not {device!r}")
     if gpu is not None or line or source:
         raise UserError("--gpu, --line and --source are for --device sim")
-    return _profile_on_gpu(console, kernel, problem, settings, cold, out or Path("out/profile"), verdicts, json)
+    place = out or Path("out/profile")
+    return _profile_on_gpu(console, kernel, problem, settings, cold, place, verdicts, json, folders)
 
 
 def _profile_on_gpu(
@@ -98,6 +112,7 @@ def _profile_on_gpu(
     out: Path,
     verdicts: Path | None,
     json: str | None,
+    include_dirs: Sequence[Path],
 ) -> int:
     """Have Nsight Compute profile one run of the plan; clocks are left as they are."""
     from sdpalab.measure.benchmark import cuda_device
@@ -105,7 +120,7 @@ def _profile_on_gpu(
     from sdpalab.profile.simulated import simulated_counts
     from sdpalab.run import GpuExecutor
 
-    with kernel_for(kernel, [problem], settings) as (loaded, config):
+    with kernel_for(kernel, [problem], settings, include_dirs) as (loaded, config):
         try:
             device = cuda_device()
         except UserError as error:
@@ -113,8 +128,9 @@ def _profile_on_gpu(
         report = output_folder(out) / f"{loaded.name}.ncu-rep"
         gpu = GpuExecutor(device.ordinal)
         compile_for(loaded, gpu)
-        command = profile_command(kernel, problem, settings, report.resolve(), cold=cold, arch=gpu.arch)
-        judged = timing_gate(console, kernel, loaded, config, [problem], settings, gpu, verdicts)
+        place = report.resolve()
+        command = profile_command(kernel, problem, settings, place, cold=cold, arch=gpu.arch, include_dirs=include_dirs)
+        judged = timing_gate(console, kernel, loaded, config, [problem], settings, gpu, verdicts, include_dirs)
         record: dict[str, Any] = {
             "kind": "measured",
             "gpu": device.name,

@@ -1,4 +1,4 @@
-"""Progress over the cases of a judgement, one line for each case, and signs of life from a case that takes long."""
+"""Progress over the cases of a judgement: the first verdicts at once, and signs of life from a case that takes long."""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ def figures_of(case: Case) -> tuple[str, ...]:
 
 
 class CaseProgress:
-    """Progress over the cases: a bar on a terminal, elsewhere a line for a case that takes long.
+    """Progress over the cases: a bar on a terminal, and everywhere a line for a case that takes long.
 
-    ``started`` and ``finished`` are the judge's ``on_start`` and ``progress``.
+    The first case that is finished has a line, and so has the first that fails: the table of all cases comes when the
+    last is judged. ``started`` and ``finished`` are the judge's ``on_start`` and ``progress``; a job of several cases
+    begins with ``started`` and ends with ``ended``.
 
     Parameters
     ----------
@@ -57,6 +59,7 @@ class CaseProgress:
         self._running: dict[str, float] = {}
         self._signs: dict[str, float] = {}
         self._done = self._total = 0
+        self._failed = False
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._watch_cases, daemon=True)
         self._bar = Progress(
@@ -81,16 +84,26 @@ class CaseProgress:
         self._bar.stop()
 
     def started(self, name: str, total: int) -> None:
-        """Note that a case has begun; ``total`` is the number of all cases."""
+        """Note that a case, or a job of cases, has begun; ``total`` is the number of all cases."""
         self._total = total
         self._running[name] = time.monotonic()
         self._bar.update(self._task, total=total, description=f"{self._label}: {name}")
+
+    def ended(self, name: str) -> None:
+        """Note that a job of cases has ended."""
+        self._running.pop(name, None)
 
     def finished(self, case: Case) -> None:
         """Count one finished case."""
         self._done += 1
         self._running.pop(case.name, None)
         self._bar.advance(self._task)
+        first_failure = not case.passed and not self._failed
+        self._failed |= first_failure
+        if self._lines is None and (self._done == 1 or first_failure):
+            status = verdict_text(case.passed, case.status.value)
+            of = f"; {self._done} of {self._total} cases judged"
+            self._console.print(Text.assemble(f"{self._label}: {case.name}: ", status, of), soft_wrap=True)
         if self._lines is not None:
             max_abs, share, _, rel_l2_share, _, row_share, *_ = figures_of(case)
             figures = f"max error {max_abs}, {share} of its limit; rel L2 {rel_l2_share}; worst row {row_share}"

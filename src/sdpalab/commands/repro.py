@@ -19,11 +19,13 @@ from sdpalab.commands.invocation import OUTCOMES, command_line, console_and_subj
 from sdpalab.commands.judge import print_outcome
 from sdpalab.commands.options import (
     KERNEL_HELP,
+    IncludeOption,
     JsonOption,
     KvHeadsOption,
     NumericsOption,
     SeqKvOption,
     checked_numerics,
+    include_dirs_of,
     problems_of,
 )
 from sdpalab.commands.progress import CaseProgress
@@ -113,6 +115,7 @@ def repro(
             help="Most seconds for one case of the judge. Default: 120; on a GPU 10.",
         ),
     ] = None,
+    include: IncludeOption = None,
     numerics: NumericsOption = DEFAULT_NUMERICS,
     json: JsonOption = None,
 ) -> int:
@@ -131,13 +134,16 @@ def repro(
     if case_seconds is not None and not 0 < case_seconds < float("inf"):
         raise UserError(f"--case-seconds takes a number of seconds above 0, not {case_seconds:g}")
     checked_numerics(numerics)
+    folders = include_dirs_of(include, *asked)
     large = problems_of(also_for, kv_heads=kv_heads, seq_kv=seq_kv, default=None)
     gpu = _open_gpu() if device == "gpu" else None
     if gpu is not None and also_for is None:
         large = list(LARGE_PROBLEMS)
     skipped = {} if asked else {name: why for name in registry.KERNELS if (why := registry.needs(name))}
     with ExitStack() as processes:
-        subjects = [_subject(name, processes, gpu) for name in asked or registry.KERNELS if name not in skipped]
+        subjects = [
+            _subject(name, processes, gpu, folders) for name in asked or registry.KERNELS if name not in skipped
+        ]
         refused = {
             each.name: why for each in subjects if gpu and each.kernel and (why := each.kernel.arch_reason(gpu.arch))
         }
@@ -159,7 +165,9 @@ def repro(
                 _headline(console, f"Kernel {subject.name}")
                 console.print(subject.idea, soft_wrap=True)
                 try:
-                    attempts.append(_attempt(console, bundle, subject, device, gpu, large, case_seconds, numerics))
+                    attempts.append(
+                        _attempt(console, bundle, subject, device, gpu, large, case_seconds, numerics, folders)
+                    )
                     interrupted = attempts[-1].interrupted
                 except KeyboardInterrupt:
                     if not attempts:
@@ -195,13 +203,15 @@ def repro(
     return code
 
 
-def _subject(spec: str, processes: ExitStack, gpu: GpuExecutor | None) -> _JudgedKernel:
+def _subject(spec: str, processes: ExitStack, gpu: GpuExecutor | None, include_dirs: Sequence[Path]) -> _JudgedKernel:
     """A kernel by its name or its file; the process of a user's stays until ``processes`` ends it."""
     from sdpalab.judge.sandbox.sandboxed import NotBuilt, kernel_in_sandbox
 
     try:
         arch = gpu.arch if gpu else None
-        loaded = processes.enter_context(kernel_in_sandbox(spec, arch=arch, else_say="there is nothing to build"))
+        loaded = processes.enter_context(
+            kernel_in_sandbox(spec, arch=arch, else_say="there is nothing to build", include_dirs=include_dirs)
+        )
         return _JudgedKernel(spec, loaded.name, loaded.idea, loaded)
     except NotBuilt as error:
         return _JudgedKernel(spec, error.name, "a Python callable on torch CPU tensors", None)
@@ -225,6 +235,7 @@ def _attempt(
     large: Sequence[Problem],
     case_seconds: float | None,
     numerics: str,
+    include_dirs: Sequence[Path],
 ) -> _KernelRun:
     """Build, gate and judge one kernel, and add the outcome to the bundle, good or bad.
 
@@ -271,6 +282,7 @@ def _attempt(
                     on_plan=executed,
                     timeout=case_seconds,
                     numerics=numerics,
+                    include_dirs=include_dirs if is_user_file(subject.spec) else (),
                 )
             except JudgingInterrupted as stop:
                 verdict, interrupted = stop.verdict, True

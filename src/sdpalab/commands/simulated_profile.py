@@ -57,6 +57,7 @@ def profile_on_simulator(
     source: bool,
     out: Path | None,
     json: str | None,
+    include_dirs: Sequence[Path] = (),
 ) -> int:
     """Build, count and model a kernel's plan; print the figures, and write the page to ``out`` if there is one."""
     from sdpalab.commands.timing_gate import kernel_for
@@ -69,7 +70,7 @@ def profile_on_simulator(
     from sdpalab.sim.recording import AccessRecorder
 
     folder = output_folder(out) if out is not None else None
-    with kernel_for(name, [problem], settings) as (kernel, config):
+    with kernel_for(name, [problem], settings, include_dirs) as (kernel, config):
         modelled, arch = _target(kernel, gpu)
         if isinstance(kernel, SandboxedKernel):
             kernel.arch = arch

@@ -14,6 +14,7 @@ from sdpalab.commands.common import progress_console, verdict_text
 from sdpalab.errors import UserError
 from sdpalab.kernels.equivalent import modules_of
 from sdpalab.kernels.kernel import Config, Kernel
+from sdpalab.kernels.userfile import is_user_file
 from sdpalab.problem import Problem
 
 if TYPE_CHECKING:
@@ -28,11 +29,14 @@ VerdictsOption = Annotated[
 
 
 @contextmanager
-def kernel_for(name: str, problems: Sequence[Problem], settings: Mapping[str, str]) -> Iterator[tuple[Kernel, Config]]:
+def kernel_for(
+    name: str, problems: Sequence[Problem], settings: Mapping[str, str], include_dirs: Sequence[Path] = ()
+) -> Iterator[tuple[Kernel, Config]]:
     """A kernel with its configuration, refused here if it takes none of the problems; a user's stays in its process."""
     from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
 
-    with kernel_in_sandbox(name, else_say="only what the lab builds can be timed") as kernel:
+    only = "only what the lab builds can be timed"
+    with kernel_in_sandbox(name, else_say=only, include_dirs=include_dirs) as kernel:
         config = kernel.config_with(settings)
         reasons = [kernel.reject_reason(problem, config) for problem in problems]
         if reasons and reasons[0] is not None and None not in reasons:
@@ -82,6 +86,7 @@ def timing_gate(
     settings: Mapping[str, str],
     gpu: GpuExecutor,
     verdicts: Path | None = None,
+    include_dirs: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """GREEN before FAST: a recorded verdict on the PTX of each problem, or the simulator's now.
 
@@ -122,6 +127,7 @@ def timing_gate(
                 sms=sms,
                 config=settings,
                 until_failure=True,
+                include_dirs=include_dirs if is_user_file(name) else (),
             )
     except UserError as error:
         return _refused(console, kernel, config, str(error))

@@ -16,10 +16,12 @@ from sdpalab.commands.options import (
     CausalOption,
     DtypeOption,
     ExecutorOption,
+    IncludeOption,
     JsonOption,
     KernelArgument,
     KvHeadsOption,
     SeqKvOption,
+    include_dirs_of,
     problems_of,
     shapes,
 )
@@ -58,6 +60,7 @@ def tune(
     log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where records go. Default: a file in the user's data folder.")
     ] = None,
+    include: IncludeOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the log.")] = False,
     executor: ExecutorOption = "local",
     address: AddressOption = None,
@@ -77,6 +80,7 @@ def tune(
     console = console_and_subject(json, kernel)
     console_for(t4, option="--t4")
     progress = progress_console()
+    folders = include_dirs_of(include, kernel)
     problems = problems_of(shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv)
     path = log or default_log(kernel, gpu or (), [problem.label for problem in problems])
     if log is None and path.exists() and not resume:
@@ -101,6 +105,7 @@ def tune(
             resume=resume,
             seed=seed,
             address=address,
+            include_dirs=folders,
             progress=say,
         )
     except KeyboardInterrupt:

@@ -11,11 +11,18 @@ from functools import cache
 
 from sdpalab.errors import MachineError
 
-__all__ = ["run_tool", "tool_version"]
+__all__ = ["run_tool", "tool_path", "tool_version"]
 
 
 @cache
-def _find(tool: str) -> str:
+def tool_path(tool: str) -> str:
+    """Where a tool is: in the wheel from pip, on the path, or in CUDA's usual folder.
+
+    Raises
+    ------
+    MachineError
+        If it is not installed (names the pip package).
+    """
     wheels = importlib.util.find_spec("nvidia")
     roots = wheels.submodule_search_locations if wheels else None
     folders = [os.path.join(root, "cu13", "bin") for root in roots or ()]
@@ -29,7 +36,7 @@ def _find(tool: str) -> str:
 @cache
 def tool_version(tool: str) -> str:
     """The tool's version, on one line."""
-    return " ".join(_run([_find(tool), "--version"]).split())
+    return " ".join(_run([tool_path(tool), "--version"]).split())
 
 
 def run_tool(tool: str, options: tuple[str, ...], cubin: bytes) -> str:
@@ -40,7 +47,7 @@ def run_tool(tool: str, options: tuple[str, ...], cubin: bytes) -> str:
     MachineError
         If the tool is not installed (names the pip package), there is no room for the cubin, or the tool fails.
     """
-    path = _find(tool)
+    path = tool_path(tool)
     try:
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(cubin)

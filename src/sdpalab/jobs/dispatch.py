@@ -29,6 +29,7 @@ def run_jobs(
     grace: float = GRACE_SECONDS,
     deadline: float = math.inf,
     now: Callable[[], float] = time.monotonic,
+    started: Callable[[Job], None] | None = None,
     finished: Callable[[JobResult], None] | None = None,
 ) -> list[JobResult]:
     """Run jobs; the results in their order, each with the number of its job.
@@ -41,6 +42,8 @@ def run_jobs(
     ----------
     deadline : float
         By ``now``: no job has a limit beyond it.
+    started : callable, optional
+        Called with each job when it is submitted, and again if it is submitted again.
     finished : callable, optional
         Called with each result, once a job, in the order in which they come.
     """
@@ -62,6 +65,8 @@ def run_jobs(
             number = next(_numbers)
             seconds = max(_LEAST_SECONDS, min(jobs[place].seconds, deadline - now()))
             flying[number] = place, attempt, now() + seconds + grace
+            if started is not None:
+                started(jobs[place])
             executor.submit(replace(jobs[place], number=number, seconds=seconds))
         nearest = min(silent for _, _, silent in flying.values())
         for result in executor.completed(max(0.0, min(1.0, nearest - now()))):

@@ -10,7 +10,7 @@ from typing import Any
 from sdpalab.errors import MachineError, UserError
 from sdpalab.jobs.calling import jobs_of, value_of
 from sdpalab.jobs.dispatch import run_jobs
-from sdpalab.jobs.job import Executor, JobResult
+from sdpalab.jobs.job import Executor, Job, JobResult
 from sdpalab.judge.cases import CaseSpec
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.session import CASE_SECONDS, NoCaseSuits, judge_candidate
@@ -75,6 +75,8 @@ def judge_by_jobs(
     numerics: str = DEFAULT_NUMERICS,
     until_failure: bool = False,
     progress: Callable[[Case], None] | None = None,
+    on_start: Callable[[str, int], None] | None = None,
+    on_end: Callable[[str], None] | None = None,
 ) -> Verdict:
     """:func:`sdpalab.judge.session.judge_candidate` on an executor's workers.
 
@@ -88,6 +90,8 @@ def judge_by_jobs(
         Stop each job at its first case that fails.
     progress : callable, optional
         Called with each finished Case, in the order in which the jobs end.
+    on_start, on_end : callable, optional
+        Called with a job's description when it is submitted, and the number of all cases; and again when it has ended.
 
     Returns
     -------
@@ -123,7 +127,17 @@ def judge_by_jobs(
     verdicts: dict[int, Verdict] = {}
     lost: dict[int, list[Case]] = {}
 
+    def name_of(number: int) -> str:
+        more = len(shares[number]) - 1
+        return f"job {number + 1} of {len(shares)} ({shares[number][0].name}{f' and {more} more' if more else ''})"
+
+    def started(job: Job) -> None:
+        if on_start is not None:
+            on_start(name_of(job.number), len(specs))
+
     def finished(result: JobResult) -> None:
+        if on_end is not None:
+            on_end(name_of(result.number))
         try:
             value = value_of(result)
         except MachineError as error:
@@ -138,7 +152,7 @@ def judge_by_jobs(
             progress(case)
 
     seconds = 60.0 + (timeout or CASE_SECONDS) * CASES_OF_A_JOB
-    run_jobs(executor, jobs_of("judge", inputs, seconds), finished=finished)
+    run_jobs(executor, jobs_of("judge", inputs, seconds), started=started, finished=finished)
     if not verdicts:
         if lost:
             raise MachineError(next(iter(lost.values()))[0].reason)

@@ -31,7 +31,7 @@ KINDS: Mapping[str, str] = {
 
 
 def function_of(kind: str) -> Callable[[Value], Value]:
-    """The function that runs jobs of ``kind``."""
-    module, _, name = KINDS[kind].partition(":")
+    """The function that runs jobs of ``kind``: of :data:`KINDS`, or itself ``module:function``."""
+    module, _, name = KINDS.get(kind, kind).partition(":")
     function: Callable[[Value], Value] = getattr(importlib.import_module(module), name)
     return function

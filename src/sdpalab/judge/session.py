@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import os
 import re
 import signal
@@ -222,6 +223,12 @@ def _declared(about: Mapping[str, Any]) -> dict[str, Any]:
     return {name: about.get(name) for name in ("name", "kind", "config", "lse", "numerics")}
 
 
+def _import_torch() -> None:
+    """Import torch; where that fails, it fails again where torch is used, and is reported there."""
+    with contextlib.suppress(Exception):
+        importlib.import_module("torch")
+
+
 class _JudgeRun:
     """The state that the threads of one judgement share."""
 
@@ -249,6 +256,8 @@ class _JudgeRun:
 
     def run(self, device: str, level: str, seed: int, workers: int) -> Verdict:
         """Judge all cases and put the verdict together."""
+        # The yardstick is torch's, whose import takes seconds: those in which the candidate's processes start.
+        threading.Thread(target=_import_torch, daemon=True).start()
         first = self._worker()
         try:
             about = first.about

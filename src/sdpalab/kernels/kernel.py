@@ -353,7 +353,7 @@ class CudaKernel(Kernel):
     name : str
         Name of the kernel in tables and records.
     source : str or Path
-        CUDA C++ text, or the path of a ``.cu`` file (a relative one is taken from the Python file that says so).
+        CUDA C++ text, or the path of a ``.cu`` file (a relative one from the folder of the Python file).
     entry : str
         C++ name expression of the ``__global__`` function.
     plan : callable
@@ -366,8 +366,10 @@ class CudaKernel(Kernel):
     reject : callable, optional
         ``reject(problem, config)`` returns None, or the reason why this configuration cannot run this problem, before
         anything is compiled.
-    numerics, limits : what the kernel declares. ``numerics`` may be a callable, ``numerics(config)``, and is then
-    called before ``reject``; so may ``limits``, which is called with the problem.
+    numerics : Numerics or callable, optional
+        The arithmetic that the kernel declares; a callable is called as ``numerics(config)``, before ``reject``.
+    limits : StaticLimits or callable, optional
+        Limits on its resources; a callable is called as ``limits(problem)``.
     min_arch : int
         Least compute capability times ten, such as 80.
     only_arch : str, optional
@@ -384,8 +386,8 @@ class CudaKernel(Kernel):
         ``resolve(problem, config, sms)``: ``config`` with a value for each knob that stands at "choose for me" (0 or
         ``auto``), for a GPU of that many multiprocessors. ``plan`` and ``macros`` get what it returns.
     include_dirs : sequence of str or Path
-        Folders for ``#include`` beside that of the source, such as a library's; a relative one is taken from the Python
-        file that says so. The lab's headers, CUDA's and the standard headers (libcu++) need none.
+        Folders for ``#include`` beside that of the source, such as a library's; a relative one from the folder of the
+        Python file. The lab's headers, CUDA's and the standard headers (libcu++) need none.
     options : sequence of str
         Further options of NVRTC, such as ``-default-device``, which CUTLASS needs.
     macros : callable, optional

@@ -35,7 +35,14 @@ _PLACES = "/usr/local/cuda/bin"
 
 
 def profile_command(
-    kernel: str, problem: Problem, settings: Mapping[str, str], report: Path, *, cold: bool = False, arch: str = ""
+    kernel: str,
+    problem: Problem,
+    settings: Mapping[str, str],
+    report: Path,
+    *,
+    cold: bool = False,
+    arch: str = "",
+    include_dirs: Sequence[Path] = (),
 ) -> list[str]:
     """The command that profiles one run of a kernel's plan into ``report`` (``.ncu-rep``).
 
@@ -51,13 +58,18 @@ def profile_command(
         Empty the caches before each of ncu's replays.
     arch : str
         Of the GPU, such as ``sm_90a``: on sm_90 the metrics of wgmma are collected, too.
+    include_dirs : sequence of Path
+        Folders for ``#include`` beside those of a user's kernel.
 
     Raises
     ------
     MachineError
         If there is no ``ncu``.
     """
-    order = json.dumps({"kernel": kernel, "problem": problem.to_dict(), "settings": dict(settings)})
+    folders = [str(folder) for folder in include_dirs]
+    order = json.dumps(
+        {"kernel": kernel, "problem": problem.to_dict(), "settings": dict(settings), "include_dirs": folders}
+    )
     cache = f"--cache-control={'all' if cold else 'none'}"
     target = [sys.executable, "-m", "sdpalab.profile.target", order]
     more = [f"{_METRICS}{','.join(WGMMA_METRICS)}"] if arch.startswith("sm_90") else []

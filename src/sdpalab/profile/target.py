@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 from sdpalab.inputs import make_inputs
 from sdpalab.judge.sandbox.sandboxed import kernel_in_sandbox
@@ -29,7 +30,10 @@ def main(order: str) -> None:
     problem = Problem(**request["problem"])
     ordinal = torch_gpu.current_ordinal()
     executor = GpuExecutor(ordinal)
-    with kernel_in_sandbox(request["kernel"], arch=executor.arch, else_say="there is nothing to profile") as kernel:
+    folders = [Path(folder) for folder in request["include_dirs"]]
+    with kernel_in_sandbox(
+        request["kernel"], arch=executor.arch, else_say="there is nothing to profile", include_dirs=folders
+    ) as kernel:
         plan = kernel.launch_plan(problem, kernel.config_with(request["settings"]), sms=executor.sms)
     device = torch_gpu.device(ordinal)
     inputs = make_inputs(problem)

@@ -88,7 +88,9 @@ class SanitizedHazard:
     @classmethod
     def of(cls, hazard: Hazard, ptx: str, run: str) -> SanitizedHazard:
         """What one launch of the PTX called ``ptx`` has shown in a run."""
-        place = hazard.ptx_line, hazard.source, hazard.block, hazard.thread, (run,), hazard.other
+        of_kernel = hazard.pc >= 0  # what the host issued has no thread
+        block, thread = (hazard.block, hazard.thread) if of_kernel else (None, None)
+        place = hazard.ptx_line, hazard.source, block, thread, (run,), hazard.other
         return cls(hazard.kind, hazard.message, ptx, *place, hazard.text, hazard.what, hazard.advice, hazard.frames)
 
     def to_dict(self) -> dict[str, Any]:
@@ -220,7 +222,7 @@ def _alone(hazard: SanitizedHazard, sources: Sources) -> HazardGroup:
         rival = hazard.other
         actor = f"thread {rival.thread}" if rival.thread else "" if rival.warp is None else f"warp {rival.warp}"
         block = f"block {rival.block}" if rival.block else ""
-        who = " of ".join(filter(None, (actor, block))) + (f", {rival.note}" if rival.note else "")
+        who = ", ".join(filter(None, (" of ".join(filter(None, (actor, block))), rival.note)))
         other = _party(rival.frames, rival.source, hazard.ptx, rival.ptx_line, rival.text, who, sources)
     instructions = (f"{hazard.ptx}:{hazard.ptx_line}",)
     about = hazard.what or hazard.message.removeprefix(f"{hazard.kind}: ")

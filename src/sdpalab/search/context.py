@@ -60,6 +60,10 @@ class SearchContext:
         ``sim``, or ``gpu`` where costs are measured: what the judge runs on.
     say : callable
         Given a line of progress.
+    source : str
+        Digest of the kernel's source, by default as it is now.
+    include_dirs : tuple of str
+        Folders for ``#include`` beside those of a user's kernel, absolute.
     """
 
     spec: str
@@ -73,6 +77,7 @@ class SearchContext:
     device: str = "sim"
     say: Callable[[str], None] = lambda line: None
     source: str = ""
+    include_dirs: tuple[str, ...] = ()
     limits_s: dict[str, float] = field(default_factory=lambda: dict(LIMITS_S))
 
     def __post_init__(self) -> None:
@@ -93,6 +98,7 @@ class SearchContext:
             "problems": [problem.to_dict() for problem in problems or self.problems],
             "gpus": [{"name": gpu.name, "arch": gpu.arch, "sms": gpu.sms} for gpu in self.gpus],
             "device": self.device,
+            "include_dirs": list(self.include_dirs),
             **more,
         }
         return Job(0, kind, inputs, self.limits_s[kind], code_version(), fresh=kind == "held_out")

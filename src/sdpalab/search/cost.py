@@ -7,6 +7,7 @@ from sdpalab.gpus import Gpu
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.model.counted import arch_on, count
 from sdpalab.problem import Problem
+from sdpalab.search.targets import compile_for
 
 __all__ = ["modelled_us"]
 
@@ -24,4 +25,5 @@ def modelled_us(kernel: Kernel, config: Config, problem: Problem, gpu: Gpu) -> f
     arch = arch_on(kernel, gpu)
     if arch is None:
         raise UserError(f"kernel {kernel.name} does not run on {gpu.name}")
+    compile_for(kernel, arch)
     return count(kernel, problem, arch, config, sms=gpu.sms).modelled(gpu).microseconds

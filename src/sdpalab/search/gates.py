@@ -9,9 +9,10 @@ gate; what is judged runs in the judge's own confined processes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from sdpalab.compile import BuildError, build, check, resources
+from sdpalab.compile import build, check, resources
 from sdpalab.errors import UserError
 from sdpalab.gpus import GPUS, Gpu, default_gpu
 from sdpalab.jobs.versions import judge_version
@@ -22,7 +23,7 @@ from sdpalab.model.counted import arch_on
 from sdpalab.problem import Problem
 from sdpalab.search.cost import modelled_us
 from sdpalab.search.outcome import Standing
-from sdpalab.search.targets import identity_of, kernel_of
+from sdpalab.search.targets import KernelHolder, compile_for, identity_of
 from sdpalab.sim import SimError, UnsupportedInstruction
 
 __all__ = ["Value", "build_gate", "count_gate", "full_gate", "gpu_from", "held_out_gate", "prove_gate", "race_gate"]
@@ -30,6 +31,9 @@ __all__ = ["Value", "build_gate", "count_gate", "full_gate", "gpu_from", "held_o
 Value = dict[str, Any]
 Inputs = Mapping[str, Any]
 _FULL_WORKERS = 2
+
+
+_HOLDER = KernelHolder()
 
 
 def gpu_from(about: Mapping[str, Any]) -> Gpu:
@@ -53,10 +57,10 @@ def build_gate(inputs: Inputs) -> Value:
         arch = _arch(kernel, gpu)
         identities, digests, used = [], [], []
         for problem in problems:
-            plan = kernel.launch_plan(problem, config, sms=gpu.sms)
             try:
+                plan = kernel.launch_plan(problem, config, sms=gpu.sms)
                 builds = [build(step.module, arch) for step in plan.launches if step.module is not None]
-            except BuildError as error:
+            except UserError as error:  # of the compiler, or of the kernel's own Python
                 return _failed(Standing.BUILD_FAILED, str(error))
             identities.append(identity_of(plan, builds))
             digests += [built.ptx_sha256 for built in builds]
@@ -150,17 +154,23 @@ def race_gate(inputs: Inputs) -> Value:
 
 def _asked(inputs: Inputs) -> tuple[Kernel, Config, tuple[Problem, ...], tuple[Gpu, ...]]:
     """Kernel, configuration, problems and GPUs of a job; refuses another source than that which is searched."""
-    kernel = kernel_of(inputs["kernel"])
+    kernel = _HOLDER.get(inputs["kernel"], _include_dirs(inputs))
     if source_digest(kernel) != inputs["source"]:
         raise UserError(f"the source of {kernel.name} was changed during the search: start it again")
     problems = tuple(Problem(**each) for each in inputs["problems"])
     return kernel, Config(inputs["config"]), problems, tuple(gpu_from(each) for each in inputs["gpus"])
 
 
+def _include_dirs(inputs: Inputs) -> tuple[Path, ...]:
+    return tuple(Path(folder) for folder in inputs.get("include_dirs", ()))
+
+
 def _arch(kernel: Kernel, gpu: Gpu) -> str:
+    """What the kernel is built for on ``gpu``; a user's Triton function is compiled for that from now on."""
     arch = arch_on(kernel, gpu)
     if arch is None:
         raise UserError(f"kernel {kernel.name} does not run on {gpu.name}")
+    compile_for(kernel, arch)
     return arch
 
 
@@ -204,6 +214,7 @@ def _verdict(
         level=level,
         workers=workers,
         until_failure=True,
+        include_dirs=_include_dirs(inputs),
     )
     if verdict.passed:
         return {"device": verdict.device, "cases": len(verdict.cases)}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
+from sdpalab.judge.sandbox.sandboxed import SandboxedKernel
 from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
 from sdpalab.kernels.triton_kernel import TritonKernel
 from sdpalab.problem import Problem
+from sdpalab.search.targets import compile_for
 
 __all__ = ["race"]
 
@@ -47,6 +50,7 @@ def race(
 
     device = cuda_device()
     executor = GpuExecutor(device.ordinal)
+    compile_for(kernel, executor.arch)
     results: dict[str, Any] = {"times_us": {}, "outcomes": {}, "reasons": {}}
     named = [(_renamed(kernel, name), config) for name, config in entrants.items()]
     first, *others = entrants
@@ -66,5 +70,9 @@ def race(
 
 def _renamed(kernel: Kernel, name: str) -> Kernel:
     """The kernel under the name of an entrant: subjects of one measurement have different names."""
+    if isinstance(kernel, SandboxedKernel):
+        renamed = copy(kernel)
+        renamed.name = name
+        return renamed
     assert isinstance(kernel, (CudaKernel, TritonKernel)), "there are no other kernels that the lab builds"
     return replace(kernel, name=name)

@@ -11,13 +11,14 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
+from sdpalab.judge.sandbox.sandboxed import SandboxedKernel
 from sdpalab.kernels.kernel import Config, Kernel, Knob
 from sdpalab.model.counted import arch_on
 from sdpalab.problem import Problem
@@ -26,6 +27,8 @@ __all__ = ["MOST_COMBINATIONS", "ConfigSpace"]
 
 MOST_COMBINATIONS = 1_000_000
 """Of the values of all knobs: the valid configurations are listed one by one."""
+SURVEYED_AT_A_TIME = 1000
+"""Configurations of a user's kernel in one message to its process."""
 MAX_THREADS = 1024
 """Of a block. Source: CUDA C++ Programming Guide 13.0, "Compute Capabilities", table of technical specifications."""
 
@@ -80,8 +83,7 @@ class ConfigSpace:
         counts: Counter[str] = Counter()
         first: dict[str, str] = {}
         configs: dict[Config, None] = {}
-        for config in candidates:
-            rejection = _rejection(kernel, problems, gpus, config)
+        for config, rejection in _rejections(kernel, problems, gpus, candidates):
             if rejection is None:
                 configs[config] = None
                 continue
@@ -166,13 +168,46 @@ def _neighbours(values: Sequence[Knob], value: Knob) -> Sequence[Knob]:
     return [ordered[near] for near in (place - 1, place + 1) if 0 <= near < len(ordered)]
 
 
+def _rejections(
+    kernel: Kernel, problems: Sequence[Problem], gpus: Sequence[Gpu], configs: Iterator[Config]
+) -> Iterator[tuple[Config, tuple[str, str] | None]]:
+    """Each configuration with the first predicate that does not hold, and its reason; None if all hold.
+
+    A user's kernel answers for many configurations at once: its predicates run in a process of their own.
+    """
+    if not isinstance(kernel, SandboxedKernel):
+        for config in configs:
+            yield config, _rejection(kernel, problems, gpus, config)
+        return
+    if (no_arch := _no_arch(kernel, gpus)) is not None:
+        yield from ((config, ("arch", no_arch)) for config in configs)
+        return
+    shared = [limit for each in problems if (limit := kernel.static_limits(each).shared_bytes) is not None]
+    while batch := list(islice(configs, SURVEYED_AT_A_TIME)):
+        for config, surveyed in zip(batch, kernel.survey(batch, problems, [gpu.sms for gpu in gpus]), strict=True):
+            if isinstance(surveyed, str):
+                yield config, ("reject", surveyed)
+                continue
+            most = min(shared, default=None)
+            reasons = [_over(config, launch.threads, launch.dynamic_smem, most) for launch in surveyed]
+            over = next((reason for reason in reasons if reason is not None), None)
+            yield config, None if over is None else ("static limits", over)
+
+
+def _no_arch(kernel: Kernel, gpus: Sequence[Gpu]) -> str | None:
+    """Why the kernel cannot be built for one of the GPUs; None if it can for all."""
+    for gpu in gpus:
+        if arch_on(kernel, gpu) is None:
+            return kernel.arch_reason(gpu.arch) or f"kernel {kernel.name} does not run on {gpu.name}"
+    return None
+
+
 def _rejection(
     kernel: Kernel, problems: Sequence[Problem], gpus: Sequence[Gpu], config: Config
 ) -> tuple[str, str] | None:
     """The first predicate that does not hold, and its reason; None if all hold."""
-    for gpu in gpus:
-        if arch_on(kernel, gpu) is None:
-            return "arch", kernel.arch_reason(gpu.arch) or f"kernel {kernel.name} does not run on {gpu.name}"
+    if (no_arch := _no_arch(kernel, gpus)) is not None:
+        return "arch", no_arch
     for problem in problems:
         unsupported = kernel.unsupported(problem)
         if unsupported is not None:
@@ -190,12 +225,16 @@ def _rejection(
 def _over_static_limits(kernel: Kernel, problem: Problem, config: Config, gpu: Gpu) -> str | None:
     limits = kernel.static_limits(problem)
     for launch in kernel.launch_plan(problem, config, sms=gpu.sms).launches:
-        x, y, z = launch.block
-        if x * y * z > MAX_THREADS:
-            return f"{config}: a block of {x * y * z} threads, and at most {MAX_THREADS} are possible"
-        if limits.shared_bytes is not None and launch.dynamic_smem > limits.shared_bytes:
-            return (
-                f"{config}: {launch.dynamic_smem} bytes of dynamic shared memory, and the kernel's limit is "
-                f"{limits.shared_bytes}"
-            )
+        reason = _over(config, math.prod(launch.block), launch.dynamic_smem, limits.shared_bytes)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _over(config: Config, threads: int, dynamic_smem: int, most_shared: int | None) -> str | None:
+    """Why a launch of so many threads a block and so much dynamic shared memory is impossible or over the limit."""
+    if threads > MAX_THREADS:
+        return f"{config}: a block of {threads} threads, and at most {MAX_THREADS} are possible"
+    if most_shared is not None and dynamic_smem > most_shared:
+        return f"{config}: {dynamic_smem} bytes of dynamic shared memory, and the kernel's limit is {most_shared}"
     return None

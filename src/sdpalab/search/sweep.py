@@ -73,24 +73,36 @@ class Sweep:
         """The records that may be elites."""
         return [trial for trial in self.trials if trial.standing is Standing.PASSED]
 
-    def run(self) -> None:
-        """Run it; raises :class:`~sdpalab.search.context.TimeUp` if time ends in the middle of a batch."""
+    def run(self, last_gates_s: float | None = None) -> bool:
+        """Try configurations; True if time alone ended it, and it can go on where the last gates leave some.
+
+        Parameters
+        ----------
+        last_gates_s : float, optional
+            Seconds to keep for the last gates. Default: estimated.
+
+        Raises
+        ------
+        TimeUp
+            If time ends in the middle of a batch.
+        """
         context = self._context
-        self._batch([context.kernel.default_config])
-        self._start()
+        if not self.trials:
+            self._batch([context.kernel.default_config])
+            self._start()
         while True:
             left = self._left
             if left == 0:
                 self.stopped = "the budget of configurations is used up"
-                return
-            reserved_s = context.clock.for_last_gates(self._prove_seconds)
+                return False
+            reserved_s = context.clock.for_last_gates(self._prove_seconds) if last_gates_s is None else last_gates_s
             if context.clock.seconds_left - self._batch_seconds < reserved_s:
                 self.stopped = f"the last {reserved_s:.0f} s of the budget are for the last gates"
-                return
+                return True
             asked = list(self._strategy.ask(BATCH if left is None else min(BATCH, left)))
             if not asked:
                 self.stopped = "every configuration was tried"
-                return
+                return False
             start_s = context.clock.now()
             for trial in self._batch(asked):
                 self._strategy.tell(trial.knobs, trial.outcome)

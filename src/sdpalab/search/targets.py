@@ -2,32 +2,64 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from hashlib import sha256
+from pathlib import Path
 
 from sdpalab.compile import Build
 from sdpalab.errors import UserError
+from sdpalab.jobs.judging import source_of
+from sdpalab.judge.sandbox.sandboxed import SandboxedKernel, kernel_in_sandbox
 from sdpalab.kernels.kernel import Kernel
 from sdpalab.kernels.plan import Launch, LaunchPlan
-from sdpalab.kernels.registry import KERNELS, load_kernel
+from sdpalab.kernels.registry import KERNELS
 from sdpalab.kernels.userfile import absolute_spec
 
-__all__ = ["identity_of", "kernel_of", "spec_of"]
+__all__ = ["KernelHolder", "compile_for", "identity_of", "searched_kernel", "spec_of"]
 
 
-def kernel_of(spec: str) -> Kernel:
-    """The kernel that a job's ``spec`` names: of the registry, or in a file.
+def searched_kernel(spec: str, include_dirs: Sequence[Path] = ()) -> AbstractContextManager[Kernel]:
+    """The kernel that ``spec`` names: of the registry, or in a file, whose Python runs in a guarded process.
 
     Raises
     ------
     UserError
         If there is none, or it is a Python callable, which has no knobs.
     """
-    kernel = load_kernel(spec)
-    if not isinstance(kernel, Kernel):
-        raise UserError(f"{spec} is a Python callable: it has no knobs and no PTX to search, but it can be judged")
-    return kernel
+    return kernel_in_sandbox(spec, else_say="it has no knobs and no PTX to search", include_dirs=include_dirs)
+
+
+class KernelHolder:
+    """The kernel that the jobs of this process are about: a user's stays in its process from one job to the next."""
+
+    def __init__(self) -> None:
+        self._key: tuple[object, ...] = ()
+        self._kernel: Kernel | None = None
+        self._process = ExitStack()
+        atexit.register(self.close)
+
+    def get(self, spec: str, include_dirs: Sequence[Path] = ()) -> Kernel:
+        """The kernel of :func:`searched_kernel`; loaded anew if a source beside it was changed or its process ended."""
+        key = (spec, tuple(include_dirs), source_of(spec))
+        broken = isinstance(self._kernel, SandboxedKernel) and not self._kernel.usable
+        if self._kernel is None or broken or key != self._key:
+            self.close()
+            self._kernel, self._key = self._process.enter_context(searched_kernel(spec, include_dirs)), key
+        return self._kernel
+
+    def close(self) -> None:
+        """End its process."""
+        self._kernel = None
+        self._process.close()
+
+
+def compile_for(kernel: Kernel, arch: str) -> None:
+    """Have the process of a user's kernel compile what is Triton's for ``arch``."""
+    if isinstance(kernel, SandboxedKernel):
+        kernel.arch = arch
 
 
 def spec_of(kernel: str | Kernel) -> str:

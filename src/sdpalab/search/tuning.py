@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from sdpalab.search.outcome import MODELLED, Finalist, Standing, Trial
 from sdpalab.search.space import ConfigSpace
 from sdpalab.search.strategy import strategy_named
 from sdpalab.search.sweep import Sweep
-from sdpalab.search.targets import kernel_of, spec_of
+from sdpalab.search.targets import searched_kernel, spec_of
 
 __all__ = ["HERE", "TuneResult", "tune"]
 
@@ -140,6 +140,7 @@ def tune(
     resume: bool = False,
     seed: int = 0,
     address: str | None = None,
+    include_dirs: Sequence[Path | str] = (),
     progress: Callable[[str], None] | None = None,
 ) -> TuneResult:
     """Search a kernel's configurations for the fastest that is correct.
@@ -168,6 +169,8 @@ def tune(
         Of the strategy and of held-out inputs.
     address : str, optional
         Of the Ray cluster.
+    include_dirs : sequence of Path or str
+        Folders for ``#include`` beside those of a user's kernel.
     progress : callable, optional
         Given a line for each configuration.
 
@@ -184,55 +187,66 @@ def tune(
         If the default configuration cannot be tried, or the log cannot be written.
     """
     spec = spec_of(kernel)
-    target = kernel_of(spec)
+    folders = tuple(Path(folder).absolute() for folder in include_dirs)
     wanted = (problems,) if isinstance(problems, Problem) else tuple(problems if problems is not None else (MISSION,))
     if not wanted:
         raise UserError("there is no problem to tune for")
     allowed = Budget.parse(budget)
-    gpus, measured = _gpus(target, gpu)
-    space = ConfigSpace.of(target, wanted, gpus)
-    chosen = strategy_named(strategy, space, len(gpus), seed)
-    head = Head(
-        kernel=target.name,
-        problems=wanted,
-        gpus=tuple(each.name for each in gpus),
-        clock="gpu" if measured else MODELLED,
-        strategy=strategy,
-        seed=seed,
-        knobs=space.knobs,
-        configurations=len(space),
-        judge=judge_version(),
-        lab=__version__,
-    )
-    own = isinstance(executor, str)
-    workers = executor_named(executor, address=address, gpu=measured) if isinstance(executor, str) else executor
-    try:
-        with closing(SearchLog(None if log is None else Path(log), head, resume=resume)) as records:
-            context = SearchContext(
-                spec=spec,
-                kernel=target,
-                problems=wanted,
-                gpus=gpus,
-                space=space,
-                executor=workers,
-                log=records,
-                clock=BudgetClock(allowed),
-                device="gpu" if measured else "sim",
-                say=progress or _silent,
-            )
-            return run_search(context, Sweep(context, chosen))
-    finally:
-        if own:
-            workers.close()
+    with ExitStack() as stack:
+        target = stack.enter_context(searched_kernel(spec, folders))
+        gpus, measured = _gpus(target, gpu)
+        space = ConfigSpace.of(target, wanted, gpus)
+        chosen = strategy_named(strategy, space, len(gpus), seed)
+        head = Head(
+            kernel=target.name,
+            problems=wanted,
+            gpus=tuple(each.name for each in gpus),
+            clock="gpu" if measured else MODELLED,
+            strategy=strategy,
+            seed=seed,
+            knobs=space.knobs,
+            configurations=len(space),
+            judge=judge_version(),
+            lab=__version__,
+        )
+        if isinstance(executor, str):
+            executor = stack.enter_context(closing(executor_named(executor, address=address, gpu=measured)))
+        records = stack.enter_context(closing(SearchLog(None if log is None else Path(log), head, resume=resume)))
+        context = SearchContext(
+            spec=spec,
+            kernel=target,
+            problems=wanted,
+            gpus=gpus,
+            space=space,
+            executor=executor,
+            log=records,
+            clock=BudgetClock(allowed),
+            device="gpu" if measured else "sim",
+            say=progress or _silent,
+            include_dirs=tuple(map(str, folders)),
+        )
+        return run_search(context, Sweep(context, chosen))
+
+
+_SPARE = 1.5
+"""Seconds kept for the last gates over those that they took the time before."""
 
 
 def run_search(context: SearchContext, sweep: Sweep) -> TuneResult:
-    """The sweep, then the last gates; where time ends in between, what there is."""
+    """The sweep, then the last gates, again while they leave time; where time ends in between, what there is."""
     finalists: list[Finalist] = []
+    last_gates_s: float | None = None
+    more = True
     try:
-        sweep.run()
+        while more:
+            tried = len(sweep.trials)
+            more = sweep.run(last_gates_s)
+            if len(sweep.trials) == tried:
+                break
+            start_s = context.clock.now()
+            finalists = run_finals(context, sweep.trials, sweep.champion())
+            last_gates_s = max(last_gates_s or 0.0, _SPARE * (context.clock.now() - start_s))
         stopped = sweep.stopped
-        finalists = run_finals(context, sweep.trials, sweep.champion())
     except TimeUp:
         stopped = sweep.stopped or "time ended in the middle of a batch"
         known = {trial.number: context.log.known_finalist(trial.identity) for trial in sweep.passed}

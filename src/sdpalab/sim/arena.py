@@ -49,15 +49,15 @@ class Arena:
         if memory is not None:
             self.parameters = self.add("the parameters", b"", _MOST_PARAMETERS)
 
-    def add(self, name: str, content: bytes | Array, size: int) -> int:
-        """Place a buffer; its address.
+    def add(self, name: str, content: bytes | Array, size: int, align: int = _ALIGN) -> int:
+        """Place a buffer at a multiple of ``align`` bytes; its address.
 
         Raises
         ------
         LaunchError
             If the device has no room for it.
         """
-        begin = self.end
+        begin = -(-self.end // align) * align
         top = -(-(begin + size + _GUARD) // _ALIGN) * _ALIGN
         if self.memory is not None and top > len(self.memory):
             raise LaunchError(

@@ -67,8 +67,12 @@ class Device:
 
     Parameters
     ----------
-    memory : int
-        Bytes of global memory. What is not used takes no memory of this machine.
+    memory : int or ndarray of uint8
+        Bytes of global memory. What is not used takes no memory of this machine. An array is the memory itself, such as
+        one that is shared with another process; it begins at a multiple of 256 bytes.
+    host_shares : bool
+        Whether the host accesses memory of the device directly (:meth:`host_access`), so that launches which the host
+        has not waited for are kept in mind.
 
     Attributes
     ----------
@@ -76,11 +80,13 @@ class Device:
         What all launches and copies have shown so far, in the order in which they ran.
     """
 
-    def __init__(self, memory: int = _MEMORY) -> None:
-        raw = np.zeros(memory + 256, np.uint8)
-        self._memory: Array = raw[-raw.ctypes.data % 256 :][: memory // 256 * 256]
+    def __init__(self, memory: int | Array = _MEMORY, *, host_shares: bool = False) -> None:
+        if isinstance(memory, int):
+            raw = np.zeros(memory + 256, np.uint8)
+            memory = raw[-raw.ctypes.data % 256 :][: memory // 256 * 256]
+        self._memory: Array = memory
         self._arena = Arena(self._memory)
-        self._streams = Streams(self._arena)
+        self._streams = Streams(self._arena, host_shares=host_shares)
         self._count = 0
         self.hazards: list[Hazard] = []
 
@@ -108,12 +114,14 @@ class Device:
         array[...] = given
         return array
 
-    def empty(self, shape: int | Sequence[int], dtype: Any = np.float32, *, name: str = "") -> DeviceArray:
-        """An array whose bytes are poison (0xFF: NaN in every float type)."""
+    def empty(
+        self, shape: int | Sequence[int], dtype: Any = np.float32, *, name: str = "", align: int = 256
+    ) -> DeviceArray:
+        """An array whose bytes are poison (0xFF: NaN in every float type), at a multiple of ``align`` bytes."""
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         dtype = np.dtype(dtype)
         size = int(np.prod(shape, dtype=object)) * dtype.itemsize
-        address = self._arena.add(name or f"array {self._count}", b"", size)
+        address = self._arena.add(name or f"array {self._count}", b"", size, align)
         self._count += 1
         self._memory[address - GLOBAL_BASE :][:size] = POISON
         return self._view(address, size, dtype, shape)
@@ -130,6 +138,25 @@ class Device:
         if extent is None or GLOBAL_BASE + extent.begin != array.address:
             raise LaunchError("only a whole array of the device can be freed, and only once")
         self._arena.remove(extent)
+
+    def at(self, address: int, size: int) -> DeviceArray:
+        """The bytes from an address on.
+
+        Raises
+        ------
+        LaunchError
+            If they do not lie in one array or variable of the device.
+        """
+        begin = address - GLOBAL_BASE
+        extent = self._arena.extent_of(address)
+        if extent is None:
+            raise LaunchError(f"there is nothing at the address {address:#x} of the device")
+        if begin + size > extent.end:
+            raise LaunchError(
+                f"{size} bytes from byte {begin - extent.begin} of {extent.name} on reach beyond its "
+                f"{extent.end - extent.begin} bytes"
+            )
+        return self._view(address, size, np.uint8)
 
     def _view(self, address: int, size: int, dtype: Any, shape: tuple[int, ...] = (-1,)) -> DeviceArray:
         begin = address - GLOBAL_BASE
@@ -152,6 +179,20 @@ class Device:
         return DeviceModule(self, ptx_text(ptx))
 
     # ---- order ------------------------------------------------------------------------------------------------------
+
+    @property
+    def host_shares(self) -> bool:
+        """Whether the host accesses memory of the device directly."""
+        return self._streams.host_shares
+
+    @host_shares.setter
+    def host_shares(self, value: bool) -> None:
+        self._streams.host_shares = value
+
+    @property
+    def default_stream(self) -> Stream:
+        """The stream of what is issued without one."""
+        return self._streams.default
 
     def stream(self, *, blocking: bool = True) -> Stream:
         """A new stream. What is issued to the default stream comes after all that is in blocking streams, and before
@@ -189,31 +230,79 @@ class Device:
             raise LaunchError(f"a copy of {source.nbytes} bytes to an array of {target.nbytes}")
         if not (target.flags.c_contiguous and source.flags.c_contiguous):
             raise LaunchError("a copy is between contiguous arrays")
-        stream = stream or self._streams.default
-        self._streams.begin(stream)
         target.reshape(-1).view(np.uint8)[:] = source.reshape(-1).view(np.uint8)
-        return self._finish(stream, StreamOperation("a copy", self._runs(source), self._runs(target)), wait)
+        return self.operation("a copy", source, target, stream=stream, wait=wait)
 
     def fill(self, array: DeviceArray, byte: int, *, stream: Stream | None = None, wait: bool = False) -> list[Hazard]:
         """Set all bytes of an array, as an operation of a stream. Otherwise like :meth:`copy`."""
         if not array.flags.c_contiguous:
             raise LaunchError("a fill is of a contiguous array")
+        array.reshape(-1).view(np.uint8)[:] = byte
+        return self.operation("a fill", None, array, stream=stream, wait=wait)
+
+    def operation(
+        self,
+        name: str,
+        reads: Array | None,
+        writes: Array | None,
+        *,
+        stream: Stream | None = None,
+        wait: bool = False,
+        source: str = "",
+    ) -> list[Hazard]:
+        """An operation of a stream that the caller carries out on the bytes of arrays.
+
+        Parameters
+        ----------
+        name : str
+            For messages: ``a copy``.
+        reads, writes : ndarray, optional
+            What it accesses. Arrays of the host race with nothing.
+        stream, wait
+            As for :meth:`copy`.
+        source : str
+            ``file:line`` of the program that issues it, if that is known.
+
+        Returns
+        -------
+        list of Hazard
+            Races with what other streams do.
+        """
         stream = stream or self._streams.default
         self._streams.begin(stream)
-        array.reshape(-1).view(np.uint8)[:] = byte
-        return self._finish(stream, StreamOperation("a fill", None, self._runs(array)), wait)
-
-    def _runs(self, array: Array) -> Runs | None:
-        """The stretch of global memory of an array; None if it is on the host."""
-        begin = int(array.ctypes.data - self._memory.ctypes.data)
-        return Runs.of_bytes(begin, array.nbytes) if 0 <= begin < len(self._memory) else None
-
-    def _finish(self, stream: Stream, operation: StreamOperation, wait: bool) -> list[Hazard]:
-        hazards = self._streams.add(stream, operation)
+        read, written = (None if array is None else self._runs(array) for array in (reads, writes))
+        hazards = self._streams.add(stream, StreamOperation(name, read, written, at=source))
         self.hazards += hazards
         if wait:
             stream.synchronize()
         return hazards
+
+    def host_access(self, address: int, size: int, *, write: bool, source: str = "") -> list[Hazard]:
+        """The host reads or writes memory of the device directly; it comes after what the host has waited for.
+
+        Returns
+        -------
+        list of Hazard
+            Races with operations that the host has not waited for. Device(host_shares=True) keeps them in mind.
+        """
+        runs = Runs.of_bytes(address - GLOBAL_BASE, size)
+        operation = StreamOperation("the host", None if write else runs, runs if write else None, at=source)
+        hazards = self._streams.host_races(operation)
+        self.hazards += hazards
+        return hazards
+
+    def pending(self) -> tuple[Array, Array]:
+        """What operations that the host has not waited for read, and what they write: addresses from and to [n, 2]."""
+        return self._streams.pending_stretches()
+
+    def _runs(self, array: Array) -> Runs | None:
+        """The stretches of global memory of an array, one a row if it is not contiguous; None if it is on the host."""
+        begin = int(array.ctypes.data - self._memory.ctypes.data)
+        if not 0 <= begin < len(self._memory):
+            return None
+        if array.flags.c_contiguous:
+            return Runs.of_bytes(begin, array.nbytes)
+        return Runs.of_bytes(begin + array.strides[0] * np.arange(len(array)), array[0].nbytes)
 
 
 class DeviceModule:
@@ -307,7 +396,10 @@ class DeviceFunction:
         mark = arena.end
         try:
             done = execute(
-                *(self.module.text, self.entry, grid, block, args, arena), placed=self.module.placed, **options
+                *(self.module.text, self.entry, grid, block, args, arena),
+                placed=self.module.placed,
+                accesses=streams.needs_accesses,
+                **options,
             )
         finally:
             arena.release(mark)

@@ -56,8 +56,8 @@ class ConflictingAccess:
         who = f" of thread {self.thread}" if self.thread else "" if self.warp is None else f" of warp {self.warp}"
         block = f" of block {self.block}" if self.block else ""
         note = f" ({self.note})" if self.note else ""
-        source = f"{self.source}, " if self.source else ""
-        return f"{self.text}{who}{block}{note}" + (f" at {source}PTX line {self.ptx_line}" if self.ptx_line else "")
+        place = ", ".join(filter(None, (self.source, f"PTX line {self.ptx_line}" if self.ptx_line else "")))
+        return f"{self.text}{who}{block}{note}" + (f" at {place}" if place else "")
 
 
 @dataclass(frozen=True)

@@ -133,8 +133,9 @@ def launch(
         drawn at every branch and barrier.
     async_mode : {"late", "early"}
         When asynchronous copies land: as late as the waits allow, their destination poisoned until then, or at once.
-    numerics : str
-        The rule of the tensor cores' sums (:data:`sdpalab.sim.numerics.NUMERICS`).
+    numerics : {"hardware", "float32"}
+        How the tensor cores' sums are made: as by those of the module's ``.target``, or in float32
+        (:mod:`sdpalab.sim.numerics`).
     seed : int
         For the random schedule.
     max_steps : int, optional
@@ -208,6 +209,7 @@ def execute(
     arena: Arena,
     *,
     placed: Mapping[str, tuple[str, int]] | None = None,
+    accesses: bool = False,
     dynamic_smem: int = 0,
     cluster: Sequence[int] = (1, 1, 1),
     cooperative: bool = False,
@@ -224,7 +226,9 @@ def execute(
 ) -> Executed:
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
 
-    ``entry`` is as it stands in the PTX; ``placed`` is where variables of the module lie in the arena already.
+    ``entry`` is as it stands in the PTX; ``placed`` is where variables of the module lie in the arena already;
+    ``accesses`` is whether the accesses to global memory are wanted (:attr:`Executed.history`), which native code does
+    not keep.
     """
     _check_options(checks, schedule, async_mode, seed, workers)
     valid_numerics(numerics)
@@ -264,11 +268,11 @@ def execute(
     )
     follows = "memory" in checks and any(map(loads_shared, code.instructions))
     before = arena.snapshot() if follows else None
-    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers)
+    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers, accesses=accesses)
     if before is not None and run.log.unwritten_reads:
         # Bytes were read that nobody wrote. Whether that matters takes longer to find out, so it is done now.
         arena.restore(before)
-        run = _run(replace(setup, tracking=True), arena, 1, 1)
+        run = _run(replace(setup, tracking=True), arena, 1, 1, accesses=accesses)
     arena.copy_back(run.space)
     report = Report(
         run.log.hazards(),
@@ -291,17 +295,19 @@ class _Execution:
     tally: Tally
 
 
-def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _Execution:
+def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None, *, accesses: bool) -> _Execution:
     space = arena.space()
     size, geometry = len(space.data), setup.geometry
     log = HazardLog()
     tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
     history = GlobalHistory(setup.entry, size) if "race" in setup.checks else None
     chunks = Chunks(setup, space, tally, log, history)
-    if wanted_engine() == "native" and arena.memory is None:
+    if wanted_engine() == "native" and not accesses:
+        before = arena.snapshot()
         if not run_native(setup, space, tally, workers):
             return _Execution(chunks, space, log, tally)
-        chunks.space = space = arena.space()  # what it has done so far is thrown away
+        arena.restore(before)  # what it has done so far is thrown away
+        chunks.space = space = arena.space()
     with log.attach_to_errors():
         run_chunks(chunks, workers, affordable)
     return _Execution(chunks, space, log, tally)

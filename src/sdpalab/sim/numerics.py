@@ -1,6 +1,8 @@
-"""The arithmetic of a launch: by which rule the tensor cores' sums are made.
+"""The arithmetic of a launch: how the sums of tensor-core instructions are made.
 
-``float32`` sums each 16 products of an instruction in float32 in ascending order of K, and then adds the accumulator.
+``hardware`` sums as the tensor cores of the module's ``.target`` do (:mod:`sdpalab.sim.tensor_cores`). ``float32`` sums
+each 16 products of an instruction in float32, in ascending order of K, and then adds the accumulator; sums in f16 are
+rounded after each block of the hardware.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ from sdpalab.sim.errors import LaunchError
 
 __all__ = ["DEFAULT_NUMERICS", "NUMERICS", "valid_numerics"]
 
-NUMERICS = ("float32",)
+NUMERICS = ("hardware", "float32")
 """The rules that a launch may name."""
-DEFAULT_NUMERICS = "float32"
+DEFAULT_NUMERICS = "hardware"
 
 
 def valid_numerics(name: str) -> None:

@@ -3,13 +3,14 @@ fragments."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from sdpalab.sim.isa.fragments import (
     accumulator,
     blocks,
     float32,
-    integer_sum,
     pack_accumulator,
     store_accumulator,
 )
@@ -18,6 +19,9 @@ from sdpalab.sim.machine import Machine
 from sdpalab.sim.selection import WARP, Array, Selection, count, subset
 
 __all__ = ["ProductRegisters"]
+
+Summed = Callable[[Array, Array, Array], Array]
+"""Sums with products added: of factors and the sums before."""
 
 _POISON = np.uint32(0xFFFFFFFF)
 
@@ -68,20 +72,15 @@ class ProductRegisters:
         self.busy[sel] += 1
         self.flying += count(sel)
 
-    def add(self, sel: Selection, product: Array, keep: Array, saturates: bool) -> None:
-        """Add float32 products [warps, 16, columns] to the sums of the warps that ``keep`` theirs, or begin anew."""
+    def add(self, sel: Selection, left: Array, right: Array, keep: Array, summed: Summed) -> None:
+        """Add the products of float32 factors [4 warps, CTAs, 16, k] and [CTAs, columns, k] to the sums of the warps
+        that ``keep`` theirs, or begin anew."""
         warps = _warps(sel)
         before = self.sums[warps]
         if not keep.all():  # the sum may be NaN, so it is not multiplied
             before = np.where(keep[:, None, None], before, before.dtype.type(0))
-        if self.kind == "s32":
-            after = integer_sum(product, before, saturates)
-        else:
-            after = product + before
-            if self.kind == "f16":
-                after = after.astype(np.float16).astype(np.float32)
-            canonical_nans(after)
-        self.sums[warps] = after
+        after = summed(left, right, before.reshape(*left.shape[:3], -1))
+        self.sums[warps] = after.reshape(before.shape)
         if not self.late:
             self._write(sel)
 

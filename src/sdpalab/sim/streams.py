@@ -27,6 +27,7 @@ from sdpalab.sim.selection import WARP, Indices
 __all__ = ["Event", "Runs", "Stream", "StreamOperation", "Streams", "launch_operation"]
 
 _USUALLY = "usually a missing event or a missing synchronisation between the streams"
+_HOST_USUALLY = "usually a missing synchronisation of the host with the stream"
 _SEVERAL = 0xFFFFFFFF
 
 Clock = dict[int, int]
@@ -72,10 +73,11 @@ class Runs:
         return Runs(first * granule, (last + 1) * granule, *picked)
 
     @staticmethod
-    def of_bytes(begin: int, size: int) -> Runs:
-        """One stretch that a copy accesses."""
-        none = np.full(1, -1, np.int64)
-        return Runs(np.array([begin]), np.array([begin + size]), none, none, none)
+    def of_bytes(begins: int | Indices, size: int) -> Runs:
+        """The stretches that a copy accesses, of ``size`` bytes each."""
+        begins = np.atleast_1d(np.asarray(begins, np.int64))
+        none = np.full(len(begins), -1, np.int64)
+        return Runs(begins, begins + size, none, none, none)
 
     def meeting(self, other: Runs) -> tuple[int, int] | None:
         """The numbers of the first stretch, and of one of ``other``'s, that share bytes; None if none do."""
@@ -101,6 +103,8 @@ class StreamOperation:
     place : function
         The block and the first thread of the warp of an owner and a tag, and the warp's number; None where there are
         several.
+    at : str
+        ``file:line`` of the host's code that issued it, if that is known.
     """
 
     name: str
@@ -110,6 +114,7 @@ class StreamOperation:
     instruction: Callable[[int], Instruction] | None = None
     source: Callable[[Instruction], str] = field(default=lambda instruction: "")
     place: Callable[[int, int], tuple[Dim3, int, Dim3] | None] = field(default=lambda owner, tag: None)
+    at: str = ""
     stream: int = 0
     index: int = 0
 
@@ -117,7 +122,7 @@ class StreamOperation:
         """One of its stretches as a conflicting access."""
         note = f"{self.name} in {stream}"
         if self.instruction is None:
-            return ConflictingAccess(self.name, -1, 0, "", note=f"in {stream}")
+            return ConflictingAccess(self.name, -1, 0, self.at, note=f"in {stream}")
         instruction = self.instruction(int(runs.pcs[number]))
         place = self.place(int(runs.owners[number]), int(runs.tags[number]))
         block, warp = (place[0], place[1]) if place is not None else (None, None)
@@ -127,9 +132,12 @@ class StreamOperation:
     def hazard(self, what: str, runs: Runs, number: int, other: ConflictingAccess, where: str, stream: str) -> Hazard:
         """A race of one of its stretches."""
         text = what.replace("{other}", str(other))
+        usually = _USUALLY if stream else _HOST_USUALLY
+        parts = f"{what}, {where}", usually
         if self.instruction is None:
-            message = f"race: {self.name} in {stream} {text}, {where}; {_USUALLY}"
-            return Hazard("race", message, -1, 0, "", (0, 0, 0), (0, 0, 0), other)
+            actor = f"{self.name} in {stream}" if stream else self.name
+            message = f"race: {actor} {text}, {where}{f' ({self.at})' if self.at else ''}; {usually}"
+            return Hazard("race", message, -1, 0, self.at, (0, 0, 0), (0, 0, 0), other, actor, *parts)
         instruction = self.instruction(int(runs.pcs[number]))
         place = self.place(int(runs.owners[number]), int(runs.tags[number]))
         block, _, thread = place if place is not None else ((0, 0, 0), 0, (0, 0, 0))
@@ -137,9 +145,10 @@ class StreamOperation:
         at = f"{source}, PTX line {instruction.line}" if source else f"PTX line {instruction.line}"
         message = (
             f"race: {text}, {where} ({instruction.text} at {at}; block {block}, thread {thread}; {self.name} in "
-            f"{stream}); {_USUALLY}"
+            f"{stream}); {usually}"
         )
-        return Hazard("race", message, instruction.pc, instruction.line, source, block, thread, other)
+        where_it_ran = block, thread, other, instruction.text
+        return Hazard("race", message, instruction.pc, instruction.line, source, *where_it_ran, *parts)
 
 
 def launch_operation(executed: Executed, end: int) -> StreamOperation:
@@ -178,8 +187,8 @@ _RULES = (
 class Streams:
     """All streams of a device, and the operations that others may still run beside."""
 
-    def __init__(self, arena: Arena) -> None:
-        self.arena = arena
+    def __init__(self, arena: Arena, *, host_shares: bool = False) -> None:
+        self.arena, self.host_shares = arena, host_shares
         self.host: Clock = {}
         self.default = Stream(self, 0, blocking=True)
         self.all = [self.default]
@@ -194,7 +203,7 @@ class Streams:
     @property
     def needs_accesses(self) -> bool:
         """Whether operations may run beside each other at all."""
-        return len(self.all) > 1
+        return self.host_shares or len(self.all) > 1
 
     def begin(self, stream: Stream) -> None:
         """An operation is issued: what it comes after."""
@@ -219,9 +228,29 @@ class Streams:
     def _unordered_somewhere(self, operation: StreamOperation) -> bool:
         if operation.index <= self.host.get(operation.stream, 0):
             return False
-        return any(operation.index > stream.clock.get(operation.stream, 0) for stream in self.all)
+        return self.host_shares or any(operation.index > stream.clock.get(operation.stream, 0) for stream in self.all)
 
-    def _races(self, later: StreamOperation, earlier: StreamOperation) -> Iterable[Hazard]:
+    def host_races(self, operation: StreamOperation) -> list[Hazard]:
+        """The races of an access of the host's with what it has not waited for."""
+        hazards = [
+            hazard
+            for earlier in self.pending
+            if earlier.index > self.host.get(earlier.stream, 0)
+            for hazard in self._races(operation, earlier, stream="")
+        ]
+        return hazards[:1]
+
+    def pending_stretches(self) -> tuple[Indices, Indices]:
+        """What operations that the host has not waited for read, and what they write: addresses from and to [n, 2]."""
+        stretches: tuple[list[Indices], list[Indices]] = ([np.empty((0, 2), np.int64)], [np.empty((0, 2), np.int64)])
+        for each in self.pending:
+            if each.index > self.host.get(each.stream, 0):
+                for runs, out in zip((each.reads, each.writes, each.atomics), (0, 1, 1), strict=True):
+                    if runs is not None:
+                        stretches[out].append(GLOBAL_BASE + np.stack([runs.begins, runs.ends], axis=1))
+        return np.concatenate(stretches[0]), np.concatenate(stretches[1])
+
+    def _races(self, later: StreamOperation, earlier: StreamOperation, stream: str | None = None) -> Iterable[Hazard]:
         for mine, others, what in _RULES:
             runs, before = getattr(later, mine), getattr(earlier, others)
             met = runs.meeting(before) if runs is not None and before is not None else None
@@ -230,7 +259,8 @@ class Streams:
                 begin = max(int(runs.begins[met[0]]), int(before.begins[met[1]]))
                 extent = self.arena.extent_of(GLOBAL_BASE + begin)
                 where = f"at byte {begin - extent.begin} of {extent.name}" if extent is not None else "in freed memory"
-                yield later.hazard(what, runs, met[0], other, where, self.all[later.stream].name)
+                issued = self.all[later.stream].name if stream is None else stream
+                yield later.hazard(what, runs, met[0], other, where, issued)
 
 
 class Stream:

@@ -7,8 +7,9 @@ the other side. A candidate that is judged is held by :mod:`sdpalab.judge.sandbo
 
 from __future__ import annotations
 
+import math
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -44,7 +45,7 @@ class _KernelServer:
         self._kernel: Kernel | None = None
 
     def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
-        """Execute an order: ``load`` the file; ``reject``, ``numerics``, ``limits``, ``resolve`` or ``plan``."""
+        """Execute an order: ``load`` the file, and then what :class:`SandboxedKernel` asks for."""
         try:
             if order["do"] == "load":
                 return {"status": None, "about": self._load(order["spec"])}, {}
@@ -81,6 +82,10 @@ class _KernelServer:
         reply: dict[str, Any] = {"status": None}
         if order["do"] == "numerics":
             return {**reply, "numerics": asdict(kernel.numerics_of(Config(order["config"])))}, {}
+        if order["do"] == "survey":
+            problems = [Problem(**each) for each in order["problems"]]
+            configs = [Config(each) for each in order["configs"]]
+            return {**reply, "survey": [_surveyed(kernel, config, problems, order["sms"]) for config in configs]}, {}
         problem = Problem(**order["problem"])
         if order["do"] == "limits":
             return {**reply, "limits": asdict(kernel.static_limits(problem))}, {}
@@ -91,3 +96,17 @@ class _KernelServer:
             return {**reply, "config": dict(kernel.resolved(problem, config, order["sms"]))}, {}
         plan = kernel.launch_plan(problem, config, lse=order["lse"], sms=order["sms"])
         return reply, {"plan": np.frombuffer(send_plan(plan, order["arch"]), np.uint8)}
+
+
+def _surveyed(
+    kernel: Kernel, config: Config, problems: Sequence[Problem], sms: Sequence[int]
+) -> str | list[dict[str, int]]:
+    """Why a configuration cannot run one of the problems; or what each launch needs
+    (:class:`~sdpalab.judge.sandbox.messages.LaunchNeeds`). Triton compiles nothing for it."""
+    for problem in problems:
+        refusal = kernel.reject_reason(problem, config)
+        if refusal is not None:
+            return refusal
+    plans = [kernel.launch_plan(problem, config, sms=each) for problem in problems for each in sms]
+    launches = [launch for plan in plans for launch in plan.launches]
+    return [{"threads": math.prod(launch.block), "dynamic_smem": launch.dynamic_smem} for launch in launches]

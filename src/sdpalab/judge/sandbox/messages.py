@@ -190,6 +190,13 @@ class KernelDescription(Message):
         return self
 
 
+class LaunchNeeds(Message):
+    """What a launch asks of an SM before it is compiled: threads of a block, bytes of dynamic shared memory."""
+
+    threads: int
+    dynamic_smem: int
+
+
 class KernelReply(Reply):
     """What the process of a user's kernel answers; a launch plan comes beside it, as bytes."""
 
@@ -198,6 +205,7 @@ class KernelReply(Reply):
     config: Knobs | None = None
     numerics: DeclaredNumerics | None = None
     limits: dict[Text, int | float | Text | None] | None = None
+    survey: list[Text | list[LaunchNeeds]] | None = None
 
 
 def hazard_reason(reply: Mapping[str, Any]) -> str:

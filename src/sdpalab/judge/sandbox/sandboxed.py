@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from sdpalab.errors import MachineError, UserError
 from sdpalab.judge.sandbox.candidate import prepare
 from sdpalab.judge.sandbox.guarded import START_SECONDS, GuardedProcess, Quota
-from sdpalab.judge.sandbox.messages import KernelDescription, KernelReply, plain
+from sdpalab.judge.sandbox.messages import KernelDescription, KernelReply, LaunchNeeds, plain
 from sdpalab.judge.sandbox.plans import MOST_PLAN, read_plan
 from sdpalab.judge.sandbox.wire import WireClosed, WireError, WireTimeout
 from sdpalab.judge.verdict import Status
@@ -95,6 +95,8 @@ class SandboxedKernel(Kernel):
         Text of its own source, as :func:`sdpalab.kernels.tuned.source_text` gives it.
     arch : str
         What Triton compiles it for.
+    usable : bool
+        False once its process has ended, hung, or answered what is no answer.
 
     Raises
     ------
@@ -108,6 +110,7 @@ class SandboxedKernel(Kernel):
 
     def __init__(self, spec: str, *, arch: str | None, else_say: str, include_dirs: Sequence[Path] = ()) -> None:
         prepare(spec)
+        self.usable = True
         self._include_dirs = tuple(include_dirs)
         self._spec, self._file = spec, Path(f"{f'{spec}:'.partition('.py:')[0]}.py")
         self._process = GuardedProcess(SERVER, Quota(cpu_seconds=_CPU_SECONDS), untrusted=True)
@@ -158,6 +161,20 @@ class SandboxedKernel(Kernel):
         data = results["plan"].tobytes() if "plan" in results else b""
         return read_plan(data, problem_buffers(problem, lse=lse), self._include_dirs).plan(modules=True)
 
+    def survey(
+        self, configs: Sequence[Config], problems: Sequence[Problem], sms: Sequence[int]
+    ) -> list[str | list[LaunchNeeds]]:
+        """What a search asks of many configurations at once, before anything is compiled.
+
+        For each configuration the reason why it cannot run one of the problems; or what each launch needs, for every
+        problem on GPUs of so many multiprocessors.
+        """
+        order = {"do": "survey", "problems": [problem.to_dict() for problem in problems], "sms": list(sms)}
+        reply, _ = self._ask({**order, "configs": [dict(config) for config in configs]})
+        if reply.survey is None or len(reply.survey) != len(configs):
+            raise UserError(f"{self._spec}: its process did not answer for every configuration")
+        return list(reply.survey)
+
     def _plan(self, problem: Problem, config: Config) -> LaunchPlan:
         return self.launch_plan(problem, config, lse=self.lse)
 
@@ -184,9 +201,11 @@ class SandboxedKernel(Kernel):
     ) -> tuple[KernelReply, dict[str, npt.NDArray[np.uint8]]]:
         """Send an order; raise what its failure means, or return the answer."""
         self._process.forget_output()
+        usable, self.usable = self.usable, False
         try:
             header, results = self._process.exchange(order, {}, room, time.monotonic() + seconds)
             reply = KernelReply.model_validate(header)
+            self.usable = usable
         except ValidationError as error:
             raise UserError(f"{self._spec}: its process answered what is no answer ({_first(error)})") from None
         except WireTimeout:

@@ -1,8 +1,8 @@
 """Warp-level matrix instructions: ldmatrix and mma.sync (PTX ISA, "Warp Level Matrix Multiply-Accumulate").
 
-Products and sums are float32 in the host's matrix product: the order of the additions, and the truncation inside a real
-tensor core, are not modelled. Accumulators in f16 are rounded once, at the end; integer sums are exact. Sparse products
-are not modelled.
+Sums are by the rule of the architecture (:mod:`sdpalab.sim.tensor_cores`), or in float32
+(:mod:`~sdpalab.sim.isa.sums`); integer sums are exact, and those of f64 a chain of fma from C. Sparse products are not
+modelled.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ from sdpalab.sim.isa.fragments import (
     target_rows,
     whole_warps,
 )
+from sdpalab.sim.isa.fused import fma_f64
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.isa.rounding import canonical_nans
+from sdpalab.sim.isa.sums import add_products
 from sdpalab.sim.selection import WARP, Selection, count, indices
+from sdpalab.sim.tensor_cores import rule_of
 
 __all__ = ["mma_group_step"]
 
@@ -118,6 +121,8 @@ def _mma(decoder: Decoder, instruction: Instruction) -> Step:
     if [len(a), len(b), len(c), len(d)] != [2 * k_blocks, k_blocks, *([2, 2] if packed else [4, 4])]:
         raise mods.unsupported("wrong number of registers for its shape and types")
     whole = whole_warps(decoder, instruction)
+    machine = decoder.machine
+    rule = None if result == "s32" else rule_of(machine.module.target, "mma", kind, depth, result)
 
     def step(sel: Selection) -> None:
         lanes = whole(sel)
@@ -125,15 +130,17 @@ def _mma(decoder: Decoder, instruction: Instruction) -> Step:
             return
         left = factors(blocks(a, lanes, (2, k_blocks), A_ORDER[: len(a)]).view(np.uint8), kind)
         right = factors(blocks(b, lanes, (1, k_blocks), B_ORDER[: len(b)]).view(np.uint8), kind_b)
-        product = matrix_product(left, right)
-        if packed:
-            product += float32(blocks(c, lanes, (2, 1), ((0, 0), (1, 0))), "f16")
-            for target, values in zip(d, pack_accumulator(canonical_nans(product.astype(np.float16))), strict=True):
+        if rule is None:
+            total = integer_sum(matrix_product(left, right), accumulator(c, lanes, 8), saturates)
+            store_accumulator(d, lanes, total)
+        elif packed:
+            before = float32(blocks(c, lanes, (2, 1), ((0, 0), (1, 0))), "f16")
+            after = add_products(left, right, before, rule, result, machine.numerics)
+            for target, values in zip(d, pack_accumulator(canonical_nans(after.astype(np.float16))), strict=True):
                 target[lanes] = values
-            return
-        before = accumulator(c, lanes, 8)
-        after = integer_sum(product, before, saturates) if result == "s32" else canonical_nans(product + before)
-        store_accumulator(d, lanes, after)
+        else:
+            after = add_products(left, right, accumulator(c, lanes, 8), rule, result, machine.numerics)
+            store_accumulator(d, lanes, after)
 
     return step
 
@@ -154,10 +161,12 @@ def _mma_f64(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
         if lanes is None:
             return
         left, right = (row[0][lanes].reshape(-1, 8, 4) for row in (a, b))
-        product = np.matmul(left, right.swapaxes(1, 2)).reshape(-1, 2)
-        before = [row[lanes].copy() for row in c]
+        total = np.stack([row[lanes] for row in c], axis=-1).reshape(-1, 8, 8)
+        for k in range(4):
+            pair = np.broadcast_arrays(left[:, :, None, k], right[:, None, :, k])
+            fma_f64(pair[0], pair[1], total, total)
         for i, target in enumerate(d):
-            target[lanes] = canonical_nans(product[:, i] + before[i])
+            target[lanes] = canonical_nans(np.ascontiguousarray(total.reshape(-1, 2)[:, i]))
 
     return step
 
@@ -175,6 +184,7 @@ def mma_group_step(decoder: Decoder, product: MmaGroup) -> Step:
     c = [row for chain in chains for row in source_rows(decoder, first, chain.instructions[0].operands[3], "f32")]
     d = [row for chain in chains for row in target_rows(decoder, first, chain.instructions[-1].operands[0], "f32")]
     whole = whole_warps(decoder, first)
+    numerics, rule = decoder.machine.numerics, rule_of(decoder.machine.module.target, "mma", kind, 16, "f32")
 
     def step(sel: Selection) -> None:
         lanes = whole(sel)
@@ -185,7 +195,7 @@ def mma_group_step(decoder: Decoder, product: MmaGroup) -> Step:
             right = float32(blocks(b, part, (wide, 2 * deep), b_order), kind)
             result = accumulator(c, part, 8 * wide)
             for k in range(0, 16 * deep, 16):  # each instruction adds its products to what those before it left
-                result = canonical_nans(matrix_product(left[..., k : k + 16], right[..., k : k + 16]) + result)
+                result = add_products(left[..., k : k + 16], right[..., k : k + 16], result, rule, "f32", numerics)
             store_accumulator(d, part, result)
 
     return decoder.watch([mma for chain in chains for mma in chain.instructions], step)

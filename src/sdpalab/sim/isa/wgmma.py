@@ -1,6 +1,6 @@
 """wgmma: matrix products of a warpgroup (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate").
 
-As in :mod:`~sdpalab.sim.isa.tensor`, products are summed in float32 in the host's order; integer products are exact.
+Sums are as in :mod:`~sdpalab.sim.isa.tensor`, by rules of their own.
 Each warp reads its own quarter of A and all of B. Sparse products and the single-bit type are not modelled.
 """
 
@@ -19,15 +19,18 @@ from sdpalab.sim.isa.fragments import (
     A_ORDER,
     blocks,
     factors,
+    integer_sum,
     matrix_product,
     source_rows,
     whole_warps,
 )
 from sdpalab.sim.isa.matrix_descriptor import BASE_OFFSET, CHUNK, chunk_offsets, lines
+from sdpalab.sim.isa.sums import add_products
 from sdpalab.sim.machine import Resume
 from sdpalab.sim.memory import POISON
 from sdpalab.sim.product_registers import ProductRegisters
 from sdpalab.sim.selection import WARP, Array, Indices, Selection, count, indices
+from sdpalab.sim.tensor_cores import rule_of
 from sdpalab.sim.types import TYPES
 from sdpalab.sim.warpgroups import GROUP_WARPS, Flight, Reading, Warpgroups
 
@@ -119,6 +122,8 @@ class _WgmmaInstruction:
         self.result, self.kind, self.kind_b = mods.left
         if self.result not in _results(self.kind, self.kind_b) or (self.saturates and self.result != "s32"):
             raise mods.unsupported("these operand types are not modelled")
+        if self.result != "s32":
+            self.rule = rule_of(decoder.machine.module.target, "wgmma", self.kind, depth, self.result)
         step = 16 if self.result == "s32" and self.columns > 32 else 8
         if depth != _DEPTH[self.kind] or not 8 <= self.columns <= 256 or self.columns % step:
             raise mods.unsupported("there is no such shape for these types")
@@ -189,13 +194,16 @@ class _WgmmaInstruction:
         keep, b, a = flight.operands
         left = factors(a if self.a is None else self.a.read(flight.leaders, a), self.kind)
         right = factors(self.b.read(flight.leaders, b), self.kind_b)
-        product = matrix_product(left, right)
         if self.sign < 0:
-            np.negative(product, out=product)
-        by_warp = product.reshape(len(keep), GROUP_WARPS, 16, self.columns).swapaxes(0, 1)
-        self.accumulators.add(
-            flight.sel, by_warp.reshape(-1, 16, self.columns), np.tile(keep, GROUP_WARPS), self.saturates
-        )
+            np.negative(left, out=left)
+        by_warp = left.reshape(len(keep), GROUP_WARPS, 16, -1).swapaxes(0, 1)
+        self.accumulators.add(flight.sel, by_warp, right, np.tile(keep, GROUP_WARPS), self._summed)
+
+    def _summed(self, left: Array, right: Array, before: Array) -> Array:
+        """Sums [4 warps, CTAs, 16, columns] with the products added."""
+        if self.result == "s32":
+            return integer_sum(matrix_product(left, right), before, self.saturates)
+        return add_products(left, right, before, self.rule, self.result, self.unit.machine.numerics)
 
 
 def _group_number(mods: Mods, instruction: Instruction) -> int:

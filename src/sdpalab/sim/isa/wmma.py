@@ -18,7 +18,6 @@ from sdpalab.sim.isa.fragments import (
     accumulator,
     blocks,
     float32,
-    matrix_product,
     pack_accumulator,
     source_rows,
     store_accumulator,
@@ -27,7 +26,9 @@ from sdpalab.sim.isa.fragments import (
 )
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.isa.rounding import canonical_nans
+from sdpalab.sim.isa.sums import add_products
 from sdpalab.sim.selection import WARP, Indices, Selection, count
+from sdpalab.sim.tensor_cores import rule_of
 from sdpalab.sim.types import TYPES
 
 __all__: list[str] = []
@@ -61,6 +62,7 @@ def _wmma_mma(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
     d = target_rows(decoder, instruction, instruction.operands[0], "b32" if packed else "f32")
     whole = whole_warps(decoder, instruction)
     packed_order = ((0, 0), (1, 0), (0, 1), (1, 1))
+    numerics, rule = decoder.machine.numerics, rule_of(decoder.machine.module.target, "wmma", kind, 16, kinds[0])
 
     def step(sel: Selection) -> None:
         lanes = whole(sel)
@@ -68,14 +70,13 @@ def _wmma_mma(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
             return
         left = float32(blocks(a, lanes, (2, 2), A_ORDER), kind)
         right = float32(blocks(b, lanes, (2, 2), B_ORDER), kind)
-        product = matrix_product(left, right)
+        before = float32(blocks(c, lanes, (2, 2), packed_order), "f16") if packed else accumulator(c, lanes, 16)
+        after = add_products(left, right, before, rule, kinds[0], numerics)
         if packed:
-            product += float32(blocks(c, lanes, (2, 2), packed_order), "f16")
-            for target, values in zip(d, pack_accumulator(canonical_nans(product.astype(np.float16))), strict=True):
+            for target, values in zip(d, pack_accumulator(canonical_nans(after.astype(np.float16))), strict=True):
                 target[lanes] = values
         else:
-            product += accumulator(c, lanes, 16)
-            store_accumulator(d, lanes, canonical_nans(product))
+            store_accumulator(d, lanes, after)
 
     return step
 

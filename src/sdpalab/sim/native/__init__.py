@@ -26,9 +26,13 @@ always has. So native code may suspect more than what is wrong, and must never s
 **Threads** take stretches of clusters, each with a state of its own (:mod:`.state`); native code holds no lock of the
 interpreter. With checks, what the threads' blocks touched in global memory is compared at the end.
 
-**What is left to the reference engine** besides: instructions without a native handler, checks and counters of bulk
-copies, mbarriers and wgmma, calls and printf, blocks that may wait for each other, random schedules, the ``strict``
-check, watchers, launches on a :class:`~sdpalab.sim.Device`.
+Asynchronous operations (bulk copies, wgmma, st.async) are checked when they are issued (:mod:`.flights`), with the
+vector clocks and the two proxies of the reference engine (:mod:`.clocks`).
+
+**What is left to the reference engine** besides: blocks that may wait for each other, cooperative launches, the
+``strict`` check, watchers, the accesses that streams of a :class:`~sdpalab.sim.Device` are compared by, counters where
+lanes of a warp wait for an mbarrier apart from each other; and an instruction without a native handler, such as a call,
+where a lane reaches it.
 
 ``SDPALAB_SIM_ENGINE`` chooses: ``native`` (the default), or ``reference``, which runs everything there.
 """

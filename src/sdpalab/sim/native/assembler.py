@@ -14,7 +14,8 @@ import numpy as np
 
 from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Negated, Operand, Pair, Register, Symbol, Vector
-from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS
+from sdpalab.sim.native.lanes import WORD64
+from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS, REFUSED
 from sdpalab.sim.native.operation import Function, NativeOperation, lanewise
 from sdpalab.sim.program import Program
 from sdpalab.sim.selection import Array
@@ -70,14 +71,18 @@ class Assembler:
     program: Program
     checked: bool
     counted: bool
+    target_name: str
+    numerics: str
     records: list[list[int]] = field(default_factory=list)
     operations: dict[str, NativeOperation] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     constants: dict[Constant, int] = field(default_factory=dict)
     specials: dict[str, int] = field(default_factory=dict)
     temporaries: dict[tuple[int, int], int] = field(default_factory=dict)
-    sums: dict[tuple[str, ...], tuple[int, int]] = field(default_factory=dict)
+    sums: dict[tuple[str, ...], int] = field(default_factory=dict)
+    product_sets: dict[tuple[tuple[str, ...], str], int] = field(default_factory=dict)
     lists: list[int] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     types: dict[str, PtxType] = field(default_factory=dict)
     ones: list[int] = field(default_factory=list)
@@ -179,12 +184,10 @@ class Assembler:
             self.temporaries[key] = self.allocate(bits)
         return self.temporaries[key]
 
-    def accumulators(self, names: tuple[str, ...]) -> tuple[int, int]:
-        """The number of a set of wgmma's accumulators, and the first of the rows in which its sums are kept."""
+    def hidden_sums(self, names: tuple[str, ...]) -> int:
+        """The first of the rows in which the sums of wgmma's accumulators are kept while products are in flight."""
         if names not in self.sums:
-            if len(self.sums) == 16:
-                raise NotNative("more than 16 sets of accumulators")
-            self.sums[names] = len(self.sums), self.allocate(32, len(names))
+            self.sums[names] = self.allocate(32, len(names))
         return self.sums[names]
 
     def number_of(self, operation: NativeOperation) -> int:
@@ -196,11 +199,6 @@ class Assembler:
     def watched(self) -> bool:
         """Whether accesses to memory are checked or counted."""
         return self.checked or self.counted
-
-    def unchecked(self, instruction: Instruction) -> None:
-        """Raise NotNative where there are checks or counters: those of this instruction are not native."""
-        if self.watched:
-            raise NotNative(f"checks or counters of {instruction.opcode}")
 
     def pair(self, operand: Operand) -> tuple[Operand, Operand | None]:
         """Both destinations of ``p|q``; None for the second where there is only one."""
@@ -275,6 +273,13 @@ class Assembler:
             raise NotNative(instruction.text)
         self.begin(instruction)
         handler(self, instruction, Mods(instruction))
+
+    def refuse(self, instruction: Instruction, why: str) -> None:
+        """Append the record of an instruction that is not native: who reaches it leaves the launch to the reference
+        engine."""
+        self.begin(instruction)
+        self.refused[len(self.records)] = why
+        self.record(NativeOperation("refused", lambda code: code.builder.ret(WORD64(REFUSED))), [])
 
     def begin(self, instruction: Instruction) -> None:
         """Make the records that follow those of an instruction, under its guard."""

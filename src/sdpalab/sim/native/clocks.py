@@ -1,7 +1,10 @@
-"""The order of the accesses of a cluster's warps: machine code (:mod:`~sdpalab.sim.native.translate`).
+"""The order of the accesses of a cluster's actors: machine code (:mod:`~sdpalab.sim.native.translate`).
 
-A release passes on up to which time accesses come before it, and begins a new time for the warp that makes it; an
-acquire takes what was passed on.
+Actors are the warps; and where there are asynchronous units also, behind them, the operations of each warp, and each
+mbarrier, whose actor are the copies that signal it. A vector says for each actor up to which time its accesses come
+before; behind that, with asynchronous units, up to which time they have also passed a proxy fence. A release passes a
+warp's vector on, and begins a new time for the warp that makes it; an acquire takes what was passed on. The rules are
+those of :mod:`sdpalab.sim.checks.clocks`.
 """
 
 from __future__ import annotations
@@ -12,22 +15,45 @@ from sdpalab.sim.native.layout import (
     BEGAN,
     CHECKED,
     CLOCKS,
+    CLUSTER_VECTORS,
+    COLUMNS,
     CTA_COUNT,
+    CURRENT,
+    FENCED_AT,
+    FENCED_FLOORS,
     FLOORS,
     FLYING,
     GRANULES,
     PAGE_FLYING,
     PAGE_FULL,
+    PAGE_READING,
     PAGES,
     RELEASED,
+    REMOTE,
     TIME,
     VECTORS,
+    WARP_COUNT,
     WRITTEN,
     WRITTEN_BYTES,
 )
-from sdpalab.sim.native.words import fill, load64, store64
+from sdpalab.sim.native.words import copy, fill, load64, store64
 
-__all__ = ["acquire", "begin_clocks", "forget", "release_to"]
+__all__ = [
+    "acquire",
+    "begin_clocks",
+    "comes_before",
+    "completed",
+    "fence_proxies",
+    "fence_warp",
+    "forget",
+    "operation_time",
+    "publish",
+    "release_fenced",
+    "release_to",
+    "set_floors",
+    "vector_of",
+    "warps_of_cluster",
+]
 
 
 def begin_clocks(context: int) -> None:
@@ -38,32 +64,66 @@ def begin_clocks(context: int) -> None:
     store64(context + 8 * TIME, now)
     store64(context + 8 * BEGAN, now)
     actors, ctas = load64(context + 8 * ACTORS), load64(context + 8 * CTA_COUNT)
-    for warp in range(actors):
-        store64(load64(context + 8 * CLOCKS) + 8 * warp, now)
+    warps = warps_of_cluster(context)
+    for column in range(load64(context + 8 * COLUMNS)):
+        store64(load64(context + 8 * CLOCKS) + 8 * column, now if column < warps else now - 1)
+    for warp in range(warps):
         for other in range(actors):
-            store64(load64(context + 8 * VECTORS) + 8 * (actors * warp + other), now - 1)
+            store64(vector_of(context, warp) + 8 * other, now - 1)
         store64(load64(context + 8 * FLOORS) + 8 * warp, now - 1)
+        store64(load64(context + 8 * FENCED_FLOORS) + 8 * warp, now - 1)
     fill(load64(context + 8 * RELEASED), 0, 8 * actors * BARRIER_COUNT * ctas)
     fill(load64(context + 8 * WRITTEN), 0, load64(context + 8 * WRITTEN_BYTES) * ctas)
     fill(load64(context + 8 * PAGE_FULL), 0, 8 * load64(context + 8 * PAGES) * ctas)
     for page in range(load64(context + 8 * PAGES) * ctas):
-        if load64(load64(context + 8 * PAGE_FLYING) + 8 * page) != 0:  # copies that nobody waited for
+        flying = load64(load64(context + 8 * PAGE_FLYING) + 8 * page)
+        if flying != 0 or load64(load64(context + 8 * PAGE_READING) + 8 * page) != 0:  # nobody waited for these
             fill(load64(context + 8 * FLYING), 0, 4 * load64(context + 8 * GRANULES) * ctas)
             break
     fill(load64(context + 8 * PAGE_FLYING), 0, 8 * load64(context + 8 * PAGES) * ctas)
+    fill(load64(context + 8 * PAGE_READING), 0, 8 * load64(context + 8 * PAGES) * ctas)
+    if load64(context + 8 * REMOTE) != 0:
+        fill(load64(context + 8 * REMOTE), 0, 8 * load64(context + 8 * COLUMNS) * ctas)
+    if load64(context + 8 * CLUSTER_VECTORS) != 0:
+        fill(load64(context + 8 * CLUSTER_VECTORS), 0, 16 * actors)
+    if load64(context + 8 * FENCED_AT) != 0:
+        fill(load64(context + 8 * FENCED_AT), 0, 8 * actors * warps)
+
+
+def warps_of_cluster(context: int) -> int:
+    """Warps of a cluster: their numbers as actors are the first."""
+    return load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
+
+
+def vector_of(context: int, warp: int) -> int:
+    """The vector of a warp."""
+    return load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * warp
+
+
+def comes_before(context: int, warp: int, tag: int) -> int:
+    """Whether the access of a tag of shared memory comes before a warp's next one."""
+    actor = tag & 0xFFFF
+    if actor == warp:
+        return 1
+    return 1 if tag >> 16 <= load64(vector_of(context, warp) + 8 * actor) else 0
 
 
 def release_to(context: int, warp: int, vector: int) -> None:
-    """What a warp did, and knows of, is passed on to a vector."""
+    """What a warp did, and what came before that, is passed on to a vector."""
     actors = load64(context + 8 * ACTORS)
-    mine = load64(context + 8 * VECTORS) + 8 * actors * warp
+    mine = vector_of(context, warp)
     for other in range(actors):
         store64(vector + 8 * other, max(load64(vector + 8 * other), load64(mine + 8 * other)))
     clock = load64(context + 8 * CLOCKS) + 8 * warp
     store64(vector + 8 * warp, max(load64(vector + 8 * warp), load64(clock)))
+    begin_time(context, warp)
+
+
+def begin_time(context: int, warp: int) -> None:
+    """A warp's accesses from now on have a time of their own."""
     now = load64(context + 8 * TIME) + 1
     store64(context + 8 * TIME, now)
-    store64(clock, now)
+    store64(load64(context + 8 * CLOCKS) + 8 * warp, now)
 
 
 def acquire(context: int, warp: int, vector: int) -> None:
@@ -73,17 +133,98 @@ def acquire(context: int, warp: int, vector: int) -> None:
     is known to be ordered by a look at one number (the floor).
     """
     actors = load64(context + 8 * ACTORS)
-    mine = load64(context + 8 * VECTORS) + 8 * actors * warp
-    floor = 1 << 60
+    mine = vector_of(context, warp)
     for other in range(actors):
-        known = max(load64(mine + 8 * other), load64(vector + 8 * other))
-        store64(mine + 8 * other, known)
-        if other != warp:
+        store64(mine + 8 * other, max(load64(mine + 8 * other), load64(vector + 8 * other)))
+    set_floors(context, warp)
+    store64(load64(context + 8 * CLOCKS) + 8 * warp, load64(context + 8 * TIME))
+
+
+def set_floors(context: int, warp: int) -> None:
+    """Set the times up to which the accesses of all actors come before a warp's, and have passed a proxy fence.
+
+    An actor whose last operation comes before may have more: at times that are still to come.
+    """
+    columns, warps = load64(context + 8 * COLUMNS), warps_of_cluster(context)
+    mine, clocks = vector_of(context, warp), load64(context + 8 * CLOCKS)
+    floor = load64(context + 8 * TIME)
+    for other in range(columns):
+        known = load64(mine + 8 * other)
+        if other != warp and (other < warps or known < load64(clocks + 8 * other)):
             floor = min(floor, known)
     store64(load64(context + 8 * FLOORS) + 8 * warp, floor)
-    store64(load64(context + 8 * CLOCKS) + 8 * warp, load64(context + 8 * TIME))
+    if columns > warps:
+        floor = load64(context + 8 * TIME)
+        for other in range(warps):
+            floor = min(floor, load64(mine + 8 * (columns + other)))
+        store64(load64(context + 8 * FENCED_FLOORS) + 8 * warp, floor)
 
 
 def forget(context: int, vector: int) -> None:
     """A vector begins anew."""
     fill(vector, 0, 8 * load64(context + 8 * ACTORS))
+
+
+def publish(context: int, vectors: int) -> None:
+    """A phase is over: what was passed on in it can be acquired, and the next phase begins.
+
+    Behind the vector of the phase lies that of all phases before.
+    """
+    actors = load64(context + 8 * ACTORS)
+    public = vectors + 8 * actors
+    for other in range(actors):
+        store64(public + 8 * other, max(load64(public + 8 * other), load64(vectors + 8 * other)))
+    forget(context, vectors)
+
+
+# ---- fences ----------------------------------------------------------------------------------------------------------
+
+
+def fence_warp(registers: int, record: int, mask: int, context: int) -> int:
+    """A fence: what comes before the current warp now is what its relaxed arrivals pass on from now on."""
+    warp = load64(context + 8 * CURRENT)
+    actors = load64(context + 8 * ACTORS)
+    fenced = load64(context + 8 * FENCED_AT) + 8 * actors * warp
+    copy(fenced, vector_of(context, warp), 8 * actors)
+    store64(fenced + 8 * warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
+    begin_time(context, warp)
+    return 0
+
+
+def release_fenced(context: int, warp: int, vector: int) -> None:
+    """A relaxed arrival: what came before the warp's last fence is passed on to a vector."""
+    actors = load64(context + 8 * ACTORS)
+    fenced = load64(context + 8 * FENCED_AT) + 8 * actors * warp
+    for other in range(actors):
+        store64(vector + 8 * other, max(load64(vector + 8 * other), load64(fenced + 8 * other)))
+
+
+def fence_proxies(registers: int, record: int, mask: int, context: int) -> int:
+    """A fence.proxy.async: what comes before the current warp now has passed a fence between the proxies."""
+    warp = load64(context + 8 * CURRENT)
+    columns = load64(context + 8 * COLUMNS)
+    mine = vector_of(context, warp)
+    for other in range(columns):
+        place = mine + 8 * (columns + other)
+        store64(place, max(load64(place), load64(mine + 8 * other)))
+    store64(mine + 8 * (columns + warp), load64(load64(context + 8 * CLOCKS) + 8 * warp))
+    begin_time(context, warp)
+    set_floors(context, warp)
+    return 0
+
+
+# ---- asynchronous operations -----------------------------------------------------------------------------------------
+
+
+def operation_time(context: int, actor: int) -> int:
+    """An actor that is no warp begins an operation: its time, which comes before nobody's accesses yet."""
+    now = load64(context + 8 * TIME) + 1
+    store64(context + 8 * TIME, now)
+    store64(load64(context + 8 * CLOCKS) + 8 * actor, now)
+    return now
+
+
+def completed(context: int, warp: int, actor: int, time: int) -> None:
+    """A warp has waited for an operation."""
+    place = vector_of(context, warp) + 8 * actor
+    store64(place, max(load64(place), time))

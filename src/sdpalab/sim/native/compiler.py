@@ -7,7 +7,7 @@ contracted.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -16,7 +16,7 @@ from llvmlite import ir
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.translate import Translator
 
-__all__ = ["compile_functions", "compile_operations", "target_machine", "target_name"]
+__all__ = ["compile_functions", "compile_operation", "target_machine", "target_name"]
 
 _OPTIMISE = 2
 
@@ -39,24 +39,18 @@ def target_machine(cpu: str, features: str) -> Any:
     return target.create_target_machine(cpu=cpu, features=features, opt=_OPTIMISE, reloc="pic", codemodel="small")
 
 
-def compile_operations(operations: Iterable[NativeOperation], cpu: str, features: str) -> bytes:
-    """The object that has the functions of these operations, by their names."""
-    module = ir.Module("operations")
+def compile_operation(operation: NativeOperation, cpu: str, features: str) -> bytes:
+    """The object that has an operation's function, by its name; translated functions that it calls are elsewhere."""
+    module = ir.Module("operation")
     module.has_halves = "+f16c" in features.split(",")
-    translator = Translator(module)
-    for operation in operations:
-        operation.add_to(translator)
-    translator.finish()
+    operation.add_to(Translator(module, elsewhere=True))
     return _object_of(module, cpu, features)
 
 
-def compile_functions(functions: Sequence[Callable[..., int]], cpu: str, features: str) -> bytes:
-    """The object that has these functions of 64-bit integers, by their names, with all that they call."""
+def compile_functions(functions: Collection[Callable[..., Any]], cpu: str, features: str) -> bytes:
+    """The object that has these functions of 64-bit integers, by their symbols, with all that they call."""
     module = ir.Module("functions")
-    translator = Translator(module)
-    for function in functions:
-        translator.export(function, function.__name__)
-    translator.finish()
+    Translator(module, functions).finish()
     return _object_of(module, cpu, features)
 
 

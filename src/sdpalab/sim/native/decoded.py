@@ -9,6 +9,7 @@ import numpy as np
 
 from sdpalab.sim.decode import Mods, find_handler
 from sdpalab.sim.definedness import Undefined, find_undefined
+from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Entry, Immediate, Instruction, Symbol
 from sdpalab.sim.isa.memory_mods import take_space
@@ -18,7 +19,7 @@ from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.operations.bulk import shared_address
 from sdpalab.sim.native.operations.matrix import product_records
-from sdpalab.sim.native.operations.warpgroup import product_list
+from sdpalab.sim.native.operations.warpgroup import look_at_sets, product_list, sets_used
 from sdpalab.sim.native.undefined import add_shadows, follow_undefined
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
 from sdpalab.sim.selection import Array
@@ -49,6 +50,9 @@ class Decoded:
         Bytes at the beginning, which hold predicates: false at first, where all else is poison.
     ones : tuple of int
         Further rows of predicates, which are true at first.
+    refused : dict of int to str
+        What is not native, by the number of its record: the launch is left to the reference engine when a lane gets
+        there, so that a path that never runs costs nothing.
     """
 
     records: Array
@@ -60,17 +64,20 @@ class Decoded:
     register_bytes: int
     predicates: int
     ones: tuple[int, ...]
+    refused: dict[int, str]
 
 
-def decode(entry: Entry, program: Program, *, checked: bool, counted: bool) -> Decoded:
+def decode(entry: Entry, program: Program, *, checked: bool, counted: bool, target: str, numerics: str) -> Decoded:
     """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters.
+
+    ``target`` is the module's ``.target``, and ``numerics`` as in :func:`sdpalab.sim.launch`.
 
     Raises
     ------
     NotNative, UnsupportedInstruction
         If there is anything in it that the native engine does not have.
     """
-    asm = Assembler(entry, program, checked, counted)
+    asm = Assembler(entry, program, checked, counted, target, numerics)
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     add_shadows(asm, undefined)
@@ -85,7 +92,16 @@ def decode(entry: Entry, program: Program, *, checked: bool, counted: bool) -> D
         -(-asm.top // 64) * 64,
         predicates,
         tuple(asm.ones),
+        asm.refused,
     )
+
+
+_NOT_NATIVE = (NotNative, UnsupportedInstruction, IndexError, ValueError)
+"""What a handler raises for an instruction or an operand that it does not have."""
+
+
+def _reason(why: Exception) -> str:
+    return f"{type(why).__name__}: {why}".removeprefix("NotNative: ")
 
 
 def _predicate_bytes(program: Program) -> int:
@@ -95,13 +111,26 @@ def _predicate_bytes(program: Program) -> int:
 def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined) -> list[int]:
     words = [0] * layout.BLOCK_WORDS
     words[layout.FIRST] = len(asm.records)
-    for item in basic.items:
-        for instruction in instructions_of(item):
-            follow_undefined(asm, instruction, undefined)
-        if isinstance(item, MmaGroup):
-            product_records(asm, item)
-        else:
-            asm.instruction(item)
+    products = asm.checked and any(instruction.opcode == "wgmma" for instruction in asm.entry.instructions)
+    if products:
+        _look_at_products(asm, basic, 0)
+    for place, item in enumerate(basic.items):
+        begin = len(asm.records)
+        try:
+            for instruction in instructions_of(item):
+                if products and instruction.guard is not None:
+                    asm.begin(instruction)
+                    look_at_sets(asm, sets_used(asm, instruction))
+                follow_undefined(asm, instruction, undefined)
+            if isinstance(item, MmaGroup):
+                product_records(asm, item)
+            else:
+                asm.instruction(item)
+        except _NOT_NATIVE as why:
+            del asm.records[begin:]
+            asm.refuse(instructions_of(item)[0], _reason(why))
+        if products and isinstance(item, Instruction) and _is_fence(item):
+            _look_at_products(asm, basic, place + 1)
     words[layout.SIZE] = basic.size
     if basic.collective:
         words[layout.COLLECTIVE] = 1
@@ -110,16 +139,43 @@ def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, und
             asm.begin(instruction)
             words[layout.COLLECTIVE], words[layout.MEMBERS] = 2, asm.source(operand, "u32")
     if basic.end is not None:
-        follow_undefined(asm, basic.end, undefined)
+        begin, before = len(asm.records), list(words)
         asm.begin(basic.end)
-        asm.guard = 0  # what an end needs is made ready for all lanes
         guard = asm.guard_word(basic.end)
-        _end(asm, program, basic.end, words)
+        try:
+            follow_undefined(asm, basic.end, undefined)
+            asm.begin(basic.end)
+            asm.guard = 0  # what an end needs is made ready for all lanes
+            guard = asm.guard_word(basic.end)
+            _end(asm, program, basic.end, words)
+        except _NOT_NATIVE as why:
+            del asm.records[begin:]
+            words = [*before[: layout.END], layout.END_REFUSED, *before[layout.END + 1 :]]
+            asm.begin(basic.end)
+            guard = asm.guard
+            asm.refused.setdefault(len(asm.records), _reason(why))
         words[layout.END_GUARD] = guard
     elif number + 1 == len(program.blocks):  # running off the end is a return
         words[layout.END] = layout.END_EXIT
     words[layout.LAST] = len(asm.records)
     return words
+
+
+def _look_at_products(asm: Assembler, basic: BasicBlock, first: int) -> None:
+    """Append one look at the registers that instructions from the one at ``first`` on share with products, up to the
+    next wgmma.fence: products begin and end only between blocks. Guarded instructions have looks of their own."""
+    sets = 0
+    for item in basic.items[first:]:
+        if isinstance(item, Instruction) and _is_fence(item):
+            break
+        for instruction in instructions_of(item):
+            sets |= sets_used(asm, instruction) if instruction.guard is None else 0
+    asm.guard = 0
+    look_at_sets(asm, sets)
+
+
+def _is_fence(instruction: Instruction) -> bool:
+    return instruction.opcode == "wgmma" and instruction.mods[:1] == ("fence",)
 
 
 _End = Callable[[Assembler, Program, Instruction, list[int]], None]
@@ -180,23 +236,23 @@ def _barrier(asm: Assembler, program: Program, instruction: Instruction, words: 
 
 def _cluster(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
     """``barrier.cluster``."""
-    asm.unchecked(instruction)
     mods = Mods(instruction)
     mods.choice(("cluster",))
     action = mods.choice(("arrive", "wait"))
-    mods.choice(("release", "relaxed") if action == "arrive" else ("acquire",), default="")
+    order = mods.choice(("release", "relaxed") if action == "arrive" else ("acquire",), default="")
     mods.flag("aligned")
     mods.done()
     words[layout.END] = layout.END_CLUSTER_ARRIVE if action == "arrive" else layout.END_CLUSTER_WAIT
+    words[layout.END_A] = int(order == "relaxed")
 
 
 def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    """``mbarrier.try_wait.parity``, which blocks until the phase is complete."""
-    asm.unchecked(instruction)
+    """``mbarrier.try_wait``, which blocks until the phase of a parity or a state token is complete."""
     mods = Mods(instruction)
     mods.choice(("try_wait",))
-    mods.choice(("parity",))
-    if not mods.flag("relaxed"):
+    parity = mods.flag("parity")
+    relaxed = mods.flag("relaxed")
+    if not relaxed:
         mods.choice(("acquire",), default="")
     mods.choice(("cta", "cluster"), default="")
     space = take_space(mods)
@@ -204,25 +260,25 @@ def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words:
     mods.done()
     if space != "shared":
         raise NotNative(f"waiting in .{space}")
-    target, address, parity, *limit = instruction.operands
+    target, address, state, *limit = instruction.operands
     if limit:
         asm.source(limit[0], "u32")
     row, finish = asm.target(target, "pred")
     finish()
     words[layout.END], words[layout.END_D] = layout.END_TRY_WAIT, row
+    words[layout.END_E], words[layout.END_PC] = int(relaxed), instruction.pc
     words[layout.END_A], words[layout.END_B] = shared_address(asm, address, space)
-    words[layout.END_C] = asm.source(parity, "u32")
+    words[layout.END_C] = asm.source(state, "u32" if parity else "b64")
+    words[layout.END_TOKEN] = int(not parity)
 
 
 def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    asm.unchecked(instruction)
     content = product_list(asm, instruction)
     words[layout.END], words[layout.END_A] = layout.END_WGMMA, len(asm.lists)
     asm.lists += content
 
 
 def _wait_products(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    asm.unchecked(instruction)
     Mods(instruction).only("wait_group", "sync", "aligned")
     (number,) = instruction.operands
     if not (isinstance(number, Immediate) and isinstance(number.value, int) and 0 <= number.value <= 7):
@@ -231,7 +287,6 @@ def _wait_products(asm: Assembler, program: Program, instruction: Instruction, w
 
 
 def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    asm.unchecked(instruction)
     mods = Mods(instruction)
     grows = mods.choice(("inc", "dec")) == "inc"
     mods.only("sync", "aligned", "u32")
@@ -240,6 +295,7 @@ def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, word
     if not isinstance(wanted, int) or not 24 <= wanted <= 256 or wanted % 8:
         raise NotNative(instruction.text)
     words[layout.END], words[layout.END_A], words[layout.END_B] = layout.END_REGISTERS, wanted, int(grows)
+    words[layout.END_C] = int(asm.checked and "maxnreg" in asm.entry.directives)
 
 
 _ENDS.update({"bra": _bra, "ret": _exit, "exit": _exit, "trap": _stop, "brkpt": _stop})

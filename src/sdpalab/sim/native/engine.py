@@ -40,11 +40,11 @@ _FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
 _NATIVE_CHECKS = frozenset({"race", "memory", "async"})
 """Checks that native code makes, all together if a launch has one; with others it is left to the reference engine."""
 
-_NATIVE_NUMERICS = frozenset({"float32"})
+_NATIVE_NUMERICS = frozenset({"float32", "hardware"})
 """Rules of the tensor cores' sums that native code has."""
 
 _LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-_decoded: dict[tuple[int, bool, bool], tuple[weakref.ref[Program], Decoded | str]] = {}
+_decoded: dict[tuple[int, bool, bool, str, str], tuple[weakref.ref[Program], Decoded | str]] = {}
 
 
 def run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
@@ -92,6 +92,11 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     else:
         with ThreadPoolExecutor(threads) as pool:
             statuses = list(pool.map(work, states))
+    if layout.REFUSED in statuses:
+        place = int(states[statuses.index(layout.REFUSED)].context[layout.CURRENT_PC])
+        why = decoded.refused.get(place, "an instruction")
+        _decoded[_key(setup)] = _forgotten(setup), why  # it will most likely be reached again
+        raise NotNative(why)
     if any(statuses):
         return layout.WHY[max(statuses) - layout.GIVE_UP]
     if setup.checks and _conflict(states):
@@ -137,17 +142,34 @@ def _conflict(states: list[State]) -> bool:
     return False
 
 
+def _key(setup: Setup) -> tuple[int, bool, bool, str, str]:
+    """What a decoded program depends on."""
+    return id(setup.program), bool(setup.checks), setup.counters, setup.module.target, setup.numerics
+
+
+def _forgotten(setup: Setup) -> weakref.ref[Program]:
+    """A reference to the launch's program, which takes what was decoded with it when it goes."""
+    key = _key(setup)
+    return weakref.ref(setup.program, lambda _: _decoded.pop(key, None))
+
+
 def _decode(setup: Setup) -> Decoded:
-    """The launch's program, decoded once for each choice of checks and counters."""
-    key = id(setup.program), bool(setup.checks), setup.counters
+    """The launch's program, decoded once for each choice of checks, counters and numerics."""
+    key = _key(setup)
     known = _decoded.get(key)
     if known is None or known[0]() is not setup.program:
         checked = bool(setup.checks)
         try:
-            result: Decoded | str = decode(setup.entry, setup.program, checked=checked, counted=setup.counters)
+            result: Decoded | str = decode(
+                *(setup.entry, setup.program),
+                checked=checked,
+                counted=setup.counters,
+                target=setup.module.target,
+                numerics=setup.numerics,
+            )
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"
-        known = weakref.ref(setup.program, lambda _: _decoded.pop(key, None)), result
+        known = _forgotten(setup), result
         _decoded[key] = known
     if isinstance(known[1], str):
         raise NotNative(known[1].removeprefix("NotNative: "))

@@ -32,12 +32,12 @@ COLLECTIVE = 6
 """0, or 1 if whole warps are needed, or 2 if the lanes of a member mask are."""
 MEMBERS = 7
 """The row of that mask."""
-END_A, END_B, END_C, END_D = 8, 9, 10, 11
-"""Operands of the end."""
+END_A, END_B, END_C, END_D, END_E, END_PC, END_TOKEN = range(8, 15)
+"""Operands of the end, the number of its instruction, and whether a wait is for the phase of a state token."""
 
 END_NEXT, END_BRANCH, END_EXIT, END_BARRIER, END_ARRIVE, END_STOP = 0, 1, 2, 3, 4, 5
 END_INDEXED, END_CLUSTER_ARRIVE, END_CLUSTER_WAIT, END_TRY_WAIT, END_WGMMA, END_WGMMA_WAIT = 6, 7, 8, 9, 10, 11
-END_REGISTERS, END_REDUCE = 12, 13
+END_REGISTERS, END_REDUCE, END_REFUSED = 12, 13, 14
 
 # ---- statuses --------------------------------------------------------------------------------------------------------
 
@@ -62,15 +62,18 @@ WHY = (
     "wgmma rules",
     "cluster rules",
     "branch index",
+    "registers of setmaxnreg",
+    "counters where lanes of a warp wait apart",
+    "an instruction that is not native",
 )
 (ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
     2, 14
 )
-(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX) = range(14, 18)
+(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED) = range(14, 21)
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 
-CONTEXT_WORDS = 112
+CONTEXT_WORDS = 128
 (
     TABLE,  # addresses of the operations' functions
     RECORDS,
@@ -117,29 +120,30 @@ CONTEXT_WORDS = 112
     CLUSTER_Y,
     CLUSTER_Z,
     FIND,  # the function that looks for an extent
-    ORDER,  # 0: warps forward, 1: backward, 2: drawn
+    ORDER,  # FORWARD, BACKWARD or DRAWN
     SEED,
+    DRAW,  # the state of what is drawn in a cluster
     EARLY,  # whether asynchronous copies land at once
     COPIES,  # in flight, MOST_COPIES a warp
     CHECKED,  # whether the checks are on
-    ACTORS,  # warps of a cluster
-    TIME,  # counts releases; never goes back
+    ACTORS,  # words of a vector: one for each actor of a cluster, with asynchronous units in both proxies
+    TIME,  # counts releases and asynchronous operations; never goes back
     BEGAN,  # the time when the cluster began
-    CLOCKS,  # for each warp the time of its last release
-    VECTORS,  # for each warp, up to which time each warp's accesses come before its own
-    FLOORS,  # the least of a warp's vector, but for itself
+    CLOCKS,  # for each warp the time of its last release, for other actors that of their last operation
+    VECTORS,  # for each warp, up to which time each actor's accesses come before its own
+    FLOORS,  # a time up to which the accesses of all actors come before a warp's, but for itself
     RELEASED,  # for each barrier of each CTA, the vector of those that have arrived
     GRANULE_SHIFT,  # of shared memory
     GRANULES,  # of a CTA
     WRITERS,  # of each granule: time << 16 | warp
-    READERS,  # of each warp and granule: time
-    FLYING,  # of each granule: copies in flight that write it
+    READERS,  # of each warp, or its operations, and granule: time
+    FLYING,  # of each granule: IN_FLIGHT, OPAQUE, and READ_IN_FLIGHT for each operation that reads it
     WRITTEN,  # of each byte of shared memory: a bit
     WRITTEN_BYTES,  # of a CTA
     PAGES,  # of a CTA
     PAGE_WRITTEN,  # of each page: the time of its last write
     PAGE_READ,  # ... of its last read
-    PAGE_FLYING,  # ... granules in flight
+    PAGE_FLYING,  # ... granules that nobody may read: copies in flight write them, or there is an mbarrier
     PAGE_FULL,  # ... whether all of it has been written
     GLOBAL_SHIFT,  # granules of global memory
     GLOBAL_WRITERS,  # of each: (CTA + 1) << 40 | time << 8 | warp
@@ -171,7 +175,27 @@ CONTEXT_WORDS = 112
     BLOCK_COUNT,
     CURRENT_PLANE,  # of READERS: the current warp's, of its own CTA
     CURRENT_CTA,  # the linear index, plus one, of the CTA of the warp that runs
-) = range(99)
+    COLUMNS,  # actors of a cluster
+    PLANES,  # of READERS, in a CTA: a warp's, and with asynchronous units those of its operations
+    LAST_READ,  # of each plane: the time of its last read
+    PAGE_READING,  # of each page of shared memory: chunks that operations in flight read
+    PAGE_TAG,  # ... the tag of its last write, if that wrote all of it; else 0
+    PAGE_GENERIC,  # ... the time of its last write in the generic proxy
+    FENCED_FLOORS,  # as FLOORS, of accesses that have passed a proxy fence
+    FENCED_AT,  # for each warp its vector at its last fence; 0 if no arrival is relaxed
+    MBARRIER_VECTORS,  # for each mbarrier, what was passed on in this phase and in all before it
+    CLUSTER_VECTORS,  # the same for the barrier of the cluster
+    REMOTE,  # for each CTA and actor, the time of its last access to the shared memory of that CTA from another
+    UPDATERS,  # of each warp and granule of shared memory: the time of its last atomic operation; 0 if there are none
+    PAGE_UPDATED,  # of each page: the time of the last one
+    CAPTURED,  # room for what bulk copies have read and not yet written
+    CAPTURED_BYTES,
+    CAPTURED_END,
+) = range(116)
+
+IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
+"""A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""
+NOT_READABLE = IN_FLIGHT | OPAQUE
 
 SCRATCH_BYTES = 1 << 17
 SCRATCH_PLACES = 1 << 14
@@ -179,12 +203,17 @@ SCRATCH_PLACES = 1 << 14
 
 SCRATCH_CHUNKS, SCRATCH_A, SCRATCH_RECORD, SCRATCH_B = 20480, 24576, 28672, 32768
 """In the scratch, for wgmma: where chunks lie, factors as float32, and a record."""
+SCRATCH_EXPONENTS, SCRATCH_TILE = 98304, 106496
+"""There too: the exponents of A, and room for the sums of a tile."""
 
 PAGE_SHIFT = 10
 """Pages of shared memory, for which the checks keep the sum of what they know of their granules."""
 READ_SHIFT, GLOBAL_PAGE_SHIFT = 4, 12
 SEVERAL = (1 << 23) - 1
 """In place of a CTA: more than one."""
+
+FORWARD, BACKWARD, DRAWN = 0, 1, 2
+"""The order of a cluster's warps."""
 
 # ---- a warp: int64 words ---------------------------------------------------------------------------------------------
 
@@ -196,28 +225,37 @@ COPIES_FLYING = 5
 """Entries of cp.async in flight."""
 WARP_LINEAR = 6
 """The linear index of the warp's CTA in the grid."""
-BULK_DRAINED, CLUSTER_ARRIVALS, CLUSTER_WAITS, HELD_REGISTERS, PRODUCT_GROUPS, PRODUCT_COUNT = range(7, 13)
+PASSED, CLUSTER_ARRIVALS, CLUSTER_WAITS, HELD_REGISTERS, PRODUCT_GROUPS, PRODUCT_COUNT = range(7, 13)
+"""``PASSED``: with counters, lanes that passed a wait at once, which might have let others of the warp go ahead."""
+BUSY_SETS, TOUCHED_SETS, FENCED = 13, 14, 15
+"""Sets of registers that products in flight work on, and those accessed since the last wgmma.fence, as bits; whether
+there was one."""
 COPY_GROUPS = 16
 """For each lane the groups of cp.async that it has committed, int32."""
 BULK_GROUPS = 32
 """For each lane the bulk groups that it has committed, int32."""
-BUSY = 48
-"""For each set of accumulators of wgmma, the products in flight (up to 16)."""
-FIRST_PART = 64
+BUSY, MOST_SETS = 48, 31
+"""For each set of registers that wgmma works on, the products in flight."""
+FIRST_PART = 80
 WARP_WORDS = FIRST_PART + PART_WORDS * MOST_PARTS
 
 # ---- an mbarrier: int64 words ----------------------------------------------------------------------------------------
 
 MBARRIER_WORDS, MOST_MBARRIERS = 8, 64
-MB_OFFSET, MB_VALID, MB_EXPECTED, MB_PENDING, MB_BYTES, MB_PHASE, MB_CTA = 0, 1, 2, 3, 4, 5, 6
+MB_OFFSET, MB_VALID, MB_EXPECTED, MB_PENDING, MB_BYTES, MB_PHASE, MB_CTA, MB_TAG = range(8)
+"""``MB_TAG``: with checks, the tag of its initialisation."""
 
 # ---- a bulk copy in flight: int64 words ------------------------------------------------------------------------------
 
-TRANSFER_WORDS, MOST_TRANSFERS = 20, 1 << 13
+TRANSFER_WORDS, MOST_TRANSFERS = 24, 1 << 13
 TR_KIND, TR_SERIAL, TR_WARP, TR_LANE, TR_GROUP, TR_MAP, TR_CTA, TR_OFFSET, TR_MBARRIER, TR_BYTES = range(10)
-TR_COORDINATES, TR_DATA = 10, 16
+TR_COORDINATES, TR_DATA, TR_TIME, TR_PC, TR_SOURCE, TR_STATE, TR_LINEAR = 10, 16, 18, 19, 20, 21, 22
+"""Of the operation: its time for the checks, its instruction, where its data is in this process if that has been read,
+bits of what is done, and the linear index of the CTA that issued it, plus one."""
+WRITTEN_OUT, WAITED_FOR = 1, 2
 LANDED, LOADS, STORES, WORDS = 0, 1, 2, 3
-"""Kinds: none any more, a box to shared memory, a box from there, words of a register."""
+"""Kinds: none any more, a copy to shared memory, a copy from there, words of a register. A copy of plain bytes has 0 as
+its map, and the offset in global memory as its first coordinate."""
 
 # ---- a tensor map: int64 words ---------------------------------------------------------------------------------------
 
@@ -229,8 +267,9 @@ RAW_WORDS = 13
 
 # ---- a wgmma in flight: int64 words ----------------------------------------------------------------------------------
 
-PR_LIST, PR_GROUP, PR_A, PR_B, PR_KEEP, PR_FRAGMENT = 0, 1, 2, 3, 4, 8
-"""Its list, the group it belongs to, descriptors, whether sums go on, and behind them A fragments of four warps."""
+PR_LIST, PR_GROUP, PR_A, PR_B, PR_KEEP, PR_TIME, PR_FRAGMENT = 0, 1, 2, 3, 4, 5, 8
+"""Its list, the group it belongs to, descriptors, whether sums go on, the time of its issue for the checks, and behind
+them A fragments of four warps."""
 PRODUCT_WORDS, MOST_PRODUCTS = 8 + 4 * 4 * 16, 64
 
 # ---- the list of a wgmma instruction: int32 words --------------------------------------------------------------------
@@ -239,9 +278,10 @@ PRODUCT_WORDS, MOST_PRODUCTS = 8 + 4 * 4 * 16, 64
     *range(6),
     *range(9, 14),
 )
-L_MAJOR_A, L_MAJOR_B, L_ROWS = 14, 15, 16
+L_MAJOR_A, L_MAJOR_B, L_SET_A, L_OWN, L_OTHERS, L_ROWS = 14, 15, 16, 17, 18, 20
 """Its set of accumulators and their rows of sums; how many; rows of the descriptors (A: -1 where it is in registers,
-whose rows follow), the guard that scales D, the sign; numbers of operations; whether K is contiguous; rows of D."""
+whose rows follow), the guard that scales D, the sign; numbers of operations; whether K is contiguous; the set of the A
+fragments, or -1; its own sets, and others that share registers with them, as bits; rows of D."""
 
 # ---- a cp.async in flight, of one warp: int64 words ------------------------------------------------------------------
 

@@ -1,9 +1,12 @@
 """The native code of this process: compiled on first use, kept in the user's cache, loaded once.
 
-What is kept is one object for the loop, and one for each set of operations that a kernel needed and the process did not
-have yet. An object's name is a digest of everything that it depends on: this package's sources, the rules that they
-take from the reference engine, LLVM, the processor and its features. Its file begins with the digest of its content: a
-file that does not match is made again, never used.
+What is kept is one object for the loop and all else that is translated from Python (:mod:`.runtime`), and one for each
+operation; an operation's calls of translated functions are linked when it is loaded. So a kernel with operations that
+no kernel before had costs some milliseconds for each of those, once.
+
+An object's name is a digest of everything that it depends on: this package's sources, the rules that they take from the
+reference engine, LLVM, the processor and its features. Its file begins with the digest of its content: a file that does
+not match is made again, never used.
 """
 
 from __future__ import annotations
@@ -14,20 +17,22 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import llvmlite
 import llvmlite.binding as llvm
 
-from sdpalab.sim.native.compiler import compile_functions, compile_operations, target_machine, target_name
+from sdpalab.sim.native.compiler import compile_functions, compile_operation, target_machine, target_name
 from sdpalab.sim.native.operation import NativeOperation
+from sdpalab.sim.native.translate import symbol
 
 __all__ = ["Library", "library"]
 
 _PACKAGE = Path(__file__).parent
 _RULES = (
     "types.py",
+    "tensor_cores.py",
     "memory.py",
     "isa/rounding.py",
     "isa/fp8.py",
@@ -58,6 +63,7 @@ class Library:
     def __init__(self, cpu: str, features: str, root: Path | None = None) -> None:
         self.cpu, self.features, self.root = cpu, features, root or _cache_root()
         self._addresses: dict[str, int] = {}
+        self._runtime = False
         self._lock = threading.RLock()
         machine = target_machine(cpu, features)
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
@@ -72,41 +78,55 @@ class Library:
         from sdpalab.sim.native.scheduler import run_clusters
 
         with self._lock:
-            if "run_clusters" not in self._addresses:
-                build = functools.partial(compile_functions, (run_clusters,), self.cpu, self.features)
-                self.load(self.object_of(("run_clusters",), build), ("run_clusters",))
-        return self._addresses["run_clusters"]
+            self._load_runtime()
+        return self._addresses[symbol(run_clusters)]
+
+    def _load_runtime(self) -> None:
+        if not self._runtime:
+            from sdpalab.sim.native.runtime import runtime_functions
+
+            functions = runtime_functions()
+            build = functools.partial(compile_functions, functions, self.cpu, self.features)
+            self.load({"runtime": self.object_of("runtime", build)}, [symbol(each) for each in functions])
+            self._runtime = True
 
     def operations(self, operations: Sequence[NativeOperation]) -> list[int]:
         """The addresses of operations, in their order; what is missing is compiled or read from the cache."""
         with self._lock:
-            missing = [each for each in operations if each.name not in self._addresses]
+            self._load_runtime()
+            missing = {each.name: each for each in operations if each.name not in self._addresses}
             if missing:
-                missing.sort(key=lambda each: each.name)
-                names = tuple(each.name for each in missing)
-                build = functools.partial(compile_operations, missing, self.cpu, self.features)
-                self.load(self.object_of(names, build), names)
+                objects = {
+                    name: self.object_of(name, functools.partial(compile_operation, each, self.cpu, self.features))
+                    for name, each in missing.items()
+                }
+                self.load(objects, list(missing))
         return [self._addresses[each.name] for each in operations]
 
-    def load(self, content: bytes, names: Sequence[str]) -> None:
-        """Add an object's functions to the process."""
-        self._engine.add_object_file(llvm.ObjectFileRef.from_data(content))
+    def load(self, objects: Mapping[str, bytes], names: Sequence[str]) -> None:
+        """Add objects to the process, which have functions of these names."""
+        for content in objects.values():
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(content))
         self._engine.finalize_object()
         for name in names:
             self._addresses[name] = self._engine.get_function_address(name)
 
-    def object_of(self, names: Sequence[str], build: Callable[[], bytes]) -> bytes:
-        """An object of these functions from the cache, or built and kept there; without room for it, only built."""
-        digest = hashlib.sha256("\n".join((self._version, self.cpu, self.features, *names)).encode()).hexdigest()
-        path = self.root / f"{digest}.o"
+    def path_of(self, name: str) -> Path:
+        """Where an object is kept."""
+        digest = hashlib.sha256("\n".join((self._version, self.cpu, self.features, name)).encode()).hexdigest()
+        return self.root / f"{digest}.o"
+
+    def object_of(self, name: str, build: Callable[[], bytes]) -> bytes:
+        """An object from the cache, or built and kept there; without room for it, only built."""
+        path = self.path_of(name)
         try:
             content = path.read_bytes()
         except OSError:
             content = b""
         if len(content) > 32 and hashlib.sha256(content[32:]).digest() == content[:32]:
             return content[32:]
-        if len(names) > 1 or sys.stderr.isatty():
-            _progress(f"compiling {len(names)} operations of the simulator (once for this machine)")
+        if name == "runtime":
+            _progress("compiling its native engine (once for this machine)")
         built = build()
         try:
             self.root.mkdir(parents=True, exist_ok=True)

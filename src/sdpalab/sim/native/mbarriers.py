@@ -1,16 +1,25 @@
 """mbarriers: their phases, and the lanes that wait for them: machine code (:mod:`~sdpalab.sim.native.translate`).
 
-The rules are those of :mod:`sdpalab.sim.mbarriers`; where one is broken, the native run ends.
+The rules are those of :mod:`sdpalab.sim.mbarriers`; where one is broken, the native run ends. So it does where an
+mbarrier is used by a warp that does not come after its initialisation.
 """
 
 from __future__ import annotations
 
 from sdpalab.sim.memory import RANK_SHIFT
+from sdpalab.sim.native.clocks import acquire, comes_before, publish, release_to, warps_of_cluster
+from sdpalab.sim.native.flights import mark_mbarrier, touch_remote, unmark_mbarrier
 from sdpalab.sim.native.layout import (
+    ACTORS,
     AT_MBARRIER,
+    CHECKED,
+    CLOCKS,
+    COUNTING,
     CTA_COUNT,
+    CURRENT,
     CURRENT_STATE,
     END_D,
+    END_E,
     FIRST_PART,
     LIVE,
     MB_BYTES,
@@ -19,8 +28,10 @@ from sdpalab.sim.native.layout import (
     MB_OFFSET,
     MB_PENDING,
     MB_PHASE,
+    MB_TAG,
     MB_VALID,
     MBARRIER_RULE,
+    MBARRIER_VECTORS,
     MBARRIER_WORDS,
     MBARRIERS,
     MOST_MBARRIERS,
@@ -32,9 +43,12 @@ from sdpalab.sim.native.layout import (
     PART_STATUS,
     PART_WORDS,
     PARTS,
+    RACE,
     READY,
     REGISTER_BYTES,
     REGISTERS,
+    SCRATCH,
+    SCRATCH_PLACES,
     SHARED,
     SHARED_LIMIT,
     SHARED_STRIDE,
@@ -43,9 +57,26 @@ from sdpalab.sim.native.layout import (
     WARP_WORDS,
     WARPS,
 )
-from sdpalab.sim.native.words import load32, load64, store32, store64
+from sdpalab.sim.native.traffic import count_shared
+from sdpalab.sim.native.watch import mark_written, write_shared
+from sdpalab.sim.native.words import fill, load32, load64, store32, store64
 
-__all__ = ["arrive_at", "begin_mbarrier", "bytes_came", "cta_alive", "cta_of", "mbarrier_at", "offset_of"]
+__all__ = [
+    "actor_of",
+    "arrive_at",
+    "begin_mbarrier",
+    "bytes_came",
+    "count_bytes",
+    "count_mbarriers",
+    "cta_alive",
+    "cta_of",
+    "end_mbarrier",
+    "mbarrier_at",
+    "offset_of",
+    "pass_on",
+    "use_mbarrier",
+    "vectors_of",
+]
 
 _LOW = (1 << RANK_SHIFT) - 1
 _MOST = (1 << 20) - 1
@@ -87,8 +118,64 @@ def mbarrier_at(context: int, cta: int, offset: int) -> int:
     return 0
 
 
+# ---- the checks ------------------------------------------------------------------------------------------------------
+
+
+def actor_of(context: int, entry: int) -> int:
+    """The number of an mbarrier as an actor: of the copies that signal it."""
+    place = (entry - load64(context + 8 * MBARRIERS)) // (8 * MBARRIER_WORDS)
+    return 2 * warps_of_cluster(context) + place
+
+
+def vectors_of(context: int, entry: int) -> int:
+    """What was passed on to an mbarrier: in this phase, and behind that in all phases before."""
+    place = (entry - load64(context + 8 * MBARRIERS)) // (8 * MBARRIER_WORDS)
+    return load64(context + 8 * MBARRIER_VECTORS) + 16 * load64(context + 8 * ACTORS) * place
+
+
+def use_mbarrier(context: int, entry: int) -> int:
+    """The current warp uses an mbarrier: it must come after its initialisation; a status."""
+    if load64(context + 8 * CHECKED) == 0:
+        return 0
+    warp = load64(context + 8 * CURRENT)
+    touch_remote(context, warp, load64(entry + 8 * MB_CTA), warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
+    return 0 if comes_before(context, warp, load64(entry + 8 * MB_TAG)) else RACE
+
+
+def initialise(context: int, entry: int) -> int:
+    """The current warp writes an mbarrier, which nobody but instructions for mbarriers may touch from now on; a status.
+
+    Another CTA's mbarrier is left to the reference engine.
+    """
+    offset, cta = load64(entry + 8 * MB_OFFSET), load64(entry + 8 * MB_CTA)
+    if cta != load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA):
+        return MBARRIER_RULE
+    store64(load64(context + 8 * SCRATCH) + SCRATCH_PLACES, offset)
+    status = write_shared(context, 1, offset, offset, 8)
+    warp = load64(context + 8 * CURRENT)
+    store64(entry + 8 * MB_TAG, load64(load64(context + 8 * CLOCKS) + 8 * warp) << 16 | warp)
+    mark_mbarrier(context, cta, offset)
+    fill(vectors_of(context, entry), 0, 16 * load64(context + 8 * ACTORS))
+    return status
+
+
+def count_mbarriers(context: int, registers: int, row: int, offset: int, mask: int, pc: int) -> None:
+    """Count the wavefronts of an access of eight bytes by each lane of a mask."""
+    if load64(context + 8 * COUNTING) == 0:
+        return
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    for lane in range(32):
+        store64(places + 8 * lane, offset_of(load64(registers + row + 8 * lane) + offset))
+    count_shared(context, mask, 8, pc, 0)
+
+
+# ---- instructions ----------------------------------------------------------------------------------------------------
+
+
 def begin_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
-    """``mbarrier.init``: operands are the address's row (64 bits), its offset, and the row of the counts."""
+    """``mbarrier.init``: operands are the address's row (64 bits), its offset, the row of the counts, and the pc."""
+    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    count_mbarriers(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 3)))
     for lane in range(32):
         if mask >> lane & 1 == 0:
             continue
@@ -115,15 +202,23 @@ def begin_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
         store64(entry + 8 * MB_CTA, cta)
         place = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE) + offset
         store64(place, count)
+        if load64(context + 8 * CHECKED) != 0:
+            status = initialise(context, entry)
+            if status != 0:
+                return status
     return 0
 
 
 def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
     """``mbarrier.arrive`` without a token.
 
-    Operands are the address's row and offset, the row of the counts or bytes, and whether these are bytes to expect.
+    Operands are the address's row and offset, the row of the counts or bytes, whether these are bytes to expect, the
+    pc, whether the arrival is relaxed, the row of the state tokens (or -1), and whether the lanes drop out.
     """
+    token, drops = load32(record + 4 * (OPERANDS + 6)), load32(record + 4 * (OPERANDS + 7))
     left = mask
+    place, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    count_mbarriers(context, registers, place, shift, mask, load32(record + 4 * (OPERANDS + 4)))
     while left != 0:
         entry = 0
         total = 0
@@ -142,6 +237,9 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
             if mine != entry:
                 continue
             left = left & ~(1 << lane)
+            if token >= 0:  # as if the lanes came one after the other
+                state = load64(entry + 8 * MB_PHASE) << 32 | max(0, load64(entry + 8 * MB_PENDING) - total)
+                store64(registers + token + 8 * lane, state)
             if load32(record + 4 * (OPERANDS + 3)):
                 store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) + many)
                 total += 1
@@ -150,8 +248,66 @@ def arrive_at(registers: int, record: int, mask: int, context: int) -> int:
         pending = load64(entry + 8 * MB_PENDING)
         if total > pending or load64(entry + 8 * MB_BYTES) > _MOST:
             return MBARRIER_RULE
+        status = use_mbarrier(context, entry)
+        if status != 0:
+            return status
+        if load64(context + 8 * CHECKED) != 0 and load32(record + 4 * (OPERANDS + 5)) == 0:
+            release_to(context, load64(context + 8 * CURRENT), vectors_of(context, entry))
+        if drops:
+            expected = load64(entry + 8 * MB_EXPECTED) - total
+            if expected <= 0:  # no phase would end any more
+                return MBARRIER_RULE
+            store64(entry + 8 * MB_EXPECTED, expected)
         store64(entry + 8 * MB_PENDING, pending - total)
         settle(context, entry)
+    return 0
+
+
+def count_bytes(registers: int, record: int, mask: int, context: int) -> int:
+    """``mbarrier.expect_tx`` and ``complete_tx``: operands are the address's row and offset, the row of the bytes,
+    whether the phase is to wait for them (or they have come), and the pc."""
+    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    count_mbarriers(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 4)))
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        address = load64(registers + row + 8 * lane) + shift
+        many = load32(registers + load32(record + 4 * (OPERANDS + 2)) + 4 * lane)
+        cta = cta_of(context, address)
+        entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
+        if entry == 0 or many < 0 or cta_alive(context, cta) == 0:
+            return MBARRIER_RULE
+        status = use_mbarrier(context, entry)
+        if status == 0 and load32(record + 4 * (OPERANDS + 3)) == 0:
+            status = bytes_came(context, entry, many)
+        elif status == 0:
+            store64(entry + 8 * MB_BYTES, load64(entry + 8 * MB_BYTES) + many)
+            status = MBARRIER_RULE if load64(entry + 8 * MB_BYTES) > _MOST else 0
+        if status != 0:
+            return status
+    return 0
+
+
+def end_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
+    """``mbarrier.inval``: operands are the address's row and offset, and the pc. The memory is free."""
+    row, shift = load32(record + 4 * OPERANDS), load32(record + 4 * (OPERANDS + 1))
+    count_mbarriers(context, registers, row, shift, mask, load32(record + 4 * (OPERANDS + 2)))
+    for lane in range(32):
+        if mask >> lane & 1 == 0:
+            continue
+        address = load64(registers + row + 8 * lane) + shift
+        cta, offset = cta_of(context, address), offset_of(address)
+        entry = mbarrier_at(context, cta, offset) if cta >= 0 else 0
+        if entry == 0 or cta != load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA):
+            return MBARRIER_RULE
+        status = use_mbarrier(context, entry)
+        if status != 0:
+            return status
+        store64(entry + 8 * MB_OFFSET, -1)
+        if load64(context + 8 * CHECKED) != 0:
+            unmark_mbarrier(context, cta, offset)
+            store64(load64(context + 8 * SCRATCH) + SCRATCH_PLACES, offset)
+            mark_written(context, 1, 8)
     return 0
 
 
@@ -172,6 +328,9 @@ def settle(context: int, entry: int) -> None:
     phase = load64(entry + 8 * MB_PHASE) + 1
     store64(entry + 8 * MB_PHASE, phase)
     store64(entry + 8 * MB_PENDING, load64(entry + 8 * MB_EXPECTED))
+    checked = load64(context + 8 * CHECKED)
+    if checked:
+        publish(context, vectors_of(context, entry))
     warps = load64(context + 8 * WARP_COUNT)
     for number in range(warps * load64(context + 8 * CTA_COUNT)):
         state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
@@ -182,5 +341,13 @@ def settle(context: int, entry: int) -> None:
             if phase > load64(part + 8 * PART_MORE):
                 store64(part + 8 * PART_STATUS, READY)
                 registers = load64(context + 8 * REGISTERS) + number * load64(context + 8 * REGISTER_BYTES)
-                row = registers + load32(load64(part + 8 * PART_FROM) + 4 * END_D)
+                block = load64(part + 8 * PART_FROM)
+                row = registers + load32(block + 4 * END_D)
                 store32(row, load32(row) | load64(part + 8 * PART_MASK))
+                if checked and load32(block + 4 * END_E) == 0:
+                    pass_on(context, number, entry)
+
+
+def pass_on(context: int, warp: int, entry: int) -> None:
+    """A warp has waited for a phase of an mbarrier: it comes after what was passed on in all that are over."""
+    acquire(context, warp, vectors_of(context, entry) + 8 * load64(context + 8 * ACTORS))

@@ -6,13 +6,18 @@ sums are in hidden rows of the registers; the accumulators are poison in the lat
 
 from __future__ import annotations
 
+from sdpalab.sim.native.clocks import completed, operation_time, set_floors, warps_of_cluster
+from sdpalab.sim.native.flights import read_chunks, reads_complete
 from sdpalab.sim.native.layout import (
     AT_WGMMA,
     BUSY,
+    BUSY_SETS,
+    CHECKED,
     CURRENT_STATE,
     EARLY,
     END_A,
     END_WGMMA,
+    FENCED,
     FIRST_PART,
     FULL,
     L_A,
@@ -24,10 +29,13 @@ from sdpalab.sim.native.layout import (
     L_MAJOR_A,
     L_MAJOR_B,
     L_MANY,
+    L_OTHERS,
+    L_OWN,
     L_PRODUCT,
     L_ROWS,
     L_SCALE,
     L_SET,
+    L_SET_A,
     L_SIGN,
     LISTS,
     MOST_PRODUCTS,
@@ -43,6 +51,7 @@ from sdpalab.sim.native.layout import (
     PR_GROUP,
     PR_KEEP,
     PR_LIST,
+    PR_TIME,
     PRODUCT_COUNT,
     PRODUCT_GROUPS,
     PRODUCT_WORDS,
@@ -59,6 +68,7 @@ from sdpalab.sim.native.layout import (
     SHARED_LIMIT,
     SHARED_STRIDE,
     TABLE,
+    TOUCHED_SETS,
     WARP_COUNT,
     WARP_CTA,
     WARP_NUMBER,
@@ -68,7 +78,7 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.words import call_operation, copy, fill, load32, load64, store32, store64
 
-__all__ = ["commit_products", "meet"]
+__all__ = ["commit_products", "fence_products", "look_at_registers", "meet"]
 
 _EVERYONE = (1 << 32) - 1
 
@@ -112,6 +122,25 @@ def commit_products(registers: int, record: int, mask: int, context: int) -> int
     return 0
 
 
+def fence_products(registers: int, record: int, mask: int, context: int) -> int:
+    """``wgmma.fence``, by each warp for itself: its registers may be given to products again."""
+    if mask != _EVERYONE:
+        return WGMMA_RULE
+    state = load64(context + 8 * CURRENT_STATE)
+    store64(state + 8 * FENCED, 1)
+    store64(state + 8 * TOUCHED_SETS, 0)
+    return 0
+
+
+def look_at_registers(registers: int, record: int, mask: int, context: int) -> int:
+    """Registers of these sets (operand 0, as bits) are used: no product in flight may work on them."""
+    state, sets = load64(context + 8 * CURRENT_STATE), load32(record + 4 * OPERANDS)
+    if load64(state + 8 * BUSY_SETS) & sets:
+        return WGMMA_RULE
+    store64(state + 8 * TOUCHED_SETS, load64(state + 8 * TOUCHED_SETS) | sets)
+    return 0
+
+
 def issue(context: int, first: int, words: int) -> int:
     """Put a product in flight; in the early mode its result is there at once. A status."""
     size = load64(context + 8 * REGISTER_BYTES)
@@ -144,24 +173,90 @@ def issue(context: int, first: int, words: int) -> int:
             for j in range(4):
                 target = entry + 8 * PR_FRAGMENT + 128 * (4 * k + j)
                 copy(target, mine + load32(words + 4 * (L_FRAGMENTS + j)), 128)
-        begin_sums(context, first + k, mine, words)
+        status = begin_sums(context, first + k, mine, words)
+        if status != 0:
+            return status
     store64(entry + 8 * PR_KEEP, keep ^ (1 if scale & 2 else 0))
+    if load64(context + 8 * CHECKED) != 0:
+        status = announce(context, first, entry, words)
+        if status != 0:
+            return status
     if load64(context + 8 * EARLY) != 0:
         return land(context, first, entry)
     return 0
 
 
-def begin_sums(context: int, number: int, registers: int, words: int) -> None:
-    """One product more works on a warp's accumulators: the first takes their values along."""
-    busy = load64(context + 8 * WARPS) + 8 * (WARP_WORDS * number + BUSY + load32(words + 4 * L_SET))
+def announce(context: int, first: int, entry: int, words: int) -> int:
+    """A warpgroup's product will read its operands from shared memory: each warp its quarter of A, and all of B; a
+    status.
+
+    All is marked as the first warp's: all four have waited for the product when one has.
+    """
+    twin = warps_of_cluster(context) + first
+    time = operation_time(context, twin)
+    store64(entry + 8 * PR_TIME, time)
+    cta, chunks = first // load64(context + 8 * WARP_COUNT), load64(context + 8 * SCRATCH) + SCRATCH_CHUNKS
+    if load32(words + 4 * L_A) >= 0:
+        if place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks) == 0:
+            return WGMMA_RULE
+        for k in range(4):
+            status = read_chunks(context, chunks + 8 * 32 * k, 32, cta, first + k, 1, twin, time)
+            if status != 0:
+                return status
+    columns = 2 * load32(words + 4 * L_MANY)
+    if place_chunks(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks) == 0:
+        return WGMMA_RULE
+    return read_chunks(context, chunks, 2 * columns, cta, first, 4, twin, time)
+
+
+def complete(context: int, first: int, entry: int, words: int) -> None:
+    """A warpgroup has waited for a product: it does not read its operands any more."""
+    cta, chunks = first // load64(context + 8 * WARP_COUNT), load64(context + 8 * SCRATCH) + SCRATCH_CHUNKS
+    if load32(words + 4 * L_A) >= 0:
+        place_chunks(context, cta, load64(entry + 8 * PR_A), 64, load32(words + 4 * L_MAJOR_A), chunks)
+        reads_complete(context, chunks, 128, cta)
+    columns = 2 * load32(words + 4 * L_MANY)
+    place_chunks(context, cta, load64(entry + 8 * PR_B), columns, load32(words + 4 * L_MAJOR_B), chunks)
+    reads_complete(context, chunks, 2 * columns, cta)
+    for k in range(4):
+        completed(context, first + k, warps_of_cluster(context) + first, load64(entry + 8 * PR_TIME))
+
+
+def begin_sums(context: int, number: int, registers: int, words: int) -> int:
+    """One product more works on a warp's registers: the first takes the accumulators' values along. A status."""
+    state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
+    if load64(context + 8 * CHECKED) != 0:
+        if load64(state + 8 * FENCED) == 0 or load64(state + 8 * TOUCHED_SETS) & load32(words + 4 * L_OWN):
+            return WGMMA_RULE
+        if load64(state + 8 * BUSY_SETS) & load32(words + 4 * L_OTHERS):
+            return WGMMA_RULE
     hidden = registers + load32(words + 4 * L_HIDDEN)
-    if load64(busy) == 0:
+    if begin_use(state, load32(words + 4 * L_SET)) == 1:
         for k in range(load32(words + 4 * L_MANY)):
             row = registers + load32(words + 4 * (L_ROWS + k))
             copy(hidden + 128 * k, row, 128)
             if load64(context + 8 * EARLY) == 0:
                 fill(row, 0xFF, 128)
-    store64(busy, load64(busy) + 1)
+    if load32(words + 4 * L_SET_A) >= 0:
+        begin_use(state, load32(words + 4 * L_SET_A))
+    return 0
+
+
+def begin_use(state: int, number: int) -> int:
+    """One product more works on a set of registers of a warp; how many do now."""
+    busy = load64(state + 8 * (BUSY + number)) + 1
+    store64(state + 8 * (BUSY + number), busy)
+    store64(state + 8 * BUSY_SETS, load64(state + 8 * BUSY_SETS) | 1 << number)
+    return busy
+
+
+def end_use(state: int, number: int) -> int:
+    """One product less works on a set of registers of a warp; how many still do."""
+    busy = load64(state + 8 * (BUSY + number)) - 1
+    store64(state + 8 * (BUSY + number), busy)
+    if busy == 0:
+        store64(state + 8 * BUSY_SETS, load64(state + 8 * BUSY_SETS) & ~(1 << number))
+    return busy
 
 
 def write_sums(registers: int, words: int) -> None:
@@ -192,10 +287,16 @@ def wait(context: int, first: int, keep: int) -> int:
                 return status
         words = load64(entry + 8 * PR_LIST)
         for warp in range(4):
-            busy = leader + 8 * (WARP_WORDS * warp + BUSY + load32(words + 4 * L_SET))
-            store64(busy, load64(busy) - 1)
-            if late and load64(busy) == 0:
+            state = leader + 8 * WARP_WORDS * warp
+            if end_use(state, load32(words + 4 * L_SET)) == 0 and late:
                 write_sums(load64(context + 8 * REGISTERS) + size * (first + warp), words)
+            if load32(words + 4 * L_SET_A) >= 0:
+                end_use(state, load32(words + 4 * L_SET_A))
+        if load64(context + 8 * CHECKED) != 0:
+            complete(context, first, entry, words)
+    if left != count and load64(context + 8 * CHECKED) != 0:
+        for warp in range(4):
+            set_floors(context, first + warp)
     store64(leader + 8 * PRODUCT_COUNT, left)
     return 0
 

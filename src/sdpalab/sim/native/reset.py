@@ -9,6 +9,7 @@ from sdpalab.sim.native.layout import (
     BARRIERS,
     BLOCK_X,
     BLOCK_Y,
+    CAPTURED_END,
     CLUSTER_ARRIVED,
     CLUSTER_CTAID_X,
     CLUSTER_PHASE,
@@ -20,6 +21,7 @@ from sdpalab.sim.native.layout import (
     CTAID_Z,
     CTARANK,
     CTAS,
+    DRAW,
     FIRST_PART,
     GRID_X,
     GRID_Y,
@@ -39,6 +41,7 @@ from sdpalab.sim.native.layout import (
     REGISTER_BYTES,
     REGISTERS,
     REGISTERS_BEFORE,
+    SEED,
     SHARED,
     SHARED_STRIDE,
     SPECIAL_COUNT,
@@ -61,7 +64,7 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.words import copy, fill, load32, load64, store32, store64
 
-__all__ = ["reset_cluster"]
+__all__ = ["draw", "reset_cluster"]
 
 
 def reset_cluster(context: int, cluster: int) -> None:
@@ -76,9 +79,14 @@ def reset_cluster(context: int, cluster: int) -> None:
         store64(load64(context + 8 * MBARRIERS) + 8 * (MBARRIER_WORDS * k + MB_VALID), 0)
     store64(context + 8 * TRANSFER_FIRST, 0)
     store64(context + 8 * TRANSFER_COUNT, 0)
+    store64(context + 8 * CAPTURED_END, 0)
     store64(context + 8 * CLUSTER_ARRIVED, 0)
     store64(context + 8 * CLUSTER_PHASE, 0)
     begin_clocks(context)
+    # What is drawn depends on the cluster, and not on the thread that runs it.
+    store64(context + 8 * DRAW, load64(context + 8 * SEED) ^ load64(load64(context + 8 * CTAS) + 8 * cluster * ctas))
+    for _ in range(4):
+        draw(context, 1)
     for number in range(warps * ctas):
         cta, warp = number // warps, number % warps
         state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
@@ -103,6 +111,13 @@ def reset_cluster(context: int, cluster: int) -> None:
             kind, row = load32(specials + 8 * k), load32(specials + 8 * k + 4)
             for lane in range(32):
                 store32(registers + row + 4 * lane, special(context, kind, 32 * warp + lane, warp, cta, linear))
+
+
+def draw(context: int, many: int) -> int:
+    """A number below ``many``, by a linear congruential generator (Knuth's MMIX)."""
+    value = load64(context + 8 * DRAW) * 6364136223846793005 + 1442695040888963407
+    store64(context + 8 * DRAW, value)
+    return (value >> 33 & 0x3FFFFFFF) % many
 
 
 def special(context: int, kind: int, thread: int, warp: int, cta: int, linear: int) -> int:

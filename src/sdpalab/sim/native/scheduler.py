@@ -2,7 +2,8 @@
 
 A warp is up to 32 parts, each a set of lanes in front of one block. Of those that can run, the lowest block goes
 first, together with all lanes that wait for it, so that lanes reconverge at the earliest common instruction. A warp
-runs until it blocks; then it is the next one's turn. What cannot go on any more is left to the reference engine.
+runs until it blocks; then it is the next one's turn. Under the random schedule a warp is drawn at every block. What
+cannot go on any more is left to the reference engine.
 
 Every number here is an int64. Functions take addresses; :mod:`~sdpalab.sim.native.layout` names the words there.
 """
@@ -12,9 +13,11 @@ from __future__ import annotations
 from sdpalab.sim.native.clocks import acquire, forget, release_to
 from sdpalab.sim.native.layout import (
     ACTORS,
+    APART,
     ARRIVED,
     ARRIVED_AT,
     AT_BARRIER,
+    BACKWARD,
     BARRIER_COUNT,
     BARRIER_RULE,
     BARRIER_WORDS,
@@ -38,6 +41,7 @@ from sdpalab.sim.native.layout import (
     CURRENT_PLANE,
     CURRENT_SHARED,
     CURRENT_STATE,
+    DRAWN,
     END,
     END_A,
     END_ARRIVE,
@@ -52,6 +56,7 @@ from sdpalab.sim.native.layout import (
     END_GUARD,
     END_NEXT,
     END_REDUCE,
+    END_REFUSED,
     END_REGISTERS,
     END_STOP,
     END_TRY_WAIT,
@@ -77,9 +82,12 @@ from sdpalab.sim.native.layout import (
     PART_STATUS,
     PART_WORDS,
     PARTS,
+    PASSED,
+    PLANES,
     READERS,
     READY,
     RECORDS,
+    REFUSED,
     REGISTER_BYTES,
     REGISTERS,
     RELEASED,
@@ -106,7 +114,7 @@ from sdpalab.sim.native.layout import (
     WARPS_BY_BLOCK,
 )
 from sdpalab.sim.native.products import meet
-from sdpalab.sim.native.reset import reset_cluster
+from sdpalab.sim.native.reset import draw, reset_cluster
 from sdpalab.sim.native.transfers import drained, land_next
 from sdpalab.sim.native.waits import (
     arrive_in_cluster,
@@ -136,12 +144,15 @@ def run_clusters(context: int, first: int, last: int) -> int:
 def run_cluster(context: int) -> int:
     """Run the warps of a cluster until all have exited; a status."""
     warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
-    backward = load64(context + 8 * ORDER) == 1
+    order = load64(context + 8 * ORDER)
     while True:
         ran = 0
         left = 0
+        first = draw(context, warps) if order == DRAWN else 0
         for k in range(warps):
-            number = warps - 1 - k if backward else k
+            number = (first + k) % warps
+            if order == BACKWARD:
+                number = warps - 1 - k
             state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
             if load64(state + 8 * PARTS) == 0:
                 continue
@@ -149,9 +160,11 @@ def run_cluster(context: int) -> int:
             if lowest_ready(state) < 0:
                 continue
             ran += 1
-            status = run_warp(context, state, number)
+            status = run_warp(context, state, number, 1 if order == DRAWN else _QUANTUM)
             if status != 0:
                 return status
+            if order == DRAWN:
+                break
         if left == 0:
             return drained(context)
         if ran == 0:
@@ -202,8 +215,8 @@ def add_part(state: int, block: int, mask: int, status: int) -> int:
     return part
 
 
-def run_warp(context: int, state: int, number: int) -> int:
-    """Run a warp until none of its lanes can go on, or others have waited long enough; a status."""
+def run_warp(context: int, state: int, number: int, quantum: int) -> int:
+    """Run a warp until none of its lanes can go on, or for so many blocks; a status."""
     registers = load64(context + 8 * REGISTERS) + number * load64(context + 8 * REGISTER_BYTES)
     cta = load64(state + 8 * WARP_CTA)
     store64(context + 8 * CURRENT, number)
@@ -214,12 +227,12 @@ def run_warp(context: int, state: int, number: int) -> int:
     local = load64(context + 8 * LOCAL) + 32 * number * load64(context + 8 * LOCAL_STRIDE)
     store64(context + 8 * CURRENT_LOCAL, local)
     if load64(context + 8 * CHECKED) != 0:
-        plane = load64(context + 8 * ACTORS) * cta + number
+        plane = load64(context + 8 * PLANES) * cta + number
         store64(context + 8 * CURRENT_PLANE, load64(context + 8 * READERS) + 4 * load64(context + 8 * GRANULES) * plane)
     blocks, records = load64(context + 8 * BLOCKS), load64(context + 8 * RECORDS)
     table = load64(context + 8 * TABLE)
     lanes_by_block, warps_by_block = load64(context + 8 * LANES_BY_BLOCK), load64(context + 8 * WARPS_BY_BLOCK)
-    for _ in range(_QUANTUM):
+    for _ in range(quantum):
         at = lowest_ready(state)
         if at < 0:
             return 0
@@ -242,6 +255,9 @@ def run_warp(context: int, state: int, number: int) -> int:
         store64(warps_by_block + 8 * at, load64(warps_by_block + 8 * at) + 1)
         if load64(context + 8 * COUNTING) != 0:
             count_block(context, state, at, size)
+            passed = load64(state + 8 * PASSED)
+            if mask & passed and mask & ~passed:
+                return APART
         record = records + 64 * load32(block + 4 * FIRST)
         last = records + 64 * load32(block + 4 * LAST)
         while record < last:
@@ -315,9 +331,11 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
         return arrive(context, state, registers, block, at, taken, end)
     if end == END_STOP:
         return TRAP
+    if end == END_REFUSED:
+        return REFUSED
     if end == END_CLUSTER_ARRIVE:
         add_part(state, at + 1, taken, READY)
-        return arrive_in_cluster(context, state, taken)
+        return arrive_in_cluster(context, state, taken, load32(block + 4 * END_A))
     part = add_part(state, at + 1, taken, READY)
     if end == END_TRY_WAIT:
         return wait_for_phase(context, registers, block, part)

@@ -20,8 +20,19 @@ from sdpalab.sim.tally import Tally
 
 __all__ = ["ORDERS", "State"]
 
-ORDERS = {"lockstep": 0, "forward": 0, "reverse": 1}
+ORDERS = {
+    "lockstep": layout.FORWARD,
+    "forward": layout.FORWARD,
+    "reverse": layout.BACKWARD,
+    "random": layout.DRAWN,
+}
 """The order of a cluster's warps under each schedule."""
+_UNITS = {"mbarrier", "tensor", "st", "wgmma", "fence", "bulk"}
+"""What the names of operations of asynchronous units begin with."""
+_CAPTURED = 2
+"""How often all of shared memory fits in the room for what bulk copies have read and not yet written."""
+_FIRST_TIME = 64
+"""Of the checks: an operation's time, or a status, is a number of which those below are statuses."""
 _MOST_ORDERED = 2048
 """Blocks whose order is kept, where there are atomic operations: a word for each two of them."""
 
@@ -117,6 +128,7 @@ class State:
             layout.SCRATCH: self._room(layout.SCRATCH_BYTES),
             layout.COPIES: self._room(8 * layout.COPY_WORDS * layout.MOST_COPIES * warps * ctas if copies else 0),
             layout.ORDER: ORDERS[setup.schedule],
+            layout.SEED: setup.seed << 20 & (1 << 62) - 1,
             layout.EARLY: int(setup.async_mode == "early"),
         }
         words |= self._units()
@@ -138,7 +150,7 @@ class State:
         setup, ctas = self.setup, self.setup.geometry.cluster_size
         names = {each.name.split(".")[0] for each in self.decoded.operations}
         before = registers_at_launch(setup.entry, setup.geometry)
-        maps = np.array(tensor_maps(setup.params), np.int64).reshape(-1, layout.MAP_WORDS)
+        maps = np.array(tensor_maps(setup.params, self.space), np.int64).reshape(-1, layout.MAP_WORDS)
         words = {
             layout.LISTS: self._keep(self.decoded.lists),
             layout.REGISTERS_BEFORE: before,
@@ -149,8 +161,10 @@ class State:
         if "mbarrier" in names:
             mbarriers = np.zeros(layout.MBARRIER_WORDS * layout.MOST_MBARRIERS * ctas, np.int64)
             words[layout.MBARRIERS] = self._keep(mbarriers)
-        if names & {"tensor", "st"}:
+        if names & {"tensor", "st", "bulk"}:
             words[layout.TRANSFERS] = self._room(8 * layout.TRANSFER_WORDS * layout.MOST_TRANSFERS)
+            size = _CAPTURED * ctas * self.setup.symbols.shared_bytes
+            words |= {layout.CAPTURED: self._room(size), layout.CAPTURED_BYTES: size}
         if "wgmma" in names:
             groups = -(-setup.geometry.warps * ctas // 4)
             words[layout.PRODUCTS] = self._room(8 * layout.PRODUCT_WORDS * layout.MOST_PRODUCTS * groups)
@@ -189,22 +203,44 @@ class State:
         def zeros(count: int, dtype: Any = np.int64) -> int:
             return self._keep(np.zeros(count, dtype))
 
+        # With asynchronous units, actors are also the operations of each warp and those that signal each mbarrier, and
+        # a vector has a second part, of what has passed a proxy fence.
+        apart = self._is_asynchronous()
+        columns, planes = (2 * warps + layout.MOST_MBARRIERS * ctas, 2 * warps) if apart else (warps, warps)
+        actors = 2 * columns if apart else columns
+        ends = self.decoded.blocks[:, layout.END]
+        relaxed = (ends == layout.END_CLUSTER_ARRIVE) & (self.decoded.blocks[:, layout.END_A] != 0)
         return {
             layout.CHECKED: 1,
-            layout.ACTORS: warps,
-            layout.CLOCKS: zeros(warps),
-            layout.VECTORS: zeros(warps * warps),
+            layout.TIME: _FIRST_TIME,
+            layout.ACTORS: actors,
+            layout.COLUMNS: columns,
+            layout.PLANES: planes,
+            layout.CLOCKS: zeros(columns),
+            layout.VECTORS: zeros(actors * warps),
             layout.FLOORS: zeros(warps),
-            layout.RELEASED: zeros(warps * layout.BARRIER_COUNT * ctas),
+            layout.FENCED_FLOORS: zeros(warps),
+            layout.LAST_READ: zeros(planes),
+            layout.RELEASED: zeros(actors * layout.BARRIER_COUNT * ctas),
+            layout.CLUSTER_VECTORS: zeros(2 * actors),
+            layout.MBARRIER_VECTORS: zeros(2 * actors * layout.MOST_MBARRIERS * ctas if apart else 0),
+            layout.FENCED_AT: zeros(actors * warps) if relaxed.any() else 0,
+            **(
+                {layout.UPDATERS: zeros(granules * ctas * warps, np.int32), layout.PAGE_UPDATED: zeros(pages * ctas)}
+                if self._updates("shared")
+                else {}
+            ),
+            layout.REMOTE: zeros(columns * ctas) if apart and ctas > 1 else 0,
             layout.GRANULE_SHIFT: shift,
             layout.GRANULES: granules,
             layout.WRITERS: zeros(granules * ctas),
-            layout.READERS: zeros(granules * ctas * warps, np.int32),
+            layout.READERS: zeros(granules * ctas * planes, np.int32),
             layout.FLYING: zeros(granules * ctas, np.int32),
             layout.WRITTEN: zeros(written * ctas, np.uint8),
             layout.WRITTEN_BYTES: written,
             layout.PAGES: pages,
             **{word: zeros(pages * ctas) for word in range(layout.PAGE_WRITTEN, layout.PAGE_FULL + 1)},
+            **{word: zeros(pages * ctas) for word in range(layout.PAGE_READING, layout.PAGE_GENERIC + 1)},
             layout.GLOBAL_SHIFT: global_shift,
             layout.GLOBAL_WRITERS: self._keep(self.writers),
             layout.GLOBAL_READERS: self._keep(self.readers),
@@ -212,9 +248,19 @@ class State:
             layout.GLOBAL_PAGES: self._keep(self.pages),
         }
 
+    def _is_asynchronous(self) -> bool:
+        """Whether there are instructions for mbarriers, bulk copies or wgmma."""
+        ends = (layout.END_TRY_WAIT, layout.END_WGMMA, layout.END_WGMMA_WAIT)
+        names = {each.name.split(".")[0] for each in self.decoded.operations}
+        return bool(names & _UNITS or np.isin(self.decoded.blocks[:, layout.END], ends).any())
+
     def updates_global(self) -> bool:
         """Whether there is an atomic operation on global memory."""
-        return any(each.name.startswith("atom.global") for each in self.decoded.operations)
+        return self._updates("global")
+
+    def _updates(self, space: str) -> bool:
+        """Whether there is an atomic operation on a space, or on a generic address."""
+        return any(each.name.startswith((f"atom.{space}.", "atom.generic.")) for each in self.decoded.operations)
 
     def _order_of_blocks(self, granules: int) -> dict[int, int]:
         """What atomic operations need: the last one on each granule, and which blocks come before which."""

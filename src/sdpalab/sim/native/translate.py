@@ -15,14 +15,14 @@ import ast
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from llvmlite import ir
 
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64
 
-__all__ = ["Translator"]
+__all__ = ["Translator", "symbol"]
 
 _WORDS = "sdpalab.sim.native.words"
 _OPERATORS: dict[type, str] = {
@@ -51,39 +51,44 @@ class Translator:
     Parameters
     ----------
     module : llvmlite.ir.Module
+    exported : set of functions
+        Functions that have their symbol (:func:`symbol`) outside the module as well.
+    elsewhere : bool
+        Whether functions are only declared: another object has them.
     """
 
-    def __init__(self, module: Any) -> None:
-        self.module = module
+    def __init__(self, module: Any, exported: Collection[Callable[..., Any]] = (), *, elsewhere: bool = False) -> None:
+        self.module, self.exported, self.elsewhere = module, frozenset(exported), elsewhere
         self.functions: dict[Callable[..., Any], Any] = {}
 
     def function(self, function: Callable[..., Any]) -> Any:
         """The LLVM function of a Python function; :meth:`finish` gives it its code."""
         if function not in self.functions:
             signature = ir.FunctionType(WORD64, [WORD64] * function.__code__.co_argcount)
-            translated = ir.Function(self.module, signature, f"{function.__module__}.{function.__name__}")
-            translated.linkage = "internal"
+            translated = ir.Function(self.module, signature, symbol(function))
+            if function not in self.exported and not self.elsewhere:
+                translated.linkage = "internal"
             self.functions[function] = translated
         return self.functions[function]
 
-    def export(self, function: Callable[..., Any], name: str) -> None:
-        """Make a function visible under a name."""
-        inner = self.function(function)
-        outer = ir.Function(self.module, inner.function_type, name)
-        builder = ir.IRBuilder(outer.append_basic_block())
-        builder.ret(builder.call(inner, outer.args))
-
     def finish(self) -> None:
-        """Write down all functions that were asked for.
+        """Write down all functions that are exported, and all that these call.
 
         Raises
         ------
         SyntaxError
             For what is not in this part of Python.
         """
+        for function in self.exported:
+            self.function(function)
         while pending := [each for each, functions in self.functions.items() if not functions.blocks]:
             for function in pending:
                 _Body(function, self.functions[function], self).build()
+
+
+def symbol(function: Callable[..., Any]) -> str:
+    """The name of a translated function in objects."""
+    return f"{function.__module__}.{function.__name__}"
 
 
 class _Body:

@@ -7,7 +7,7 @@ of what is undefined ends the native run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sdpalab.sim.checks.registers import MOVED, only_integers
@@ -18,6 +18,7 @@ from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Pair, Regis
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import HANDLERS, Assembler, NotNative, bits_of
 from sdpalab.sim.native.lanes import Lanes, where
+from sdpalab.sim.native.layout import OPERANDS, RECORD_WORDS
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.types import TYPES
 
@@ -55,6 +56,9 @@ def follow_undefined(asm: Assembler, instruction: Instruction, undefined: Undefi
             _propagate(asm, instruction, reads, targets)
         return
     _uses(asm, instruction, reads)
+    if _accumulates(instruction):
+        _accumulated(asm, instruction, reads, targets)
+        return
     for name in targets:
         _set(asm, name, 0)
 
@@ -160,7 +164,7 @@ def _uses(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> No
     stores = instruction.opcode == "st"
     private = not {"local", "param"}.isdisjoint(instruction.mods)
     width = next((TYPES[mod].bits for mod in instruction.mods if mod in TYPES), 0) if stores else 0
-    accumulates = instruction.opcode == "wgmma" and len(instruction.operands) > 3
+    accumulates = _accumulates(instruction)
     for place, operand in enumerate(instruction.operands):
         address = isinstance(operand, (Address, TensorAddress))
         if stores and private and not address:
@@ -169,7 +173,7 @@ def _uses(asm: Assembler, instruction: Instruction, reads: frozenset[str]) -> No
             if name not in reads:
                 continue
             if accumulates and place == 0:
-                raise NotNative("accumulators that may be undefined")
+                continue
             _use(asm, Register(name), f"b{width}" if width and not address else _bits(asm, name))
 
 
@@ -183,3 +187,43 @@ def _use(asm: Assembler, register: Register, type_: str) -> None:
         code.leave_if((bad & code.active).any(), layout.UNDEFINED)
 
     asm.record(NativeOperation(f"undefined.use.{type_}", build), [row])
+
+
+# ---- accumulators of wgmma: many registers, so a few to a record -----------------------------------------------------
+
+_MANY = RECORD_WORDS - OPERANDS
+
+
+def _accumulates(instruction: Instruction) -> bool:
+    return instruction.opcode == "wgmma" and len(instruction.operands) > 3
+
+
+def _accumulated(asm: Assembler, instruction: Instruction, reads: frozenset[str], targets: Sequence[str]) -> None:
+    """Accumulators count where ``scale-d`` holds, and are defined from then on."""
+    given = [name for name in registers_in(instruction.operands[0]) if name in reads]
+    if instruction.guard is not None or any(asm.types[_SHADOW + name].bits != 32 for name in (*given, *targets)):
+        raise NotNative("accumulators that may be undefined")
+    asm.guard = asm.source(instruction.operands[3], "pred") | 1
+    _for_rows(asm, "undefined.use.all", given, _give_up_if_undefined)
+    asm.guard = 0
+    _for_rows(asm, "undefined.clear", targets, _clear)
+
+
+def _for_rows(asm: Assembler, name: str, registers: Sequence[str], act: Callable[[OperationCode, int], None]) -> None:
+    """Append records that do something with the shadow of each register."""
+    for begin in range(0, len(registers), _MANY):
+        rows = [asm.rows[_SHADOW + register] for register in registers[begin : begin + _MANY]]
+
+        def build(code: OperationCode, many: int = len(rows)) -> None:
+            for k in range(many):
+                act(code, k)
+
+        asm.record(NativeOperation(f"{name}.{len(rows)}", build), rows)
+
+
+def _give_up_if_undefined(code: OperationCode, k: int) -> None:
+    code.leave_if(((code.source(k, "b32") != 0) & code.active).any(), layout.UNDEFINED)
+
+
+def _clear(code: OperationCode, k: int) -> None:
+    code.store(k, code.constant("u32", 0))

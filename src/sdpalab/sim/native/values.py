@@ -9,6 +9,7 @@ import numpy as np
 
 from sdpalab.sim.chunks import Setup
 from sdpalab.sim.errors import LaunchError
+from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Constant, NotNative
 from sdpalab.sim.native.decoded import Decoded
@@ -102,8 +103,9 @@ def _uniform_special(setup: Setup, name: str) -> Array | None:
     return np.asarray(values[name])
 
 
-def tensor_maps(params: bytes) -> list[Array]:
-    """The tensor maps among the parameters, as native code reads them."""
+def tensor_maps(params: bytes, space: Space) -> list[Array]:
+    """The tensor maps among the parameters, as native code reads them; those of tensors outside ``space`` are left
+    out."""
     maps = []
     for begin in range(0, len(params) - DESCRIPTOR_BYTES + 1, 64):
         raw = params[begin : begin + DESCRIPTOR_BYTES]
@@ -111,7 +113,7 @@ def tensor_maps(params: bytes) -> list[Array]:
             placed = PlacedMap.read(raw)
         except LaunchError:
             continue
-        if placed is not None:
+        if placed is not None and space.holds(placed.begin, placed.map.reach):
             maps.append(_tensor_map(placed, raw))
     return maps
 

@@ -7,26 +7,44 @@ The rules are those of :mod:`sdpalab.sim.isa.mbarrier`, :mod:`~sdpalab.sim.isa.c
 
 from __future__ import annotations
 
+from sdpalab.sim.native.clocks import acquire, publish, release_fenced, release_to
 from sdpalab.sim.native.layout import (
+    ACTORS,
+    APART,
     AT_CLUSTER,
     AT_MBARRIER,
+    BLOCK_WORDS,
+    BLOCKS,
+    CHECKED,
     CLUSTER_ARRIVALS,
     CLUSTER_ARRIVED,
     CLUSTER_PHASE,
     CLUSTER_RULE,
+    CLUSTER_VECTORS,
     CLUSTER_WAITS,
+    COUNTING,
     CTA_COUNT,
+    CURRENT,
+    CURRENT_STATE,
     DIVERGENT,
+    EARLY,
+    END,
     END_A,
     END_B,
     END_C,
     END_D,
+    END_E,
+    END_EXIT,
+    END_PC,
+    END_TOKEN,
     FIRST_PART,
     FOR_REGISTERS,
     HELD_REGISTERS,
     LIVE,
     MB_PHASE,
     MBARRIER_RULE,
+    PARKED,
+    PART_BLOCK,
     PART_FROM,
     PART_INFO,
     PART_MASK,
@@ -34,15 +52,18 @@ from sdpalab.sim.native.layout import (
     PART_STATUS,
     PART_WORDS,
     PARTS,
+    PASSED,
     READY,
     REGISTER_LIMIT,
+    REGISTER_RULE,
+    SIZE,
     SPREAD,
     WARP_COUNT,
     WARP_CTA,
     WARP_WORDS,
     WARPS,
 )
-from sdpalab.sim.native.mbarriers import cta_of, mbarrier_at, offset_of
+from sdpalab.sim.native.mbarriers import count_mbarriers, cta_of, mbarrier_at, offset_of, pass_on, use_mbarrier
 from sdpalab.sim.native.words import load32, load64, popcount, store32, store64
 
 __all__ = ["arrive_in_cluster", "ask_for_registers", "cluster_phase", "wait_for_phase", "wait_in_cluster"]
@@ -51,7 +72,7 @@ __all__ = ["arrive_in_cluster", "ask_for_registers", "cluster_phase", "wait_for_
 def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
     """Lanes wait for the phase of one mbarrier with one parity; a status."""
     mask = load64(part + 8 * PART_MASK)
-    place, row = registers + load32(block + 4 * END_A), registers + load32(block + 4 * END_D)
+    place, result = registers + load32(block + 4 * END_A), registers + load32(block + 4 * END_D)
     first = -1
     for lane in range(32):
         if mask >> lane & 1:
@@ -59,21 +80,36 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
                 first = lane
             if load64(place + 8 * lane) != load64(place + 8 * first):
                 return SPREAD
-            if (load32(registers + load32(block + 4 * END_C) + 4 * lane) & 1) != (
-                load32(registers + load32(block + 4 * END_C) + 4 * first) & 1
-            ):
+            if wanted(registers, block, lane) != wanted(registers, block, first):
                 return SPREAD
     address = load64(place + 8 * first) + load32(block + 4 * END_B)
     cta = cta_of(context, address)
     entry = mbarrier_at(context, cta, offset_of(address)) if cta >= 0 else 0
     if entry == 0:
         return MBARRIER_RULE
-    now = load64(entry + 8 * MB_PHASE)
-    parity = load32(registers + load32(block + 4 * END_C) + 4 * first) & 1
-    if parity != (now & 1):  # the phase before has that parity, and it is complete
-        store32(row, load32(row) | mask)
+    status = use_mbarrier(context, entry)
+    if status != 0:
+        return status
+    apart = others_go_on(context, mask) if load64(context + 8 * COUNTING) != 0 else 0
+    if apart == 2 or (apart == 1 and load64(context + 8 * EARLY) != 0):
+        return APART
+    row, offset = load32(block + 4 * END_A), load32(block + 4 * END_B)
+    count_mbarriers(context, registers, row, offset, mask, load32(block + 4 * END_PC))
+    passed = load64(context + 8 * CURRENT_STATE) + 8 * PASSED
+    now, asked = load64(entry + 8 * MB_PHASE), wanted(registers, block, first)
+    if load32(block + 4 * END_TOKEN) == 0:  # of that parity: the present phase, or the one before
+        asked = now if asked == (now & 1) else now - 1
+    if asked < now - 1 or asked > now:
+        return MBARRIER_RULE
+    if asked < now:
+        store32(result, load32(result) | mask)
+        if apart:
+            store64(passed, load64(passed) | mask)
+        if load64(context + 8 * CHECKED) != 0 and load32(block + 4 * END_E) == 0:
+            pass_on(context, load64(context + 8 * CURRENT), entry)
         return 0
-    store32(row, load32(row) & ~mask)
+    store32(result, load32(result) & ~mask)
+    store64(passed, load64(passed) & ~mask)
     store64(part + 8 * PART_STATUS, AT_MBARRIER)
     store64(part + 8 * PART_INFO, entry)
     store64(part + 8 * PART_MORE, now)
@@ -81,16 +117,49 @@ def wait_for_phase(context: int, registers: int, block: int, part: int) -> int:
     return 0
 
 
+def wanted(registers: int, block: int, lane: int) -> int:
+    """What a lane waits for: a parity, or the phase of its state token."""
+    row = registers + load32(block + 4 * END_C)
+    if load32(block + 4 * END_TOKEN):
+        return load64(row + 8 * lane) >> 32 & 0xFFFFFFFF
+    return load32(row + 4 * lane) & 1
+
+
+def others_go_on(context: int, mask: int) -> int:
+    """What other lanes of the warp do while those of a mask wait: 0 if they wait for these, 1 if they exit, else 2.
+
+    Unless they wait for them, it depends on the order of the warps whether these lanes reach later code together with
+    them, and so how often the warp runs it. Where they exit that is seen by their coming together (``PASSED``): a wait
+    for a copy, or for those who wait for one, is long in the late mode, in any order.
+    """
+    apart = 0
+    state = load64(context + 8 * CURRENT_STATE)
+    for k in range(load64(state + 8 * PARTS)):
+        part = state + 8 * (FIRST_PART + PART_WORDS * k)
+        if load64(part + 8 * PART_MASK) & mask == 0 and load64(part + 8 * PART_STATUS) != PARKED:
+            block = load64(context + 8 * BLOCKS) + 4 * BLOCK_WORDS * load64(part + 8 * PART_BLOCK)
+            if load32(block + 4 * END) != END_EXIT or load32(block + 4 * SIZE) != 1:
+                return 2
+            apart = 1
+    return apart
+
+
 # ---- clusters --------------------------------------------------------------------------------------------------------
 
 
-def arrive_in_cluster(context: int, state: int, mask: int) -> int:
+def arrive_in_cluster(context: int, state: int, mask: int, relaxed: int) -> int:
     """A whole warp arrives at the barrier of its cluster; a status."""
     if mask != load64(state + 8 * LIVE):
         return DIVERGENT
     arrivals = load64(state + 8 * CLUSTER_ARRIVALS)
     if arrivals > load64(state + 8 * CLUSTER_WAITS):
         return CLUSTER_RULE
+    if load64(context + 8 * CHECKED) != 0:
+        vector = load64(context + 8 * CLUSTER_VECTORS)
+        if relaxed:
+            release_fenced(context, load64(context + 8 * CURRENT), vector)
+        else:
+            release_to(context, load64(context + 8 * CURRENT), vector)
     store64(state + 8 * CLUSTER_ARRIVALS, arrivals + 1)
     store64(context + 8 * CLUSTER_ARRIVED, load64(context + 8 * CLUSTER_ARRIVED) + popcount(mask))
     cluster_phase(context)
@@ -108,7 +177,15 @@ def wait_in_cluster(context: int, state: int, part: int) -> int:
     if load64(context + 8 * CLUSTER_PHASE) < arrivals:
         store64(part + 8 * PART_STATUS, AT_CLUSTER)
         store64(part + 8 * PART_MORE, arrivals)
+    else:
+        leave_cluster_barrier(context, load64(context + 8 * CURRENT))
     return 0
+
+
+def leave_cluster_barrier(context: int, warp: int) -> None:
+    """A warp comes after what was passed on in all phases that are over."""
+    if load64(context + 8 * CHECKED) != 0:
+        acquire(context, warp, load64(context + 8 * CLUSTER_VECTORS) + 8 * load64(context + 8 * ACTORS))
 
 
 def cluster_phase(context: int) -> None:
@@ -123,12 +200,15 @@ def cluster_phase(context: int) -> None:
     phase = load64(context + 8 * CLUSTER_PHASE) + 1
     store64(context + 8 * CLUSTER_PHASE, phase)
     store64(context + 8 * CLUSTER_ARRIVED, 0)
+    if load64(context + 8 * CHECKED) != 0:
+        publish(context, load64(context + 8 * CLUSTER_VECTORS))
     for number in range(warps):
         state = load64(context + 8 * WARPS) + 8 * WARP_WORDS * number
         for k in range(load64(state + 8 * PARTS)):
             part = state + 8 * (FIRST_PART + PART_WORDS * k)
             if load64(part + 8 * PART_STATUS) == AT_CLUSTER and load64(part + 8 * PART_MORE) <= phase:
                 store64(part + 8 * PART_STATUS, READY)
+                leave_cluster_barrier(context, number)
 
 
 # ---- registers -------------------------------------------------------------------------------------------------------
@@ -140,7 +220,7 @@ def ask_for_registers(context: int, state: int, block: int, part: int) -> int:
         return DIVERGENT
     wanted, held = load32(block + 4 * END_A), load64(state + 8 * HELD_REGISTERS)
     if (held > wanted) if load32(block + 4 * END_B) else (held < wanted):
-        return 0  # a request in the wrong direction changes nothing
+        return REGISTER_RULE if load32(block + 4 * END_C) else 0  # it changes nothing
     store64(part + 8 * PART_STATUS, FOR_REGISTERS)
     store64(part + 8 * PART_MORE, wanted)
     cta, warps = load64(state + 8 * WARP_CTA), load64(context + 8 * WARP_COUNT)

@@ -29,13 +29,19 @@ from sdpalab.sim.native.layout import (
     GRANULE_SHIFT,
     GRANULES,
     GRID_CTAS,
+    LAST_READ,
+    NOT_READABLE,
     ORDERED,
     PAGE_FLYING,
     PAGE_FULL,
+    PAGE_GENERIC,
     PAGE_READ,
+    PAGE_READING,
     PAGE_SHIFT,
+    PAGE_TAG,
     PAGE_WRITTEN,
     PAGES,
+    PLANES,
     RACE,
     READ_SHIFT,
     READERS,
@@ -50,14 +56,17 @@ from sdpalab.sim.native.layout import (
     WRITTEN,
     WRITTEN_BYTES,
 )
+from sdpalab.sim.native.updates import mark_updated, updates_before
 from sdpalab.sim.native.words import load8, load32, load64, store8, store32, store64
 
 __all__ = [
     "copies_landed",
     "copy_begins",
+    "mark_written",
     "read_global",
     "read_shared",
     "update_global",
+    "update_shared",
     "write_global",
     "write_shared",
 ]
@@ -87,15 +96,20 @@ def read_shared(context: int, mask: int, low: int, high: int, width: int) -> int
             missing = 1
         if load64(read + 8 * page) < now:
             store64(read + 8 * page, now)
+    store64(load64(context + 8 * LAST_READ) + 8 * warp, now)
     if missing:
         status = defined(context, mask, width, cta, low, high)
         if status != 0:
             return status
-    return writes_before(context, mask, width, warp, cta) if suspect else 0
+    status = writes_before(context, mask, width, warp, cta, NOT_READABLE) if suspect else 0
+    return status if status != 0 else updates_before(context, mask, low, high, width)
 
 
-def writes_before(context: int, mask: int, width: int, warp: int, cta: int) -> int:
-    """Whether all writes of the places in the scratch come before the current warp's access; a status."""
+def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forbidden: int) -> int:
+    """Whether all writes of the places in the scratch come before the current warp's access; a status.
+
+    ``forbidden`` are the bits of what may not be in flight there.
+    """
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift = load64(context + 8 * GRANULE_SHIFT)
     many = max(width >> shift, 1)
@@ -106,7 +120,7 @@ def writes_before(context: int, mask: int, width: int, warp: int, cta: int) -> i
         if mask >> lane & 1:
             granule = load64(places + 8 * lane) >> shift
             for k in range(granule, granule + many):
-                if load32(flying + 4 * k) != 0:
+                if load32(flying + 4 * k) & forbidden:
                     return ASYNC
                 tag = load64(writers + 8 * k)
                 if tag & 0xFFFF != warp and tag >> 16 > load64(vector + 8 * (tag & 0xFFFF)):
@@ -140,7 +154,20 @@ def write_shared(context: int, mask: int, low: int, high: int, width: int) -> in
     """Lanes write; as :func:`read_shared`."""
     status = may_write(context, mask, low, high, width)
     if status == 0:
+        status = updates_before(context, mask, low, high, width)
+    if status == 0:
         mark_written(context, mask, width)
+    return status
+
+
+def update_shared(context: int, mask: int, low: int, high: int, width: int) -> int:
+    """Lanes update shared memory atomically; as :func:`read_shared`."""
+    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+    status = may_write(context, mask, low, high, width)
+    if status == 0:
+        status = defined(context, mask, width, cta, low, high)
+    if status == 0:
+        mark_updated(context, mask, width)
     return status
 
 
@@ -151,16 +178,16 @@ def may_write(context: int, mask: int, low: int, high: int, width: int) -> int:
     floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
     first = 8 * load64(context + 8 * PAGES) * cta
     written, read = load64(context + 8 * PAGE_WRITTEN) + first, load64(context + 8 * PAGE_READ) + first
-    flying = load64(context + 8 * PAGE_FLYING) + first
+    flying, reading = load64(context + 8 * PAGE_FLYING) + first, load64(context + 8 * PAGE_READING) + first
     after_writes = 0
     after_reads = 0
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
-        if load64(written + 8 * page) > floor or load64(flying + 8 * page) != 0:
+        if load64(written + 8 * page) > floor or (load64(flying + 8 * page) | load64(reading + 8 * page)) != 0:
             after_writes = 1
         if load64(read + 8 * page) > floor:
             after_reads = 1
     if after_writes:
-        status = writes_before(context, mask, width, warp, cta)
+        status = writes_before(context, mask, width, warp, cta, -1)
         if status != 0:
             return status
     return reads_before(context, mask, width, warp, cta) if after_reads else 0
@@ -171,13 +198,13 @@ def reads_before(context: int, mask: int, width: int, warp: int, cta: int) -> in
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift = load64(context + 8 * GRANULE_SHIFT)
     many = max(width >> shift, 1)
-    actors, granules = load64(context + 8 * ACTORS), load64(context + 8 * GRANULES)
-    vector = load64(context + 8 * VECTORS) + 8 * actors * warp
-    for other in range(actors):
-        if other == warp:
-            continue
+    planes, granules = load64(context + 8 * PLANES), load64(context + 8 * GRANULES)
+    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * warp
+    for other in range(planes):
         known = load64(vector + 8 * other)
-        plane = load64(context + 8 * READERS) + 4 * granules * (actors * cta + other)
+        if other == warp or load64(load64(context + 8 * LAST_READ) + 8 * other) <= known:
+            continue
+        plane = load64(context + 8 * READERS) + 4 * granules * (planes * cta + other)
         for lane in range(32):
             if mask >> lane & 1:
                 granule = load64(places + 8 * lane) >> shift
@@ -199,6 +226,8 @@ def mark_written(context: int, mask: int, width: int) -> None:
     writers = load64(context + 8 * WRITERS) + 8 * load64(context + 8 * GRANULES) * cta
     written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
     pages = load64(context + 8 * PAGE_WRITTEN) + 8 * load64(context + 8 * PAGES) * cta
+    generic = load64(context + 8 * PAGE_GENERIC) + 8 * load64(context + 8 * PAGES) * cta
+    tags = load64(context + 8 * PAGE_TAG) + 8 * load64(context + 8 * PAGES) * cta
     last = -1
     for lane in range(32):
         if mask >> lane & 1:
@@ -215,6 +244,8 @@ def mark_written(context: int, mask: int, width: int) -> None:
             if offset >> PAGE_SHIFT != last:
                 last = offset >> PAGE_SHIFT
                 store64(pages + 8 * last, max(now, load64(pages + 8 * last)))
+                store64(generic + 8 * last, max(now, load64(generic + 8 * last)))
+                store64(tags + 8 * last, 0)
 
 
 # ---- copies in flight ------------------------------------------------------------------------------------------------
@@ -223,6 +254,8 @@ def mark_written(context: int, mask: int, width: int) -> None:
 def copy_begins(context: int, mask: int, low: int, high: int, width: int) -> int:
     """Lanes issue copies that write these places until they land: nobody may touch them before. A status."""
     status = may_write(context, mask, low, high, width)
+    if status == 0:
+        status = updates_before(context, mask, low, high, width)
     if status == 0:
         mark_flying(context, mask, width, 1)
     return status

@@ -28,7 +28,7 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
     require(mods, type_, UPDATES[name][1])
     mods.done()
-    if name not in NAMES or type_.is_float or space not in ("global", "shared"):
+    if name not in NAMES or type_.is_float or space not in ("global", "shared", "generic"):
         raise NotNative(instruction.text)
     operands = list(instruction.operands)
     target, finish = asm.target(operands.pop(0), type_.name) if returns else (-1, _nothing)

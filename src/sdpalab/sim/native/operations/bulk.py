@@ -6,17 +6,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sdpalab.sim.decode import Mods
-from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Symbol, TensorAddress
+from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Symbol, TensorAddress
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import RANK_SHIFT
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.clocks import fence_proxies, fence_warp
 from sdpalab.sim.native.lanes import Lanes
-from sdpalab.sim.native.mbarriers import arrive_at, begin_mbarrier
+from sdpalab.sim.native.mbarriers import arrive_at, begin_mbarrier, count_bytes, end_mbarrier
 from sdpalab.sim.native.operation import NativeOperation
-from sdpalab.sim.native.transfers import commit_transfers, load_box, store_box, store_words, wait_for_transfers
+from sdpalab.sim.native.transfers import (
+    commit_transfers,
+    load_box,
+    load_bytes,
+    store_box,
+    store_bytes,
+    store_words,
+    wait_for_transfers,
+)
 
-__all__ = ["shared_address"]
+__all__ = ["relaxed_arrivals", "shared_address"]
 
 _OPERATION = Callable[[int, int, int, int], int]
 
@@ -38,14 +47,22 @@ def shared_address(asm: Assembler, operand: Operand, space: str) -> tuple[int, i
     return row, offset
 
 
+def relaxed_arrivals(entry: Entry) -> bool:
+    """Whether there is a relaxed arrival at the barrier of a cluster: what a fence comes after matters to that."""
+    return any(each.opcode == "barrier" and {"cluster", "relaxed"} <= set(each.mods) for each in entry.instructions)
+
+
 @native("fence", "membar")
 def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Instructions run one after the other here: a fence moves no data."""
+    """Instructions run one after the other here: a fence moves no data. It matters to the checks."""
+    if asm.checked and relaxed_arrivals(asm.entry) and "proxy" not in instruction.mods:
+        _handed(asm, "fence", fence_warp, [])
     if mods.flag("proxy"):
-        asm.unchecked(instruction)
         kind = mods.choice(("async", "alias", "tensormap::generic"))
         if kind == "async":
-            mods.choice(("global", "shared::cta", "shared::cluster"), default="")
+            space = mods.choice(("global", "shared::cta", "shared::cluster"), default="")
+            if asm.checked and space != "global":
+                _handed(asm, "fence.proxy", fence_proxies, [])
         elif kind == "tensormap::generic":
             mods.choice(("acquire", "release"))
             mods.choice(("cta", "cluster", "gpu", "sys"))
@@ -80,43 +97,82 @@ def _mapa(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 # ---- mbarriers -------------------------------------------------------------------------------------------------------
 
 
-def _order(mods: Mods, orders: tuple[str, ...]) -> None:
-    """Take the memory order and the scope."""
-    if not mods.flag("relaxed"):
+def _order(mods: Mods, orders: tuple[str, ...]) -> bool:
+    """Take the memory order and the scope; whether it is relaxed."""
+    relaxed = mods.flag("relaxed")
+    if not relaxed:
         mods.choice(orders, default="")
     mods.choice(("cta", "cluster"), default="")
+    return relaxed
 
 
 @native("mbarrier.init")
 def _init(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    asm.unchecked(instruction)
     mods.choice(("init",))
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
     place = shared_address(asm, instruction.operands[0], space)
     count = asm.source(instruction.operands[1], "u32")
-    _handed(asm, "mbarrier.init", begin_mbarrier, [*place, count])
+    _handed(asm, "mbarrier.init", begin_mbarrier, [*place, count, instruction.pc])
 
 
-@native("mbarrier.arrive")
+@native("mbarrier.arrive", "mbarrier.arrive_drop")
 def _arrive(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """Arrivals without a state token."""
-    asm.unchecked(instruction)
-    mods.choice(("arrive",))
+    """Arrivals; ``arrive_drop`` also leaves all later phases."""
+    drops = mods.choice(("arrive", "arrive_drop")) == "arrive_drop"
     expects = mods.flag("expect_tx")
-    _order(mods, ("release",))
+    relaxed = _order(mods, ("release",))
     space = take_space(mods)
     mods.choice(("b64",))
     mods.done()
     operands = list(instruction.operands)
+    token, finish = -1, _nothing
     if not isinstance(operands[0], Address):
         target = operands.pop(0)
         if not isinstance(target, Symbol) or target.name != "_":
-            raise NotNative("a state token")
+            if space == "shared::cluster":
+                raise NotNative("a state token of another CTA's mbarrier")
+            token, finish = asm.target(target, "b64")
     place = shared_address(asm, operands[0], space)
     many = asm.source(operands[1] if len(operands) > 1 else Immediate(1), "u32")
-    _handed(asm, "mbarrier.arrive", arrive_at, [*place, many, int(expects)])
+    words = [*place, many, int(expects), instruction.pc, int(relaxed), token, int(drops)]
+    _handed(asm, "mbarrier.arrive", arrive_at, words)
+    finish()
+
+
+def _nothing() -> None:
+    """There is no result."""
+
+
+@native("mbarrier.expect_tx", "mbarrier.complete_tx")
+def _transactions(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Bytes that a phase waits for, and bytes that have come."""
+    action = mods.choice(("expect_tx", "complete_tx"))
+    _order(mods, ())
+    space = take_space(mods)
+    mods.choice(("b64",))
+    mods.done()
+    place, many = shared_address(asm, instruction.operands[0], space), asm.source(instruction.operands[1], "u32")
+    _handed(asm, "mbarrier.tx", count_bytes, [*place, many, int(action == "expect_tx"), instruction.pc])
+
+
+@native("mbarrier.inval")
+def _inval(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Ends the mbarrier: its memory is free."""
+    mods.choice(("inval",))
+    space = take_space(mods)
+    mods.choice(("b64",))
+    mods.done()
+    _handed(asm, "mbarrier.inval", end_mbarrier, [*shared_address(asm, instruction.operands[0], space), instruction.pc])
+
+
+@native("mbarrier.pending_count")
+def _pending_count(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """How many arrivals a phase still expected when a state token was made."""
+    mods.only("pending_count", "b64")
+    target, token = instruction.operands
+    asm.compute("mbarrier.pending_count", lambda x: x.to("u32"), [(target, "u32")], [(token, "u64")])
 
 
 # ---- copies ----------------------------------------------------------------------------------------------------------
@@ -124,38 +180,39 @@ def _arrive(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 @native("cp.async.bulk.commit_group")
 def _commit_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    asm.unchecked(instruction)
     mods.only("async", "bulk", "commit_group")
     _handed(asm, "bulk.commit_group", commit_transfers, [])
 
 
 @native("cp.async.bulk.wait_group")
 def _wait_group(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    asm.unchecked(instruction)
-    mods.flag("read")
+    reads_only = mods.flag("read")
     mods.only("async", "bulk", "wait_group")
     number = instruction.operands[0]
     if not (isinstance(number, Immediate) and isinstance(number.value, int) and number.value >= 0):
         raise NotNative("a number of groups that is not known")
-    _handed(asm, "bulk.wait_group", wait_for_transfers, [number.value])
+    _handed(asm, "bulk.wait_group", wait_for_transfers, [number.value, int(reads_only)])
 
 
 @native("cp.async.bulk.tensor")
 def _tensor_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """One lane copies a box of a tensor, in tile mode."""
-    asm.unchecked(instruction)
     for part in ("async", "bulk", "tensor"):
         mods.choice((part,))
     rank = int(mods.choice(("1d", "2d", "3d", "4d", "5d"))[0])
     box = next((each for each in instruction.operands if isinstance(each, TensorAddress)), None)
     if box is None or len(box.coordinates) != rank:
         raise NotNative("a tensor map with other coordinates")
+    operands = list(instruction.operands)
+    _cache_hint(asm, mods, operands)
     mods.flag("tile")
     mods.choice(("global",))
     stores = mods.flag("bulk_group")
     space = "shared" if mods.flag("shared::cta") else mods.choice(("shared::cluster",))
+    many = -1
     if not stores:
         mods.choice(("mbarrier::complete_tx::bytes",))
+        many = asm.source(operands.pop(), "u16") if mods.flag("multicast::cluster") else -1
     mods.done()
     shared = shared_address(asm, instruction.operands[1 if stores else 0], space)
     row, bits, offset = asm.address(box.map)
@@ -163,16 +220,61 @@ def _tensor_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         raise NotNative("a tensor map at an address of 32 bits")
     coordinates = [asm.source(each, "s32") for each in box.coordinates]
     if stores:
-        _handed(asm, "tensor.store", store_box, [*shared, row, offset, rank, *coordinates])
+        _handed(asm, "tensor.store", store_box, [*shared, row, offset, instruction.pc, rank, *coordinates])
     else:
         mbarrier = shared_address(asm, instruction.operands[2], space)
-        _handed(asm, "tensor.load", load_box, [*shared, row, offset, *mbarrier, rank, *coordinates])
+        words = [*shared, row, offset, *mbarrier, instruction.pc, many, rank, *coordinates]
+        _handed(asm, "tensor.load", load_box, words)
+
+
+def _cache_hint(asm: Assembler, mods: Mods, operands: list[Operand]) -> None:
+    """An L2 cache policy changes no value."""
+    if mods.flag("L2::cache_hint"):
+        asm.source(operands.pop(), "b64")
+
+
+@native("cp.async.bulk")
+def _bulk_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """One lane copies many bytes between global and shared memory."""
+    for part in ("async", "bulk"):
+        mods.choice((part,))
+    operands = list(instruction.operands)
+    _cache_hint(asm, mods, operands)
+    target, source = (mod for mod in instruction.mods if mod in ("global", "shared::cta", "shared::cluster"))
+    for mod in (target, source):
+        mods.choice((mod,))
+    stores = target == "global"
+    if "global" not in (target, source) or (stores and source != "shared::cta"):
+        raise NotNative("a copy within shared memory")
+    mods.choice(("bulk_group",) if stores else ("mbarrier::complete_tx::bytes",))
+    mods.done()
+    space = (source if stores else target).replace("shared::cta", "shared")
+    shared = shared_address(asm, operands[1 if stores else 0], space)
+    row, bits, offset = asm.address(operands[0 if stores else 1])
+    if bits != 64:
+        raise NotNative("a copy of global memory at an address of 32 bits")
+    words = [*shared, row, offset, asm.source(operands[2], "u32"), instruction.pc]
+    if stores:
+        _handed(asm, "bulk.store", store_bytes, words)
+    else:
+        _handed(asm, "bulk.load", load_bytes, [*words, *shared_address(asm, operands[3], space)])
+
+
+@native("cp.async.bulk.prefetch")
+def _prefetch(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Touches no value, and no address is wrong: there is no L2 here."""
+    for part in ("async", "bulk", "prefetch"):
+        mods.choice((part,))
+    operands = list(instruction.operands)
+    _cache_hint(asm, mods, operands)
+    for part in ("tensor", "tile", "1d", "2d", "3d", "4d", "5d"):
+        mods.flag(part)
+    mods.only("L2", "global")
 
 
 @native("st.async")
 def _st_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """A store whose bytes an mbarrier counts."""
-    asm.unchecked(instruction)
     mods.choice(("async",))
     mods.flag("weak")
     mods.choice(("shared::cluster",), default="")
@@ -187,4 +289,4 @@ def _st_async(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     sources = [asm.source(item, f"b{type_.bits}") for item in items]
     place = shared_address(asm, instruction.operands[0], "shared::cluster")
     mbarrier = shared_address(asm, instruction.operands[2], "shared::cluster")
-    _handed(asm, "st.async", store_words, [*place, *mbarrier, type_.bytes, vector, *sources])
+    _handed(asm, "st.async", store_words, [*place, *mbarrier, type_.bytes, vector, instruction.pc, *sources])

@@ -1,7 +1,6 @@
 """Warp-level matrices: ldmatrix, stmatrix, movmatrix, mma.sync (PTX ISA, "Warp Level Matrix Multiply-Accumulate").
 
-The products of one instruction are summed in float32, in ascending order of K from zero, in blocks of 16; then C is
-added. A product of two factors is exact in float32 (but for the smallest of bfloat16), so fusing does not matter.
+How products are summed is in :mod:`~sdpalab.sim.native.operations.sums`.
 """
 
 from __future__ import annotations
@@ -13,22 +12,22 @@ from llvmlite import ir
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Instruction
-from sdpalab.sim.isa.fragments import SUMMED
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
-from sdpalab.sim.native.lanes import BYTE, POINTER, WORD32, WORD64, Lanes, llvm_type
+from sdpalab.sim.native.lanes import BYTE, POINTER, WORD32, WORD64, Lanes
 from sdpalab.sim.native.layout import WARP
-from sdpalab.sim.native.numeric import canonical, narrowed, widened
+from sdpalab.sim.native.numeric import widened
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.convert import decoded8
+from sdpalab.sim.native.operations.sums import ALTERNATING, COLUMNS, TileSum, stacked, store_half
 from sdpalab.sim.native.operations.warp import needs_whole_warp
 from sdpalab.sim.native.operations.watched import watch_access
+from sdpalab.sim.tensor_cores import rule_of
 
-__all__ = ["product_operation", "product_records", "stacked"]
+__all__ = ["product_operation", "product_records"]
 
-_ROWS, _COLUMNS = 16, 8
 _TRANSPOSED = [8 * (k % 8) + k // 8 for k in range(64)]
 """The order of an 8 x 8 matrix's elements that transposes it."""
 
@@ -148,10 +147,10 @@ def _block(code: OperationCode, k: int, kind: str) -> Lanes:
 
 def _by_depth(block: Lanes, deep: int) -> list[Lanes]:
     """A B block [8 columns, deep] as ``deep`` rows of 8 columns."""
-    return [block.shuffled([column * deep + k for column in range(_COLUMNS)]) for k in range(deep)]
+    return [block.shuffled([column * deep + k for column in range(COLUMNS)]) for k in range(deep)]
 
 
-def product_code(code: OperationCode, kinds: tuple[str, str], k_blocks: int, result: str, *, again: bool) -> None:
+def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum, *, again: bool) -> None:
     """The code of one mma: operands are the rows of D, A, B and C, of which D and C have 4 (f32) or 2 (f16).
 
     ``again`` takes A as the record before this one has left it in the scratch.
@@ -159,42 +158,30 @@ def product_code(code: OperationCode, kinds: tuple[str, str], k_blocks: int, res
     needs_whole_warp(code)
     b = code.builder
     deep = 4 * _ELEMENTS[kinds[0]]
-    held = 2 if result == "f16" else 4
+    k_blocks = tile.depth // deep
+    held = 2 if tile.result == "f16" else 4
     a_first, b_first, c_first = held, held + 2 * k_blocks, held + 3 * k_blocks
     scratch = code.pointer(layout.SCRATCH)
-    line = llvm_type("f32", _COLUMNS)
+    left, right, room, of_left = (code.at(scratch, WORD64(place)) for place in (0, 2048, 3072, 4096))
     # A goes through memory, from where an instruction can take one element for all columns at once. A volatile store
     # keeps LLVM from turning those loads into shuffles of the stored vector.
     for block in range(0 if again else 2 * k_blocks):
-        store = b.store(_block(code, a_first + block, kinds[0]).value, code.at(scratch, WORD64(2048 * block)), align=64)
+        rows = stacked(_by_depth(_block(code, a_first + block, kinds[0]), deep))
+        place = 32 * (block % 2 * tile.depth + block // 2 * deep)
+        store = b.store(rows.value, code.at(left, WORD64(place)), align=64)
         store.volatile = True
-    rows_of_b = [row for j in range(k_blocks) for row in _by_depth(_block(code, b_first + j, kinds[1]), deep)]
-    totals: list[Lanes] = []
-    for begin in range(0, len(rows_of_b), SUMMED):
-        sums = [code.constant("f32", 0.0, _COLUMNS)] * _ROWS
-        for k in range(begin, min(begin + SUMMED, len(rows_of_b))):
-            for row in range(_ROWS):
-                place = 2048 * (2 * (k // deep) + row // 8) + 4 * (row % 8 * deep + k % deep)
-                element = b.load(code.at(scratch, WORD64(place)), typ=line.element, align=4)
-                sums[row] = code.spread(element, "f32", _COLUMNS).call("fma", rows_of_b[k], sums[row])
-        totals = sums if not totals else [total + more for total, more in zip(totals, sums, strict=True)]
-    for half in range(2):
-        whole = stacked(totals[8 * half : 8 * half + 8])
-        if result == "f16":
-            total = whole + widened(code.source(c_first + half, "u16", 64), "f16")
-            b.store(narrowed(total, "f16").value, code.row(half), align=64)
-            continue
-        for odd in range(2):
-            column = whole.shuffled(range(odd, 64, 2)) + code.source(c_first + 2 * half + odd, "f32")
-            b.store(canonical(column, "f32").value, code.row(2 * half + odd), align=64)
-
-
-def stacked(parts: list[Lanes]) -> Lanes:
-    """Vectors one behind the other; their number is a power of two."""
-    while len(parts) > 1:
-        many = 2 * parts[0].count
-        parts = [parts[k].shuffled(range(many), parts[k + 1]) for k in range(0, len(parts), 2)]
-    return parts[0]
+    if not again:
+        tile.spread_exponents(code, left, of_left)
+    for block in range(k_blocks):
+        rows = stacked(_by_depth(_block(code, b_first + block, kinds[1]), deep))
+        b.store(rows.value, code.at(right, WORD64(32 * block * deep)), align=64)
+    if tile.result == "f16":
+        before = [widened(code.source(c_first + half, "u16", 64), "f16") for half in range(2)]
+    else:
+        pairs = [[code.source(c_first + 2 * half + odd, "f32") for odd in range(2)] for half in range(2)]
+        before = [even.shuffled(ALTERNATING, odd) for even, odd in pairs]
+    for half, whole in enumerate(tile.totals(code, left, right, of_left, (before[0], before[1]), room)):
+        store_half(code, whole, tile.result, [code.row(half * held // 2 + k) for k in range(held // 2)])
 
 
 def _shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, str]:
@@ -218,9 +205,13 @@ def _shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, 
     return (kind, kind_b), depth // deep, result
 
 
-def product_operation(name: str, kinds: tuple[str, str], k_blocks: int, result: str, *, again: bool) -> NativeOperation:
-    """The operation of one mma (:func:`product_code`)."""
-    return NativeOperation(name, lambda code: product_code(code, kinds, k_blocks, result, again=again))
+def product_operation(
+    asm: Assembler, unit: str, kinds: tuple[str, str], depth: int, result: str, *, again: bool
+) -> NativeOperation:
+    """The operation of one mma, or of half a wmma (:func:`product_code`)."""
+    tile = TileSum(rule_of(asm.target_name, unit, kinds[0], depth, result), depth, result, asm.numerics)
+    name = f"mma.{'.'.join(kinds)}.{tile.name}{'.again' * again}"
+    return NativeOperation(name, lambda code: product_code(code, kinds, tile, again=again))
 
 
 def _product(asm: Assembler, instruction: Instruction, *, again: bool) -> None:
@@ -232,8 +223,8 @@ def _product(asm: Assembler, instruction: Instruction, *, again: bool) -> None:
     type_ = "b32" if result == "f16" else "f32"
     rows = [asm.source(item, "b32") for item in (*a, *b)] + [asm.source(item, type_) for item in c]
     places = [asm.target(item, type_)[0] for item in d]
-    name = f"mma.{k_blocks}.{'.'.join(kinds)}.{result}{'.again' * again}"
-    asm.record(product_operation(name, kinds, k_blocks, result, again=again), [*places, *rows])
+    depth = k_blocks * 4 * _ELEMENTS[kinds[0]]
+    asm.record(product_operation(asm, "mma", kinds, depth, result, again=again), [*places, *rows])
 
 
 @native("mma")

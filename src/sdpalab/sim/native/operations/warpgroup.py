@@ -6,18 +6,19 @@ from __future__ import annotations
 import re
 
 from sdpalab.sim.decode import Mods
+from sdpalab.sim.fusion import registers_read, registers_written
 from sdpalab.sim.ir import Immediate, Instruction, Operand, Register, Vector
-from sdpalab.sim.isa.fragments import SUMMED
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.lanes import POINTER, WORD64, Lanes, llvm_type, where
-from sdpalab.sim.native.numeric import canonical, widened
+from sdpalab.sim.native.numeric import widened
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.convert import decoded8
-from sdpalab.sim.native.operations.matrix import stacked
-from sdpalab.sim.native.products import commit_products
+from sdpalab.sim.native.operations.sums import ALTERNATING, TileSum, stacked, store_half
+from sdpalab.sim.native.products import commit_products, fence_products, look_at_registers
+from sdpalab.sim.tensor_cores import rule_of
 
-__all__ = ["product_list"]
+__all__ = ["look_at_sets", "product_list", "sets_used"]
 
 _DEPTH = {"f16": 16, "bf16": 16, "e4m3": 32, "e5m2": 32}
 _EIGHT = ("e4m3", "e5m2")
@@ -72,40 +73,31 @@ def _fragment(kind: str) -> NativeOperation:
     return NativeOperation(f"wgmma.fragment.{kind}", build)
 
 
-def _product(deep: int) -> NativeOperation:
+def _product(tile: TileSum) -> NativeOperation:
     """A [16, deep] times B [deep, 8 n], added to hidden rows: operands are n, their first row, whether they count, and
     whether the product is negated."""
 
     def build(code: OperationCode) -> None:
         b = code.builder
         scratch = code.pointer(layout.SCRATCH)
-        left, right = (code.at(scratch, WORD64(place)) for place in (layout.SCRATCH_A, layout.SCRATCH_B))
+        places = (layout.SCRATCH_A, layout.SCRATCH_B, layout.SCRATCH_EXPONENTS, layout.SCRATCH_TILE)
+        left, right, of_left, room = (code.at(scratch, WORD64(place)) for place in places)
         sums = code.at(code.registers, code.operand(1))
         keep, negate = (b.icmp_signed("!=", code.operand(k), WORD64(0)) for k in (2, 3))
+        tile.spread_exponents(code, left, of_left)
         with code.loop(code.operand(0)) as block:
-            begin = code.at(right, b.mul(block, WORD64(32 * deep)))
-            totals: list[Lanes] = []
-            for first in range(0, deep, SUMMED):
-                parts = [code.constant("f32", 0.0, 8)] * 16
-                for k in range(first, first + SUMMED):
-                    factors = code.load(code.at(begin, WORD64(32 * k)), "f32", 8, align=32)
-                    for row in range(16):
-                        place = code.at(left, WORD64(32 * (row // 8 * deep + k) + 4 * (row % 8)))
-                        element = b.load(place, typ=llvm_type("f32").element, align=4)
-                        parts[row] = code.spread(element, "f32", 8).call("fma", factors, parts[row])
-                totals = parts if not totals else [x + y for x, y in zip(totals, parts, strict=True)]
-            rows = code.at(sums, b.mul(block, WORD64(4 * 128)))
+            begin = code.at(right, b.mul(block, WORD64(32 * tile.depth)))
+            rows = [code.at(sums, b.add(b.mul(block, WORD64(4 * 128)), WORD64(128 * k))) for k in range(4)]
+            before = []
             for half in range(2):
-                whole = stacked(totals[8 * half : 8 * half + 8])
-                whole = where(code.all_or_none(negate, whole.count), -whole, whole)
-                for odd in range(2):
-                    row = code.at(rows, WORD64(128 * (2 * half + odd)))
-                    before = code.load(row, "f32")
-                    before = where(code.all_or_none(keep, before.count), before, 0)
-                    after = whole.shuffled(range(odd, 64, 2)) + before
-                    b.store(canonical(after, "f32").value, row, align=64)
+                even, odd = (code.load(row, "f32") for row in rows[2 * half : 2 * half + 2])
+                whole = even.shuffled(ALTERNATING, odd)
+                before.append(where(code.all_or_none(keep, whole.count), whole, 0))
+            totals = tile.totals(code, left, begin, of_left, (before[0], before[1]), room, negate=negate)
+            for half, whole in enumerate(totals):
+                store_half(code, whole, tile.result, rows[2 * half : 2 * half + 2])
 
-    return NativeOperation(f"wgmma.product.{deep}", build)
+    return NativeOperation(f"wgmma.product.{tile.name}", build)
 
 
 def product_list(asm: Assembler, instruction: Instruction) -> list[int]:
@@ -135,26 +127,84 @@ def product_list(asm: Assembler, instruction: Instruction) -> list[int]:
     trans_a, trans_b = len(values) == 4 and values[2] == 1, len(values) > 2 and values[-1] == 1
     words = [0] * layout.L_ROWS
     names = _names(d, columns // 2)
-    words[layout.L_SET], words[layout.L_HIDDEN] = asm.accumulators(names)
+    words[layout.L_SET], words[layout.L_HIDDEN] = _number(asm, names, result), asm.hidden_sums(names)
     words[layout.L_MANY] = len(names)
     words[layout.L_B] = asm.source(b, "u64")
-    words[layout.L_A] = -1
+    words[layout.L_A] = words[layout.L_SET_A] = -1
     if isinstance(a, Vector):
+        words[layout.L_SET_A] = _number(asm, _names(a, 4), "")
         rows = [asm.source(item, "b32") for item in a.items]
         words[layout.L_FRAGMENTS : layout.L_FRAGMENTS + 4] = rows
     else:
         words[layout.L_A] = asm.source(a, "u64")
     words[layout.L_SCALE] = asm.source(scale, "pred") | 1
     words[layout.L_SIGN] = int(values[:2] in ([1, -1], [-1, 1]))
+    rule = rule_of(asm.target_name, "wgmma", kind, depth, result)
     load = _fragment(kind) if in_registers else _loaded(kind, not trans_a)
     for place, operation in (
         (layout.L_LOAD_A, load),
         (layout.L_LOAD_B, _loaded(kind_b, not trans_b)),
-        (layout.L_PRODUCT, _product(depth)),
+        (layout.L_PRODUCT, _product(TileSum(rule, depth, result, asm.numerics))),
     ):
         words[place] = asm.number_of(operation)
     words[layout.L_MAJOR_A], words[layout.L_MAJOR_B] = int(not trans_a), int(not trans_b)
+    mine = [words[place] for place in (layout.L_SET, layout.L_SET_A) if words[place] >= 0]
+    words[layout.L_OWN] = sum(1 << number for number in mine)
+    words[layout.L_OTHERS] = _sharing(asm, mine)
     return words + [asm.rows[name] for name in names]
+
+
+# ---- registers that products work on ---------------------------------------------------------------------------------
+
+
+def _sets(asm: Assembler) -> dict[tuple[tuple[str, ...], str], int]:
+    """The sets of registers that the entry's products work on, with the type of accumulators, and their numbers.
+
+    The rules are those of :mod:`sdpalab.sim.warpgroups`.
+    """
+    if not asm.product_sets:
+        for instruction in asm.entry.instructions:
+            if instruction.opcode == "wgmma" and instruction.mods[:1] == ("mma_async",):
+                for operand, kind in zip(instruction.operands[:2], (*instruction.mods[-3:-2], ""), strict=False):
+                    if isinstance(operand, Vector):
+                        names = tuple(item.name for item in operand.items if isinstance(item, Register))
+                        asm.product_sets.setdefault((names, kind), len(asm.product_sets))
+        if len(asm.product_sets) > layout.MOST_SETS:
+            raise NotNative(f"more than {layout.MOST_SETS} sets of registers that products work on")
+    return asm.product_sets
+
+
+def _number(asm: Assembler, names: tuple[str, ...], kind: str) -> int:
+    return _sets(asm)[names, kind]
+
+
+def _sharing(asm: Assembler, mine: list[int]) -> int:
+    """Other sets with a register of these, one of both accumulators; as bits."""
+    by_number = {number: key for key, number in _sets(asm).items()}
+    return sum(
+        {
+            1 << other
+            for number in mine
+            for other, (names, kind) in by_number.items()
+            if other != number and (kind or by_number[number][1]) and not set(names).isdisjoint(by_number[number][0])
+        }
+    )
+
+
+def sets_used(asm: Assembler, instruction: Instruction) -> int:
+    """The sets of which an instruction overwrites registers, or reads accumulators; as bits."""
+    written, read = set(registers_written(instruction)), set(registers_read(instruction))
+    return sum(
+        1 << number
+        for (names, kind), number in _sets(asm).items()
+        if not written.isdisjoint(names) or (kind and not read.isdisjoint(names))
+    )
+
+
+def look_at_sets(asm: Assembler, sets: int) -> None:
+    """Append the record in front of instructions that use registers of these sets."""
+    if sets:
+        asm.record(NativeOperation("wgmma.registers", lambda code: code.hand_over(look_at_registers)), [sets])
 
 
 def _names(operand: Operand, number: int) -> tuple[str, ...]:
@@ -167,9 +217,10 @@ def _names(operand: Operand, number: int) -> tuple[str, ...]:
 
 @native("wgmma.fence", "wgmma.commit_group")
 def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
-    """``wgmma.fence`` orders accesses to registers, which nothing here delays."""
-    asm.unchecked(instruction)
+    """``wgmma.fence`` orders accesses to registers, which nothing here delays: it matters to the checks alone."""
     action = mods.choice(("fence", "commit_group"))
     mods.only("sync", "aligned")
     if action == "commit_group":
         asm.record(NativeOperation("wgmma.commit_group", lambda code: code.hand_over(commit_products)), [])
+    elif asm.checked:
+        asm.record(NativeOperation("wgmma.fence", lambda code: code.hand_over(fence_products)), [])

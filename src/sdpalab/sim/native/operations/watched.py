@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from llvmlite import ir
 
 from sdpalab.sim.checks.shadow import granule_of
 from sdpalab.sim.ir import Instruction
+from sdpalab.sim.memory import LOCAL_BASE, SHARED_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout, traffic, watch
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, NotNative
@@ -18,7 +20,13 @@ from sdpalab.sim.native.operation import NativeOperation, OperationCode
 
 __all__ = ["watch_access", "watch_copy"]
 
-_SHARED = {"load": watch.read_shared, "store": watch.write_shared, "copy": watch.copy_begins}
+_SPACES = ("shared", "global")
+_SHARED = {
+    "load": watch.read_shared,
+    "store": watch.write_shared,
+    "update": watch.update_shared,
+    "copy": watch.copy_begins,
+}
 _GLOBAL = {"load": watch.read_global, "store": watch.write_global, "update": watch.update_global}
 
 
@@ -72,7 +80,7 @@ class _Place:
         return [self.row, self.offset, self.lengths]
 
     def put(self, code: OperationCode, *, whole: bool = False) -> Lanes:
-        """Put the offsets of the active lanes into the scratch; ``whole`` allows no lane a part of the width."""
+        """Where the active lanes' accesses are in this process; ``whole`` allows no lane a part of the width."""
         b = code.builder
         if self.lanes < WARP:
             code.mask = b.and_(code.mask, WORD32((1 << self.lanes) - 1))
@@ -84,50 +92,70 @@ class _Place:
             if whole:
                 code.leave_if(((sizes != self.width) & code.active).any(), layout.SPREAD)
         located_at = located(code, 0, self.space, self.bits)
-        place = addresses(code, located_at, self.space, self.width, lengths=sizes)
-        begin = code.context(layout.CURRENT_SHARED if self.space == "shared" else layout.GLOBAL)
-        places = place - code.spread(begin, "s64")
-        scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
-        b.store(places.value, scratch, align=64)
-        return places
+        return addresses(code, located_at, self.space, self.width, lengths=sizes)
+
+    def in_space(self, code: OperationCode, place: Lanes, act: Callable[[OperationCode, str, Lanes], Any]) -> None:
+        """Return what ``act`` makes of the lanes' offsets in the space where they are, which are in the scratch then.
+
+        The lanes of a generic access are all in one space (:func:`~..access.addresses`); local memory is private.
+        """
+        b = code.builder
+
+        def within(space: str) -> None:
+            begin = code.context(layout.CURRENT_SHARED if space == "shared" else layout.GLOBAL)
+            places = place - code.spread(begin, "s64")
+            scratch = code.at(code.pointer(layout.SCRATCH), WORD64(layout.SCRATCH_PLACES))
+            b.store(places.value, scratch, align=64)
+            b.ret(act(code, space, places))
+
+        if self.space != "generic":
+            within(self.space)
+            return
+        window = located(code, 0, "generic", self.bits) >> WINDOW_BITS
+        with b.if_then(((window == SHARED_BASE >> WINDOW_BITS) & code.active).any()):
+            within("shared")
+        code.leave_if(((window == LOCAL_BASE >> WINDOW_BITS) & code.active).any(), layout.DONE)
+        within("global")
 
 
 def _count(asm: Assembler, place: _Place, does: str, pc: int) -> None:
-    if place.space not in ("shared", "global"):
+    if place.space not in (*_SPACES, "generic"):
         raise NotNative(f"counters of accesses to .{place.space}")
-    function = traffic.count_shared if place.space == "shared" else traffic.count_global
     kind = {"load": 1, "store": 2, "copy": 2, "update": 3}[does]
 
-    def build(code: OperationCode) -> None:
-        place.put(code, whole=True)
+    def count(code: OperationCode, space: str, places: Lanes) -> Any:
         b = code.builder
         context, mask = b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64)
-        b.ret(code.call(function, context, mask, WORD64(place.width), code.operand(3), code.operand(4)))
+        function = traffic.count_shared if space == "shared" else traffic.count_global
+        return code.call(function, context, mask, WORD64(place.width), code.operand(3), code.operand(4))
+
+    def build(code: OperationCode) -> None:
+        place.in_space(code, place.put(code, whole=True), count)
 
     asm.record(NativeOperation(f"count.{place.name}", build), [*place.operands, pc, kind])
 
 
 def _check(asm: Assembler, place: _Place, does: str) -> None:
-    space, width = place.space, place.width
-    if space not in ("shared", "global") or (space == "shared" and does == "update"):
-        raise NotNative(f"checks of accesses to .{space}")
-
+    width = place.width
+    if place.space not in (*_SPACES, "generic"):
+        raise NotNative(f"checks of accesses to .{place.space}")
     shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
 
-    def build(code: OperationCode) -> None:
+    def check(code: OperationCode, space: str, places: Lanes) -> Any:
         b = code.builder
-        places = place.put(code)
         context, mask = b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64)
-        if space == "shared":
-            active = code.active
-            low = _least(where(active, places, places.like((1 << 62) - 1)))
-            high = _least(where(active, -places, places.like(1 << 62)))
-            status = code.call(_SHARED[does], context, mask, low, b.neg(high), WORD64(width))
-            if does == "load":
-                _mark_read(code, places, width, shift)
-            b.ret(status)
-        else:
-            b.ret(code.call(_GLOBAL[does], context, mask, WORD64(width)))
+        if space == "global":
+            return code.call(_GLOBAL[does], context, mask, WORD64(width))
+        active = code.active
+        low = _least(where(active, places, places.like((1 << 62) - 1)))
+        high = _least(where(active, -places, places.like(1 << 62)))
+        status = code.call(_SHARED[does], context, mask, low, b.neg(high), WORD64(width))
+        if does == "load":
+            _mark_read(code, places, width, shift)
+        return status
+
+    def build(code: OperationCode) -> None:
+        place.in_space(code, place.put(code), check)
 
     asm.record(NativeOperation(f"watch.{does}.{shift}.{place.name}", build), place.operands)
 

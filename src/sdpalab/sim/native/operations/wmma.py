@@ -12,7 +12,8 @@ from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.lanes import POINTER, WORD32, Lanes, llvm_type
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
-from sdpalab.sim.native.operations.matrix import product_operation, stacked
+from sdpalab.sim.native.operations.matrix import product_operation
+from sdpalab.sim.native.operations.sums import stacked
 from sdpalab.sim.native.operations.warp import needs_whole_warp
 from sdpalab.sim.native.operations.watched import watch_access
 
@@ -50,8 +51,8 @@ def _multiply(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         right = [asm.source(item, "b32") for item in b[2 * half : 2 * half + 2]]
         sums = [asm.source(item, type_) for item in c[held * half : held * half + held]]
         places = [asm.target(item, type_)[0] for item in d[held * half : held * half + held]]
-        name = f"mma.2.{kind}.{kind}.{result}{'.again' * half}"
-        asm.record(product_operation(name, (kind, kind), 2, result, again=half > 0), [*places, *left, *right, *sums])
+        operation = product_operation(asm, "wmma", (kind, kind), 16, result, again=half > 0)
+        asm.record(operation, [*places, *left, *right, *sums])
 
 
 def _move(asm: Assembler, instruction: Instruction, mods: Mods, action: str) -> None:

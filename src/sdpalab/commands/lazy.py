@@ -1,0 +1,91 @@
+"""Subcommands that are imported when they are called: ``sdpalab --help`` loads none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from sdpalab.commands.output_options import with_output_options
+
+__all__ = ["CommandEntry", "LazyCommands", "group_of"]
+
+
+@dataclass(frozen=True)
+class CommandEntry:
+    """What the list of commands shows of one, without importing it.
+
+    The command ``torch-matrix`` is ``torch_matrix`` of ``sdpalab.commands.torch_matrix``: a function, or a Typer group.
+
+    Attributes
+    ----------
+    summary : str
+        One line, at most 60 characters.
+    context_settings : mapping
+        For the parser, such as ``{"allow_interspersed_args": False}``.
+    """
+
+    summary: str
+    context_settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+class LazyCommands(MutableMapping[str, Any]):
+    """Commands by name, each imported when it is looked up."""
+
+    def __init__(self, entries: Mapping[str, CommandEntry]) -> None:
+        self.entries = entries
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            self._loaded[name] = _load(name, self.entries[name])
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError(f"the commands are fixed, and {name!r} cannot be removed")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries
+
+
+def _load(name: str, entry: CommandEntry) -> Any:
+    """The command of the module of its name, with the options of every command; a group adds them itself."""
+    attribute = name.replace("-", "_")
+    value = getattr(import_module(f"sdpalab.commands.{attribute}"), attribute)
+    if isinstance(value, typer.Typer):
+        return typer.main.get_command(value)
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    single.command(name, context_settings=dict(entry.context_settings) or None)(with_output_options(value))
+    return typer.main.get_command(single)
+
+
+def group_of(entries: Mapping[str, CommandEntry]) -> type[TyperGroup]:
+    """The class of a group with these commands, for ``typer.Typer(cls=)``."""
+
+    class LazyGroup(TyperGroup):
+        def __init__(self, **attributes: Any) -> None:
+            super().__init__(**attributes)
+            self.commands = LazyCommands(entries)
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            return list(entries)
+
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            """The list of ``--help``, from the entries alone."""
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, entry.summary) for name, entry in entries.items()])
+
+    return LazyGroup

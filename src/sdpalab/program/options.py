@@ -1,0 +1,62 @@
+"""How a program is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sdpalab.gpus import Gpu
+from sdpalab.sim import CHECKS
+
+__all__ = ["RunOptions"]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a program is run.
+
+    Attributes
+    ----------
+    gpu : Gpu, optional
+        The GPU that the program finds. Default: the one that stands for the newest architecture that it has PTX for.
+    arch : str
+        Its architecture, such as ``sm_90``; empty for the default.
+    memory : int
+        Bytes of device memory.
+    schedule, async_mode, seed, max_steps
+        Of every launch, as for :func:`sdpalab.sim.launch`.
+    strict : bool
+        Also report races between the lanes of a warp.
+    seconds : float, optional
+        When the program is ended.
+    report : callable
+        Called with a sentence for each call that fails or is not modelled.
+    progress : callable, optional
+        Called with the label of each launch before it.
+    """
+
+    gpu: Gpu | None = None
+    arch: str = ""
+    memory: int = 16 * 2**30
+    schedule: str = "lockstep"
+    async_mode: str = "late"
+    seed: int = 0
+    max_steps: int | None = None
+    strict: bool = False
+    seconds: float | None = None
+    report: Callable[[str], None] = field(default=lambda sentence: None, compare=False)
+    progress: Callable[[str], None] | None = field(default=None, compare=False)
+
+    @property
+    def of_launch(self) -> dict[str, Any]:
+        """The options of a launch."""
+        checks = (*CHECKS, "strict") if self.strict else CHECKS
+        return {
+            "schedule": self.schedule,
+            "async_mode": self.async_mode,
+            "seed": self.seed,
+            "max_steps": self.max_steps,
+            "checks": checks,
+            "workers": 1,  # they would share the program's memory, which each must have for itself
+        }

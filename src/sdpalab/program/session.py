@@ -1,0 +1,182 @@
+"""One run of a program: the process with the stand-in, the server beside it, and the outcome."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sdpalab.compile import Cache
+from sdpalab.errors import MachineError, UserError
+from sdpalab.program.executable import check_program
+from sdpalab.program.options import RunOptions
+from sdpalab.program.server import Server
+from sdpalab.program.standin import VERSIONS, lay_out_standin
+from sdpalab.run.hazards import HazardGroup, group
+from sdpalab.run.sources import Sources
+
+__all__ = ["ProgramOutcome", "run_program"]
+
+_NO_ROOM, _ATTEMPTS = 97, 20
+"""What the stand-in exits with if something lies where device memory must be, which chance decides."""
+
+
+@dataclass(frozen=True)
+class ProgramOutcome:
+    """The outcome of a run.
+
+    Attributes
+    ----------
+    command : tuple of str
+    gpu : str
+        What the program found.
+    exit_code : int
+        Of the program; negative for a signal.
+    launches : int
+    operations : int
+        Launches, copies, fills, and accesses of the host to closed pages.
+    hazards : tuple of HazardGroup
+    problems : tuple of str
+        Calls that failed or are not modelled.
+    notes : tuple of str
+        What the run's figures are not.
+    fatal : str
+        What the simulator could not do; the results are then not the program's.
+    """
+
+    command: tuple[str, ...]
+    gpu: str
+    exit_code: int
+    launches: int
+    operations: int
+    hazards: tuple[HazardGroup, ...]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    fatal: str
+
+    @property
+    def clean(self) -> bool:
+        """True if there is no hazard, no call failed, and the program ended well."""
+        return not (self.hazards or self.problems or self.exit_code)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "program": list(self.command),
+            "gpu": self.gpu,
+            "exit_code": self.exit_code,
+            "launches": self.launches,
+            "operations": self.operations,
+            "clean": self.clean,
+            "hazards": [each.to_dict() for each in self.hazards],
+            "problems": list(self.problems),
+            "notes": list(self.notes),
+        }
+
+
+def run_program(
+    command: Sequence[str], options: RunOptions | None = None, cache: Cache | None = None
+) -> ProgramOutcome:
+    """Run a CUDA program with the simulator in place of a GPU. Its output is that of this process.
+
+    Parameters
+    ----------
+    command : sequence of str
+        The program and its arguments.
+    options : RunOptions, optional
+    cache : Cache, optional
+        Where the stand-in is kept. Default: the user's.
+
+    Raises
+    ------
+    UserError
+        If there is no such program, it is linked with the static CUDA runtime, or it made no call of CUDA.
+    MachineError
+        If there is no C compiler, or the machine fails otherwise.
+    """
+    options = options or RunOptions()
+    path, facts = check_program(command[0])
+    for _ in range(_ATTEMPTS):
+        outcome = _run(path.absolute(), command, facts.runtime, options, cache)
+        if outcome is not None:
+            return outcome
+    raise MachineError("the addresses of device memory are taken in the program, in every attempt")
+
+
+def _run(
+    path: Path, command: Sequence[str], runtime: str, options: RunOptions, cache: Cache | None
+) -> ProgramOutcome | None:
+    """One attempt; None if device memory found no room."""
+    with tempfile.TemporaryDirectory(prefix="sdpalab-run-") as name:
+        folder, libraries = Path(name), {}
+        for version in [runtime] if runtime else VERSIONS:
+            (folder / version).mkdir()
+            libraries[version] = lay_out_standin(version, folder / version, cache)
+        process: subprocess.Popen[bytes] | None = None
+
+        def end() -> None:
+            if process is not None:
+                process.kill()
+
+        server = Server(folder / "socket", options, end)
+        try:
+            process = subprocess.Popen(command, executable=path, env=_environment(folder, libraries, runtime))
+            try:
+                code = process.wait(options.seconds)
+            except subprocess.TimeoutExpired:
+                raise UserError(f"the program did not end within {options.seconds:g} s") from None
+        except OSError as error:
+            raise UserError(f"{command[0]} cannot be executed: {error.strerror}") from None
+        finally:
+            if process is not None and process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            server.close()
+        if server.failure is not None:
+            raise server.failure
+        if code == _NO_ROOM and not any(state.calls for state in server.states):
+            return None
+        return _outcome(path, command, code, server)
+
+
+def _environment(folder: Path, libraries: dict[str, Path], runtime: str) -> dict[str, str]:
+    """The program's: it finds the stand-in before any other library, also where its RPATH names one."""
+    environment = dict(os.environ, SDPALAB_RUN_SOCKET=str(folder / "socket"))
+    paths = [str(library.parent) for library in libraries.values()]
+    environment["LD_LIBRARY_PATH"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
+    if runtime:
+        preload = [str(libraries[runtime]), *filter(None, [os.environ.get("LD_PRELOAD")])]
+        environment["LD_PRELOAD"] = os.pathsep.join(preload)
+    return environment
+
+
+def _outcome(path: Path, command: Sequence[str], code: int, server: Server) -> ProgramOutcome:
+    states = [state for state in server.states if state.calls]
+    if not states:
+        raise UserError(
+            f"{command[0]} made no call of the CUDA runtime: it has none, or the static one "
+            "(link with nvcc -cudart shared)"
+        )
+    texts: dict[str, str] = {}
+    folders = [Path.cwd(), path.parent]
+    for state in states:
+        folders += state.source_folders()
+        texts |= {f"{each.name}.ptx": each.loaded.text for each in state.modules.values() if each.loaded is not None}
+    hazards = [hazard for state in states for hazard in state.hazards.values()]
+    gpu, arch = states[0].gpu
+    return ProgramOutcome(
+        tuple(command),
+        f"{gpu.name} ({arch})",
+        code,
+        sum(state.launches for state in states),
+        sum(state.operations for state in states),
+        group(hazards, Sources(texts, folders)),
+        tuple(dict.fromkeys(sentence for state in states for sentence in state.problems)),
+        tuple(sorted(set().union(*(state.notes for state in states)))),
+        next((state.fatal for state in states if state.fatal), ""),
+    )

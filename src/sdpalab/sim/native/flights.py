@@ -1,0 +1,350 @@
+"""The checks of what asynchronous operations do to shared memory: machine code
+(:mod:`~sdpalab.sim.native.translate`).
+
+An operation's accesses are checked and marked when it is issued, on behalf of the warps that issue it; its own time
+comes before others' accesses when they have waited for it (:mod:`sdpalab.sim.checks.race`, ``issue``). Until then
+nobody may touch what it writes, nor write what it reads (:mod:`sdpalab.sim.checks.async_copy`). As everywhere in native
+code, what might be a hazard is a status.
+"""
+
+from __future__ import annotations
+
+from sdpalab.sim.native.clocks import comes_before, operation_time, vector_of, warps_of_cluster
+from sdpalab.sim.native.layout import (
+    ASYNC,
+    CLUSTER_RULE,
+    COLUMNS,
+    CTA_COUNT,
+    EARLY,
+    FENCED_FLOORS,
+    FLOORS,
+    FLYING,
+    GRANULE_SHIFT,
+    GRANULES,
+    IN_FLIGHT,
+    LAST_READ,
+    NOT_READABLE,
+    OPAQUE,
+    PAGE_FLYING,
+    PAGE_FULL,
+    PAGE_GENERIC,
+    PAGE_READ,
+    PAGE_READING,
+    PAGE_SHIFT,
+    PAGE_TAG,
+    PAGE_WRITTEN,
+    PAGES,
+    PLANES,
+    RACE,
+    READ_IN_FLIGHT,
+    READERS,
+    REMOTE,
+    SHARED,
+    SHARED_STRIDE,
+    UNDEFINED,
+    WARP_COUNT,
+    WRITERS,
+    WRITTEN,
+    WRITTEN_BYTES,
+)
+from sdpalab.sim.native.updates import page_updated
+from sdpalab.sim.native.words import fill, load8, load32, load64, store8, store32, store64
+
+__all__ = [
+    "copy_came",
+    "copy_issued",
+    "mark_mbarrier",
+    "others_know",
+    "read_chunks",
+    "read_range",
+    "reads_complete",
+    "reads_range_complete",
+    "touch_remote",
+    "unmark_mbarrier",
+]
+
+_CHUNK = 16
+
+
+def page_word(context: int, word: int, cta: int, page: int) -> int:
+    """Where a word of a page of a CTA's shared memory is."""
+    return load64(context + 8 * word) + 8 * (load64(context + 8 * PAGES) * cta + page)
+
+
+def flying_of(context: int, cta: int) -> int:
+    """What is in flight for each granule of a CTA."""
+    return load64(context + 8 * FLYING) + 4 * load64(context + 8 * GRANULES) * cta
+
+
+# ---- reads -----------------------------------------------------------------------------------------------------------
+
+
+def read_chunks(context: int, places: int, many: int, cta: int, first: int, warps: int, twin: int, time: int) -> int:
+    """An operation of ``warps`` warps from ``first`` on will read 16-byte chunks at these addresses; a status."""
+    begin = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE)
+    last = -1
+    closely = 0
+    for k in range(many):
+        offset = load64(places + 8 * k) - begin
+        page = offset >> PAGE_SHIFT
+        if page != last:
+            last = page
+            closely = needs_look(context, cta, page, first, warps)
+        status = read_chunk(context, cta, offset, first, warps, twin, time, closely)
+        if status != 0:
+            return status
+    return 0
+
+
+def read_range(context: int, cta: int, offset: int, size: int, warp: int, twin: int, time: int) -> int:
+    """An operation of a warp will read a stretch of whole chunks; a status."""
+    for chunk in range(size // _CHUNK):
+        place = offset + _CHUNK * chunk
+        status = read_chunk(
+            context, cta, place, warp, 1, twin, time, needs_look(context, cta, place >> PAGE_SHIFT, warp, 1)
+        )
+        if status != 0:
+            return status
+    return 0
+
+
+def needs_look(context: int, cta: int, page: int, first: int, warps: int) -> int:
+    """Whether reading a page in the async proxy needs a look at its granules; 2 if it may race with an atomic
+    operation."""
+    if load64(page_word(context, PAGE_FULL, cta, page)) == 0 or load64(page_word(context, PAGE_FLYING, cta, page)) != 0:
+        return 1
+    tag, written = load64(page_word(context, PAGE_TAG, cta, page)), load64(page_word(context, PAGE_WRITTEN, cta, page))
+    generic = load64(page_word(context, PAGE_GENERIC, cta, page))
+    for warp in range(first, first + warps):
+        floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
+        if page_updated(context, cta, page << PAGE_SHIFT, page << PAGE_SHIFT, floor):
+            return 2
+        if generic > load64(load64(context + 8 * FENCED_FLOORS) + 8 * warp):
+            return 1
+        if written > load64(load64(context + 8 * FLOORS) + 8 * warp) and (
+            tag == 0 or comes_before(context, warp, tag) == 0
+        ):
+            return 1
+    return 0
+
+
+def read_chunk(context: int, cta: int, offset: int, first: int, warps: int, twin: int, time: int, closely: int) -> int:
+    """An operation will read one chunk; a status."""
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    granule, many = offset >> shift, _CHUNK >> shift
+    flying = flying_of(context, cta)
+    if closely == 2:
+        return RACE
+    if closely:
+        for k in range(granule, granule + many):
+            if load32(flying + 4 * k) & NOT_READABLE:
+                return ASYNC
+        status = written_before(context, cta, granule, granule + many, first, warps, 1)
+        if status != 0:
+            return status
+        written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta + (offset >> 3)
+        if load8(written) != 0xFF or load8(written + 1) != 0xFF:
+            return UNDEFINED
+    plane = load64(context + 8 * PLANES) * cta + twin
+    readers = load64(context + 8 * READERS) + 4 * load64(context + 8 * GRANULES) * plane
+    for k in range(granule, granule + many):
+        store32(readers + 4 * k, time)
+        store32(flying + 4 * k, load32(flying + 4 * k) + READ_IN_FLIGHT)
+    store64(load64(context + 8 * LAST_READ) + 8 * twin, time)
+    store64(page_word(context, PAGE_READ, cta, offset >> PAGE_SHIFT), time)
+    reading = page_word(context, PAGE_READING, cta, offset >> PAGE_SHIFT)
+    store64(reading, load64(reading) + 1)
+    return 0
+
+
+def written_before(context: int, cta: int, begin: int, end: int, first: int, warps: int, proxy: int) -> int:
+    """Whether the last writes of granules come before an operation of these warps; a status.
+
+    In the async proxy (``proxy``), writes of the generic proxy must also have passed a fence.
+    """
+    writers = load64(context + 8 * WRITERS) + 8 * load64(context + 8 * GRANULES) * cta
+    generic, columns = warps_of_cluster(context), load64(context + 8 * COLUMNS)
+    good = 0
+    for k in range(begin, end):
+        tag = load64(writers + 8 * k)
+        if tag == good:
+            continue
+        for warp in range(first, first + warps):
+            if comes_before(context, warp, tag) == 0:
+                return RACE
+            actor = tag & 0xFFFF
+            if proxy and actor < generic and tag >> 16 > load64(vector_of(context, warp) + 8 * (columns + actor)):
+                return RACE
+        good = tag
+    return 0
+
+
+def reads_complete(context: int, places: int, many: int, cta: int) -> None:
+    """An operation does not read these chunks any more."""
+    begin = load64(context + 8 * SHARED) + cta * load64(context + 8 * SHARED_STRIDE)
+    for k in range(many):
+        reads_range_complete(context, cta, load64(places + 8 * k) - begin, _CHUNK)
+
+
+def reads_range_complete(context: int, cta: int, offset: int, size: int) -> None:
+    """An operation does not read a stretch of whole chunks any more."""
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    flying = flying_of(context, cta)
+    for k in range(offset >> shift, offset + size >> shift):
+        store32(flying + 4 * k, load32(flying + 4 * k) - READ_IN_FLIGHT)
+    for chunk in range(size // _CHUNK):
+        reading = page_word(context, PAGE_READING, cta, offset + _CHUNK * chunk >> PAGE_SHIFT)
+        store64(reading, load64(reading) - 1)
+
+
+# ---- writes ----------------------------------------------------------------------------------------------------------
+
+
+def copy_issued(context: int, warp: int, cta: int, offset: int, size: int, actor: int, proxy: int) -> int:
+    """A warp issues a copy that an mbarrier's actor writes to a stretch of shared memory.
+
+    Returns
+    -------
+    int
+        The operation's time, or a status below 64.
+    """
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    floor = load64(load64(context + 8 * FLOORS) + 8 * warp)
+    fenced = load64(load64(context + 8 * FENCED_FLOORS) + 8 * warp)
+    if page_updated(context, cta, offset, offset + size - 1, floor):
+        return RACE
+    for page in range(offset >> PAGE_SHIFT, (offset + size - 1 >> PAGE_SHIFT) + 1):
+        low = max(offset, page << PAGE_SHIFT) >> shift
+        high = (min(offset + size, page + 1 << PAGE_SHIFT) - 1 >> shift) + 1
+        if (
+            load64(page_word(context, PAGE_FLYING, cta, page)) != 0
+            or load64(page_word(context, PAGE_READING, cta, page)) != 0
+        ):
+            for k in range(low, high):
+                if load32(flying_of(context, cta) + 4 * k) != 0:
+                    return ASYNC
+        tag = load64(page_word(context, PAGE_TAG, cta, page))
+        ordered = load64(page_word(context, PAGE_WRITTEN, cta, page)) <= floor
+        if not ordered and tag != 0:
+            ordered = comes_before(context, warp, tag) != 0
+        if not ordered or (proxy and load64(page_word(context, PAGE_GENERIC, cta, page)) > fenced):
+            status = written_before(context, cta, low, high, warp, 1, proxy)
+            if status != 0:
+                return status
+        if load64(page_word(context, PAGE_READ, cta, page)) > floor and read_before(context, warp, cta, low, high) == 0:
+            return RACE
+    time = operation_time(context, actor)
+    mark_copy(context, cta, offset, size, time << 16 | actor)
+    touch_remote(context, warp, cta, actor, time)
+    return time
+
+
+def read_before(context: int, warp: int, cta: int, begin: int, end: int) -> int:
+    """Whether all reads of granules come before a warp's next access."""
+    planes, granules = load64(context + 8 * PLANES), load64(context + 8 * GRANULES)
+    vector = vector_of(context, warp)
+    for other in range(planes):
+        known = load64(vector + 8 * other)
+        if other == warp or load64(load64(context + 8 * LAST_READ) + 8 * other) <= known:
+            continue
+        readers = load64(context + 8 * READERS) + 4 * granules * (planes * cta + other)
+        latest = 0
+        for k in range(begin, end):
+            latest = max(latest, load32(readers + 4 * k))
+        if latest > known:
+            return 0
+    return 1
+
+
+def mark_copy(context: int, cta: int, offset: int, size: int, tag: int) -> None:
+    """A copy writes a stretch from now on; in the late mode nobody may touch that until it has landed."""
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    begin, end = offset >> shift, (offset + size - 1 >> shift) + 1
+    writers = load64(context + 8 * WRITERS) + 8 * load64(context + 8 * GRANULES) * cta
+    for k in range(begin, end):
+        store64(writers + 8 * k, tag)
+    if load64(context + 8 * EARLY) == 0:
+        flying = flying_of(context, cta)
+        for k in range(begin, end):
+            store32(flying + 4 * k, IN_FLIGHT)
+    written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
+    if size % _CHUNK == 0:
+        fill(written + (offset >> 3), 0xFF, size >> 3)
+    else:
+        place = written + (offset >> 3)  # of less than 16 bytes, aligned
+        store8(place, load8(place) | ((1 << size) - 1) << (offset & 7))
+    for page in range(offset >> PAGE_SHIFT, (offset + size - 1 >> PAGE_SHIFT) + 1):
+        whole = offset <= page << PAGE_SHIFT and offset + size >= page + 1 << PAGE_SHIFT
+        store64(page_word(context, PAGE_WRITTEN, cta, page), tag >> 16)
+        store64(page_word(context, PAGE_TAG, cta, page), tag if whole else 0)
+        if whole:
+            store64(page_word(context, PAGE_FULL, cta, page), 1)
+    if load64(context + 8 * EARLY) == 0:
+        count_flying(context, cta, offset, size, 1)
+
+
+def count_flying(context: int, cta: int, offset: int, size: int, by: int) -> None:
+    """Count the granules of a stretch in their pages."""
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    for page in range(offset >> PAGE_SHIFT, (offset + size - 1 >> PAGE_SHIFT) + 1):
+        low = max(offset, page << PAGE_SHIFT) >> shift
+        high = (min(offset + size, page + 1 << PAGE_SHIFT) - 1 >> shift) + 1
+        place = page_word(context, PAGE_FLYING, cta, page)
+        store64(place, load64(place) + by * (high - low))
+
+
+def copy_came(context: int, cta: int, offset: int, size: int) -> None:
+    """A copy has landed."""
+    if load64(context + 8 * EARLY) != 0:
+        return
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    flying = flying_of(context, cta)
+    for k in range(offset >> shift, (offset + size - 1 >> shift) + 1):
+        store32(flying + 4 * k, 0)
+    count_flying(context, cta, offset, size, -1)
+
+
+def mark_mbarrier(context: int, cta: int, offset: int) -> None:
+    """From now on only instructions for mbarriers may touch these eight bytes."""
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    flying = flying_of(context, cta)
+    for k in range(offset >> shift, offset + 8 >> shift):
+        store32(flying + 4 * k, load32(flying + 4 * k) | OPAQUE)
+    count_flying(context, cta, offset, 8, 1)
+
+
+def unmark_mbarrier(context: int, cta: int, offset: int) -> None:
+    """The eight bytes are free for all instructions again."""
+    shift = load64(context + 8 * GRANULE_SHIFT)
+    flying = flying_of(context, cta)
+    for k in range(offset >> shift, offset + 8 >> shift):
+        store32(flying + 4 * k, load32(flying + 4 * k) & ~OPAQUE)
+    count_flying(context, cta, offset, 8, -1)
+
+
+# ---- the shared memory of other CTAs ---------------------------------------------------------------------------------
+
+
+def touch_remote(context: int, warp: int, cta: int, actor: int, time: int) -> None:
+    """An actor accesses the shared memory of a CTA on behalf of a warp, which may be another CTA's."""
+    if load64(context + 8 * REMOTE) != 0 and warp // load64(context + 8 * WARP_COUNT) != cta:
+        store64(load64(context + 8 * REMOTE) + 8 * (load64(context + 8 * COLUMNS) * cta + actor), time)
+
+
+def others_know(context: int) -> int:
+    """A CTA's shared memory lasts until its last thread exits: accesses of others must come before one of its warps.
+
+    Returns a status.
+    """
+    if load64(context + 8 * REMOTE) == 0:
+        return 0
+    columns, warps = load64(context + 8 * COLUMNS), load64(context + 8 * WARP_COUNT)
+    for cta in range(load64(context + 8 * CTA_COUNT)):
+        for actor in range(columns):
+            time = load64(load64(context + 8 * REMOTE) + 8 * (columns * cta + actor))
+            latest = 0
+            for warp in range(warps if time != 0 else 0):
+                latest = max(latest, load64(vector_of(context, warps * cta + warp) + 8 * actor))
+            if time > latest:
+                return CLUSTER_RULE
+    return 0

@@ -1,0 +1,45 @@
+"""All that is translated from Python to machine code, which is compiled as one: the loop, and what operations call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from sdpalab.sim.native import (
+    atomics,
+    clocks,
+    copies,
+    exact_sums,
+    flights,
+    mbarriers,
+    products,
+    scheduler,
+    traffic,
+    transfers,
+    updates,
+    watch,
+)
+
+__all__ = ["runtime_functions"]
+
+_MODULES = (
+    atomics,
+    clocks,
+    copies,
+    exact_sums,
+    flights,
+    mbarriers,
+    products,
+    scheduler,
+    traffic,
+    transfers,
+    updates,
+    watch,
+)
+
+
+def runtime_functions() -> list[Callable[..., Any]]:
+    """The functions that have symbols: those that the modules offer to others."""
+    functions = {getattr(module, name) for module in _MODULES for name in module.__all__}
+    return sorted(filter(inspect.isfunction, functions), key=lambda each: (each.__module__, each.__name__))

@@ -1,0 +1,163 @@
+"""How the tensor cores of each architecture sum the products of one instruction.
+
+A sum is a chain of blocks. In each, all products and the sum so far are aligned to the greatest exponent among them,
+cut off (toward zero) behind ``fraction`` bits, added exactly, and rounded once: to f32 toward zero, to f16 to nearest
+even. A product's exponent is the sum of its factors' exponents, where subnormals have the least exponent of their type;
+zeros have none. A sum that is or rounds to zero is +0, and one of f32 beyond the range is infinite.
+
+Sources: the words of eight GPUs that MATLAB-tensor-core b12b5a7 publishes (Khattak and Mikaitis, "Accurate Models of
+NVIDIA Tensor Cores", arXiv 2512.07004), the models of MMA-Sim c785138 (arXiv 2511.10909), and for 8-bit factors in
+``mma.sync`` of sm_90 the machine code. ``sdpalab campaign words`` compares this module with the words.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+__all__ = ["EMIN", "FAR", "SPECIAL_EXPONENT", "ZERO_EXPONENT", "SumRule", "rule_of"]
+
+EMIN = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14, "f32": -126}
+"""Exponent of the subnormal numbers of each type, where a significand is in [1, 2) otherwise."""
+
+ZERO_EXPONENT, SPECIAL_EXPONENT, FAR = -5_000, 12_000, 2_500
+"""In the place of an exponent for zeros, and for infinities and NaN. In 16 bits, the greatest exponent of a block is
+above ``FAR`` if there is one of the latter, also beside a zero, and below ``-FAR`` if all terms are zero."""
+
+_EIGHT_BITS = ("e4m3", "e5m2")
+
+
+@dataclass(frozen=True)
+class SumRule:
+    """How one instruction sums its products.
+
+    Attributes
+    ----------
+    blocks : tuple of tuple of int
+        The indices along K of each block's products, in the order in which the blocks are added.
+    fraction : int
+        Bits behind the point that a term keeps when it is aligned: its leading digit before the point.
+    precision : int
+        Bits behind the point of a result in f32, 23 or less.
+    addend_last : bool
+        Whether the sum begins with zero, and C is added at the end, rounded to nearest even.
+    least : int
+        Exponent of subnormal factors.
+    evidence : {"words", "model", "nearest"}
+        What the rule was compared with: words of a GPU, public models only, or nothing (it is the rule of the nearest
+        architecture that is known).
+    source : str
+        The GPUs with such words, or what the rule is taken from.
+    """
+
+    blocks: tuple[tuple[int, ...], ...]
+    fraction: int
+    precision: int
+    addend_last: bool
+    least: int
+    evidence: str
+    source: str
+
+    @property
+    def name(self) -> str:
+        """A short text that differs where two rules of the same K differ."""
+        widths = "_".join(str(len(block)) for block in self.blocks)
+        return f"{widths}.f{self.fraction}.{self.precision}.e{-self.least}{'.last' * self.addend_last}"
+
+
+@lru_cache(maxsize=512)
+def rule_of(target: str, unit: str, kind: str, depth: int, result: str) -> SumRule:
+    """The rule of an instruction.
+
+    Parameters
+    ----------
+    target : str
+        The module's ``.target``, such as ``sm_90a``.
+    unit : {"mma", "wmma", "wgmma"}
+    kind : str
+        Type of the factors: f16, bf16, tf32, e4m3 or e5m2. Of two 8-bit types either, since both are read as f16.
+    depth : int
+        K of the instruction.
+    result : {"f32", "f16"}
+
+    Returns
+    -------
+    SumRule
+        For an architecture that is not known, that of the nearest older one.
+    """
+    number = int(re.sub(r"\D", "", target) or 0)
+    known = max((each for each in _KNOWN if each <= number), default=min(_KNOWN))
+    eight = kind in _EIGHT_BITS
+    width, fraction, precision, source = _KNOWN[known](unit, kind, depth, result)
+    split = eight and unit != "wgmma" and known in (90, 100)
+    if split:  # unpacked to f16; an instruction takes two of each four
+        blocks = tuple(tuple(k for k in range(depth) if k % 4 // 2 == half) for half in range(2))
+    else:
+        blocks = tuple(tuple(range(at, min(at + width, depth))) for at in range(0, depth, width))
+    evidence = "nearest" if known != number or not source else "model" if source in _MODELS else "words"
+    return SumRule(
+        blocks,
+        fraction,
+        23 if result == "f16" else precision,
+        split,
+        EMIN["f16"] if eight else EMIN[kind],
+        evidence,
+        source if evidence != "nearest" else f"sm_{known}",
+    )
+
+
+_MMA_SIM, _SASS = "MMA-Sim", "MMA-Sim's sums in the order of the machine code"
+_MODELS = (_MMA_SIM, _SASS)
+
+Numbers = tuple[int, int, int, str]
+"""Products of a block, fraction, precision, and what the rule was compared with: GPUs, a model, or nothing."""
+
+
+def _volta(unit: str, kind: str, depth: int, result: str) -> Numbers:
+    return 4, 23, 23, "V100" if kind == "f16" else ""
+
+
+def _turing(unit: str, kind: str, depth: int, result: str) -> Numbers:
+    return 8, 24, 23, _MMA_SIM if kind == "f16" else ""
+
+
+def _ampere(unit: str, kind: str, depth: int, result: str) -> Numbers:
+    if kind in _EIGHT_BITS:
+        return 16, 13, 13, ""
+    return 4 if kind == "tf32" else 8, 24, 23, "A100, A2"
+
+
+def _ada(unit: str, kind: str, depth: int, result: str) -> Numbers:
+    if kind in _EIGHT_BITS:
+        return 16, 13, 13, "Ada" if result == "f16" else "Ada, L40S"
+    return 4 if kind == "tf32" else 8, 24, 23, "Ada, L40S"
+
+
+def _hopper(unit: str, kind: str, depth: int, result: str) -> Numbers:
+    eight = kind in _EIGHT_BITS
+    if unit == "wgmma":
+        gpus = "H100, H200" if result == "f32" else _MMA_SIM
+        return (depth, 13, 13, gpus) if eight else (depth, 25, 23, _MMA_SIM)
+    return depth, 25, 23, _SASS if eight and result == "f32" else "H100, H200"
+
+
+def _blackwell(unit: str, kind: str, depth: int, result: str) -> Numbers:
+    return depth, 25, 23, "" if unit == "wgmma" else "B200"
+
+
+def _consumer_blackwell(unit: str, kind: str, depth: int, result: str) -> Numbers:
+    return depth, 25, 23, "" if unit == "wgmma" else _MMA_SIM
+
+
+_KNOWN = {
+    70: _volta,
+    75: _turing,
+    80: _ampere,
+    86: _ampere,
+    89: _ada,
+    90: _hopper,
+    100: _blackwell,
+    120: _consumer_blackwell,
+}
+"""The rules by architecture: of its ``.target``."""

@@ -1,0 +1,140 @@
+"""Asynchronous units on the native engine: its checks and counters beside the reference engine's.
+
+The right programs of the other tests run natively with all checks and counters, in every order and mode, and agree; of
+their mistakes none is missed (``differential`` fails if the reference engine reports what native code let pass).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("llvmlite", reason="the native engine needs llvmlite")
+
+import test_async_store as stores
+import test_cluster as clusters
+import test_tensor_copy as copies
+import test_wgmma as products
+from differential import differential
+from hopper_snippets import CTA_WAIT, MODES
+
+from sdpalab import sim
+from sdpalab.bugs import replace_once
+
+
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
+def test_a_pipeline_of_copies_runs_natively_with_all_checks(mode: str, schedule: str) -> None:
+    with differential() as outcomes:
+        assert copies.pipeline(copies.PIPELINE, async_mode=mode, schedule=schedule) == ([], True)
+    assert outcomes == [""]
+
+
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
+def test_products_in_flight_run_natively_with_all_checks_and_counters(mode: str, schedule: str) -> None:
+    with differential() as outcomes:
+        report, _ = products.run_chained(products.chained(), schedule=schedule, async_mode=mode, counters=True)
+    assert outcomes == [""]
+    assert report.counters is not None
+    assert report.counters.tensor_flops == 3 * 2 * 64 * 16 * 16
+
+
+@pytest.mark.parametrize("name", products.MUTATIONS)
+def test_no_mistake_with_products_is_missed(name: str) -> None:
+    with differential() as outcomes:
+        products.run_chained(products.chained(**products.MUTATIONS[name]))
+    assert outcomes == ["wgmma rules"]
+
+
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
+def test_a_cluster_runs_natively_with_all_checks_and_counters(mode: str, schedule: str) -> None:
+    out = np.zeros((stores.GRID, stores.THREADS), np.uint32)
+    with differential() as outcomes:
+        assert stores.reported(stores.STORE, out, async_mode=mode, schedule=schedule, counters=True) == []
+    assert outcomes == [""]
+
+
+ARRIVALS = (
+    "mapa.shared::cluster.u32 %r12, %r2, 0;\n@%p1 mbarrier.init.shared::cta.b64 [%r2], 128;\n"
+    "fence.mbarrier_init.release.cluster;\nbarrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n"
+    "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r12];\nmov.u32 %r4, %cluster_ctarank;\n"
+    "setp.eq.u32 %p3, %r4, 0;\n@!%p3 bra END;\n"
+    "W: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r2], 0;\n@!%p2 bra W;\nEND:\n"
+    "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("", "", ""),
+        ("fence.mbarrier_init.release.cluster;\n", "", "race"),
+        ("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n", "", "race"),
+        (ARRIVALS[ARRIVALS.index("W:") :], "END:\n", "mbarrier rules"),
+        ("[%r2], 128", "[%r2], 127", "mbarrier rules"),
+        ("[%r2], 128", "[%r2], 129", "nothing can run"),
+    ],
+)
+def test_arrivals_at_another_blocks_mbarrier(old: str, new: str, why: str) -> None:
+    body = replace_once(ARRIVALS, (old, new)) if old else ARRIVALS
+    with differential() as outcomes:
+        try:
+            reported = clusters.reported(body)
+        except sim.Deadlock:
+            reported = ["deadlock"]
+    assert outcomes == [why]
+    assert bool(reported) == bool(why)
+
+
+WAIT_FOR_ROOM, WAIT_FOR_DATA = CTA_WAIT.format(1, "%r17", "%r14"), CTA_WAIT.format(2, "%r16", "%r13")
+FREED = "mbarrier.arrive.shared::cta.b64 _, [%r17];\n"
+
+
+@pytest.mark.parametrize("mode", ["late", "early"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (WAIT_FOR_ROOM, ""),
+        (WAIT_FOR_DATA, ""),
+        (WAIT_FOR_ROOM, CTA_WAIT.format(1, "%r17", "%r13")),
+        (WAIT_FOR_DATA, CTA_WAIT.format(2, "%r16", "%r14")),
+        ("bar.sync 0;\n", ""),
+        (FREED, ""),
+        ("mov.u32 %r25, 0;\n", f"mov.u32 %r25, 0;\n{FREED}"),
+        ("st.global.u32 [%rd8], %r25;\n", "st.global.u32 [%rd8], %r25; st.shared.u32 [%r16], %r25;\n"),
+        ("mov.u32 %r25, 0;\n", "ld.shared.u32 %r25, [%r16]; mov.u32 %r25, 0;\n"),
+    ],
+)
+def test_no_mistake_in_a_pipeline_is_missed(old: str, new: str, mode: str) -> None:
+    with differential() as outcomes:
+        try:
+            reported, _ = copies.pipeline(replace_once(copies.PIPELINE, (old, new)), async_mode=mode)
+        except sim.Deadlock:
+            reported = ["deadlock"]
+    assert reported
+    assert outcomes != [""]
+
+
+@pytest.mark.parametrize("mode", ["late", "early"])
+def test_a_store_is_written_when_all_of_it_is_waited_for_or_at_the_end(mode: str) -> None:
+    """With ``.read`` it has read its source, which may be overwritten."""
+    out = np.zeros((1, 16, 64), np.float16)
+    good = copies.START + copies.WRITE + copies.FENCE + "bar.sync 0;\n" + copies.BACK.format("", "") + "\nbar.sync 0;\n"
+    tensor = sim.TensorMap(out, (1, 16, 64))
+    arguments = [sim.TensorMap(out.copy(), (1, 16, 64)), np.zeros(64, np.uint32), 0, 0, 0, tensor]
+    options = {"params": copies.STORE_PARAMS, "async_mode": mode}
+    with differential() as outcomes:
+        assert copies.kinds(good + copies.OTHER, arguments, **options) == []
+    assert outcomes == [""]
+    wait, commit = "cp.async.bulk.wait_group.read 0;\n", "cp.async.bulk.commit_group;\n"
+    for old, new in ((wait, ""), (commit, ""), ("bar.sync 0;\n" + copies.OTHER, copies.OTHER)):
+        broken = (good + copies.OTHER).replace(old, new)
+        with differential() as outcomes:
+            assert set(copies.kinds(broken, arguments, **options)) & {"async", "race"}
+        assert outcomes != [""], old
+
+
+@pytest.mark.parametrize(("mode", "schedule"), MODES)
+def test_a_multicast_runs_natively_with_all_checks(mode: str, schedule: str) -> None:
+    with differential() as outcomes:
+        assert clusters.multicast(clusters.MULTICAST, async_mode=mode, schedule=schedule) == ([], True)
+    assert outcomes == [""]
