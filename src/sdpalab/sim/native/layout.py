@@ -6,6 +6,8 @@ code, 16 words of 32 bits. The context has 64-bit words; a warp's state too.
 
 from __future__ import annotations
 
+from sdpalab.sim.native.choice import UNWRITTEN
+
 __all__: list[str] = []
 
 WARP = 32
@@ -53,7 +55,7 @@ WHY = (
     "nothing can run",
     "too many steps",
     "trap",
-    "uninitialised",
+    UNWRITTEN,
     "race",
     "asynchronous access",
     "mbarrier rules",
@@ -65,11 +67,12 @@ WHY = (
     "registers of setmaxnreg",
     "counters where lanes of a warp wait apart",
     "an instruction that is not native",
+    "a register that was never set",
 )
 (ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
     2, 14
 )
-(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED) = range(14, 21)
+(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED, UNSET) = range(14, 22)
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 
