@@ -252,17 +252,20 @@ FORMAT_3 = {
     "gate": "rules reason ok",
     "rule": "name value limit kind ok",
     "figure": "name value unit kind gpu source",
+    "algebra": "name problem seed status reason prime factor expected_factor compared unequal left_out lse_unequal "
+    "digests ptx_sha256 lse_refusal",
 }
-"""The fields that every record has since format 3: what changes one of them takes another format number. Format 4 added
-fields that a record lacks while they are empty."""
+"""The fields that every record has since format 3, and ``algebra`` since 5: what changes one of them takes another
+format number. Format 4 added fields that a record lacks while they are empty."""
 
 
 def test_the_verifier_has_the_format_the_statuses_and_the_twelve_cases_of_the_lab() -> None:
-    assert verify.FORMAT == 4
+    assert verify.FORMAT == 5
     sparse = verify.SPARSE
     always = {kind: sorted(set(names) - set(sparse.get(kind, ()))) for kind, names in verify.KEYS.items()}
     assert {kind: sorted(names.split()) for kind, names in FORMAT_3.items()} == always
-    assert sparse == {"attempt": ["sources"], "verdict": ["unjudged"], "rule": ["advisory"], "problem": list(EXTRAS)}
+    lacking = {"attempt": ["sources"], "verdict": ["unjudged", "algebra"], "rule": ["advisory"]}
+    assert sparse == {**lacking, "problem": list(EXTRAS)}
     assert set(verify.STATUSES) == {status.value for status in Status}
     shapes = [((p.batch, p.heads, p.seq_q, p.head_dim), seed) for p, seed in TWELVE_CASES]
     assert shapes == verify.TWELVE

@@ -223,6 +223,11 @@ _OF_SHAPE = ("kv_heads", "seq_kv", "window", "softcap", "kv_lengths", "attn_mask
 """Options that the default problems do not take."""
 
 
+def _is_given(value: object) -> bool:
+    """Whether an option was given: a number of 0 was."""
+    return value is not None and value is not False
+
+
 def problems_of(
     shapes: Sequence[str] | None, *, default: str | None = "mission", **options: Unpack[ProblemOptions]
 ) -> list[Problem]:
@@ -235,7 +240,7 @@ def problems_of(
     UserError
         If there is neither a shape nor a default, and an option is given that needs one.
     """
-    given = [name for name in _OF_SHAPE if options.get(name) not in (None, False)]
+    given = [name for name in _OF_SHAPE if _is_given(options.get(name))]
     if not shapes and default is None and given:
         named = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         verb = "need" if len(given) > 1 else "needs"
@@ -259,7 +264,7 @@ def problem_of(text: str, **options: Unpack[ProblemOptions]) -> Problem:
     ProblemError
         If there is no such problem.
     """
-    changes: dict[str, Any] = {name: value for name, value in options.items() if value not in (None, False)}
+    changes: dict[str, Any] = {name: value for name, value in options.items() if _is_given(value)}
     if "window" in changes:
         changes["window_size"] = parse_window(changes.pop("window"))
     if "kv_lengths" in changes:

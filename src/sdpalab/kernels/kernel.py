@@ -400,6 +400,9 @@ class CudaKernel(Kernel):
         ``attn_mask``, ``alibi_slopes``, ``sinks``. A problem with any other is refused. The last four are buffers of
         these names (:attr:`sdpalab.problem.Problem.array_shapes`), which the plan may name as arguments; it is a null
         pointer where a problem lacks one.
+    variant : str or Path, optional
+        Source for the problems with any of :data:`sdpalab.problem.EXTRAS`, with an entry of the same name, where the
+        code for all others is to stay as it is; only this source then gets the macros of what it ``takes``.
     resolve : callable, optional
         ``resolve(problem, config, sms)``: ``config`` with a value for each knob that stands at "choose for me" (0 or
         ``auto``), for a GPU of that many multiprocessors. ``plan`` and ``macros`` get what it returns.
@@ -439,6 +442,7 @@ class CudaKernel(Kernel):
     knobs: Mapping[str, Sequence[Knob]] = field(default_factory=dict)
     lse: bool = False
     takes: Collection[str] = ()
+    variant: str | Path | None = None
     resolve: Callable[[Problem, Config, int], Config] = lambda problem, config, sms: config
     include_dirs: Sequence[str | Path] = ()
     options: Sequence[str] = ()
@@ -446,8 +450,10 @@ class CudaKernel(Kernel):
     idea: str = ""
 
     def __post_init__(self) -> None:
-        if isinstance(self.source, Path) and not self.source.is_absolute():
-            object.__setattr__(self, "source", _caller_directory() / self.source)
+        for name in ("source", "variant"):
+            path = getattr(self, name)
+            if isinstance(path, Path) and not path.is_absolute():
+                object.__setattr__(self, name, _caller_directory() / path)
         if isinstance(self.include_dirs, (str, Path)) or isinstance(self.options, str):
             raise UserError(f"kernel {self.name!r}: include_dirs and options are lists, such as ['include']")
         folders = tuple(Path(folder) for folder in self.include_dirs)
@@ -471,21 +477,22 @@ class CudaKernel(Kernel):
 
     def module(self, problem: Problem, config: Config) -> Module:
         """The translation unit for this problem and a configuration that leaves no knob open (:meth:`resolved`)."""
-        if isinstance(self.source, Path):
+        source = self.variant if self.variant is not None and problem.extras else self.source
+        if isinstance(source, Path):
             try:
-                text = self.source.read_text()
+                text = source.read_text()
             except OSError as error:
-                raise UserError(f"kernel {self.name}: cannot read {self.source}: {error.strerror}") from None
-            file_name = self.source.name
-            directories: tuple[Path, ...] = (self.source.parent,)
+                raise UserError(f"kernel {self.name}: cannot read {source}: {error.strerror}") from None
+            file_name = source.name
+            directories: tuple[Path, ...] = (source.parent,)
         else:
-            text, file_name, directories = self.source, f"{self.name}.cu", ()
+            text, file_name, directories = source, f"{self.name}.cu", ()
         traits = {
             "HEAD_DIM": problem.head_dim,
             "CAUSAL": int(problem.causal),
             "DTYPE_BF16": int(problem.dtype == "bfloat16"),
             **({"DTYPE_FLOAT32": 1} if problem.dtype == "float32" else {}),
-            **extra_constants(problem, self.takes),
+            **(extra_constants(problem, self.takes) if self.variant is None or problem.extras else {}),
         }
         macros = self.macros(problem, config)
         defines = {name: str(value) for name, value in {**traits, **macros}.items()}

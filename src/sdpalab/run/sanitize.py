@@ -58,7 +58,9 @@ class Modes:
     schedules, async_modes : tuple of str
         See :func:`sdpalab.sim.launch`. Code without asynchronous instructions is run in the first async mode only.
     strict : bool
-        Also report races between the lanes of a warp.
+        Also report races between lanes of a warp that run together.
+    volatile : str
+        Whether volatile accesses synchronise, or are data (:func:`sdpalab.sim.launch`).
     seed : int
         Of the random schedule.
     numerics : str
@@ -70,6 +72,7 @@ class Modes:
     schedules: tuple[str, ...] = SCHEDULES
     async_modes: tuple[str, ...] = ASYNC_MODES
     strict: bool = False
+    volatile: str = "sync"
     seed: int = 0
     max_steps: int = MAX_STEPS
     numerics: str = DEFAULT_NUMERICS
@@ -82,6 +85,7 @@ class Modes:
                 "schedule": schedule,
                 "async_mode": mode,
                 "checks": checks,
+                "volatile": self.volatile,
                 "numerics": self.numerics,
                 "seed": self.seed,
                 "max_steps": self.max_steps,
@@ -295,9 +299,10 @@ def sanitize_case(
         raise UserError(f"{case.name}: {error}") from None
     for options in modes.options("async" in case.ptx):
         label = f"{options['schedule']}, {options['async_mode']}"
-        with collected.run(label, [case.name] * len(entries)):
+        with collected.run(label, [case.name_of(launch) for launch in case.launches.launches]):
             collected.compared(case.name, case.run(lambda report: collected.launched(None, report), **options))
-    sources = Sources({case.name: case.ptx}, folders)
+    texts = {case.name_of(launch): case.text_of(launch) for launch in case.launches.launches}
+    sources = Sources(texts, folders)
     return collected.result("", "simulator", entries, sources, suppressions)
 
 

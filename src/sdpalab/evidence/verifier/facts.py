@@ -12,12 +12,16 @@ from sdpalab.compile.gate import GateResult, Rule
 from sdpalab.compile.resources import Resources
 from sdpalab.evidence.records import SPEED_UNITS, AttemptRecord, BuildRecord, Figure
 from sdpalab.judge import verdict
+from sdpalab.judge.algebra.outcome import AlgebraCase, AlgebraStatus
 from sdpalab.judge.rule import numerics
 from sdpalab.kernels.kernel import MISSION_LIMITS
 from sdpalab.problem import EXTRAS, TWELVE_CASES, Problem
+from sdpalab.sim.ring import RINGS
 
 __all__ = [
     "ADVISED",
+    "ALGEBRA_PRIMES",
+    "ALGEBRA_STATUSES",
     "KEYS",
     "LIMITED",
     "ORIGINAL_CONTRACT",
@@ -38,6 +42,7 @@ KEYS = {
     "attempt": _keys(AttemptRecord),
     "verdict": _keys(verdict.Verdict),
     "case": _keys(verdict.Case),
+    "algebra": _keys(AlgebraCase),
     "problem": _keys(Problem),
     "build": _keys(BuildRecord),
     "resources": _keys(Resources),
@@ -56,6 +61,8 @@ SPARSE = {
 ADVISED = {name: MISSION_LIMITS.value(name) for name in ("registers", "shared_bytes", "spill_bytes", "stack_bytes")}
 """The limits that a gate shows where the kernel declares none."""
 STATUSES = [status.value for status in verdict.Status]
+ALGEBRA_STATUSES = [status.value for status in AlgebraStatus]
+ALGEBRA_PRIMES = sorted(ring.prime for ring in RINGS.values())
 LIMITED = list(verdict.LIMITED)
 ORIGINAL_CONTRACT = dict(verdict.ORIGINAL_CONTRACT)
 UNDECLARED = numerics.UNDECLARED.to_dict()

@@ -22,8 +22,11 @@ from sdpalab.sim.native.operations.bulk import shared_address
 from sdpalab.sim.native.operations.call import call_words, return_words
 from sdpalab.sim.native.operations.matrix import product_records
 from sdpalab.sim.native.operations.warpgroup import look_at_sets, product_list, sets_used
+from sdpalab.sim.native.ring import RingAssembler
+from sdpalab.sim.native.ring.products import warpgroup_numbers
 from sdpalab.sim.native.undefined import add_shadows, follow_undefined
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
+from sdpalab.sim.ring import Ring
 from sdpalab.sim.selection import Array
 from sdpalab.sim.types import TYPES
 
@@ -55,6 +58,8 @@ class Decoded:
     refused : dict of int to str
         What is not native, by the number of its record: the launch is left to the reference engine when a lane gets
         there, so that a path that never runs costs nothing.
+    sites : dict of int to Instruction
+        In a ring, the instruction of each record that ends the run because it is not algebraic.
     """
 
     records: Array
@@ -67,12 +72,23 @@ class Decoded:
     predicates: int
     ones: tuple[int, ...]
     refused: dict[int, str]
+    sites: dict[int, Instruction]
 
 
-def decode(entry: Entry, program: Program, *, checked: bool, counted: bool, target: str, numerics: str) -> Decoded:
+def decode(
+    entry: Entry,
+    program: Program,
+    *,
+    checked: bool,
+    counted: bool,
+    target: str,
+    numerics: str,
+    ring: Ring | None = None,
+) -> Decoded:
     """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters.
 
-    ``target`` is the module's ``.target``, and ``numerics`` as in :func:`sdpalab.sim.launch`.
+    ``target`` is the module's ``.target``, and ``numerics`` as in :func:`sdpalab.sim.launch`. With a
+    ring, floating-point instructions are the ring's.
 
     Raises
     ------
@@ -80,6 +96,8 @@ def decode(entry: Entry, program: Program, *, checked: bool, counted: bool, targ
         If there is anything in it that the native engine does not have.
     """
     asm = Assembler(entry, program, checked, counted, target, numerics)
+    if ring is not None:
+        asm = RingAssembler(entry, program, checked, counted, target, numerics, ring=ring)
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     add_shadows(asm, undefined)
@@ -95,6 +113,7 @@ def decode(entry: Entry, program: Program, *, checked: bool, counted: bool, targ
         predicates,
         tuple(asm.ones),
         asm.refused,
+        asm.sites if isinstance(asm, RingAssembler) else {},
     )
 
 
@@ -125,7 +144,7 @@ def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, und
                     look_at_sets(asm, sets_used(asm, instruction))
                 follow_undefined(asm, instruction, undefined)
             if isinstance(item, MmaGroup):
-                product_records(asm, item)
+                _products(asm, item)
             else:
                 asm.instruction(item)
         except _NOT_NATIVE as why:
@@ -161,6 +180,15 @@ def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, und
         words[layout.END] = layout.END_EXIT
     words[layout.LAST] = len(asm.records)
     return words
+
+
+def _products(asm: Assembler, group: MmaGroup) -> None:
+    """The records of a group of mma, which in a ring have nothing in common."""
+    if not isinstance(asm, RingAssembler):
+        product_records(asm, group)
+        return
+    for instruction in group.instructions:
+        asm.instruction(instruction)
 
 
 def _look_at_products(asm: Assembler, basic: BasicBlock, first: int) -> None:
@@ -298,7 +326,8 @@ def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words:
 
 
 def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    content = product_list(asm, instruction)
+    numbers = warpgroup_numbers(asm.words) if isinstance(asm, RingAssembler) else None
+    content = product_list(asm, instruction, numbers)
     words[layout.END], words[layout.END_A] = layout.END_WGMMA, len(asm.lists)
     asm.lists += content
 

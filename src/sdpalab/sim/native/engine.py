@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from sdpalab.sim.chunks import Setup
-from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.errors import NotAlgebraic, UnsupportedInstruction
+from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
@@ -22,8 +23,11 @@ from sdpalab.sim.native.decoded import Decoded, decode
 from sdpalab.sim.native.library import library
 from sdpalab.sim.native.state import State
 from sdpalab.sim.native.values import register_template
+from sdpalab.sim.numerics import is_ring
 from sdpalab.sim.program import Program
+from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
+from sdpalab.sim.types import TYPES
 
 __all__ = ["LEFT_TO_THE_REFERENCE", "run"]
 
@@ -33,12 +37,13 @@ _TURNS = 8
 """Stretches of clusters for each thread, so that all have something to do to the end."""
 _WORTH = 2e7
 """Lane instructions for which a second thread pays, about."""
-_NATIVE_NUMERICS = frozenset({"float32", "hardware"})
-"""Rules of the tensor cores' sums that native code has."""
+_FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
 LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
     "the strict check": lambda setup: "strict" in setup.checks,
     "watchers": lambda setup: bool(setup.watchers),
-    "other numerics than float32 and hardware": lambda setup: setup.numerics not in _NATIVE_NUMERICS,
+    "atomic operations on floating-point numbers in a ring": lambda setup: (
+        is_ring(setup.numerics) and any(map(_adds_floats, setup.entry.instructions))
+    ),
     "a cooperative launch": lambda setup: bool(setup.workspace),
     "device code that allocates memory": lambda setup: setup.heap is not None,
     "undefined bytes of shared memory to follow": lambda setup: setup.tracking,
@@ -89,6 +94,9 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     else:
         with ThreadPoolExecutor(threads) as pool:
             statuses = list(pool.map(work, states))
+    if layout.NOT_ALGEBRAIC in statuses:
+        state = states[statuses.index(layout.NOT_ALGEBRAIC)]
+        raise NotAlgebraic(decoded.sites[int(state.context[layout.CURRENT_PC])])
     if layout.REFUSED in statuses:
         place = int(states[statuses.index(layout.REFUSED)].context[layout.CURRENT_PC])
         why = decoded.refused.get(place, "an instruction")
@@ -163,6 +171,7 @@ def _decode(setup: Setup) -> Decoded:
                 counted=setup.counters,
                 target=setup.module.target,
                 numerics=setup.numerics,
+                ring=_ring(setup),
             )
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"
@@ -171,3 +180,15 @@ def _decode(setup: Setup) -> Decoded:
     if isinstance(known[1], str):
         raise NotNative(known[1].removeprefix("NotNative: "))
     return known[1]
+
+
+def _ring(setup: Setup) -> Ring | None:
+    """The ring in which a launch computes."""
+    eight = any(mod[:4] in ("e4m3", "e5m2") for each in setup.entry.instructions for mod in each.mods)
+    return ring_of(setup.numerics, eight_bits=eight)
+
+
+def _adds_floats(instruction: Instruction) -> bool:
+    """Whether it is an atomic operation, or a reducing copy, on floating-point numbers."""
+    mods = set(instruction.mods)
+    return bool(mods & _FLOATS) and (instruction.opcode in ("atom", "red") or "reduce" in mods)

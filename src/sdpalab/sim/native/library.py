@@ -36,6 +36,7 @@ _RULES = (
     "mufu_tables.py",
     "isa/mufu.py",
     "memory.py",
+    "ring.py",
     "isa/rounding.py",
     "isa/fp8.py",
     "isa/fragments.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sdpalab.sim.checks.orders import SAME_CLUSTER, fence_order
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Symbol, TensorAddress
 from sdpalab.sim.isa.memory_mods import take_space
@@ -57,7 +58,9 @@ def relaxed_arrivals(entry: Entry) -> bool:
 def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Instructions run one after the other here: a fence moves no data. It matters to the checks."""
     if asm.checked and relaxed_arrivals(asm.entry) and "proxy" not in instruction.mods:
-        _handed(asm, "fence", fence_warp, [])
+        order = fence_order(instruction)
+        if order.release and order.level >= SAME_CLUSTER:
+            _handed(asm, "fence", fence_warp, [])
     if mods.flag("proxy"):
         kind = mods.choice(("async", "alias", "tensormap::generic"))
         if kind == "async":

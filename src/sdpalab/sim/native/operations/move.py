@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.checks.global_race import STRONG
+from sdpalab.sim.checks.orders import memory_order
 from sdpalab.sim.decode import Mods, generic_base
 from sdpalab.sim.ir import Address, Instruction, Operand, Symbol, Variable, Vector
 from sdpalab.sim.isa.memory_mods import take_memory_mods, take_space
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS
+from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, gather, located, scatter
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative, native
 from sdpalab.sim.native.lanes import Lanes
@@ -116,7 +117,7 @@ def _take(mods: Mods) -> tuple[str, int, PtxType]:
     mods.done()
     if space == "shared::cluster":
         raise NotNative("the shared memory of a cluster")
-    if space in ("global", "generic") and not STRONG.isdisjoint(mods.instruction.mods):
+    if space in ("global", "generic") and memory_order(mods.instruction).strong:
         raise NotNative("a strong access: blocks may wait for each other")
     if space != "param" and vector * type_.bytes > 16:
         raise NotNative("an access of more than 16 bytes")
@@ -184,7 +185,7 @@ def local_load(element: int) -> NativeOperation:
 
 def local_store(element: int) -> NativeOperation:
     """The operation that stores an element of each lane's local memory: operands are address, offset and source."""
-    return _store("local", 64, element, 1)
+    return _store("local", 64, element, 1, False)
 
 
 def _load(space: str, bits: int, element: int, vector: int) -> NativeOperation:
@@ -220,18 +221,22 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     row, bits, offset = asm.address(address)
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, vector * type_.bytes, "store")
-    asm.record(_store(space, bits, type_.bits, vector), [row, offset, *sources])
+    asm.record(_store(space, bits, type_.bits, vector, asm.checked and space != "local"), [row, offset, *sources])
 
 
-def _store(space: str, bits: int, element: int, vector: int) -> NativeOperation:
+def _store(space: str, bits: int, element: int, vector: int, checked: bool) -> NativeOperation:
+    """A store; ``checked``, no lane may find another lane's value in its place after it."""
     width = element // 8 * vector
 
     def build(code: OperationCode) -> None:
         place = addresses(code, located(code, 0, space, bits), space, width)
         for k in range(vector):
             scatter(code, place + element // 8 * k, code.source(2 + k, f"u{element}"), element // 8)
+        for k in range(vector if checked else 0):
+            left = gather(code, place + element // 8 * k, f"u{element}", element // 8)
+            code.leave_if(((left != code.source(2 + k, f"u{element}")) & code.active).any(), layout.RACE)
 
-    return NativeOperation(f"st.{space}.{bits}.{element}x{vector}", build)
+    return NativeOperation(f"st.{space}.{bits}.{element}x{vector}{'.checked' * checked}", build)
 
 
 # ---- no effect on values ---------------------------------------------------------------------------------------------
