@@ -3,7 +3,7 @@
 Each kernel runs in the ring of :mod:`sdpalab.sim.ring` as the judge's stage runs it, on one small causal problem. Then
 each floating-point instruction is replaced by a wrong one in turn (:mod:`.float_mutants`): the outputs must be unequal,
 or there is a reason. The planted bugs are those of the self-test whose cause is the data flow, on the judge's own two
-problems.
+problems and on the bug's own.
 """
 
 from __future__ import annotations
@@ -42,10 +42,19 @@ SMALL = Problem(1, 1, 80, 32, causal=True, scale=SCALE)
 """Two tiles of keys of most kernels, the last one ragged, and a mask."""
 _KNOBS: Mapping[str, Mapping[str, str]] = {"flash": {"SCHEDULE": "tiles"}}
 """Knobs of mutants: no block waits for another."""
+_NOT_DATA_FLOW = {
+    "the maximum starts at 0": "a maximum cancels",
+    "the maximum of the first part": "a maximum cancels",
+    "maxima without the unit": "a maximum cancels",
+    "in bfloat16": "precision",
+    "in float16": "precision",
+    "eight times too small": "saturation: nothing is too large for a code",
+}
+"""Bugs of the catalogue that are not of the data flow, by words of their ids, and why."""
 _DATA_FLOW = frozenset({Status.INCORRECT, Status.NOT_FINITE})
 
 
-class Subject:
+class RingSubject:
     """A kernel with its plan and its builds, to run in the ring with other PTX."""
 
     def __init__(self, kernel: Kernel, config: Config, problem: Problem) -> None:
@@ -79,14 +88,14 @@ def _digest(array: npt.NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
-def subject(kernel: Kernel) -> Subject:
+def subject(kernel: Kernel) -> RingSubject:
     """A kernel on the smallest problem that it computes."""
     knobs = _KNOBS.get(kernel.name, {})
     config = kernel.config_with(dict(knobs)) if knobs else kernel.default_config
     for head_dim in (32, 64, 128):
         problem = SMALL.with_(head_dim=head_dim, scale=SCALE)
         if kernel.supports(problem) is None and kernel.reject_reason(problem, config) is None:
-            return Subject(kernel, config, problem)
+            return RingSubject(kernel, config, problem)
     raise UserError(f"{kernel.name} computes none of the small problems")
 
 
@@ -99,7 +108,7 @@ def outcome_of(case: AlgebraCase) -> str:
     return "not algebraic" if case.status is AlgebraStatus.NOT_ALGEBRAIC else "not run"
 
 
-def mutant_entry(of: Subject, number: int, site: FloatSite, right: AlgebraCase) -> dict[str, str]:
+def mutant_entry(of: RingSubject, number: int, site: FloatSite, right: AlgebraCase) -> dict[str, str]:
     """Run one mutant: what became of it, and, where its outputs are equal, the reason."""
     ptx = of.builds[number].ptx.decode()
     entry = {"instruction": site.opcode, "line": str(site.line), "source": site.source}
@@ -112,10 +121,10 @@ def mutant_entry(of: Subject, number: int, site: FloatSite, right: AlgebraCase) 
         outcome = "not algebraic" if outcome == "equal" else outcome
     if outcome != "equal":
         return {**entry, "outcome": outcome}
-    return {**entry, "outcome": "equal", "reason": reason_of(of, number, site, ptx)}
+    return {**entry, "outcome": "equal", "reason": reason_of(of, number, site, ptx, right)}
 
 
-def reason_of(of: Subject, number: int, site: FloatSite, ptx: str) -> str:
+def reason_of(of: RingSubject, number: int, site: FloatSite, ptx: str, right: AlgebraCase) -> str:
     """Why a mutant's outputs are equal; empty if nothing explains it."""
     opcode = site.opcode.split(".")
     if opcode[0] in ("max", "min"):
@@ -126,6 +135,8 @@ def reason_of(of: Subject, number: int, site: FloatSite, ptx: str) -> str:
         except KernelTrap:
             continue
         return reason
+    if opcode[0] == "div" and right.prime == 13:
+        return "mod 12 every unit is its own inverse, so that a product with a scale of Q or K is the quotient"
     if opcode[0] == "setp":
         larger = opcode[1] in ("lt", "le", "gt", "ge")
         return "a threshold: either answer is right" if larger else "both ways of the branch give the same"
@@ -133,12 +144,12 @@ def reason_of(of: Subject, number: int, site: FloatSite, ptx: str) -> str:
     return reaches_only(code, site) or _dead(of, number, site, ptx)
 
 
-def _dead(of: Subject, number: int, site: FloatSite, ptx: str) -> str:
+def _dead(of: RingSubject, number: int, site: FloatSite, ptx: str) -> str:
     """Whether any other value gives the same outputs, such as a factor of a sum that is still 0."""
     target = target_of(site.statement)
     if target is None:
         return ""
-    for constant in ("0f40400000", "0f40A00000"):  # 3 and 5
+    for constant in ("0f40E00000", "0f41300000"):  # 7 and 11, which have inverses
         case = of.run(number, site.apply(ptx, f"mov.b32 {target}, {constant};"))
         if outcome_of(case) != "equal":
             return ""
@@ -181,9 +192,9 @@ def excluded(bug: Bug) -> str:
         return "the edit changes nothing"
     if not bug.statuses & _DATA_FLOW:
         return "a hazard: the values may be right"
-    if bug.problem.scale is not None and bug.problem.scale <= 0:
+    if bug.problem.scale <= 0:
         return "it shows only where the scale is not positive, and the codes have no sign"
-    return ""
+    return next((reason for words, reason in _NOT_DATA_FLOW.items() if words in bug.id), "")
 
 
 def bug_entry(bug: Bug) -> dict[str, str]:
@@ -195,11 +206,11 @@ def bug_entry(bug: Bug) -> dict[str, str]:
         return {**entry, "outcome": "left out", "reason": reason}
     worst = {"outcome": "not run", "reason": "it computes neither problem"}
     order = ("not run", "equal", "not algebraic", "stopped", "log-sum-exp", "factor", "unequal")
-    for problem in algebra_problems(bug.problem):
+    for problem in (*algebra_problems(bug.problem), bug.problem.with_(scale=SCALE)):
         if kernel.supports(problem) is not None or kernel.reject_reason(problem, kernel.default_config) is not None:
             continue
         try:
-            case = Subject(kernel, kernel.default_config, problem).run(max_steps=400_000)
+            case = RingSubject(kernel, kernel.default_config, problem).run(max_steps=400_000)
             result = {"outcome": outcome_of(case), "reason": case.reason}
         except SimError as error:
             result = {"outcome": "stopped", "reason": str(error)}
@@ -231,6 +242,8 @@ def run(names: Sequence[str], copies: int, say: Say, keep: Any = None) -> Campai
             if bug.in_source:
                 content["bugs"].append(bug_entry(bug))
                 say(f"{content['bugs'][-1]['outcome']:14} {bug.id}")
+                if keep is not None:
+                    keep(content)
     mutants = [each for kernel in kernels for each in kernel["mutants"]]
     wrong = sum(each["outcome"] == "equal" and not each["reason"] for each in mutants)
     missed = [each["bug"] for each in content["bugs"] if each["outcome"] in ("equal", "not algebraic", "not run")]

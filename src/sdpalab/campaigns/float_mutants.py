@@ -57,7 +57,7 @@ def float_sites(ptx: str, entry: str, copies: int = 0) -> Iterator[FloatSite]:
     begins = [0]
     for line in ptx.split("\n"):
         begins.append(begins[-1] + len(line) + 1)
-    found = []
+    sites = []
     for instruction in module.entries[entry].instructions:
         if not _is_wanted(instruction):
             continue
@@ -66,10 +66,10 @@ def float_sites(ptx: str, entry: str, copies: int = 0) -> Iterator[FloatSite]:
         mutant = match and _mutant(instruction, match[0])
         if match and mutant:
             source = source_of(module, instruction)
-            found.append(FloatSite(instruction.text, instruction.line, source, match[0], mutant, match.start()))
-    of_line = Counter((site.source, site.opcode) for site in found)
+            sites.append(FloatSite(instruction.text, instruction.line, source, match[0], mutant, match.start()))
+    of_line = Counter((site.source, site.opcode) for site in sites)
     number: Counter[tuple[str, str]] = Counter()
-    for site in found:
+    for site in sites:
         key = site.source, site.opcode
         number[key] += 1
         last = of_line[key] - number[key]
@@ -96,8 +96,8 @@ def _mutant(instruction: Instruction, statement: str) -> str | None:
     if swap is not None and opcode.split(".")[0] == instruction.opcode:
         return f"{prefix}{swap}{opcode[len(instruction.opcode) :]} {', '.join(operands)};"
     make = _MAKERS.get(instruction.opcode)
-    made = make(opcode, operands) if make else None
-    return f"{prefix}{made};" if made else None
+    statement_of = make(opcode, operands) if make else None
+    return f"{prefix}{statement_of};" if statement_of else None
 
 
 def _split(text: str) -> list[str]:
@@ -170,10 +170,10 @@ def probes(site: FloatSite) -> dict[str, str]:
     """Statements that trap unless a reason holds for which a mutant is right: the reason to the statement."""
     guard = _SIGN.match(site.statement)
     prefix = (guard[1] if guard else "") or ""
-    found = {"it is not executed on this problem": f"{prefix}trap;"}
+    reasons = {"it is not executed on this problem": f"{prefix}trap;"}
     opcode, target = site.opcode.split(".")[0], target_of(site.statement)
     if target is None or opcode in ("mma", "wmma", "wgmma"):
-        return found
+        return reasons
     bits = (
         "pred"
         if opcode == "setp"
@@ -184,11 +184,11 @@ def probes(site: FloatSite) -> dict[str, str]:
     one, other = (_with_target(text, name) for text, name in ((site.statement, "%m1"), (site.mutant, "%m2")))
     differs = "xor.pred %mq, %m1, %m2;" if bits == "pred" else f"setp.ne.{bits} %mq, %m1, %m2;"
     move = f"mov.{bits} {target}, %m1;"
-    found["it gives the same value"] = (
+    reasons["it gives the same value"] = (
         f"{{ .reg .{bits} %m1, %m2; .reg .pred %mq; {_unguarded(one)} {_unguarded(other)} {prefix}{move} {differs} "
         f"{'' if prefix else '@%mq trap;'} {_guarded_trap(prefix)} }}"
     )
-    return found
+    return reasons
 
 
 def _guarded_trap(prefix: str) -> str:

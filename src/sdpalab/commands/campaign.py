@@ -198,6 +198,24 @@ def self_test(
         return run_self_test(json, on, out, only=only, in_evidence=not only or out is not None)
 
 
+@campaign.command()
+def suites(
+    indigo: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="A checkout of HiRace's artifact (HiRace-Artifact-SC24).")
+    ] = None,
+    scor: Annotated[Path | None, typer.Option(metavar="PATH", help="A checkout of ScoR.")] = None,
+    every: Annotated[int, typer.Option(metavar="N", min=1, help="One code of Indigo in N.")] = 1,
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
+    """The race checks on public suites of labelled GPU races, from checkouts of them."""
+    from sdpalab.campaigns import suites as runs
+
+    words = [f"--{name} {name}" for name, path in (("indigo", indigo), ("scor", scor)) if path is not None]
+    words += ["--every", str(every)] if every > 1 else []
+    return _run("suites", words, lambda say, _: runs.run(indigo, scor, every, say), out, json, packages=runs.PACKAGES)
+
+
 @campaign.command("triton-sweep")
 def triton_sweep(
     arch: Annotated[list[str] | None, typer.Option(metavar="A", help="sm_80, sm_89 or sm_90. Default: all.")] = None,

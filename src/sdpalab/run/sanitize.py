@@ -58,7 +58,9 @@ class Modes:
     schedules, async_modes : tuple of str
         See :func:`sdpalab.sim.launch`. Code without asynchronous instructions is run in the first async mode only.
     strict : bool
-        Also report races between the lanes of a warp.
+        Also report races between lanes of a warp that run together.
+    volatile : str
+        Whether volatile accesses synchronise, or are data (:func:`sdpalab.sim.launch`).
     seed : int
         Of the random schedule.
     numerics : str
@@ -70,6 +72,7 @@ class Modes:
     schedules: tuple[str, ...] = SCHEDULES
     async_modes: tuple[str, ...] = ASYNC_MODES
     strict: bool = False
+    volatile: str = "sync"
     seed: int = 0
     max_steps: int = MAX_STEPS
     numerics: str = DEFAULT_NUMERICS
@@ -82,6 +85,7 @@ class Modes:
                 "schedule": schedule,
                 "async_mode": mode,
                 "checks": checks,
+                "volatile": self.volatile,
                 "numerics": self.numerics,
                 "seed": self.seed,
                 "max_steps": self.max_steps,

@@ -12,6 +12,7 @@ import numpy as np
 from sdpalab.sim.arena import Arena
 from sdpalab.sim.arguments import parameter_block
 from sdpalab.sim.checks.global_race import GlobalHistory
+from sdpalab.sim.checks.orders import VOLATILE_MODES
 from sdpalab.sim.chunks import Chunks, Setup
 from sdpalab.sim.counters import Counters, counted
 from sdpalab.sim.definedness import loads_shared
@@ -41,8 +42,9 @@ __all__ = ["CHECKS", "MEMORY_BUDGET", "Executed", "Report", "execute", "launch",
 
 CHECKS = ("race", "memory", "async")
 """The checks that are on unless a launch says otherwise."""
-MORE_CHECKS = ("strict",)
-"""The checks that a launch has to ask for; ``strict``: races between lanes of a warp."""
+MORE_CHECKS = ("strict", "values")
+"""What a launch has to ask for, and what ``race`` then checks. ``strict``: lanes of a warp that execute an instruction
+together need not stay together. ``values``: a write races also if the value is there already."""
 
 MEMORY_BUDGET = 8 * 2**30
 """Most memory that a launch may need, in bytes, by an estimate made before it begins."""
@@ -102,6 +104,7 @@ def launch(
     max_steps: int | None = None,
     workers: int | None = None,
     names: Sequence[str] = (),
+    volatile: str = "sync",
     watchers: Sequence[Callable[[Machine], Observer]] = (),
 ) -> Report:
     """Execute a kernel's PTX on this machine's CPU.
@@ -132,7 +135,7 @@ def launch(
         Whether to count what a profiler would (:attr:`Report.counters`).
     schedule : {"lockstep", "forward", "reverse", "random"}
         All lanes of a chunk of CTAs together, or one warp of each CTA at a time: from the first, from the last, or
-        drawn at every branch and barrier.
+        drawn at every branch and barrier. ``reverse`` also runs blocks from the last on, and ``random`` shuffles them.
     async_mode : {"late", "early"}
         When asynchronous copies land: as late as the waits allow, their destination poisoned until then, or at once.
     numerics : {"hardware", "float32", "ring"}
@@ -150,6 +153,9 @@ def launch(
     names : sequence of str
         What hazards call the arrays among ``args``, empty for other arguments: an access outside an array with a name
         has its index there, one outside an array without a name its byte.
+    volatile : {"sync", "data"}
+        What volatile accesses are to the ``race`` check: relaxed operations of the widest scope, by the letter of PTX,
+        or data, as in CUDA C++ (:mod:`sdpalab.sim.checks.orders`).
     watchers : sequence of function
         Each makes an observer for a machine (:mod:`sdpalab.sim.recording`). With one, a single process runs the chunks.
 
@@ -185,6 +191,7 @@ def launch(
         max_steps=max_steps,
         workers=workers,
         names=names,
+        volatile=volatile,
         watchers=watchers,
     ).report
 
@@ -228,6 +235,7 @@ def execute(
     max_steps: int | None = None,
     workers: int | None = None,
     names: Sequence[str] = (),
+    volatile: str = "sync",
     watchers: Sequence[Callable[[Machine], Observer]] = (),
 ) -> Executed:
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
@@ -236,8 +244,10 @@ def execute(
     ``accesses`` is whether the accesses to global memory are wanted (:attr:`Executed.history`), which native code does
     not keep.
     """
-    _check_options(checks, schedule, async_mode, seed, workers)
+    _check_options(checks, schedule, async_mode, seed, workers, volatile)
     valid_numerics(numerics)
+    if set(checks) & set(MORE_CHECKS) and "race" not in checks:
+        checks = (*checks, "race")
     checks = () if is_ring(numerics) else checks
     module = parse(text)
     code, program = _linked(text, entry)
@@ -265,11 +275,12 @@ def execute(
     lanes = geometry.warps * WARP * geometry.cluster_size
     clusters_at_once = geometry.ctas // geometry.cluster_size if cooperative else _clusters_at_once(geometry, lanes)
     need = _memory_needed(arena.end, program, symbols, lanes, geometry.cluster_size, clusters_at_once, checks)
-    ctas = _by_cluster(geometry)
+    ctas = _in_order(_by_cluster(geometry), schedule, seed)
     setup = Setup(
         *(module, code, program, geometry, symbols, params, workspace, heap),
         [part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
         *(checks, counters, schedule, async_mode, seed, max_steps or _MAX_STEPS),
+        volatile=volatile,
         watchers=watchers,
         numerics=numerics,
     )
@@ -307,7 +318,7 @@ def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None, *, ac
     size, geometry = len(space.data), setup.geometry
     log = HazardLog()
     tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
-    history = GlobalHistory(setup.entry, size) if "race" in setup.checks else None
+    history = GlobalHistory(setup.entry, size, geometry.ctas) if "race" in setup.checks else None
     chunks = Chunks(setup, space, tally, log, history)
     if is_ring(setup.numerics):
         reason = run_native(setup, space, tally, workers)
@@ -357,6 +368,13 @@ def _by_cluster(geometry: Geometry) -> Array:
     return clusters
 
 
+def _in_order(clusters: Array, schedule: str, seed: int) -> Array:
+    """The order in which clusters run: as the launch numbers them, from the last on, or shuffled."""
+    if schedule == "reverse":
+        return clusters[::-1]
+    return np.random.default_rng(seed).permutation(clusters) if schedule == "random" else clusters
+
+
 def _clusters_at_once(geometry: Geometry, lanes: int) -> int:
     """Clusters of ``lanes`` lanes that make a chunk; the same on every machine, because steps are counted by chunk."""
     clusters = geometry.ctas // geometry.cluster_size
@@ -394,7 +412,9 @@ def _memory_needed(
     return need + global_bytes * PLANES
 
 
-def _check_options(checks: Sequence[str], schedule: str, async_mode: str, seed: int, workers: int | None) -> None:
+def _check_options(
+    checks: Sequence[str], schedule: str, async_mode: str, seed: int, workers: int | None, volatile: str
+) -> None:
     for check in checks:
         if check not in (*CHECKS, *MORE_CHECKS):
             raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join((*CHECKS, *MORE_CHECKS))}")
@@ -402,6 +422,8 @@ def _check_options(checks: Sequence[str], schedule: str, async_mode: str, seed: 
         raise LaunchError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
     if async_mode not in ("late", "early"):
         raise LaunchError(f"async_mode is 'late' or 'early', not {async_mode!r}")
+    if volatile not in VOLATILE_MODES:
+        raise LaunchError(f"volatile is one of {', '.join(VOLATILE_MODES)}, not {volatile!r}")
     if seed < 0:
         raise LaunchError(f"seed is an integer from 0 on, not {seed!r}")
     if workers is not None and workers < 1:

@@ -162,12 +162,16 @@ class Ring:
     def elements(self, draws: Array) -> Array:
         """Codes (int64) for the elements of a kernel's inputs, from random 16-bit numbers.
 
-        In a ring for 8-bit types they have inverses: a kernel that quantises divides by the largest of them.
+        ``draws`` is [B, H, S, D]. In a ring for 8-bit types the codes have inverses, because a kernel that quantises
+        divides by the largest of them; and the largest differs from head to head and from one 32 rows to the next, so
+        that scales are not all alike.
         """
         if self.modulus > 1 << 8:
             return draws.astype(np.int64) % self.modulus
         units = np.array([code for code in range(self.modulus) if gcd(code, self.modulus) == 1], np.int64)
-        codes: Array = units[draws.astype(np.int64) % len(units)]
+        b, h, s = (np.arange(size) for size in draws.shape[:3])
+        most = (3 * b[:, None, None] + 7 * h[:, None] + 5 * (s // 32)) % (len(units) // 2) + len(units) // 2
+        codes: Array = units[draws.astype(np.int64) % most[..., None]]
         return codes
 
     def encoded(self, codes: Array, dtype: Any) -> Array:

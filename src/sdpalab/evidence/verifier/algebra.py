@@ -10,7 +10,7 @@ import numpy as np
 
 from sdpalab.evidence.verifier.arrays import Problem, array_form
 from sdpalab.evidence.verifier.attention import seen_of
-from sdpalab.evidence.verifier.facts import ALGEBRA_PRIMES, ALGEBRA_STATUSES
+from sdpalab.evidence.verifier.facts import ALGEBRA_LN_2, ALGEBRA_PRIMES, ALGEBRA_STATUSES
 from sdpalab.evidence.verifier.findings import Findings
 
 __all__ = ["check_algebra", "drawn_codes", "ring_outputs"]
@@ -58,6 +58,8 @@ def check_algebra(bundle: Findings, where: str, case: Mapping[str, Any], built: 
         bundle.find(where, "a log-sum-exp without a figure, or a figure without one")
     elif "lse" in words:
         units = [each for each in range(prime - 1) if math.gcd(each, prime - 1) == 1]
+        if case["factor"] == case["expected_factor"]:  # then the unit is known: log2 e is the factor over the scale
+            units = [pow(ALGEBRA_LN_2[prime], -1, prime - 1)]
         known = (words["lse"] < prime * (prime - 1)) | (sums == 0)
         differ = [int(((words["lse"] * u % (prime - 1) != logarithms) & (sums != 0)).sum()) for u in units]
         if (min(differ) == 0 and known.all()) is bool(case["lse_unequal"]):
@@ -68,11 +70,21 @@ def check_algebra(bundle: Findings, where: str, case: Mapping[str, Any], built: 
 
 
 def drawn_codes(problem: Problem, seed: int, prime: int) -> list[tuple[str, Any]]:
-    """The codes of Q, K and V of a seed; where they are 8 bits wide, all have inverses."""
+    """The codes of Q, K and V of a seed.
+
+    Where they are 8 bits wide, all have inverses, and the largest differs from head to head and by 32 rows.
+    """
     modulus, rng = prime * (prime - 1), np.random.default_rng(seed)
-    codes = [code for code in range(modulus) if modulus > 256 or math.gcd(code, modulus) == 1]
     draws = [(name, rng.integers(0, 1 << 16, array_form(name, problem)[0])) for name in "qkv"]
-    return [(name, np.array(codes)[drawn % len(codes)]) for name, drawn in draws]
+    if modulus > 256:
+        return [(name, drawn % modulus) for name, drawn in draws]
+    units = np.array([code for code in range(modulus) if math.gcd(code, modulus) == 1])
+    codes = []
+    for name, drawn in draws:
+        b, h, s, _ = np.ogrid[tuple(slice(size) for size in drawn.shape)]
+        most = (3 * b + 7 * h + 5 * (s // 32)) % (len(units) // 2) + len(units) // 2
+        codes.append((name, units[drawn % most]))
+    return codes
 
 
 def ring_outputs(q: Any, k: Any, v: Any, problem: Problem, prime: int, factor: int) -> tuple[Any, Any, Any]:

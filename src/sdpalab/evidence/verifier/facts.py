@@ -20,6 +20,7 @@ from sdpalab.sim.ring import RINGS
 
 __all__ = [
     "ADVISED",
+    "ALGEBRA_LN_2",
     "ALGEBRA_PRIMES",
     "ALGEBRA_STATUSES",
     "KEYS",
@@ -62,6 +63,8 @@ ADVISED = {name: MISSION_LIMITS.value(name) for name in ("registers", "shared_by
 """The limits that a gate shows where the kernel declares none."""
 STATUSES = [status.value for status in verdict.Status]
 ALGEBRA_STATUSES = [status.value for status in AlgebraStatus]
+ALGEBRA_LN_2 = {ring.prime: ring.ln_2 % ring.order for ring in RINGS.values()}
+"""What the constant ln 2 stands for mod p - 1."""
 ALGEBRA_PRIMES = sorted(ring.prime for ring in RINGS.values())
 LIMITED = list(verdict.LIMITED)
 ORIGINAL_CONTRACT = dict(verdict.ORIGINAL_CONTRACT)

@@ -13,7 +13,7 @@ from sdpalab.inputs.visibility import visible_keys
 from sdpalab.problem import Problem
 from sdpalab.sim.ring import LOG2_E, Ring
 
-__all__ = ["Comparison", "compare", "expected_factor"]
+__all__ = ["RingComparison", "compare", "expected_factor"]
 
 Array = npt.NDArray[Any]
 _ROWS_TRIED = 24
@@ -21,7 +21,7 @@ _ROWS_TRIED = 24
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RingComparison:
     """How a kernel's outputs compare with attention in the ring.
 
     Attributes
@@ -60,7 +60,7 @@ def expected_factor(ring: Ring, problem: Problem) -> int:
     return ring.constant(float(np.float32(problem.scale) * LOG2_E)) % ring.order
 
 
-def compare(ring: Ring, problem: Problem, inputs: dict[str, Array], out: Array, lse: Array | None) -> Comparison:
+def compare(ring: Ring, problem: Problem, inputs: dict[str, Array], out: Array, lse: Array | None) -> RingComparison:
     """Hold outputs against attention in the ring.
 
     If they are not equal with the expected factor, every other unit mod p - 1 is tried: a host may fold more than the
@@ -97,13 +97,13 @@ def compare(ring: Ring, problem: Problem, inputs: dict[str, Array], out: Array, 
             factor, (unequal, left_out) = other, wrong(other)
     places = np.argwhere(unequal)
     sums = _attention(ring, scores, values, seen, factor).sums
-    return Comparison(
+    return RingComparison(
         factor,
         int(unequal.size - left_out.sum() * problem.head_dim),
         len(places),
         tuple(int(each) for each in places[0]) if len(places) else None,  # type: ignore[arg-type]
         int(left_out.sum()),
-        None if lse is None else _lse_unequal(ring, lse, sums),
+        None if lse is None else _lse_unequal(ring, lse, sums, known_unit=factor == expected_factor(ring, problem)),
     )
 
 
@@ -123,10 +123,11 @@ def _attention(ring: Ring, scores: Array, values: Array, seen: Array, factor: in
     return _Attention(out, sums)
 
 
-def _lse_unequal(ring: Ring, lse: Array, sums: Array) -> int:
+def _lse_unequal(ring: Ring, lse: Array, sums: Array, *, known_unit: bool) -> int:
     """Rows whose log-sum-exp is not the logarithm of their sum.
 
-    In base e it is that logarithm over log2 e. With another factor it may be so in another unit: each is tried.
+    In base e it is that logarithm over log2 e. With another factor of the scores it may be so in another unit: then
+    each is tried.
     """
     codes, known = ring.decoded(lse)
     judged = sums != 0
@@ -137,4 +138,4 @@ def _lse_unequal(ring: Ring, lse: Array, sums: Array) -> int:
 
     units = (each for each in range(ring.order) if gcd(each, ring.order) == 1)
     least = wrong(ring.constant(float(LOG2_E)))
-    return 0 if least == 0 or any(wrong(unit) == 0 for unit in units) else least
+    return 0 if not known_unit and any(wrong(unit) == 0 for unit in units) else least

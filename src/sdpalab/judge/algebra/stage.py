@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import dtype_of
-from sdpalab.judge.algebra.attention import Comparison, compare, expected_factor
+from sdpalab.judge.algebra.attention import RingComparison, compare, expected_factor
 from sdpalab.judge.algebra.outcome import AlgebraCase, AlgebraStatus
 from sdpalab.problem import HALF_DTYPES, Problem
 from sdpalab.sim.ring import RINGS
@@ -32,7 +32,7 @@ def algebra_problems(problem: Problem) -> Iterator[Problem]:
     kv_heads = min(problem.kv_heads, 2)
     same = problem.seq_q == problem.seq_kv
     small = problem.with_(
-        batch=1,
+        batch=min(problem.batch, 2),
         heads=kv_heads * problem.group,
         kv_heads=kv_heads,
         seq_q=LENGTH if same else min(problem.seq_q, LENGTH),
@@ -77,8 +77,8 @@ def algebra_case(
         return AlgebraCase(name, problem, seed, AlgebraStatus.NOT_ALGEBRAIC, str(reply["not_algebraic"]))
     ring = RINGS[str(reply["ring"])]
     inputs = {tensor: ring.elements(draws) for tensor, draws in drawn(problem, seed).items()}
-    found = compare(ring, problem, inputs, outputs["o"], outputs.get("lse"))
-    unequal = bool(found.unequal or found.lse_unequal)
+    comparison = compare(ring, problem, inputs, outputs["o"], outputs.get("lse"))
+    unequal = bool(comparison.unequal or comparison.lse_unequal)
     dtype = dtype_of(problem.dtype)
     arrays = {tensor: ring.encoded(codes, dtype) for tensor, codes in inputs.items()}
     return AlgebraCase(
@@ -86,29 +86,30 @@ def algebra_case(
         problem,
         seed,
         AlgebraStatus.UNEQUAL if unequal else AlgebraStatus.EQUAL,
-        _reason(found) if unequal else "",
+        _reason(comparison) if unequal else "",
         ring.prime,
-        found.factor,
+        comparison.factor,
         expected_factor(ring, problem),
-        found.compared,
-        found.unequal,
-        found.left_out,
-        found.lse_unequal,
+        comparison.compared,
+        comparison.unequal,
+        comparison.left_out,
+        comparison.lse_unequal,
         {tensor: keep(array) for tensor, array in {**arrays, **outputs}.items()},
         tuple(reply["ptx_sha256"]),
         str(reply.get("lse_refusal", "")),
     )
 
 
-def _reason(found: Comparison) -> str:
+def _reason(comparison: RingComparison) -> str:
     """What is unequal, in a sentence."""
-    if found.first is not None:
-        b, h, i, d = found.first
+    if comparison.first is not None:
+        b, h, i, d = comparison.first
         return (
-            f"in exact arithmetic {found.unequal} of {found.compared} elements of O are not those of attention, the "
-            f"first at batch {b}, head {h}, row {i}, column {d}: the data flow is wrong, whatever the tolerance"
+            f"in exact arithmetic {comparison.unequal} of {comparison.compared} elements of O are not those of "
+            f"attention, the first at batch {b}, head {h}, row {i}, column {d}: the data flow is wrong, whatever the "
+            "tolerance"
         )
     return (
-        f"in exact arithmetic O is that of attention, and the log-sum-exp of {found.lse_unequal} rows is not the "
+        f"in exact arithmetic O is that of attention, and the log-sum-exp of {comparison.lse_unequal} rows is not the "
         "logarithm of their sum of weights"
     )

@@ -13,6 +13,7 @@ from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Entry, Immediate, Instruction, Symbol
 from sdpalab.sim.isa.memory_mods import take_space
+from sdpalab.sim.linking import branch_targets
 from sdpalab.sim.native import layout
 from sdpalab.sim.native import operations as operations  # registers every handler
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
@@ -239,6 +240,18 @@ def _exit(asm: Assembler, program: Program, instruction: Instruction, words: lis
         words[layout.END] = layout.END_EXIT
 
 
+def _brx(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """Each lane goes to the target of its index."""
+    mods = Mods(instruction)
+    mods.choice(("idx",))
+    mods.flag("uni")
+    mods.done()
+    targets = [program.block_of_label[label.name] for label in branch_targets(instruction)]
+    words[layout.END], words[layout.END_A] = layout.END_INDEXED, asm.source(instruction.operands[0], "u32")
+    words[layout.END_B], words[layout.END_C] = len(asm.lists), len(targets)
+    asm.lists += targets
+
+
 def _call(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
     mods = Mods(instruction)
     mods.flag("uni")
@@ -339,6 +352,6 @@ def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, word
     words[layout.END_C] = int(asm.checked and "maxnreg" in asm.entry.directives)
 
 
-_ENDS.update({"bra": _bra, "call": _call, "ret": _exit, "exit": _exit, "trap": _stop, "brkpt": _stop})
+_ENDS.update({"bra": _bra, "brx": _brx, "call": _call, "ret": _exit, "exit": _exit, "trap": _stop, "brkpt": _stop})
 _ENDS.update({"bar": _barrier, "barrier": _barrier, "barrier.cluster": _cluster, "setmaxnreg": _setmaxnreg})
 _ENDS.update({"mbarrier.try_wait": _try_wait, "wgmma.mma_async": _mma_async, "wgmma.wait_group": _wait_products})

@@ -8,6 +8,7 @@ import itertools
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,18 +19,17 @@ from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
-from sdpalab.sim.native.atomics import NAMES
 from sdpalab.sim.native.decoded import Decoded, decode
 from sdpalab.sim.native.library import library
-from sdpalab.sim.native.state import ORDERS, State
+from sdpalab.sim.native.state import State
 from sdpalab.sim.native.values import register_template
-from sdpalab.sim.parallel import communicates
+from sdpalab.sim.numerics import is_ring
 from sdpalab.sim.program import Program
 from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.types import TYPES
 
-__all__ = ["run"]
+__all__ = ["LEFT_TO_THE_REFERENCE", "run"]
 
 _MOST_STEPS = 20_000_000
 _MOST_THREADS = 16
@@ -38,11 +38,17 @@ _TURNS = 8
 _WORTH = 2e7
 """Lane instructions for which a second thread pays, about."""
 _FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
-_NATIVE_CHECKS = frozenset({"race", "memory", "async"})
-"""Checks that native code makes, all together if a launch has one; with others it is left to the reference engine."""
-
-_NATIVE_NUMERICS = frozenset({"float32", "hardware"})
-"""Rules of the tensor cores' sums that native code has."""
+LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
+    "the strict check": lambda setup: "strict" in setup.checks,
+    "watchers": lambda setup: bool(setup.watchers),
+    "atomic operations on floating-point numbers in a ring": lambda setup: (
+        is_ring(setup.numerics) and any(map(_adds_floats, setup.entry.instructions))
+    ),
+    "a cooperative launch": lambda setup: bool(setup.workspace),
+    "device code that allocates memory": lambda setup: setup.heap is not None,
+    "undefined bytes of shared memory to follow": lambda setup: setup.tracking,
+}
+"""Launches that are not native, whatever their code is. Of the checks, native code makes the others all together."""
 
 _LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _decoded: dict[tuple[int, bool, bool, str, str], tuple[weakref.ref[Program], Decoded | str]] = {}
@@ -50,14 +56,9 @@ _decoded: dict[tuple[int, bool, bool, str, str], tuple[weakref.ref[Program], Dec
 
 def run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     """See :func:`sdpalab.sim.native.choice.run_native`."""
-    if setup.watchers or setup.schedule not in ORDERS or not set(setup.checks) <= _NATIVE_CHECKS:
-        return "a watcher, a schedule or a check that is not native"
-    if setup.numerics not in _NATIVE_NUMERICS and _ring(setup) is None:
-        return f"numerics {setup.numerics!r}"
-    if any(map(_waits_for_others, setup.entry.instructions)):
-        return "blocks that may wait for each other"
-    if setup.workspace or setup.heap is not None or setup.tracking:
-        return "a cooperative launch, a heap, or undefined memory to follow"
+    for why, holds in LEFT_TO_THE_REFERENCE.items():
+        if holds(setup):
+            return why
     try:
         return _run(setup, space, tally, workers)
     except NotNative as why:
@@ -187,12 +188,7 @@ def _ring(setup: Setup) -> Ring | None:
     return ring_of(setup.numerics, eight_bits=eight)
 
 
-def _waits_for_others(instruction: Instruction) -> bool:
-    """Whether blocks may wait for each other with this instruction, or pass on what depends on their order.
-
-    Atomic operations on integers alone may be made by one block after the other.
-    """
+def _adds_floats(instruction: Instruction) -> bool:
+    """Whether it is an atomic operation, or a reducing copy, on floating-point numbers."""
     mods = set(instruction.mods)
-    if instruction.opcode in ("atom", "red") and mods & set(NAMES) and not mods & _FLOATS:
-        return False
-    return communicates(instruction)
+    return bool(mods & _FLOATS) and (instruction.opcode in ("atom", "red") or "reduce" in mods)

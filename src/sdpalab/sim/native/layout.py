@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__: list[str] = []
 
 WARP = 32
+EVERY_LANE = (1 << 32) - 1
 
 # ---- a record: int32 words -------------------------------------------------------------------------------------------
 
@@ -37,7 +38,7 @@ END_A, END_B, END_C, END_D, END_E, END_PC, END_TOKEN = range(8, 15)
 
 END_NEXT, END_BRANCH, END_EXIT, END_BARRIER, END_ARRIVE, END_STOP = 0, 1, 2, 3, 4, 5
 END_INDEXED, END_CLUSTER_ARRIVE, END_CLUSTER_WAIT, END_TRY_WAIT, END_WGMMA, END_WGMMA_WAIT = 6, 7, 8, 9, 10, 11
-END_REGISTERS, END_REDUCE, END_REFUSED, END_RETURN = 12, 13, 14, 15
+END_REGISTERS, END_REDUCE, END_REFUSED = 12, 13, 14
 
 # ---- statuses --------------------------------------------------------------------------------------------------------
 
@@ -192,7 +193,18 @@ CONTEXT_WORDS = 128
     CAPTURED,  # room for what bulk copies have read and not yet written
     CAPTURED_BYTES,
     CAPTURED_END,
-) = range(116)
+    WRITE_MASKS,  # of each granule of shared memory: the lanes that executed its last write
+    PARTIAL_READS,  # whether lanes of a warp were missing at a read of shared memory
+    PARTIAL_TAGS,  # of each granule: time << 16 | warp of such a read
+    PARTIAL_MASKS,  # ... and the lanes that executed all of them
+    GLOBAL_WRITE_MASKS,  # the same of global memory: of each granule
+    GLOBAL_READ_MASKS,  # of each 16 bytes
+    GLOBAL_RELEASED,  # of each granule two words: what the last atomic operation passes on of its CTA (0: nothing), and
+    # the time up to which it passes on what its own warp did
+    ORDERED_WARPS,  # beside ORDERED: time << 8 | warp of the warp whose accesses come before up to a later time
+    FOLLOWERS,  # of each CTA, the warp that last acquired what others did
+    FOLLOWED_AT,  # ... and when
+) = range(126)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""

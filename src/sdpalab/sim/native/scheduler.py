@@ -54,17 +54,18 @@ from sdpalab.sim.native.layout import (
     END_D,
     END_EXIT,
     END_GUARD,
+    END_INDEXED,
     END_NEXT,
     END_REDUCE,
     END_REFUSED,
     END_REGISTERS,
-    END_RETURN,
     END_STOP,
     END_TRY_WAIT,
     FIRST,
     FIRST_PART,
     GIVEN,
     GRANULES,
+    INDEX,
     ISSUED,
     KIND,
     LANES_BY_BLOCK,
@@ -335,8 +336,8 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
         return TRAP
     if end == END_REFUSED:
         return REFUSED
-    if end == END_RETURN:
-        return return_to(context, state, registers, block, taken)
+    if end == END_INDEXED:
+        return go_by_index(context, state, registers, block, taken)
     if end == END_CLUSTER_ARRIVE:
         add_part(state, at + 1, taken, READY)
         return arrive_in_cluster(context, state, taken, load32(block + 4 * END_A))
@@ -350,19 +351,22 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
     return meet(context, state, block, part, end)
 
 
-def return_to(context: int, state: int, registers: int, block: int, taken: int) -> int:
-    """Lanes return from a function, each to where it was called."""
+def go_by_index(context: int, state: int, registers: int, block: int, taken: int) -> int:
+    """Each lane goes to the block of its index: of an indexed branch, or of where it called a function; a status."""
     row = registers + load32(block + 4 * END_A)
-    resumes = load64(context + 8 * LISTS) + 4 * load32(block + 4 * END_B)
+    targets = load64(context + 8 * LISTS) + 4 * load32(block + 4 * END_B)
     left = taken
     while left != 0:
-        site = -1
+        index = -1
         mask = 0
         for lane in range(32):
-            if left >> lane & 1 and (site < 0 or load32(row + 4 * lane) == site):
-                site = load32(row + 4 * lane)
+            mine = load32(row + 4 * lane)
+            if left >> lane & 1 and (mine < 0 or mine >= load32(block + 4 * END_C)):
+                return INDEX
+            if left >> lane & 1 and (index < 0 or mine == index):
+                index = mine
                 mask |= 1 << lane
-        add_part(state, load32(resumes + 4 * site), mask, READY)
+        add_part(state, load32(targets + 4 * index), mask, READY)
         left &= ~mask
     return 0
 

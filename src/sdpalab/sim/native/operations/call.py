@@ -63,7 +63,8 @@ def return_words(asm: Assembler, instruction: Instruction, words: list[int]) -> 
         asm.guard = 0
         ends = [block.end.pc if block.end is not None else -1 for block in asm.program.blocks]
         resumes.append(ends.index(pc) + 1)
-    words[layout.END], words[layout.END_A], words[layout.END_B] = layout.END_RETURN, caller, len(asm.lists)
+    words[layout.END], words[layout.END_A] = layout.END_INDEXED, caller
+    words[layout.END_B], words[layout.END_C] = len(asm.lists), len(resumes)
     asm.lists += resumes
 
 

@@ -107,14 +107,20 @@ def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     def build(code: OperationCode) -> None:
         b = code.builder
         pointers = _row_pointers(code, _pointed(code, number, space, bits))
+        parts: list[Lanes] = []
         for k in range(number):
             whole = code.source(2 + k, "u16", 64)
             whole = (whole.shuffled(_TRANSPOSED) if trans else whole).as_type("u8")
             for line in range(8):
                 part = whole.shuffled(range(16 * line, 16 * line + 16))
                 b.store(part.value, pointers[8 * k + line], align=16)
+                parts.append(part)
+        for part, pointer in zip(parts if asm.checked else (), pointers, strict=False):
+            left = Lanes(b, b.load(pointer, typ=part.value.type, align=16), "u8")
+            code.leave_if((left != part).any(), layout.RACE)
 
-    asm.record(NativeOperation(f"stmatrix.x{number}{'.trans' * trans}.{space}.{bits}", build), [row, offset, *sources])
+    name = f"stmatrix.x{number}{'.trans' * trans}.{space}.{bits}{'.checked' * asm.checked}"
+    asm.record(NativeOperation(name, build), [row, offset, *sources])
 
 
 @native("movmatrix")

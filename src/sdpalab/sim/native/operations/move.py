@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from sdpalab.sim.checks.orders import memory_order
 from sdpalab.sim.decode import Mods, generic_base
 from sdpalab.sim.ir import Address, Instruction, Operand, Symbol, Variable, Vector
 from sdpalab.sim.isa.memory_mods import take_memory_mods, take_space
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS
+from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, gather, located, scatter
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative, native
 from sdpalab.sim.native.lanes import Lanes
@@ -14,7 +16,7 @@ from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.types import PtxType
 
-__all__ = ["local_load", "local_store"]
+__all__ = ["local_load", "local_store", "take_cache_hint"]
 
 PARAMETER_BITS = (1 << 32) - 1
 """Of an address in the parameter space, what counts."""
@@ -100,6 +102,12 @@ def _isspacep(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 # ---- loads and stores ------------------------------------------------------------------------------------------------
 
 
+def take_cache_hint(asm: Assembler, mods: Mods, operands: list[Operand]) -> None:
+    """An L2 cache policy, the last operand, changes no value."""
+    if mods.flag("L2::cache_hint"):
+        asm.source(operands.pop(), "b64")
+
+
 def _take(mods: Mods) -> tuple[str, int, PtxType]:
     """Space, number of elements and type of a load or store; all modifiers are taken."""
     space = take_space(mods)
@@ -109,6 +117,8 @@ def _take(mods: Mods) -> tuple[str, int, PtxType]:
     mods.done()
     if space == "shared::cluster":
         raise NotNative("the shared memory of a cluster")
+    if space in ("global", "generic") and memory_order(mods.instruction).strong:
+        raise NotNative("a strong access: blocks may wait for each other")
     if space != "param" and vector * type_.bytes > 16:
         raise NotNative("an access of more than 16 bytes")
     return "global" if space == "const" else space, vector, type_
@@ -116,8 +126,10 @@ def _take(mods: Mods) -> tuple[str, int, PtxType]:
 
 @native("ld", "ldu")
 def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
     space, vector, type_ = _take(mods)
-    target, address = instruction.operands
+    target, address = operands
     items = asm.vector(target)
     if len(items) != vector:
         raise NotNative("a vector of another length")
@@ -173,7 +185,7 @@ def local_load(element: int) -> NativeOperation:
 
 def local_store(element: int) -> NativeOperation:
     """The operation that stores an element of each lane's local memory: operands are address, offset and source."""
-    return _store("local", 64, element, 1)
+    return _store("local", 64, element, 1, False)
 
 
 def _load(space: str, bits: int, element: int, vector: int) -> NativeOperation:
@@ -190,8 +202,10 @@ def _load(space: str, bits: int, element: int, vector: int) -> NativeOperation:
 
 @native("st")
 def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
     space, vector, type_ = _take(mods)
-    address, value = instruction.operands
+    address, value = operands
     if space == "param":
         variable = _parameter(asm, address)
         if variable is None:
@@ -207,18 +221,22 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     row, bits, offset = asm.address(address)
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, vector * type_.bytes, "store")
-    asm.record(_store(space, bits, type_.bits, vector), [row, offset, *sources])
+    asm.record(_store(space, bits, type_.bits, vector, asm.checked and space != "local"), [row, offset, *sources])
 
 
-def _store(space: str, bits: int, element: int, vector: int) -> NativeOperation:
+def _store(space: str, bits: int, element: int, vector: int, checked: bool) -> NativeOperation:
+    """A store; ``checked``, no lane may find another lane's value in its place after it."""
     width = element // 8 * vector
 
     def build(code: OperationCode) -> None:
         place = addresses(code, located(code, 0, space, bits), space, width)
         for k in range(vector):
             scatter(code, place + element // 8 * k, code.source(2 + k, f"u{element}"), element // 8)
+        for k in range(vector if checked else 0):
+            left = gather(code, place + element // 8 * k, f"u{element}", element // 8)
+            code.leave_if(((left != code.source(2 + k, f"u{element}")) & code.active).any(), layout.RACE)
 
-    return NativeOperation(f"st.{space}.{bits}.{element}x{vector}", build)
+    return NativeOperation(f"st.{space}.{bits}.{element}x{vector}{'.checked' * checked}", build)
 
 
 # ---- no effect on values ---------------------------------------------------------------------------------------------
@@ -236,6 +254,16 @@ def _griddepcontrol(asm: Assembler, instruction: Instruction, mods: Mods) -> Non
     """Launches run one after the other."""
     mods.choice(("wait", "launch_dependents"))
     mods.done()
+
+
+@native("prefetch")
+def _prefetch_line(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Touches no value, and no address is wrong: there is no cache here."""
+    if take_space(mods) not in ("global", "local", "generic"):
+        raise NotNative(instruction.text)
+    mods.choice(("L1", "L2"))
+    mods.done()
+    asm.address(instruction.operands[0])
 
 
 @native("prefetch.tensormap", "prefetch.param.tensormap", "prefetch.const.tensormap")
