@@ -152,7 +152,7 @@ def _supports(problem: Problem) -> str | None:
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
-    listed = {name: (0, *values) for name, values in VALUES.items()}
+    listed: dict[str, tuple[int | str, ...]] = {name: (0, *values) for name, values in VALUES.items()}
     listed |= {"SCHEDULE": ("auto", *SCHEDULES), "EXP_ON_FMA": ("auto", *EXP_ON_FMA)}
     unlisted = reject_unlisted(config, listed)
     if unlisted is not None:
