@@ -79,7 +79,8 @@ class CaseJson(Content):
 class JudgeContent(Content):
     """A :class:`sdpalab.judge.verdict.Verdict`; ``bundle``, ``report`` and ``junit`` are paths, if there are any.
 
-    ``diagnosis`` is a :class:`sdpalab.judge.diagnose.summary.FailureSummary`.
+    ``diagnosis`` is a :class:`sdpalab.judge.diagnose.summary.FailureSummary`, and ``algebra`` has each
+    :class:`sdpalab.judge.algebra.outcome.AlgebraCase`.
     """
 
     kernel: str
@@ -92,6 +93,7 @@ class JudgeContent(Content):
     original_contract: int
     cases: list[CaseJson]
     unjudged: list[str]
+    algebra: list[Json] = []
     diagnosis: Json
     bundle: str = ""
     report: str = ""
