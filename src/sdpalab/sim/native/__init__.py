@@ -36,6 +36,6 @@ where a lane reaches it.
 ``SDPALAB_SIM_ENGINE`` chooses: ``native`` (the default), or ``reference``, which runs everything there.
 """
 
-from sdpalab.sim.native.choice import run_native, wanted_engine
+from sdpalab.sim.native.choice import UNWRITTEN, run_native, wanted_engine
 
-__all__ = ["run_native", "wanted_engine"]
+__all__ = ["UNWRITTEN", "run_native", "wanted_engine"]
