@@ -165,7 +165,9 @@ def test_knobs_are_chosen_by_problem(problem: Problem, knobs: tuple[int, ...]) -
 
 
 def test_what_is_given_is_not_chosen() -> None:
-    assert resolve(MISSION, ONE) == ONE
+    given = ONE.but(EXP_ON_FMA=2)
+    assert resolve(MISSION, given) == given
+    assert [resolve(MISSION.with_(head_dim=dim), ONE)["EXP_ON_FMA"] for dim in (64, 128)] == [1, 0]
     assert resolve(MISSION, AUTO.but(SPLIT=1)).int("SPLIT") == 1
     assert resolve(MISSION, AUTO.but(BLOCK_M=128)).int("BLOCK_M") == 128
 

@@ -129,6 +129,23 @@ def deletion(
 
 
 @campaign.command()
+def weakening(
+    kernel: KernelsArgument = None,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
+    """Make each memory order and scope of a kernel weaker by one step in turn, as deletion does with instructions."""
+    from sdpalab.campaigns import deletion as runs
+
+    names = kernel or []
+    with executor_of(executor, address, workers) as on:
+        return _run("weakening", names, lambda say, _: runs.run(names, say, on, weaken=True), out, json)
+
+
+@campaign.command()
 def diagnosis(
     only: Annotated[str, typer.Option(metavar="WORDS", help="Only bugs whose name has these words in it.")] = "",
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every diagnosis, not only the wrong ones.")] = False,
