@@ -152,7 +152,7 @@ def _supports(problem: Problem) -> str | None:
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
-    listed = {name: (0, *values) for name, values in VALUES.items()}
+    listed: dict[str, tuple[Knob, ...]] = {name: (0, *values) for name, values in VALUES.items()}
     listed |= {"SCHEDULE": ("auto", *SCHEDULES), "EXP_ON_FMA": ("auto", *EXP_ON_FMA)}
     unlisted = reject_unlisted(config, listed)
     if unlisted is not None:
@@ -207,7 +207,7 @@ def _plan(problem: Problem, resolved: Config) -> Launch:
 
 
 _AUTO = Config(BLOCK_M=0, BLOCK_N=0, NUM_STAGES=0, SPLIT=0, EXP_ON_FMA="auto", SCHEDULE="auto", NUM_CTAS=0)
-_TILES = _AUTO.but(BLOCK_N=64, NUM_STAGES=2, SCHEDULE="tiles")
+_TILES = _AUTO.but(BLOCK_N=64, NUM_STAGES=2, EXP_ON_FMA=1, SCHEDULE="tiles")
 
 HOPPER = CudaKernel(
     name="hopper",
