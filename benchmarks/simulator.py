@@ -49,7 +49,7 @@ def simulate(
     (step,) = plan.steps
     assert step.module is not None
     built = build(step.module, "sm_89")
-    inputs = vars(make_inputs(problem, "normal", 0))
+    inputs = make_inputs(problem, "normal", 0).arrays
     arrays = {buffer.name: starting_array(buffer, inputs, 0xFF) for buffer in plan.buffers}
     args = [arrays[arg] if isinstance(arg, str) else arg for arg in step.args]
 
@@ -138,7 +138,7 @@ def engines(repeats: int) -> None:
     print(f"engines, {MISSION.label}, CPU seconds: native, reference, ratio")
     for name in ("flash", "hopper"):
         kernel = get(name)
-        plan, inputs = kernel.launch_plan(MISSION, kernel.default_config), vars(make_inputs(MISSION, "normal", 0))
+        plan, inputs = kernel.launch_plan(MISSION, kernel.default_config), make_inputs(MISSION, "normal", 0).arrays
         for checks in ((), sim.CHECKS):
             run = partial(SimulatedExecutor(kernel.default_arch, checks=checks, workers=1).run, plan, inputs)
             times: dict[str, list[float]] = {"native": [], "reference": []}

@@ -81,8 +81,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
-    """The reason on stderr: exactly one line, and no traceback."""
-    lines = done.stderr.strip().splitlines()
+    """The reason on stderr: exactly one line, and no traceback. A slow machine shows signs of life before it."""
+    lines = [line for line in done.stderr.strip().splitlines() if not line.startswith("judging ")]
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("sdpalab: ")
     assert "Traceback" not in done.stderr

@@ -179,7 +179,7 @@ BAD: list[tuple[tuple[str, ...], str]] = [
     (("flash", "--kind", "rave"), "--kind takes one of async, barrier"),
     (("flash", "--line", "flash.cu"), "--line takes a line's number or FILE:LINE, not 'flash.cu'"),
     (("flash", "--suppressions", "none"), "none cannot be read"),
-    (("flash", "--kv-heads", "1"), "--kv-heads, --seq-kv, --window and --softcap need a --shape"),
+    (("flash", "--kv-heads", "1"), "--kv-heads needs a --shape"),
     (("gone.ptx",), "gone.ptx cannot be read"),
     (("alone.ptx",), "alone.ptx needs a description of its launch: --launch FILE.json, or alone.json"),
     (("twice.ptx", "--causal"), "are for kernels"),

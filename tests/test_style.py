@@ -15,6 +15,7 @@ PACKAGE = ROOT / "src" / "sdpalab"
 # The path of the data; each room may import those before it. `sim` stands apart and imports nothing of the lab.
 ROOMS = (
     "gpus",
+    "scoring",
     "problem",
     "record",
     "user_folder",

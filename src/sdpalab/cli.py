@@ -28,6 +28,7 @@ COMMANDS = {
     "judge": CommandEntry("Is it attention? If not, why not, and at which line?"),
     "sanitize": CommandEntry("Races and memory errors, in every order of the warps."),
     "run": CommandEntry("A CUDA program as it is, with no GPU; its hazards.", {"allow_interspersed_args": False}),
+    "capture": CommandEntry("Run it, and leave a launch file.", {"allow_interspersed_args": False}),
     "speed-of-light": CommandEntry("The least time that a GPU can take, and what binds."),
     "bench": CommandEntry("Time kernels and peers on a GPU, interleaved."),
     "profile": CommandEntry("What costs, by source line: simulated, or on a GPU."),

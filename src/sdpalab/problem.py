@@ -3,12 +3,17 @@
 O = softmax(scale * Q K^T + mask) V with Q [B, H, Sq, D], K and V [B, Hkv, Skv, D], O [B, H, Sq, D].
 The causal mask is torch's ``is_causal``: query i sees keys 0..i (aligned to the top left), also when Sq != Skv.
 
-Two further fields change the scores, in the vocabulary of FlashAttention's interface:
+Further fields change the scores, in the vocabulary of FlashAttention's interface and torch's
+(:mod:`sdpalab.scoring` has the formula):
 
 - ``window_size=(left, right)``: query i sees keys i - left to i + right, aligned as the causal mask is; -1 is no bound;
-- ``softcap``: a score s becomes softcap * tanh(s / softcap), after the scale and before any mask.
+- ``softcap``: a score s becomes softcap * tanh(s / softcap), after the scale and before any mask;
+- ``kv_lengths``: how many of its keys each batch entry has; those beyond are padding, which no row sees;
+- ``attn_mask``: there is a mask [1 or B, 1 or H, Sq, Skv], boolean (True: seen) or added to the scores;
+- ``alibi_slopes``: a slope for each query head, times abs(i - j), is subtracted from the scores;
+- ``sinks``: a logit for each query head, whose exponential is part of the sum that weights are divided by.
 
-O of a row that sees no key is 0, and its log-sum-exp -inf.
+O of a row that sees no key is 0, and its log-sum-exp -inf, or its sink.
 """
 
 from __future__ import annotations
@@ -16,46 +21,46 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypedDict
+from functools import cached_property
+from typing import Any
 
-from sdpalab.errors import UserError
+from sdpalab.scoring import (
+    ARRAYS,
+    EXTRAS,
+    MaskForm,
+    ProblemError,
+    Scoring,
+    checked_lengths,
+    checked_window,
+    is_number,
+    parse_lengths,
+    parse_window,
+    refitted_lengths,
+)
 
 __all__ = [
+    "ARRAYS",
     "DTYPES",
     "EXTRAS",
+    "HALF_DTYPES",
     "MISSION",
     "NAMED_PROBLEMS",
     "TWELVE_CASES",
+    "MaskForm",
     "Problem",
     "ProblemError",
     "Scoring",
+    "parse_lengths",
     "parse_shape",
     "parse_window",
 ]
 
-DTYPES: dict[str, int] = {"float16": 2, "bfloat16": 2}
+DTYPES: dict[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4}
 """Element types a problem may have, with their size in bytes."""
-
-
-EXTRAS = ("window_size", "softcap")
-"""Fields that most problems lack. They are in :meth:`Problem.to_dict` only where they are set, and a kernel or callable
-has to declare that it computes problems with them."""
-
-
-class ProblemError(UserError):
-    """An invalid shape, dtype, scale, window or soft cap of an attention problem."""
-
-
-class _PlainScoring(TypedDict):
-    scale: float
-    causal: bool
-
-
-class Scoring(_PlainScoring, total=False):
-    """How scores are made of Q K^T: the arguments, beside the arrays, of every function that computes attention."""
-
-    window_size: tuple[int, int]
-    softcap: float
+HALF_DTYPES = ("float16", "bfloat16")
+"""Those of 16 bits, which all shipped kernels and peers are for."""
+ITEM_BYTES = {**DTYPES, "uint8": 1, "int32": 4}
+"""The same of the arrays beside Q, K and V."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Problem:
         Hkv; must divide ``heads`` (grouped-query attention). Default: ``heads``.
     seq_kv : int, optional
         Skv. Default: ``seq_q``.
-    dtype : {"float16", "bfloat16"}
+    dtype : {"float16", "bfloat16", "float32"}
         Type of Q, K, V and O.
     causal : bool
         Query i sees keys 0..i only (top-left aligned, as torch's ``is_causal``).
@@ -81,12 +86,22 @@ class Problem:
         is 0, whatever is given. Default: no window, which ``(-1, -1)`` is, too; so is ``(-1, 0)`` under ``causal``.
     softcap : float, optional
         A score s becomes softcap * tanh(s / softcap). Default: 0, which is none.
+    kv_lengths : sequence of int, optional
+        Keys of each batch entry, from 0 to Skv; no row sees those beyond. Default: Skv for all.
+    attn_mask : str, optional
+        ``bool`` or ``float``, and which of the first two axes of the mask are broadcast: ``bool:1,1`` is one mask
+        [1, 1, Sq, Skv], ``float:B,H`` an additive one for each batch entry and head. Default: none.
+    alibi_slopes : bool
+        Whether slope_h * abs(i - j) is subtracted from the scores (Press et al. 2022, "Train Short, Test Long").
+    sinks : bool
+        Whether each head has a sink: a logit without a key (Xiao et al. 2024, "Attention Sinks"; gpt-oss).
 
     Raises
     ------
     ProblemError
         If a size is not a positive integer, ``kv_heads`` does not divide ``heads``, the dtype is unknown, the scale is
-        not finite, a side of the window is not an integer from -1 up, or the soft cap is negative or not finite.
+        not finite, a side of the window is not an integer from -1 up, the soft cap is negative or not finite, there is
+        not one length from 0 to Skv for each batch entry, or the mask is none of those.
     """
 
     batch: int
@@ -100,6 +115,10 @@ class Problem:
     scale: float = 0.0
     window_size: tuple[int, int] | None = None
     softcap: float = 0.0
+    kv_lengths: tuple[int, ...] | None = None
+    attn_mask: str = ""
+    alibi_slopes: bool = False
+    sinks: bool = False
 
     def __init__(
         self,
@@ -115,6 +134,10 @@ class Problem:
         scale: float | None = None,
         window_size: Sequence[int] | None = None,
         softcap: float = 0.0,
+        kv_lengths: Sequence[int] | None = None,
+        attn_mask: str = "",
+        alibi_slopes: bool = False,
+        sinks: bool = False,
     ) -> None:
         sizes = {
             "batch": batch,
@@ -131,19 +154,24 @@ class Problem:
             raise ProblemError(f"kv_heads must divide heads, and {sizes['kv_heads']} does not divide {heads}")
         if dtype not in DTYPES:
             raise ProblemError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
-        if not isinstance(causal, bool):
-            raise ProblemError(f"causal must be True or False, not {causal!r}")
+        for name, flag in (("causal", causal), ("alibi_slopes", alibi_slopes), ("sinks", sinks)):
+            if not isinstance(flag, bool):
+                raise ProblemError(f"{name} must be True or False, not {flag!r}")
         if scale is not None and not (isinstance(scale, (int, float)) and math.isfinite(scale)):
             raise ProblemError(f"scale must be a finite number, not {scale!r}")
-        if not _is_number(softcap) or softcap < 0.0:
+        if not is_number(softcap) or softcap < 0.0:
             raise ProblemError(f"softcap must be a positive number, or 0 for none, not {softcap!r}")
         for name, value in sizes.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "causal", causal)
         object.__setattr__(self, "scale", 1.0 / math.sqrt(head_dim) if scale is None else float(scale))
-        object.__setattr__(self, "window_size", _window(window_size, causal))
+        object.__setattr__(self, "window_size", checked_window(window_size, causal))
         object.__setattr__(self, "softcap", float(softcap))
+        object.__setattr__(self, "kv_lengths", checked_lengths(kv_lengths, batch, self.seq_kv))
+        object.__setattr__(self, "attn_mask", str(MaskForm.parse(attn_mask)) if attn_mask else "")
+        object.__setattr__(self, "alibi_slopes", alibi_slopes)
+        object.__setattr__(self, "sinks", sinks)
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -152,13 +180,39 @@ class Problem:
 
     @property
     def scoring(self) -> Scoring:
-        """How its scores are made: ``scale``, ``causal`` and its :attr:`extras`, as keyword arguments."""
+        """How its scores are made, as keyword arguments: ``scale``, ``causal`` and those of its :attr:`extras` that are
+        no arrays; :meth:`sdpalab.inputs.Inputs.scoring` has the arrays, too."""
         scoring: Scoring = {"scale": self.scale, "causal": self.causal}
         if self.window_size is not None:
             scoring["window_size"] = self.window_size
         if self.softcap:
             scoring["softcap"] = self.softcap
+        if self.kv_lengths is not None:
+            scoring["kv_lengths"] = self.kv_lengths
         return scoring
+
+    @property
+    def mask_form(self) -> MaskForm | None:
+        """What ``attn_mask`` says; None without a mask."""
+        return MaskForm.parse(self.attn_mask) if self.attn_mask else None
+
+    @property
+    def array_shapes(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of each input array beside Q, K and V, by name: those of :data:`ARRAYS` that it has.
+
+        Lengths are int32 [B]; a mask is [1 or B, 1 or H, Sq, Skv], of bytes (0: hidden, 1: seen) or of the problem's
+        dtype; slopes and sinks are float32 [H].
+        """
+        shapes: dict[str, tuple[tuple[int, ...], str]] = {}
+        if self.kv_lengths is not None:
+            shapes["kv_lengths"] = ((self.batch,), "int32")
+        if (form := self.mask_form) is not None:
+            first = (self.batch if form.per_batch else 1, self.heads if form.per_head else 1)
+            shapes["attn_mask"] = ((*first, self.seq_q, self.seq_kv), "uint8" if form.type == "bool" else self.dtype)
+        for name in ("alibi_slopes", "sinks"):
+            if getattr(self, name):
+                shapes[name] = ((self.heads,), "float32")
+        return shapes
 
     @property
     def q_shape(self) -> tuple[int, int, int, int]:
@@ -175,19 +229,22 @@ class Problem:
         """Query heads that share one K/V head."""
         return self.heads // self.kv_heads
 
-    @property
+    @cached_property
     def scores(self) -> int:
-        """Number of (query, key) pairs that the mask lets through, over all heads."""
-        if self.window_size is not None:
-            left, right = (self.seq_q + self.seq_kv if side < 0 else side for side in self.window_size)
-            rows = range(min(self.seq_q, self.seq_kv + left))
-            pairs = sum(min(row + right, self.seq_kv - 1) - max(row - left, 0) + 1 for row in rows)
-        elif self.causal:
-            full = min(self.seq_q, self.seq_kv)
-            pairs = full * (full + 1) // 2 + (self.seq_q - full) * self.seq_kv
-        else:
-            pairs = self.seq_q * self.seq_kv
-        return self.batch * self.heads * pairs
+        """Number of (query, key) pairs that the masks let through, over all heads; an ``attn_mask`` counts as all
+        seen, because which it lets through is in the inputs."""
+        if self.kv_lengths is not None:
+            return sum(self._pairs(length) for length in self.kv_lengths) * self.heads
+        return self._pairs(self.seq_kv) * self.batch * self.heads
+
+    def _pairs(self, keys: int) -> int:
+        """The (query, key) pairs of one head of which only ``keys`` are there."""
+        left, right = self.window_size or (-1, 0 if self.causal else -1)
+        left, right = (self.seq_q + self.seq_kv if side < 0 else side for side in (left, right))
+        if right >= self.seq_kv and left >= self.seq_q:
+            return self.seq_q * keys
+        rows = range(min(self.seq_q, keys + left))
+        return sum(max(min(row + right, keys - 1) - max(row - left, 0) + 1, 0) for row in rows)
 
     @property
     def flops(self) -> int:
@@ -201,18 +258,19 @@ class Problem:
 
     @property
     def least_bytes(self) -> int:
-        """Least DRAM traffic in bytes: Q, K and V read once, O written once.
+        """Least DRAM traffic in bytes: Q, K, V and any other array read once, O written once.
 
-        Of a problem with a window only those rows of Q that see a key, and keys that a row sees, are read.
+        Of a problem with a window or with lengths only those rows of Q that see a key, and keys that a row sees, are
+        read.
         """
-        queries, keys = self.seq_q, self.seq_kv
-        if self.window_size is not None:
-            left, right = self.window_size
-            queries = queries if left < 0 else min(queries, self.seq_kv + left)
-            keys = keys if right < 0 else min(keys, self.seq_q + right)
-        q = self.batch * self.heads * (queries + self.seq_q) * self.head_dim
-        kv = self.batch * self.kv_heads * keys * self.head_dim
-        return DTYPES[self.dtype] * (q + 2 * kv)
+        left, right = self.window_size or (-1, -1)
+        rows_read = keys_read = 0
+        for length in self.kv_lengths or (self.seq_kv,) * self.batch:
+            rows_read += min(self.seq_q, length + left if left >= 0 else self.seq_q) if length else 0
+            keys_read += length if right < 0 else min(length, self.seq_q + right)
+        q = self.heads * (rows_read + self.batch * self.seq_q) * self.head_dim
+        others = sum(math.prod(shape) * ITEM_BYTES[dtype] for shape, dtype in self.array_shapes.values())
+        return DTYPES[self.dtype] * (q + 2 * self.kv_heads * keys_read * self.head_dim) + others
 
     @property
     def label(self) -> str:
@@ -230,12 +288,17 @@ class Problem:
             text += " window={},{}".format(*self.window_size)
         if self.softcap:
             text += f" softcap={self.softcap:g}"
-        return text
+        if self.kv_lengths is not None:
+            text += f" kv_lengths={','.join(map(str, self.kv_lengths))}"
+        if self.attn_mask:
+            text += f" attn_mask={self.attn_mask}"
+        return text + " alibi_slopes" * self.alibi_slopes + " sinks" * self.sinks
 
     def with_(self, **changes: Any) -> Problem:
         """A copy with some fields changed, validated like any other.
 
-        What had its default (``kv_heads``, ``seq_kv``, ``scale``) has it again, from the changed fields.
+        What had its default (``kv_heads``, ``seq_kv``, ``scale``) has it again, from the changed fields. Lengths are
+        fitted to another batch and number of keys, as the same shares.
         """
         fields = self.to_dict()
         if self.kv_heads == self.heads:
@@ -244,50 +307,17 @@ class Problem:
             fields["seq_kv"] = None
         if self.scale == 1.0 / math.sqrt(self.head_dim):
             fields["scale"] = None
-        return Problem(**(fields | changes))
+        fields |= changes
+        if self.kv_lengths is not None and "kv_lengths" not in changes:
+            batch, seq_kv = int(fields["batch"]), int(fields["seq_kv"] or fields["seq_q"])
+            fields["kv_lengths"] = refitted_lengths(self.kv_lengths, self.batch, self.seq_kv, batch, seq_kv)
+        return Problem(**fields)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain JSON values, of :data:`EXTRAS` those that are set; ``Problem(**d)`` is the inverse."""
         extras = {name: getattr(self, name) for name in self.extras}
-        if self.window_size is not None:
-            extras["window_size"] = list(self.window_size)
+        extras |= {name: list(value) for name, value in extras.items() if isinstance(value, tuple)}
         return {name: value for name, value in asdict(self).items() if name not in EXTRAS} | extras
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _window(sides: Sequence[int] | None, causal: bool) -> tuple[int, int] | None:
-    """The window in its one form: None if it hides nothing that the causal mask does not."""
-    if sides is None:
-        return None
-    valid = isinstance(sides, (tuple, list)) and len(sides) == 2
-    if not valid or any(isinstance(side, bool) or not isinstance(side, int) or side < -1 for side in sides):
-        raise ProblemError(
-            f"window_size must be two integers (left, right) from 0 up, or -1 for no bound, not {sides!r}"
-        )
-    left, right = sides
-    if causal:
-        return (left, 0) if left >= 0 else None
-    return None if left == right == -1 else (left, right)
-
-
-def parse_window(text: str) -> tuple[int, int]:
-    """Read ``L,R`` as on the command line.
-
-    Raises
-    ------
-    ProblemError
-        If there are not two integers.
-    """
-    try:
-        left, right = (int(side) for side in text.split(","))
-    except ValueError:
-        raise ProblemError(
-            f"--window takes two integers L,R such as 128,0, with -1 for no bound, not {text!r}"
-        ) from None
-    return left, right
 
 
 def parse_shape(text: str) -> tuple[int, int, int, int]:

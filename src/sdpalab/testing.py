@@ -97,6 +97,7 @@ def _failure_message(verdict: Verdict, summary: FailureSummary) -> str:
         f"{verdict.status.value}: {verdict.kernel} is not attention: {passed} of {len(verdict.cases)} cases passed "
         f"on {verdict.device}",
         *(f"{case.name}: {case.status.value}: {case.reason}" for case in failed[:MOST_REASONS]),
+        *([] if failed else [verdict.reason]),
     ]
     if len(failed) > MOST_REASONS:
         lines.append(f"and {len(failed) - MOST_REASONS} more: {', '.join(case.name for case in failed[MOST_REASONS:])}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from sdpalab.compile.gate import check
 from sdpalab.compile.resources import resources
 from sdpalab.evidence import BundleWriter, WrittenBundle, built_module
 from sdpalab.evidence.store import ArrayStore
-from sdpalab.inputs import make_inputs
+from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.rule.evaluate import evaluate
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.rule.numerics import intended_output
@@ -51,9 +51,9 @@ extern "C" __global__ void scale(float* x, float factor) {
 MODULE = Module("scale.cu", SOURCE, "scale")
 
 
-def honest(problem: Problem, q: Array, k: Array, v: Array) -> Array:
+def honest(problem: Problem, inputs: Inputs) -> Array:
     """A correct kernel: P rounded to 16 bits, everything else in float32 or better."""
-    return intended_output(q, k, v, **problem.scoring, numerics=Numerics())
+    return intended_output(*inputs.qkv, **inputs.scoring(problem), numerics=Numerics())
 
 
 def judged(
@@ -69,14 +69,14 @@ def judged(
 ) -> Case:
     """One case, judged by the judge on what ``compute`` makes of the inputs, with their ``lse`` rounded to float32."""
     inputs = make_inputs(problem, kind, seed)
-    out = compute(problem, inputs.q, inputs.k, inputs.v)
+    out = compute(problem, inputs)
     about = {"device": "simulator sm_89", "config": "BLOCK_M=64", "numerics": asdict(numerics or Numerics())}
     outputs = {"first": out, "second": out}
     if lse:
-        exact, _ = log_sum_exp_float64(**vars(inputs), **problem.scoring, numerics=numerics or Numerics())
+        exact, _ = log_sum_exp_float64(*inputs.qkv, **inputs.scoring(problem), numerics=numerics or Numerics())
         outputs["lse"] = exact.astype(np.float32)
     evidence = evaluate(problem, inputs, about, {"ptx_sha256": [ptx]}, outputs)
-    digests = {name: store.put(array) for name, array in {**vars(inputs), **evidence.arrays}.items()}
+    digests = {name: store.put(array) for name, array in {**inputs.arrays, **evidence.arrays}.items()}
     return Case(
         f"{problem.label} {kind} seed {seed}",
         problem,
@@ -109,8 +109,8 @@ def make_sample(out: Path) -> Sample:
     used = resources(built, Launch((1, 1, 1), (64, 1, 1), ("x", 2.0)))
     module_record = built_module(MODULE, built, used, check(used, MISSION_LIMITS))
 
-    def wrong(problem: Problem, q: Array, k: Array, v: Array) -> Array:
-        return honest(problem, (q.astype(np.float32) * 1.02).astype(q.dtype), k, v)
+    def wrong(problem: Problem, inputs: Inputs) -> Array:
+        return honest(problem, replace(inputs, q=(inputs.q.astype(np.float32) * 1.02).astype(inputs.q.dtype)))
 
     verdicts = []
     with BundleWriter(out, command=["sdpalab", "repro"]) as bundle:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from chromium import measured
 from evidence_sample import Sample
 
+from chromium import measured
 from sdpalab.evidence import ReportData, render_report
 
 WIDTHS = (390, 800, 1024, 1400, 1600)

@@ -16,6 +16,7 @@ from standalone import verify
 
 from sdpalab.compile import build
 from sdpalab.evidence import BundleWriter, built_module, verify_bundle
+from sdpalab.inputs import Inputs
 from sdpalab.judge.rule.numerics import intended_output
 from sdpalab.judge.verdict import Status, Verdict
 from sdpalab.kernels.kernel import Numerics, Quantisation
@@ -28,23 +29,23 @@ KINDS = ("needle", "uniform", "nan_heads")
 QUANTISED = Numerics(probabilities="float8_e4m3fn", probability_scale=256.0, quantised=Quantisation(rows=8))
 
 
-def in_float8(problem: Problem, q: Array, k: Array, v: Array) -> Array:
+def in_float8(problem: Problem, inputs: Inputs) -> Array:
     """What the declaration of float8 allows."""
-    return intended_output(q, k, v, **problem.scoring, numerics=QUANTISED)
+    return intended_output(*inputs.qkv, **problem.scoring, numerics=QUANTISED)
 
 
-def one_ulp_off(problem: Problem, q: Array, k: Array, v: Array) -> Array:
+def one_ulp_off(problem: Problem, inputs: Inputs) -> Array:
     """Right but for the last bit of one element of median size, in the last head."""
-    out = honest(problem, q, k, v)
+    out = honest(problem, inputs)
     head = np.abs(out[0, -1].astype(np.float64))
     place = np.unravel_index(np.argsort(np.where(head > 0, head, 9.0), axis=None)[head.size // 2], head.shape)
     out[(0, -1, *place)] = np.nextafter(out[(0, -1, *place)], np.float16(0))
     return out
 
 
-def nan_everywhere(problem: Problem, q: Array, k: Array, v: Array) -> Array:
+def nan_everywhere(problem: Problem, inputs: Inputs) -> Array:
     """Lets the NaN of one head into all."""
-    return np.full(q.shape, np.nan, q.dtype) if np.isnan(k).any() else honest(problem, q, k, v)
+    return np.full_like(inputs.q, np.nan) if np.isnan(inputs.k).any() else honest(problem, inputs)
 
 
 ATTEMPTS: tuple[tuple[str, Callable[..., Array], Numerics, Sequence[Status]], ...] = (

@@ -13,7 +13,7 @@ from standalone import verify
 from sdpalab.compile import build
 from sdpalab.compile.resources import resources
 from sdpalab.errors import UserError
-from sdpalab.inputs import INPUT_KINDS, dtype_of, make_inputs
+from sdpalab.inputs import INPUT_KINDS, Inputs, dtype_of, make_inputs
 from sdpalab.judge.rule.exact import exact_elements
 from sdpalab.judge.rule.limits import limits_for, measure
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64, measure_lse
@@ -32,12 +32,24 @@ PROBLEMS = (
     Problem(1, 2, 33, 64, dtype="bfloat16", causal=True, scale=0.5),
     Problem(1, 2, 30, 32, seq_kv=12, window_size=(9, 3)),  # the last rows see no key
     Problem(1, 2, 31, 64, causal=True, window_size=(6, 0), softcap=20.0),
+    Problem(2, 2, 20, 32, seq_kv=33, kv_lengths=(0, 21), attn_mask="bool:B,1"),
+    Problem(2, 4, 12, 32, kv_heads=2, attn_mask="float:1,H", causal=True, dtype="bfloat16"),
+    Problem(1, 3, 26, 32, alibi_slopes=True, sinks=True, window_size=(9, 4)),
+    Problem(1, 4, 21, 32, kv_heads=2, causal=True, dtype="float32"),
+    Problem(2, 2, 9, 32, kv_lengths=(0, 7), attn_mask="float:1,H", softcap=9.0, sinks=True, dtype="float32"),
 )
 
 
 def decoded(array: Any, dtype: str) -> Any:
     """The verifier's view of an array of the lab."""
     return verify.decode(array.tobytes(), array.shape, dtype)
+
+
+def with_arrays(problem: Problem, inputs: Inputs) -> dict[str, Any]:
+    """The verifier's view of a problem with its inputs."""
+    forms = problem.array_shapes
+    arrays = {name: decoded(array, forms[name][1]) for name, array in inputs.arrays.items() if name in forms}
+    return {**problem.to_dict(), "arrays": arrays}
 
 
 def close(left: dict[str, Any], right: dict[str, Any]) -> None:
@@ -59,10 +71,10 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
     except UserError:
         pytest.skip("this kind cannot be made for this problem")
     qkv = (inputs.q, inputs.k, inputs.v)
-    common: dict[str, Any] = {**problem.scoring}
+    common: dict[str, Any] = {**inputs.scoring(problem)}
     reference = attention_float64(*qkv, **common)
     q, k, v = (decoded(array, problem.dtype) for array in qkv)
-    fields = problem.to_dict()
+    fields = with_arrays(problem, inputs)
     exact = verify.reference_of(q, k, v, fields)
     np.testing.assert_allclose(exact, reference, rtol=1e-12, atol=1e-300)
     outputs = [intended_output(*qkv, **common, numerics=order) for order in orders_of(UNDECLARED)]
@@ -100,7 +112,12 @@ def test_errors_limits_and_status_agree(problem: Problem, kind: str) -> None:
 @pytest.mark.parametrize("kind", sorted(INPUT_KINDS))
 def test_the_log_sum_exp_and_its_limits_agree(kind: str) -> None:
     """For right, wrong and missing ones, of every declared arithmetic that changes it."""
-    numerics = (Numerics(), Numerics(accumulate="float16"), Numerics(quantised=Quantisation(rows=7)))
+    numerics = (
+        Numerics(),
+        Numerics(accumulate="float16"),
+        Numerics(quantised=Quantisation(rows=7)),
+        Numerics(products="tf32", tanh="approx"),
+    )
     for problem in PROBLEMS:
         try:
             inputs = make_inputs(problem, kind, 11)
@@ -108,9 +125,8 @@ def test_the_log_sum_exp_and_its_limits_agree(kind: str) -> None:
             continue
         q, k, v = (decoded(array, problem.dtype) for array in (inputs.q, inputs.k, inputs.v))
         for declared in numerics:
-            arguments = {**vars(inputs), **problem.scoring}
-            reference, limit = log_sum_exp_float64(**arguments, numerics=declared)
-            own = verify.lse_of(q, k, v, problem.to_dict(), asdict(declared))
+            reference, limit = log_sum_exp_float64(*inputs.qkv, **inputs.scoring(problem), numerics=declared)
+            own = verify.lse_of(q, k, v, with_arrays(problem, inputs), asdict(declared))
             for one, other in zip(own, (reference, limit), strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-12)
             right = (reference + 0.3 * limit).astype(np.float32)
@@ -140,20 +156,24 @@ DECLARED = (
     Numerics(quantised=Quantisation(rows=7)),
     Numerics(normalise="before"),
     Numerics(probabilities=FLOAT8, probability_scale=448.0, normalise="before"),
+    Numerics(products="tf32"),
+    Numerics(tanh="approx"),
+    Numerics(tanh="approx", normalise="before"),
 )
 
 
 @pytest.mark.parametrize("numerics", DECLARED, ids=str)
 def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None:
     """To the bit, whatever the inputs; and the verifier has a rule for it."""
-    declared = asdict(numerics)
+    declared = numerics.to_dict()
     assert verify.has_rule_for(declared)
     for problem in PROBLEMS:
         for kind in ("normal", "outlier", "tiny", "huge", "uniform"):
             inputs = make_inputs(problem, kind, 3)
             qkv = (inputs.q, inputs.k, inputs.v)
-            theirs = intended_output(*qkv, **problem.scoring, numerics=numerics)
-            own = verify.intended_of(*(decoded(x, problem.dtype) for x in qkv), problem.to_dict(), declared)
+            theirs = intended_output(*qkv, **inputs.scoring(problem), numerics=numerics)
+            fields = with_arrays(problem, inputs)
+            own = verify.intended_of(*(decoded(x, problem.dtype) for x in qkv), fields, declared)
             np.testing.assert_array_equal(own, decoded(theirs, problem.dtype), err_msg=f"{problem.label} {kind}")
 
 
@@ -170,6 +190,8 @@ def test_every_declared_arithmetic_is_emulated_alike(numerics: Numerics) -> None
         {"quantised": {"dtype": FLOAT8, "rows": True}},
         {"normalise": "either"},
         {"normalise": "first"},
+        {"products": "bfloat16"},
+        {"tanh": "fast"},
     ],
     ids=str,
 )
@@ -193,12 +215,16 @@ def test_float8_is_rounded_as_ml_dtypes_does() -> None:
     assert verify.rounded(np.float32(1e9), FLOAT8) == 448
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_normal_inputs_are_made_again(dtype: str) -> None:
-    problem = Problem(1, 4, 33, 64, kv_heads=2, seq_kv=21, dtype=dtype)
-    inputs = make_inputs(problem, "normal", 5)
-    for name, array in verify.normal_inputs(problem.to_dict(), 5):
-        np.testing.assert_array_equal(array, decoded(getattr(inputs, name), dtype))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("mask", ["", "bool:B,1", "float:1,H"])
+def test_normal_inputs_are_made_again(dtype: str, mask: str) -> None:
+    plain = Problem(2, 4, 33, 64, kv_heads=2, seq_kv=21, dtype=dtype)
+    problem = plain.with_(attn_mask=mask, kv_lengths=(20, 3), alibi_slopes=True, sinks=True) if mask else plain
+    inputs, forms = make_inputs(problem, "normal", 5), problem.array_shapes
+    again = dict(verify.normal_inputs(problem.to_dict(), 5))
+    assert list(again) == list(inputs.arrays)
+    for name, array in again.items():
+        np.testing.assert_array_equal(array, decoded(getattr(inputs, name), forms[name][1] if name in forms else dtype))
     other = dict(verify.normal_inputs(problem.to_dict(), 6))
     assert not np.array_equal(other["q"], decoded(inputs.q, dtype))
 
@@ -226,22 +252,25 @@ FORMAT_3 = {
     "gate": "rules reason ok",
     "rule": "name value limit kind ok",
     "figure": "name value unit kind gpu source",
+    "algebra": "name problem seed status reason prime factor expected_factor compared unequal left_out lse_unequal "
+    "digests ptx_sha256 lse_refusal",
 }
-"""The fields that every record has since format 3: what changes one of them takes another format number. Format 4 added
-fields that a record lacks while they are empty."""
+"""The fields that every record has since format 3, and ``algebra`` since 5: what changes one of them takes another
+format number. Format 4 added fields that a record lacks while they are empty."""
 
 
 def test_the_verifier_has_the_format_the_statuses_and_the_twelve_cases_of_the_lab() -> None:
-    assert verify.FORMAT == 4
+    assert verify.FORMAT == 5
     sparse = verify.SPARSE
     always = {kind: sorted(set(names) - set(sparse.get(kind, ()))) for kind, names in verify.KEYS.items()}
     assert {kind: sorted(names.split()) for kind, names in FORMAT_3.items()} == always
-    assert sparse == {"attempt": ["sources"], "verdict": ["unjudged"], "rule": ["advisory"], "problem": list(EXTRAS)}
+    lacking = {"attempt": ["sources"], "verdict": ["unjudged", "algebra"], "rule": ["advisory"]}
+    assert sparse == {**lacking, "problem": list(EXTRAS)}
     assert set(verify.STATUSES) == {status.value for status in Status}
     shapes = [((p.batch, p.heads, p.seq_q, p.head_dim), seed) for p, seed in TWELVE_CASES]
     assert shapes == verify.TWELVE
     assert dict(ORIGINAL_CONTRACT) == verify.ORIGINAL_CONTRACT
-    assert asdict(UNDECLARED) == verify.UNDECLARED
+    assert UNDECLARED.to_dict() == verify.UNDECLARED
     assert all(verify.is_plain(p.to_dict()) for p, _ in TWELVE_CASES)
     for change in ({"causal": True}, {"window_size": (3, 3)}, {"softcap": 30.0}):
         assert not verify.is_plain(TWELVE_CASES[0][0].with_(**change).to_dict())

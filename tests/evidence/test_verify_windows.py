@@ -1,4 +1,5 @@
-"""A bundle with windows and soft caps: re-derived by the verifier, and none of them can be talked away."""
+"""A bundle with windows, soft caps, masks, lengths, ALiBi and sinks: re-derived by the verifier, and none of them can
+be talked away."""
 
 from __future__ import annotations
 
@@ -19,18 +20,26 @@ from sdpalab.problem import Problem
 
 WINDOW = Problem(1, 2, 33, 32, window_size=(9, 4))
 TALL = Problem(1, 2, 30, 32, seq_kv=12, window_size=(9, 3), softcap=20.0)  # the last rows see no key
+PADDED = Problem(2, 2, 20, 32, seq_kv=33, kv_lengths=(0, 21), attn_mask="float:B,1")
+SINK = Problem(1, 2, 20, 32, alibi_slopes=True, sinks=True)
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three cases with the log-sum-exp, as a directory."""
+    """Five cases with the log-sum-exp, as a directory."""
     built = build(MODULE)
     with BundleWriter(tmp_path_factory.mktemp("windows"), command=["sdpalab", "repro"]) as writer:
         cases = tuple(
             judged(problem, 0, writer.arrays, honest, built.ptx_sha256, kind=kind, lse=True)
-            for problem, kind in ((WINDOW, "normal"), (TALL, "normal"), (WINDOW, "needle"))
+            for problem, kind in (
+                (WINDOW, "normal"),
+                (TALL, "normal"),
+                (WINDOW, "needle"),
+                (PADDED, "normal"),
+                (SINK, "uniform"),
+            )
         )
-        assert [case.status for case in cases] == [Status.PASSED] * 3, [case.reason for case in cases]
+        assert [case.status for case in cases] == [Status.PASSED] * 5, [case.reason for case in cases]
         verdict = Verdict("honest", "BLOCK_M=64", "simulator sm_89", "quick", 0, cases)
         writer.add("honest", config="BLOCK_M=64", builds=[built_module(MODULE, built)], verdict=verdict)
         tarball = writer.write().tarball
@@ -41,9 +50,12 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_case_is_re_derived(bundle: Path) -> None:
     outcome = verify_bundle(bundle)
     assert outcome.findings == []
-    assert "3 of 3 cases re-derived" in outcome.summary[0]
+    assert "5 of 5 cases re-derived" in outcome.summary[0]
     record = json.loads((bundle / "records/00-honest.json").read_text())
-    first, tall, needle = (case["problem"] for case in record["verdict"]["cases"])
+    first, tall, needle, padded, sink = (case["problem"] for case in record["verdict"]["cases"])
+    assert padded["kv_lengths"] == [0, 21]
+    assert padded["attn_mask"] == "float:B,1"
+    assert sink["sinks"] is sink["alibi_slopes"] is True
     assert first["window_size"] == needle["window_size"] == [9, 4]
     assert "softcap" not in first
     assert tall["softcap"] == 20.0
@@ -71,7 +83,14 @@ def problem_of(number: int, **changes: Any) -> Callable[[dict[str, Any]], object
         (problem_of(0, window_size=None), "the record says PASSED, and its arrays say INCORRECT"),
         (problem_of(1, softcap=None), "the record says PASSED, and its arrays say INCORRECT"),
         (problem_of(1, softcap=0.0), "the fields of its problem are not those of the format"),
-        (problem_of(0, sinks=1), "the fields of its problem are not those of the format"),
+        (problem_of(0, sinks=1), "PASSED without the array sinks that shows it"),
+        (problem_of(0, drop=1), "the fields of its problem are not those of the format"),
+        (problem_of(3, kv_lengths=[0, 22]), "its array of lengths is not that of its problem"),
+        (problem_of(3, kv_lengths=None), "the record says PASSED, and its arrays say INCORRECT"),
+        (problem_of(3, attn_mask=None), "malformed"),
+        (problem_of(3, attn_mask="bool:B,1"), "malformed"),
+        (problem_of(4, sinks=None), "the record says PASSED, and its arrays say INCORRECT"),
+        (problem_of(4, alibi_slopes=None), "the record says PASSED, and its arrays say INCORRECT"),
     ],
 )
 def test_a_forged_problem_is_rejected(bundle: Path, edit: Callable[[dict[str, Any]], object], expected: str) -> None:

@@ -166,7 +166,7 @@ def attention(problem: Problem, inputs: Inputs, numerics: Numerics, product: Pro
     """
     quantised = numerics.quantised
     assert quantised is not None, "only of what is quantised the products are emulated"
-    (q, q_scales), (k, k_scales), (v, v_scales) = (_quantise(each, quantised.rows) for each in vars(inputs).values())
+    (q, q_scales), (k, k_scales), (v, v_scales) = (_quantise(each, quantised.rows) for each in inputs.arrays.values())
     narrow = numerics.probabilities == "float8_e4m3fn"
     rows = quantised.rows or problem.seq_kv
     out = np.zeros(problem.q_shape)

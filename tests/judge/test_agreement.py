@@ -46,7 +46,7 @@ class TorchBackend:
 def compared_by(problem: Problem, backend: Backend) -> Agreement:
     """What is said of a kernel that is one of torch's backends."""
     inputs = make_inputs(problem)
-    out = witness_output(**vars(inputs), scale=problem.scale, causal=problem.causal, backend=backend)
+    out = witness_output(**inputs.arrays, scale=problem.scale, causal=problem.causal, backend=backend)
     compared = agreement(problem, inputs, out)
     assert compared is not None
     return compared
@@ -67,7 +67,7 @@ def test_a_backend_agrees_best_with_itself(backend: Backend, problem: Problem) -
 
 def test_distances_are_relative_to_the_reference_and_of_judged_rows_only() -> None:
     inputs = make_inputs(PROBLEM)
-    reference = attention_float64(**vars(inputs), scale=PROBLEM.scale, causal=False)
+    reference = attention_float64(**inputs.arrays, scale=PROBLEM.scale, causal=False)
     compared = agreement(PROBLEM, inputs, (1.25 * reference).astype(np.float16))
     assert compared is not None
     assert compared.kernel_from_float64 == pytest.approx(0.25, rel=1e-3)
@@ -129,6 +129,6 @@ def test_torchs_own_attention_passes_the_whole_judge(backend: Backend) -> None:
 def test_float64_itself_passes_when_it_is_rounded_to_the_type(dtype: str) -> None:
     for spec in quick_cases([Problem(1, 2, 70, 64, dtype=dtype)]):
         inputs = make_inputs(spec.problem, spec.inputs, spec.seed or 0)
-        reference = attention_float64(**vars(inputs), scale=spec.problem.scale, causal=spec.problem.causal)
+        reference = attention_float64(**inputs.arrays, scale=spec.problem.scale, causal=spec.problem.causal)
         judged = judge_output(spec.problem, inputs, reference.astype(inputs.q.dtype), UNDECLARED)
         assert judged.status is Status.PASSED, (spec.name, judged.reason)

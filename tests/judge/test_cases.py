@@ -47,7 +47,9 @@ def test_the_full_level_has_every_kind_both_dtypes_and_masks_and_all_shapes() ->
     for dtype in ("float16", "bfloat16"):
         for causal in (False, True):
             mine = {spec.inputs for spec in specs if (spec.problem.dtype, spec.problem.causal) == (dtype, causal)}
-            assert mine == set(INPUT_KINDS)
+            assert mine == set(INPUT_KINDS) - {"hidden_rows", "finite_mask"}
+    assert {spec.inputs for spec in full_cases([MISSION.with_(attn_mask="float:1,1")])} == set(INPUT_KINDS)
+    assert {spec.problem.dtype for spec in full_cases([MISSION.with_(dtype="float32")])} == {"float32"}
     assert {(True, True), (True, False), (False, True)} <= {
         (spec.problem.seq_q < spec.problem.seq_kv, spec.problem.causal) for spec in specs
     }

@@ -17,7 +17,7 @@ from sdpalab.judge.diagnose.hypotheses import Cause
 from sdpalab.judge.rule.evaluate import Judged, judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.rule.reference import attention_float64
-from sdpalab.judge.tensors import from_torch, to_torch
+from sdpalab.judge.tensors import output_of
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 
@@ -31,8 +31,7 @@ def judged(problem: Problem, kind: str, out: npt.NDArray[np.generic]) -> Judged:
 
 def failure(bug: Bug, problem: Problem, kind: str) -> Failure | None:
     inputs = make_inputs(problem, kind)
-    tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
-    out = from_torch(bug.edit(*tensors, **problem.scoring))
+    out = output_of(bug.edit, problem, inputs)
     verdict = judged(problem, kind, out)
     return None if verdict.status is Status.PASSED else Failure(problem, inputs, out, verdict.errors, verdict.limits)
 
@@ -93,7 +92,7 @@ def test_the_hint_takes_no_scores_and_the_reference_is_made_once(monkeypatch: py
     inputs, out = make_inputs(PLAIN), np.zeros(PLAIN.q_shape, np.float16)
     verdict = judged(PLAIN, "normal", out)
     assert verdict.reason.endswith("hint: the scores have no effect (it is all zeros)")
-    reference = attention_float64(**vars(inputs), scale=PLAIN.scale, causal=False)
+    reference = attention_float64(**inputs.arrays, scale=PLAIN.scale, causal=False)
     monkeypatch.delattr("sdpalab.judge.diagnose.failure.attention_float64")
     given = Failure(PLAIN, inputs, out, verdict.errors, verdict.limits, reference)
     assert first_sight(given) == Diagnosis(Cause.NO_ATTENTION, "it is all zeros")
@@ -127,7 +126,7 @@ def test_few_numbers_among_nan_are_not_explained() -> None:
 def test_the_map_shows_where_the_error_is_in_shades_of_its_limit() -> None:
     problem = Problem(1, 2, 64, 64)
     inputs = make_inputs(problem)
-    reference = attention_float64(**vars(inputs), scale=problem.scale, causal=False)
+    reference = attention_float64(**inputs.arrays, scale=problem.scale, causal=False)
     out = reference.astype(np.float16)
     limit = judged(problem, "normal", out).limits.max_abs
     out[0, 1, 12:18, 6:8] += np.float16(6 * limit)

@@ -42,29 +42,29 @@ def judged(inputs: Inputs, first: Array, second: Array | None = None) -> Evidenc
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_the_mask_follows_from_the_inputs_alone(value: float) -> None:
-    assert judged_rows(*vars(clean()).values()).all()
-    mask = judged_rows(*vars(spoilt(value)).values())
+    assert judged_rows(*clean().arrays.values()).all()
+    mask = judged_rows(*spoilt(value).arrays.values())
     assert not mask[0, 2:].any()
     assert not mask[0, 0, 5]
     assert mask.sum() == 2 * 70 - 1
     inputs = spoilt(value)
     inputs.k[0, 0, 69, 0] = value  # hidden from all rows but the last, and yet in their tile
-    assert not judged_rows(*vars(inputs).values()).any()
+    assert not judged_rows(*inputs.arrays.values()).any()
 
 
 def test_the_reference_is_that_of_the_clean_inputs_wherever_it_is_judged() -> None:
     inputs = spoilt()
-    reference = attention_float64(*vars(inputs).values(), scale=PROBLEM.scale, causal=True)
-    mask = judged_rows(*vars(inputs).values())
+    reference = attention_float64(*inputs.arrays.values(), scale=PROBLEM.scale, causal=True)
+    mask = judged_rows(*inputs.arrays.values())
     assert np.isnan(reference[~mask]).all()
-    expected = attention_float64(*vars(clean()).values(), scale=PROBLEM.scale, causal=True)
+    expected = attention_float64(*clean().arrays.values(), scale=PROBLEM.scale, causal=True)
     np.testing.assert_array_equal(reference[mask], expected[mask])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_whatever_is_in_ignored_rows_the_verdict_is_that_of_the_others(value: float) -> None:
     inputs, good = spoilt(value), online(PROBLEM, clean())
-    mask = judged_rows(*vars(inputs).values())
+    mask = judged_rows(*inputs.arrays.values())
     for filling in (0.0, 6e4, np.nan, -np.inf):
         out = good.copy()
         out[~mask] = filling

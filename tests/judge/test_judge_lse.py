@@ -77,7 +77,7 @@ def right(problem: Problem, inputs: Inputs) -> Array:
 
 
 def arguments(problem: Problem, inputs: Inputs) -> dict[str, Any]:
-    return {**vars(inputs), "scale": problem.scale, "causal": problem.causal}
+    return {**inputs.arrays, "scale": problem.scale, "causal": problem.causal}
 
 
 def errors(problem: Problem, inputs: Inputs, lse: Array, numerics: Numerics | None = None) -> LseErrors:
@@ -212,7 +212,7 @@ def test_quantised_inputs_have_a_log_sum_exp_of_their_own(rows: int) -> None:
     problem = Problem(1, 2, 64, 64)
     inputs = make_inputs(problem, "large_logits", 0)
     numerics = Numerics(quantised=Quantisation(rows=rows))
-    stand_ins = Inputs(*(dequantised(x, Quantisation(rows=rows)) for x in vars(inputs).values()))
+    stand_ins = Inputs(*(dequantised(x, Quantisation(rows=rows)) for x in inputs.arrays.values()))
     assert errors(problem, inputs, online(problem, stand_ins, tile=32), numerics).within_limit
     assert not errors(problem, inputs, online(problem, inputs, tile=32), numerics).within_limit
     assert not errors(problem, inputs, online(problem, stand_ins, tile=32)).within_limit

@@ -40,7 +40,7 @@ def judged(problem: Problem, inputs: Inputs, out: Array, about: dict[str, Any] |
 
 def computed(attention: Any, problem: Problem, inputs: Inputs) -> Array:
     """The output of an implementation in torch."""
-    tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
+    tensors = [to_torch(array.copy()) for array in inputs.arrays.values()]
     return from_torch(attention(*tensors, **problem.scoring))
 
 

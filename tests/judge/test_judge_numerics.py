@@ -32,8 +32,8 @@ def error(numerics: Numerics, problem: Problem = PROBLEM, inputs: Inputs | None 
     """Relative L2 error of the declared arithmetic."""
     inputs = inputs or make_inputs(problem, "normal", 0)
     arguments: dict[str, Any] = {"scale": problem.scale, "causal": problem.causal}
-    reference = attention_float64(*vars(inputs).values(), **arguments)
-    out = intended_output(*vars(inputs).values(), **arguments, numerics=numerics)
+    reference = attention_float64(*inputs.arrays.values(), **arguments)
+    out = intended_output(*inputs.arrays.values(), **arguments, numerics=numerics)
     return measure(out, reference, problem.dtype).rel_l2
 
 
@@ -101,10 +101,10 @@ def test_a_half_accumulator_rounds_every_sixteen_terms() -> None:
     inputs = make_inputs(problem, "normal", 0)
     inputs.v[...] = 1.0
     inputs.v[0, 0, 0] = 2033.0
-    out = intended_output(*vars(inputs).values(), scale=0.0, causal=False, numerics=Numerics(accumulate="float16"))
+    out = intended_output(*inputs.arrays.values(), scale=0.0, causal=False, numerics=Numerics(accumulate="float16"))
     assert out[0, 0, 0, 0] == np.float16((2033 + 15 + 16) / 32)
     inputs.v[0, 0, 31] = 2.0  # 2048 + 17 is rounded to 2064 or 2066, to the even
-    out = intended_output(*vars(inputs).values(), scale=0.0, causal=False, numerics=Numerics(accumulate="float16"))
+    out = intended_output(*inputs.arrays.values(), scale=0.0, causal=False, numerics=Numerics(accumulate="float16"))
     assert out[0, 0, 0, 0] == np.float16(2064 / 32)
 
 
@@ -112,10 +112,10 @@ def test_declared_numerics_that_overflow_leave_limits_for_those_that_do_not() ->
     problem = Problem(1, 2, 64, 64)
     inputs = make_inputs(problem, "huge", 0)
     half = Numerics(accumulate="float16")
-    overflown = intended_output(*vars(inputs).values(), scale=problem.scale, causal=False, numerics=half)
+    overflown = intended_output(*inputs.arrays.values(), scale=problem.scale, causal=False, numerics=half)
     assert not np.isfinite(overflown).all()
     assert judge_output(problem, inputs, overflown, half).status is Status.NOT_FINITE
-    good = intended_output(*vars(inputs).values(), scale=problem.scale, causal=False, numerics=Numerics())
+    good = intended_output(*inputs.arrays.values(), scale=problem.scale, causal=False, numerics=Numerics())
     assert judge_output(problem, inputs, good, half).status is Status.PASSED
 
 
@@ -124,7 +124,7 @@ def test_the_order_of_normalising_is_a_declaration_like_any_other() -> None:
     problem = Problem(1, 2, 64, 64, seq_kv=99, dtype="bfloat16")
     inputs = make_inputs(problem, "equal", 0)
     before, after = Numerics(normalise="before"), Numerics(normalise="after")
-    out = intended_output(*vars(inputs).values(), scale=problem.scale, causal=False, numerics=before)
+    out = intended_output(*inputs.arrays.values(), scale=problem.scale, causal=False, numerics=before)
     statuses = [judge_output(problem, inputs, out, numerics).status for numerics in (before, UNDECLARED, after)]
     assert statuses == [Status.PASSED, Status.PASSED, Status.INCORRECT]
     inputs = make_inputs(problem, "uniform", 0)  # no power of two of keys: the mean is exact only for who divides last

@@ -114,7 +114,7 @@ def test_new_data_in_the_memory_of_the_run_before_has_its_layout(layout: Layout)
         return attention(q, k, v, scale=scale, causal=causal)
 
     runner = CallableRunner(looks)
-    first, second = (vars(make_inputs(PROBLEM, seed=seed)) for seed in (0, 1))
+    first, second = (make_inputs(PROBLEM, seed=seed).arrays for seed in (0, 1))
     runner.run(PROBLEM, first, 0xFF, reuse=False, layout=layout)
     _, notes = runner.run(PROBLEM, second, 0xFF, reuse=True, layout=layout)
     assert notes["changed"] == []

@@ -40,7 +40,7 @@ def test_the_same_content_is_computed_once() -> None:
 
 def test_it_is_the_oracle_of_these_inputs() -> None:
     references = references_of(PROBLEM, inputs())
-    reference = attention_float64(**vars(inputs()), scale=PROBLEM.scale, causal=True)
+    reference = attention_float64(**inputs().arrays, scale=PROBLEM.scale, causal=True)
     assert np.array_equal(references.reference, reference)
     assert np.abs(references.yardstick.astype(np.float64) - reference).max() < 1e-2
 

@@ -26,7 +26,7 @@ from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
 from sdpalab.judge.rule.relations import RELATIONS, broken_relation
 from sdpalab.judge.session import judge_candidate
-from sdpalab.judge.tensors import from_torch, to_torch
+from sdpalab.judge.tensors import output_of
 from sdpalab.judge.verdict import Status
 from sdpalab.problem import Problem
 
@@ -39,8 +39,7 @@ def first_failure(function: Any, problem: Problem) -> tuple[str, Status] | None:
     """The first quick case that ``function`` fails, run here and not in a process of its own."""
 
     def run(problem: Problem, inputs: Inputs) -> Array:
-        tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
-        return from_torch(function(*tensors, **problem.scoring))
+        return output_of(function, problem, inputs)
 
     for spec in quick_cases([problem]):
         inputs = make_inputs(spec.problem, spec.inputs, 1 if spec.seed is None else spec.seed)

@@ -15,7 +15,7 @@ from sdpalab.problem import Problem
 def test_fingerprints_are_kept_and_the_answer_is_not(problem: Problem) -> None:
     inputs = make_inputs(problem)
     other = other_inputs(inputs, 7)
-    for name, array in vars(inputs).items():
+    for name, array in inputs.arrays.items():
         changed = getattr(other, name)
         assert changed.tobytes() != array.tobytes()
         assert changed.dtype == array.dtype

@@ -12,8 +12,7 @@ import torch
 from cuda_candidates import SOURCE, plan
 
 from sdpalab import judge
-from sdpalab.bugs import replace_once
-from sdpalab.bugs.catalogue import BUGS, BUGS_OF_EXTRAS
+from sdpalab.bugs import caps, replace_once, windows
 from sdpalab.bugs.tiled import TiledAttention
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS, Inputs, make_inputs
@@ -32,7 +31,7 @@ from sdpalab.judge.tensors import from_torch, to_torch
 from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import CudaKernel, Numerics
 from sdpalab.kernels.registry import KERNELS
-from sdpalab.problem import Problem
+from sdpalab.problem import EXTRAS, Problem
 
 Array = npt.NDArray[Any]
 WINDOW = Problem(1, 4, 60, 32, kv_heads=2, window_size=(11, 5))
@@ -41,6 +40,7 @@ TALL = Problem(1, 2, 50, 32, seq_kv=20, window_size=(9, 3))  # rows from 29 on s
 OPEN = Problem(1, 2, 40, 32, window_size=(-1, 4), scale=0.5)
 CAPPED = Problem(1, 2, 60, 32, softcap=30.0)
 BOTH = Problem(1, 2, 60, 32, causal=True, window_size=(20, 0), softcap=5.0)
+PLANTED = {bug.id: bug for file in (windows, caps) for bug in file.BUGS}
 ALL = (WINDOW, CAUSAL_WINDOW, TALL, OPEN, CAPPED, BOTH)
 
 
@@ -58,7 +58,7 @@ def visible(problem: Problem) -> npt.NDArray[np.bool_]:
 def in_torch(problem: Problem, inputs: Inputs, *, double: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores with -inf where a key is hidden, and V as each query head sees it; from torch, in float64 or float32."""
     kind = torch.float64 if double else torch.float32
-    q, k, v = (torch.from_numpy(np.nan_to_num(array.astype(np.float32))).to(kind) for array in vars(inputs).values())
+    q, k, v = (torch.from_numpy(np.nan_to_num(array.astype(np.float32))).to(kind) for array in inputs.arrays.values())
     k, v = (tensor.repeat_interleave(problem.group, dim=1) for tensor in (k, v))
     scores = q @ k.mT * problem.scale
     if problem.softcap:
@@ -77,7 +77,7 @@ def tiled(problem: Problem, inputs: Inputs, attention: Any = None, tile: int = 3
     """The output of a tiled implementation."""
     attention = attention or TiledAttention()
     attention.tile = tile
-    tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
+    tensors = [to_torch(array.copy()) for array in inputs.arrays.values()]
     return from_torch(attention(*tensors, **problem.scoring))
 
 
@@ -86,20 +86,20 @@ def test_the_oracle_is_what_the_definition_says(problem: Problem) -> None:
     inputs = make_inputs(problem, "normal", 3)
     scores, v = in_torch(problem, inputs, double=True)
     out = torch.softmax(scores, -1).nan_to_num(0.0) @ v
-    np.testing.assert_allclose(attention_float64(**vars(inputs), **problem.scoring), out.numpy(), rtol=0, atol=1e-12)
-    reference, limit = log_sum_exp_float64(**vars(inputs), **problem.scoring, numerics=Numerics())
+    np.testing.assert_allclose(attention_float64(**inputs.arrays, **problem.scoring), out.numpy(), rtol=0, atol=1e-12)
+    reference, limit = log_sum_exp_float64(**inputs.arrays, **problem.scoring, numerics=Numerics())
     np.testing.assert_allclose(reference, torch.logsumexp(scores, -1).numpy(), rtol=1e-12)
     assert np.array_equal(np.isneginf(reference), np.broadcast_to(~visible(problem).any(axis=1), reference.shape))
     assert not measure_lse(reference.astype(np.float32), reference, limit).not_finite
-    yardstick = torch_output(**vars(inputs), **problem.scoring).astype(np.float64)
+    yardstick = torch_output(**inputs.arrays, **problem.scoring).astype(np.float64)
     assert np.abs(yardstick - out.numpy()).max() < (2e-3 if problem.dtype == "float16" else 2e-2)
     rows = np.array([0, 7, problem.seq_q - 1])
-    assert np.allclose(torch_output(**vars(inputs), **problem.scoring, rows=rows), yardstick[:, :, rows], atol=2e-2)
+    assert np.allclose(torch_output(**inputs.arrays, **problem.scoring, rows=rows), yardstick[:, :, rows], atol=2e-2)
 
 
 def test_a_row_that_sees_no_key_has_minus_infinity_and_nothing_else() -> None:
     inputs = make_inputs(TALL)
-    reference, limit = log_sum_exp_float64(**vars(inputs), **TALL.scoring, numerics=Numerics())
+    reference, limit = log_sum_exp_float64(**inputs.arrays, **TALL.scoring, numerics=Numerics())
     for wrong in (np.inf, np.nan, 0.0, -1e30):
         lse = reference.astype(np.float32)
         lse[0, 1, 29] = wrong
@@ -126,7 +126,7 @@ def test_needles_lie_at_the_edges_and_forbidden_ones_just_beyond(problem: Proble
     rows = np.flatnonzero(seen.any(axis=1))
     first, last = seen.argmax(axis=1), problem.seq_kv - 1 - seen[:, ::-1].argmax(axis=1)
     inputs = make_inputs(problem, "needle", 1)
-    elements = exact_elements(*vars(inputs).values(), **problem.scoring)
+    elements = exact_elements(*inputs.arrays.values(), **problem.scoring)
     key = elements.key[0, 0]
     assert (key[rows] >= 0).all()
     assert {0, 1, 2} <= {int(row) % 3 for row in rows}
@@ -150,7 +150,7 @@ def test_needles_lie_at_the_edges_and_forbidden_ones_just_beyond(problem: Proble
 
 def test_level_rows_of_a_window_are_exact_means() -> None:
     inputs = make_inputs(WINDOW, "uniform", 2)
-    elements = exact_elements(*vars(inputs).values(), **WINDOW.scoring, any_count=True)
+    elements = exact_elements(*inputs.arrays.values(), **WINDOW.scoring, any_count=True)
     v = np.repeat(inputs.v.astype(np.float64), WINDOW.group, axis=1)
     seen = visible(WINDOW)
     means = np.stack([v[:, :, row].mean(axis=2) for row in seen], axis=2)
@@ -164,23 +164,17 @@ def test_huge_values_outside_the_window_do_not_spoil_exact_elements() -> None:
     problem = Problem(1, 1, 40, 32, window_size=(3, 0), dtype="bfloat16")
     inputs = make_inputs(problem, "uniform", 0)
     inputs.v[0, 0, :10] = 2.0**100
-    elements = exact_elements(*vars(inputs).values(), **problem.scoring, any_count=True)
-    reference = attention_float64(**vars(inputs), **problem.scoring)
+    elements = exact_elements(*inputs.arrays.values(), **problem.scoring, any_count=True)
+    reference = attention_float64(**inputs.arrays, **problem.scoring)
     right = reference.astype(np.float32).astype(inputs.v.dtype)
     assert not elements.wrong(right).any()
 
 
-def test_each_is_in_one_part_of_the_catalogue() -> None:
-    assert not set(BUGS) & set(BUGS_OF_EXTRAS)
-    assert all(bug.problem.extras for bug in BUGS_OF_EXTRAS.values())
-    assert not any(bug.problem.extras for bug in BUGS.values())
-
-
 @pytest.mark.sample(6)
-@pytest.mark.parametrize("name", BUGS_OF_EXTRAS)
+@pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_rejected_and_named(name: str) -> None:
     torch.set_num_threads(1)
-    bug, failures = BUGS_OF_EXTRAS[name], []
+    bug, failures = PLANTED[name], []
     for spec in quick_cases([bug.problem]):
         if not spec.name.endswith(("seed 0", "negative")):
             continue
@@ -222,7 +216,7 @@ def test_a_callable_without_the_parameter_is_refused_in_a_sentence() -> None:
 
 def test_the_parameters_of_a_callable_are_those_with_a_name() -> None:
     assert CallableRunner(careless).describe()["takes"] == []
-    assert CallableRunner(TiledAttention()).describe()["takes"] == ["window_size", "softcap"]
+    assert CallableRunner(TiledAttention()).describe()["takes"] == list(EXTRAS)
     assert CallableRunner(lambda q, k, v, *, scale, causal, softcap=0.0: q).describe()["takes"] == ["softcap"]
     assert CallableRunner(max).describe()["takes"] == []
 
@@ -230,7 +224,7 @@ def test_the_parameters_of_a_callable_are_those_with_a_name() -> None:
 @pytest.mark.slow
 def test_a_callable_with_the_parameters_is_judged_in_the_whole_judge() -> None:
     assert judge(TiledAttention(), [BOTH]).passed
-    wrong = judge(BUGS_OF_EXTRAS["the window's left side is one key too wide"].edit, [BOTH])
+    wrong = judge(PLANTED["the window's left side is one key too wide"].edit, [BOTH])
     assert wrong.status is Status.INCORRECT
 
 

@@ -74,7 +74,7 @@ def test_probes_of_its_scales(kind: str, causal: bool) -> None:
 def _relative_l2(problem: Problem, kind: str, seed: int, config: Config) -> float:
     inputs = make_inputs(problem, kind, seed)
     out = run(FP8, problem, config, inputs=inputs, checks=()).outputs["o"]
-    errors = measure(out, attention_float64(**vars(inputs), scale=problem.scale, causal=False), problem.dtype)
+    errors = measure(out, attention_float64(**inputs.arrays, scale=problem.scale, causal=False), problem.dtype)
     assert errors.not_finite == 0
     return errors.rel_l2
 
@@ -130,7 +130,7 @@ def _with_a_large_row(problem: Problem) -> Inputs:
 def test_one_large_row_costs_its_own_block_and_not_the_head() -> None:
     problem = Problem(1, 1, 100, 64, seq_kv=400)
     inputs = _with_a_large_row(problem)
-    reference = attention_float64(**vars(inputs), scale=problem.scale, causal=False)
+    reference = attention_float64(**inputs.arrays, scale=problem.scale, causal=False)
     blocks, head = (
         measure(run(kernel, problem, inputs=inputs).outputs["o"], reference, "float16")
         for kernel in (FP8, FP8_SIMULATED)

@@ -45,7 +45,7 @@ def test_the_length_that_gave_nan(kind: str) -> None:
     problem = MISSION.with_(heads=1, seq_q=64)
     inputs = make_inputs(problem, kind)
     out = run(FP8_SIMULATED, problem, inputs=inputs, checks=()).outputs["o"]
-    reference = attention_float64(**vars(inputs), scale=problem.scale, causal=False)
+    reference = attention_float64(**inputs.arrays, scale=problem.scale, causal=False)
     errors = measure(out, reference, problem.dtype)
     assert errors.not_finite == 0
     assert errors.rel_l2 < 0.15
@@ -57,8 +57,8 @@ def test_the_declared_numbers_bit_for_bit_over_several_blocks() -> None:
     plan = FP8_SIMULATED.launch_plan(problem)
     shown_names = {"q_bytes", "k_bytes", "v_bytes", "q_scales", "k_scales", "v_scales"}
     shown = [type(b)(b.name, b.shape, b.dtype, "out" if b.name in shown_names else b.role) for b in plan.buffers]
-    outputs = SimulatedExecutor().run(type(plan)(tuple(shown), plan.steps), vars(inputs)).outputs
-    for name, array in vars(inputs).items():
+    outputs = SimulatedExecutor().run(type(plan)(tuple(shown), plan.steps), inputs.arrays).outputs
+    for name, array in inputs.arrays.items():
         numbers = outputs[f"{name}_bytes"].view(ml_dtypes.float8_e4m3fn).astype(np.float64)
         scales = outputs[f"{name}_scales"].astype(np.float64)[:, :, None, None]
         assert np.array_equal(numbers * scales, dequantised(array, Quantisation())), name

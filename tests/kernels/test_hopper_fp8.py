@@ -115,7 +115,7 @@ def test_a_blocks_scale_of_v_is_its_own() -> None:
     inputs.v[:, :, 128:] *= np.float16(2.0**10)
     inputs.v[:, :, :128] *= np.float16(2.0**-10)
     result = run(HOPPER_FP8, problem, inputs=inputs)
-    reference = attention_float64(**vars(inputs), scale=problem.scale, causal=True)
+    reference = attention_float64(**inputs.arrays, scale=problem.scale, causal=True)
     errors = measure(result.outputs["o"][:, :, :128], reference[:, :, :128], problem.dtype)
     assert errors.rel_l2 < 0.1
 

@@ -91,7 +91,7 @@ def test_heads_may_be_mixed_in_any_number(heads_at_once: int) -> None:
     (step,) = plan.launches
     assert step.args[-3:] == (problem.heads, problem.heads, 5)  # so short, K and V of all fit: 15 tiles for 3 blocks
     mixed = replace(plan, steps=(replace(step, args=(*step.args[:-2], heads_at_once, heads_at_once)),))
-    inputs = vars(make_inputs(problem))
+    inputs = make_inputs(problem).arrays
     expected = SimulatedExecutor(ARCH).run(plan, inputs).outputs["o"]
     result = SimulatedExecutor(ARCH).run(mixed, inputs)
     assert result.hazards == ()

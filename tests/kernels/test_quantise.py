@@ -44,7 +44,7 @@ def quantised(
     problem: Problem, inputs: Inputs, rows: int, *, v_in_blocks: bool = True, **options: Any
 ) -> dict[str, Array]:
     """What is in the workspaces after a run with either poison and no hazard; V as [B, Hkv, keys and padding, D]."""
-    plan, arrays = step_of(problem, rows, v_in_blocks=v_in_blocks), vars(inputs)
+    plan, arrays = step_of(problem, rows, v_in_blocks=v_in_blocks), inputs.arrays
     runs = [SimulatedExecutor(**options).run(plan, arrays, poison=poison) for poison in (0xFF, 0x00)]
     for run in runs:
         assert not run.hazards
@@ -73,7 +73,7 @@ def numbers(patterns: Array, scales: Array, rows: int) -> Array:
 def assert_declared(problem: Problem, inputs: Inputs, rows: int, *, v_in_blocks: bool = True) -> None:
     outputs = quantised(problem, inputs, rows, v_in_blocks=v_in_blocks)
     scales = {"q": outputs["q_scales"], "k": outputs["kv_scales"][..., 0], "v": outputs["kv_scales"][..., 1]}
-    for name, array in vars(inputs).items():
+    for name, array in inputs.arrays.items():
         decoded = numbers(outputs[f"{name}_bytes"], scales[name], rows)
         length = array.shape[2]
         assert np.array_equal(decoded[:, :, :length], dequantised(array, Quantisation(rows=rows))), name
@@ -158,7 +158,7 @@ def test_every_sector_is_used_whole_and_every_byte_moved_once(head_dim: int, v_i
     problem = Problem(1, 2, 128, head_dim)
     reports: list[Report] = []
     executor = SimulatedExecutor(counters=True, checks=(), on_launch=lambda built, report: reports.append(report))
-    executor.run(step_of(problem, 64, v_in_blocks=v_in_blocks), vars(make_inputs(problem, "normal")))
+    executor.run(step_of(problem, 64, v_in_blocks=v_in_blocks), make_inputs(problem, "normal").arrays)
     (counters,) = (report.counters for report in reports)
     assert counters is not None
     rows = [

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from programs import HERE, KERNELS, compile_program, fat_binary, lz4_literals, ptx_of
 
+from sdpalab import sim
 from sdpalab.cli import main
 from sdpalab.errors import MachineError, UserError
 from sdpalab.gpus import GPUS
 from sdpalab.program import ProgramOutcome, RunOptions, run_program
+from sdpalab.program.arguments import described_argument, element_types
 from sdpalab.program.properties import device_properties, properties_of
+from sdpalab.program.state import Allocation
+from sdpalab.sim.ir import Param
+from sdpalab.sim.types import TYPES
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
@@ -59,7 +66,7 @@ def line_of(text: str, source: str = "program.c") -> str:
     return f"{source}:{number}"
 
 
-@pytest.mark.parametrize("mode", ["simple", "streams", "rows", "managed", "pinned"])
+@pytest.mark.parametrize("mode", ["simple", "streams", "rows", "managed", "pinned", "callback"])
 def test_a_program_gets_its_results(run: Runner, capfd: pytest.CaptureFixture[str], mode: str) -> None:
     outcome = run(mode)
     assert capfd.readouterr().out == "right\n"
@@ -194,6 +201,84 @@ def test_the_command(
     assert "HAZARDS: 1 hazard" in capfd.readouterr().err
     assert main(["run", str(tmp_path / "nothing")]) == 2
     assert "there is no program" in capfd.readouterr().err
+
+
+@pytest.fixture
+def captured(program: Path, ptx: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Captures the program in a mode; the PTX file beside its launch file."""
+    (tmp_path / "fat").write_bytes(fat_binary((1, 89, ptx)))
+    monkeypatch.setenv("FAT_BINARY", str(tmp_path / "fat"))
+
+    def capturer(mode: str, *options: str) -> Path:
+        assert main(["capture", "-o", str(tmp_path / "case"), *options, str(program), mode]) == 0
+        return tmp_path / "case" / "program.ptx"
+
+    return capturer
+
+
+def test_a_captured_launch_file_replays(captured: Callable[..., Path], capfd: pytest.CaptureFixture[str]) -> None:
+    path = captured("simple")
+    launches = json.loads(path.with_suffix(".json").read_text())
+    (launch,) = launches["launches"]
+    array = line_of("the array of the program")
+    assert launch["args"] == [array, 1000]
+    assert launch["set"] == {"factor": {"dtype": "uint8", "file": "variable-factor-launch-1.npy"}}
+    assert list(launches["expect"]) == [array]
+    assert main(["sanitize", str(path), "--schedule", "forward"]) == 0
+    assert "clean" in capfd.readouterr().out
+    changed = np.load(path.parent / "buffer-1.npy")
+    changed[7] += 1
+    np.save(path.parent / "buffer-1.npy", changed)
+    assert main(["sanitize", str(path), "--schedule", "forward"]) == 1
+    assert "1 of 4000 elements are not as expected; the worst is [7]" in capfd.readouterr().out
+
+
+def test_streams_and_events_are_captured(captured: Callable[..., Path]) -> None:
+    path = captured("streams")
+    first, second = json.loads(path.with_suffix(".json").read_text())["launches"]
+    assert (first["stream"], "after" in first) == ("stream 1", False)
+    assert (second["stream"], second["after"]) == ("stream 2", ["stream 1"])
+    assert main(["sanitize", str(path), "--schedule", "forward"]) == 0
+
+
+def test_only_some_launches_are_captured(captured: Callable[..., Path], capfd: pytest.CaptureFixture[str]) -> None:
+    captured("streams", "--most", "1")
+    assert "1 launches are left out" in capfd.readouterr().err
+    captured("simple", "--kernel", "nothing")
+    assert "there was no launch to capture" in capfd.readouterr().err
+
+
+def test_the_types_of_arguments_are_those_of_the_name() -> None:
+    name = "void scale<float, 4>(float*, __half const*, std::pair<int, float*>, unsigned int, int)"
+    assert element_types(name, 5) == ["float32", "float16", "uint8", "=uint32", "=int32"]
+    assert element_types("scale", 2) == ["uint8", "uint8"]
+
+
+def test_addresses_and_maps_in_a_structure_are_named() -> None:
+    gpu = sim.Device()
+    x = gpu.array(np.zeros((8, 64), np.float16))
+    tensor_map = sim.TensorMap(x, (4, 16), "32B")
+    raw = bytearray(256)
+    raw[8:16] = (x.address + 6).to_bytes(8, "little")
+    raw[128:256] = tensor_map.descriptor(x.address)
+    param = Param("p", TYPES["b8"], 256, 0)
+    allocation = Allocation(x, "device", "x")
+    argument = described_argument(param, bytes(raw), "uint8", lambda address: allocation, {x.address: "x"})
+    assert argument["struct"]["items"] == {
+        "8": {"buffer": "x", "offset": 6},
+        "128": {
+            "map": {
+                "buffer": "x",
+                "box": [4, 16],
+                "swizzle": "32B",
+                "shape": [8, 64],
+                "strides": [128, 2],
+                "element_strides": [1, 1],
+                "oob_fill": "zero",
+                "dtype": "float16",
+            }
+        },
+    }
 
 
 @pytest.mark.parametrize(("version", "size"), [("11", 728), ("12", 1032), ("13", 1008)])

@@ -15,7 +15,7 @@ from sdpalab.errors import UserError
 from sdpalab.run.launch_file import LaunchFile, launch_schema, read_launch_file
 from sdpalab.run.ptx_case import read_case
 from sdpalab.run.sanitize import Modes, sanitize_case
-from sdpalab.sim import Report
+from sdpalab.sim import Device, Report
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKSTEP = Modes(schedules=("lockstep",), async_modes=("late",))
@@ -103,6 +103,38 @@ def test_launches_of_two_streams(tmp_path: Path) -> None:
     assert {hazard.kind for hazard in racing.hazards} == {"race"}
     facts["launches"][1]["after"] = ["a"]
     assert sanitize_case(read_case(tmp_path / "k.ptx", written(tmp_path, facts)), LOCKSTEP).clean
+
+
+def test_a_captured_file_has_addresses_other_ptx_and_refilled_buffers(tmp_path: Path) -> None:
+    place = Device().array(np.zeros(1)).address + (1 << 20)
+    np.save(tmp_path / "pointer.npy", np.array([place], np.uint64))
+    (tmp_path / "other.ptx").write_text(PTX.replace("factor", "other"))
+    chase = (
+        ".version 8.5\n.target sm_90a\n.address_size 64\n.visible .entry chase(.param .u64 p) { .reg .b64 %d<3>;"
+        " .reg .f32 %f; ld.param.u64 %d0, [p]; ld.global.u64 %d1, [%d0]; ld.global.f32 %f, [%d1]; add.f32 %f, %f, %f;"
+        " st.global.f32 [%d1], %f; ret; }"
+    )
+    (tmp_path / "k.ptx").write_text(chase)
+    launches = [
+        {"entry": "chase", "grid": 1, "block": 1, "args": ["pointer"]},
+        {"entry": "twice", "ptx": "other.ptx", "grid": 1, "block": 1, "args": ["x"], "set": {"x": {"values": [5]}}},
+    ]
+    launches[1]["set"]["other"] = {"dtype": "uint8", "shape": 8, "init": "ones"}
+    facts = {
+        "buffers": {
+            "pointer": {"file": "pointer.npy"},
+            "x": {"dtype": "float32", "values": [1], "address": place},
+        },
+        "launches": launches,
+        "expect": {"x": {"values": [10]}},
+    }
+    assert sanitize_case(read_case(tmp_path / "k.ptx", written(tmp_path, facts)), LOCKSTEP).clean
+    facts["launches"] = launches[:1]
+    facts["expect"] = {"x": {"values": [2]}}
+    assert sanitize_case(read_case(tmp_path / "k.ptx", written(tmp_path, facts)), LOCKSTEP).clean
+    facts["buffers"]["x"]["address"] = 4096
+    with pytest.raises(UserError, match="buffer x cannot lie at 0x1000: the device has room from"):
+        sanitize_case(read_case(tmp_path / "k.ptx", written(tmp_path, facts)), LOCKSTEP)
 
 
 def test_a_type_that_numpy_does_not_have(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def _compare(setup: Setup, before: np.ndarray, space: Space, counts: Tally, tall
     """Run the reference engine on the memory as it was before, and compare what both left."""
     reference = Space("global", len(before), len(before), space.extents, before)
     log = HazardLog()
-    history = GlobalHistory(setup.entry, len(before)) if "race" in setup.checks else None
+    history = GlobalHistory(setup.entry, len(before), setup.geometry.ctas) if "race" in setup.checks else None
     chunks = Chunks(setup, reference, counts, log, history)
     name = setup.entry.name
     for number in range(len(setup.chunks)):

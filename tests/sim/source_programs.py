@@ -201,10 +201,11 @@ extern "C" __global__ void entry(const unsigned* in, unsigned* out, int n) {
     __shared__ bool last;
     const int t = threadIdx.x;
     out[32 * (blockIdx.x + 1) + t] = 2 * in[32 * blockIdx.x + t];
-    __threadfence();
     __syncthreads();
     if (t == 0) {
+        __threadfence();
         last = atomicAdd(&arrived, 1u) == gridDim.x - 1;
+        __threadfence();
     }
     __syncthreads();
     if (last) {

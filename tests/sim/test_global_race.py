@@ -84,18 +84,39 @@ def test_plain_stores_race_with_atomics():
 
 
 LAST_BLOCK = (
-    "st.global.u32 [%rd3], %r3;\nmembar.gl;\nbar.sync 0;\nsetp.eq.u32 %p1, %r0, 0;\n{}bar.sync 0;\n"
-    "setp.ne.u32 %p2, %r1, {};\n@%p2 bra OUT;\n"
+    "st.global.u32 [%rd3], %r3;\nbar.sync 0;\nsetp.eq.u32 %p1, %r0, 0;\n{}{}{}bar.sync 0;\n"
+    "setp.ne.u32 %p2, %r1, 1;\n@%p2 bra OUT;\n"
     "xor.b32 %r5, %r3, 64; mul.wide.u32 %rd2, %r5, 4; add.u64 %rd4, %rd1, %rd2;\n"
     "ld.global.u32 %r6, [%rd4];\nOUT:"
 )
+FENCE, COUNT = "@%p1 fence.acq_rel.gpu;\n", "@%p1 atom.global.add.u32 %r4, [%rd5], 1;\n"
 
 
-def test_the_last_block_may_read_what_the_others_left_if_an_atomic_says_so():
+@pytest.mark.parametrize(
+    ("before", "count", "after", "says"),
+    [
+        (FENCE, COUNT, FENCE, ""),
+        ("", COUNT.replace("atom", "atom.acq_rel.gpu"), "", ""),
+        (FENCE, "", FENCE, "blocks run in any order"),
+        ("", COUNT, FENCE, "no fence or release is between it and the operation that the other thread saw"),
+        (FENCE, COUNT, "", "the operation that saw the release is relaxed, and no fence follows it"),
+        (FENCE.replace("gpu", "cta"), COUNT, FENCE, "the fence is .cta, and the reader is in another block: use __thr"),
+        (FENCE, COUNT, FENCE.replace("gpu", "cluster"), "the fence after it is .cluster, and the writer is in another"),
+        (FENCE, COUNT.replace("atom", "atom.relaxed.cta"), FENCE, "each of the two must include the other's thread"),
+        ("", COUNT.replace("atom", "atom.release.gpu"), "", "the operation that saw the release is relaxed"),
+    ],
+)
+def test_the_last_block_may_read_what_the_others_left_if_an_atomic_says_so(before, count, after, says):
     """The pattern of split-KV merges: every block counts itself in, the last one reads the parts of all."""
-    counted = LAST_BLOCK.format("@%p1 atom.global.add.u32 %r4, [%rd5], 1;\n", 1)
-    assert kinds(counted) == []
-    assert kinds(LAST_BLOCK.format("", 1)) == ["race"]
+    reported, _, _ = hazards(LAST_BLOCK.format(before, count, after))
+    assert [hazard.kind for hazard in reported] == (["race"] * len(reported) if says else [])
+    assert not says or any(says in hazard.message for hazard in reported)
+
+
+def test_a_fence_before_the_barrier_covers_its_own_thread_alone():
+    body = LAST_BLOCK.replace("bar.sync 0;\n", "fence.acq_rel.gpu;\nbar.sync 0;\n", 1).format("", COUNT, FENCE)
+    reported, _, _ = hazards(body)
+    assert ["put the fence directly before that operation" in hazard.message for hazard in reported] == [True]
 
 
 def test_a_flag_that_is_polled_orders_too():

@@ -58,7 +58,7 @@ def test_a_kernel_without_hazards_runs_natively() -> None:
         ({"between": "st.shared.u32 [s+252], 7; bar.sync 0;"}, "race"),
         ({"words": THREADS // 2}, "illegal access"),
         ({"size": THREADS // 2}, "illegal access"),
-        ({"between": "@%p1 bar.sync 0; bar.sync 0, 48;"}, "uninitialised"),
+        ({"between": "@%p1 bar.sync 0; bar.sync 0, 48;"}, "a register that was never set"),
         ({"between": "bar.sync 0, 48;"}, "barrier rules"),
     ],
 )
@@ -293,3 +293,36 @@ def test_launches_on_a_device_run_natively_and_keep_its_memory() -> None:
         data[:] = 9
         assert broken["k"].launch(1, THREADS, [data]).hazards
     assert outcomes == ["", "race"]
+
+
+CALLS = (
+    ".version 8.0\n.target sm_90\n.address_size 64\n"
+    + """.func (.param .b32 r) odd(.param .b32 x, .param .b64 y) {{ .reg .b32 %a<4>; .reg .b64 %b; .reg .pred %q;
+    ld.param.u32 %a1, [x]; ld.param.u64 %b, [y]; cvt.u32.u64 %a2, %b; and.b32 %a3, %a1, 1; setp.eq.u32 %q, %a3, 0;
+    @%q bra EVEN; st.param.b32 [r], %a2; ret; EVEN: st.param.b32 [r], %a1; ret; }}
+    .entry k(.param .u64 out) {{ .reg .b32 %r<9>; .reg .b64 %rd<4>; .reg .pred %p;
+    mov.u32 %r1, %tid.x; mov.u32 %r5, 0; setp.lt.u32 %p, %r1, 20;
+    {{ .param .b32 r; .param .b32 x; .param .b64 y; st.param.b32 [x], %r1; st.param.b64 [y], 1000;
+    @%p call (r), odd, (x, y); @%p ld.param.b32 %r5, [r]; }}
+    {{ .param .b32 r; .param .b32 x; .param .b64 y; st.param.b32 [x], %r5; st.param.b64 [y], 7;
+    call (r), odd, (x, y); ld.param.b32 %r6, [r]; }}
+    and.b32 %r7, %r1, 3; ts: .branchtargets A, B, C; setp.eq.u32 %p, %r7, {beyond}; @%p bra A; brx.idx %r7, ts;
+    B: add.u32 %r6, %r6, 100; bra A; C: add.u32 %r6, %r6, 200;
+    A: ld.param.u64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2; st.global.u32 [%rd3], %r6; ret;
+    }}"""
+)
+
+
+def test_calls_and_indexed_branches_run_natively() -> None:
+    out = np.zeros(32, np.uint32)
+    with differential() as outcomes:
+        assert sim.launch(CALLS.format(beyond=3), "k", 1, 32, [out], counters=True).hazards == []
+    assert outcomes == [""]
+    first = [0 if lane >= 20 else 1000 if lane % 2 else lane for lane in range(32)]
+    assert out.tolist() == [value + (0, 100, 200, 0)[lane % 4] for lane, value in enumerate(first)]
+
+
+def test_an_index_beyond_the_targets_is_left_to_the_reference_engine() -> None:
+    with differential() as outcomes, pytest.raises(sim.IllegalAccess, match="index 3 of 3 targets"):
+        sim.launch(CALLS.format(beyond=9), "k", 1, 32, [np.zeros(32, np.uint32)])
+    assert outcomes == ["branch index"]

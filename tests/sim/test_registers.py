@@ -74,7 +74,7 @@ USES = {
         "%r4 is used as a stored value",
         0,
     ),
-    "stored in a vector": ("st.global.v2.u32 [%rd0], {%r1, %u1};", "%u1 is used as a stored value", 0),
+    "stored in a vector": ("mov.u32 %r2, 5;\nst.global.v2.u32 [%rd0], {%r2, %u1};", "%u1 is used as a stored value", 0),
     "stored in shared memory": ("st.shared.u32 [buf], %u1;", "%u1 is used as a stored value", 0),
     "added to memory": ("red.global.add.u32 [%rd1], %u1;", "%u1 is used as an operand", 0),
     "computed with": ("fma.rn.f32 %f1, %uf1, %uf1, %uf1;\nst.global.f32 [%rd1], %f1;", "%f1 is used as a stored", 0),

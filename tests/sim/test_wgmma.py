@@ -273,7 +273,7 @@ def test_one_warp_that_waited_may_release_for_all(waits, schedule):
     release = "setp.lt.u32 %p, %t, 32; @%p bar.arrive 1, 64;\n"
     body = "setp.ge.u32 %p, %t, 128; @%p bra PRODUCER;\n" + FENCE + instruction(16, KINDS, FIRST, "%a", "%no") + COMMIT
     body += WAIT + release if waits else release + WAIT
-    body += f"bra DONE;\nPRODUCER: bar.sync 1, 64;\nst.shared.b32 [{int(AT_B[9, 0])}], %t;\n{ZERO}DONE:\n"
+    body += f"bra DONE;\nPRODUCER: bar.sync 1, 64;\nst.shared.b32 [{int(AT_B[9, 0])}], 305419896;\n{ZERO}DONE:\n"
     inputs = np.zeros((160, 1), np.uint32)
     report, out = run(body, MEMORY, inputs, 8, DESC_A, DESC_B, threads=160, schedule=schedule)
     if waits:
@@ -287,7 +287,7 @@ def test_one_warp_that_waited_may_release_for_all(waits, schedule):
 @pytest.mark.parametrize("thread", [0, 96])
 def test_operands_written_without_a_barrier_are_a_race(thread):
     """One warp writes a row of B that all four warps read."""
-    store = f"setp.eq.u32 %p, %t, {thread}; @%p st.shared.b32 [{int(AT_B[9, 0])}], %t;\n"
+    store = f"setp.eq.u32 %p, %t, {thread}; @%p st.shared.b32 [{int(AT_B[9, 0])}], 305419896;\n"
     for barrier, kinds in (("", {"race"}), ("bar.sync 0;\n", set())):
         report, _ = run_chained(store + PROXY + barrier + chained())
         assert {hazard.kind for hazard in report.hazards} == kinds
@@ -347,7 +347,7 @@ def test_results_that_are_not_read_leave_other_registers_alone():
 
 def test_a_missing_proxy_fence_is_reported():
     """What warp 3 wrote is ordered by the barrier, and still not visible to the proxy that wgmma reads through."""
-    store = f"setp.eq.u32 %p, %t, 96; @%p st.shared.b32 [{int(AT_B[9, 0])}], %t;\n"
+    store = f"setp.eq.u32 %p, %t, 96; @%p st.shared.b32 [{int(AT_B[9, 0])}], 305419896;\n"
     report, _ = run_chained(store + "bar.sync 0;\n" + chained())
     assert {hazard.kind for hazard in report.hazards} == {"proxy"}
 

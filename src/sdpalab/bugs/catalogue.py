@@ -5,16 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from sdpalab.bugs import caps, cuda, edges, fp8, hopper, lse, precision, softmax, synchronisation, tiles, windows
+from sdpalab.bugs import (
+    alibi,
+    caps,
+    cuda,
+    edges,
+    fp8,
+    hopper,
+    lengths,
+    lse,
+    masks,
+    precision,
+    sinks,
+    softmax,
+    synchronisation,
+    tiles,
+    windows,
+)
 from sdpalab.bugs.bug import Bug
 
-__all__ = ["BUGS", "BUGS_OF_EXTRAS"]
+__all__ = ["BUGS"]
 
-_FILES = (softmax, tiles, edges, precision, cuda, lse, fp8, synchronisation, hopper)
+_OF_EXTRAS = (windows, caps, lengths, masks, alibi, sinks)
+"""Of problems with :data:`sdpalab.scoring.EXTRAS`."""
+_FILES = (softmax, tiles, edges, precision, *_OF_EXTRAS, cuda, lse, fp8, synchronisation, hopper)
 
 BUGS: Mapping[str, Bug] = MappingProxyType({bug.id: bug for file in _FILES for bug in file.BUGS})
 """Those in Python first, then those in the sources of shipped kernels."""
-
-BUGS_OF_EXTRAS: Mapping[str, Bug] = MappingProxyType({bug.id: bug for file in (windows, caps) for bug in file.BUGS})
-"""Those of windows and soft caps, all in Python. Apart, because the committed record of the self-test is of the others:
-who makes that again puts them into :data:`BUGS`."""

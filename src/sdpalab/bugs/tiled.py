@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["BF16", "CAUSAL", "CROSS", "GROUPED", "PLAIN", "TiledAttention", "planted"]
+__all__ = ["BF16", "CAUSAL", "CROSS", "GROUPED", "GROUPED_CAUSAL", "PLAIN", "TiledAttention", "planted"]
 
 PLAIN = Problem(1, 2, 200, 64)
 CAUSAL = PLAIN.with_(causal=True)
 CROSS = Problem(1, 2, 90, 64, seq_kv=150, causal=True)
 GROUPED = Problem(2, 4, 100, 64, kv_heads=2)
+GROUPED_CAUSAL = GROUPED.with_(causal=True)
 BF16 = PLAIN.with_(dtype="bfloat16")
 FAR = 1 << 30
 """A side of a window that has no bound."""
@@ -51,8 +52,8 @@ def planted(
 class TiledAttention:
     """Online softmax over tiles of keys (FlashAttention-2, Dao 2023): float32 sums, P in the inputs' dtype.
 
-    ``attention(q, k, v, *, scale, causal, window_size=..., softcap=...) -> out`` on [B, H, Sq, D] and [B, Hkv, Skv, D],
-    as the judge calls it.
+    ``attention(q, k, v, *, scale, causal, window_size=..., ...) -> out`` on [B, H, Sq, D] and [B, Hkv, Skv, D], as the
+    judge calls it, with all of :data:`sdpalab.scoring.EXTRAS`.
     Inside, tensors are float32: q [B, H, Sq, D]; k, v [B, H, Skv, D]; scores and weights of one tile
     [B, H, Sq, tile]; maximum and total [B, H, Sq, 1]; the unnormalised output [B, H, Sq, D].
     """
@@ -70,6 +71,10 @@ class TiledAttention:
         causal: bool,
         window_size: tuple[int, int] = (-1, -1),
         softcap: float = 0.0,
+        kv_lengths: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         import torch
 
@@ -79,8 +84,8 @@ class TiledAttention:
         seq_q, seq_kv = queries.shape[2], keys.shape[2]
         factor = self.factor(scale, q.shape[3])
         rows = torch.arange(seq_q)[:, None]
-        maximum = torch.full((*q.shape[:3], 1), -torch.inf)
-        total, out = torch.zeros_like(maximum), torch.zeros_like(queries)
+        maximum, total = self.beginning(queries, sinks, group)
+        out = torch.zeros_like(queries)
         for start in self.starts(seq_kv):
             chosen = slice(start, min(start + self.tile, seq_kv))
             columns = torch.arange(chosen.start, chosen.stop)
@@ -91,6 +96,12 @@ class TiledAttention:
                 scores = scores.masked_fill(self.hidden(rows, columns, seq_q, seq_kv), self.masked)
             if window_size != (-1, -1):
                 scores = scores.masked_fill(self.outside(rows, columns, *window_size), self.masked)
+            if alibi_slopes is not None:
+                scores = scores - self.bias(alibi_slopes, rows, columns, group) * math.log2(math.e)
+            if attn_mask is not None:
+                scores = self.joined(scores, self.mask_tile(attn_mask, chosen, group))
+            if kv_lengths is not None:
+                scores = scores.masked_fill(self.padding(columns, kv_lengths, rows), self.masked)
             scores = self.after_masks(scores, softcap * math.log2(math.e))
             previous, maximum = maximum, self.maximum(maximum, scores)
             weights = self.weights(scores, maximum)
@@ -148,6 +159,39 @@ class TiledAttention:
     def capped(self, scores: Tensor, cap: float) -> Tensor:
         """The scores under a soft cap; both to base 2."""
         return cap * (scores / cap).tanh()
+
+    def bias(self, slopes: Tensor, rows: Tensor, columns: Tensor, group: int) -> Tensor:
+        """What ALiBi subtracts, [H, Sq, tile]."""
+        return slopes[:, None, None] * self.distance(rows, columns)
+
+    def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Of queries and keys, [Sq, tile]."""
+        return (rows - columns).abs()
+
+    def mask_tile(self, mask: Tensor, chosen: slice, group: int) -> Tensor:
+        """A tile of the mask, [1 or B, 1 or H, Sq, tile]."""
+        return mask[..., chosen]
+
+    def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """The scores, to base 2, with a tile of the mask."""
+        import torch
+
+        if mask.dtype == torch.bool:
+            return scores.masked_fill(~mask, self.masked)
+        return scores + mask.float() * math.log2(math.e)
+
+    def padding(self, columns: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
+        """Which keys [B, 1, 1, tile] are beyond the length of their batch entry."""
+        return columns >= lengths[:, None, None, None]
+
+    def beginning(self, queries: Tensor, sinks: Tensor | None, group: int) -> tuple[Tensor, Tensor]:
+        """Maximum and total before the first tile: a sink is the first score, to base 2."""
+        import torch
+
+        shape = (*queries.shape[:3], 1)
+        if sinks is None:
+            return torch.full(shape, -torch.inf), torch.zeros(shape)
+        return (sinks * math.log2(math.e))[:, None, None].expand(shape), torch.ones(shape)
 
     def after_masks(self, scores: Tensor, cap: float) -> Tensor:
         """The scores as the softmax takes them."""

@@ -93,7 +93,7 @@ class Simulated:
     def outputs(self, problem: Problem, inputs: Inputs) -> tuple[Any, Any]:
         """The output, and the log-sum-exp if it writes one."""
         plan = self.kernel.launch_plan(problem, lse=self.kernel.lse)
-        outputs = SimulatedExecutor(self.kernel.default_arch, checks=()).run(plan, vars(inputs)).outputs
+        outputs = SimulatedExecutor(self.kernel.default_arch, checks=()).run(plan, inputs.arrays).outputs
         return outputs["o"], outputs.get("lse")
 
 

@@ -3,9 +3,11 @@
 Without kernels, all that are shipped, in all their configurations, and those of the tests. A mutant is run on
 small problems (one tile of keys, an even and an odd number, a ragged one), first in lockstep, then in every schedule
 and both async modes, with the strict check; it is killed by the first hazard, deadlock, endless loop or output that
-differs from the original's by a bit. A survivor needs a reason why it is redundant, in
-``deletion_reasons.json``: there, kernel, opcode and CUDA source text name it, and ``most`` says how many
-survivors of one configuration a reason may explain. At least 95% of the others must be killed.
+differs from the original's by a bit. The campaign ``weakening`` does the same with mutants in which an order or a scope
+of a memory operation or a fence is weaker by one step (:mod:`~sdpalab.campaigns.weakening`). A survivor needs a reason
+why it is redundant, in ``deletion_reasons.json``: there, kernel, opcode and CUDA source text name it (and the weaker
+text), and ``most`` says how many survivors of one configuration a reason may explain. At least 95% of the others must
+be killed.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from sdpalab.campaigns.campaign import CampaignResult, Say, checkout
+from sdpalab.campaigns.weakening import weaker, with_text
 from sdpalab.compile import Build, build
 from sdpalab.errors import UserError
 from sdpalab.gpus import default_sms
@@ -68,12 +71,16 @@ _MODIFIERS = {
 
 @dataclass(frozen=True)
 class Site:
-    """One synchronisation instruction: its text, its line in the PTX, and the CUDA line it comes from."""
+    """One synchronisation instruction: its text, its line in the PTX, and the CUDA line it comes from.
+
+    ``weaker`` is the text that a mutant has in its place, empty where it is deleted.
+    """
 
     opcode: str
     ptx_line: int
     source: str
     source_text: str
+    weaker: str = ""
 
 
 Case = tuple[Problem, LaunchPlan, dict[str, Any]]
@@ -145,7 +152,7 @@ def target(kernel: Kernel, config: Config, problems: Sequence[Problem] = ()) -> 
             (
                 problem,
                 kernel.launch_plan(problem, config, lse=kernel.lse),
-                {"q": inputs.q, "k": inputs.k, "v": inputs.v},
+                inputs.arrays,
             )
         )
     return Target(kernel, (config,), kernel.default_arch, tuple(cases))
@@ -167,6 +174,19 @@ def is_synchronisation(instruction: Instruction) -> bool:
     """True for barriers, waits, commits and fences."""
     wanted = _MODIFIERS.get(instruction.opcode, ())
     return instruction.opcode in _ALWAYS or any(mod in wanted for mod in instruction.mods)
+
+
+def _mutants(ptx: str, entry: str, folders: Sequence[Path], weaken: bool) -> Iterator[tuple[Site, str]]:
+    """Each mutant of an entry: where it differs, and its PTX."""
+    if not weaken:
+        yield from ((site, without(ptx, site)) for site in sites(ptx, entry, folders))
+        return
+    module = parse(ptx)
+    for instruction in module.entries[entry].instructions:
+        for text in weaker(instruction):
+            source = source_of(module, instruction)
+            site = Site(instruction.text, instruction.line, source, _source_text(source, folders), text)
+            yield site, with_text(ptx, instruction, text)
 
 
 def _source_text(source: str, folders: Sequence[Path]) -> str:
@@ -236,7 +256,7 @@ class Runner:
         return "" if same else "wrong output"
 
 
-def deletions(of: Target, modes: Modes, reasons: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def deletions(of: Target, modes: Modes, reasons: Sequence[dict[str, Any]], *, weaken: bool = False) -> dict[str, Any]:
     """All mutants of a target, as a record."""
     runner = Runner(of)
     folders = [*filter(None, [of.kernel.folder]), *HEADER_FOLDERS]
@@ -245,10 +265,11 @@ def deletions(of: Target, modes: Modes, reasons: Sequence[dict[str, Any]]) -> di
     builds = [build(step.module, of.arch) for step in of.cases[0][1].launches if step.module is not None]
     originals = {built.ptx_sha256: built for built in builds}
     for module, original in originals.items():
-        for site in sites(original.ptx.decode(), original.entry, folders):
-            mutated = replace(original, ptx=without(original.ptx.decode(), site).encode())
+        for site, ptx in _mutants(original.ptx.decode(), original.entry, folders, weaken):
+            mutated = replace(original, ptx=ptx.encode())
             kill = runner.verdict([mutated if built.ptx_sha256 == module else built for built in builds], modes)
             mutant = {"opcode": site.opcode, "ptx_line": site.ptx_line, "source": site.source, "text": site.source_text}
+            mutant |= {"weaker": site.weaker} if site.weaker else {}
             if kill is not None:
                 mutants.append({**mutant, "killed_by": kill[0], "run": kill[1]})
             else:
@@ -267,6 +288,7 @@ def _reason(of: Target, site: Site, excuses: list[dict[str, Any]]) -> str:
     """Why a survivor is redundant, if the committed file has a reason that is not used up; otherwise empty."""
     for entry in excuses:
         named = (entry["kernel"], entry["opcode"]) == (of.kernel.name, site.opcode)
+        named &= entry.get("weaker", "") == site.weaker
         if named and entry["text"] in site.source_text and entry["most"] > 0:
             entry["most"] -= 1
             return str(entry["reason"])
@@ -292,13 +314,14 @@ def target_job(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The record of the code with that ``number`` among those that ``kernel`` launches."""
     of = next(islice(targets([inputs["kernel"]], lambda line: None), inputs["number"], None))
     try:
-        return deletions(of, Modes(strict=True, max_steps=200_000), json.loads(REASONS.read_text()))
+        modes, reasons = Modes(strict=True, max_steps=200_000), json.loads(REASONS.read_text())
+        return deletions(of, modes, reasons, weaken=bool(inputs.get("weaken")))
     except SimError as error:
         raise UserError(f"{of.name} does not run on the simulator: {error}") from None
 
 
-def run(names: Sequence[str], say: Say, executor: Executor) -> CampaignResult:
-    """Delete from the named kernels, or from all; each code that they launch is a job.
+def run(names: Sequence[str], say: Say, executor: Executor, *, weaken: bool = False) -> CampaignResult:
+    """Delete from the named kernels, or from all, or weaken; each code that they launch is a job.
 
     Raises
     ------
@@ -306,7 +329,7 @@ def run(names: Sequence[str], say: Say, executor: Executor) -> CampaignResult:
         If there is no such kernel, or one is not clean itself.
     """
     jobs = [
-        {"kernel": name, "number": number}
+        {"kernel": name, "number": number, **({"weaken": True} if weaken else {})}
         for name in names or (*KERNELS, *(str(checkout() / file) for file in TEST_KERNELS))
         for number, _ in enumerate(targets([name], say))
     ]

@@ -23,7 +23,7 @@ from sdpalab.judge.diagnose.diagnosis import Diagnosis, diagnose
 from sdpalab.judge.diagnose.failure import Failure
 from sdpalab.judge.rule.evaluate import judge_output
 from sdpalab.judge.rule.numerics import UNDECLARED
-from sdpalab.judge.tensors import from_torch, to_torch
+from sdpalab.judge.tensors import output_of
 from sdpalab.judge.verdict import Status
 
 __all__ = ["PACKAGES", "bug_job", "run"]
@@ -38,9 +38,8 @@ def failures(bug: Bug) -> list[Failure]:
     failures = []
     for spec in quick_cases([bug.problem]):
         problem, inputs = spec.problem, make_inputs(spec.problem, spec.inputs, 1 if spec.seed is None else spec.seed)
-        tensors = [to_torch(array.copy()) for array in vars(inputs).values()]
         assert callable(bug.edit)
-        out = from_torch(bug.edit(*tensors, **problem.scoring))
+        out = output_of(bug.edit, problem, inputs)
         judged = judge_output(problem, inputs, out, UNDECLARED)
         if judged.status is not Status.PASSED:
             failures.append(Failure(problem, inputs, out, judged.errors, judged.limits))

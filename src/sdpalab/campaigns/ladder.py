@@ -15,7 +15,7 @@ from sdpalab.campaigns.campaign import CampaignResult, Say
 from sdpalab.compile import build, disassemble, resources
 from sdpalab.compile.sass import SassInstruction, parse
 from sdpalab.kernels.kernel import Kernel
-from sdpalab.kernels.plan import Gemm
+from sdpalab.kernels.plan import Gemm, Module
 from sdpalab.kernels.registry import KERNELS, get
 from sdpalab.measure import Gpu, gpu_named
 from sdpalab.model.counted import CountedLaunch, arch_on, count
@@ -43,7 +43,7 @@ def _loop(kernel: Kernel, problem: Problem, name: str) -> dict[str, Any]:
     """The main loop that a long problem has on a GPU: compiled, and not run."""
     gpu = gpu_named(name)
     launch = kernel.launch_plan(problem, sms=gpu.sms).launches[-1]
-    assert launch.module is not None, "a launch plan names the module of every step"
+    assert isinstance(launch.module, Module), "the kernels with a main loop to count are CUDA C++"
     arch = arch_on(kernel, gpu)
     assert arch is not None, "it runs on this GPU"
     built = build(launch.module, arch)
@@ -61,7 +61,7 @@ def _loop(kernel: Kernel, problem: Problem, name: str) -> dict[str, Any]:
 
 def _turn(code: Sequence[SassInstruction], problem: Problem, gpu: Gpu) -> dict[str, Any] | None:
     clocks = turn_clocks(code, problem.head_dim, gpu)
-    return clocks and clocks.to_dict()
+    return None if clocks is None else clocks.to_dict()
 
 
 def _on(kernel: Kernel, gpu: Gpu, arch: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.kernels.registry import needs
 from sdpalab.kernels.triton_kernel import TritonKernel
 from sdpalab.kernels.userfile import load_user_kernel
-from sdpalab.problem import DTYPES, Problem
+from sdpalab.problem import HALF_DTYPES, Problem
 from sdpalab.sim import Report, launch
 
 __all__ = ["ARCHS", "PACKAGES", "rows", "run"]
@@ -72,7 +72,7 @@ def rows(archs: list[str], every: int) -> Iterator[SweepRow]:
     """All combinations, or one in ``every`` of them."""
     kernel = load_user_kernel(f"{checkout() / KERNEL}:KERNEL")
     assert isinstance(kernel, TritonKernel)
-    combinations = product(archs, DTYPES, HEAD_DIMS, (False, True), TILES)
+    combinations = product(archs, HALF_DTYPES, HEAD_DIMS, (False, True), TILES)
     for number, (arch, dtype, dim, causal, knobs) in enumerate(combinations):
         if number % every == 0:
             problem = Problem(1, 2, LENGTHS[0], dim, kv_heads=1, seq_kv=LENGTHS[1], dtype=dtype, causal=causal)

@@ -15,14 +15,18 @@ from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
     KERNEL_HELP,
     PROBLEM_OPTIONS,
+    AlibiOption,
     ArchOption,
+    AttnMaskOption,
     CausalOption,
     DtypeOption,
     IncludeOption,
     JsonOption,
     KvHeadsOption,
+    KvLengthsOption,
     SeqKvOption,
     SetOption,
+    SinksOption,
     SoftcapOption,
     WindowOption,
     complete_kernel,
@@ -57,6 +61,10 @@ def build(
     seq_kv: SeqKvOption = None,
     window: WindowOption = None,
     softcap: SoftcapOption = None,
+    kv_lengths: KvLengthsOption = None,
+    attn_mask: AttnMaskOption = None,
+    alibi_slopes: AlibiOption = False,
+    sinks: SinksOption = False,
     settings: SetOption = None,
     include: IncludeOption = None,
     json: JsonOption = None,
@@ -66,7 +74,17 @@ def build(
 
     console = console_and_subject(json, kernel or "")
     problems = problems_of(
-        shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, window=window, softcap=softcap
+        shape,
+        dtype=dtype,
+        causal=causal,
+        kv_heads=kv_heads,
+        seq_kv=seq_kv,
+        window=window,
+        softcap=softcap,
+        kv_lengths=kv_lengths,
+        attn_mask=attn_mask,
+        alibi_slopes=alibi_slopes,
+        sinks=sinks,
     )
     if every:
         if kernel is not None or settings or include:

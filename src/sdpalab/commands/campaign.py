@@ -93,6 +93,25 @@ def calibration(out: OutOption = None, json: JsonOption = None) -> int:
 
 
 @campaign.command()
+def algebra(
+    kernel: KernelsArgument = None,
+    copies: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Mutants of each source line and opcode, at most. Default: all.")
+    ] = 0,
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
+    """Replace each floating-point instruction of a kernel in turn: exact arithmetic must notice; and planted bugs."""
+    from sdpalab.campaigns import algebra as runs
+
+    names, words = kernel or [], ["--copies", str(copies)] if copies else []
+    return _run(
+        *("algebra", [*names, *words], lambda say, keep: runs.run(names, copies, say, keep), out, json),
+        packages=runs.PACKAGES,
+    )
+
+
+@campaign.command()
 def deletion(
     kernel: KernelsArgument = None,
     executor: ExecutorOption = "local",
@@ -107,6 +126,23 @@ def deletion(
     names = kernel or []
     with executor_of(executor, address, workers) as on:
         return _run("deletion", names, lambda say, _: runs.run(names, say, on), out, json)
+
+
+@campaign.command()
+def weakening(
+    kernel: KernelsArgument = None,
+    executor: ExecutorOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
+    """Make each memory order and scope of a kernel weaker by one step in turn, as deletion does with instructions."""
+    from sdpalab.campaigns import deletion as runs
+
+    names = kernel or []
+    with executor_of(executor, address, workers) as on:
+        return _run("weakening", names, lambda say, _: runs.run(names, say, on, weaken=True), out, json)
 
 
 @campaign.command()
@@ -177,6 +213,24 @@ def self_test(
     """
     with executor_of(executor, address, workers) as on:
         return run_self_test(json, on, out, only=only, in_evidence=not only or out is not None)
+
+
+@campaign.command()
+def suites(
+    indigo: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="A checkout of HiRace's artifact (HiRace-Artifact-SC24).")
+    ] = None,
+    scor: Annotated[Path | None, typer.Option(metavar="PATH", help="A checkout of ScoR.")] = None,
+    every: Annotated[int, typer.Option(metavar="N", min=1, help="One code of Indigo in N.")] = 1,
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> int:
+    """The race checks on public suites of labelled GPU races, from checkouts of them."""
+    from sdpalab.campaigns import suites as runs
+
+    words = [f"--{name} {name}" for name, path in (("indigo", indigo), ("scor", scor)) if path is not None]
+    words += ["--every", str(every)] if every > 1 else []
+    return _run("suites", words, lambda say, _: runs.run(indigo, scor, every, say), out, json, packages=runs.PACKAGES)
 
 
 @campaign.command("triton-sweep")

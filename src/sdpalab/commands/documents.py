@@ -79,7 +79,8 @@ class CaseJson(Content):
 class JudgeContent(Content):
     """A :class:`sdpalab.judge.verdict.Verdict`; ``bundle``, ``report`` and ``junit`` are paths, if there are any.
 
-    ``diagnosis`` is a :class:`sdpalab.judge.diagnose.summary.FailureSummary`.
+    ``diagnosis`` is a :class:`sdpalab.judge.diagnose.summary.FailureSummary`, and ``algebra`` has each
+    :class:`sdpalab.judge.algebra.outcome.AlgebraCase`.
     """
 
     kernel: str
@@ -92,6 +93,7 @@ class JudgeContent(Content):
     original_contract: int
     cases: list[CaseJson]
     unjudged: list[str]
+    algebra: list[Json] = []
     diagnosis: Json
     bundle: str = ""
     report: str = ""
@@ -154,6 +156,7 @@ class RunContent(Content):
     hazards: list[Json]
     problems: list[str]
     notes: list[str]
+    captured: list[str]
 
 
 class BenchContent(Content):
@@ -304,6 +307,7 @@ CONTENTS: Mapping[str, tuple[type[Content], ...]] = {
     "judge": (JudgeContent, CampaignContent),
     "sanitize": (SanitizeContent,),
     "run": (RunContent,),
+    "capture": (RunContent,),
     "speed-of-light": (SpeedOfLightContent,),
     "bench": (BenchContent,),
     "profile": (ProfileContent, SimulatedProfileContent),

@@ -44,6 +44,8 @@ def print_failures(console: Console, verdict: Verdict, summary: FailureSummary) 
     if reasons:
         case = reasons[0]
         console.print(f"{case.name}: {case.status.value}: {case.reason}", soft_wrap=soft)
+    elif not hazardous and verdict.algebra:
+        console.print(verdict.reason, soft_wrap=soft)
     if more := reasons[1:]:
         names = ", ".join(case.name for case in more[:_MOST_NAMES])
         console.print(f"and {len(more)} more: {names}{', ...' if len(more) > _MOST_NAMES else ''}", soft_wrap=soft)

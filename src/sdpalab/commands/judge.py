@@ -19,18 +19,22 @@ from sdpalab.commands.last_failed import failed_cases, note_failed
 from sdpalab.commands.options import (
     KERNEL_HELP,
     AddressOption,
+    AlibiOption,
     ArchOption,
+    AttnMaskOption,
     CausalOption,
     DtypeOption,
     IncludeOption,
     JsonOption,
     KvHeadsOption,
+    KvLengthsOption,
     LevelOption,
     MaxStepsOption,
     NumericsOption,
     SeedOption,
     SeqKvOption,
     SetOption,
+    SinksOption,
     SoftcapOption,
     WindowOption,
     WorkersOption,
@@ -51,7 +55,7 @@ from sdpalab.judge.sandbox.guarded import describe
 from sdpalab.judge.verdict import ORIGINAL_CONTRACT, Status, Verdict
 from sdpalab.sim import DEFAULT_NUMERICS
 
-__all__ = ["judge", "print_outcome"]
+__all__ = ["algebra_lines", "judge", "print_outcome"]
 
 
 def judge(
@@ -65,6 +69,10 @@ def judge(
     seq_kv: SeqKvOption = None,
     window: WindowOption = None,
     softcap: SoftcapOption = None,
+    kv_lengths: KvLengthsOption = None,
+    attn_mask: AttnMaskOption = None,
+    alibi_slopes: AlibiOption = False,
+    sinks: SinksOption = False,
     device: Annotated[str, typer.Option(metavar="D", help="auto, sim, cpu or gpu.")] = "auto",
     level: LevelOption = "quick",
     arch: ArchOption = None,
@@ -134,6 +142,10 @@ def judge(
         seq_kv=seq_kv,
         window=window,
         softcap=softcap,
+        kv_lengths=kv_lengths,
+        attn_mask=attn_mask,
+        alibi_slopes=alibi_slopes,
+        sinks=sinks,
         default=None,
     )
     if rerun_failed:
@@ -213,6 +225,8 @@ def judge(
 def _refusal(verdict: Verdict) -> MachineError | UserError | None:
     """What a verdict is that says nothing of the kernel's correctness: the machine's failure, or bad input."""
     bad = {case.status for case in verdict.cases if not case.passed}
+    if not bad and verdict.status is Status.INCORRECT:  # in exact arithmetic
+        return None
     if bad <= {Status.INFRA_ERROR}:
         return MachineError(verdict.reason)
     return UserError(verdict.reason) if bad <= {Status.UNSUPPORTED, Status.BUILD_FAILED} else None
@@ -257,10 +271,29 @@ def _print_properties(console: Console, verdict: Verdict) -> None:
         if differ:
             held = f"holds bit for bit in {differ.count(0)} of {len(differ)} cases"
             console.print(f"relation {relation.name}: {held} ({relation.says})", soft_wrap=True)
+    for line in algebra_lines(verdict):
+        console.print(line, soft_wrap=True)
     for case in verdict.cases:
         if case.run.get("witnesses") and verdict.passed:
             for line in Agreement.from_dict(case.run["witnesses"]).lines(case.name):
                 console.print(line, soft_wrap=True)
+
+
+def algebra_lines(verdict: Verdict) -> list[str]:
+    """What the algebraic stage found, a line for each problem."""
+    from sdpalab.judge.algebra.outcome import AlgebraStatus
+
+    lines = []
+    for each in verdict.algebra:
+        says = each.reason
+        if each.status is AlgebraStatus.EQUAL:
+            says = f"all {each.compared} elements of O mod {each.prime}"
+            says += ", and the log-sum-exp" if each.lse_unequal == 0 else ""
+            says += f"; without the log-sum-exp: {each.lse_refusal}" if each.lse_refusal else ""
+            if not each.scale_explained:
+                says += f"; with {each.factor} for scale * log2 e mod {each.prime - 1}, not {each.expected_factor}"
+        lines.append(f"algebraic: {each.name}: {each.status.value} ({says})")
+    return lines
 
 
 def confinement_line(verdict: Verdict) -> str:

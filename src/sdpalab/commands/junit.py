@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+from sdpalab.judge.algebra.outcome import AlgebraStatus
 from sdpalab.judge.verdict import Status, Verdict
 
 __all__ = ["to_junit"]
@@ -12,7 +13,8 @@ __all__ = ["to_junit"]
 def to_junit(verdict: Verdict, seconds: float) -> str:
     """The XML text: one suite, named after the kernel and its configuration.
 
-    A failed case is a ``failure``, or an ``error`` where the machine failed; one that was not judged is ``skipped``.
+    A failed case is a ``failure``, or an ``error`` where the machine failed; one that was not judged is ``skipped``. So
+    is a problem that was not run in exact arithmetic; one that is UNEQUAL is a ``failure``.
     Source: the JUnit XML format as Jenkins, GitLab and pytest read and write it.
 
     Parameters
@@ -24,11 +26,13 @@ def to_junit(verdict: Verdict, seconds: float) -> str:
     statuses = [case.status for case in verdict.cases if not case.passed]
     errors = statuses.count(Status.INFRA_ERROR)
     name = " ".join(filter(None, (verdict.kernel, verdict.config)))
+    unequal = sum(each.status is AlgebraStatus.UNEQUAL for each in verdict.algebra)
+    not_run = sum(each.status not in (AlgebraStatus.UNEQUAL, AlgebraStatus.EQUAL) for each in verdict.algebra)
     counts = {
-        "tests": len(verdict.cases) + len(verdict.unjudged),
-        "failures": len(statuses) - errors,
+        "tests": len(verdict.cases) + len(verdict.unjudged) + len(verdict.algebra),
+        "failures": len(statuses) - errors + unequal,
         "errors": errors,
-        "skipped": len(verdict.unjudged),
+        "skipped": len(verdict.unjudged) + not_run,
     }
     attributes = {**{key: str(value) for key, value in counts.items()}, "time": f"{seconds:.3f}"}
     root = ElementTree.Element("testsuites", {"name": "sdpalab judge", **attributes})
@@ -47,6 +51,11 @@ def to_junit(verdict: Verdict, seconds: float) -> str:
     for unjudged in verdict.unjudged:
         test = ElementTree.SubElement(suite, "testcase", {"classname": verdict.kernel, "name": unjudged})
         ElementTree.SubElement(test, "skipped", {"message": "not judged: judging was stopped before it"})
+    for each in verdict.algebra:
+        test = ElementTree.SubElement(suite, "testcase", {"classname": verdict.kernel, "name": each.name})
+        if each.status is not AlgebraStatus.EQUAL:
+            kind = "failure" if each.status is AlgebraStatus.UNEQUAL else "skipped"
+            ElementTree.SubElement(test, kind, {"type": each.status.value, "message": _xml_text(each.reason)})
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 

@@ -6,22 +6,26 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from glob import escape, glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
 from sdpalab.errors import UserError
-from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_shape, parse_window
+from sdpalab.problem import NAMED_PROBLEMS, Problem, ProblemError, parse_lengths, parse_shape, parse_window
 from sdpalab.sim import NUMERICS
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from sdpalab.jobs import Executor
 
 __all__ = [
     "KERNEL_HELP",
     "PROBLEM_OPTIONS",
     "AddressOption",
+    "AlibiOption",
     "ArchOption",
+    "AttnMaskOption",
     "CausalOption",
     "DtypeOption",
     "ExecutorOption",
@@ -29,12 +33,15 @@ __all__ = [
     "JsonOption",
     "KernelArgument",
     "KvHeadsOption",
+    "KvLengthsOption",
     "LevelOption",
     "MaxStepsOption",
     "NumericsOption",
+    "ProblemOptions",
     "SeedOption",
     "SeqKvOption",
     "SetOption",
+    "SinksOption",
     "SoftcapOption",
     "WindowOption",
     "WorkersOption",
@@ -65,7 +72,7 @@ KernelArgument = Annotated[str, typer.Argument(metavar="KERNEL", help=KERNEL_HEL
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON too; - is standard output.")
 ]
-DtypeOption = Annotated[str | None, typer.Option(metavar="T", help="float16 or bfloat16.")]
+DtypeOption = Annotated[str | None, typer.Option(metavar="T", help="float16, bfloat16 or float32.")]
 CausalOption = Annotated[bool, typer.Option("--causal", help="Query i sees keys 0 to i.")]
 KvHeadsOption = Annotated[
     int | None,
@@ -82,6 +89,18 @@ SoftcapOption = Annotated[
     float | None,
     typer.Option("--softcap", metavar="X", help="Scores s of the shape given become X tanh(s/X)."),
 ]
+KvLengthsOption = Annotated[
+    str | None,
+    typer.Option("--kv-lengths", metavar="N,N,...", help="Valid keys of each batch entry of the shape given."),
+]
+AttnMaskOption = Annotated[
+    str | None,
+    typer.Option("--attn-mask", metavar="M", help="bool or float, and what is not broadcast: bool:B,1, float:1,H."),
+]
+AlibiOption = Annotated[
+    bool, typer.Option("--alibi-slopes", help="A slope a head times |i - j| is subtracted from the scores.")
+]
+SinksOption = Annotated[bool, typer.Option("--sinks", help="A logit a head joins the sum of the weights.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a knob of the kernel; may be repeated.")
 ]
@@ -185,16 +204,32 @@ def parse_settings(settings: Sequence[str] | None) -> dict[str, str]:
     return values
 
 
+class ProblemOptions(TypedDict, total=False):
+    """The options beside ``--shape``, as they are given."""
+
+    dtype: str | None
+    causal: bool
+    kv_heads: int | None
+    seq_kv: int | None
+    window: str | None
+    softcap: float | None
+    kv_lengths: str | None
+    attn_mask: str | None
+    alibi_slopes: bool
+    sinks: bool
+
+
+_OF_SHAPE = ("kv_heads", "seq_kv", "window", "softcap", "kv_lengths", "attn_mask", "alibi_slopes", "sinks")
+"""Options that the default problems do not take."""
+
+
+def _is_given(value: object) -> bool:
+    """Whether an option was given: a number of 0 was."""
+    return value is not None and value is not False
+
+
 def problems_of(
-    shapes: Sequence[str] | None,
-    *,
-    dtype: str | None = None,
-    causal: bool = False,
-    kv_heads: int | None = None,
-    seq_kv: int | None = None,
-    window: str | None = None,
-    softcap: float | None = None,
-    default: str | None = "mission",
+    shapes: Sequence[str] | None, *, default: str | None = "mission", **options: Unpack[ProblemOptions]
 ) -> list[Problem]:
     """The problems of all ``--shape`` options, with the options beside them; without one that of ``default``.
 
@@ -203,38 +238,25 @@ def problems_of(
     ProblemError
         If there is no such problem.
     UserError
-        If there is neither a shape nor a default, and ``--kv-heads``, ``--seq-kv``, ``--window`` or ``--softcap`` is
-        given.
+        If there is neither a shape nor a default, and an option is given that needs one.
     """
-    of_shape = {"kv_heads": kv_heads, "seq_kv": seq_kv, "window": window, "softcap": softcap}
-    if not shapes and default is None and any(value is not None for value in of_shape.values()):
-        raise UserError(
-            "--kv-heads, --seq-kv, --window and --softcap need a --shape: the default problems have their own"
-        )
+    given = [name for name in _OF_SHAPE if _is_given(options.get(name))]
+    if not shapes and default is None and given:
+        named = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        verb = "need" if len(given) > 1 else "needs"
+        raise UserError(f"{named} {verb} a --shape: the default problems have their own")
     texts = shapes or ([default] if default is not None else [])
-    return [
-        problem_of(text, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, window=window, softcap=softcap)
-        for text in texts
-    ]
+    return [problem_of(text, **options) for text in texts]
 
 
-def problem_of(
-    text: str,
-    *,
-    dtype: str | None = None,
-    causal: bool = False,
-    kv_heads: int | None = None,
-    seq_kv: int | None = None,
-    window: str | None = None,
-    softcap: float | None = None,
-) -> Problem:
+def problem_of(text: str, **options: Unpack[ProblemOptions]) -> Problem:
     """The problem that ``--shape`` and the options beside it describe.
 
     Parameters
     ----------
     text : str
         ``B,H,S,D``, or a name of :data:`sdpalab.problem.NAMED_PROBLEMS`.
-    dtype, causal, kv_heads, seq_kv, window, softcap
+    **options
         Where given, they replace what the named problem or the default has.
 
     Raises
@@ -242,19 +264,11 @@ def problem_of(
     ProblemError
         If there is no such problem.
     """
-    changes: dict[str, Any] = {}
-    if dtype is not None:
-        changes["dtype"] = dtype
-    if causal:
-        changes["causal"] = True
-    if kv_heads is not None:
-        changes["kv_heads"] = kv_heads
-    if seq_kv is not None:
-        changes["seq_kv"] = seq_kv
-    if window is not None:
-        changes["window_size"] = parse_window(window)
-    if softcap is not None:
-        changes["softcap"] = softcap
+    changes: dict[str, Any] = {name: value for name, value in options.items() if _is_given(value)}
+    if "window" in changes:
+        changes["window_size"] = parse_window(changes.pop("window"))
+    if "kv_lengths" in changes:
+        changes["kv_lengths"] = parse_lengths(changes["kv_lengths"])
     if text in NAMED_PROBLEMS:
         return NAMED_PROBLEMS[text].with_(**changes)
     if "," not in text and not text.lstrip("-").isdigit():

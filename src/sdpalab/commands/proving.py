@@ -130,7 +130,7 @@ def sample(
     inputs = make_inputs(problem, "normal", seed)
     outputs = Outputs(problem, inputs, seed)
     try:
-        result = executor.run(kernel.launch_plan(problem, sms=executor.sms), vars(inputs))
+        result = executor.run(kernel.launch_plan(problem, sms=executor.sms), inputs.arrays)
         damage = [*result.hazards, *(f"it wrote to its input {name}" for name in result.changed_inputs)]
         wrong = "; ".join(damage) or outputs.wrong(result.outputs["o"], kernel.numerics_of())
     except KernelFault as error:

@@ -17,16 +17,20 @@ from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
     PROBLEM_OPTIONS,
     AddressOption,
+    AlibiOption,
     ArchOption,
+    AttnMaskOption,
     CausalOption,
     DtypeOption,
     IncludeOption,
     JsonOption,
     KvHeadsOption,
+    KvLengthsOption,
     MaxStepsOption,
     NumericsOption,
     SeqKvOption,
     SetOption,
+    SinksOption,
     SoftcapOption,
     WindowOption,
     WorkersOption,
@@ -71,6 +75,10 @@ def sanitize(
     seq_kv: SeqKvOption = None,
     window: WindowOption = None,
     softcap: SoftcapOption = None,
+    kv_lengths: KvLengthsOption = None,
+    attn_mask: AttnMaskOption = None,
+    alibi_slopes: AlibiOption = False,
+    sinks: SinksOption = False,
     settings: SetOption = None,
     include: IncludeOption = None,
     arch: ArchOption = None,
@@ -80,7 +88,16 @@ def sanitize(
     async_mode: Annotated[
         str, typer.Option(metavar="WHEN", help="When asynchronous copies land: early, late or both.")
     ] = "both",
-    strict: Annotated[bool, typer.Option("--strict", help="Also races between the lanes of one warp.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Also races between lanes of one warp that run together.")
+    ] = False,
+    volatile: Annotated[
+        str,
+        typer.Option(
+            metavar="data|sync",
+            help="What volatile accesses are: relaxed operations of the whole system, the letter of PTX, or data.",
+        ),
+    ] = "sync",
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random order.")] = 0,
     max_steps: MaxStepsOption = None,
     numerics: NumericsOption = DEFAULT_NUMERICS,
@@ -130,9 +147,13 @@ def sanitize(
         seq_kv=seq_kv,
         window=window,
         softcap=softcap,
+        kv_lengths=kv_lengths,
+        attn_mask=attn_mask,
+        alibi_slopes=alibi_slopes,
+        sinks=sinks,
         default=None,
     )
-    modes = _modes(schedule, async_mode, strict, seed, max_steps, checked_numerics(numerics))
+    modes = _modes(schedule, async_mode, strict, volatile, seed, max_steps, checked_numerics(numerics))
     shown = HazardFilter.of(kind, line)
     accepted = read_suppressions(Path(suppressions)) if suppressions is not None else []
     start = time.monotonic()
@@ -172,8 +193,19 @@ def sanitize(
     return 0 if outcome.clean else 1
 
 
-def _modes(schedule: str, async_mode: str, strict: bool, seed: int, max_steps: int | None, numerics: str) -> Modes:
+def _modes(
+    schedule: str,
+    async_mode: str,
+    strict: bool,
+    volatile: str,
+    seed: int,
+    max_steps: int | None,
+    numerics: str,
+) -> Modes:
     from sdpalab.run.sanitize import ASYNC_MODES, MAX_STEPS, SCHEDULES, Modes
+
+    if volatile not in ("data", "sync"):
+        raise UserError(f"--volatile takes data or sync, not {volatile!r}")
 
     if schedule not in (*SCHEDULES, "all"):
         raise UserError(f"--schedule takes {', '.join(SCHEDULES)} or all, not {schedule!r}")
@@ -185,6 +217,7 @@ def _modes(schedule: str, async_mode: str, strict: bool, seed: int, max_steps: i
         schedules=SCHEDULES if schedule == "all" else (schedule,),
         async_modes=ASYNC_MODES if async_mode == "both" else (async_mode,),
         strict=strict,
+        volatile=volatile,
         seed=seed,
         max_steps=max_steps or MAX_STEPS,
         numerics=numerics,

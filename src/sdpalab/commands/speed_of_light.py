@@ -17,10 +17,14 @@ from rich.text import Text
 from sdpalab.commands.common import verdict_text
 from sdpalab.commands.invocation import console_and_subject, write_document
 from sdpalab.commands.options import (
+    AlibiOption,
+    AttnMaskOption,
     CausalOption,
     JsonOption,
     KvHeadsOption,
+    KvLengthsOption,
     SeqKvOption,
+    SinksOption,
     SoftcapOption,
     WindowOption,
     problem_of,
@@ -49,6 +53,10 @@ def speed_of_light(
     seq_kv: SeqKvOption = None,
     window: WindowOption = None,
     softcap: SoftcapOption = None,
+    kv_lengths: KvLengthsOption = None,
+    attn_mask: AttnMaskOption = None,
+    alibi_slopes: AlibiOption = False,
+    sinks: SinksOption = False,
     precision: Annotated[
         str, typer.Option(metavar="P", help="Of the two products: fp16 (also for bfloat16) or fp8.")
     ] = "fp16",
@@ -61,7 +69,17 @@ def speed_of_light(
     """Print how fast a problem can be on a GPU at best, resource by resource, and whether a target is possible."""
     console = console_and_subject(json, shape)
     problem = problem_of(
-        shape, dtype=dtype, causal=causal, kv_heads=kv_heads, seq_kv=seq_kv, window=window, softcap=softcap
+        shape,
+        dtype=dtype,
+        causal=causal,
+        kv_heads=kv_heads,
+        seq_kv=seq_kv,
+        window=window,
+        softcap=softcap,
+        kv_lengths=kv_lengths,
+        attn_mask=attn_mask,
+        alibi_slopes=alibi_slopes,
+        sinks=sinks,
     )
     target_us = _target_us(target, peer)
     gpus = list(dict.fromkeys(gpu_named(name) for name in gpu or ()))

@@ -180,7 +180,9 @@ class BundleWriter:
     def _drop_arrays_of_no_case(self) -> None:
         """Remove what a case left that was interrupted before it had a result."""
         verdicts = [attempt.verdict for attempt in self._attempts if attempt.verdict]
-        named = {digest for verdict in verdicts for case in verdict.cases for digest in case.digests.values()}
+        digests = [case.digests for verdict in verdicts for case in verdict.cases]
+        digests += [each.digests for verdict in verdicts for each in verdict.algebra]
+        named = {digest for each in digests for digest in each.values()}
         for path in self.arrays.folder.glob("*.raw"):
             if path.stem not in named:
                 path.unlink()

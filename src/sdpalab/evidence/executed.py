@@ -27,7 +27,8 @@ class ExecutedPlans:
                 self._steps.append((step, arch))
 
     def builds(self, verdict: Verdict, known: Iterable[BuiltModule] = ()) -> tuple[BuiltModule, ...]:
-        """``known``, and every further build that a case of ``verdict`` ran, with its resources.
+        """``known``, and every further build that a case of ``verdict`` ran, or a problem in exact arithmetic, with its
+        resources.
 
         Raises
         ------
@@ -35,6 +36,7 @@ class ExecutedPlans:
             If a build of this process is not the one that ran: nothing was kept of the latter.
         """
         ran = {digest for case in verdict.cases for digest in case.run.get("ptx_sha256", ())}
+        ran |= {digest for each in verdict.algebra for digest in each.ptx_sha256}
         builds = {each.build.ptx_sha256: each for each in known}
         for step, arch in self._steps:
             if ran <= builds.keys():

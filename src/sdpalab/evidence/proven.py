@@ -21,7 +21,7 @@ from sdpalab.judge.verdict import Status
 from sdpalab.kernels.kernel import Config, UnsupportedProblem
 from sdpalab.kernels.plan import LaunchPlan
 from sdpalab.kernels.registry import KERNELS, needs
-from sdpalab.problem import Problem
+from sdpalab.problem import EXTRAS, Problem
 
 __all__ = ["EVIDENCE", "Proof", "ProvenKernel", "exactness_reason", "proof_of", "read_proofs"]
 
@@ -107,8 +107,7 @@ def _traits(problem: Problem) -> tuple[object, ...]:
         problem.seq_q == problem.seq_kv,
         bool(problem.seq_q % _LARGEST_TILE or problem.seq_kv % _LARGEST_TILE),
         problem.scale == problem.with_(scale=None).scale,
-        problem.window_size,
-        problem.softcap,
+        *(getattr(problem, name) for name in EXTRAS),
     )
 
 

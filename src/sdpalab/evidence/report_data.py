@@ -14,7 +14,7 @@ import numpy as np
 
 from sdpalab.evidence.records import CUBIN, LOG, PTX, SOURCES, AttemptRecord, Environment, FloorRecord
 from sdpalab.evidence.verifier.archive import read
-from sdpalab.evidence.verifier.arrays import array_shape, decode
+from sdpalab.evidence.verifier.arrays import array_form, decode, input_names
 from sdpalab.evidence.verifier.attention import reference_of
 from sdpalab.inputs import Inputs, dtype_of
 from sdpalab.judge.verdict import Case, Status
@@ -122,12 +122,13 @@ class ReportData:
         KeyError
             If the bundle lacks an array of the case.
         """
-        problem, dtype = case.problem.to_dict(), dtype_of(case.problem.dtype)
-        q, k, v, out = (
-            np.frombuffer(self.arrays[case.digests[name]], dtype).reshape(array_shape(name, problem))
-            for name in ("q", "k", "v", "o")
-        )
-        return Inputs(q, k, v), out
+        problem = case.problem.to_dict()
+
+        def array(name: str) -> Any:
+            shape, dtype = array_form(name, problem)
+            return np.frombuffer(self.arrays[case.digests[name]], dtype_of(dtype)).reshape(shape)
+
+        return Inputs(**{name: array(name) for name in input_names(problem)}), array("o")
 
     def pictured(self, attempt: AttemptRecord) -> CaseArrays | None:
         """The arrays of the case that a picture of an attempt shows; None if it has none.
@@ -140,13 +141,12 @@ class ReportData:
             return None
         case = (wrong or [max(cases, key=_fitness)])[0]
         problem = case.problem.to_dict()
-        arrays = {
-            name: decode(self.arrays[case.digests[name]], array_shape(name, problem), case.problem.dtype)
-            for name in ("q", "k", "v", "o")
-        }
-        key = json.dumps([problem, [case.digests[name] for name in "qkv"]])
+        names = input_names(problem)
+        arrays = {name: decode(self.arrays[case.digests[name]], *array_form(name, problem)) for name in (*names, "o")}
+        key = json.dumps([problem, [case.digests[name] for name in names]])
         if key not in self._references:
-            self._references[key] = reference_of(arrays["q"], arrays["k"], arrays["v"], problem)
+            of_arrays = {**problem, "arrays": arrays}
+            self._references[key] = reference_of(arrays["q"], arrays["k"], arrays["v"], of_arrays)
         return CaseArrays(case, arrays["o"], self._references[key])
 
     @cached_property
@@ -156,7 +156,8 @@ class ReportData:
 
     def _has_arrays(self, case: Case) -> bool:
         judged = case.errors is not None and case.limits is not None
-        return judged and all(case.digests.get(name) in self.arrays for name in ("q", "k", "v", "o"))
+        names = (*input_names(case.problem.to_dict()), "o")
+        return judged and all(case.digests.get(name) in self.arrays for name in names)
 
 
 def _is_source(path: str) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sdpalab.errors import UserError
-from sdpalab.problem import EXTRAS, Problem, ProblemError, parse_shape, parse_window
+from sdpalab.problem import EXTRAS, Problem, ProblemError, parse_lengths, parse_shape, parse_window
 
 __all__ = ["problem_line", "prove_command", "read_workload"]
 
@@ -29,7 +29,10 @@ _WORDS: dict[str, Callable[[str], Any]] = {
     "scale": float,
     "window_size": parse_window,
     "softcap": float,
+    "kv_lengths": parse_lengths,
+    "attn_mask": str,
 }
+_FLAGS = ("causal", "alibi_slopes", "sinks")
 _FIELDS = ("batch", "heads", "seq_q", "head_dim", "kv_heads", "seq_kv", "dtype", "causal", "scale", *EXTRAS)
 
 
@@ -80,17 +83,19 @@ def _words(line: str) -> Problem:
     changes: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
-        if word == "causal":
-            name, changed = "causal", True
+        if word in _FLAGS:
+            name, changed = word, True
         elif equals and name in _WORDS:
             try:
                 changed = _WORDS[name](value)
             except ProblemError:
-                raise ProblemError(f"window_size takes two integers L,R, not {value!r}") from None
+                count = "two integers L,R" if name == "window_size" else "integers N,N,..."
+                raise ProblemError(f"{name} takes {count}, not {value!r}") from None
             except ValueError:
                 raise ProblemError(f"{name} takes a number, not {value!r}") from None
         else:
-            raise ProblemError(f"after B,H,S,D come causal, {'=, '.join(_WORDS)}=, and {word!r} is none of them")
+            known = f"{', '.join(_FLAGS)}, {'=, '.join(_WORDS)}="
+            raise ProblemError(f"after B,H,S,D come {known}, and {word!r} is none of them")
         if name in changes:
             raise ProblemError(f"{name} is given twice")
         changes[name] = changed
@@ -101,10 +106,9 @@ def problem_line(problem: Problem) -> str:
     """The problem as a line of words, which :func:`read_workload` reads back."""
     plain = Problem(problem.batch, problem.heads, problem.seq_q, problem.head_dim)
     words = [f"{problem.batch},{problem.heads},{problem.seq_q},{problem.head_dim}"]
-    words += ["causal"] * problem.causal
+    words += [name for name in _FLAGS if getattr(problem, name)]
     changed = {name: getattr(problem, name) for name in _WORDS if getattr(problem, name) != getattr(plain, name)}
-    if problem.window_size is not None:
-        changed["window_size"] = "{},{}".format(*problem.window_size)
+    changed |= {name: ",".join(map(str, value)) for name, value in changed.items() if isinstance(value, tuple)}
     words += [f"{name}={value}" for name, value in changed.items()]
     return " ".join(words)
 
@@ -112,7 +116,7 @@ def problem_line(problem: Problem) -> str:
 def prove_command(problem: Problem) -> str:
     """The command that judges and times what could compute ``problem`` on this machine."""
     line = problem_line(problem)
-    if any(f" {name}=" in line for name in ("scale", *EXTRAS)):
+    if problem.extras or " scale=" in line:
         return f"sdpalab prove --shapes-from FILE --time (with the line '{line}' in FILE)"
     shape, *words = line.split()
     options = "".join(f" --{word.replace('_', '-').replace('=', ' ')}" for word in words)

@@ -6,44 +6,75 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import UserError
+from sdpalab.inputs.arrays import extra_arrays
 from sdpalab.inputs.kinds import INPUT_KINDS, MAKERS
-from sdpalab.inputs.source import Source
-from sdpalab.inputs.visibility import key_range, visible_keys
+from sdpalab.inputs.source import Source, dtype_of
+from sdpalab.inputs.visibility import hides_keys, key_range, may_see_none, score_bias, visible_keys
 from sdpalab.problem import Problem
+from sdpalab.scoring import Scoring
 
-__all__ = ["INPUT_KINDS", "Inputs", "dtype_of", "key_range", "make_inputs", "visible_keys"]
+__all__ = [
+    "INPUT_KINDS",
+    "Inputs",
+    "dtype_of",
+    "hides_keys",
+    "key_range",
+    "make_inputs",
+    "may_see_none",
+    "score_bias",
+    "visible_keys",
+]
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Q [B, H, Sq, D], K and V [B, Hkv, Skv, D]: contiguous arrays of the problem's dtype."""
+    """Q [B, H, Sq, D], K and V [B, Hkv, Skv, D]: contiguous arrays of the problem's dtype; and those arrays of
+    :attr:`sdpalab.problem.Problem.array_shapes` that the problem has, None for the others."""
 
     q: Array
     k: Array
     v: Array
+    kv_lengths: Array | None = None
+    attn_mask: Array | None = None
+    alibi_slopes: Array | None = None
+    sinks: Array | None = None
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """All that are there, by name."""
+        return {name: array for name, array in vars(self).items() if array is not None}
+
+    @property
+    def qkv(self) -> tuple[Array, Array, Array]:
+        """Q, K and V."""
+        return self.q, self.k, self.v
+
+    def scoring(self, problem: Problem) -> Scoring:
+        """How the scores of ``problem`` are made, with these arrays."""
+        scoring = problem.scoring
+        if self.kv_lengths is not None:
+            scoring["kv_lengths"] = self.kv_lengths
+        if self.attn_mask is not None:
+            scoring["attn_mask"] = self.attn_mask
+        if self.alibi_slopes is not None:
+            scoring["alibi_slopes"] = self.alibi_slopes
+        if self.sinks is not None:
+            scoring["sinks"] = self.sinks
+        return scoring
 
     def digests(self) -> dict[str, str]:
-        """sha256 of each array's bytes, under ``q``, ``k`` and ``v``."""
-        return {name: hashlib.sha256(getattr(self, name).tobytes()).hexdigest() for name in ("q", "k", "v")}
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of that name, from ml_dtypes what NumPy lacks; raises UserError if there is no such type."""
-    try:
-        return np.dtype(getattr(ml_dtypes, name, name))
-    except TypeError:
-        raise UserError(f"dtype {name!r} is neither a NumPy nor an ml_dtypes type") from None
+        """sha256 of each array's bytes, by name."""
+        return {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in self.arrays.items()}
 
 
 def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs:
-    """Q, K and V for ``problem``: the same bytes for the same arguments, on every platform.
+    """Q, K, V and what else the problem has, for ``problem``: the same bytes for the same arguments, on every platform.
 
     Parameters
     ----------
@@ -63,6 +94,8 @@ def make_inputs(problem: Problem, kind: str = "normal", seed: int = 0) -> Inputs
         raise UserError(f"inputs must be one of {', '.join(MAKERS)}, not {kind!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UserError(f"seed must be an integer that is not negative, not {seed!r}")
-    dtype = dtype_of(problem.dtype)
-    q, k, v = MAKERS[kind](Source(kind, problem, seed))
-    return Inputs(*(np.ascontiguousarray(array.astype(dtype)) for array in (q, k, v)))
+    dtype, source = dtype_of(problem.dtype), Source(kind, problem, seed)
+    extra = extra_arrays(kind, source)
+    source.scoring = {**source.scoring, **extra}  # type: ignore[typeddict-item]
+    q, k, v = (np.ascontiguousarray(array.astype(dtype)) for array in MAKERS[kind](source))
+    return Inputs(q, k, v, **extra)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sdpalab.errors import UserError
 from sdpalab.inputs.source import F64, Source
-from sdpalab.inputs.visibility import key_range
+from sdpalab.inputs.visibility import hides_keys, key_range, visible_keys
 
 __all__ = ["INPUT_KINDS", "MAKERS"]
 
 _QKV = tuple[F64, F64, F64]
+Ints = npt.NDArray[np.signedinteger[Any]]
 
 
 def _normal(source: Source) -> _QKV:
@@ -49,8 +52,8 @@ def _codes(source: Source, kind: str, many: int, gap: float) -> tuple[F64, float
 
 def _needle(source: Source) -> _QKV:
     """One visible key dominates each row so far that the row of O is that row of V: a permuted tile, a swapped row or
-    a wrong head cannot hide in an average. Without a mask every key is some row's needle if Sq >= Skv. Under a window
-    the needle is the first key that the row sees, the last, or one between, in turn."""
+    a wrong head cannot hide in an average. Without a mask every key is some row's needle if Sq >= Skv. Under any but
+    the causal mask the needle is the first key that the row sees, the last, or one between, in turn."""
     problem = source.problem
     keys = problem.seq_kv
     # A gap of 64 between the needle's score and the next: exp(-64) is far below any rounding of V.
@@ -58,10 +61,9 @@ def _needle(source: Source) -> _QKV:
     rank = np.argsort(source.uniform("order", (problem.batch, problem.heads, keys)), axis=-1)
     row = np.arange(problem.seq_q)
     wanted = np.take(rank, row % keys, axis=-1)
-    if problem.window_size is not None:
-        first, last = key_range(row, keys, **problem.scoring)
-        within = np.minimum(first, keys - 1) + wanted % np.maximum(last - first + 1, 1)
-        wanted = np.choose(row % 3, (np.minimum(first, keys - 1), np.maximum(last, 0), within))
+    if len(problem.extras) > ("softcap" in problem.extras):
+        for head in np.ndindex(problem.batch, problem.heads):
+            wanted[head] = _seen_in_turn(visible_keys(row, keys, head=head, **source.scoring), wanted[head])
     elif problem.causal:
         wanted = wanted % (np.minimum(np.arange(problem.seq_q), keys - 1) + 1)
     q = math.copysign(size, problem.scale) * code[wanted]
@@ -69,10 +71,33 @@ def _needle(source: Source) -> _QKV:
     return q, k, source.normal("v", problem.kv_shape)
 
 
+def _seen_in_turn(visible: npt.NDArray[np.bool_], rank: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """For each row the first key that it sees, the last, or the one of its ``rank`` among those, in turn."""
+    count = visible.sum(axis=1)
+    order = np.argsort(~visible, axis=1, kind="stable")  # the keys that a row sees come first
+    place = np.choose(np.arange(len(visible)) % 3, (0 * count, np.maximum(count - 1, 0), rank % np.maximum(count, 1)))
+    chosen: npt.NDArray[np.int64] = np.take_along_axis(order, place[:, None], axis=1)[:, 0]
+    return chosen
+
+
+def _hidden_beside(row: npt.NDArray[np.int64], first: Ints, last: Ints, keys: int) -> Ints:
+    """The key before the first that each row sees, or after the last, in turn; one that is none where it sees all."""
+    hidden = np.where((row % 2 == 0) & (first > 0), first - 1, last + 1)
+    return np.where((hidden == keys) & (first > 0), first - 1, hidden)
+
+
+def _hidden_among(visible: npt.NDArray[np.bool_]) -> Ints:
+    """For each row one of the keys that it does not see, another for each row; -1 where it sees all."""
+    order, hidden = np.argsort(visible, axis=1, kind="stable"), (~visible).sum(axis=1)
+    place = (5 * np.arange(len(visible))) % np.maximum(hidden, 1)
+    return np.where(hidden > 0, np.take_along_axis(order, place[:, None], axis=1)[:, 0], -1)
+
+
 def _forbidden(source: Source) -> _QKV:
     """The best match of each row is a key that the mask hides or another head has: the next one under a causal mask,
-    the one before the first or after the last of a window, in turn, otherwise the one at its own place in the next
-    head. A mask or a head that is off by one takes it, and little else counts then."""
+    the one before the first or after the last of a window or of the valid keys, in turn, any that an ``attn_mask``
+    hides, otherwise the one at its own place in the next head. A mask or a head that is off by one takes it, and little
+    else counts then."""
     problem = source.problem
     heads, keys = problem.batch * problem.kv_heads, problem.seq_kv
     code, size = _codes(source, "forbidden", heads * keys + 1, 8.0)
@@ -80,13 +105,14 @@ def _forbidden(source: Source) -> _QKV:
     row = np.arange(problem.seq_q)
     # The last code is unused: where there is no other head, and no next key, nothing is forbidden.
     elsewhere = (own + 1) % heads * keys + row % keys if heads > 1 else np.full_like(own + row, heads * keys)
-    if problem.causal or problem.window_size is not None:
-        first, last = key_range(row, keys, **problem.scoring)
-        hidden = np.where((row % 2 == 0) & (first > 0), first - 1, last + 1)
-        hidden = np.where((hidden == keys) & (first > 0), first - 1, hidden)
-        wanted = np.where((hidden >= 0) & (hidden < keys), own * keys + hidden, elsewhere)
-    else:
-        wanted = elsewhere
+    wanted = np.broadcast_to(elsewhere, (problem.batch, problem.heads, problem.seq_q)).copy()
+    for b, h in np.ndindex(problem.batch, problem.heads) if hides_keys(source.scoring) else ():
+        if problem.attn_mask:
+            hidden = _hidden_among(visible_keys(row, keys, head=(b, h), **source.scoring))
+        else:
+            hidden = _hidden_beside(row, *key_range(row, keys, head=(b, h), **source.scoring), keys)
+        there = (hidden >= 0) & (hidden < keys)
+        wanted[b, h] = np.where(there, own[b, h] * keys + hidden, wanted[b, h])
     q = math.copysign(size, problem.scale) * code[wanted]
     k = size * code[:-1].reshape(problem.kv_shape)
     return q, k, source.normal("v", problem.kv_shape)
@@ -187,18 +213,30 @@ def _equal(source: Source) -> _QKV:
 
 
 def _tiny(source: Source) -> _QKV:
-    """V near the least normal number of the dtype, and O, in float16, among the subnormals: a flush to zero shows."""
+    """V near the least normal number of the dtype, and O, in float16, among the subnormals: a flush to zero shows. (In
+    float32 at 2**-100, since a kernel may flush what float32 holds as subnormal.)"""
     q, k, v = source.normal_qkv()
-    return q, k, v * (2.0**-14 if source.problem.dtype == "float16" else 2.0**-120)
+    return q, k, v * {"float16": 2.0**-14, "bfloat16": 2.0**-120, "float32": 2.0**-100}[source.problem.dtype]
 
 
 def _huge(source: Source) -> _QKV:
     """V near the largest numbers of float16, and Q large against a small K: an accumulator or a scaled Q held in
-    float16 overflows. (In bfloat16, whose range is float32's, V stays at 2**100: a sum over keys must fit float32.)"""
+    float16 overflows. (In bfloat16 and float32 V stays at 2**100: a sum over keys must fit float32.)"""
     q, k, _ = source.normal_qkv()
     top = 65504.0 if source.problem.dtype == "float16" else 2.0**100
     v = top * (2.0 * source.uniform("v", source.problem.kv_shape) - 1.0)
     return 2.0**12 * q, 2.0**-12 * k, v
+
+
+def _hidden_rows(source: Source) -> _QKV:
+    """Standard normals; an ``attn_mask`` hides all keys from every third row, whose output is 0."""
+    return source.normal_qkv()
+
+
+def _finite_mask(source: Source) -> _QKV:
+    """Standard normals; an additive mask hides keys by half the lowest number of its type, as many libraries write it,
+    not by -inf."""
+    return source.normal_qkv()
 
 
 MAKERS: dict[str, Callable[[Source], _QKV]] = {
@@ -218,6 +256,8 @@ MAKERS: dict[str, Callable[[Source], _QKV]] = {
     "equal": _equal,
     "tiny": _tiny,
     "huge": _huge,
+    "hidden_rows": _hidden_rows,
+    "finite_mask": _finite_mask,
 }
 
 INPUT_KINDS: dict[str, str] = {kind: " ".join((maker.__doc__ or "").split()) for kind, maker in MAKERS.items()}

@@ -11,23 +11,43 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from sdpalab.errors import UserError
 from sdpalab.problem import Problem
+from sdpalab.scoring import Scoring
 
-__all__ = ["F64", "Source"]
+__all__ = ["F64", "Source", "dtype_of"]
 
 F64 = npt.NDArray[np.float64]
 
 
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of that name, from ml_dtypes what NumPy lacks; raises UserError if there is no such type."""
+    try:
+        return np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError:
+        raise UserError(f"dtype {name!r} is neither a NumPy nor an ml_dtypes type") from None
+
+
 class Source:
-    """Independent streams of float64 numbers, one for each name, all fixed by (kind, problem, seed)."""
+    """Independent streams of float64 numbers, one for each name, all fixed by (kind, problem, seed).
+
+    Attributes
+    ----------
+    problem : Problem
+    scoring : Scoring
+        How its scores are made, with the arrays beside Q, K and V once those are drawn.
+    """
 
     def __init__(self, kind: str, problem: Problem, seed: int) -> None:
         self._label = json.dumps([kind, problem.to_dict(), seed], sort_keys=True)
         self.problem = problem
+        self.scoring: Scoring = problem.scoring
 
     def uniform(self, name: str, shape: tuple[int, ...]) -> F64:
         """Uniform over (0, 1): the middles of 2**53 equal intervals, so that neither end occurs."""

@@ -1,4 +1,7 @@
-"""Which keys a row sees: under each mask that a problem has by its fields, one range of keys."""
+"""Which keys a row sees, and what is added to its scores: masks, lengths and biases of a problem, head by head.
+
+All but an ``attn_mask`` leave a row one range of keys.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,20 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from sdpalab.problem import Scoring
+    from sdpalab.scoring import Scoring
 
-__all__ = ["key_range", "visible_keys"]
+__all__ = ["Head", "hides_keys", "key_range", "may_see_none", "score_bias", "visible_keys"]
 
 Ints = npt.NDArray[np.signedinteger[Any]]
+F64 = npt.NDArray[np.float64]
+Head = tuple[int, int]
+"""b and h of a query head."""
 
 
-def key_range(rows: npt.ArrayLike, seq_kv: int, **scoring: Unpack[Scoring]) -> tuple[Ints, Ints]:
-    """The first and the last key that each row sees; where the last is below the first, it sees none.
+def key_range(
+    rows: npt.ArrayLike, seq_kv: int, *, head: Head = (0, 0), **scoring: Unpack[Scoring]
+) -> tuple[Ints, Ints]:
+    """The first and the last key that each row may see; where the last is below the first, it sees none.
 
     Parameters
     ----------
@@ -26,9 +34,11 @@ def key_range(rows: npt.ArrayLike, seq_kv: int, **scoring: Unpack[Scoring]) -> t
         Query rows.
     seq_kv : int
         Number of keys.
+    head : (int, int)
+        Which batch entry and query head.
     **scoring
-        :attr:`sdpalab.problem.Problem.scoring`, of which ``causal`` and ``window_size`` count: both are aligned to the
-        top left.
+        Of which ``causal``, ``window_size`` and ``kv_lengths`` count; the first two are aligned to the top left. An
+        ``attn_mask`` may hide any key of the range.
 
     Returns
     -------
@@ -38,14 +48,51 @@ def key_range(rows: npt.ArrayLike, seq_kv: int, **scoring: Unpack[Scoring]) -> t
     left, right = scoring.get("window_size", (-1, -1))
     if scoring["causal"]:
         right = 0
+    keys = int(scoring["kv_lengths"][head[0]]) if "kv_lengths" in scoring else seq_kv
     first = np.zeros_like(row) if left < 0 else np.maximum(row - left, 0)
-    last = np.full_like(row, seq_kv - 1) if right < 0 else np.minimum(row + right, seq_kv - 1)
+    last = np.full_like(row, keys - 1) if right < 0 else np.minimum(row + right, keys - 1)
     return first, last
 
 
-def visible_keys(rows: npt.ArrayLike, seq_kv: int, **scoring: Unpack[Scoring]) -> npt.NDArray[np.bool_]:
-    """Whether each row sees each key, [rows, Skv]; arguments as :func:`key_range`."""
-    first, last = key_range(rows, seq_kv, **scoring)
+def visible_keys(
+    rows: npt.ArrayLike, seq_kv: int, *, head: Head = (0, 0), **scoring: Unpack[Scoring]
+) -> npt.NDArray[np.bool_]:
+    """Whether each row sees each key, [rows, Skv]; arguments as :func:`key_range`, and the ``attn_mask`` counts."""
+    first, last = key_range(rows, seq_kv, head=head, **scoring)
     keys = np.arange(seq_kv)
     visible: npt.NDArray[np.bool_] = (keys >= first[:, None]) & (keys <= last[:, None])
+    if "attn_mask" in scoring:
+        mask = _mask_of(scoring, head)[np.asarray(rows)]
+        visible &= (mask != 0) if mask.dtype == np.uint8 else ~np.isneginf(mask)
     return visible
+
+
+def score_bias(rows: npt.ArrayLike, seq_kv: int, *, head: Head = (0, 0), **scoring: Unpack[Scoring]) -> F64 | None:
+    """What is added to the scores, [rows, Skv] in float64: an additive mask and ALiBi; 0 where the mask is -inf, and
+    None if the problem has neither."""
+    row, bias = np.asarray(rows), np.zeros((np.size(rows), seq_kv))
+    additive = "attn_mask" in scoring and scoring["attn_mask"].dtype != np.uint8
+    if "alibi_slopes" in scoring:
+        bias -= float(scoring["alibi_slopes"][head[1]]) * np.abs(row[:, None] - np.arange(seq_kv))
+    if additive:
+        mask = _mask_of(scoring, head)[row].astype(np.float64)
+        bias += np.where(np.isneginf(mask), 0.0, mask)
+    return bias if additive or "alibi_slopes" in scoring else None
+
+
+def hides_keys(scoring: Scoring) -> bool:
+    """Whether anything but the number of keys keeps a row from seeing one."""
+    return scoring["causal"] or any(name in scoring for name in ("window_size", "kv_lengths", "attn_mask"))
+
+
+def may_see_none(scoring: Scoring) -> bool:
+    """Whether there may be rows that see no key."""
+    return any(name in scoring for name in ("window_size", "kv_lengths", "attn_mask"))
+
+
+def _mask_of(scoring: Scoring, head: Head) -> npt.NDArray[Any]:
+    """The mask of a head, [Sq, Skv]."""
+    mask = scoring["attn_mask"]
+    b, h = (index if size > 1 else 0 for index, size in zip(head, mask.shape, strict=False))
+    of_head: npt.NDArray[Any] = mask[b, h]
+    return of_head

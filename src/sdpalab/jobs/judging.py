@@ -123,7 +123,10 @@ def judge_by_jobs(
         "until_failure": until_failure,
     }
     shares = [specs[first : first + CASES_OF_A_JOB] for first in range(0, len(specs), CASES_OF_A_JOB)]
-    inputs = [{**shared, "cases": [_as_data(spec) for spec in share]} for share in shares]
+    inputs = [
+        {**shared, "algebra": number == 0, "cases": [_as_data(spec) for spec in share]}
+        for number, share in enumerate(shares)
+    ]
     verdicts: dict[int, Verdict] = {}
     lost: dict[int, list[Case]] = {}
 
@@ -161,7 +164,8 @@ def judge_by_jobs(
     by_job = {**lost, **{number: list(verdict.cases) for number, verdict in verdicts.items()}}
     cases = [case for number in sorted(by_job) for case in by_job[number]]
     unjudged = tuple(name for number in sorted(verdicts) for name in verdicts[number].unjudged)
-    return replace(first, cases=tuple(_one_witnessed(cases)), unjudged=unjudged)
+    algebra = tuple(each for number in sorted(verdicts) for each in verdicts[number].algebra)
+    return replace(first, cases=tuple(_one_witnessed(cases)), unjudged=unjudged, algebra=algebra)
 
 
 def judge_job(inputs: Mapping[str, Any]) -> dict[str, Any]:

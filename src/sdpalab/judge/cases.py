@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from sdpalab.errors import UserError
 from sdpalab.inputs import INPUT_KINDS
 from sdpalab.judge.layouts import Layout
-from sdpalab.problem import DTYPES, MISSION, TWELVE_CASES, Problem
+from sdpalab.problem import HALF_DTYPES, MISSION, TWELVE_CASES, Problem
 
 __all__ = [
     "LEVELS",
@@ -28,7 +28,7 @@ LEVELS = ("quick", "full")
 
 QUICK_PROBES = (
     *("uniform", "needle", "forbidden", "ramp", "reverse_ramp", "negative", "plateau", "onehot", "constant"),
-    *("large_logits", "outlier", "nan_heads"),
+    *("large_logits", "outlier", "nan_heads", "hidden_rows", "finite_mask"),
 )
 """Kinds of inputs that detect bugs which random normal inputs miss; the full level has every kind."""
 
@@ -166,11 +166,13 @@ def _small_cases(problem: Problem) -> Iterator[CaseSpec]:
     yield from _edges(_narrowed(problem).with_(batch=1, heads=problem.group, kv_heads=1), (1,))
     if problem.window_size is not None:
         yield from _windows(small)
+    if problem.kv_lengths is not None:
+        yield from _lengths(small)
 
 
 def _full(problem: Problem) -> Iterator[CaseSpec]:
     small = _small(problem)
-    for dtype in DTYPES:
+    for dtype in HALF_DTYPES if problem.dtype in HALF_DTYPES else (problem.dtype,):
         for causal in (False, True):
             yield from _probes(small.with_(dtype=dtype, causal=causal), tuple(INPUT_KINDS))
     yield from _edges(_narrowed(problem).with_(batch=1, heads=problem.group, kv_heads=1), (1, 2, 37, 257, 500, 512))
@@ -180,6 +182,9 @@ def _full(problem: Problem) -> Iterator[CaseSpec]:
     for seq_q, seq_kv in ((70, 200), (200, 70), (1, 130), (130, 1)):
         for causal in (False, True):
             yield _hidden(small.with_(seq_q=seq_q, seq_kv=seq_kv, causal=causal))
+    if (form := problem.mask_form) is not None:
+        for axes in ("1,1", "B,1", "1,H", "B,H"):
+            yield _hidden(small.with_(batch=2, attn_mask=f"{form.type}:{axes}"))
     for batch, heads, kv_heads in ((3, 2, 2), (2, 6, 2), (1, 4, 1), (2, 5, 5)):
         yield _hidden(small.with_(batch=batch, heads=heads, kv_heads=kv_heads, seq_q=100, seq_kv=100))
     for head_dim in (32, 64, 96, 128, 256):
@@ -217,6 +222,18 @@ def _windows(small: Problem) -> Iterator[CaseSpec]:
         yield CaseSpec(f"{none.label} uniform", none, "uniform")
 
 
+def _lengths(small: Problem) -> Iterator[CaseSpec]:
+    """A batch entry without keys, one with one, one with all, and lengths at the edges of the kernel's own tiles."""
+    keys = small.seq_kv
+    for pair in ((0, keys), (keys, 1)):
+        yield _hidden(small.with_(kv_lengths=pair))
+    yield CaseSpec(f"{small.label} all but one key", small.with_(kv_lengths=(keys - 1, keys)), "uniform")
+    for tile in TILES[:-1]:
+        for pair in ((tile - 1, tile), (tile, tile + 1)) if tile < keys else ():
+            edge = _hidden(small.with_(kv_lengths=pair))
+            yield replace(edge, name=f"{edge.problem.label} edge of {tile}", tile=tile)
+
+
 def _layouts(small: Problem) -> Iterator[CaseSpec]:
     """Normal inputs in memory that is not contiguous."""
     for layout in (Layout.BSHD, Layout.PADDED) if small.heads > 1 else (Layout.PADDED,):
@@ -243,12 +260,19 @@ def _hidden(problem: Problem) -> CaseSpec:
 
 
 def _small(problem: Problem) -> Problem:
-    """Same head_dim, dtype, mask, scale, soft cap and group; one batch, at most two K/V heads, at most SMALL_SEQ long.
+    """Same head_dim, dtype, scale, group and way of scoring; one batch, at most two K/V heads, at most SMALL_SEQ long.
 
-    Each side of a window is at most SMALL_WINDOW, so that it hides keys."""
-    kv_heads = min(problem.kv_heads, 2)
-    return _narrowed(problem).with_(
-        batch=1,
+    Each side of a window is at most SMALL_WINDOW, so that it hides keys. What is of a batch entry, lengths or a mask,
+    needs two to be mixed up; the first length is the problem's least, as a share, and the second hides keys, too."""
+    kv_heads, batch = min(problem.kv_heads, 2), 1
+    small = _narrowed(problem)
+    if problem.mask_form is not None and problem.mask_form.per_batch:
+        batch = min(problem.batch, 2)
+    if problem.kv_lengths is not None:
+        batch, least = 2, min(problem.kv_lengths)
+        small = small.with_(batch=2, kv_lengths=(least, least // 2 or problem.seq_kv // 2))
+    return small.with_(
+        batch=batch,
         heads=kv_heads * problem.group,
         kv_heads=kv_heads,
         seq_q=min(problem.seq_q, SMALL_SEQ),
@@ -266,7 +290,10 @@ def _narrowed(problem: Problem) -> Problem:
 def possible(problem: Problem, kind: str) -> bool:
     """Whether there are such inputs for the problem.
 
-    A needle needs room in head_dim to tell the keys apart, and a scale; heads beside each other need to be two."""
+    A needle needs room in head_dim to tell the keys apart, and a scale; heads beside each other need to be two. Hidden
+    rows need a mask, and one that hides by a finite number needs an additive one."""
+    if kind in ("hidden_rows", "finite_mask"):
+        return problem.mask_form is not None and (kind == "hidden_rows" or problem.mask_form.type == "float")
     if kind == "nan_heads":
         return problem.batch * problem.kv_heads > 1
     keys = {"needle": problem.seq_kv, "forbidden": problem.batch * problem.kv_heads * problem.seq_kv + 1}

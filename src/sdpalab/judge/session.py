@@ -22,6 +22,8 @@ import numpy.typing as npt
 from sdpalab.errors import MachineError, UserError
 from sdpalab.inputs import Inputs, make_inputs
 from sdpalab.judge.agreement import agreement
+from sdpalab.judge.algebra.outcome import AlgebraCase
+from sdpalab.judge.algebra.stage import algebra_case, algebra_problems, drawn
 from sdpalab.judge.cases import CaseSpec, cases_for
 from sdpalab.judge.layouts import Layout
 from sdpalab.judge.rule.evaluate import Evidence, declared_numerics, evaluate
@@ -146,6 +148,7 @@ def judge_candidate(
     max_steps: int | None = None,
     numerics: str = DEFAULT_NUMERICS,
     until_failure: bool = False,
+    algebra: bool = True,
     include_dirs: Sequence[Path] = (),
 ) -> Verdict:
     """:func:`judge` with every option: the cases, the architecture, knobs, the store of arrays, limits and callbacks.
@@ -184,6 +187,9 @@ def judge_candidate(
         Rule of the simulator's tensor-core sums (:func:`sdpalab.sim.launch`).
     until_failure : bool
         Stop at the first case that fails: the verdict then has the cases that were finished by then.
+    algebra : bool
+        Whether a kernel on the simulator is also run in exact arithmetic (:mod:`sdpalab.judge.algebra`), on small
+        versions of the first problem.
     include_dirs : sequence of Path
         Folders for ``#include`` beside those of the kernel.
 
@@ -212,7 +218,8 @@ def judge_candidate(
         numerics=numerics,
         include_dirs=include_dirs,
     )
-    session = _JudgeRun(processes, specs, store, progress, on_start, on_plan, until_failure)
+    algebraic = tuple(algebra_problems(specs[0].problem)) if algebra and not gpu else ()
+    session = _JudgeRun(processes, specs, store, progress, on_start, on_plan, until_failure, algebraic)
     most = min(2, os.cpu_count() or 1, -(-len(specs) // CASES_OF_A_WORKER))
     return session.run(device, level, seed, workers or most)
 
@@ -241,7 +248,9 @@ class _JudgeRun:
         on_start: Callable[[str, int], None] | None,
         on_plan: Callable[[Problem, SentPlan, str], None] | None,
         until_failure: bool,
+        algebraic: Sequence[Problem],
     ) -> None:
+        self._algebraic, self._algebra = iter(algebraic), list[AlgebraCase]()
         self._processes, self._store, self._until_failure = processes, store, until_failure
         self._progress, self._on_start, self._on_plan = progress, on_start, on_plan
         self._specs = list(specs)
@@ -295,7 +304,8 @@ class _JudgeRun:
     def _verdict(self, about: Mapping[str, Any], level: str, seed: int) -> Verdict:
         cases = tuple(self._cases[n] for n in sorted(self._cases))
         unjudged = tuple(spec.name for n, spec in enumerate(self._specs) if n not in self._cases)
-        return Verdict(about["name"], about["config"], about["device"], level, seed, cases, unjudged)
+        algebra = tuple(sorted(self._algebra, key=lambda each: each.name))
+        return Verdict(about["name"], about["config"], about["device"], level, seed, cases, unjudged, algebra)
 
     def _worker(self) -> CandidateProcesses:
         problems = tuple(spec.problem for spec in self._specs)
@@ -381,9 +391,33 @@ class _JudgeRun:
                         self._queue = iter(())
                     if self._progress:
                         self._progress(case)
+            if worker is not None:
+                self._run_in_ring(worker)
         finally:
             if worker is not None:
                 worker.close()
+
+    def _run_in_ring(self, worker: CandidateProcesses) -> None:
+        """Take the problems of the algebraic stage, of which the first worker that has no more cases gets all."""
+        if worker.about["kind"] != "cuda":
+            return
+        while True:
+            with self._lock:
+                failed = self._until_failure and any(not case.passed for case in self._cases.values())
+                problem = None if failed or self._abandoned else next(self._algebraic, None)
+            if problem is None:
+                return
+            died = False
+            try:
+                reply, outputs = worker.run_in_ring(problem, drawn(problem))
+            except CandidateDied as death:
+                died, reply, outputs = True, {"status": death.status.value, "reason": death.reason}, {}
+            case = algebra_case(problem, reply, outputs, self._keep)
+            with self._lock:
+                if not self._abandoned:
+                    self._algebra.append(case)
+            if died:
+                return
 
     def _next(self) -> int | None:
         with self._lock:
@@ -401,7 +435,7 @@ class _JudgeRun:
         """Run a case and judge it; and what is related to it, if it is about a relation."""
         spec = self._specs[n]
         other = other_inputs(inputs, int.from_bytes(os.urandom(8), "little"))
-        reply, outputs = worker.run(spec.problem, vars(inputs), vars(other), layout=spec.layout)
+        reply, outputs = worker.run(spec.problem, inputs.arrays, other.arrays, layout=spec.layout)
         evidence = evaluate(spec.problem, inputs, worker.about, reply, outputs, other)
         if n == self._witnessed and "o" in evidence.arrays:
             witnesses = agreement(spec.problem, inputs, evidence.arrays["o"])
@@ -410,7 +444,7 @@ class _JudgeRun:
             return evidence
         relation, numerics = RELATIONS[spec.relation], declared_numerics(worker.about)
         problem, related = relation.inputs(spec.problem, inputs)
-        reply, outputs = worker.attempt(problem, vars(related))
+        reply, outputs = worker.attempt(problem, related.arrays)
         if reply.get("status") is not None:
             return replace(evidence, status=Status(reply["status"]), reason=str(reply["reason"]))
         broken, differs = broken_relation(
@@ -440,7 +474,7 @@ class _JudgeRun:
             reason=reason,
             errors=evidence.errors,
             limits=evidence.limits,
-            digests={name: self._keep(array) for name, array in {**vars(inputs), **evidence.arrays}.items()},
+            digests={name: self._keep(array) for name, array in {**inputs.arrays, **evidence.arrays}.items()},
             run=run,
         )
 

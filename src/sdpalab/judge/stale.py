@@ -9,6 +9,7 @@ then out of date; so is one that is remembered by a fingerprint, since the usual
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,8 @@ __all__ = ["other_inputs"]
 
 
 def other_inputs(inputs: Inputs, seed: int) -> Inputs:
-    """The rows of each head of Q, K and V in another order: each array's own, the first and the last row in place.
+    """The rows of each head of Q, K, V and a mask in another order: each array's own, the first and the last row in
+    place.
 
     Sums, norms, extremes and corners stay what they were, and so do the scores but for their places: they are as large
     as the original ones. Where there are fewer than four rows, V is negated instead.
@@ -35,10 +37,16 @@ def other_inputs(inputs: Inputs, seed: int) -> Inputs:
     Inputs
         Of the same shapes and dtype.
     """
-    arrays = {name: _shuffled(array, f"{seed} {name}") for name, array in vars(inputs).items()}
+    arrays = {name: _shuffled(array, f"{seed} {name}") for name, array in inputs.arrays.items() if array.ndim == 4}
     if min(inputs.q.shape[2], inputs.v.shape[2]) < 4:
         arrays["v"] = -inputs.v
-    return Inputs(**arrays)
+    # Lengths belong to the problem; slopes and sinks are of other heads.
+    arrays |= {
+        name: array[::-1].copy()
+        for name, array in (("alibi_slopes", inputs.alibi_slopes), ("sinks", inputs.sinks))
+        if array is not None
+    }
+    return replace(inputs, **arrays)
 
 
 def _shuffled(array: npt.NDArray[np.generic], label: str) -> npt.NDArray[np.generic]:

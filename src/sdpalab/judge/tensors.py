@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -11,20 +12,50 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["from_torch", "to_torch"]
+    from sdpalab.inputs import Inputs
+    from sdpalab.problem import Problem
+
+__all__ = ["extra_tensor", "from_torch", "output_of", "to_torch", "to_torch_mask"]
 
 
 def to_torch(array: npt.NDArray[Any]) -> torch.Tensor:
-    """A tensor on the memory of ``array`` (float16 or bfloat16, contiguous): no copy."""
+    """A tensor on the memory of ``array`` (float16, bfloat16 or float32, contiguous): no copy."""
     import torch
 
+    if array.dtype == np.float32:
+        return torch.from_numpy(array)
     kind = torch.float16 if array.dtype == np.float16 else torch.bfloat16
     return torch.from_numpy(array.view(np.int16)).view(kind)
 
 
-def from_torch(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """The values of a float16 or bfloat16 CPU tensor, of any strides, as a contiguous array."""
+def to_torch_mask(mask: npt.NDArray[Any]) -> torch.Tensor:
+    """A mask as a tensor: a boolean one as it is, an additive one as :func:`to_torch`."""
     import torch
 
+    return torch.from_numpy(mask) if mask.dtype == np.bool_ else to_torch(mask)
+
+
+def extra_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+    """An array of :attr:`sdpalab.problem.Problem.array_shapes` as a tensor on its memory: bytes are a boolean mask."""
+    import torch
+
+    if array.dtype == np.uint8:
+        return torch.from_numpy(array).view(torch.bool)
+    return torch.from_numpy(array) if array.dtype in (np.float32, np.int32) else to_torch(array)
+
+
+def output_of(function: Callable[..., Any], problem: Problem, inputs: Inputs) -> npt.NDArray[Any]:
+    """The output of a function on torch tensors, called in this process as the judge calls it, on copies."""
+    q, k, v = (to_torch(array.copy()) for array in inputs.qkv)
+    extra = {name: extra_tensor(inputs.arrays[name].copy()) for name in problem.array_shapes}
+    return from_torch(function(q, k, v, **{**problem.scoring, **extra}))
+
+
+def from_torch(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """The values of a float16, bfloat16 or float32 CPU tensor, of any strides, as a contiguous array."""
+    import torch
+
+    if tensor.dtype == torch.float32:
+        return tensor.detach().contiguous().numpy()
     bits = tensor.detach().contiguous().view(torch.int16).numpy()
     return bits.view(np.float16 if tensor.dtype == torch.float16 else ml_dtypes.bfloat16)

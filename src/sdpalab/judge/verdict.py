@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
+from sdpalab.judge.algebra.outcome import AlgebraCase, AlgebraStatus
 from sdpalab.problem import TWELVE_CASES
 from sdpalab.record import RECORD, JsonRecord, ProblemField
 
@@ -234,7 +235,7 @@ class Case(JsonRecord):
             raise ValueError(f"case {self.name}: PASSED needs its errors and limits")
         if over := broken_rules(self.errors, self.limits):
             raise ValueError(f"case {self.name}: PASSED with {', '.join(over)} over the limit")
-        needed = ("q", "k", "v", "o", "yardstick", *(["lse"] if self.errors.lse else []))
+        needed = ("q", "k", "v", *self.problem.array_shapes, "o", "yardstick", *(["lse"] if self.errors.lse else []))
         if missing := [name for name in needed if name not in self.digests]:
             raise ValueError(f"case {self.name}: PASSED without the digest of {', '.join(missing)}")
 
@@ -263,13 +264,14 @@ class Case(JsonRecord):
 class Verdict(JsonRecord):
     """All cases of one candidate. It is PASSED only if there is a case, every case is, and none was left unjudged.
 
-    ``status`` is that of the first case that is not PASSED, with INFRA_ERROR only where nothing worse was found.
+    ``status`` is that of the first case that is not PASSED, with INFRA_ERROR only where nothing worse was found; where
+    every case is, it is INCORRECT if a problem of ``algebra`` is UNEQUAL (:mod:`sdpalab.judge.algebra`).
     ``unjudged`` are the names of the cases that were not judged, because judging was interrupted or was to end at the
     first failure.
     """
 
     derived = ("status", "passed", "reason", "original_contract")
-    sparse = ("unjudged",)
+    sparse = ("unjudged", "algebra")
 
     kernel: str
     config: str
@@ -278,10 +280,12 @@ class Verdict(JsonRecord):
     seed: int
     cases: tuple[Case, ...]
     unjudged: tuple[str, ...] = ()
+    algebra: tuple[AlgebraCase, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """True if there is at least one case, all of them are PASSED, and none was left unjudged."""
+        """True if there is at least one case, all of them are PASSED, none was left unjudged, and none of the problems
+        in exact arithmetic is UNEQUAL."""
         return self.status is Status.PASSED
 
     @property
@@ -291,6 +295,8 @@ class Verdict(JsonRecord):
         faults = [status for status in bad if status is not Status.INFRA_ERROR]
         if faults:
             return faults[0]
+        if self._unequal is not None:
+            return Status.INCORRECT
         if bad or not (self.cases or self.unjudged):
             return Status.INFRA_ERROR
         return Status.INTERRUPTED if self.unjudged else Status.PASSED
@@ -301,10 +307,17 @@ class Verdict(JsonRecord):
         for case in self.cases:
             if case.status is self.status:
                 return case.reason
+        if self._unequal is not None:
+            return f"{self._unequal.name}: {self._unequal.reason}"
         if self.unjudged:
             total = len(self.cases) + len(self.unjudged)
             return f"judging was interrupted after {len(self.cases)} of {total} cases"
         return "no case was judged"
+
+    @property
+    def _unequal(self) -> AlgebraCase | None:
+        """The first problem in exact arithmetic whose outputs are not those of attention."""
+        return next((each for each in self.algebra if each.status is AlgebraStatus.UNEQUAL), None)
 
     @property
     def original_contract(self) -> int:

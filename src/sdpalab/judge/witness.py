@@ -21,17 +21,18 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.errors import MachineError
-from sdpalab.inputs import visible_keys
+from sdpalab.inputs import score_bias, visible_keys
 from sdpalab.judge.rule.reference import Rows
-from sdpalab.judge.tensors import from_torch, to_torch
+from sdpalab.judge.tensors import from_torch, to_torch, to_torch_mask
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from sdpalab.problem import Scoring
+    from sdpalab.scoring import Scoring
 
 __all__ = [
     "BACKENDS",
+    "BEYOND_TORCH",
     "Backend",
     "WitnessUnavailable",
     "available_backends",
@@ -61,6 +62,9 @@ _IN_TORCH = {
     Backend.CUDNN: "CUDNN_ATTENTION",
 }
 
+
+BEYOND_TORCH = ("softcap", "alibi_slopes", "sinks")
+"""Parts of a problem that no backend has. (ALiBi would be a mask, whose type rounds it.)"""
 
 _CHOICE = threading.Lock()
 """Which backends torch may use is a setting of the whole process: another thread's must not be in force meanwhile."""
@@ -117,7 +121,8 @@ def witness_output(
         The query rows that are wanted, the same of every head; under ``causal`` torch then gets their mask. Default:
         all.
     **scoring
-        As :attr:`sdpalab.problem.Problem.scoring` has it; a window reaches torch as a mask.
+        As :meth:`sdpalab.inputs.Inputs.scoring` has it; a window and lengths reach torch as a mask, joined with the
+        problem's own.
 
     Returns
     -------
@@ -126,18 +131,19 @@ def witness_output(
     Raises
     ------
     WitnessUnavailable
-        If this torch has no such backend there, or it fails on these inputs, with what torch said; or with a soft cap,
-        which no backend has.
+        If this torch has no such backend there, or it fails on these inputs, with what torch said; or the problem has
+        one of :data:`BEYOND_TORCH`.
     """
     import torch
 
-    if "softcap" in scoring:
-        raise WitnessUnavailable(f"torch {torch.__version__} has no attention with a soft cap")
+    for name in BEYOND_TORCH:
+        if name in scoring:
+            raise WitnessUnavailable(f"torch {torch.__version__} has no attention with {name}")
     group, scale, causal = q.shape[1] // k.shape[1], scoring["scale"], scoring["causal"]
     mask = None
-    if "window_size" in scoring or (causal and rows is not None):
+    if any(name in scoring for name in ("window_size", "kv_lengths", "attn_mask")) or (causal and rows is not None):
         wanted = np.arange(q.shape[2]) if rows is None else rows
-        mask = torch.from_numpy(visible_keys(wanted, k.shape[2], **scoring)).to(device)
+        mask = to_torch_mask(_joined_mask(q, k, wanted, scoring)).to(device)
         causal = False
     if rows is not None:
         q = np.ascontiguousarray(q[:, :, rows])
@@ -157,6 +163,18 @@ def witness_output(
         named = "own choice of" if backend is None else backend.value
         message = (str(error) or type(error).__name__).splitlines()[0]
         raise WitnessUnavailable(f"torch {torch.__version__} has no {named} attention on {device}: {message}") from None
+
+
+def _joined_mask(q: Array, k: Array, rows: npt.NDArray[np.intp], scoring: Scoring) -> Array:
+    """All masks of the rows in one, [1 or B, 1 or H, rows, Skv]: boolean, or of the dtype of an additive one."""
+    shape = scoring["attn_mask"].shape[:2] if "attn_mask" in scoring else (1, 1)
+    shape = (q.shape[0] if "kv_lengths" in scoring else shape[0], shape[1])
+    parts = []
+    for head in np.ndindex(*shape):
+        visible = visible_keys(rows, k.shape[2], head=head, **scoring)
+        bias = score_bias(rows, k.shape[2], head=head, **scoring)
+        parts.append(visible if bias is None else np.where(visible, bias, -np.inf).astype(q.dtype))
+    return np.stack(parts).reshape(*shape, len(rows), k.shape[2])
 
 
 def _only(backend: Backend | None) -> AbstractContextManager[Any]:

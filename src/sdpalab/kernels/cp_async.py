@@ -8,7 +8,7 @@ from sdpalab.kernels import wmma
 from sdpalab.kernels.kernel import Config, CudaKernel, StaticLimits
 from sdpalab.kernels.ladder import ladder_supports, reject_unlisted
 from sdpalab.kernels.plan import Launch
-from sdpalab.problem import DTYPES, Problem
+from sdpalab.problem import HALF_DTYPES, Problem
 
 __all__ = ["CP_ASYNC", "smem_bytes"]
 
@@ -21,7 +21,7 @@ def smem_bytes(problem: Problem, config: Config) -> int:
 
 
 def _supports(problem: Problem) -> str | None:
-    return ladder_supports(problem, tuple(DTYPES), "cp_async")
+    return ladder_supports(problem, HALF_DTYPES, "cp_async")
 
 
 def _limits(problem: Problem) -> StaticLimits:

@@ -7,7 +7,7 @@ from pathlib import Path
 from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Numerics
 from sdpalab.kernels.ladder import reject_unlisted, scale_reason
 from sdpalab.kernels.plan import Buffer, Gemm, Launch, LaunchPlan
-from sdpalab.problem import Problem
+from sdpalab.problem import HALF_DTYPES, Problem
 
 __all__ = ["CUBLAS", "pitch", "workspace_bytes"]
 
@@ -28,6 +28,8 @@ def workspace_bytes(problem: Problem) -> int:
 
 
 def _supports(problem: Problem) -> str | None:
+    if problem.dtype not in HALF_DTYPES:
+        return f"kernel cublas computes {' or '.join(HALF_DTYPES)}, not {problem.dtype}"
     unfit = scale_reason(problem, "cublas")
     if unfit is not None:
         return unfit

@@ -11,7 +11,7 @@ from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, Knob, Sta
 from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized, reject_unlisted
 from sdpalab.kernels.plan import Buffer, LaunchPlan
 from sdpalab.kernels.stream_k import Shares, Units, time_of_shares, time_of_tiles
-from sdpalab.problem import DTYPES, Problem
+from sdpalab.problem import HALF_DTYPES, Problem
 
 __all__ = ["FLASH", "resolve", "shares_of", "smem_bytes", "tile_n", "units_of"]
 
@@ -66,10 +66,14 @@ def units_of(problem: Problem, config: Config) -> Units:
 def resolve(problem: Problem, config: Config, sms: int) -> Config:
     """``config`` with a schedule for ``auto``, and for NUM_CTAS=0 the blocks that a GPU of ``sms`` SMs holds.
 
+    Problems with a window, a soft cap or lengths have ``tiles`` alone.
+
     ``auto`` is ``stream_k`` if that is modelled to be faster there than ``tiles``, but not where there are tiles enough
     to fill the GPU many times over. With ``tiles`` NUM_CTAS means nothing, and is 0.
     """
     schedule, ctas = config["SCHEDULE"], config.int("NUM_CTAS") or sms * _blocks_per_sm(problem, config)
+    if schedule == "auto" and problem.extras:
+        return config.but(SCHEDULE="tiles", NUM_CTAS=0)
     if schedule == "auto":
         units = units_of(problem, config)
         gains = (
@@ -107,7 +111,10 @@ def _blocks_per_sm(problem: Problem, config: Config) -> int:
 
 def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
     """The macros of the source: its knobs, and values that follow from the schedule and the problem."""
+    longest = problem.seq_q + problem.seq_kv  # a wider window has no bound, and its edge would not fit an int
+    sides = zip(("WINDOW_LEFT", "WINDOW_RIGHT"), problem.window_size or (), strict=False)
     return {
+        **{name: side if side < longest else -1 for name, side in sides},
         **{name: config[name] for name in ("BLOCK_M", "BLOCK_N", "NUM_STAGES", "EXP_ON_FMA")},
         "STREAM_K": int(config["SCHEDULE"] != "tiles"),
         "RAGGED_KV": int(problem.seq_kv % tile_n(problem, config) > 0),
@@ -115,7 +122,7 @@ def _macros(problem: Problem, config: Config) -> Mapping[str, Knob]:
 
 
 def _supports(problem: Problem) -> str | None:
-    return ladder_supports(problem, tuple(DTYPES), "flash")
+    return ladder_supports(problem, HALF_DTYPES, "flash")
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
@@ -125,6 +132,8 @@ def _reject(problem: Problem, config: Config) -> str | None:
     ctas, schedule = config.int("NUM_CTAS"), config["SCHEDULE"]
     if not 0 <= ctas <= MAX_CTAS:
         return f"NUM_CTAS must be 0 to {MAX_CTAS}, not {ctas}"
+    if schedule in ("split_kv", "stream_k") and problem.extras:
+        return f"SCHEDULE={schedule} is not for {' and '.join(problem.extras)}: tiles and auto are"
     if ctas and schedule == "tiles":
         return f"SCHEDULE=tiles has a block for each tile of queries: NUM_CTAS={ctas} means nothing"
     if schedule in ("split_kv", "stream_k") and units_of(problem, config).total > MAX_UNITS:
@@ -145,6 +154,8 @@ def _limits(problem: Problem) -> StaticLimits:
 def _plan(problem: Problem, config: Config) -> LaunchPlan:
     threads, shared_bytes = _threads(config), smem_bytes(problem, config)
     whole = ladder_launch(problem, config.int("BLOCK_M"), threads, shared_bytes)
+    if problem.extras:
+        return LaunchPlan((), (replace(whole, args=(*whole.args, "kv_lengths")),))
     shares = shares_of(problem, config)
     if shares is None:
         return LaunchPlan((), (replace(whole, args=(*whole.args, *NOT_SHARED)),))
@@ -182,6 +193,8 @@ FLASH = CudaKernel(
     limits=_limits,
     knobs={**KNOBS, "SCHEDULE": ("tiles", "split_kv", "stream_k"), "NUM_CTAS": SEARCHED_CTAS},
     lse=True,
+    takes=("window_size", "softcap", "kv_lengths"),
+    variant=Path("flash_masked.cu"),
     resolve=resolve,
     macros=_macros,
     idea="FlashAttention-2 on mma.sync: weights stay in registers; equal shares of key tiles for each CTA (stream-K)",

@@ -22,7 +22,7 @@ from sdpalab.kernels.warpgroups import (
     shared_bytes,
     tiled_map,
 )
-from sdpalab.problem import DTYPES, Problem
+from sdpalab.problem import HALF_DTYPES, Problem
 
 __all__ = ["HOPPER", "modelled_clocks", "resolve", "smem_bytes"]
 
@@ -148,11 +148,11 @@ def _unsuitable(problem: Problem, resolved: Config) -> str | None:
 
 
 def _supports(problem: Problem) -> str | None:
-    return ladder_supports(problem, tuple(DTYPES), "hopper", HEAD_DIMS)
+    return ladder_supports(problem, HALF_DTYPES, "hopper", HEAD_DIMS)
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
-    listed: dict[str, tuple[Knob, ...]] = {name: (0, *values) for name, values in VALUES.items()}
+    listed: dict[str, tuple[int | str, ...]] = {name: (0, *values) for name, values in VALUES.items()}
     listed |= {"SCHEDULE": ("auto", *SCHEDULES), "EXP_ON_FMA": ("auto", *EXP_ON_FMA)}
     unlisted = reject_unlisted(config, listed)
     if unlisted is not None:

@@ -19,7 +19,7 @@ from sdpalab.kernels.warpgroups import (
     shared_bytes,
     tiled_map,
 )
-from sdpalab.problem import DTYPES, Problem
+from sdpalab.problem import HALF_DTYPES, Problem
 
 __all__ = ["HOPPER_FP8", "SCALE_ROWS", "resolve", "smem_bytes"]
 
@@ -56,7 +56,7 @@ def _reject_crowded(problem: Problem, config: Config) -> str | None:
 
 
 def _supports(problem: Problem) -> str | None:
-    return ladder_supports(problem, tuple(DTYPES), NAME, HEAD_DIMS) or quantised_supports(problem, NAME)
+    return ladder_supports(problem, HALF_DTYPES, NAME, HEAD_DIMS) or quantised_supports(problem, NAME)
 
 
 def _reject(problem: Problem, config: Config) -> str | None:

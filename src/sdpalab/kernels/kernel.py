@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from sdpalab.errors import UserError
 from sdpalab.gpus import default_sms
 from sdpalab.kernels.plan import Buffer, Launch, LaunchPlan, Module, Step, problem_buffers
-from sdpalab.problem import EXTRAS, Problem
+from sdpalab.problem import ARRAYS, EXTRAS, Problem
 
 __all__ = [
     "DEFAULT_ARCH",
@@ -104,8 +104,8 @@ class Numerics:
     ----------
     accumulate : str
         Type in which the matrix products are accumulated. ``float32``; or ``float16``, which means rounded to float16
-        after every 16 terms, as ``mma.sync.m16n8k16`` with a float16 accumulator does, for a problem in float16. The
-        softmax statistics (maximum and sum) are float32 in either case.
+        after every 8 terms, as by the tensor cores of sm_75 to sm_89 (by later ones after 16), for a problem in
+        float16. The softmax statistics (maximum and sum) are float32 in either case.
     probabilities : str
         Type to which P is rounded before P V: ``problem`` (the problem's own dtype), ``float32``, ``float16``,
         ``bfloat16`` or ``float8_e4m3fn``. The weights are exp(s - m), at most 1, and summed before they are rounded.
@@ -117,6 +117,12 @@ class Numerics:
     normalise : str
         ``after``: the product P V is divided by the sum of the weights in the end, as flash attention does; or
         ``before``: each weight is divided by it before it is rounded to the type of P, as an unfused softmax does.
+    products : str
+        Type that both matrix products take their operands in: ``problem``, the problem's own dtype; or ``tf32``, for a
+        problem in float32, whose tensor cores keep 11 significant bits of Q, K, P and V.
+    tanh : str
+        How exactly the tanh of a soft cap is computed: ``float32``, within a few roundings; or ``approx``, as
+        ``tanh.approx.f32``, whose relative error is up to 2**-11.
     """
 
     accumulate: str = "float32"
@@ -124,10 +130,17 @@ class Numerics:
     probability_scale: float = 1.0
     quantised: Quantisation | None = None
     normalise: str = "after"
+    products: str = "problem"
+    tanh: str = "float32"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON values, without ``products`` and ``tanh`` where those have their default."""
+        usual = {"products": "problem", "tanh": "float32"}
+        return {name: value for name, value in asdict(self).items() if name not in usual or usual[name] != value}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Numerics:
-        """The inverse of ``dataclasses.asdict``; raises TypeError on a field that there is not."""
+        """The inverse of :meth:`to_dict`; raises TypeError on a field that there is not."""
         quantised = fields.get("quantised")
         return cls(**{**fields, "quantised": Quantisation(**quantised) if quantised else None})
 
@@ -341,7 +354,10 @@ class Kernel(ABC):
             raise UnsupportedProblem(f"kernel {self.name} does not write the log-sum-exp of its rows")
         sms = default_sms(self.default_arch) if sms is None else sms
         plan = self._plan(problem, self.resolved(problem, config, sms))
-        return plan if lse or not self.lse else plan.without("lse")
+        absent = [name for name in ARRAYS if name in self.takes and name not in problem.array_shapes]
+        for name in [*absent, *(["lse"] if self.lse and not lse else [])]:
+            plan = plan.without(name)
+        return plan
 
 
 @dataclass(frozen=True)
@@ -380,8 +396,13 @@ class CudaKernel(Kernel):
         Whether it also writes the log-sum-exp of each row where it gets a buffer for it: its plan then has the argument
         ``"lse"``, a pointer that may be null.
     takes : collection of str
-        Which of :data:`sdpalab.problem.EXTRAS` the kernel computes: ``window_size``, ``softcap``. A problem with any
-        other is refused.
+        Which of :data:`sdpalab.problem.EXTRAS` the kernel computes: ``window_size``, ``softcap``, ``kv_lengths``,
+        ``attn_mask``, ``alibi_slopes``, ``sinks``. A problem with any other is refused. The last four are buffers of
+        these names (:attr:`sdpalab.problem.Problem.array_shapes`), which the plan may name as arguments; it is a null
+        pointer where a problem lacks one.
+    variant : str or Path, optional
+        Source for the problems with any of :data:`sdpalab.problem.EXTRAS`, with an entry of the same name, where the
+        code for all others is to stay as it is; only this source then gets the macros of what it ``takes``.
     resolve : callable, optional
         ``resolve(problem, config, sms)``: ``config`` with a value for each knob that stands at "choose for me" (0 or
         ``auto``), for a GPU of that many multiprocessors. ``plan`` and ``macros`` get what it returns.
@@ -398,9 +419,13 @@ class CudaKernel(Kernel):
 
     Notes
     -----
-    Beside these macros each build gets ``HEAD_DIM`` (int), ``CAUSAL`` (0 or 1) and ``DTYPE_BF16`` (0 or 1); that of a
-    kernel that takes ``window_size`` also ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (-1: no bound; a causal mask is not part
-    of it where there is no window), and of one that takes ``softcap`` also ``SOFTCAP`` (a float, 0: none).
+    Beside these macros each build gets ``HEAD_DIM`` (int), ``CAUSAL`` (0 or 1) and ``DTYPE_BF16`` (0 or 1), and one for
+    a problem in float32 ``DTYPE_FLOAT32`` (1). A kernel that takes them also gets
+
+    - ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (-1: no bound; a causal mask is not part of it where there is no window);
+    - ``SOFTCAP`` (a float, 0: none); ``KV_LENGTHS``, ``ALIBI_SLOPES`` and ``SINKS`` (0 or 1);
+    - ``ATTN_MASK`` (0: none, 1: boolean, a byte an entry, 2: additive, in the problem's dtype), and with it
+      ``ATTN_MASK_PER_BATCH`` and ``ATTN_MASK_PER_HEAD`` (0: broadcast).
     """
 
     name: str
@@ -417,6 +442,7 @@ class CudaKernel(Kernel):
     knobs: Mapping[str, Sequence[Knob]] = field(default_factory=dict)
     lse: bool = False
     takes: Collection[str] = ()
+    variant: str | Path | None = None
     resolve: Callable[[Problem, Config, int], Config] = lambda problem, config, sms: config
     include_dirs: Sequence[str | Path] = ()
     options: Sequence[str] = ()
@@ -424,8 +450,10 @@ class CudaKernel(Kernel):
     idea: str = ""
 
     def __post_init__(self) -> None:
-        if isinstance(self.source, Path) and not self.source.is_absolute():
-            object.__setattr__(self, "source", _caller_directory() / self.source)
+        for name in ("source", "variant"):
+            path = getattr(self, name)
+            if isinstance(path, Path) and not path.is_absolute():
+                object.__setattr__(self, name, _caller_directory() / path)
         if isinstance(self.include_dirs, (str, Path)) or isinstance(self.options, str):
             raise UserError(f"kernel {self.name!r}: include_dirs and options are lists, such as ['include']")
         folders = tuple(Path(folder) for folder in self.include_dirs)
@@ -449,20 +477,22 @@ class CudaKernel(Kernel):
 
     def module(self, problem: Problem, config: Config) -> Module:
         """The translation unit for this problem and a configuration that leaves no knob open (:meth:`resolved`)."""
-        if isinstance(self.source, Path):
+        source = self.variant if self.variant is not None and problem.extras else self.source
+        if isinstance(source, Path):
             try:
-                text = self.source.read_text()
+                text = source.read_text()
             except OSError as error:
-                raise UserError(f"kernel {self.name}: cannot read {self.source}: {error.strerror}") from None
-            file_name = self.source.name
-            directories: tuple[Path, ...] = (self.source.parent,)
+                raise UserError(f"kernel {self.name}: cannot read {source}: {error.strerror}") from None
+            file_name = source.name
+            directories: tuple[Path, ...] = (source.parent,)
         else:
-            text, file_name, directories = self.source, f"{self.name}.cu", ()
+            text, file_name, directories = source, f"{self.name}.cu", ()
         traits = {
             "HEAD_DIM": problem.head_dim,
             "CAUSAL": int(problem.causal),
             "DTYPE_BF16": int(problem.dtype == "bfloat16"),
-            **extra_constants(problem, self.takes),
+            **({"DTYPE_FLOAT32": 1} if problem.dtype == "float32" else {}),
+            **(extra_constants(problem, self.takes) if self.variant is None or problem.extras else {}),
         }
         macros = self.macros(problem, config)
         defines = {name: str(value) for name, value in {**traits, **macros}.items()}
@@ -497,6 +527,14 @@ def extra_constants(problem: Problem, takes: Collection[str]) -> dict[str, int |
         constants["WINDOW_LEFT"], constants["WINDOW_RIGHT"] = problem.window_size or (-1, -1)
     if "softcap" in takes:
         constants["SOFTCAP"] = problem.softcap
+    for name in ("kv_lengths", "alibi_slopes", "sinks"):
+        if name in takes:
+            constants[name.upper()] = int(name in problem.array_shapes)
+    if "attn_mask" in takes:
+        form = problem.mask_form
+        constants["ATTN_MASK"] = 0 if form is None else 1 if form.type == "bool" else 2
+        constants["ATTN_MASK_PER_BATCH"] = int(form is not None and form.per_batch)
+        constants["ATTN_MASK_PER_HEAD"] = int(form is not None and form.per_head)
     return constants
 
 

@@ -316,6 +316,8 @@ class LaunchPlan:
 def problem_buffers(problem: Problem, *, lse: bool = False) -> tuple[Buffer, ...]:
     """Q, K, V as inputs and O as output, contiguous [B, H, S, D]; with ``lse`` the output of that name, too.
 
+    Further inputs are those of :attr:`sdpalab.problem.Problem.array_shapes`, under their names.
+
     ``lse`` is float32 [B, H, Sq]: the natural logarithm of the sum, over the keys that a row sees, of
     exp(scale * q k).
     """
@@ -323,6 +325,7 @@ def problem_buffers(problem: Problem, *, lse: bool = False) -> tuple[Buffer, ...
         Buffer("q", problem.q_shape, problem.dtype, "in"),
         Buffer("k", problem.kv_shape, problem.dtype, "in"),
         Buffer("v", problem.kv_shape, problem.dtype, "in"),
+        *(Buffer(name, shape, dtype, "in") for name, (shape, dtype) in problem.array_shapes.items()),
         Buffer("o", problem.q_shape, problem.dtype, "out"),
     )
     return (*known, Buffer("lse", problem.q_shape[:3], "float32", "out")) if lse else known

@@ -18,7 +18,7 @@ import triton.language as tl
 from sdpalab.kernels.kernel import MISSION_LIMITS, Config
 from sdpalab.kernels.ladder import ladder_supports, reject_oversized, reject_unlisted
 from sdpalab.kernels.triton_kernel import TritonKernel
-from sdpalab.problem import DTYPES, Problem
+from sdpalab.problem import HALF_DTYPES, Problem
 
 __all__ = ["TRITON_FLASH", "smem_bytes", "triton_flash"]
 
@@ -118,7 +118,7 @@ def smem_bytes(problem: Problem, config: Config) -> int:
 
 
 def _supports(problem: Problem) -> str | None:
-    return ladder_supports(problem, tuple(DTYPES), "triton_flash", HEAD_DIMS)
+    return ladder_supports(problem, HALF_DTYPES, "triton_flash", HEAD_DIMS)
 
 
 def _reject(problem: Problem, config: Config) -> str | None:

@@ -21,7 +21,7 @@ from sdpalab.kernels.kernel import (
     extra_constants,
 )
 from sdpalab.kernels.plan import Dim3, Launch, LaunchPlan, TritonModule, problem_buffers
-from sdpalab.problem import Problem
+from sdpalab.problem import ARRAYS, Problem
 
 __all__ = ["HOW_TO_DESCRIBE", "TritonKernel", "bare_triton_reason"]
 
@@ -33,7 +33,7 @@ _OPTIONS = ("num_warps", "num_stages", "maxnreg")
 _WARPS = 4
 """Warps of a block where no knob says so, as Triton has it."""
 
-_TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+_TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "uint8": "u8", "int32": "i32"}
 """Element types of buffers, by their names in Triton."""
 
 Argument = str | int | float
@@ -63,8 +63,9 @@ class TritonKernel(Kernel):
 
     Notes
     -----
-    ``constexpr`` parameters called ``HEAD_DIM`` (int), ``CAUSAL`` (bool) and ``DTYPE_BF16`` (bool) are filled in; those
-    of a kernel that ``takes`` them also ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (int), and ``SOFTCAP`` (float).
+    ``constexpr`` parameters called ``HEAD_DIM`` (int), ``CAUSAL``, ``DTYPE_BF16`` and ``DTYPE_FLOAT32`` (bool) are
+    filled in; those of a kernel that ``takes`` them also ``WINDOW_LEFT`` and ``WINDOW_RIGHT`` (int), ``SOFTCAP``
+    (float), and the others that CudaKernel has as macros (int).
 
     Pointers are declared to be multiples of 16, as every allocation is; integers are not specialised by their value,
     so that one compilation serves all lengths. (Triton's own launcher does both.)
@@ -160,6 +161,7 @@ class TritonKernel(Kernel):
             "HEAD_DIM": problem.head_dim,
             "CAUSAL": problem.causal,
             "DTYPE_BF16": problem.dtype == "bfloat16",
+            "DTYPE_FLOAT32": problem.dtype == "float32",
             **extra_constants(problem, self.takes),
         }
         values = {**traits, **config}
@@ -173,7 +175,8 @@ class TritonKernel(Kernel):
 
     def _type(self, name: str, value: Argument, problem: Problem) -> str:
         if isinstance(value, str):
-            known = {buffer.name: buffer.dtype for buffer in problem_buffers(problem, lse=self.lse)}
+            absent = {name: "int32" if name == "kv_lengths" else "float32" for name in ARRAYS if name in self.takes}
+            known = absent | {buffer.name: buffer.dtype for buffer in problem_buffers(problem, lse=self.lse)}
             if value not in known:
                 raise UnsupportedProblem(
                     f"kernel {self.name}: argument {name} is the buffer {value!r}, and there are {', '.join(known)}"

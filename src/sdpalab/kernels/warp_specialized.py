@@ -8,7 +8,7 @@ from sdpalab.kernels.flash import smem_bytes, tile_n
 from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, StaticLimits
 from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized, reject_unlisted
 from sdpalab.kernels.plan import Launch
-from sdpalab.problem import DTYPES, Problem
+from sdpalab.problem import HALF_DTYPES, Problem
 
 __all__ = ["WARP_SPECIALIZED"]
 
@@ -18,7 +18,7 @@ MAX_SHARED_BYTES = 48 * 1024
 
 
 def _supports(problem: Problem) -> str | None:
-    return ladder_supports(problem, tuple(DTYPES), "warp_specialized")
+    return ladder_supports(problem, HALF_DTYPES, "warp_specialized")
 
 
 def _reject(problem: Problem, config: Config) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from sdpalab.kernels.kernel import MISSION_LIMITS, Config, CudaKernel, StaticLimits
 from sdpalab.kernels.ladder import ladder_launch, ladder_supports, reject_oversized
 from sdpalab.kernels.plan import Launch
-from sdpalab.problem import DTYPES, Problem
+from sdpalab.problem import HALF_DTYPES, Problem
 
 __all__ = ["LIMITS", "WIDE_LIMITS", "WMMA", "smem_bytes", "wmma_launch", "wmma_reject"]
 
@@ -45,7 +45,7 @@ def wmma_launch(problem: Problem, config: Config, *, stages: int = 1) -> Launch:
 
 
 def _supports(problem: Problem) -> str | None:
-    return ladder_supports(problem, tuple(DTYPES), "wmma")
+    return ladder_supports(problem, HALF_DTYPES, "wmma")
 
 
 def _limits(problem: Problem) -> StaticLimits:

@@ -219,7 +219,7 @@ def count(
     executor = SimulatedExecutor(
         arch, on_launch=lambda build, report: ran.append((build, report)), checks=(), counters=True, watchers=watchers
     )
-    executor.run(plan, {"q": inputs.q, "k": inputs.k, "v": inputs.v})
+    executor.run(plan, inputs.arrays)
     launched = iter(_counted(plan, ran))
     return CountedPlan(plan, tuple(step if isinstance(step, Gemm) else next(launched) for step in plan.steps))
 

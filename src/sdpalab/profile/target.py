@@ -37,7 +37,7 @@ def main(order: str) -> None:
         plan = kernel.launch_plan(problem, kernel.config_with(request["settings"]), sms=executor.sms)
     device = torch_gpu.device(ordinal)
     inputs = make_inputs(problem)
-    buffers = {name: to_torch(array).to(device) for name, array in vars(inputs).items()}
+    buffers = {name: to_torch(array).to(device) for name, array in inputs.arrays.items()}
     for buffer in plan.buffers:
         if buffer.name not in buffers:
             buffers[buffer.name] = torch.zeros(buffer.shape, dtype=getattr(torch, buffer.dtype), device=device)

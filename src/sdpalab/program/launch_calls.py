@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 from sdpalab.program.errors import CallError
 from sdpalab.program.fat_binary import read_fat_binary
@@ -102,11 +103,17 @@ def launch(state: ProgramState, request: Request) -> Sequence[bytes]:
         args.append(raw[at : at + param.size])
         at += param.size
     state.launches += 1
+    stream = state.stream(handle, request)
+    options: dict[str, Any] = {"grid": list(grid), "block": list(block)}
+    options |= {"dynamic_smem": dynamic} if dynamic else {}
+    options |= {"cluster": list(cluster)} if cluster != (1, 1, 1) else {}
+    options |= {"cooperative": True} if cooperative else {}
+    recorded = state.recorder is not None and state.recorder.before(function, args, options, stream)
     run, ptx = state.begin_operation(name, place), f"{function.module.name}.ptx"
     try:
         report = module[function.entry].launch(
             *(grid, block, args),
-            stream=state.stream(handle, request),
+            stream=stream,
             dynamic_smem=dynamic,
             cluster=cluster,
             cooperative=cooperative,
@@ -125,6 +132,8 @@ def launch(state: ProgramState, request: Request) -> Sequence[bytes]:
     state.steps += report.steps
     state.printed += report.printed
     state.note(report.hazards, ptx, run)
+    if recorded and state.recorder is not None:
+        state.recorder.after(stream)
     return ()
 
 

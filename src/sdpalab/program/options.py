@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sdpalab.gpus import Gpu
@@ -30,6 +31,12 @@ class RunOptions:
         Also report races between the lanes of a warp.
     seconds : float, optional
         When the program is ended.
+    capture : Path, optional
+        The folder in which a launch file is left.
+    kernels : tuple of str
+        What is captured: kernels with one of these words in their name; empty for all.
+    most_launches : int
+        Launches that are captured at most.
     report : callable
         Called with a sentence for each call that fails or is not modelled.
     progress : callable, optional
@@ -45,6 +52,9 @@ class RunOptions:
     max_steps: int | None = None
     strict: bool = False
     seconds: float | None = None
+    capture: Path | None = None
+    kernels: tuple[str, ...] = ()
+    most_launches: int = 100
     report: Callable[[str], None] = field(default=lambda sentence: None, compare=False)
     progress: Callable[[str], None] | None = field(default=None, compare=False)
 

@@ -10,10 +10,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from sdpalab.program import device_calls, launch_calls, memory_calls, stream_calls
+from sdpalab.program import device_calls, launch_calls, memory_calls, stream_calls, tensor_map_calls
 from sdpalab.program.errors import ERRORS, CallError
 from sdpalab.program.handlers import HANDLERS
 from sdpalab.program.options import RunOptions
+from sdpalab.program.recorder import LaunchRecorder
 from sdpalab.program.state import ProgramState
 from sdpalab.program.wire import CallReply, Request, receive, send
 from sdpalab.sim import SimError
@@ -21,7 +22,7 @@ from sdpalab.sim.memory import GLOBAL_BASE
 
 __all__ = ["Server"]
 
-FAMILIES = (device_calls, launch_calls, memory_calls, stream_calls)
+FAMILIES = (device_calls, launch_calls, memory_calls, stream_calls, tensor_map_calls)
 """The modules that fill the table of handlers."""
 
 _WITHOUT_DEVICE = ("cudaGetError", "cudaDriverGetVersion", "cudaRuntimeGetVersion", "cudaGetDeviceCount", "__cuda")
@@ -39,16 +40,24 @@ class Server:
     options : RunOptions
     on_failure : callable
         Called, in a thread, when this side fails.
+    capture : (Path, str), optional
+        Folder and name of the launch file that is left.
 
     Attributes
     ----------
     states : list of ProgramState
         Of the processes, in the order in which they connected.
+    recorders : list of LaunchRecorder
+        Theirs, if launches are captured.
     failure : Exception, optional
         What this side failed with.
     """
 
-    def __init__(self, path: Path, options: RunOptions, on_failure: Callable[[], None]) -> None:
+    def __init__(
+        self, path: Path, options: RunOptions, on_failure: Callable[[], None], capture: tuple[Path, str] | None = None
+    ) -> None:
+        self._capture = capture
+        self.recorders: list[LaunchRecorder] = []
         self.states: list[ProgramState] = []
         self.failure: Exception | None = None
         self._options, self._on_failure = options, on_failure
@@ -98,6 +107,12 @@ class Server:
             os.close(file)
         state = ProgramState(self._options, _PEER.unpack(peer)[0], memory)
         self.states.append(state)
+        if self._capture is not None:
+            folder, name = self._capture
+            name = name if len(self.states) == 1 else f"{name}-process-{len(self.states)}"
+            options = self._options
+            self.recorders.append(LaunchRecorder(state, folder, name, options.kernels, options.most_launches))
+            state.recorder = self.recorders[-1]
         return state
 
 

@@ -45,6 +45,10 @@ class ProgramOutcome:
         Calls that failed or are not modelled.
     notes : tuple of str
         What the run's figures are not.
+    captured : tuple of str
+        The launch files that were left.
+    left_out : int
+        Launches beyond the most that are captured.
     fatal : str
         What the simulator could not do; the results are then not the program's.
     """
@@ -57,6 +61,8 @@ class ProgramOutcome:
     hazards: tuple[HazardGroup, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
+    captured: tuple[str, ...]
+    left_out: int
     fatal: str
 
     @property
@@ -76,6 +82,7 @@ class ProgramOutcome:
             "hazards": [each.to_dict() for each in self.hazards],
             "problems": list(self.problems),
             "notes": list(self.notes),
+            "captured": list(self.captured),
         }
 
 
@@ -123,7 +130,8 @@ def _run(
             if process is not None:
                 process.kill()
 
-        server = Server(folder / "socket", options, end)
+        capture = (options.capture, path.name.partition(".")[0]) if options.capture is not None else None
+        server = Server(folder / "socket", options, end, capture)
         try:
             process = subprocess.Popen(command, executable=path, env=_environment(folder, libraries, runtime))
             try:
@@ -178,5 +186,7 @@ def _outcome(path: Path, command: Sequence[str], code: int, server: Server) -> P
         group(hazards, Sources(texts, folders)),
         tuple(dict.fromkeys(sentence for state in states for sentence in state.problems)),
         tuple(sorted(set().union(*(state.notes for state in states)))),
+        tuple(str(written) for written in (recorder.write() for recorder in server.recorders) if written is not None),
+        sum(recorder.left_out for recorder in server.recorders),
         next((state.fatal for state in states if state.fatal), ""),
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,6 +30,18 @@ __all__ = ["Allocation", "LoadedModule", "ProgramState", "RecordedEvent", "Regis
 _LEGACY, _PER_THREAD = 1, 2
 """Handles of the default streams (CUDA Runtime API, "Stream synchronization behavior")."""
 _FIRST_HANDLE = 0x1000
+
+
+class Recorder(Protocol):
+    """What records launches (:mod:`sdpalab.program.recorder`)."""
+
+    def before(
+        self, function: RegisteredFunction, args: Sequence[bytes], options: dict[str, Any], stream: Stream
+    ) -> bool:
+        """A launch is about to run."""
+
+    def after(self, stream: Stream) -> None:
+        """A launch that is recorded has run."""
 
 
 @dataclass
@@ -107,6 +119,7 @@ class ProgramState:
     pid: int
     memory: mmap.mmap
     version: str = "13"
+    recorder: Recorder | None = None
 
     modules: dict[int, LoadedModule] = field(default_factory=dict)
     functions: dict[int, RegisteredFunction] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from sdpalab.inputs import dtype_of
 from sdpalab.kernels.plan import Buffer, Gemm, TiledMap
 from sdpalab.run.plan_executor import Array
 from sdpalab.sim import LaunchError, TensorMap
+from sdpalab.sim.ring import Ring
 
 __all__ = ["multiply", "same_bytes", "starting_array", "tensor_map", "unreleased"]
 
@@ -57,8 +58,8 @@ def unreleased(buffers: Sequence[Buffer], arrays: Mapping[str, Array]) -> list[s
     return messages
 
 
-def multiply(gemm: Gemm, arrays: Mapping[str, Array]) -> None:
-    """The product on the host, in float32, into the array of C.
+def multiply(gemm: Gemm, arrays: Mapping[str, Array], ring: Ring | None = None) -> None:
+    """The product on the host, in float32 or in a ring, into the array of C.
 
     Raises
     ------
@@ -73,9 +74,13 @@ def multiply(gemm: Gemm, arrays: Mapping[str, Array]) -> None:
         rows, columns, pitch = gemm.matrices[operand]
         return arrays[getattr(gemm, operand)].reshape(gemm.batch, rows, pitch)[:, :, :columns]
 
-    left, right, out = matrices("a").astype(np.float32), matrices("b").astype(np.float32), matrices("c")
+    left, right, out = matrices("a"), matrices("b"), matrices("c")
+    right = right.swapaxes(1, 2) if gemm.transpose_b else right
+    if ring is not None:
+        out[...] = ring.product(left, right, out.dtype)
+        return
     with np.errstate(over="ignore", invalid="ignore"):  # as on a GPU: what does not fit is infinite, and NaN stays NaN
-        out[...] = np.matmul(left, right.swapaxes(1, 2) if gemm.transpose_b else right).astype(out.dtype)
+        out[...] = np.matmul(left.astype(np.float32), right.astype(np.float32)).astype(out.dtype)
 
 
 def same_bytes(one: Array, other: Array) -> bool:

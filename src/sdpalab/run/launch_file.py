@@ -66,6 +66,9 @@ class BufferDescription(_Model):
     )
     file: str | None = Field(None, description="A .npy file, relative to the launch file.")
     values: list[Any] | None = Field(None, description="Its values, in nested lists.")
+    address: _Positive | None = Field(
+        None, description="Where it lies, for addresses in other buffers; the buffers are then in this order."
+    )
 
 
 class BufferPart(_Model):
@@ -84,6 +87,7 @@ class Map(_Model):
     shape: list[_Positive] | None = None
     strides: list[_Bytes] | None = Field(None, description="In bytes, the outermost axis first.")
     element_strides: list[_Positive] | None = None
+    dtype: str | None = Field(None, description="Of an element; that of the buffer by default.")
     interleave: Literal["none"] = "none"
     oob_fill: Literal["zero", "nan"] = "zero"
     offset: _Bytes = Field(0, description="In bytes.")
@@ -178,6 +182,10 @@ class LaunchDescription(_Model):
     cooperative: bool = False
     stream: str = Field("", description="The stream that it is issued to; the default stream if empty.")
     after: list[str] = Field(default_factory=list, description="Streams whose work so far it waits for, by an event.")
+    ptx: str | None = Field(None, description="The PTX file of the kernel, where it is another than the launch file's.")
+    set: dict[str, BufferDescription] = Field(
+        default_factory=dict, description="Buffers and variables that the host fills anew before the launch, by name."
+    )
 
 
 class Expected(BufferDescription):

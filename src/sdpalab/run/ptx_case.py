@@ -30,6 +30,7 @@ from sdpalab.run.launch_file import (
     read_launch_file,
 )
 from sdpalab.sim import Device, DeviceArray, Pointer, Report, Stream, Struct, TensorMap
+from sdpalab.sim.device import DeviceModule
 from sdpalab.sim.names import short_name
 from sdpalab.sim.parser import parse
 
@@ -65,6 +66,20 @@ class PtxCase:
         """The kernels that are launched, by short names."""
         return tuple(short_name(self.entry_of(launch)) for launch in self.launches.launches)
 
+    def text_of(self, launch: LaunchDescription) -> str:
+        """The PTX of a launch.
+
+        Raises
+        ------
+        UserError
+            If it names a file that cannot be read.
+        """
+        return self.ptx if launch.ptx is None else _file(self.folder / launch.ptx).decode(errors="replace")
+
+    def name_of(self, launch: LaunchDescription) -> str:
+        """What reports call the PTX of a launch."""
+        return self.name if launch.ptx is None else launch.ptx
+
     def entry_of(self, launch: LaunchDescription) -> str:
         """The kernel of a launch: the one that it names, or the only one.
 
@@ -75,10 +90,10 @@ class PtxCase:
         """
         if launch.entry is not None:
             return launch.entry
-        entries = list(parse(self.ptx).entries)
+        entries = list(parse(self.text_of(launch)).entries)
         if len(entries) != 1:
             known = ", ".join(map(short_name, entries)) or "none"
-            raise UserError(f"say which 'entry' of {self.name} is meant; it has: {known}")
+            raise UserError(f"say which 'entry' of {self.name_of(launch)} is meant; it has: {known}")
         return entries[0]
 
     def run(self, launched: Callable[[Report], None], **options: Any) -> list[str]:
@@ -133,6 +148,9 @@ def read_case(source: Path, description: Path, cache: Cache | None = None) -> Pt
             if expected.file is not None:
                 _values(expected, f"the expected {name}", 0, case.folder)
         for launch in launches.launches:
+            case.text_of(launch)
+            for name, buffer in launch.set.items():
+                _values(buffer, f"buffer {name}", 0, case.folder)
             for place, argument in enumerate(launch.args, 1):
                 if isinstance(argument, BufferDescription):
                     _values(argument, f"argument {place}", place, case.folder)
@@ -156,29 +174,34 @@ class PtxRun:
     def __init__(self, case: PtxCase, options: dict[str, Any]) -> None:
         self.case, self.options = case, options
         self.gpu = Device(_MEMORY)
-        self.module = self.gpu.module(case.ptx)
         self.buffers: dict[str, DeviceArray] = {}
+        self.modules: dict[str | None, DeviceModule] = {}
         self.streams: dict[str, Stream] = {}
 
     def all(self, launched: Callable[[Report], None]) -> list[str]:
         """Buffers, variables, launches, expectations."""
         file, folder = self.case.launches, self.case.folder
+        if not any(buffer.address for buffer in file.buffers.values()):
+            self._module(None)  # else its variables come behind the buffers, which have their places
         for place, (name, buffer) in enumerate(file.buffers.items(), 1):
-            self.buffers[name] = self.gpu.array(_values(buffer, f"buffer {name}", place, folder), name=f"buffer {name}")
+            values = _values(buffer, f"buffer {name}", place, folder)
+            self.buffers[name] = self.gpu.array(values, name=f"buffer {name}", address=buffer.address)
         for name, buffer in file.variables.items():
-            values = _values(buffer, f"variable {name}", 0, folder).reshape(-1)
-            variable = self.module.variable(name, values.dtype)
-            if variable.nbytes != values.nbytes:
-                raise UserError(f"variable {name} has {variable.nbytes} bytes, and {values.nbytes} are given")
-            variable[:] = values
+            self._set_variable(None, name, buffer)
         for launch in file.launches:
+            module = self._module(launch.ptx)
+            for name, buffer in launch.set.items():
+                if name in self.buffers:
+                    self._refill(name, buffer)
+                else:
+                    self._set_variable(launch.ptx, name, buffer)
             arguments = [self._argument(value, place) for place, value in enumerate(launch.args)]
             stream = self._stream(launch.stream)
             for name in launch.after:
                 other = self._stream(name)
                 if stream is not None and other is not None:
                     stream.wait(other.record())
-            report = self.module[self.case.entry_of(launch)].launch(
+            report = module[self.case.entry_of(launch)].launch(
                 *(launch.grid, launch.block, arguments),
                 stream=stream,
                 dynamic_smem=launch.dynamic_smem,
@@ -189,6 +212,26 @@ class PtxRun:
             launched(report)
         wrong = (_difference(name, self._buffer(name), want, folder) for name, want in file.expect.items())
         return [sentence for sentence in wrong if sentence]
+
+    def _module(self, file: str | None) -> DeviceModule:
+        """The PTX of the launch file, or of another file beside it."""
+        if file not in self.modules:
+            text = self.case.ptx if file is None else _file(self.case.folder / file).decode(errors="replace")
+            self.modules[file] = self.gpu.module(text)
+        return self.modules[file]
+
+    def _set_variable(self, file: str | None, name: str, buffer: BufferDescription) -> None:
+        values = _values(buffer, f"variable {name}", 0, self.case.folder).reshape(-1)
+        variable = self._module(file).variable(name, values.dtype)
+        if variable.nbytes != values.nbytes:
+            raise UserError(f"variable {name} has {variable.nbytes} bytes, and {values.nbytes} are given")
+        variable[:] = values
+
+    def _refill(self, name: str, buffer: BufferDescription) -> None:
+        values, target = _values(buffer, f"buffer {name}", 0, self.case.folder), self.buffers[name]
+        if target.nbytes != values.nbytes:
+            raise UserError(f"buffer {name} has {target.nbytes} bytes, and {values.nbytes} are given")
+        target.reshape(-1).view(np.uint8)[:] = values.reshape(-1).view(np.uint8)
 
     def _stream(self, name: str) -> Stream | None:
         if not name:
@@ -229,8 +272,11 @@ class PtxRun:
         return value
 
     def _map(self, value: Map) -> TensorMap:
-        options = value.model_dump(exclude={"buffer"})
-        return TensorMap(self._buffer(value.buffer), options.pop("box"), options.pop("swizzle"), **options)
+        options = value.model_dump(exclude={"buffer", "dtype", "box", "swizzle"})
+        array: Array = self._buffer(value.buffer)
+        if value.dtype is not None:
+            array = array.reshape(-1).view(np.uint8).view(dtype_of(value.dtype))
+        return TensorMap(array, value.box, value.swizzle, **options)
 
     def _struct(self, value: StructDescription) -> Struct:
         raw = bytearray(bytes.fromhex(value.data) if value.file is None else _file(self.case.folder / value.file))

@@ -19,7 +19,7 @@ from sdpalab.gpus import default_sms
 from sdpalab.inputs import make_inputs
 from sdpalab.kernels.kernel import Config, Kernel
 from sdpalab.kernels.plan import LaunchPlan, Source
-from sdpalab.problem import DTYPES, Problem
+from sdpalab.problem import HALF_DTYPES, Problem
 from sdpalab.run.hazards import ENDINGS, HazardGroup, SanitizedHazard, ending, group
 from sdpalab.run.ptx_case import PtxCase
 from sdpalab.run.simulated import SimulatedExecutor
@@ -58,7 +58,9 @@ class Modes:
     schedules, async_modes : tuple of str
         See :func:`sdpalab.sim.launch`. Code without asynchronous instructions is run in the first async mode only.
     strict : bool
-        Also report races between the lanes of a warp.
+        Also report races between lanes of a warp that run together.
+    volatile : str
+        Whether volatile accesses synchronise, or are data (:func:`sdpalab.sim.launch`).
     seed : int
         Of the random schedule.
     numerics : str
@@ -70,6 +72,7 @@ class Modes:
     schedules: tuple[str, ...] = SCHEDULES
     async_modes: tuple[str, ...] = ASYNC_MODES
     strict: bool = False
+    volatile: str = "sync"
     seed: int = 0
     max_steps: int = MAX_STEPS
     numerics: str = DEFAULT_NUMERICS
@@ -82,6 +85,7 @@ class Modes:
                 "schedule": schedule,
                 "async_mode": mode,
                 "checks": checks,
+                "volatile": self.volatile,
                 "numerics": self.numerics,
                 "seed": self.seed,
                 "max_steps": self.max_steps,
@@ -157,7 +161,7 @@ def small_problems(
     keys, rows, stages = keys or _TILE, rows or _TILE, max(2, stages or _knob(config, "num_stages"))
     share = keys * max(1, _knob(config, "SPLIT"))
     lengths = [keys, stages * share, (stages + 1) * share, (2 * stages + 1) * share - 7]
-    for dim, kind in product(_HEAD_DIMS, [dtype] if dtype else DTYPES):
+    for dim, kind in product(_HEAD_DIMS, [dtype] if dtype else HALF_DTYPES):
         sizes = [(length if causal else min(length, rows + 7), length, causal) for length in dict.fromkeys(lengths)]
         sizes += [] if causal else [((stages + 1) * keys - 7,) * 2 + (True,)]
         problems = [Problem(1, 1, q, dim, seq_kv=kv, dtype=kind, causal=mask) for q, kv, mask in sizes]
@@ -214,7 +218,7 @@ def sanitize_kernel(
     arch = arch or kernel.default_arch
     for problem in problems:
         plan, inputs = _plan(kernel, problem, config, arch), make_inputs(problem)
-        arrays = {"q": inputs.q, "k": inputs.k, "v": inputs.v}
+        arrays = inputs.arrays
         builds = [build(step.module, arch, cache=cache) for step in plan.launches if step.module is not None]
         names = [f"{built.name}.ptx" for built in builds]
         for options in modes.options(any(b"async" in built.ptx for built in builds)):
@@ -295,9 +299,10 @@ def sanitize_case(
         raise UserError(f"{case.name}: {error}") from None
     for options in modes.options("async" in case.ptx):
         label = f"{options['schedule']}, {options['async_mode']}"
-        with collected.run(label, [case.name] * len(entries)):
+        with collected.run(label, [case.name_of(launch) for launch in case.launches.launches]):
             collected.compared(case.name, case.run(lambda report: collected.launched(None, report), **options))
-    sources = Sources({case.name: case.ptx}, folders)
+    texts = {case.name_of(launch): case.text_of(launch) for launch in case.launches.launches}
+    sources = Sources(texts, folders)
     return collected.result("", "simulator", entries, sources, suppressions)
 
 

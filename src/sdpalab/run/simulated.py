@@ -10,7 +10,9 @@ from sdpalab.errors import UserError
 from sdpalab.kernels.plan import Gemm, Launch, LaunchPlan, TiledMap
 from sdpalab.run.buffers import multiply, same_bytes, starting_array, tensor_map, unreleased
 from sdpalab.run.plan_executor import Array, RunResult
-from sdpalab.sim import Report, TensorMap, launch
+from sdpalab.sim import DEFAULT_NUMERICS, Report, TensorMap, launch
+from sdpalab.sim.numerics import is_ring
+from sdpalab.sim.ring import has_eight_bits, ring_of
 
 __all__ = ["SimulatedExecutor"]
 
@@ -45,8 +47,9 @@ class SimulatedExecutor:
 
     @property
     def device(self) -> str:
-        """The name of this executor in records, such as ``simulator sm_89``."""
-        return f"simulator {self.arch}"
+        """The name of this executor in records, such as ``simulator sm_89``, with the numerics if not the default."""
+        sums = self.options.get("numerics", DEFAULT_NUMERICS)
+        return f"simulator {self.arch}" + ("" if sums == DEFAULT_NUMERICS else f", numerics {sums}")
 
     def run(
         self,
@@ -82,10 +85,15 @@ class SimulatedExecutor:
         buffers = {buffer.name: starting_array(buffer, inputs, poison) for buffer in plan.buffers}
         digests: list[str] = []
         hazards: list[str] = []
+        options, ring = dict(self.options), None
+        if is_ring(options.get("numerics", "")):  # one for all steps, whose codes meet in the buffers
+            builds = builds or self.builds_of(plan)
+            ring = ring_of(options["numerics"], eight_bits=any(has_eight_bits(each.ptx.decode()) for each in builds))
+            options |= {"numerics": ring.name} if ring is not None else {}
         ready = iter(builds or ())
         for number, step in enumerate(plan.steps, 1):
             if isinstance(step, Gemm):
-                multiply(step, buffers)
+                multiply(step, buffers, ring)
                 continue
             built = next(ready) if builds else self._build(step, number)
             step = built.completed(step)
@@ -98,7 +106,7 @@ class SimulatedExecutor:
                 dynamic_smem=step.dynamic_smem,
                 cluster=step.cluster,
                 names=[_buffer_name(argument) for argument in step.args],
-                **self.options,
+                **options,
             )
             if self.on_launch is not None:
                 self.on_launch(built, report)
@@ -117,6 +125,10 @@ class SimulatedExecutor:
                 if buffer.role == "in" and not same_bytes(buffers[buffer.name], inputs[buffer.name])
             ),
         )
+
+    def builds_of(self, plan: LaunchPlan) -> list[Build]:
+        """The builds of a plan's launches, in order; raises as :meth:`run` does."""
+        return [self._build(step, number) for number, step in enumerate(plan.steps, 1) if isinstance(step, Launch)]
 
     def _build(self, step: Launch, number: int) -> Build:
         if step.module is None:

@@ -69,6 +69,21 @@ class Arena:
         self.fill_in(GLOBAL_BASE + begin, content)
         return GLOBAL_BASE + begin
 
+    def advance(self, name: str, address: int) -> None:
+        """Let the next buffer lie at an address.
+
+        Raises
+        ------
+        LaunchError
+            If something lies there or behind it already, or the device does not reach so far.
+        """
+        most = GLOBAL_BASE + (0 if self.memory is None else len(self.memory))
+        if not GLOBAL_BASE + self.end <= address < most:
+            raise LaunchError(
+                f"{name} cannot lie at {address:#x}: the device has room from {GLOBAL_BASE + self.end:#x} to {most:#x}"
+            )
+        self.end = address - GLOBAL_BASE
+
     def fill_in(self, address: int, content: bytes | Array) -> None:
         """Give the buffer at an address its first bytes."""
         begin = address - GLOBAL_BASE

@@ -15,7 +15,6 @@ from sdpalab.sim.checks.race import RaceCheck
 from sdpalab.sim.checks.registers import RegisterCheck
 from sdpalab.sim.checks.tracked_memory import TrackedMemory
 from sdpalab.sim.checks.tracking import TrackingCheck
-from sdpalab.sim.checks.warp_race import WarpRaceCheck
 from sdpalab.sim.counters import Counting
 from sdpalab.sim.geometry import Geometry
 from sdpalab.sim.hazard_log import HazardLog
@@ -59,6 +58,7 @@ class Setup:
     max_steps: int
     tracking: bool = False
     """Whether undefined bytes of shared memory are followed to where they matter."""
+    volatile: str = "sync"
     watchers: Sequence[Callable[[Machine], Observer]] = ()
     """Each makes an observer for each machine, which gets every event before the checks."""
     numerics: str = DEFAULT_NUMERICS
@@ -129,8 +129,15 @@ class Chunks:
         observers = [] if self.watcher is None else [self.watcher]
         observers += [watch(machine) for watch in self.setup.watchers]
         if self.history is not None:
-            race = RaceCheck(machine, log, in_flight="async" not in checks)
-            observers += [race, GlobalRaceCheck(machine, log, race.clocks, self.history)]
+            race = RaceCheck(
+                *(machine, log),
+                in_flight="async" not in checks,
+                strict="strict" in checks,
+                values="values" in checks,
+                volatile_is_data=self.setup.volatile == "data",
+                chains=self.history.chains,
+            )
+            observers += [race, GlobalRaceCheck(machine, log, race, self.history)]
         if "async" in checks:
             observers.append(AsyncCheck(machine, log))
         if "memory" in checks and self.setup.tracking:
@@ -140,8 +147,6 @@ class Chunks:
             observers.append(MemoryCheck(machine, log))
             if machine.program.undefined:
                 observers.append(RegisterCheck(machine, log))
-        if "strict" in checks:
-            observers.append(WarpRaceCheck(machine, log))
         if self.setup.counters:
             observers.append(Counting(machine, self.tally))
         return observers

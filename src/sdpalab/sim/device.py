@@ -92,7 +92,7 @@ class Device:
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 
-    def array(self, values: Any, dtype: Any = None, *, name: str = "") -> DeviceArray:
+    def array(self, values: Any, dtype: Any = None, *, name: str = "", address: int | None = None) -> DeviceArray:
         """A copy of an array on the device; of a :class:`Struct`, its bytes with the addresses in them.
 
         Parameters
@@ -101,6 +101,8 @@ class Device:
         dtype : dtype, optional
         name : str
             For messages. Default: ``array 0``, ``array 1``, ...
+        address : int, optional
+            Where it lies, behind all that is there already. Default: the next free place.
 
         Raises
         ------
@@ -110,18 +112,27 @@ class Device:
         if isinstance(values, Struct):
             values = np.frombuffer(filled_struct(values, name or "a Struct", self._arena), np.uint8)
         given = np.asarray(values, dtype)
-        array = self.empty(given.shape, given.dtype, name=name)
+        array = self.empty(given.shape, given.dtype, name=name, address=address)
         array[...] = given
         return array
 
     def empty(
-        self, shape: int | Sequence[int], dtype: Any = np.float32, *, name: str = "", align: int = 256
+        self,
+        shape: int | Sequence[int],
+        dtype: Any = np.float32,
+        *,
+        name: str = "",
+        align: int = 256,
+        address: int | None = None,
     ) -> DeviceArray:
         """An array whose bytes are poison (0xFF: NaN in every float type), at a multiple of ``align`` bytes."""
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         dtype = np.dtype(dtype)
         size = int(np.prod(shape, dtype=object)) * dtype.itemsize
-        address = self._arena.add(name or f"array {self._count}", b"", size, align)
+        name = name or f"array {self._count}"
+        if address is not None:
+            self._arena.advance(name, address)
+        address = self._arena.add(name, b"", size, align if address is None else 1)
         self._count += 1
         self._memory[address - GLOBAL_BASE :][:size] = POISON
         return self._view(address, size, dtype, shape)
@@ -188,6 +199,11 @@ class Device:
     @host_shares.setter
     def host_shares(self, value: bool) -> None:
         self._streams.host_shares = value
+
+    @property
+    def streams(self) -> Sequence[Stream]:
+        """All streams, the default one first."""
+        return self._streams.all
 
     @property
     def default_stream(self) -> Stream:

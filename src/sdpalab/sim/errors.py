@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sdpalab.sim.hazards import Hazard
+    from sdpalab.sim.ir import Instruction
 
 __all__ = [
     "Deadlock",
@@ -13,6 +14,7 @@ __all__ = [
     "IllegalAccess",
     "KernelTrap",
     "LaunchError",
+    "NotAlgebraic",
     "PtxSyntaxError",
     "SimError",
     "StepLimit",
@@ -46,6 +48,19 @@ class UnsupportedInstruction(SimError):
     def __init__(self, message: str, line: int) -> None:
         super().__init__(f"PTX line {line}: {message}")
         self.line = line
+
+
+class NotAlgebraic(SimError):
+    """In a launch with ``numerics="ring"``, an instruction that has no meaning in a ring was executed.
+
+    The kernel is not wrong for that. ``instruction`` is its text and ``line`` its line of the PTX, counted from 1.
+    """
+
+    def __init__(self, instruction: Instruction) -> None:
+        super().__init__(
+            f"PTX line {instruction.line}: {instruction.text} is not algebraic: it has no meaning in a ring of integers"
+        )
+        self.instruction, self.line = instruction.text, instruction.line
 
 
 class LaunchError(SimError, ValueError):

@@ -11,7 +11,7 @@ __all__ = ["KINDS", "ConflictingAccess", "Hazard"]
 KINDS = frozenset(
     {
         *("out-of-bounds", "misaligned", "uninitialised", "divergent"),
-        *("race", "lane-race", "async", "proxy"),
+        *("race", "lane-race", "async", "proxy", "progress"),
         *("barrier", "mbarrier", "cluster", "tensor-map", "wgmma", "registers"),
     }
 )

@@ -12,10 +12,11 @@ import numpy as np
 from sdpalab.sim.arena import Arena
 from sdpalab.sim.arguments import parameter_block
 from sdpalab.sim.checks.global_race import GlobalHistory
+from sdpalab.sim.checks.orders import VOLATILE_MODES
 from sdpalab.sim.chunks import Chunks, Setup
 from sdpalab.sim.counters import Counters, counted
 from sdpalab.sim.definedness import loads_shared
-from sdpalab.sim.errors import LaunchError
+from sdpalab.sim.errors import Deadlock, IllegalAccess, KernelTrap, LaunchError, SimError, StepLimit
 from sdpalab.sim.footprint import PLANES
 from sdpalab.sim.geometry import Dim3, Geometry
 from sdpalab.sim.hazard_log import HazardLog
@@ -26,8 +27,8 @@ from sdpalab.sim.linking import allocates, link
 from sdpalab.sim.machine import Machine, Symbols
 from sdpalab.sim.memory import Space
 from sdpalab.sim.names import resolve, short_name
-from sdpalab.sim.native import run_native, wanted_engine
-from sdpalab.sim.numerics import DEFAULT_NUMERICS, valid_numerics
+from sdpalab.sim.native import UNWRITTEN, run_native, wanted_engine
+from sdpalab.sim.numerics import DEFAULT_NUMERICS, is_ring, valid_numerics
 from sdpalab.sim.observer import Observer
 from sdpalab.sim.parallel import run_chunks
 from sdpalab.sim.parser import parse
@@ -41,8 +42,9 @@ __all__ = ["CHECKS", "MEMORY_BUDGET", "Executed", "Report", "execute", "launch",
 
 CHECKS = ("race", "memory", "async")
 """The checks that are on unless a launch says otherwise."""
-MORE_CHECKS = ("strict",)
-"""The checks that a launch has to ask for; ``strict``: races between lanes of a warp."""
+MORE_CHECKS = ("strict", "values")
+"""What a launch has to ask for, and what ``race`` then checks. ``strict``: lanes of a warp that execute an instruction
+together need not stay together. ``values``: a write races also if the value is there already."""
 
 MEMORY_BUDGET = 8 * 2**30
 """Most memory that a launch may need, in bytes, by an estimate made before it begins."""
@@ -51,6 +53,8 @@ _LANES_AT_LEAST, _LANES_AT_MOST = 8192, 16384
 """Lanes of a chunk, if there are that many: fewer do not pay for NumPy's calls, and more leave the caches."""
 _CHUNKS_WANTED = 8
 _MAX_STEPS = 20_000_000
+_ENDS = {"illegal access": IllegalAccess, "nothing can run": Deadlock, "too many steps": StepLimit, "trap": KernelTrap}
+"""Exceptions of a launch in a ring, by the reason with which native code ends."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ def launch(
     max_steps: int | None = None,
     workers: int | None = None,
     names: Sequence[str] = (),
+    volatile: str = "sync",
     watchers: Sequence[Callable[[Machine], Observer]] = (),
 ) -> Report:
     """Execute a kernel's PTX on this machine's CPU.
@@ -130,12 +135,14 @@ def launch(
         Whether to count what a profiler would (:attr:`Report.counters`).
     schedule : {"lockstep", "forward", "reverse", "random"}
         All lanes of a chunk of CTAs together, or one warp of each CTA at a time: from the first, from the last, or
-        drawn at every branch and barrier.
+        drawn at every branch and barrier. ``reverse`` also runs blocks from the last on, and ``random`` shuffles them.
     async_mode : {"late", "early"}
         When asynchronous copies land: as late as the waits allow, their destination poisoned until then, or at once.
-    numerics : {"hardware", "float32"}
+    numerics : {"hardware", "float32", "ring"}
         How the tensor cores' sums are made: as by those of the module's ``.target``, or in float32
-        (:mod:`sdpalab.sim.numerics`).
+        (:mod:`sdpalab.sim.numerics`). ``ring``: f16, bf16, f32 and 8-bit elements of all arrays are codes of the
+        integers mod p (p - 1), in their bits (:mod:`sdpalab.sim.ring`); there are no checks then, and no hazards are
+        reported.
     seed : int
         For the random schedule.
     max_steps : int, optional
@@ -146,6 +153,9 @@ def launch(
     names : sequence of str
         What hazards call the arrays among ``args``, empty for other arguments: an access outside an array with a name
         has its index there, one outside an array without a name its byte.
+    volatile : {"sync", "data"}
+        What volatile accesses are to the ``race`` check: relaxed operations of the widest scope, by the letter of PTX,
+        or data, as in CUDA C++ (:mod:`sdpalab.sim.checks.orders`).
     watchers : sequence of function
         Each makes an observer for a machine (:mod:`sdpalab.sim.recording`). With one, a single process runs the chunks.
 
@@ -161,8 +171,10 @@ def launch(
         For PTX that cannot be read or is not modelled, with its line.
     IllegalAccess, Deadlock, StepLimit, KernelTrap
         For what goes wrong while running.
+    NotAlgebraic
+        In a ring, for an instruction that has no meaning there.
     SimError
-        If a worker process dies.
+        If a worker process dies; in a ring, if the native engine does not have what the kernel uses.
     """
     text = ptx_text(ptx)
     return execute(
@@ -179,6 +191,7 @@ def launch(
         max_steps=max_steps,
         workers=workers,
         names=names,
+        volatile=volatile,
         watchers=watchers,
     ).report
 
@@ -222,6 +235,7 @@ def execute(
     max_steps: int | None = None,
     workers: int | None = None,
     names: Sequence[str] = (),
+    volatile: str = "sync",
     watchers: Sequence[Callable[[Machine], Observer]] = (),
 ) -> Executed:
     """Run a launch in an arena, and give the caller's arrays in it back: :func:`launch` with its memory as an argument.
@@ -230,8 +244,11 @@ def execute(
     ``accesses`` is whether the accesses to global memory are wanted (:attr:`Executed.history`), which native code does
     not keep.
     """
-    _check_options(checks, schedule, async_mode, seed, workers)
+    _check_options(checks, schedule, async_mode, seed, workers, volatile)
     valid_numerics(numerics)
+    if set(checks) & set(MORE_CHECKS) and "race" not in checks:
+        checks = (*checks, "race")
+    checks = () if is_ring(numerics) else checks
     module = parse(text)
     code, program = _linked(text, entry)
     clusters, explicit = _cluster(code, _dim3("cluster", cluster))
@@ -258,21 +275,17 @@ def execute(
     lanes = geometry.warps * WARP * geometry.cluster_size
     clusters_at_once = geometry.ctas // geometry.cluster_size if cooperative else _clusters_at_once(geometry, lanes)
     need = _memory_needed(arena.end, program, symbols, lanes, geometry.cluster_size, clusters_at_once, checks)
-    ctas = _by_cluster(geometry)
+    ctas = _in_order(_by_cluster(geometry), schedule, seed)
     setup = Setup(
         *(module, code, program, geometry, symbols, params, workspace, heap),
         [part.reshape(-1) for part in np.array_split(ctas, -(-len(ctas) // clusters_at_once))],
         *(checks, counters, schedule, async_mode, seed, max_steps or _MAX_STEPS),
+        volatile=volatile,
         watchers=watchers,
         numerics=numerics,
     )
     follows = "memory" in checks and any(map(loads_shared, code.instructions))
-    before = arena.snapshot() if follows else None
-    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers, accesses=accesses)
-    if before is not None and run.log.unwritten_reads:
-        # Bytes were read that nobody wrote. Whether that matters takes longer to find out, so it is done now.
-        arena.restore(before)
-        run = _run(replace(setup, tracking=True), arena, 1, 1, accesses=accesses)
+    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers, follows=follows, accesses=accesses)
     arena.copy_back(run.space)
     report = Report(
         run.log.hazards(),
@@ -295,22 +308,60 @@ class _Execution:
     tally: Tally
 
 
-def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None, *, accesses: bool) -> _Execution:
-    space = arena.space()
-    size, geometry = len(space.data), setup.geometry
-    log = HazardLog()
-    tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
-    history = GlobalHistory(setup.entry, size) if "race" in setup.checks else None
-    chunks = Chunks(setup, space, tally, log, history)
-    if wanted_engine() == "native" and not accesses:
-        before = arena.snapshot()
-        if not run_native(setup, space, tally, workers):
-            return _Execution(chunks, space, log, tally)
+def _run(
+    setup: Setup, arena: Arena, affordable: int, workers: int | None, *, follows: bool, accesses: bool
+) -> _Execution:
+    """Run a launch on the native engine, or where that leaves it to the reference engine, there.
+
+    With ``follows``, what is read of shared memory that nobody wrote is followed to where it matters: that takes
+    longer, so it is done only once there is such a read.
+    """
+    if is_ring(setup.numerics):
+        run = _execution(setup, arena)
+        reason = run_native(setup, run.space, run.tally, workers)
+        if reason:
+            raise _ENDS.get(reason, SimError)(f"numerics={setup.numerics!r} runs on the native engine: {reason}")
+        return run
+    native = wanted_engine() == "native" and not accesses
+    before = arena.snapshot() if native or follows else (None, None)
+    suspects = False
+    if native:
+        run = _execution(setup, arena)
+        why = run_native(setup, run.space, run.tally, workers)
+        if not why:
+            return run
         arena.restore(before)  # what it has done so far is thrown away
-        chunks.space = space = arena.space()
-    with log.attach_to_errors():
-        run_chunks(chunks, workers, affordable)
-    return _Execution(chunks, space, log, tally)
+        suspects = follows and why == UNWRITTEN
+    if suspects:
+        try:
+            run = _on_reference(replace(setup, tracking=True), arena, 1, 1)
+        except SimError:  # it is raised with the hazards of the run below
+            pass
+        else:
+            if run.log.unwritten_reads:
+                return run
+        arena.restore(before)
+    run = _on_reference(setup, arena, affordable, workers)
+    if follows and run.log.unwritten_reads:
+        arena.restore(before)
+        run = _on_reference(replace(setup, tracking=True), arena, 1, 1)
+    return run
+
+
+def _execution(setup: Setup, arena: Arena) -> _Execution:
+    """What an engine works on, and what it fills in."""
+    space, geometry, log = arena.space(), setup.geometry, HazardLog()
+    size = len(space.data)
+    tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
+    history = GlobalHistory(setup.entry, size, geometry.ctas) if "race" in setup.checks else None
+    return _Execution(Chunks(setup, space, tally, log, history), space, log, tally)
+
+
+def _on_reference(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _Execution:
+    run = _execution(setup, arena)
+    with run.log.attach_to_errors():
+        run_chunks(run.chunks, workers, affordable)
+    return run
 
 
 @lru_cache(maxsize=64)
@@ -343,6 +394,13 @@ def _by_cluster(geometry: Geometry) -> Array:
     apart = grid.reshape(grid.shape[0] // z, z, grid.shape[1] // y, y, grid.shape[2] // x, x)
     clusters: Array = apart.transpose(0, 2, 4, 1, 3, 5).reshape(-1, x * y * z)
     return clusters
+
+
+def _in_order(clusters: Array, schedule: str, seed: int) -> Array:
+    """The order in which clusters run: as the launch numbers them, from the last on, or shuffled."""
+    if schedule == "reverse":
+        return clusters[::-1]
+    return np.random.default_rng(seed).permutation(clusters) if schedule == "random" else clusters
 
 
 def _clusters_at_once(geometry: Geometry, lanes: int) -> int:
@@ -382,7 +440,9 @@ def _memory_needed(
     return need + global_bytes * PLANES
 
 
-def _check_options(checks: Sequence[str], schedule: str, async_mode: str, seed: int, workers: int | None) -> None:
+def _check_options(
+    checks: Sequence[str], schedule: str, async_mode: str, seed: int, workers: int | None, volatile: str
+) -> None:
     for check in checks:
         if check not in (*CHECKS, *MORE_CHECKS):
             raise LaunchError(f"check {check!r} is not modelled; there is: {', '.join((*CHECKS, *MORE_CHECKS))}")
@@ -390,6 +450,8 @@ def _check_options(checks: Sequence[str], schedule: str, async_mode: str, seed: 
         raise LaunchError(f"schedule is one of {', '.join(SCHEDULES)}, not {schedule!r}")
     if async_mode not in ("late", "early"):
         raise LaunchError(f"async_mode is 'late' or 'early', not {async_mode!r}")
+    if volatile not in VOLATILE_MODES:
+        raise LaunchError(f"volatile is one of {', '.join(VOLATILE_MODES)}, not {volatile!r}")
     if seed < 0:
         raise LaunchError(f"seed is an integer from 0 on, not {seed!r}")
     if workers is not None and workers < 1:

@@ -124,8 +124,8 @@ class Observer:
     def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
         """A phase is complete in these CTAs: what was released to ``source`` can be acquired from ``target``."""
 
-    def fence(self, sel: Selection) -> None:
-        """These lanes have executed a fence."""
+    def fence(self, sel: Selection, instruction: Instruction) -> None:
+        """These lanes have executed a fence, other than one between proxies."""
 
     def proxy_fence(self, sel: Selection) -> None:
         """These lanes have executed a fence between the generic proxy and the async proxy for shared memory."""

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from sdpalab.sim.checks.global_race import STRONG
+from sdpalab.sim.checks.orders import memory_order
 from sdpalab.sim.chunks import Chunks
 from sdpalab.sim.errors import SimError
 from sdpalab.sim.footprint import PLANES, Footprint, GivenUp, put_together
@@ -99,7 +99,7 @@ def communicates(instruction: Instruction) -> bool:
         return False
     if instruction.opcode == "call":
         return callee(instruction) in ("vprintf", "malloc", "free")
-    strong = instruction.opcode in ("ld", "st") and not STRONG.isdisjoint(mods)
+    strong = instruction.opcode in ("ld", "st") and memory_order(instruction).strong
     return strong or instruction.opcode in ("atom", "red") or (instruction.opcode == "cp" and "reduce" in mods)
 
 

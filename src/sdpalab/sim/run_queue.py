@@ -2,7 +2,8 @@
 
 A key is (turn, block). In lockstep there is one turn for all lanes and the lowest block goes first. The other
 schedules give each warp slot of a CTA a turn of its own (the same slot of all CTAs of the chunk stays together):
-``forward`` and ``reverse`` let one slot run until it blocks, ``random`` draws a slot at every block.
+``forward`` and ``reverse`` let one slot run until it blocks, ``random`` draws a slot at every block. Where blocks may
+communicate, the clusters of a chunk are a few groups, each with turns of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from sdpalab.sim.machine import Machine, Resume
-from sdpalab.sim.selection import WARP, Selection, indices, merge, subset
+from sdpalab.sim.selection import WARP, Indices, Selection, indices, merge, subset
 
 __all__ = ["SCHEDULES", "RunQueue"]
 
@@ -27,12 +28,20 @@ class RunQueue:
     machine : Machine
     schedule : str
         One of :data:`SCHEDULES`.
+    groups : int
+        Groups of clusters at most that have turns of their own.
     """
 
-    def __init__(self, machine: Machine, schedule: str) -> None:
+    def __init__(self, machine: Machine, schedule: str, groups: int = 1) -> None:
         self.machine, self.schedule = machine, schedule
         self.by_slot = schedule != "lockstep"
         self.slot_lanes = machine.n_cta * WARP
+        clusters = machine.n_cta // machine.cluster_size
+        self.turns: Indices | None = None
+        """The turn of each lane, where it is not its slot alone."""
+        if self.by_slot and min(groups, clusters) > 1:
+            group = machine.cta // machine.cluster_size * min(groups, clusters) // clusters
+            self.turns = group * machine.warps + np.arange(machine.lanes) // self.slot_lanes
         self.random: np.random.Generator
         """Made anew by :meth:`clear`."""
         self.ready: dict[_Key, list[Selection]] = {}
@@ -66,6 +75,9 @@ class RunQueue:
     def _turns(self, sel: Selection) -> list[tuple[int, Selection]]:
         if not self.by_slot:
             return [(0, sel)]
+        if self.turns is not None:
+            turns = self.turns[sel]
+            return [(int(turn), subset(sel, turns == turn)) for turn in np.unique(turns)]
         if isinstance(sel, slice):
             first, last = sel.start // self.slot_lanes, (sel.stop - 1) // self.slot_lanes
             if first == last:

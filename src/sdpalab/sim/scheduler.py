@@ -15,14 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from sdpalab.sim.barriers import Barriers
+from sdpalab.sim.checks.orders import memory_order
 from sdpalab.sim.collectives import pack_warps, warp_words
 from sdpalab.sim.decode import Decoder, Step
-from sdpalab.sim.errors import StepLimit, UnsupportedInstruction
+from sdpalab.sim.errors import Deadlock, StepLimit, UnsupportedInstruction
 from sdpalab.sim.flow import End, build_end, goto, leave
 from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.tensor import mma_group_step
 from sdpalab.sim.machine import Machine
+from sdpalab.sim.polling import polling_blocks
 from sdpalab.sim.program import BasicBlock, instructions_of
 from sdpalab.sim.run_queue import RunQueue
 from sdpalab.sim.selection import WARP, Array, Selection, count, indices, merge, split_warps, subset
@@ -33,7 +35,16 @@ from sdpalab.sim.warpgroups import Warpgroups
 __all__ = ["Scheduler"]
 
 _QUANTUM = 4096
-"""Blocks that the same lanes may run while others are ready: more counts as a polling loop."""
+"""Blocks that the same lanes may run while others are ready."""
+_POLLS = 16
+"""Blocks of polling loops that may run before others must."""
+_GROUPS = 4
+"""Groups of clusters that take turns in a kernel whose blocks may communicate."""
+
+_MAY_WAIT = "blocks run in any order, and one may only wait for others if all are resident"
+_USUALLY_PROGRESS = (
+    "use a cooperative launch, or let blocks take their work by an atomic counter and wait only for those before them"
+)
 
 
 @dataclass
@@ -72,7 +83,13 @@ class Scheduler:
         self.decoder = Decoder(machine)
         if any(instruction.opcode == "wgmma" for instruction in machine.entry.instructions):
             self.decoder.watch = Warpgroups.of(machine).watched
-        self.queue = RunQueue(machine, schedule)
+        code = machine.entry.instructions
+        self.queue = RunQueue(machine, schedule, _GROUPS if any(map(_communicates, code)) else 1)
+        self.polling = polling_blocks(machine.entry, machine.program)
+        self.polls = 0
+        """Blocks of polling loops since others had their turn."""
+        self.idle = 0
+        """How often that was since any other block ran, or an operation in flight completed."""
         self.steps = 0
         self.blocks = [self._block(basic, index + 1) for index, basic in enumerate(machine.program.blocks)]
         self.blocks[-1].end = leave(self)  # running off the end is a return
@@ -123,7 +140,7 @@ class Scheduler:
         """
         machine, queue = self.machine, self.queue
         queue.clear(seed)
-        self.steps = 0
+        self.steps = self.polls = self.idle = 0
         everyone = slice(0, machine.lanes) if machine.live.all() else np.flatnonzero(machine.live)
         queue.push([(machine.program.start, everyone)])
         fair, alive = False, np.count_nonzero(machine.live)
@@ -137,11 +154,54 @@ class Scheduler:
                 continue
             turn, at, sel, forced, following = picked
             fair = self._run_from(turn, at, sel, forced, following)
+            if self.polls > _POLLS:
+                fair = self._all_poll()
             if fair and not queue.ready:
                 self._advance()
         for unit in machine.units.values():
             unit.check_drained()
         self.tally.steps += self.steps
+
+    def _all_poll(self) -> bool:
+        """Polling loops have turned long enough: others must run. True, unless that has been so for long.
+
+        Raises
+        ------
+        Deadlock
+            If nothing but polling loops can run, and none of them can end.
+        """
+        self.polls = 0
+        self.idle += 1
+        if any(block not in self.polling for _, block in self.queue.ready):
+            self.idle = 0
+        if self.idle > 2 * len(self.queue.ready) + 2:
+            if self._advance_one():
+                self.idle = 0
+                return True
+            raise Deadlock(self._stuck())
+        return True
+
+    def _stuck(self) -> str:
+        """What the lanes poll for that all wait; reported as a hazard if other blocks have not begun."""
+        machine = self.machine
+        (_, block), sels = next(iter(self.queue.ready.items()))
+        lane = int(indices(sels[0])[0])
+        source = [item for item in machine.program.blocks[block].items for item in instructions_of(item)]
+        instruction = next((each for each in source if each.opcode in ("ld", "atom")), source[0] if source else None)
+        line = self.blocks[block].line if instruction is None else instruction.line
+        where, thread = machine.where(lane)
+        what = "polls for what no thread that has begun can write any more"
+        left = machine.geometry.ctas - machine.n_cta
+        if left and instruction is not None:
+            for observer in machine.observers:
+                observer.misuse("progress", sels[0], instruction, f"{what}: {_MAY_WAIT}", _USUALLY_PROGRESS)
+        return f"thread {thread} of block {where} {what} (PTX line {line}), and so does every other that could run"
+
+    def _advance_one(self) -> bool:
+        moved = sum(unit.advance() for unit in self.machine.units.values()) > 0
+        before = len(self.machine.woken)
+        self._collect()
+        return moved or before > 0
 
     def _advance(self) -> bool:
         """Complete an operation in flight, and collect the lanes that waited for it."""
@@ -180,6 +240,8 @@ class Scheduler:
         machine = self.machine
         for _ in range(_QUANTUM):
             block = self.blocks[at]
+            if at in self.polling:
+                self.polls += 1
             if block.collective and not forced:
                 met, waiting = self._meeting(block, sel)
                 if waiting is not None:
@@ -212,5 +274,14 @@ class Scheduler:
                 self.queue.push(resumed)
                 return False
             at, sel = resumed[0]
+            if self.polls > _POLLS:
+                break
         self.queue.push([(at, sel)])
         return True
+
+
+def _communicates(instruction: Instruction) -> bool:
+    """Whether blocks may pass something on to each other by an access to global memory."""
+    if instruction.opcode not in ("ld", "st", "atom", "red"):
+        return False
+    return "global" in instruction.mods and memory_order(instruction).strong

@@ -90,7 +90,7 @@ def _witnesses(specs: list[CaseSpec], store: _Folder, device: str) -> dict[str, 
                     *(inputs.q, inputs.k, inputs.v),
                     backend=backend,
                     device=device,
-                    **spec.problem.scoring,
+                    **inputs.scoring(spec.problem),
                 )
             except WitnessUnavailable as error:
                 missing.setdefault(name, str(error))

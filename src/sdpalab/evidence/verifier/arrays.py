@@ -10,7 +10,18 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FLOAT8", "FLOAT8_MAX", "Problem", "array_shape", "decode", "is_at", "near", "normal_inputs", "rounded"]
+__all__ = [
+    "FLOAT8",
+    "FLOAT8_MAX",
+    "Problem",
+    "array_form",
+    "decode",
+    "input_names",
+    "is_at",
+    "near",
+    "normal_inputs",
+    "rounded",
+]
 
 TOLERANCE = 1e-6
 """Relative difference of figures re-derived on another machine: the order of float64 sums, nothing else."""
@@ -18,21 +29,23 @@ NOISE = 1e-12
 """What those sums may differ by beside the largest element, where the figure itself is next to nothing."""
 FLOAT8, FLOAT8_MAX = "float8_e4m3fn", 448.0
 Problem = Mapping[str, Any]
+"""The fields of a problem, and for a computation under ``arrays`` its inputs beside Q, K and V, by name."""
+BYTES = {"float32": 4, "int32": 4, "uint8": 1, "float16": 2, "bfloat16": 2}
 
 
 def decode(raw: bytes, shape: tuple[int, ...], dtype: str) -> Any:
-    """float32 array of ``shape`` from little-endian bytes of float32, float16 or bfloat16.
+    """Array of ``shape`` from little-endian bytes: float32 of any float type, or integers as they are.
 
     Raises
     ------
     ValueError
         If their number is wrong.
     """
-    size = (4 if dtype == "float32" else 2) * math.prod(shape)
+    size = BYTES[dtype] * math.prod(shape)
     if len(raw) != size:
         raise ValueError(f"{len(raw)} bytes, and {'x'.join(map(str, shape))} {dtype} has {size}")
-    if dtype == "float32":
-        return np.frombuffer(raw, "<f4").reshape(shape)
+    if dtype in ("float32", "int32", "uint8"):
+        return np.frombuffer(raw, {"float32": "<f4", "int32": "<i4", "uint8": "u1"}[dtype]).reshape(shape)
     if dtype == "float16":
         return np.frombuffer(raw, "<f2").astype(np.float32).reshape(shape)
     return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
@@ -55,29 +68,67 @@ def rounded(values: Any, dtype: str) -> Any:
     return np.where(np.isfinite(single), nearest.view(np.float32), single)
 
 
-def array_shape(name: str, problem: Mapping[str, Any]) -> tuple[int, ...]:
-    """Shape of the array ``name`` of a case: k and v have the keys' shape, lse one number a row, all others q's."""
-    heads, seq = ("kv_heads", "seq_kv") if name in ("k", "v") else ("heads", "seq_q")
-    shape = (problem["batch"], problem[heads], problem[seq], problem["head_dim"])
-    return shape[:3] if name == "lse" else shape
+def input_names(problem: Problem) -> list[str]:
+    """The input arrays of a problem: Q, K, V, and those that its further fields stand for."""
+    further = ("kv_lengths", "attn_mask", "alibi_slopes", "sinks")
+    return [*"qkv", *(name for name in further if problem.get(name))]
 
 
-def normal_inputs(problem: Mapping[str, Any], seed: int) -> Iterator[tuple[str, Any]]:
+def array_form(name: str, problem: Problem) -> tuple[tuple[int, ...], str]:
+    """Shape and dtype of the array ``name`` of a case; what is no input has Q's, and lse one float32 a row."""
+    batch, heads, seq_q, seq_kv = (problem[size] for size in ("batch", "heads", "seq_q", "seq_kv"))
+    if name == "attn_mask":
+        kind, _, axes = problem["attn_mask"].partition(":")
+        per_batch, _, per_head = axes.partition(",")
+        first = (batch if per_batch == "B" else 1, heads if per_head == "H" else 1)
+        return (*first, seq_q, seq_kv), "uint8" if kind == "bool" else problem["dtype"]
+    rows = (problem["kv_heads"], seq_kv) if name in ("k", "v") else (heads, seq_q)
+    return {
+        "lse": ((batch, heads, seq_q), "float32"),
+        "kv_lengths": ((batch,), "int32"),
+        "alibi_slopes": ((heads,), "float32"),
+        "sinks": ((heads,), "float32"),
+    }.get(name, ((batch, *rows, problem["head_dim"]), problem["dtype"]))
+
+
+def normal_inputs(problem: Problem, seed: int) -> Iterator[tuple[str, Any]]:
     """The lab's ``normal`` inputs: Philox bits keyed by a digest of kind, problem, seed and name, then Box-Muller in
-    float64."""
+    float64 for Q, K, V and what is added; a mask lets a row see the key at its own place, or the last."""
     label = json.dumps(["normal", problem, seed], sort_keys=True)
-    for name in "qkv":
-        shape = array_shape(name, problem)
-        half = (math.prod(shape) + 1) // 2
+
+    def uniform(name: str, count: int) -> Any:
         key = hashlib.sha256(f"{name}:{label}".encode()).digest()[:16]
-        raw = np.random.Philox(key=int.from_bytes(key, "little")).random_raw(2 * half)
-        first, second = (((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53).reshape(2, half)
+        raw = np.random.Philox(key=int.from_bytes(key, "little")).random_raw(count)
+        return ((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+    def normal(name: str, shape: tuple[int, ...]) -> Any:
+        half = (math.prod(shape) + 1) // 2
+        first, second = uniform(name, 2 * half).reshape(2, half)
         radius, angle = np.sqrt(-2 * np.log(first)), 2 * math.pi * second
-        flat = np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[: math.prod(shape)]
-        if problem["dtype"] == "float16":
-            yield name, flat.astype(np.float16).astype(np.float32).reshape(shape)
+        return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))[: math.prod(shape)].reshape(shape)
+
+    for name in input_names(problem):
+        shape, dtype = array_form(name, problem)
+        if name == "kv_lengths":
+            yield name, np.array(problem["kv_lengths"], np.int32)
+            continue
+        if name == "attn_mask":
+            draws = uniform(name, math.prod(shape)).reshape(shape)
+            seen = draws < (0.75 if dtype == "uint8" else 0.8)
+            rows = np.arange(shape[2])
+            seen[:, :, rows, np.minimum(rows, shape[3] - 1)] = True
+            values = seen if dtype == "uint8" else np.where(seen, normal(f"{name} values", shape), -np.inf)
+        elif name == "alibi_slopes":
+            values = 2.0 ** (-8 * np.arange(1, shape[0] + 1) / shape[0]) * (0.5 + uniform(name, shape[0]))
+        elif name == "sinks":
+            values = math.log(problem["seq_kv"]) + normal(name, shape)
         else:
-            yield name, rounded(flat, "bfloat16").reshape(shape)
+            values = normal(name, shape)
+        if dtype in ("uint8", "float16"):
+            values = values.astype(np.uint8 if dtype == "uint8" else np.float16)
+            yield name, values if dtype == "uint8" else values.astype(np.float32)
+        else:
+            yield name, rounded(values, dtype)
 
 
 def near(recorded: float, derived: float, scale: float) -> bool:

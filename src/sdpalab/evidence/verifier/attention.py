@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,7 +10,17 @@ import numpy as np
 
 from sdpalab.evidence.verifier.arrays import FLOAT8, FLOAT8_MAX, Problem, rounded
 
-__all__ = ["dequantised", "intended_of", "judged_rows", "reference_of", "scores_of", "seen_of", "weights_of"]
+__all__ = [
+    "bias_of",
+    "dequantised",
+    "intended_of",
+    "judged_rows",
+    "reference_of",
+    "scores_of",
+    "seen_of",
+    "sums_of",
+    "weights_of",
+]
 
 
 def judged_rows(q: Any, k: Any, v: Any) -> Any:
@@ -18,17 +29,46 @@ def judged_rows(q: Any, k: Any, v: Any) -> Any:
     return np.isfinite(q).all(axis=3) & np.repeat(heads, q.shape[1] // k.shape[1], axis=1)[:, :, None]
 
 
-def seen_of(rows: Any, problem: Problem) -> tuple[Any, Any]:
-    """The first key that each row sees, and the one after the last: top-left aligned; both are the same if it sees
-    none."""
+def seen_of(place: Any, problem: Problem) -> Any:
+    """Whether each row of a block sees each key [rows, Skv]: causal mask and window are aligned to the top left."""
+    b, h, rows = place
+    rows, keys = np.arange(rows.start, rows.stop)[:, None], np.arange(problem["seq_kv"])
     left, right = problem.get("window_size") or (-1, -1)
     right = 0 if problem["causal"] else right
-    end = np.full(len(rows), problem["seq_kv"]) if right < 0 else np.minimum(rows + right + 1, problem["seq_kv"])
-    first = np.zeros_like(end) if left < 0 else np.minimum(np.maximum(rows - left, 0), end)
-    return first, end
+    end = problem["kv_lengths"][b] if problem.get("kv_lengths") else problem["seq_kv"]
+    seen = (keys < end) & (keys <= (rows + right if right >= 0 else end + 0 * rows))
+    seen = seen & (keys >= (rows - left if left >= 0 else 0))
+    if problem.get("attn_mask"):
+        mask = _mask_of(b, h, problem)[rows[:, 0]]
+        seen = seen & (mask != 0 if problem["attn_mask"].startswith("bool") else mask != -np.inf)
+    return seen
 
 
-def scores_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], Any] = np.matmul) -> Iterator[Any]:
+def bias_of(place: Any, problem: Problem) -> Any:
+    """What is added to the scores of a block [rows, Skv]: an additive mask, where it is not -inf, less ALiBi."""
+    b, h, rows = place
+    rows, keys = np.arange(rows.start, rows.stop)[:, None], np.arange(problem["seq_kv"])
+    bias = np.zeros((len(rows), len(keys)))
+    if problem.get("alibi_slopes"):
+        bias = bias - float(problem["arrays"]["alibi_slopes"][h]) * np.abs(rows - keys)
+    if problem.get("attn_mask", "").startswith("float"):
+        mask = _mask_of(b, h, problem)[rows[:, 0]].astype(np.float64)
+        bias = bias + np.where(mask == -np.inf, 0, mask)
+    return bias
+
+
+def _mask_of(b: int, h: int, problem: Problem) -> Any:
+    mask = problem["arrays"]["attn_mask"]
+    return mask[b % mask.shape[0], h % mask.shape[1]]
+
+
+def scores_of(
+    q: Any,
+    k: Any,
+    problem: Problem,
+    product: Callable[[Any, Any], Any] = np.matmul,
+    tanh: Callable[[Any], Any] = np.tanh,
+) -> Iterator[Any]:
     """(b, h, rows), K/V head, and scores [rows, Skv] in float64, -inf if hidden; what is not finite counts as 0."""
     for b, h, start in np.ndindex(problem["batch"], problem["heads"], -(-problem["seq_q"] // 1024)):
         rows = slice(start * 1024, min((start + 1) * 1024, problem["seq_q"]))
@@ -36,26 +76,41 @@ def scores_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], An
         left, right = (np.nan_to_num(x.astype(np.float64), posinf=0, neginf=0) for x in (q[b, h, rows], k[b, head]))
         scores = product(left, right.T) * problem["scale"]
         if problem.get("softcap"):
-            scores = problem["softcap"] * np.tanh(scores / problem["softcap"])
-        first, end = seen_of(np.arange(rows.start, rows.stop), problem)
-        keys = np.arange(problem["seq_kv"])
-        scores = np.where((keys >= first[:, None]) & (keys < end[:, None]), scores, -np.inf)
-        yield (b, h, rows), (b, head), scores
+            scores = problem["softcap"] * tanh(scores / problem["softcap"])
+        place = (b, h, rows)
+        scores = np.where(seen_of(place, problem), scores + bias_of(place, problem), -np.inf)
+        yield place, (b, head), scores
 
 
-def weights_of(q: Any, k: Any, problem: Problem, product: Callable[[Any, Any], Any] = np.matmul) -> Iterator[Any]:
-    """(b, h, rows), K/V head, and exp(score - largest score) [rows, Skv]; all 0 where a row sees no key."""
-    for place, head, scores in scores_of(q, k, problem, product):
-        most = scores.max(axis=1, keepdims=True)
-        yield place, head, np.exp(scores - np.where(most == -np.inf, 0, most))
+def weights_of(
+    q: Any,
+    k: Any,
+    problem: Problem,
+    product: Callable[[Any, Any], Any] = np.matmul,
+    tanh: Callable[[Any], Any] = np.tanh,
+) -> Iterator[Any]:
+    """(b, h, rows), K/V head, exp(score - largest) [rows, Skv], and the same of a sink [rows, 1], 0 without one.
+
+    The largest is that of the scores and the sink. All weights are 0 where a row sees no key.
+    """
+    for place, head, scores in scores_of(q, k, problem, product, tanh):
+        sink = float(problem["arrays"]["sinks"][place[1]]) if problem.get("sinks") else -np.inf
+        most = np.maximum(scores.max(axis=1, keepdims=True), sink)
+        most = np.where(most == -np.inf, 0, most)
+        yield place, head, np.exp(scores - most), np.exp(sink - most)
+
+
+def sums_of(weights: Any, sink: Any) -> Any:
+    """What weights are divided by, [rows, 1]; 1 where all are 0."""
+    total = weights.sum(axis=1, keepdims=True) + sink
+    return np.where(total == 0, 1, total)
 
 
 def reference_of(q: Any, k: Any, v: Any, problem: Problem) -> Any:
     """Attention in float64, [B, H, Sq, D]; NaN in rows that are not judged."""
     exact, values = np.empty(q.shape, np.float64), np.nan_to_num(v.astype(np.float64), posinf=0, neginf=0)
-    for place, head, weights in weights_of(q, k, problem):
-        total = weights.sum(axis=1, keepdims=True)
-        exact[place] = weights @ values[head] / np.where(total == 0, 1, total)
+    for place, head, weights, sink in weights_of(q, k, problem):
+        exact[place] = weights @ values[head] / sums_of(weights, sink)
     if not np.isfinite(exact).all():
         raise ValueError("the scores are too large for float64")
     return np.where(judged_rows(q, k, v)[..., None], exact, np.nan)
@@ -73,32 +128,83 @@ def dequantised(x: Any, rows: int) -> Any:
 
 
 def half_product(left: Any, right: Any) -> Any:
-    """left @ right, the sum rounded to float16 after every 16 terms."""
+    """left @ right, the sum rounded to float16 after every 8 terms."""
     total = np.zeros((left.shape[0], right.shape[1]), np.float16)
-    for start in range(0, left.shape[1], 16):
-        total = (total + left[:, start : start + 16] @ right[start : start + 16]).astype(np.float16)
+    for start in range(0, left.shape[1], 8):
+        total = (total + left[:, start : start + 8] @ right[start : start + 8]).astype(np.float16)
     return total.astype(np.float64)
 
 
+def to_bits(values: Any, bits: int) -> Any:
+    """``values`` [...] in float64, rounded to so many significant bits."""
+    fraction, exponent = np.frexp(values)
+    return np.ldexp(np.rint(fraction * 2.0**bits), exponent - bits)
+
+
+def approximate_tanh(values: Any) -> Any:
+    """tanh with a relative error of up to 2**-11."""
+    return to_bits(np.tanh(values), 11)
+
+
+def single_of(q: Any, k: Any, v: Any, problem: Problem, before: bool, tanh: Callable[[Any], Any]) -> Any:
+    """Attention in float32: each product and each addition rounded, along D and over the keys in ascending order;
+    weights are 2**x rounded to 22 bits. ``before``: they are divided by their sum before they are multiplied by V."""
+    out = np.empty(q.shape, np.float32)
+    for b, h, start in np.ndindex(problem["batch"], problem["heads"], -(-problem["seq_q"] // 1024)):
+        place = b, h, slice(start * 1024, min((start + 1) * 1024, problem["seq_q"]))
+        head = (b, h // (problem["heads"] // problem["kv_heads"]))
+        rows, keys, values = q[place], k[head], v[head]
+        scores = np.zeros((len(rows), len(keys)), np.float32)
+        for d in range(problem["head_dim"]):
+            scores = scores + rows[:, d : d + 1] * keys[:, d]
+        scores = scores * np.float32(problem["scale"])
+        if problem.get("softcap"):
+            cap = np.float32(problem["softcap"])
+            scores = tanh((scores / cap).astype(np.float64)).astype(np.float32) * cap
+        if problem.get("alibi_slopes") or problem.get("attn_mask", "").startswith("float"):
+            scores = scores + bias_of(place, problem).astype(np.float32)
+        scores = np.where(seen_of(place, problem), scores, np.float32(-np.inf))
+        logit = np.float32(problem["arrays"]["sinks"][h] if problem.get("sinks") else -np.inf)
+        top = np.maximum(scores.max(axis=1, keepdims=True), logit)
+        top = np.where(top == -np.inf, np.float32(0), top)
+        exponents = [(x - top) * np.float32(math.log2(math.e)) for x in (scores, logit)]
+        weights, total = (to_bits(np.exp2(x.astype(np.float64)), 22).astype(np.float32) for x in exponents)
+        for j in range(len(keys)):
+            total = total + weights[:, j : j + 1]
+        total = np.where(total == 0, np.float32(1), total)
+        summed = np.zeros((len(rows), values.shape[1]), np.float32)
+        for j in range(len(keys)):
+            weight = weights[:, j : j + 1]
+            summed = summed + (weight / total if before else weight) * values[j]
+        out[place] = summed if before else summed / total
+    return out
+
+
 def intended_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]) -> Any:
-    """Attention as ``numerics`` declares it: weights rounded to the type of P, sums to float32, the result to 16 bits.
+    """Attention as ``numerics`` declares it: weights rounded to the type of P, sums to float32, the result to its type.
 
     ``normalise`` is ``before`` (the weights are divided by their sum before they are rounded) or ``after``.
     """
     q, k, v = (np.where(np.isfinite(x), x, np.float32(0)) for x in (q, k, v))
+    p_type = problem["dtype"] if numerics["probabilities"] == "problem" else numerics["probabilities"]
+    tanh = approximate_tanh if numerics.get("tanh") == "approx" else np.tanh
+    tf32 = problem["dtype"] == "float32" and numerics.get("products") == "tf32"
     if numerics["quantised"] is not None:
         q, k, v = (dequantised(x, numerics["quantised"]["rows"]) for x in (q, k, v))
-    p_type = problem["dtype"] if numerics["probabilities"] == "problem" else numerics["probabilities"]
+    elif problem["dtype"] == p_type == "float32" and numerics["accumulate"] == "float32" and not tf32:
+        return single_of(q, k, v, problem, numerics["normalise"] == "before", tanh)
+    if tf32:
+        q, k, v = (to_bits(x.astype(np.float64), 11) for x in (q, k, v))
     factor = np.float32(numerics["probability_scale"])
     product = half_product if numerics["accumulate"] == "float16" else np.matmul
     out = np.empty(q.shape, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
-        for place, head, weights in weights_of(q, k, problem, product):
+        for place, head, weights, sink in weights_of(q, k, problem, product, tanh):
             p = weights.astype(np.float32)
-            total = p.astype(np.float64).sum(axis=1, keepdims=True).astype(np.float32)
-            total = np.where(total == 0, np.float32(1), total)
+            total = sums_of(p.astype(np.float64), sink.astype(np.float32)).astype(np.float32)
             if numerics["normalise"] == "before":
                 p, total = p / total, np.ones_like(total)
-            summed = product(rounded(p * factor, p_type).astype(np.float64), v[head].astype(np.float64))
+            weights = rounded(p * factor, p_type).astype(np.float64)
+            summed = product(to_bits(weights, 11) if tf32 else weights, v[head].astype(np.float64))
             out[place] = rounded(summed.astype(np.float32) / (total * factor), problem["dtype"])
     return out

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sdpalab.evidence.verifier.arrays import array_shape, decode, is_at, near, normal_inputs
+from sdpalab.evidence.verifier.arrays import array_form, decode, input_names, is_at, near, normal_inputs
 from sdpalab.evidence.verifier.attention import intended_of, reference_of
 from sdpalab.evidence.verifier.facts import LIMITED, STATUSES, UNDECLARED
 from sdpalab.evidence.verifier.findings import Findings
@@ -54,7 +54,9 @@ class Cases:
             self.bundle.find(where, "it does not say that it ran the PTX in this bundle")
         paths = {name: f"arrays/{digest}.raw" for name, digest in case["digests"].items()}
         self.bundle.used.update(paths.values())
-        missing = [name for name in ("q", "k", "v", "o", "yardstick") if paths.get(name, "") not in self.bundle.members]
+        problem = case["problem"]
+        needed = [*input_names(problem), "o", "yardstick"]
+        missing = [name for name in needed if paths.get(name, "") not in self.bundle.members]
         if "o_second" in case["digests"] and case["status"] == "PASSED":
             self.bundle.find(where, "PASSED, and its two runs gave different outputs")
         if case["status"] not in ("PASSED", "INCORRECT", "NOT_FINITE"):
@@ -62,13 +64,9 @@ class Cases:
         if missing:
             self.bundle.find(where, f"{case['status']} without the array {missing[0]} that shows it")
             return False
-        problem = case["problem"]
-        arrays = {
-            name: decode(
-                self.bundle.members[path], array_shape(name, problem), "float32" if name == "lse" else problem["dtype"]
-            )
-            for name, path in paths.items()
-        }
+        arrays = {name: decode(self.bundle.members[path], *array_form(name, problem)) for name, path in paths.items()}
+        if problem.get("kv_lengths") and arrays["kv_lengths"].tolist() != list(problem["kv_lengths"]):
+            self.bundle.find(where, "its array of lengths is not that of its problem")
         exact, fixed, limits = self.oracle_of(where, case, arrays)
         errors = errors_of(arrays["o"], exact, problem["dtype"], fixed)
         scale = float(np.nanmax(np.abs(exact)))
@@ -95,9 +93,11 @@ class Cases:
         if recorded is None or "lse" not in arrays:
             return None
         numerics, problem = case["run"]["numerics"], case["problem"]
-        key = json.dumps([[case["digests"][name] for name in "qkv"], problem, numerics], sort_keys=True)
+        inputs = {name: case["digests"][name] for name in input_names(problem)}
+        key = json.dumps([inputs, problem, numerics], sort_keys=True)
         if key not in self.lse_oracles:
-            self.lse_oracles[key] = lse_of(arrays["q"], arrays["k"], arrays["v"], problem, numerics)
+            of_arrays = {**problem, "arrays": arrays}
+            self.lse_oracles[key] = lse_of(arrays["q"], arrays["k"], arrays["v"], of_arrays, numerics)
         reference, limit = self.lse_oracles[key]
         derived = lse_errors_of(arrays["lse"], reference, limit, list(recorded["row"]))
         # The sums behind the reference are larger than the limit by as much as float32 is coarse.
@@ -109,7 +109,7 @@ class Cases:
     ) -> tuple[Any, Any, dict[str, float]]:
         """Float64 reference of a case, the elements that are fixed, and the limits; kept for reuse."""
         problem, numerics = case["problem"], case["run"]["numerics"]
-        inputs = [case["digests"][name] for name in ("q", "k", "v", "yardstick")]
+        inputs = [case["digests"][name] for name in [*input_names(problem), "yardstick"]]
         key = json.dumps([inputs, problem, numerics, case["inputs"], case["seed"]], sort_keys=True)
         if key in self.oracles:
             return self.oracles[key]
@@ -122,6 +122,7 @@ class Cases:
         declares = case["run"].get("ptx_sha256")
         if not (has_rule_for(numerics) if declares else numerics == UNDECLARED):
             self.bundle.find(where, f"there is no rule for the numerics that it declares, {numerics}")
+        problem = {**problem, "arrays": arrays}
         dtype, order = problem["dtype"], numerics["normalise"]
         exact = reference_of(q, k, v, problem)
         open_orders = ("after", "before") if order == "either" else (order,)
@@ -130,7 +131,8 @@ class Cases:
         worst = {name: max(errors[name] for errors in own) for name in LIMITED}
         limits = limits_of(exact, errors_of(arrays["yardstick"], exact, dtype), worst, dtype)
         asked = numerics["accumulate"] == "float32" and numerics["quantised"] is None
-        fixed = fixed_elements(q, k, v, problem, any_count=order == "after") if asked else None
+        cap_error = 2.0**-11 * problem.get("softcap", 0.0) if numerics.get("tanh") == "approx" else 0.0
+        fixed = fixed_elements(q, k, v, problem, order == "after", cap_error) if asked else None
         self.oracles[key] = exact, fixed, limits
         return self.oracles[key]
 

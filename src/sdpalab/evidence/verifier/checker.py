@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from sdpalab.evidence.verifier.algebra import check_algebra
 from sdpalab.evidence.verifier.archive import Members, canonical
 from sdpalab.evidence.verifier.builds import check_build
 from sdpalab.evidence.verifier.cases import Cases
@@ -83,8 +84,10 @@ class Checker(Findings):
         unjudged = [str(name) for name in verdict.get("unjudged", ())]
         if set(unjudged) & {case["name"] for case in verdict["cases"]}:
             self.find(where, "a case is judged and left unjudged")
-        status = next((s for s in bad if s != "INFRA_ERROR"), "INFRA_ERROR")
-        if not bad and (verdict["cases"] or unjudged):
+        exact = [check_algebra(self, f"{where} {each['name']}", each, built) for each in verdict.get("algebra", ())]
+        unequal = ["INCORRECT"] if "UNEQUAL" in exact else []
+        status = next((s for s in [*bad, *unequal] if s != "INFRA_ERROR"), "INFRA_ERROR")
+        if not bad and not unequal and (verdict["cases"] or unjudged):
             status = "INTERRUPTED" if unjudged else "PASSED"
         if verdict["status"] != status or verdict["passed"] is not (status == "PASSED"):
             self.find(where, f"the verdict says {verdict['status']}, and its cases say {status}")
@@ -97,11 +100,12 @@ class Checker(Findings):
             if case["inputs"] == "normal" and is_plain(case["problem"]) and case["status"] == "PASSED"
         ]
         twelve = sum(pair in judged for pair in TWELVE)
+        algebraic = f"; {exact.count('EQUAL')} of {len(exact)} problems equal in exact arithmetic" if exact else ""
         left = f", {len(unjudged)} left unjudged" if unjudged else ""
         self.outcome.summary.append(
             f"{label}: {verdict['status']} on {verdict['device']}; {derived} of {len(verdict['cases'])} cases "
             f"re-derived from raw arrays{left}; {twelve} of the 12 contract cases passed, {contract} of all cases keep "
-            f"the original contract; gate {gate}; declared numerics "
+            f"the original contract{algebraic}; gate {gate}; declared numerics "
             + ", ".join(f"{k} {v}" for text in declared for k, v in json.loads(text).items())
         )
 

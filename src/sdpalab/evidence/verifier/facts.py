@@ -5,19 +5,24 @@ These are definitions, not results. The verifier computes all results with its o
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from sdpalab.compile.gate import GateResult, Rule
 from sdpalab.compile.resources import Resources
 from sdpalab.evidence.records import SPEED_UNITS, AttemptRecord, BuildRecord, Figure
 from sdpalab.judge import verdict
+from sdpalab.judge.algebra.outcome import AlgebraCase, AlgebraStatus
 from sdpalab.judge.rule import numerics
 from sdpalab.kernels.kernel import MISSION_LIMITS
 from sdpalab.problem import EXTRAS, TWELVE_CASES, Problem
+from sdpalab.sim.ring import RINGS
 
 __all__ = [
     "ADVISED",
+    "ALGEBRA_LN_2",
+    "ALGEBRA_PRIMES",
+    "ALGEBRA_STATUSES",
     "KEYS",
     "LIMITED",
     "ORIGINAL_CONTRACT",
@@ -38,6 +43,7 @@ KEYS = {
     "attempt": _keys(AttemptRecord),
     "verdict": _keys(verdict.Verdict),
     "case": _keys(verdict.Case),
+    "algebra": _keys(AlgebraCase),
     "problem": _keys(Problem),
     "build": _keys(BuildRecord),
     "resources": _keys(Resources),
@@ -56,9 +62,13 @@ SPARSE = {
 ADVISED = {name: MISSION_LIMITS.value(name) for name in ("registers", "shared_bytes", "spill_bytes", "stack_bytes")}
 """The limits that a gate shows where the kernel declares none."""
 STATUSES = [status.value for status in verdict.Status]
+ALGEBRA_STATUSES = [status.value for status in AlgebraStatus]
+ALGEBRA_LN_2 = {ring.prime: ring.ln_2 % ring.order for ring in RINGS.values()}
+"""What the constant ln 2 stands for mod p - 1."""
+ALGEBRA_PRIMES = sorted(ring.prime for ring in RINGS.values())
 LIMITED = list(verdict.LIMITED)
 ORIGINAL_CONTRACT = dict(verdict.ORIGINAL_CONTRACT)
-UNDECLARED = asdict(numerics.UNDECLARED)
+UNDECLARED = numerics.UNDECLARED.to_dict()
 """What a candidate that declares no numerics is held to."""
 TWELVE = [((each.batch, each.heads, each.seq_q, each.head_dim), seed) for each, seed in TWELVE_CASES]
 """Shapes and seeds of the contract's cases."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sdpalab.evidence.verifier.arrays import FLOAT8, FLOAT8_MAX, Problem, is_at, rounded
-from sdpalab.evidence.verifier.attention import dequantised, judged_rows, scores_of, seen_of, weights_of
+from sdpalab.evidence.verifier.attention import bias_of, dequantised, judged_rows, scores_of, seen_of, weights_of
 from sdpalab.evidence.verifier.facts import LIMITED, ORIGINAL_CONTRACT, UNDECLARED
 
 __all__ = [
@@ -27,11 +27,11 @@ __all__ = [
     "status_of",
 ]
 
-UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
-LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126}
-LEAST_SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
+LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126}
+LEAST_SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149}
 FACTORS = {"rel_l2": 1.5, "rms_row_rel_l2": 1.5, "worst_row_rel_l2": 2.0}
-"""A limit is this times the error of the intended numerics."""
+"""A limit is this times the error of the intended numerics; in float32, where sums are in any order, 3 times."""
 
 
 def row_errors(out: Any, exact: Any, dtype: str) -> Any:
@@ -72,12 +72,13 @@ def errors_of(out: Any, exact: Any, dtype: str, fixed: tuple[Any, Any] | None = 
 
 def limits_of(exact: Any, yardstick: Mapping[str, Any], intended: Mapping[str, Any], dtype: str) -> dict[str, float]:
     """The figures of a limits record, from the errors of torch's output and of the intended numerics."""
-    floor = UNIT_ROUNDOFF[dtype] / 2
+    single = dtype == "float32"
+    floor = UNIT_ROUNDOFF[dtype] * (1 if single else 0.5)
     exponent = math.frexp(max(float(np.nanmax(np.abs(exact))), LEAST_NORMAL[dtype]))[1]
     largest = max(yardstick["max_abs"], intended["max_abs"])
     return {
-        "max_abs": 2 * largest + UNIT_ROUNDOFF[dtype] * 2.0 ** (exponent - 1),
-        **{name: factor * max(intended[name], floor) for name, factor in FACTORS.items()},
+        "max_abs": (3 if single else 2) * largest + UNIT_ROUNDOFF[dtype] * 2.0 ** (exponent - 1),
+        **{name: (3 if single else factor) * max(intended[name], floor) for name, factor in FACTORS.items()},
         "yardstick_max_abs": yardstick["max_abs"],
         **{f"intended_{name}": intended[name] for name in LIMITED},
     }
@@ -104,7 +105,9 @@ def has_rule_for(numerics: Mapping[str, Any]) -> bool:
     p_type, factor, quantised = (numerics[name] for name in ("probabilities", "probability_scale", "quantised"))
     scaled = 0 < factor <= FLOAT8_MAX and float(rounded(factor, FLOAT8)) == factor
     return (
-        set(numerics) == set(UNDECLARED)
+        set(numerics) - {"products", "tanh"} == set(UNDECLARED)
+        and numerics.get("products", "problem") in ("problem", "tf32")
+        and numerics.get("tanh", "float32") in ("float32", "approx")
         and numerics["accumulate"] in ("float32", "float16")
         and p_type in ("problem", "float32", "float16", "bfloat16", FLOAT8)
         and (scaled if p_type == FLOAT8 else factor == 1)
@@ -114,39 +117,41 @@ def has_rule_for(numerics: Mapping[str, Any]) -> bool:
     )
 
 
-def fixed_elements(q: Any, k: Any, v: Any, problem: Problem, any_count: bool) -> tuple[Any, Any]:
+def fixed_elements(
+    q: Any, k: Any, v: Any, problem: Problem, any_count: bool, cap_error: float = 0.0
+) -> tuple[Any, Any]:
     """The elements of the output that the inputs fix bit for bit: their values and where they are, [B, H, Sq, D].
 
     Three kinds of rows have them. One that sees no key is 0. Where one key outweighs all others together, the row of O
-    is that row of V; where all scores are 0 and V are integers, it is their exact mean (of a power of two of keys,
-    unless ``any_count``). Of either, an element is fixed if all that float32 arithmetic may make of it rounds to one
-    number.
+    is that row of V; where all scores are 0 and V are integers, it is their exact mean (of a power of two of keys, a
+    sink of 0 among them, unless ``any_count``). Of either, an element is fixed if all that float32 arithmetic may make
+    of it rounds to one number; ``cap_error`` is what an approximate tanh adds to each of two scores.
     """
     expected, mask = np.zeros(q.shape, np.float32), np.zeros(q.shape, bool)
     judged = judged_rows(q, k, v)
     q, k, v = (np.where(np.isfinite(x), x, np.float32(0)).astype(np.float64) for x in (q, k, v))
-    firsts, ends = seen_of(np.arange(problem["seq_q"]), problem)
-    countable = np.array([any_count or not n & (n - 1) for n in (ends - firsts).tolist()])
     terms = problem["head_dim"] + (16 if problem.get("softcap") else 0)
-    for (b, h, rows), head, weights in weights_of(q, k, problem):
-        values, keys, first, end = v[head], k[head], firsts[rows], ends[rows]
-        count = end - first
-        # level rows
-        used, sums, sizes, broken = (
-            np.cumsum(np.pad(x, [(1, 0)] + [(0, 0)] * (x.ndim - 1)), axis=0)
-            for x in ((keys != 0).any(axis=1), values, np.abs(values), values != np.rint(values))
-        )
-        level = (q[b, h, rows] == 0).all(axis=1) | (used[end] == used[first])
-        level = (level | (problem["scale"] == 0)) & countable[rows]
-        whole = (broken[end] == broken[first]) & (sizes[end] - sizes[first] <= 2.0**24) & (sizes[end] <= 2.0**53)
-        mean = (sums[end] - sums[first]) / np.maximum(count, 1)[:, None]
-        largest = np.maximum.accumulate(np.abs(values), axis=0)[np.maximum(end - 1, 0)]
-        reach = (2.0**-14 * np.abs(mean) + 2.0**-18 * largest + 2.0**-126) * (count > 0)[:, None]
+    for place, head, weights, sink in weights_of(q, k, problem):
+        b, h, rows = place
+        values, keys, seen, bias = v[head], k[head], seen_of(place, problem), bias_of(place, problem)
+        empty, logit = ~seen.any(axis=1), problem["arrays"]["sinks"][h] if problem.get("sinks") else -np.inf
+        # level rows: all scores are 0, the sink's, too
+        count = seen.sum(axis=1) + (logit == 0)
+        level = (q[b, h, rows] == 0).all(axis=1) | ~(seen & (keys != 0).any(axis=1)).any(axis=1)
+        even = (logit in (0, -np.inf)) & ~(seen & (bias != 0)).any(axis=1)
+        level = (level | (problem["scale"] == 0)) & (even | empty) & (any_count | (count & (count - 1) == 0) | empty)
+        shown = seen.astype(np.float64)
+        whole = (shown @ (values != np.rint(values)) == 0) & (shown @ np.abs(values) <= 2.0**24)
+        mean = shown @ values / np.maximum(count, 1)[:, None]
+        last = problem["seq_kv"] - 1 - seen[:, ::-1].argmax(axis=1)
+        largest = np.maximum.accumulate(np.abs(values), axis=0)[last]
+        reach = (2.0**-14 * np.abs(mean) + 2.0**-18 * largest + 2.0**-126) * ~empty[:, None]
         # dominated rows
-        rest, chosen = weights.sum(axis=1) - 1, values[weights.argmax(axis=1)]
-        rest = np.where(count > 0, rest, 1)
+        top, chosen = weights.max(axis=1), values[weights.argmax(axis=1)]
+        rest = np.where(top > 0, (weights.sum(axis=1) + sink[:, 0] - top) / np.where(top > 0, top, 1), 1)
         score = abs(problem["scale"]) * np.sqrt(np.sum(q[b, h, rows] ** 2, axis=1) * np.sum(keys**2, axis=1).max())
-        rest = rest * 2 * np.exp(np.minimum(2.0**-21 * terms * score, 100))
+        score = score + np.where(weights > 0, np.abs(bias), 0).max(axis=1)
+        rest = rest * 2 * np.exp(np.minimum(2 * (2.0**-22 * terms * score + cap_error), 100))
         near = rest[:, None] * (np.abs(values).max(axis=0) + np.abs(chosen)) + 2.0**-126 * (chosen != 0)
         near = near + np.abs(chosen) * (2.0**-14 + 2.0**-23 * score)[:, None]
         for value, radius, holds in (
@@ -166,7 +171,8 @@ def lse_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]
     The latter is the sum of what each step may be off by. ``size`` is the largest |scale| sum |q k| over the ``seen``
     keys: D truncated additions of a dot product and 16 roundings of it; two approximate exponentials; an addition and a
     share of a rescale for each key; an approximate logarithm of up to 256 weights a key; four roundings of the result;
-    and sixteen of score and cap for a soft cap. A row that sees no key has -inf, and a limit of 0.
+    sixteen of score and cap for a soft cap; and eight of score and bias. A row that sees neither a key nor a sink has
+    -inf, and a limit of 0.
     """
     judged = judged_rows(q, k, v)
     q, k = (np.where(np.isfinite(x), x, np.float32(0)) for x in (q, k))
@@ -174,19 +180,26 @@ def lse_of(q: Any, k: Any, v: Any, problem: Problem, numerics: Mapping[str, Any]
         q, k = (dequantised(x, numerics["quantised"]["rows"]) for x in (q, k))
     terms = problem["head_dim"]
     dot = terms * (2.0**-23 if numerics["quantised"] is None else 2.0**-13)
-    dot += -(-terms // 16) * 2.0**-11 if numerics["accumulate"] == "float16" else 0.0
-    reference, size = np.empty(judged.shape), np.empty(judged.shape)
-    for place, _, scores in scores_of(q, k, problem):
-        most = scores.max(axis=1)
+    dot += -(-terms // 8) * 2.0**-11 if numerics["accumulate"] == "float16" else 0.0
+    dot += 2.0**-9 if numerics.get("products") == "tf32" else 0.0
+    reference, size, bias, seen = (np.empty(judged.shape) for _ in range(4))
+    for place, head, scores in scores_of(q, k, problem):
+        logit = float(problem["arrays"]["sinks"][place[1]]) if problem.get("sinks") else -np.inf
+        most, visible = np.maximum(scores.max(axis=1), logit), seen_of(place, problem)
         lifted = np.where(most == -np.inf, 0, most)
+        weights = np.exp(scores - lifted[:, None])
         with np.errstate(divide="ignore"):
-            reference[place] = lifted + np.log(np.exp(scores - lifted[:, None]).sum(axis=1))
-    for place, _, sizes in scores_of(np.abs(q), np.abs(k), {**problem, "scale": abs(problem["scale"]), "softcap": 0}):
-        size[place] = np.maximum(sizes.max(axis=1), 0)
-    first, end = seen_of(np.arange(problem["seq_q"]), problem)
-    seen, cap = np.maximum(end - first, 1), problem.get("softcap") or 0.0
+            reference[place] = lifted + np.log(weights.sum(axis=1) + np.exp(logit - lifted))
+        bias[place] = np.where(weights > 0, np.abs(bias_of(place, problem)), 0).max(axis=1)
+        bias[place] += abs(logit) if problem.get("sinks") else 0
+        seen[place] = np.maximum(visible.sum(axis=1), 1) + bool(problem.get("sinks"))
+        sizes = np.abs(q[place]).astype(np.float64) @ np.abs(k[head]).astype(np.float64).T * abs(problem["scale"])
+        size[place] = np.where(visible, sizes, 0).max(axis=1)
+    cap = problem.get("softcap") or 0.0
     limit = (dot + 2.0**-20) * size + 2.0**-21 + 2.0**-23 * seen
     limit = limit + 2.0**-22 * (8 + np.log2(seen) + np.where(reference == -np.inf, 0, np.abs(reference)))
+    limit = limit + np.where(bias > 0, 2.0**-21 * (size + bias), 0)
+    limit = limit + (2.0**-11 * np.minimum(size, cap) if numerics.get("tanh") == "approx" else 0)
     limit = np.where(reference == -np.inf, 0, limit + (2.0**-20 * (size + cap) if cap else 0))
     return np.where(judged, reference, np.nan), np.where(judged, limit, np.nan)
 

@@ -17,9 +17,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.judge.diagnose.failure import Failure, place
+from sdpalab.judge.diagnose.failure import Failure, place, still_poison
 from sdpalab.judge.diagnose.fitted import fitted, moved
-from sdpalab.judge.diagnose.hypotheses import TILES, Cause, Hypothesis, hypotheses, without_scores
+from sdpalab.judge.diagnose.hypotheses import Cause, Hypothesis, hypotheses, without_scores
+from sdpalab.judge.diagnose.workings import TILES
 from sdpalab.judge.rule.limits import LEAST_SUBNORMAL
 
 __all__ = ["Diagnosis", "diagnose", "explanations", "first_sight"]
@@ -131,10 +132,10 @@ def _rows(bad: npt.NDArray[np.bool_]) -> str:
 
 def _not_finite(failure: Failure, bad: npt.NDArray[np.bool_]) -> Iterator[Diagnosis]:
     """Whether large scores alone can have made the rows that are not finite: they were written, and all have some."""
-    w, written = failure.workings, (failure.out.view(np.uint16) != 0xFFFF).all(axis=-1)
+    w, written = failure.workings, ~still_poison(failure.out).any(axis=-1)
     if not (bad & written).any():
         return
-    if w.hidden[np.nonzero(bad)[2]].all():
+    if np.broadcast_to(w.hidden, w.scores.shape)[bad].all():
         yield Diagnosis(Cause.RANGE, "only rows that see no key are not finite, and must be 0: they have no maximum")
         return
     largest = np.abs(np.where(w.hidden, 0.0, w.scores)).max(axis=-1)[bad & written]

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.judge.diagnose.diagnosis import first_sight
-from sdpalab.judge.diagnose.failure import Failure, place
+from sdpalab.judge.diagnose.failure import Failure, place, still_poison
 from sdpalab.judge.rule.exact import ExactElements
-from sdpalab.judge.rule.limits import INTENDED_FACTOR, RMS_ROW_FACTOR, ROW_FACTOR, YARDSTICK_FACTOR
+from sdpalab.judge.rule.limits import FACTORS
 from sdpalab.judge.rule.log_sum_exp import wrongly_infinite
 from sdpalab.judge.verdict import Errors, Limited, LseErrors
 
@@ -23,24 +23,21 @@ F64 = npt.NDArray[np.float64]
 
 def incorrect_reason(failure: Failure, broken: tuple[str, ...], exact: ExactElements | None) -> str:
     """Which limits are exceeded and by how much, where it is worst, which element is not exact, and a hint."""
-    errors, limits = failure.errors, failure.limited
+    errors, limits, factors = failure.errors, failure.limited, FACTORS[failure.problem.dtype]
     at = place(errors.max_abs_index)
     parts = [f"max error {errors.max_abs:.3g} at {at} is within its limit"]
     if "max_abs" in broken:
         parts = [
             f"max error {errors.max_abs:.3g} at {at} is {_times(limits['max_abs'], 'the limit')} {_largest(failure)}"
         ]
-    for name, called, factor in (
-        ("rel_l2", "relative L2", INTENDED_FACTOR),
-        ("rms_row_rel_l2", "RMS of the rows' relative L2", RMS_ROW_FACTOR),
-    ):
+    for name, called in (("rel_l2", "relative L2"), ("rms_row_rel_l2", "RMS of the rows' relative L2")):
         if name in broken:
             over = _times(limits[name], "the limit")
-            parts.append(f"{called} {limits[name].error:.3g} is {over} ({factor:g}x the intended numerics')")
+            parts.append(f"{called} {limits[name].error:.3g} is {over} ({factors[name]:g}x the intended numerics')")
     row = f"worst row {place(errors.worst_row)} has relative L2 {errors.worst_row_rel_l2:.3g}"
     if "worst_row_rel_l2" in broken:
         over = _times(limits["worst_row_rel_l2"], "the limit")
-        row += f", {over} ({ROW_FACTOR:g}x the intended numerics' worst row)"
+        row += f", {over} ({factors['worst_row_rel_l2']:g}x the intended numerics' worst row)"
     parts.append(row)
     if exact is not None and errors.exact_wrong:
         parts.append(_inexact(failure.out, exact, errors))
@@ -53,7 +50,7 @@ def not_finite_reason(failure: Failure) -> str:
     out, errors = failure.out, failure.errors
     bad = ~np.isfinite(out) & failure.asked[..., None]
     first = tuple(int(n) for n in np.argwhere(bad)[0])
-    untouched = int(np.count_nonzero((out.view(np.uint16) == 0xFFFF) & bad))
+    untouched = int(np.count_nonzero(still_poison(out) & bad))
     judged = out.size - errors.ignored_rows * out.shape[-1]
     reason = f"{errors.not_finite} of {judged} elements are not finite, the first at {place(first)}: {out[first]}"
     if untouched:
@@ -99,8 +96,9 @@ def _largest(failure: Failure) -> str:
     limits = failure.limits
     measure = max(limits.yardstick_max_abs, limits.intended_max_abs)
     whose = "torch's own" if measure == limits.yardstick_max_abs else "the intended numerics'"
-    half_ulp = limits.max_abs - YARDSTICK_FACTOR * measure
-    return f"({YARDSTICK_FACTOR:g}x {whose} {measure:.3g} plus half an ulp {half_ulp:.3g})"
+    factor = FACTORS[failure.problem.dtype]["max_abs"]
+    half_ulp = limits.max_abs - factor * measure
+    return f"({factor:g}x {whose} {measure:.3g} plus half an ulp {half_ulp:.3g})"
 
 
 def _times(limited: Limited, called: str) -> str:

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.inputs import Inputs
-from sdpalab.judge.diagnose.hypotheses import Float64Attention
+from sdpalab.judge.diagnose.workings import Float64Attention
 from sdpalab.judge.rule.limits import row_errors
 from sdpalab.judge.rule.reference import attention_float64
 from sdpalab.judge.verdict import Errors, Limited, Limits, limited
 from sdpalab.problem import Problem
 
-__all__ = ["Failure", "place"]
+__all__ = ["Failure", "place", "still_poison"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
@@ -27,6 +27,12 @@ Rows = npt.NDArray[np.bool_]
 def place(index: tuple[int, ...]) -> str:
     """An index (b, h, i, d), or the first of these, in words."""
     return "(" + ", ".join(f"{axis}={n}" for axis, n in zip("bhid", index, strict=False)) + ")"
+
+
+def still_poison(out: Array) -> Rows:
+    """Which elements still hold the byte 0xFF that the output was filled with before the first run."""
+    poison: Rows = (np.ascontiguousarray(out).view(np.uint8).reshape(*out.shape, -1) == 0xFF).all(axis=-1)
+    return poison
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class Failure:
         """The float64 reference [B, H, Sq, D], NaN in rows that are not judged."""
         if self.known is not None:
             return self.known
-        return attention_float64(**vars(self.inputs), **self.problem.scoring)
+        return attention_float64(*self.inputs.qkv, **self.inputs.scoring(self.problem))
 
     @cached_property
     def right(self) -> F64:

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sdpalab.judge.diagnose.failure import Failure
-from sdpalab.judge.diagnose.hypotheses import Cause, Float64Attention, Hypothesis
+from sdpalab.judge.diagnose.hypotheses import Cause, Hypothesis
+from sdpalab.judge.diagnose.workings import Float64Attention
 from sdpalab.problem import Problem
 
 __all__ = ["fitted", "moved"]
@@ -112,7 +113,8 @@ def _number(family: Family, w: Float64Attention, out: F64, bad: Rows) -> float:
     """The number that brings a family of bugs nearest to the output, from 32 rows spread over those that are bad."""
     where = np.argwhere(bad)
     b, h, i = where[:: max(1, len(where) // 32)].T
-    scores, values, wanted = np.where(w.hidden[i], -np.inf, w.scores[b, h, i]), w.v[b, h], out[b, h, i]
+    hidden = np.broadcast_to(w.hidden, w.scores.shape)[b, h, i]
+    scores, values, wanted = np.where(hidden, -np.inf, w.scores[b, h, i]), w.v[b, h], out[b, h, i]
 
     def distance(octaves: float) -> float:
         weights, total = family(scores, 2.0**octaves)

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from sdpalab.inputs import Inputs, key_range, visible_keys
-from sdpalab.judge.rule.reference import finite
-from sdpalab.problem import Problem
+from sdpalab.inputs import visible_keys
+from sdpalab.judge.diagnose import scoring_bugs
+from sdpalab.judge.diagnose.workings import F64, HIDDEN_SCORES, TILES, Float64Attention, Outputs
 
-__all__ = ["TILES", "Cause", "Float64Attention", "Hypothesis", "hypotheses", "without_scores"]
-
-Array = npt.NDArray[Any]
-F64 = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
-
-TILES = (8, 16, 32, 64, 128)
-"""Sizes of tiles of keys that are tried."""
-
-_HIDDEN = (0.0, *(-math.log(2.0) * octaves for octaves in (6, 8, 10, 12, 16, 20, 24)), -5.0, -8.0, -10.0, -20.0)
-"""What hidden scores are likely to be where they are not minus infinity."""
+__all__ = ["Cause", "Hypothesis", "hypotheses", "without_scores"]
 
 
 class Cause(str, Enum):
@@ -35,6 +21,8 @@ class Cause(str, Enum):
     NO_ATTENTION = "the scores have no effect"
     MASK = "the mask is wrong"
     CAP = "the soft cap is wrong"
+    ALIBI = "the ALiBi bias is wrong"
+    SINKS = "the attention sinks are wrong"
     HEADS = "heads or batches are mixed up"
     LAYOUT = "memory is read or written in another order of heads and rows"
     OPERANDS = "Q, K and V are mixed up or not all read"
@@ -61,79 +49,6 @@ class Hypothesis:
     out: F64
 
 
-class Float64Attention:
-    """One problem in float64: what the hypotheses are made of.
-
-    Attributes
-    ----------
-    problem : Problem
-    q : ndarray of float64, [B, H, Sq, D]
-    k, v : ndarray of float64, [B, H, Skv, D]
-        As each query head sees them.
-    scores : ndarray of float64, [B, H, Sq, Skv]
-        Scaled and capped, and not masked.
-    first, last : ndarray of int, [Sq]
-        The keys that each row sees.
-    hidden : ndarray of bool, [Sq, Skv]
-    right : ndarray of float64, [B, H, Sq, D]
-        The right output.
-    """
-
-    def __init__(self, problem: Problem, inputs: Inputs, right: F64) -> None:
-        self.problem, self.right = problem, right
-        self.q, *self._kv = (finite(array).astype(np.float64) for array in (inputs.q, inputs.k, inputs.v))
-        self.k, self.v = (np.repeat(array, problem.group, axis=1) for array in self._kv)
-        self.rows, self.columns = np.arange(problem.seq_q)[:, None], np.arange(problem.seq_kv)
-        self.first, self.last = key_range(self.rows[:, 0], problem.seq_kv, **problem.scoring)
-        self.hidden = ~visible_keys(self.rows[:, 0], problem.seq_kv, **problem.scoring)
-
-    @cached_property
-    def scores(self) -> F64:
-        """Made only where they are needed: of long sequences they are large."""
-        return self.scores_of(self.q, self.k)
-
-    @cached_property
-    def visible_mean(self) -> F64:
-        """Mean of the V that each row sees: what attention gives if all scores are equal, [B, H, Sq, D]."""
-        end = np.maximum(self.last + 1, 0)
-        start = np.minimum(self.first, end)
-        sums = np.concatenate((np.zeros_like(self.v[:, :, :1]), np.cumsum(self.v, axis=2)), axis=2)
-        seen: F64 = (sums[:, :, end] - sums[:, :, start]) / np.maximum(end - start, 1)[:, None]
-        return seen
-
-    def scores_of(self, q: F64, k: F64) -> F64:
-        """Scaled scores, capped if the problem has a soft cap."""
-        scores: F64 = q @ k.swapaxes(2, 3) * self.problem.scale
-        cap = self.problem.softcap
-        return cap * np.tanh(scores / cap) if cap else scores
-
-    def weights(self, scores: F64 | None = None, hidden: Mask | None = None) -> F64:
-        """exp(s - max(s)) of each row; 0 for what is hidden, and in rows that see nothing."""
-        masked = np.where(self.hidden if hidden is None else hidden, -np.inf, self.scores if scores is None else scores)
-        top = masked.max(axis=-1, keepdims=True)
-        weights: F64 = np.exp(masked - np.where(np.isinf(top), 0.0, top))
-        return weights
-
-    def output(self, scores: F64 | None = None, hidden: Mask | None = None, v: F64 | None = None) -> F64:
-        """Attention with some of its parts replaced."""
-        return self.average(self.weights(scores, hidden), v=v)
-
-    def average(self, weights: F64, total: F64 | None = None, v: F64 | None = None) -> F64:
-        """The mean of V under the weights, which is their product over ``total``, by default their sum."""
-        total = weights.sum(axis=-1, keepdims=True) if total is None else total
-        mean: F64 = weights @ (self.v if v is None else v) / np.where(total == 0.0, 1.0, total)
-        return mean
-
-    def of(self, q: Array, k: Array, v: Array) -> F64:
-        """Attention on other operands, per query head."""
-        return self.output(self.scores_of(q, k), None, v)
-
-    def grouped(self, choose: Callable[[F64], F64]) -> F64:
-        """Attention whose query heads see what ``choose`` makes of K and V [B, Hkv, Skv, D]."""
-        k, v = (choose(array) for array in self._kv)
-        return self.of(self.q, k, v)
-
-
 def without_scores(w: Float64Attention) -> Iterator[Hypothesis]:
     """Those that take no scores, which are cheap for problems of every size."""
     for detail, out in _no_attention(w):
@@ -144,7 +59,11 @@ def hypotheses(w: Float64Attention) -> Iterator[Hypothesis]:
     """All others, the more special ones first."""
     for cause, generate in (
         (Cause.MASK, _masks),
+        (Cause.MASK, scoring_bugs.lengths),
+        (Cause.MASK, scoring_bugs.given_masks),
         (Cause.CAP, _caps),
+        (Cause.ALIBI, scoring_bugs.slopes),
+        (Cause.SINKS, scoring_bugs.sinks),
         (Cause.HEADS, _heads),
         (Cause.LAYOUT, _layouts),
         (Cause.OPERANDS, _operands),
@@ -157,10 +76,7 @@ def hypotheses(w: Float64Attention) -> Iterator[Hypothesis]:
             yield Hypothesis(cause, detail, out)
 
 
-_Outputs = Iterator[tuple[str, F64]]
-
-
-def _no_attention(w: Float64Attention) -> _Outputs:
+def _no_attention(w: Float64Attention) -> Outputs:
     yield "it is all zeros", np.zeros(w.problem.q_shape)
     yield "each row is the mean of all of V", np.broadcast_to(w.v.mean(axis=2, keepdims=True), w.problem.q_shape)
     yield "each row is the mean of the V that it sees", w.visible_mean
@@ -168,7 +84,7 @@ def _no_attention(w: Float64Attention) -> _Outputs:
     yield "it is Q", w.q
 
 
-def _masks(w: Float64Attention) -> _Outputs:
+def _masks(w: Float64Attention) -> Outputs:
     rows, columns = w.rows, w.columns
     if w.problem.window_size is not None:
         yield from _windows(w)
@@ -176,7 +92,7 @@ def _masks(w: Float64Attention) -> _Outputs:
     if not w.problem.causal:
         yield "there is a causal mask, and the problem has none", w.output(hidden=columns > rows)
         return
-    yield "there is none", w.output(hidden=np.zeros_like(w.hidden))
+    yield "there is none", w.output(hidden=np.zeros_like(w.by_place))
     yield "query i sees key i + 1", w.output(hidden=columns > rows + 1)
     yield "query i does not see key i", w.output(hidden=columns > np.maximum(rows - 1, 0))
     yield "it hides the keys before i, not those after", w.output(hidden=columns < rows)
@@ -186,14 +102,14 @@ def _masks(w: Float64Attention) -> _Outputs:
     for tile in TILES[1:]:
         later, same = columns // tile > rows // tile, columns // tile == rows // tile
         yield f"tiles of {tile} on the diagonal are not masked", w.output(hidden=later)
-        yield f"tiles of {tile} on the diagonal are left out", w.output(hidden=w.hidden | (same & (rows >= tile)))
+        yield f"tiles of {tile} on the diagonal are left out", w.output(hidden=w.by_place | (same & (rows >= tile)))
         yield f"columns are counted from the start of a tile of {tile}", w.output(hidden=columns % tile > rows)
-    for value in _HIDDEN:
-        scores = np.where(w.hidden, value, w.scores)
-        yield f"hidden scores are {value:.3g}, not minus infinity", w.output(scores, np.zeros_like(w.hidden))
+    for value in HIDDEN_SCORES:
+        scores = np.where(w.by_place, value, w.scores)
+        yield f"hidden scores are {value:.3g}, not minus infinity", w.output(scores, np.zeros_like(w.by_place))
 
 
-def _windows(w: Float64Attention) -> _Outputs:
+def _windows(w: Float64Attention) -> Outputs:
     """A window with one of its sides, or its place, wrong."""
     left, right = w.problem.window_size or (-1, -1)
     far = w.problem.seq_q + w.problem.seq_kv
@@ -230,28 +146,28 @@ def _windows(w: Float64Attention) -> _Outputs:
         first, last = (w.rows - before) // tile, (w.rows + after) // tile
         whole = (w.columns // tile < first) | (w.columns // tile > last)
         yield f"tiles of {tile} at the edges are not masked", w.output(hidden=whole)
-    for value in _HIDDEN:
-        scores = np.where(w.hidden, value, w.scores)
-        yield f"hidden scores are {value:.3g}, not minus infinity", w.output(scores, np.zeros_like(w.hidden))
+    for value in HIDDEN_SCORES:
+        scores = np.where(w.by_place, value, w.scores)
+        yield f"hidden scores are {value:.3g}, not minus infinity", w.output(scores, np.zeros_like(w.by_place))
 
 
-def _caps(w: Float64Attention) -> _Outputs:
+def _caps(w: Float64Attention) -> Outputs:
     """A soft cap that is left out, or applied at the wrong place."""
     cap, scale = w.problem.softcap, w.problem.scale
     if not cap:
         return
     product: F64 = w.q @ w.k.swapaxes(2, 3)
-    yield "there is no cap", w.output(product * scale)
-    yield "it is applied before the scale", w.output(cap * np.tanh(product / cap) * scale)
-    yield "the scores are not divided by it", w.output(cap * np.tanh(product * scale))
-    yield "tanh is not multiplied by it", w.output(np.tanh(product * scale / cap))
-    yield "scores are clipped to it", w.output(np.clip(product * scale, -cap, cap))
+    yield "there is no cap", w.output(product * scale + w.bias)
+    yield "it is applied before the scale", w.output(cap * np.tanh(product / cap) * scale + w.bias)
+    yield "the scores are not divided by it", w.output(cap * np.tanh(product * scale) + w.bias)
+    yield "tanh is not multiplied by it", w.output(np.tanh(product * scale / cap) + w.bias)
+    yield "scores are clipped to it", w.output(np.clip(product * scale, -cap, cap) + w.bias)
     yield "it is applied twice", w.output(cap * np.tanh(w.scores / cap))
-    masked = np.where(w.hidden, -cap, w.scores)
-    yield "it is applied after the mask", w.output(masked, np.zeros_like(w.hidden))
+    masked = np.where(w.by_place, -cap, w.scores)
+    yield "it is applied after the mask", w.output(masked, np.zeros_like(w.by_place))
 
 
-def _heads(w: Float64Attention) -> _Outputs:
+def _heads(w: Float64Attention) -> Outputs:
     problem = w.problem
     if problem.group > 1:
         yield "query head h reads K/V head h mod Hkv", w.grouped(lambda x: np.tile(x, (1, problem.group, 1, 1)))
@@ -269,7 +185,7 @@ def _heads(w: Float64Attention) -> _Outputs:
         yield f"K is that of the {which} head", w.of(w.q, k, w.v)
 
 
-def _layouts(w: Float64Attention) -> _Outputs:
+def _layouts(w: Float64Attention) -> Outputs:
     if w.problem.heads == 1:
         return
 
@@ -281,7 +197,7 @@ def _layouts(w: Float64Attention) -> _Outputs:
     yield "Q, K and V lie as [B, S, H, D] and are read as [B, H, S, D]", w.of(misread(w.q), misread(w.k), misread(w.v))
 
 
-def _operands(w: Float64Attention) -> _Outputs:
+def _operands(w: Float64Attention) -> Outputs:
     yield "K is taken for V, and V for K", w.of(w.q, w.v, w.k)
     yield "K is taken for V", w.of(w.q, w.k, w.k)
     yield "V is taken for K", w.of(w.q, w.v, w.v)
@@ -293,7 +209,7 @@ def _operands(w: Float64Attention) -> _Outputs:
             yield f"the last {missing} of head_dim are left out of the scores", w.output(scores)
 
 
-def _rescales(w: Float64Attention) -> _Outputs:
+def _rescales(w: Float64Attention) -> Outputs:
     """Online softmax over tiles of keys with one of its two rescales changed."""
 
     def unchanged(factor: F64) -> F64:
@@ -346,7 +262,7 @@ def _parts(w: Float64Attention, tile: int) -> list[_Part]:
     parts = []
     for start in range(0, w.problem.seq_kv, tile):
         keys = slice(start, start + tile)
-        scores = np.where(w.hidden[:, keys], -np.inf, w.scores[..., keys])
+        scores = np.where(w.hidden[..., keys], -np.inf, w.scores[..., keys])
         before, top = top, np.maximum(top, scores.max(axis=-1, keepdims=True))
         seen = np.where(np.isneginf(top), 0.0, top)  # a row may see nothing of its first tiles
         weights = np.exp(scores - seen)
@@ -354,8 +270,10 @@ def _parts(w: Float64Attention, tile: int) -> list[_Part]:
     return parts
 
 
-def _padding(w: Float64Attention) -> _Outputs:
+def _padding(w: Float64Attention) -> Outputs:
     seq = w.problem.seq_kv
+    if w.beyond.size > 1 or w.bias.size > 1:  # nothing of theirs belongs to rows that are not there
+        return
     seen: set[int] = set()
     for tile in TILES:
         missing = -seq % tile
@@ -376,7 +294,7 @@ def _of_the_next_head(w: Float64Attention, missing: int) -> tuple[str, F64, F64]
     return "the next head", k, v
 
 
-def _keys(w: Float64Attention) -> _Outputs:
+def _keys(w: Float64Attention) -> Outputs:
     seq, columns, weights = w.problem.seq_kv, w.columns, w.weights()
     if seq > 1:
         yield "the last one is left out", w.average(weights * (columns < seq - 1))
@@ -398,6 +316,6 @@ def _keys(w: Float64Attention) -> _Outputs:
         yield f"K is that of the tile of {tile} before", w.of(w.q, w.k[:, :, stale], w.v)
 
 
-def _exponentials(w: Float64Attention) -> _Outputs:
+def _exponentials(w: Float64Attention) -> Outputs:
     yield "scores are taken without their signs", w.output(np.abs(w.scores))
     yield "negative scores are taken for 0", w.output(np.maximum(w.scores, 0.0))

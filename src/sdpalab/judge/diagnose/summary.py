@@ -84,8 +84,9 @@ class FailedArrays:
 
     def of(self, case: Case) -> tuple[Inputs, Array]:
         """Inputs and output of a case that failed with an output."""
-        q, k, v, out = (self._arrays[case.digests[name]] for name in ("q", "k", "v", "o"))
-        return Inputs(q, k, v), out
+        names = ("q", "k", "v", *case.problem.array_shapes)
+        inputs = Inputs(**{name: self._arrays[case.digests[name]] for name in names})
+        return inputs, self._arrays[case.digests["o"]]
 
 
 def _digest(array: Array) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -160,7 +160,7 @@ def evaluate(
         "device": about["device"],
         "config": about["config"],
         **({"sms": about["sms"]} if "sms" in about else {}),
-        "numerics": asdict(numerics),
+        "numerics": numerics.to_dict(),
         **{key: reply[key] for key in noted if key in reply},
         **_hazards(reply),
     }
@@ -200,7 +200,8 @@ def _stale(problem: Problem, other: Inputs, out: Array, first: Array, numerics: 
 
 
 def _difference(first: Array, second: Array, rows: npt.NDArray[np.bool_]) -> str:
-    bits = (first.view(np.uint16) != second.view(np.uint16)) & rows[..., None]
+    kind = np.dtype(f"uint{8 * first.itemsize}")
+    bits = (first.view(kind) != second.view(kind)) & rows[..., None]
     b, h, i, d = (int(n) for n in np.argwhere(bits)[0])
     return (
         f"two runs on the same inputs differ in {int(bits.sum())} of {bits.size} elements, first at "

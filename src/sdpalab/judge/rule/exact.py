@@ -3,8 +3,8 @@
 Three kinds of rows have them, found from the inputs alone:
 
 - *dominated*: one visible key outweighs all others together so far that O[i] is V[j];
-- *level*: all visible scores are 0, because the row of Q, the visible K or the scale is, and V are integers: O[i] is
-  their exact mean, rounded once;
+- *level*: all visible scores are 0, because the row of Q, the visible K or the scale is, and so is every bias, and V
+  are integers: O[i] is their exact mean, rounded once (a sink of 0 counts as one key more, with a V of 0);
 - *empty*: the row sees no key, and O[i] is 0.
 
 In the first two, P is a number that every type holds (1, or 1/n for n a power of two), so that no rounding of P is left
@@ -28,16 +28,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import key_range
-from sdpalab.judge.rule.reference import WeightBlock, finite, judged_rows, weight_blocks
+from sdpalab.inputs import may_see_none, score_bias, visible_keys
+from sdpalab.judge.rule.reference import ROWS, Block, WeightBlock, finite, judged_rows, weight_blocks
 from sdpalab.kernels.kernel import Numerics
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from sdpalab.problem import Scoring
+    from sdpalab.scoring import Scoring
 
-__all__ = ["ExactElements", "exact_elements", "has_exact_elements"]
+__all__ = ["ExactElements", "cap_error_of", "exact_elements", "has_exact_elements"]
 
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
@@ -63,8 +63,6 @@ LEAST_NORMAL = 2.0**-126
 """What is smaller, float32 arithmetic may flush to zero."""
 MOST_INTEGER = 2.0**24
 """Sums of integers up to this are exact in float32."""
-MOST_DIFFERENCE = 2.0**53
-"""Differences of sums of integers up to this are exact in float64."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +99,18 @@ def has_exact_elements(numerics: Numerics) -> bool:
     return numerics.accumulate == "float32" and numerics.quantised is None
 
 
+def cap_error_of(numerics: Numerics, scoring: Scoring) -> float:
+    """How far an approximate tanh puts a capped score off at most; 0 without one."""
+    return 2.0**-11 * scoring.get("softcap", 0.0) if numerics.tanh == "approx" else 0.0
+
+
 def exact_elements(
     q: Array,
     k: Array,
     v: Array,
     *,
     any_count: bool = False,
+    cap_error: float = 0.0,
     weights: Iterable[WeightBlock] | None = None,
     **scoring: Unpack[Scoring],
 ) -> ExactElements:
@@ -119,6 +123,8 @@ def exact_elements(
     any_count : bool
         Whether level rows of any number of keys have exact elements, not only powers of two: true of kernels that
         divide by the sum of the weights at the end, since then every weight is 1.
+    cap_error : float
+        How far a capped score may be off beside what all kernels are: by :func:`cap_error_of`.
     weights : iterable, optional
         What :func:`sdpalab.judge.rule.reference.weight_blocks` yields for these inputs, if it was computed before.
     """
@@ -127,7 +133,7 @@ def exact_elements(
     judged = judged_rows(q, k, v)
     q, k, v = finite(q), finite(k), finite(v)
     weights = weights or weight_blocks(q, k, **scoring)
-    kinds = (_level_rows(q, k, v, scoring, any_count), _dominated_rows(q, k, v, scoring, weights))
+    kinds = (_level_rows(q, k, v, scoring, any_count), _dominated_rows(q, k, v, scoring, cap_error, weights))
     for place, values, reach, dominant in chain.from_iterable(kinds):
         low, high = _rounded(values - reach, q.dtype), _rounded(values + reach, q.dtype)
         fixed = (low == high) & np.isfinite(reach) & judged[place][:, None]
@@ -137,7 +143,7 @@ def exact_elements(
     return ExactElements(expected, mask, key)
 
 
-Rows = tuple[tuple[int, int, slice], F64, F64, npt.NDArray[np.int64]]
+Rows = tuple[Block, F64, F64, npt.NDArray[np.int64]]
 """A block of rows: where, the values and how far float32 arithmetic may be from them [rows, D] (infinite where the row
 is not of this kind), and the dominant key of each row or -1."""
 
@@ -146,44 +152,54 @@ def _level_rows(q: Array, k: Array, v: Array, scoring: Scoring, any_count: bool)
     """Level rows, and empty ones, whose mean is 0."""
     batch, heads, seq_q, _ = q.shape
     seq_kv, group = k.shape[2], heads // k.shape[1]
-    first, last = key_range(np.arange(seq_q), seq_kv, **scoring)
-    end = np.maximum(last + 1, 0)
-    start = np.minimum(first, end)
-    count = end - start
-    countable = any_count | (count & (count - 1) == 0)
-
-    def summed(terms: npt.NDArray[np.float64 | np.bool_]) -> F64:
-        """The sums of ``terms`` [Skv, ...] over the keys before each one, [Skv + 1, ...]."""
-        return np.concatenate((np.zeros_like(terms[:1], np.float64), np.cumsum(terms, axis=0, dtype=np.float64)))
-
     for b in range(batch):
         for h in range(heads):
-            values = v[b, h // group].astype(np.float64)
-            keys = summed(k[b, h // group].any(axis=-1))
-            level = countable & ((keys[end] == keys[start]) | ~q[b, h].any(axis=-1) | (scoring["scale"] == 0.0))
-            if not level.any():
+            used: Bools = np.any(k[b, h // group], axis=-1)
+            none: Bools = np.full(seq_q, scoring["scale"] == 0.0) | ~np.asarray(q[b, h].any(axis=-1))
+            if used.all() and not none.any() and not may_see_none(scoring):
                 continue
-            sums, sizes, fractions = summed(values), summed(np.abs(values)), summed(values != np.rint(values))
-            whole = (fractions[end] == fractions[start]) & (sizes[end] - sizes[start] <= MOST_INTEGER)
-            whole &= sizes[end] <= MOST_DIFFERENCE
-            mean = (sums[end] - sums[start]) / np.maximum(count, 1)[:, None]
-            largest = np.maximum.accumulate(np.abs(values))[np.maximum(end - 1, 0)]
-            reach = (EXP_ERROR * np.abs(mean) + MERGE_ERROR * largest + LEAST_NORMAL) * (count > 0)[:, None]
-            yield (b, h, slice(0, seq_q)), mean, np.where(whole & level[:, None], reach, np.inf), np.full(seq_q, -1)
+            sink = float(scoring["sinks"][h]) if "sinks" in scoring else -np.inf
+            values = v[b, h // group].astype(np.float64)
+            broken = values != np.rint(values)
+            for start in range(0, seq_q, ROWS):
+                rows = slice(start, min(start + ROWS, seq_q))
+                index = np.arange(rows.start, rows.stop)
+                visible = visible_keys(index, seq_kv, head=(b, h), **scoring)
+                bias = score_bias(index, seq_kv, head=(b, h), **scoring)
+                empty: Bools = np.asarray(~visible.any(axis=1))
+                even = empty | (sink in (0.0, -np.inf) and (bias is None or ~(visible & (bias != 0.0)).any(axis=1)))
+                count = visible.sum(axis=1) + (sink == 0.0)
+                level: Bools = np.asarray(even & (any_count | (count & (count - 1) == 0) | empty))
+                level &= ~(visible & used).any(axis=1) | none[rows]
+                if not level.any():
+                    continue
+                seen = visible.astype(np.float64)
+                whole = (seen @ broken == 0.0) & (seen @ np.abs(values) <= MOST_INTEGER)
+                mean = (seen @ values) / np.maximum(count, 1)[:, None]
+                largest = np.maximum.accumulate(np.abs(values))[seq_kv - 1 - visible[:, ::-1].argmax(axis=1)]
+                reach = (EXP_ERROR * np.abs(mean) + MERGE_ERROR * largest + LEAST_NORMAL) * ~empty[:, None]
+                reach = np.where(whole & level[:, None], reach, np.inf)
+                yield (b, h, rows), mean, reach, np.full(len(index), -1)
 
 
-def _dominated_rows(q: Array, k: Array, v: Array, scoring: Scoring, weights: Iterable[WeightBlock]) -> Iterator[Rows]:
+def _dominated_rows(
+    q: Array, k: Array, v: Array, scoring: Scoring, cap_error: float, weights: Iterable[WeightBlock]
+) -> Iterator[Rows]:
     group, terms = q.shape[1] // k.shape[1], q.shape[3] + (CAP_TERMS if "softcap" in scoring else 0)
-    for (b, h, rows), p, _ in weights:
-        key = p.argmax(axis=1)
-        rest = np.where(p.any(axis=1), p.sum(axis=1) - 1.0, 1.0)
+    for each in weights:
+        (b, h, rows), p = each.place, each.weights
+        key, top = p.argmax(axis=1), p.max(axis=1)
+        rest = np.where(top > 0.0, (each.total[:, 0] - top) / np.where(top > 0.0, top, 1.0), 1.0)
         if not (rest < MOST_REST).any():
             continue
         values = v[b, h // group].astype(np.float64)
         norms = np.linalg.norm(k[b, h // group].astype(np.float64), axis=1)
         score = abs(scoring["scale"]) * np.linalg.norm(q[b, h, rows].astype(np.float64), axis=1) * norms.max()
+        bias = score_bias(np.arange(q.shape[2])[rows], k.shape[2], head=(b, h), **scoring)
+        if bias is not None:
+            score = score + np.where(p > 0.0, np.abs(bias), 0.0).max(axis=1)
         # Of two scores, each is off by its terms; a weight rounded up to the type's least number may double.
-        rest *= 2.0 * np.exp(np.minimum(2.0 * TERM_ERROR * terms * score, 100.0))
+        rest *= 2.0 * np.exp(np.minimum(2.0 * (TERM_ERROR * terms * score + cap_error), 100.0))
         chosen = values[key]
         reach = rest[:, None] * (np.abs(values).max(axis=0) + np.abs(chosen)) + LEAST_NORMAL * (chosen != 0.0)
         reach += np.abs(chosen) * (EXP_ERROR + EXPONENT_ERROR * score)[:, None]

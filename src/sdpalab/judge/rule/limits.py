@@ -14,6 +14,10 @@ All must hold:
 The second half of rule 2 is there because the first weighs a row by its norm: under a causal mask the first rows, which
 average few keys and round little, outweigh all others together.
 
+That is for problems of 16 bits. In float32 the intended numerics are float32 sums in one order
+(:mod:`sdpalab.judge.rule.single`), and a correct kernel may add in any other: all four factors are 3, and the least
+that is required is 3 times u, because a reciprocal of two units in the last place is no error (u = 2**-24).
+
 Rules 2 and 3 never require less than their factor times half a unit roundoff u of the output type (2**-11 for float16,
 2**-8 for bfloat16). Honest rounding of the output alone costs up to u; where the emulation happens to hit numbers that
 the type holds exactly (one key, equal weights over a power of two), its own error is 0, and a kernel that multiplies by
@@ -39,14 +43,11 @@ from sdpalab.judge.rule.exact import ExactElements
 from sdpalab.judge.verdict import LIMITED, Errors, Limits
 
 __all__ = [
-    "INTENDED_FACTOR",
+    "FACTORS",
     "LEAST_NORMAL",
     "LEAST_SUBNORMAL",
-    "RMS_ROW_FACTOR",
-    "ROW_FACTOR",
     "ROW_FLOOR",
     "UNIT_ROUNDOFF",
-    "YARDSTICK_FACTOR",
     "half_ulp",
     "limits_for",
     "measure",
@@ -56,15 +57,17 @@ __all__ = [
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
 
-YARDSTICK_FACTOR = 2.0
-INTENDED_FACTOR = 1.5
-RMS_ROW_FACTOR = 1.5
-ROW_FACTOR = 2.0
+_OF_HALVES = {"max_abs": 2.0, "rel_l2": 1.5, "rms_row_rel_l2": 1.5, "worst_row_rel_l2": 2.0}
+FACTORS = {"float16": _OF_HALVES, "bfloat16": _OF_HALVES, "float32": dict.fromkeys(_OF_HALVES, 3.0)}
+"""Of each limit, by dtype: ``max_abs`` on the larger of torch's own and the intended numerics' error, the others on the
+intended numerics' alone."""
+LEAST_ERROR = {"float16": 0.5, "bfloat16": 0.5, "float32": 1.0}
+"""What the intended numerics' relative errors count for at least, in units of the unit roundoff."""
 ROW_FLOOR = 2.0**-8
-UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
 """Largest relative error of rounding to the type."""
-LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126}
-LEAST_SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
+LEAST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126}
+LEAST_SUBNORMAL = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149}
 
 
 def half_ulp(value: float, dtype: str) -> float:
@@ -132,7 +135,7 @@ def limits_for(reference: F64, yardstick: Array, intended: Sequence[Array], dtyp
     intended : sequence of ndarray, [B, H, Sq, D]
         Outputs of the declared arithmetic (:func:`sdpalab.judge.rule.numerics.intended_output`): one, or one for each
         order of operations that the declaration leaves open; the largest errors count.
-    dtype : {"float16", "bfloat16"}
+    dtype : {"float16", "bfloat16", "float32"}
 
     Raises
     ------
@@ -145,13 +148,13 @@ def limits_for(reference: F64, yardstick: Array, intended: Sequence[Array], dtyp
     if torch_error.not_finite:
         raise ValueError("the yardstick is not finite on these inputs")
     worst = {name: max(getattr(errors, name) for errors in own) for name in LIMITED}
-    floor = UNIT_ROUNDOFF[dtype] / 2.0
+    floor, factors = UNIT_ROUNDOFF[dtype] * LEAST_ERROR[dtype], FACTORS[dtype]
     rounding = half_ulp(float(np.nanmax(np.abs(reference))), dtype)
     return Limits(
-        max_abs=YARDSTICK_FACTOR * max(torch_error.max_abs, worst["max_abs"]) + rounding,
-        rel_l2=INTENDED_FACTOR * max(worst["rel_l2"], floor),
-        rms_row_rel_l2=RMS_ROW_FACTOR * max(worst["rms_row_rel_l2"], floor),
-        worst_row_rel_l2=ROW_FACTOR * max(worst["worst_row_rel_l2"], floor),
+        max_abs=factors["max_abs"] * max(torch_error.max_abs, worst["max_abs"]) + rounding,
+        rel_l2=factors["rel_l2"] * max(worst["rel_l2"], floor),
+        rms_row_rel_l2=factors["rms_row_rel_l2"] * max(worst["rms_row_rel_l2"], floor),
+        worst_row_rel_l2=factors["worst_row_rel_l2"] * max(worst["worst_row_rel_l2"], floor),
         yardstick_max_abs=torch_error.max_abs,
         intended_max_abs=worst["max_abs"],
         intended_rel_l2=worst["rel_l2"],

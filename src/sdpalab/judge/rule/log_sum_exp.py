@@ -8,10 +8,12 @@ of the error bounds of all steps of a correct computation, in any order of addit
     D * DOT_ERROR * A                                the dot products
     + SCALE_ERROR * A                                the scale, the exponents of the weights, and back to base e
     + CAP_ERROR * (A + softcap)                      a soft cap, if there is one
+    + BIAS_ERROR * (A + M)                           a bias, if there is one: M is the largest that has weight
     + EXP_ERROR + n * SUM_ERROR                      the weights, and their sum
     + LOG_ERROR * (8 + log2 n) + RESULT_ERROR * |L|  the logarithm, and the result
 
-L of a row that sees no key is -inf, and nothing else is right there.
+A sink counts as one more key, with a weight and no score: L is the logarithm of all that weights are divided by. L of a
+row that sees neither is -inf, and nothing else is right there.
 
 All weights are positive, so that relative errors of theirs are absolute ones of L. A row that is not judged
 (:func:`sdpalab.judge.rule.reference.judged_rows`) is not judged here either.
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import key_range
+from sdpalab.inputs import key_range, score_bias, visible_keys
 from sdpalab.judge.rule.numerics import MMA_TERMS, dequantised
 from sdpalab.judge.rule.reference import WeightBlock, finite, judged_rows, score_blocks, weight_blocks
 from sdpalab.judge.verdict import LseErrors
@@ -34,7 +36,7 @@ from sdpalab.kernels.kernel import Numerics
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from sdpalab.problem import Scoring
+    from sdpalab.scoring import Scoring
 
 __all__ = ["log_sum_exp_float64", "measure_lse", "wrongly_infinite"]
 
@@ -47,6 +49,11 @@ the largest, truncates."""
 FLOAT8_DOT_ERROR = 2.0**-13
 """The same of 8-bit factors: the tensor cores of Ada and Hopper keep 13 bits behind the point of the largest term
 (Khattak and Mikaitis 2025, "Accurate Models of NVIDIA Tensor Cores"; the DeepSeek-V3 report, 3.3.2)."""
+TF32_DOT_ERROR = 2.0**-9
+"""Of a dot product on TF32, relative to the sum of its terms' sizes: both factors lose up to 2**-10 where the tensor
+core truncates them."""
+TANH_ERROR = 2.0**-11
+"""Of tanh.approx.f32 (PTX ISA, "Floating Point Instructions: tanh"), relative to a capped score."""
 HALF_DOT_ERROR = 2.0**-11
 """Of an accumulator in float16, for each of its roundings."""
 SCALE_ERROR = 2.0**-20
@@ -55,6 +62,9 @@ that; and times ln(2)."""
 CAP_ERROR = 2.0**-20
 """Of the division, tanh and product of a soft cap: relative to the score, and to the cap where tanh is made of
 exponentials."""
+BIAS_ERROR = 2.0**-21
+"""Of an additive mask, ALiBi or a sink, for each unit of score and bias: slope times distance, the additions, the
+factor log2(e) and the difference to the maximum, four roundings with a margin of two."""
 EXP_ERROR = 2.0**-21
 """Two of ex2.approx.ftz.f32, each within 2**-22 (PTX ISA, "Floating Point Instructions: ex2"): a weight and its
 rescale. Further rescales are in :data:`SUM_ERROR`."""
@@ -99,26 +109,54 @@ def log_sum_exp_float64(
     if numerics.quantised is not None:
         q, k = dequantised(q, numerics.quantised), dequantised(k, numerics.quantised)
         dot_error = head_dim * FLOAT8_DOT_ERROR
+    if numerics.products == "tf32":
+        dot_error += TF32_DOT_ERROR
     if numerics.accumulate == "float16":
         dot_error += -(-head_dim // MMA_TERMS) * HALF_DOT_ERROR
     reference, largest = np.empty(judged.shape, np.float64), np.empty(judged.shape, np.float64)
     if weights is None or numerics.quantised is not None:
         weights = weight_blocks(q, k, **scoring)
-    for place, p, most in weights:
-        empty = np.isneginf(most[:, 0])
-        reference[place] = np.where(empty, -np.inf, most[:, 0] + np.log(np.where(empty, 1.0, p.sum(axis=1))))
-    uncapped: Scoring = {**scoring, "scale": abs(scoring["scale"]), "softcap": 0.0}
+    bias, seen = np.zeros(judged.shape), np.ones(judged.shape)
+    for each in weights:
+        b, h, block = each.place
+        most, rows = each.most[:, 0], np.arange(seq_q)[block]
+        empty = np.isneginf(most)
+        reference[each.place] = np.where(empty, -np.inf, most + np.log(np.where(empty, 1.0, each.total[:, 0])))
+        added = score_bias(rows, seq_kv, head=(b, h), **scoring)
+        if added is not None:
+            bias[each.place] = np.where(each.weights > 0.0, np.abs(added), 0.0).max(axis=1)
+        if "attn_mask" in scoring:
+            count: npt.NDArray[Any] = visible_keys(rows, seq_kv, head=(b, h), **scoring).sum(axis=1)
+        else:
+            first, last = key_range(rows, seq_kv, head=(b, h), **scoring)
+            count = last - first + 1
+        seen[each.place] = np.maximum(count, 1)
+    if "sinks" in scoring:
+        bias, seen = bias + np.abs(scoring["sinks"].astype(np.float64))[:, None], seen + 1
     cap = scoring.get("softcap", 0.0)
-    for place, sizes in score_blocks(np.abs(q), np.abs(k), **uncapped):
+    for place, sizes in score_blocks(np.abs(q), np.abs(k), **_products_alone(scoring)):
         largest[place] = np.maximum(sizes.max(axis=1), 0.0)
-    first, last = key_range(np.arange(seq_q), seq_kv, **scoring)
-    seen = np.maximum(last - first + 1, 1)
     finite_reference = np.where(np.isneginf(reference), 0.0, reference)
     limit = (dot_error + SCALE_ERROR) * largest + EXP_ERROR + SUM_ERROR * seen
     limit += LOG_ERROR * (LAZY_BITS + np.log2(seen)) + RESULT_ERROR * np.abs(finite_reference)
     limit += CAP_ERROR * (largest + cap) if cap else 0.0
+    limit += TANH_ERROR * np.minimum(largest, cap) if numerics.tanh == "approx" else 0.0
+    limit += np.where(bias > 0.0, BIAS_ERROR * (largest + bias), 0.0)
     limit = np.where(np.isneginf(reference), 0.0, limit)
     return np.where(judged, reference, np.nan), np.where(judged, limit, np.nan)
+
+
+def _products_alone(scoring: Scoring) -> Scoring:
+    """The same masks, on scores of |scale| times the products alone."""
+    alone: Scoring = {"scale": abs(scoring["scale"]), "causal": scoring["causal"]}
+    if "window_size" in scoring:
+        alone["window_size"] = scoring["window_size"]
+    if "kv_lengths" in scoring:
+        alone["kv_lengths"] = scoring["kv_lengths"]
+    if "attn_mask" in scoring:
+        mask = scoring["attn_mask"]
+        alone["attn_mask"] = mask if mask.dtype == np.uint8 else (~np.isneginf(mask)).astype(np.uint8)
+    return alone
 
 
 def wrongly_infinite(lse: Array, reference: F64) -> npt.NDArray[np.bool_]:

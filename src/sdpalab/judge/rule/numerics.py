@@ -17,22 +17,24 @@ import numpy.typing as npt
 
 from sdpalab.errors import UserError
 from sdpalab.judge.rule.reference import Rows, WeightBlock, finite, weight_blocks, weight_sums
+from sdpalab.judge.rule.single import single_output, to_bits
 from sdpalab.kernels.kernel import Numerics, Quantisation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from sdpalab.problem import Scoring
+    from sdpalab.scoring import Scoring
 
-__all__ = ["UNDECLARED", "check_numerics", "dequantised", "intended_output", "orders_of"]
+__all__ = ["UNDECLARED", "approximate_tanh", "check_numerics", "dequantised", "intended_output", "orders_of"]
 
 Array = npt.NDArray[Any]
 F64 = npt.NDArray[np.float64]
 
 FLOAT8 = "float8_e4m3fn"
 FLOAT8_MAX = 448.0
-MMA_TERMS = 16
-"""Products that one tensor-core instruction adds to a 16-bit accumulator before it rounds: K of mma.sync.m16n8k16."""
+MMA_TERMS = 8
+"""Products that the tensor cores of sm_75 to sm_89 add to a 16-bit accumulator before they round it. From sm_90 on they
+are 16 (:mod:`sdpalab.sim.tensor_cores`); the limits there are those of the accumulator that is rounded more often."""
 
 UNDECLARED = Numerics(normalise="either")
 """The default for a candidate that declares nothing: it may divide by the sum of the weights before or after they are
@@ -44,6 +46,16 @@ _TYPES: dict[str, type] = {
     "bfloat16": ml_dtypes.bfloat16,
     FLOAT8: ml_dtypes.float8_e4m3fn,
 }
+TF32_BITS = 11
+"""Significant bits of a float32 number that the tensor cores' TF32 keeps."""
+TANH_BITS = 11
+"""Significant bits that stand for ``tanh.approx.f32``: a relative error of up to 2**-11 (PTX ISA, "Floating Point
+Instructions: tanh")."""
+
+
+def approximate_tanh(values: F64) -> F64:
+    """tanh with the relative error of ``tanh.approx.f32``."""
+    return to_bits(np.tanh(values), TANH_BITS)
 
 
 def check_numerics(numerics: Numerics) -> None:
@@ -63,6 +75,10 @@ def check_numerics(numerics: Numerics) -> None:
         )
     if numerics.normalise not in ("after", "before"):
         raise UserError(f"numerics: normalise must be after or before, not {numerics.normalise!r}")
+    if numerics.products not in ("problem", "tf32"):
+        raise UserError(f"numerics: products must be problem or tf32, not {numerics.products!r}")
+    if numerics.tanh not in ("float32", "approx"):
+        raise UserError(f"numerics: tanh must be float32 or approx, not {numerics.tanh!r}")
     if quantised is None:
         return
     if quantised.dtype != FLOAT8:
@@ -121,8 +137,12 @@ def intended_output(
 
     Sums in float32 run in float64: the order in which a kernel adds in float32 shifts its result a thousand times less
     than the roundings to 16 bits, and an emulation free of order can be reproduced; and so does the tanh of a soft cap,
-    which a kernel can compute within a few roundings of float32. Sums in float16 are
-    rounded as often as the tensor cores do it, along D and then along the keys in ascending order.
+    which a kernel can compute within a few roundings of float32, unless it declares the approximate one. Sums in
+    float16 are rounded as often as the tensor cores do it, along D and then along the keys in ascending order.
+
+    Of a problem in float32 the sums are what errs, and are carried out in float32
+    (:mod:`sdpalab.judge.rule.single`); unless Q, K, P and V are declared to be rounded to TF32, or P to 16 bits, which
+    errs a thousand times more.
 
     Parameters
     ----------
@@ -150,20 +170,29 @@ def intended_output(
     p_scale = np.float32(numerics.probability_scale)
     group = q.shape[1] // k.shape[1]
     q, k, v = finite(q), finite(k), finite(v)
+    tanh = approximate_tanh if numerics.tanh == "approx" else np.tanh
+    tf32 = dtype == np.float32 and numerics.products == "tf32"
     if numerics.quantised is not None:
         q, k, v = (dequantised(array, numerics.quantised) for array in (q, k, v))
+    elif dtype == p_type == np.float32 and not half and not tf32:
+        return single_output(q, k, v, rows=rows, before=numerics.normalise == "before", tanh=tanh, **scoring)
+    if tf32:
+        q, k, v = (to_bits(array.astype(np.float64), TF32_BITS) for array in (q, k, v))
     values = v.astype(np.float64)
     product = _half_product if half else np.matmul
     out = np.empty((*q.shape[:2], q.shape[2] if rows is None else len(rows), v.shape[3]), dtype)
     with np.errstate(over="ignore", invalid="ignore"):
-        if weights is None or half or numerics.quantised is not None:
-            weights = weight_blocks(q, k, product=product, rows=rows, **scoring)
-        for (b, h, block), exact, _ in weights:
-            p = exact.astype(np.float32)
-            total = weight_sums(p.astype(np.float64)).astype(np.float32)
+        if weights is None or half or tf32 or numerics.quantised is not None or numerics.tanh == "approx":
+            weights = weight_blocks(q, k, product=product, tanh=tanh, rows=rows, **scoring)
+        for each in weights:
+            b, h, block = each.place
+            p = each.weights.astype(np.float32)
+            summed_up = p.astype(np.float64).sum(axis=1, keepdims=True) + each.sink.astype(np.float32)
+            total = weight_sums(summed_up).astype(np.float32)
             if numerics.normalise == "before":
                 p, total = p / total, np.ones_like(total)
             rounded = (p * p_scale).astype(p_type).astype(np.float64)
+            rounded = to_bits(rounded, TF32_BITS) if tf32 else rounded
             summed = product(rounded, values[b, h // group]).astype(np.float32)
             out[b, h, block] = (summed / (total * p_scale)).astype(dtype)
     return out

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import visible_keys
+from sdpalab.inputs import hides_keys, score_bias, visible_keys
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from sdpalab.problem import Scoring
+    from sdpalab.scoring import Scoring
 
 __all__ = [
     "Rows",
@@ -59,8 +59,32 @@ Block: TypeAlias = "tuple[int, int, slice]"
 """Where a block of rows lies: b, h, rows."""
 
 
-WeightBlock: TypeAlias = "tuple[Block, F64, F64]"
-"""Where a block lies, its weights [rows, Skv], and the largest score of each row [rows, 1]."""
+class WeightBlock(NamedTuple):
+    """A block of softmax weights before normalisation.
+
+    Attributes
+    ----------
+    place : (int, int, slice)
+        Where it lies.
+    weights : ndarray of float64, [rows, Skv]
+    most : ndarray of float64, [rows, 1]
+        The score whose weight is 1: the largest of the row, or the sink's logit if that is larger; -inf in a row that
+        sees neither.
+    sink : ndarray of float64, [rows, 1]
+        The weight of the sink; 0 without one.
+    """
+
+    place: Block
+    weights: F64
+    most: F64
+    sink: F64
+
+    @property
+    def total(self) -> F64:
+        """The sum of each row's weights and its sink's [rows, 1]."""
+        total: F64 = self.weights.sum(axis=1, keepdims=True) + self.sink
+        return total
+
 
 Rows: TypeAlias = "npt.NDArray[np.intp] | None"
 """Query rows, the same of every head, that alone are computed; None for all."""
@@ -71,10 +95,11 @@ def score_blocks(
     k: Array,
     *,
     product: Callable[[F64, F64], F64] = np.matmul,
+    tanh: Callable[[F64], F64] = np.tanh,
     rows: Rows = None,
     **scoring: Unpack[Scoring],
 ) -> Iterator[tuple[Block, F64]]:
-    """Scores ``s = scale * Q K^T``, capped and masked, head by head and block by block.
+    """Scores, capped, biased and masked (:mod:`sdpalab.scoring`), head by head and block by block.
 
     Parameters
     ----------
@@ -83,23 +108,25 @@ def score_blocks(
         Hkv divides H; query head h reads K/V head ``h // (H // Hkv)``. NaN and infinities count as 0.
     product : callable
         What multiplies Q [rows, D] and K^T [D, Skv], both float64.
+    tanh : callable
+        Of a soft cap.
     rows : ndarray of int, optional
         The query rows that are wanted, the same of every head. Default: all.
     **scoring
-        ``scale``, ``causal`` and what else the problem has (:attr:`sdpalab.problem.Problem.scoring`).
+        ``scale``, ``causal`` and what else the problem has (:meth:`sdpalab.inputs.Inputs.scoring`).
 
     Yields
     ------
     (b, h, rows), scores
         Where the block lies among the rows that are wanted, and its scores [rows, Skv] in float64; -inf where the mask
-        hides the key. Where a window lies beyond the last key, a row sees none.
+        hides the key. Where a window lies beyond the last key, for one, a row sees none.
     """
     batch, heads, seq_q, _ = q.shape
     seq_kv = k.shape[2]
     group = heads // k.shape[1]
     wanted = np.arange(seq_q) if rows is None else rows
     q, k = finite(q), finite(k)
-    masked, cap = scoring["causal"] or "window_size" in scoring, scoring.get("softcap", 0.0)
+    masked, cap = hides_keys(scoring), scoring.get("softcap", 0.0)
     for b in range(batch):
         for h in range(heads):
             k_head = k[b, h // group].astype(np.float64)
@@ -107,9 +134,12 @@ def score_blocks(
                 block = slice(start, min(start + ROWS, len(wanted)))
                 scores = product(q[b, h, wanted[block]].astype(np.float64), k_head.T) * scoring["scale"]
                 if cap:
-                    scores = cap * np.tanh(scores / cap)
+                    scores = cap * tanh(scores / cap)
+                bias = score_bias(wanted[block], seq_kv, head=(b, h), **scoring)
+                if bias is not None:
+                    scores += bias
                 if masked:
-                    visible = visible_keys(wanted[block], seq_kv, **scoring)
+                    visible = visible_keys(wanted[block], seq_kv, head=(b, h), **scoring)
                     scores[~visible] = -np.inf
                 yield (b, h, block), scores
 
@@ -119,23 +149,28 @@ def weight_blocks(
     k: Array,
     *,
     product: Callable[[F64, F64], F64] = np.matmul,
+    tanh: Callable[[F64], F64] = np.tanh,
     rows: Rows = None,
     **scoring: Unpack[Scoring],
 ) -> Iterator[WeightBlock]:
     """Softmax weights before normalisation, ``exp(s - max(s))``, as :func:`score_blocks` gives the scores.
 
-    The largest weight of a row is 1; one of a key that the mask hides is 0. A row that sees no key has a largest score
-    of -inf, and weights of 0.
+    The largest weight of a row, or its sink's, is 1; one of a key that the mask hides is 0. A row that sees neither a
+    key nor a sink has a largest score of -inf, and weights of 0.
     """
-    for place, scores in score_blocks(q, k, product=product, rows=rows, **scoring):
-        most = scores.max(axis=1, keepdims=True)
-        scores -= np.where(np.isneginf(most), 0.0, most)
-        yield place, np.exp(scores, out=scores), most
+    for place, scores in score_blocks(q, k, product=product, tanh=tanh, rows=rows, **scoring):
+        most, logit = scores.max(axis=1, keepdims=True), -np.inf
+        if "sinks" in scoring:
+            logit = float(scoring["sinks"][place[1]])
+            most = np.maximum(most, logit)
+        top = np.where(np.isneginf(most), 0.0, most)
+        scores -= top
+        yield WeightBlock(place, np.exp(scores, out=scores), most, np.exp(logit - top))
 
 
-def weight_sums(weights: F64) -> F64:
-    """The sum of each row's weights [rows, 1]; 1 for a row that sees no key, whose quotients are then 0."""
-    total: F64 = weights.sum(axis=1, keepdims=True)
+def weight_sums(total: F64) -> F64:
+    """The sums that weights are divided by: ``total``, but 1 for a row whose weights are all 0, so that quotients are
+    0."""
     return np.where(total == 0.0, 1.0, total)
 
 
@@ -168,7 +203,7 @@ def attention_float64(
     weights: Iterable[WeightBlock] | None = None,
     **scoring: Unpack[Scoring],
 ) -> F64:
-    """softmax(scale * Q K^T + mask) V in float64: what a candidate's output is compared with.
+    """Attention in float64: what a candidate's output is compared with.
 
     A row that sees no key is 0.
 
@@ -195,8 +230,9 @@ def attention_float64(
     values = finite(v).astype(np.float64)
     count = q.shape[2] if rows is None else len(rows)
     out = np.empty((*q.shape[:2], count, v.shape[3]), np.float64)
-    for (b, h, block), p, _ in weights or weight_blocks(q, k, rows=rows, **scoring):
-        out[b, h, block] = (p @ values[b, h // group]) / weight_sums(p)
+    for each in weights or weight_blocks(q, k, rows=rows, **scoring):
+        b, h, block = each.place
+        out[b, h, block] = (each.weights @ values[b, h // group]) / weight_sums(each.total)
     if not np.isfinite(out).all():
         raise ValueError(f"with scale {scoring['scale']:g} the scores are too large for float64")
     judged = judged_rows(q, k, v)

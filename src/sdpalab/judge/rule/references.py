@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from sdpalab.errors import MachineError
 from sdpalab.inputs import Inputs
-from sdpalab.judge.rule.exact import ExactElements, exact_elements, has_exact_elements
+from sdpalab.judge.rule.exact import ExactElements, cap_error_of, exact_elements, has_exact_elements
 from sdpalab.judge.rule.limits import limits_for
 from sdpalab.judge.rule.log_sum_exp import log_sum_exp_float64
 from sdpalab.judge.rule.numerics import intended_output, orders_of
@@ -57,10 +57,10 @@ class References:
 
     def __init__(self, problem: Problem, inputs: Inputs, rows: Rows = None) -> None:
         self.problem, self.inputs, self.rows = problem, inputs, rows
-        self._qkv = inputs.q, inputs.k, inputs.v
-        self._arguments: dict[str, Any] = dict(problem.scoring)
+        self._qkv = inputs.qkv
+        self._arguments: dict[str, Any] = dict(inputs.scoring(problem))
         self._limits: dict[Numerics, Limits] = {}
-        self._exact: dict[bool, ExactElements] = {}
+        self._exact: dict[tuple[bool, float], ExactElements] = {}
         self._lse: dict[Numerics, tuple[F64, F64]] = {}
         self._weights: Weights | None = None
         self.nbytes = 0
@@ -114,12 +114,13 @@ class References:
         """The elements that the inputs fix bit for bit; None if the arithmetic has none, or not all rows are judged."""
         if self.rows is not None or not has_exact_elements(numerics):
             return None
-        any_count = numerics.normalise == "after"
-        if any_count not in self._exact:
-            elements = exact_elements(*self._qkv, **self._shared(), any_count=any_count)
+        any_count, cap_error = numerics.normalise == "after", cap_error_of(numerics, self.problem.scoring)
+        key = (any_count, cap_error)
+        if key not in self._exact:
+            elements = exact_elements(*self._qkv, **self._shared(), any_count=any_count, cap_error=cap_error)
             self._freeze(elements.expected, elements.mask, elements.key)
-            self._exact[any_count] = elements
-        return self._exact[any_count]
+            self._exact[key] = elements
+        return self._exact[key]
 
     def log_sum_exp(self, numerics: Numerics) -> tuple[F64, F64]:
         """The log-sum-exp of each row, and how far from it a kernel's may be (:func:`log_sum_exp_float64`)."""
@@ -142,8 +143,8 @@ _lock = threading.Lock()
 def references_of(problem: Problem, inputs: Inputs) -> References:
     """The references of all rows, the same object for the same problem and the same bytes of the inputs."""
     digest = sha256(repr(problem).encode())  # of all that they depend on: not how the inputs were made, but their bytes
-    for array in vars(inputs).values():
-        digest.update(repr((array.dtype.name, array.shape)).encode())
+    for name, array in inputs.arrays.items():
+        digest.update(repr((name, array.dtype.name, array.shape)).encode())
         digest.update(np.ascontiguousarray(array).view(np.uint8).data)
     key = digest.hexdigest()
     with _lock:

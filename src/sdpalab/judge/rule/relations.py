@@ -7,7 +7,7 @@ each other, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,7 @@ class Relation:
 
 
 def _scaled_inputs(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
-    return problem, Inputs(inputs.q, inputs.k, inputs.v * inputs.v.dtype.type(4))
+    return problem, replace(inputs, v=inputs.v * inputs.v.dtype.type(4))
 
 
 def _scaled(out: Array, problem: Problem) -> tuple[Array, npt.NDArray[np.bool_]]:
@@ -72,18 +72,27 @@ def _everywhere(out: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
     return out, np.ones(out.shape, np.bool_)
 
 
-def _reordered(axis: int) -> Callable[[Problem, Inputs], tuple[Problem, Inputs]]:
-    """All three arrays in reverse order along an axis."""
-    return lambda problem, inputs: (
-        problem,
-        Inputs(*(np.ascontiguousarray(np.flip(array, axis)) for array in (inputs.q, inputs.k, inputs.v))),
-    )
+_HEAD_AXIS = {"q": 1, "k": 1, "v": 1, "attn_mask": 1, "alibi_slopes": 0, "sinks": 0}
+
+
+def _reversed_heads(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
+    """All arrays with their heads in reverse order."""
+    flipped = {name: np.flip(array, _HEAD_AXIS.get(name, ())) for name, array in inputs.arrays.items()}
+    return problem, Inputs(**{name: np.ascontiguousarray(array) for name, array in flipped.items()})
 
 
 def _first_head(problem: Problem, inputs: Inputs) -> tuple[Problem, Inputs]:
-    alone = problem.with_(batch=1, heads=problem.group, kv_heads=1)
-    q, k, v = inputs.q[:1, : problem.group], inputs.k[:1, :1], inputs.v[:1, :1]
-    return alone, Inputs(*(np.ascontiguousarray(array) for array in (q, k, v)))
+    group, first = problem.group, {}
+    lengths = None if problem.kv_lengths is None else problem.kv_lengths[:1]
+    alone = problem.with_(batch=1, heads=group, kv_heads=1, kv_lengths=lengths)
+    for name, array in inputs.arrays.items():
+        if name == "kv_lengths":
+            first[name] = array[:1]
+        elif name in ("alibi_slopes", "sinks"):
+            first[name] = array[:group]
+        else:
+            first[name] = array[:1, : 1 if name in ("k", "v") else group]
+    return alone, Inputs(**{name: np.ascontiguousarray(array) for name, array in first.items()})
 
 
 RELATIONS = {
@@ -102,7 +111,7 @@ RELATIONS = {
             "K/V heads in reverse order give the heads of O in reverse order",
             False,
             lambda problem: problem.kv_heads > 1,
-            _reordered(1),
+            _reversed_heads,
             lambda out, problem: _everywhere(np.flip(out, 1)),
         ),
         Relation(

@@ -7,11 +7,11 @@ error in float16 (bfloat16) is
 - ``math``: 2.0e-4 (1.6e-3): it converts to float32 first, so that only the rounding of the output is left, and no
   kernel that feeds P to 16-bit tensor cores can be as good.
 Hence ``flash``. (Eager attention, which holds the scores in the 16-bit type, errs two to three times as much.) A window
-reaches it as a boolean mask.
+and lengths reach it as a mask, joined with the problem's own.
 
-No backend of torch's has a soft cap. There the yardstick is composed of torch's own products, tanh and softmax in
-float32, with the normalised weights and the output rounded to the inputs' type: what ``flash`` does, in one tile. (Flex
-attention has one, but runs such a function on a CPU only through a C++ compiler.)
+No backend of torch's has a soft cap, ALiBi or sinks. There the yardstick is composed of torch's own products, tanh and
+softmax in float32, with the normalised weights and the output rounded to the inputs' type: what ``flash`` does, in one
+tile. (Flex attention has them, but runs such a function on a CPU only through a C++ compiler.)
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sdpalab.inputs import key_range, visible_keys
+from sdpalab.inputs import may_see_none, score_bias, visible_keys
 from sdpalab.judge.rule.reference import Rows
 from sdpalab.judge.tensors import from_torch, to_torch
-from sdpalab.judge.witness import Backend, witness_output
+from sdpalab.judge.witness import BEYOND_TORCH, Backend, witness_output
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from sdpalab.problem import Scoring
+    from sdpalab.scoring import Scoring
 
 __all__ = ["torch_output"]
 
@@ -48,26 +48,34 @@ def torch_output(q: Array, k: Array, v: Array, *, rows: Rows = None, **scoring: 
         If this torch has no such backend, or it fails: there is nothing to measure by.
     """
     wanted = np.arange(q.shape[2]) if rows is None else rows
-    if "softcap" in scoring:
+    if any(name in scoring for name in BEYOND_TORCH):
         out = _composed(q[:, :, wanted], k, v, wanted, scoring)
     else:
         out = witness_output(q, k, v, backend=Backend.FLASH, rows=rows, **scoring)
-    first, last = key_range(wanted, k.shape[2], **scoring)
-    out[:, :, last < first] = 0
+    for b, h in np.ndindex(*q.shape[:2]) if may_see_none(scoring) else ():
+        out[b, h, ~visible_keys(wanted, k.shape[2], head=(b, h), **scoring).any(axis=1)] = 0
     return out
 
 
 def _composed(q: Array, k: Array, v: Array, rows: npt.NDArray[np.intp], scoring: Scoring) -> Array:
-    """Attention with a soft cap on the query rows ``q`` [B, H, rows, D], in torch's operations, head by head."""
+    """Attention on the query rows ``q`` [B, H, rows, D], in torch's operations, head by head."""
     import torch
 
-    group, cap = q.shape[1] // k.shape[1], scoring["softcap"]
-    visible = torch.from_numpy(visible_keys(rows, k.shape[2], **scoring))
+    group, cap, keys = q.shape[1] // k.shape[1], scoring.get("softcap", 0.0), k.shape[2]
     query, key, value = (to_torch(np.ascontiguousarray(array)) for array in (q, k, v))
     out = torch.empty_like(query)
     for b, h in np.ndindex(*q.shape[:2]):
         scores = query[b, h].float() @ key[b, h // group].float().mT * scoring["scale"]
-        scores = (cap * torch.tanh(scores / cap)).masked_fill(~visible, -torch.inf)
-        weights = torch.softmax(scores, -1).nan_to_num(0.0).to(query.dtype)
+        if cap:
+            scores = cap * torch.tanh(scores / cap)
+        bias = score_bias(rows, keys, head=(b, h), **scoring)
+        if bias is not None:
+            scores += torch.from_numpy(bias).float()
+        visible = torch.from_numpy(visible_keys(rows, keys, head=(b, h), **scoring))
+        scores = scores.masked_fill(~visible, -torch.inf)
+        if "sinks" in scoring:
+            logit = torch.tensor(float(scoring["sinks"][h]))
+            scores = torch.cat((scores, logit.expand(len(rows), 1)), 1)
+        weights = torch.softmax(scores, -1)[:, :keys].nan_to_num(0.0).to(query.dtype)
         out[b, h] = (weights.float() @ value[b, h // group].float()).to(query.dtype)
     return from_torch(out)

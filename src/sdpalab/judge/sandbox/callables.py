@@ -1,6 +1,8 @@
 """Runs ``fn(q, k, v, *, scale, causal)`` on torch CPU tensors: in memory that the judge chooses, poisoned.
 
-A function with parameters ``window_size`` or ``softcap`` gets them for the problems that have them, and only then.
+A function with parameters of the names of :data:`sdpalab.scoring.EXTRAS` gets them for the problems that have them, and
+only then: ``window_size`` as two integers, ``softcap`` as a float, all others as tensors
+(:attr:`sdpalab.problem.Problem.array_shapes`; a boolean mask has dtype bool).
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class CallableRunner:
         self._storage: dict[str, Array] = {}
         self._arrays: dict[str, Array] = {}
         self._tensors: list[torch.Tensor] = []
+        self._extra: dict[str, torch.Tensor] = {}
         self._out: torch.Tensor | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -74,20 +77,21 @@ class CallableRunner:
         BadOutput
             If the result has the wrong type, layout, shape or dtype.
         """
-        from sdpalab.judge.tensors import from_torch
+        from sdpalab.judge.tensors import extra_tensor, from_torch
 
         if reuse:
             for name, array in inputs.items():
                 np.copyto(self._arrays[name], array)
         else:  # the old arrays are still alive, so that the new ones are elsewhere
-            laid = {name: lay_out(array, layout) for name, array in inputs.items()}
+            laid = {name: _laid_out(name, array, layout) for name, array in inputs.items()}
             self._storage = {name: storage for name, (storage, _) in laid.items()}
             self._arrays = {name: view for name, (_, view) in laid.items()}
             self._tensors = [_tensor(*laid[name]) for name in ("q", "k", "v")]
+            self._extra = {name: extra_tensor(self._arrays[name]) for name in problem.array_shapes}
         before = {name: _digest(storage) for name, storage in self._storage.items()}
         poisoned = _poison_new_memory(poison)
         try:
-            out = self._function(*self._tensors, **problem.scoring)
+            out = self._function(*self._tensors, **{**problem.scoring, **self._extra})
         finally:
             _poison_new_memory(None)
         self._out = _checked(out, problem, self._tensors[0].dtype)
@@ -102,6 +106,14 @@ class CallableRunner:
         assert self._out is not None, "nothing was run"
         now: Array = from_torch(self._out).copy()
         return now
+
+
+def _laid_out(name: str, array: Array, layout: Layout) -> tuple[Array, Array]:
+    """Memory of its own for an input, and the view of it that has the values: Q, K and V lie as ``layout`` says."""
+    if name in ("q", "k", "v"):
+        return lay_out(array, layout)
+    storage = array.copy()
+    return storage, storage
 
 
 def _tensor(storage: Array, view: Array) -> torch.Tensor:

@@ -21,7 +21,8 @@ __all__ = ["Candidate", "CandidateSpec", "prepare"]
 
 Candidate: TypeAlias = "str | Kernel | Callable[..., Any]"
 """A registry name, ``FILE.py[:NAME]``, a CudaKernel or TritonKernel, or a function on torch tensors,
-``fn(q, k, v, *, scale, causal) -> out``, with ``window_size=(-1, -1)`` and ``softcap=0.0`` where it computes them."""
+``fn(q, k, v, *, scale, causal) -> out``, with parameters such as ``window_size=(-1, -1)``, ``softcap=0.0`` or
+``attn_mask=None`` for what it computes of :data:`sdpalab.problem.EXTRAS`."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from sdpalab.compile import Build, Cache
 from sdpalab.errors import MachineError, UserError
+from sdpalab.judge.algebra.running import run_in_ring
 from sdpalab.judge.sandbox.plans import SentPlan, SentStep
 from sdpalab.judge.sandbox.wire import Channel, serve
 from sdpalab.judge.verdict import Status
@@ -54,7 +55,7 @@ class _PlanServer:
 
     def answer(self, order: Mapping[str, Any], arrays: Mapping[str, Array]) -> Answer:
         """Execute an order: ``open`` the GPU, and describe it; ``build`` a plan's modules; or ``run`` it once, on
-        the GPU if that is open.
+        the GPU if that is open; or run it in the ``ring``, always on the simulator.
 
         ``watched``: with the simulator's checks on.
         """
@@ -67,6 +68,11 @@ class _PlanServer:
             builds = self._builds(sent, order)
             if order["do"] == "build":
                 return {"status": None}, {}
+            if order["do"] == "ring":
+                draws = {name: array.view(np.uint16) for name, array in arrays.items() if name != "plan"}
+                limits = {name: order[name] for name in ("arch", "poison", "max_steps")}
+                reply, outputs = run_in_ring(sent.plan(), builds, draws, **limits)
+                return {"status": None, **reply}, outputs
             result = self._run(order, sent.plan(), builds, arrays)
         except Exception as error:
             status, reason = _classify(error)
@@ -96,7 +102,7 @@ class _PlanServer:
         self, order: Mapping[str, Any], plan: LaunchPlan, builds: tuple[Build, ...], arrays: Mapping[str, Array]
     ) -> RunResult:
         self._launches = 0
-        inputs, poison = {name: arrays[name] for name in ("q", "k", "v")}, order["poison"]
+        inputs, poison = {name: array for name, array in arrays.items() if name != "plan"}, order["poison"]
         if self._gpu is None:
             checks = CHECKS if order["watched"] else ()
             # The judge has workers of its own.

@@ -243,6 +243,36 @@ class CandidateProcesses:
             return failure.reply, {}
         return reply, {"o": results["o"]}
 
+    def run_in_ring(self, problem: Problem, draws: Arrays) -> Answer:
+        """Run a kernel's plan once on the simulator in exact arithmetic (:mod:`sdpalab.judge.algebra`).
+
+        ``draws`` are random numbers, uint16, in the shapes of q, k and v. The reply has ``ring`` and ``ptx_sha256``, or
+        ``not_algebraic``, or a ``status`` with its ``reason``; outputs are ``o`` and, if the kernel writes it, ``lse``.
+        A kernel that is not algebraic with its log-sum-exp is run again without: ``lse_refusal`` then says why.
+
+        Raises
+        ------
+        CandidateDied
+            As :meth:`run`.
+        """
+        self._begin()
+        try:
+            plans = self._plans(problem)
+            assert plans is not None  # a callable has none
+            assert self._executor is not None
+            order = {"do": "ring", "arch": self._arch, "cache": self._cache, "poison": POISONS[0]}
+            order |= {"max_steps": self._max_steps}
+            room = 4 * sum(array.nbytes for array in draws.values()) + (1 << 20)
+            sent = {name: array.view(np.float16) for name, array in draws.items()}
+            reply, outputs = self._ask(self._executor, order, {"plan": plans.full, **sent}, room)
+            refusal = str(reply.get("not_algebraic", ""))
+            if not refusal or not self.about["lse"]:
+                return reply, outputs
+            reply, outputs = self._ask(self._executor, order, {"plan": plans.bare, **sent}, room)
+            return {**reply, "lse_refusal": refusal}, outputs
+        except _Failed as failure:
+            return failure.reply, {}
+
     def close(self) -> None:
         """End the processes, and whatever they started."""
         for process in self._processes():
@@ -306,7 +336,9 @@ class CandidateProcesses:
             checked = _checked(About, about).model_dump()
         except WireError as error:
             raise UserError(f"the candidate does not load: its process answered with a {error}") from None
-        device = f"simulator {checked['arch']}" if checked["kind"] == "cuda" else f"cpu (torch {version('torch')})"
+        sums = "" if self._numerics == DEFAULT_NUMERICS else f", numerics {self._numerics}"
+        simulator = f"simulator {checked['arch']}{sums}"
+        device = simulator if checked["kind"] == "cuda" else f"cpu (torch {version('torch')})"
         return {**checked, "device": device}
 
     def _begin(self) -> None:

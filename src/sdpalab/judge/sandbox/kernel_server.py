@@ -81,7 +81,7 @@ class _KernelServer:
     def _answered(self, kernel: Kernel, order: Mapping[str, Any]) -> Answer:
         reply: dict[str, Any] = {"status": None}
         if order["do"] == "numerics":
-            return {**reply, "numerics": asdict(kernel.numerics_of(Config(order["config"])))}, {}
+            return {**reply, "numerics": kernel.numerics_of(Config(order["config"])).to_dict()}, {}
         if order["do"] == "survey":
             problems = [Problem(**each) for each in order["problems"]]
             configs = [Config(each) for each in order["configs"]]

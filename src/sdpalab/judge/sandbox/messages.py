@@ -74,6 +74,8 @@ class DeclaredNumerics(Message):
     probability_scale: float
     quantised: DeclaredQuantisation | None
     normalise: Text
+    products: Text = "problem"
+    tanh: Text = "float32"
 
 
 class About(Message):
@@ -148,9 +150,9 @@ class SentGroup(Message):
 class ExecutorReply(Reply):
     """Fields that only the executor may send, not a candidate's process.
 
-    ``groups`` are the hazards of the simulator by kind and pair of source lines, those before a failure, too.
-    ``arch`` is what its GPU runs and ``sms`` how many multiprocessors it has, when that is opened; ``lost``: a kernel
-    has made the GPU unusable for the process.
+    ``groups`` are the hazards of the simulator by kind and pair of source lines, those before a failure, too. ``ring``
+    is the one in which a plan ran, and ``not_algebraic`` why it did not. ``arch`` is what its GPU runs and ``sms`` how
+    many multiprocessors it has, when that is opened; ``lost``: a kernel has made the GPU unusable for the process.
     """
 
     device: Text = ""
@@ -161,6 +163,8 @@ class ExecutorReply(Reply):
     hazards: list[Text] = []
     hazard_count: int = 0
     groups: list[SentGroup] = []
+    ring: Text = ""
+    not_algebraic: Text = ""
 
 
 Knob = int | Text

@@ -26,6 +26,7 @@ Array = npt.NDArray[Any]
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "uint8": np.dtype(np.uint8),
+    "int32": np.dtype(np.int32),
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float32": np.dtype(np.float32),

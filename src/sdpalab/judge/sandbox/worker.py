@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -117,7 +116,7 @@ class _CandidateServer:
             "arch": self._arch,
             "refuses": kernel.arch_reason(self._arch),
             "lse": kernel.lse,
-            "numerics": asdict(kernel.numerics_of(self._config)),
+            "numerics": kernel.numerics_of(self._config).to_dict(),
             "rejects": [kernel.reject_reason(problem, self._config) for problem in problems],
         }
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sdpalab.problem import DTYPES, Problem
+from sdpalab.problem import HALF_DTYPES, Problem
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ class Envelope:
         The batch may be larger than 1.
     """
 
-    dtypes: tuple[str, ...] = tuple(DTYPES)
+    dtypes: tuple[str, ...] = HALF_DTYPES
     head_dims: range | tuple[int, ...] = range(1, 257)
     archs: range = range(80, 130)
     gqa: bool = True

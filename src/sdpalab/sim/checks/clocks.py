@@ -62,8 +62,9 @@ class Clocks:
         self.warps = machine.warps * machine.cluster_size
         self.actors = 2 * self.warps
         lane = np.arange(machine.lanes)
-        self._seat: Indices = machine.cta * machine.warps + lane // (WARP * machine.n_cta)
-        self.warp: Indices = self._seat % self.warps
+        self.seat: Indices = machine.cta * machine.warps + lane // (WARP * machine.n_cta)
+        """Each lane's warp in the chunk: those of a CTA are next to each other."""
+        self.warp: Indices = self.seat % self.warps
         self._actor_bits = self.warp.astype(np.uint32) << ACTOR_SHIFT
         self._twin_bits = (self.warp + self.warps).astype(np.uint32) << ACTOR_SHIFT
         code = machine.entry.instructions
@@ -130,7 +131,7 @@ class Clocks:
     def _known(self, plane: int, sel: Selection, tags: Array) -> Array:
         """The time up to which each tag's actor is ordered before the lanes."""
         actors = (tags >> ACTOR_SHIFT).astype(np.int64)
-        seats = (self._seat[sel] * self._state.shape[2]).reshape(-1, *(1,) * (tags.ndim - 1))
+        seats = (self.seat[sel] * self._state.shape[2]).reshape(-1, *(1,) * (tags.ndim - 1))
         known: Array = self._state[plane].reshape(-1).take(seats + actors)
         return known
 
@@ -138,16 +139,16 @@ class Clocks:
         """Which tags are of asynchronous operations (of the lane's cluster) that have not completed."""
         actors = (tags >> ACTOR_SHIFT).astype(np.int64)
         times = tags & TIME_MASK
-        first = (self._seat[sel] - self.warp[sel])[:, None]
+        first = (self.seat[sel] - self.warp[sel])[:, None]
         issuer = first + actors % self.warps
         flying: Mask = (actors >= self.warps) & (times > self._vectors[issuer, actors])
         flying &= times > self._landed[first // self.warps, actors]
         return flying
 
-    def _seats(self, sel: Selection) -> Indices:
+    def seats(self, sel: Selection) -> Indices:
         """The warps that have a lane in ``sel``, each once."""
         present = np.zeros(len(self._own), dtype=np.bool_)
-        present[self._seat[sel]] = True
+        present[self.seat[sel]] = True
         return np.flatnonzero(present)
 
     def _set_floor(self) -> None:
@@ -190,7 +191,7 @@ class Clocks:
         mbarriers."""
         actors, times = (tags >> ACTOR_SHIFT).astype(np.int64), tags & TIME_MASK
         if barrier is None:
-            np.maximum.at(self._vectors, (self._seat[sel], actors), times)
+            np.maximum.at(self._vectors, (self.seat[sel], actors), times)
             self._set_floor()
         else:
             np.maximum.at(self._object(barrier.key)[0], (barrier.home, actors), times)
@@ -202,24 +203,37 @@ class Clocks:
         shape = self._state.shape[0], self.n_cta, self._state.shape[2]
         return self._objects.setdefault(key, np.zeros(shape, dtype=np.uint32))
 
-    def _present(self, seats: Indices) -> Array:
+    def present(self, seats: Indices) -> Array:
         """The vectors of these warps now, including their own accesses up to now."""
         known = self._state[:, seats]
         known[0, np.arange(len(seats)), self._own[seats]] = self.now
         return known
 
+    def blank(self, many: int) -> Array:
+        """Room for ``many`` vectors of each warp [many, planes, warps, actors], all zero."""
+        return np.zeros((many, *self._state.shape), dtype=np.uint32)
+
+    def join(self, seat: int, rows: Array) -> None:
+        """A warp comes after what ``rows`` [planes, actors] of its cluster hold."""
+        mine = self._state[:, seat]
+        grown = np.maximum(mine, rows)
+        grown[0, self._own[seat]] = mine[0, self._own[seat]]
+        if (grown != mine).any():
+            self._state[:, seat] = grown
+            self._set_floor()
+
     def _pairs(self, sel: Selection, home: Indices | None) -> tuple[Indices, Indices]:
         """(warp, CTA that has the object) of these lanes, each pair once."""
         if home is None:
-            seats = self._seats(sel)
+            seats = self.seats(sel)
             return seats, seats // self._warps_of_cta
-        pairs = np.unique(self._seat[sel] * self.n_cta + home)
+        pairs = np.unique(self.seat[sel] * self.n_cta + home)
         return pairs // self.n_cta, pairs % self.n_cta
 
     def release(self, key: Hashable, sel: Selection, home: Indices | None = None, *, relaxed: bool = False) -> None:
         """The lanes' warps arrive at ``key``: what they did until now (or until their last fence) is passed on."""
         seats, homes = self._pairs(sel, home)
-        passed = self._fenced_at[:, seats] if relaxed else self._present(seats)
+        passed = self._fenced_at[:, seats] if relaxed else self.present(seats)
         vector = self._object(key)
         for mine, more in zip(vector, passed, strict=True):
             np.maximum.at(mine, homes, more)
@@ -250,11 +264,11 @@ class Clocks:
 
     def fence(self, sel: Selection) -> None:
         """A fence of the lanes' warps, for their relaxed arrivals after it."""
-        seats = self._seats(sel)
-        self._fenced_at[:, seats] = self._present(seats)
+        seats = self.seats(sel)
+        self._fenced_at[:, seats] = self.present(seats)
 
     def proxy_fence(self, sel: Selection) -> None:
         """The accesses ordered before the lanes' warps now have passed a fence.proxy.async."""
         if len(self._state) > 1:
-            seats = self._seats(sel)
-            self._state[1, seats] = np.maximum(self._state[1, seats], self._present(seats)[0])
+            seats = self.seats(sel)
+            self._state[1, seats] = np.maximum(self._state[1, seats], self.present(seats)[0])

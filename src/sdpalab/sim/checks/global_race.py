@@ -1,33 +1,40 @@
-"""The ``race`` check for global memory: unordered accesses of different blocks, or of a block's warps.
+"""The ``race`` check for global memory: conflicting accesses that nothing orders and that are not morally strong.
 
-Blocks of a grid run in any order, or at the same time. What orders them is a strong operation: an atomic, or an ld or
-st that is volatile, relaxed, acquire or release. One that reads a place which another block wrote so orders that
-block's accesses up to then before the reader's later ones; that a fence belongs in between is not checked. Steps in
-which more than a thousand lanes do atomics (histograms, sums) order nothing.
+Warps of one cluster are ordered by its vector clocks, those of different clusters by releases and acquires through
+memory (:mod:`~sdpalab.sim.checks.scopes`), lanes of one warp by :mod:`~sdpalab.sim.checks.lanes`. Strong operations
+(:mod:`~sdpalab.sim.checks.orders`) do not race with each other if their scopes include both threads. Steps in which
+more than a thousand lanes do atomics (histograms, sums) order nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK, Clocks
+from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK
+from sdpalab.sim.checks.lanes import Changes, LaneRaces, SameStep, place_of
+from sdpalab.sim.checks.orders import LEVELS, SAME_CLUSTER, SAME_CTA, SAME_GPU, MemoryOrder, memory_order
+from sdpalab.sim.checks.race import RaceCheck
+from sdpalab.sim.checks.scopes import ReleaseChain
 from sdpalab.sim.checks.shadow import Shadow, granule_of
-from sdpalab.sim.hazard_log import HazardLog, conflicting_access_of
+from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at, conflicting_access_of
 from sdpalab.sim.ir import Entry
 from sdpalab.sim.machine import Machine
 from sdpalab.sim.observer import Access, Observer
-from sdpalab.sim.selection import Array, Mask, indices
+from sdpalab.sim.selection import Array, Indices, Mask, indices
 
-__all__ = ["STRONG", "GlobalHistory", "GlobalRaceCheck", "Marks"]
+__all__ = ["GlobalHistory", "GlobalRaceCheck", "Marks"]
 
-STRONG = frozenset({"volatile", "relaxed", "acquire", "release"})
-"""Modifiers of an ld or st that blocks may synchronise with."""
 _SEVERAL = np.uint32(0xFFFFFFFF)
-"""In place of a block: more than one has read."""
-_MOST_SYNCHRONISING = 1024
-_FOREVER = int(TIME_MASK)
+"""In place of a block: more than one has done it."""
+_USUALLY = "blocks run in any order: use an atomic, or give each its own part"
+_USUALLY_BARRIER = "usually a missing barrier"
+_USUALLY_SCOPE = "each of the two must include the other's thread in its scope: use .gpu"
+_NOTE_VOLATILE = (
+    "; volatile accesses count as data here (volatile=data), by the letter of PTX they are relaxed operations"
+)
 
 
 @dataclass
@@ -38,6 +45,11 @@ class Marks:
     tag: Shadow
     pc: Shadow
 
+    @staticmethod
+    def of(size: int, granule: int) -> Marks:
+        """No access yet."""
+        return Marks(*(Shadow(size, granule) for _ in range(3)))
+
 
 class GlobalHistory:
     """Accesses to global memory by all chunks of a launch.
@@ -47,167 +59,274 @@ class GlobalHistory:
     entry : Entry
     size : int
         Bytes of the arena.
+    ctas : int
+        Blocks of the grid.
+
+    Attributes
+    ----------
+    writes, reads : Marks
+        Weak accesses.
+    strong, watched : Marks
+        Strong writes and atomic operations; strong reads.
+    earlier : Marks
+        Of strong writes the one before the last that does not come before that, if another warp made it.
+    chains : dict
+        What strong writes release, by place.
     """
 
-    def __init__(self, entry: Entry, size: int) -> None:
+    def __init__(self, entry: Entry, size: int, ctas: int) -> None:
         granule = granule_of(entry, ("global",))
-        self.writes, self.reads, self.strong = (
-            Marks(Shadow(size, granule), Shadow(size, granule), Shadow(size, granule)) for _ in range(3)
-        )
-        self.ordered: dict[int, dict[int, int]] = {}
-        """For a block, the blocks whose accesses it comes after, and up to which time of its chunk."""
-
-    def chunk_begins(self) -> None:
-        """Time begins anew: what was ordered before stays so."""
-        for earlier in self.ordered.values():
-            earlier.update(dict.fromkeys(earlier, _FOREVER))
+        self.writes, self.reads, self.strong, self.watched, self.earlier = (Marks.of(size, granule) for _ in range(5))
+        self.granule = granule
+        self.chains: dict[int, ReleaseChain] = {}
+        self.cluster_of: Indices = np.arange(ctas)
+        """For each block that has begun, the first block of its cluster."""
 
 
 class GlobalRaceCheck(Observer):
-    """Races in global memory, with the vector clocks of the check for shared memory for warps of one block."""
+    """Races in global memory.
 
-    def __init__(self, machine: Machine, log: HazardLog, clocks: Clocks, history: GlobalHistory) -> None:
-        self.machine, self.log, self.clocks, self.history = machine, log, clocks, history
+    Parameters
+    ----------
+    machine, log : as for every check
+    race : RaceCheck
+        Whose clocks, lanes and synchronisation these are, too.
+    history : GlobalHistory
+    """
+
+    def __init__(self, machine: Machine, log: HazardLog, race: RaceCheck, history: GlobalHistory) -> None:
+        self.machine, self.log, self.history = machine, log, history
+        self.clocks, self.sync, self.volatile_is_data = race.clocks, race.sync, race.volatile_is_data
+        self.values = race.values
+        self.lanes = LaneRaces(machine, log, race.lane_order, "global", history.granule)
+        self.same_step = SameStep(machine, log, "global", values=race.values)
+        code = [each for each in machine.entry.instructions if each.opcode in ("ld", "st", "atom", "red")]
+        orders = [memory_order(each) for each in code if "shared" not in each.mods]
+        self._strong = any(order.strong for order in orders)
+        self._narrow = any(order.strong and order.level < SAME_GPU for order in orders)
+        """Whether strong operations may race with each other."""
+        self._last = np.empty(len(machine.spaces["global"].data), np.int32)
+        """By place, which of the step's accesses was the last."""
         self.owner: Array = np.empty(0, np.uint32)
         """Each lane's block + 1."""
         machine.on_reset.append(self.reset)
 
     def reset(self) -> None:
         """A new chunk of CTAs."""
-        self.owner = (self.machine.cta_ids + 1).astype(np.uint32)[self.machine.cta]
-        self.history.chunk_begins()
+        machine = self.machine
+        self.owner = (machine.cta_ids + 1).astype(np.uint32)[machine.cta]
+        first = np.arange(machine.n_cta) // machine.cluster_size * machine.cluster_size
+        self.history.cluster_of[machine.cta_ids] = machine.cta_ids[first]
+        self.lanes.reset()
 
     def load(self, access: Access) -> None:
-        """A read must not meet another block's write."""
+        """A weak read must come after the writes of others, a strong one after their weak writes."""
         if access.space.name != "global":
             return
         self.clocks.tick(access.instruction)
-        if STRONG.isdisjoint(access.instruction.mods):
-            self._check(access, self.history.writes, "reads what {other} wrote", None)
-            self._mark_read(access)
+        order, history = memory_order(access.instruction), self.history
+        data = order.volatile and self.volatile_is_data
+        if data:
+            self.sync.excuse(access.sel)
+        self._check(access, history.writes, "reads what {other} wrote", None)
+        if order.strong and not data:
+            self._check_scopes(access, order, "reads what {other} updates", history.strong)
+            self.lanes.access(access, "watches", "reads", ("wrote",), None)
+            self._mark_read(access, history.watched)
         else:
-            self._acquire(access)
+            self._check_strong(access, "reads what {other} updates", None, reads=True)
+            self.lanes.access(access, "reads", "reads", ("wrote", "updates"), None)
+            self._mark_read(access, history.reads)
+        if order.strong:
+            self.sync.read(access, order)
 
     def store(self, access: Access, words: Array | None) -> None:
-        """A write must not meet another block's access, unless it changes nothing."""
+        """A weak write must come after all accesses of others, unless it changes nothing; a strong one after their weak
+        accesses."""
         if access.space.name != "global":
             return
         self.clocks.tick(access.instruction)
-        if not STRONG.isdisjoint(access.instruction.mods):
-            self._mark(access, self.history.strong)
-            return
-        changes = None if words is None else access.changes(words)
-        self._check(access, self.history.writes, "overwrites what {other} wrote", changes)
-        self._check(access, self.history.reads, "overwrites what {other} reads", changes)
-        self._mark(access, self.history.writes)
-        if words is not None:
-            self._check_together(access, words)
+        order, history = memory_order(access.instruction), self.history
+        changes = None if words is None else Changes(access, words, always=self.values)
+        self._check(access, history.writes, "overwrites what {other} wrote", changes)
+        self._check(access, history.reads, "overwrites what {other} reads", changes)
+        if order.strong and not (order.volatile and self.volatile_is_data):
+            self._check_scopes(access, order, "overwrites what {other} updates", history.strong)
+            self.lanes.access(access, "updates", "overwrites", ("wrote", "reads"), changes)
+            self._mark_strong(access)
+        else:
+            self._check_strong(access, "overwrites what {other} updates", changes, reads=False)
+            self.lanes.access(access, "wrote", "overwrites", ("wrote", "reads", "updates", "watches"), changes)
+            self._mark(access, history.writes)
+            self.sync.overwritten(access)
+            if words is not None:
+                self.same_step.check(access, words, _NOTE_VOLATILE if order.volatile else "")
+        if order.strong:
+            self.sync.write(access, order)
 
     def atomic(self, access: Access) -> None:
-        """Atomic operations race only with plain accesses of others, and order the accesses before and after them at
-        one place."""
+        """Atomic operations race with weak accesses, and with strong ones whose scopes do not include both threads."""
         if access.space.name != "global":
             return
         self.clocks.tick(access.instruction)
-        self._check(access, self.history.writes, "updates what {other} wrote", None)
-        self._check(access, self.history.reads, "updates what {other} reads", None)
-        self._acquire(access, writes=True)
-        self._mark(access, self.history.strong)
+        order, history = memory_order(access.instruction), self.history
+        self._check(access, history.writes, "updates what {other} wrote", None)
+        self._check(access, history.reads, "updates what {other} reads", None)
+        self._check_scopes(access, order, "updates what {other} updates", history.strong)
+        self._check_scopes_together(access, order)
+        self.lanes.access(access, "updates", "updates", ("wrote", "reads"), None)
+        self.sync.update(access, order, returns=access.instruction.opcode == "atom")
+        self._mark_strong(access)
 
     # ---- rules ------------------------------------------------------------------------------------------------------
 
-    def _check(self, access: Access, marks: Marks, what: str, matters: Mask | None) -> None:
+    def _unordered(self, access: Access, marks: Marks) -> tuple[Mask, Array, Array]:
+        """Which of the last accesses do not come before these, by granule; their owners and tags."""
         owners = marks.owner.gather(access.index, access.width)
         own = self.owner[access.sel][:, None]
         tags = marks.tag.gather(access.index, access.width)
-        bad = (owners != 0) & (owners != own)
-        within = self.clocks.unordered(access.sel, np.where(owners == own, tags, np.uint32(0)))
+        near = self._near(owners, own)
+        bad: Mask = (owners != 0) & ~near
+        within = self.clocks.unordered(access.sel, np.where(near, tags, np.uint32(0)))
         if within is not None:
             bad |= within
-        if matters is not None:
-            bad &= matters[:, None]
-        if not bad.any() or self.log.seen("race", access.instruction):
-            return
-        for lane, column in zip(*np.nonzero(bad), strict=True):
-            owner, tag = int(owners[lane, column]), int(tags[lane, column])
-            block = int(own[lane, 0])
-            ordered = self.history.ordered.get(block, {})
-            if ordered and owner == _SEVERAL:  # which of the readers it comes after is not kept
-                continue
-            if owner != block and ordered.get(owner, -1) >= tag & int(TIME_MASK):
-                continue
-            pc = int(marks.pc.gather(access.index[lane : lane + 1], access.width)[0, column])
-            self._report(access, int(lane), what, owner, tag, pc)
-            return
+        if self.sync.foreign and bad.any():
+            seats = self.clocks.seat[access.sel]
+            clusters = self.history.cluster_of
+            for lane, column in zip(*np.nonzero(bad & ~near), strict=True):
+                owner, tag = int(owners[lane, column]), int(tags[lane, column])
+                if owner == _SEVERAL:  # which of them it comes after is not kept
+                    bad[lane, column] = not self.sync.comes_after_any(int(seats[lane]))
+                    continue
+                cluster, actor = int(clusters[owner - 1]), tag >> int(ACTOR_SHIFT)
+                if self.sync.comes_after(int(seats[lane]), cluster, actor, tag & int(TIME_MASK)):
+                    bad[lane, column] = False
+        return bad, owners, tags
 
-    def _check_together(self, access: Access, words: Array) -> None:
-        """Lanes of different blocks or warps that wrote one place in this step, and not the same value."""
-        tags = self.clocks.tags(access.sel)[:, None]
-        left_tags = self.history.writes.tag.gather(access.index, access.width)
-        left_owners = self.history.writes.owner.gather(access.index, access.width)
-        for lane in np.flatnonzero(
-            ((left_tags != tags) | (left_owners != self.owner[access.sel][:, None])).any(axis=1)
-        ):
-            rivals = words[access.index == access.index[lane]].view(np.uint8).reshape(-1, access.width)
-            if (rivals != rivals[0]).any():
-                what = "writes what {other} writes at the same time"
-                owner, tag = int(left_owners[lane].max()), int(left_tags[lane].max())
-                self._report(access, int(lane), what, owner, tag, access.instruction.pc)
-                return
+    def _near(self, owners: Array, own: Array) -> Mask:
+        """Which owners are blocks of the accessing lanes' clusters."""
+        if self.machine.cluster_size == 1:
+            near: Mask = owners == own
+            return near
+        there = (owners != 0) & (owners != _SEVERAL)
+        cluster_of = self.history.cluster_of
+        same: Mask = there & (cluster_of[np.where(there, owners, 1) - 1] == cluster_of[own - 1])
+        return same
+
+    def _check(self, access: Access, marks: Marks, what: str, matters: Callable[[], Mask] | None) -> None:
+        """Report the first access that does not come after the last one of ``marks``."""
+        if self.log.seen("race", access.instruction):
+            return
+        bad, owners, tags = self._unordered(access, marks)
+        if bad.any() and matters is not None:
+            bad &= matters()[:, None]
+        if bad.any():
+            self._report(access, bad, owners, tags, marks, what)
+
+    def _check_strong(self, access: Access, what: str, matters: Callable[[], Mask] | None, *, reads: bool) -> None:
+        """A weak access must come after the strong ones of others; reads do not conflict with reads."""
+        if self._strong:
+            self._check(access, self.history.strong, what, matters)
+            self._check(access, self.history.earlier, what, matters)
+            if not reads:
+                self._check(access, self.history.watched, "overwrites what {other} reads", matters)
+
+    def _check_scopes(self, access: Access, order: MemoryOrder, what: str, marks: Marks) -> None:
+        """Two strong operations that nothing orders must include each other in their scopes."""
+        if not self._narrow or self.log.seen("race", access.instruction):
+            return
+        bad, owners, tags = self._unordered(access, marks)
+        if not bad.any():
+            return
+        own = self.owner[access.sel][:, None]
+        relation = np.where(self._near(owners, own), SAME_CLUSTER, SAME_GPU)
+        relation[owners == own] = SAME_CTA
+        pcs = marks.pc.gather(access.index, access.width)
+        levels = np.full(len(self.machine.entry.instructions), LEVELS["sys"])
+        for pc in np.unique(pcs[bad]).tolist():
+            levels[pc] = memory_order(self.machine.entry.instructions[pc]).level
+        bad &= relation > np.minimum(levels[pcs], order.level)
+        if bad.any():
+            self._report(access, bad, owners, tags, marks, what, _USUALLY_SCOPE)
+
+    def _check_scopes_together(self, access: Access, order: MemoryOrder) -> None:
+        """The same of atomic operations of different blocks in this step."""
+        if order.level >= SAME_GPU or len(access.index) < 2:
+            return
+        self._last[access.index // access.width] = rows = np.arange(len(access.index), dtype=np.int32)
+        last = self._last[access.index // access.width]
+        own = self.owner[access.sel]
+        cluster = self.history.cluster_of[own - 1]
+        relation = np.where(cluster[rows] == cluster[last], SAME_CLUSTER, SAME_GPU)
+        relation[own == own[last]] = SAME_CTA
+        bad = relation > order.level
+        if bad.any():
+            row = int(bad.argmax())
+            lanes = indices(access.sel)
+            other = conflicting_access_at(self.machine, access.instruction, int(lanes[last[row]]))
+            text = f"updates what {{other}} updates at the same time, {place_of(self.machine, access, row)}"
+            self.log.add(self.machine, "race", access.instruction, int(lanes[row]), text, _USUALLY_SCOPE, other)
 
     def _mark(self, access: Access, marks: Marks) -> None:
         marks.owner.scatter(access.index, access.width, self.owner[access.sel])
         marks.tag.scatter(access.index, access.width, self.clocks.tags(access.sel))
         marks.pc.scatter(access.index, access.width, np.full(len(access.index), access.instruction.pc, dtype=np.uint32))
 
-    def _mark_read(self, access: Access) -> None:
-        own, owner = self.owner[access.sel][:, None], self.history.reads.owner
+    def _mark_strong(self, access: Access) -> None:
+        """The last strong write of each place; of those before it, one that does not come before this."""
+        last = self.history.strong
+        bad, owners, tags = self._unordered(access, last)
+        moved: Mask = np.asarray(bad.any(axis=1))
+        if moved.any():
+            pcs = last.pc.gather(access.index[moved], access.width).max(axis=1)
+            self._mark_earlier(access, moved, owners[moved].max(axis=1), tags[moved].max(axis=1), pcs)
+        self._mark(access, last)
+        mine, own = self.clocks.tags(access.sel), self.owner[access.sel]
+        owners, tags = (each.gather(access.index, access.width).max(axis=1) for each in (last.owner, last.tag))
+        left: Mask = np.logical_or(owners != own, tags != mine, out=np.empty(len(own), np.bool_))
+        if left.any():  # others did the same in this step
+            pcs = np.full(int(left.sum()), access.instruction.pc, np.uint32)
+            self._mark_earlier(access, left, own[left], mine[left], pcs)
+
+    def _mark_earlier(self, access: Access, where: Mask, owners: Array, tags: Array, pcs: Array) -> None:
+        earlier, index, width = self.history.earlier, access.index[where], access.width
+        before = earlier.owner.gather(index, width).max(axis=1)
+        earlier.owner.scatter(index, width, owners)
+        several = ((before != 0) & (before != owners)) | (earlier.owner.gather(index, width).max(axis=1) != owners)
+        earlier.tag.scatter(index, width, tags)
+        earlier.pc.scatter(index, width, pcs)
+        if several.any():
+            earlier.owner.scatter(index[several], width, np.full(int(several.sum()), _SEVERAL, np.uint32))
+
+    def _mark_read(self, access: Access, marks: Marks) -> None:
+        own, owner = self.owner[access.sel][:, None], marks.owner
         before = owner.gather(access.index, access.width)
-        self._mark(access, self.history.reads)
+        self._mark(access, marks)
         together = owner.gather(access.index, access.width) != own
         others = ((before != 0) & (before != own) | together).any(axis=1)
         if others.any():
             owner.scatter(access.index[others], access.width, np.full(int(others.sum()), _SEVERAL, dtype=np.uint32))
 
-    def _acquire(self, access: Access, *, writes: bool = False) -> None:
-        """Each lane comes after what the last strong writer of its place did until then, and came after itself.
-
-        Atomics of one step (``writes``) come one after the other, in the order of the lanes.
-        """
-        if len(access.index) > _MOST_SYNCHRONISING:
-            return
-        ordered = self.history.ordered
-        owners = self.history.strong.owner.gather(access.index, access.width).max(axis=1)
-        times = (self.history.strong.tag.gather(access.index, access.width) & TIME_MASK).max(axis=1)
-        live = set((self.machine.cta_ids + 1).tolist())
-        last = dict(zip(access.index.tolist(), zip(owners.tolist(), times.tolist(), strict=True), strict=True))
-        for block, place in zip(self.owner[access.sel].tolist(), access.index.tolist(), strict=True):
-            owner, time = last[place]
-            if writes:
-                last[place] = block, self.clocks.now
-            if owner in (0, block):
-                continue
-            mine = ordered.setdefault(block, {})
-            until = time if owner in live else _FOREVER
-            for each, when in ((owner, until), *ordered.get(owner, {}).items()):
-                mine[each] = max(mine.get(each, -1), when)
-
-    def _report(self, access: Access, lane: int, what: str, owner: int, tag: int, pc: int) -> None:
+    def _report(
+        self, access: Access, bad: Mask, owners: Array, tags: Array, marks: Marks, what: str, usually: str = ""
+    ) -> None:
         machine = self.machine
+        row, column = (int(place[0]) for place in np.nonzero(bad))
+        owner, tag = int(owners[row, column]), int(tags[row, column])
+        pc = int(marks.pc.gather(access.index[row : row + 1], access.width)[0, column])
+        instruction, lane = machine.entry.instructions[pc], int(indices(access.sel)[row])
         several = owner == _SEVERAL
         other = conflicting_access_of(
             machine,
-            machine.entry.instructions[pc],
+            instruction,
             block=None if several else machine.block_of(owner - 1),
             warp=None if several else (tag >> int(ACTOR_SHIFT)) % machine.warps,
             note="in several blocks" if several else "",
         )
-        extent = machine.spaces["global"].extent_near(int(access.index[lane]))
-        place = f"byte {int(access.index[lane]) - extent.begin} of {extent.name}" if extent else "global memory"
-        text = f"{what}, {access.width} bytes at {place}"
-        usually = (
-            "usually a missing barrier"
-            if owner == int(self.owner[access.sel][lane])
-            else "blocks run in any order: use an atomic, or give each its own part"
-        )
-        self.log.add(machine, "race", access.instruction, int(indices(access.sel)[lane]), text, usually, other)
+        if not usually:
+            advice = "" if several else self.sync.advice(int(self.clocks.seat[lane]), owner - 1, tag & int(TIME_MASK))
+            usually = advice or (_USUALLY_BARRIER if owner == int(self.owner[lane]) else _USUALLY)
+        if self.volatile_is_data and any(memory_order(each).volatile for each in (access.instruction, instruction)):
+            usually += _NOTE_VOLATILE
+        text = f"{what}, {place_of(machine, access, row)}"
+        self.log.add(machine, "race", access.instruction, lane, text, usually, other)

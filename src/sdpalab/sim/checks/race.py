@@ -1,20 +1,23 @@
 """The ``race`` check for shared memory: two unordered accesses to the same bytes, at least one a write.
 
 For every granule of shared memory it keeps the last writer, and when each actor last read it or updated it atomically,
-as tags of :mod:`~sdpalab.sim.checks.clocks`. An access is compared with its warp's vector clock. Lanes that execute one
-instruction together are compared with each other by what is left after all of them have written. Writing the value that
-is there already is benign.
+as tags of :mod:`~sdpalab.sim.checks.clocks`. An access is compared with its warp's vector clock, and with those of
+lanes of its warp that had diverged (:mod:`~sdpalab.sim.checks.lanes`). Lanes that execute one instruction together are
+compared by what they write. Writing the value that is there already is benign. What strong accesses and fences order is
+in :mod:`~sdpalab.sim.checks.scopes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from sdpalab.sim.checks.clocks import ACTOR_SHIFT, TIME_MASK, Clocks, in_async_proxy
+from sdpalab.sim.checks.lanes import Changes, LaneOrder, LaneRaces, SameStep
+from sdpalab.sim.checks.orders import SAME_CLUSTER, MemoryOrder, fence_order, memory_order
+from sdpalab.sim.checks.scopes import ReleaseChain, Synchronisation
 from sdpalab.sim.checks.shadow import Planes, Shadow, granule_of
 from sdpalab.sim.hazard_log import HazardLog, conflicting_access_at, conflicting_access_of
 from sdpalab.sim.hazards import ConflictingAccess
@@ -31,17 +34,32 @@ _USUALLY_EXIT = "usually a missing barrier.cluster at the end of the kernel"
 _USUALLY_PROXY = "usually a missing fence.proxy.async between the write and the barrier after it"
 
 _Matters = Callable[[], Mask]
-"""Which lanes' accesses count, computed only if the other conditions of a race hold."""
 
 
 class RaceCheck(Observer):
     """Races between the warps of a cluster, and with the asynchronous operations they issued, in shared memory."""
 
-    def __init__(self, machine: Machine, log: HazardLog, *, in_flight: bool) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        log: HazardLog,
+        *,
+        in_flight: bool,
+        strict: bool = False,
+        values: bool = False,
+        volatile_is_data: bool = False,
+        chains: dict[int, ReleaseChain] | None = None,
+    ) -> None:
         self.machine, self.log = machine, log
+        self.values = values
+        """Whether writing the value that is there already is a write like others."""
+        self.volatile_is_data = volatile_is_data
+        """Whether volatile accesses race like weak ones."""
         self.in_flight = in_flight
         """Whether conflicts with operations in flight are reported here; the ``async`` check does it otherwise."""
         self.clocks = Clocks(machine)
+        self.lane_order = LaneOrder(machine, self.clocks, strict=strict)
+        self.sync = Synchronisation(machine, self.clocks, self.lane_order, {} if chains is None else chains)
         size, granule = len(machine.spaces["shared"].data), granule_of(machine.entry, ("shared",))
         self.writer = Shadow(size, granule)
         self.readers = Planes(size, granule, self.clocks.actors)
@@ -51,11 +69,18 @@ class RaceCheck(Observer):
         """The last plain write, which all atomic operations must follow."""
         self.updaters: Planes | None = None
         """Atomic updates, each of which must be ordered before a plain access."""
+        self.watchers: Planes | None = None
+        """Strong reads, which race with plain writes only."""
+        self.lanes = LaneRaces(machine, log, self.lane_order, "shared", granule)
+        self.same_step = SameStep(machine, log, "shared", values=values)
         code = machine.entry.instructions
-        if any(instruction.opcode in ("atom", "red", "mbarrier") for instruction in code):
+        strong = [each for each in code if each.opcode in ("ld", "st") and self._strong(each) is not None]
+        if strong or any(instruction.opcode in ("atom", "red", "mbarrier") for instruction in code):
             self.plain = Shadow(size, granule)
-        if any(map(_updates_shared, code)):
+        if any(map(_updates_shared, code)) or any(each.opcode == "st" for each in strong):
             self.updaters = Planes(size, granule, self.clocks.warps)
+        if any(each.opcode == "ld" for each in strong):
+            self.watchers = Planes(size, granule, self.clocks.warps)
         shape = self.clocks.known_to_cta().shape if machine.cluster_size > 1 else (0, 0)
         self.remote = np.zeros(shape, dtype=np.uint32)
         """When each actor last accessed the shared memory of each CTA that is not its own; a copy is its mbarrier's."""
@@ -69,35 +94,61 @@ class RaceCheck(Observer):
         """A new chunk of CTAs: there are no accesses yet."""
         self.remote.fill(0)
         self.clocks.reset()
+        self.lane_order.reset()
+        self.lanes.reset()
+        self.sync.reset()
         self.issuers.clear()
-        for shadow in (self.writer, self.readers, self.plain, self.updaters):
+        for shadow in (self.writer, self.readers, self.plain, self.updaters, self.watchers):
             if shadow is not None:
                 shadow.clear()
 
     # ---- accesses ---------------------------------------------------------------------------------------------------
 
     def load(self, access: Access) -> None:
-        """A read must come after the last write."""
-        if access.space.name == "shared":
-            self._begin(access)
-            self._check_writer(access, "reads what {other} wrote")
-            self._check_updaters(access, "reads what {other} updates")
-            planes, actors = self.planes[access.sel], self.clocks.warp[access.sel]
-            self.readers.mark(access.index, access.width, planes, actors, self.clocks.now)
-
-    def store(self, access: Access, words: Array | None) -> None:
-        """A write must come after the last write and after all reads."""
+        """A weak read must come after the last write, a strong one after the last weak write."""
         if access.space.name != "shared":
             return
         self._begin(access)
-        matters = None if words is None else partial(access.changes, words)
-        self._check_writer(access, "overwrites what {other} wrote", matters)
-        self._check_updaters(access, "overwrites what {other} updates", matters)
-        self._check_readers(access, "overwrites what {other} reads", matters)
+        order = memory_order(access.instruction)
+        planes, actors = self.planes[access.sel], self.clocks.warp[access.sel]
+        if order.volatile and self.volatile_is_data:
+            self.sync.excuse(access.sel)
+        if self._strong(access.instruction) is not None and self.plain is not None and self.watchers is not None:
+            self._check(access, self.plain.gather(access.index, access.width), "reads what {other} wrote")
+            self.lanes.access(access, "watches", "reads", ("wrote",), None)
+            self.watchers.mark(access.index, access.width, planes, actors, self.clocks.now)
+        else:
+            self._check_writer(access, "reads what {other} wrote")
+            self._check_updaters(access, "reads what {other} updates")
+            self.lanes.access(access, "reads", "reads", ("wrote", "updates"), None)
+            self.readers.mark(access.index, access.width, planes, actors, self.clocks.now)
+        if order.strong:
+            self.sync.read(access, order)
+
+    def store(self, access: Access, words: Array | None) -> None:
+        """A weak write must come after the last write and after all reads, a strong one after weak accesses."""
+        if access.space.name != "shared":
+            return
+        self._begin(access)
+        matters = None if words is None else Changes(access, words, always=self.values)
+        order = memory_order(access.instruction)
         tags = self.clocks.tags(access.sel)
-        self._mark_write(access, tags)
-        if words is not None:
-            self._check_together(access, tags, words)
+        self._check_readers(access, "overwrites what {other} reads", matters)
+        if self._strong(access.instruction) is not None and self.plain is not None:
+            self._check(access, self.plain.gather(access.index, access.width), "overwrites what {other} wrote", matters)
+            self.lanes.access(access, "updates", "overwrites", ("wrote", "reads"), matters)
+            self._mark_update(access, tags)
+        else:
+            self._check_writer(access, "overwrites what {other} wrote", matters)
+            self._check_updaters(access, "overwrites what {other} updates", matters)
+            self._check_watchers(access, "overwrites what {other} reads", matters)
+            self.lanes.access(access, "wrote", "overwrites", ("wrote", "reads", "updates", "watches"), matters)
+            self._mark_write(access, tags)
+            self.sync.overwritten(access)
+            if words is not None:
+                self.same_step.check(access, words)
+        if order.strong:
+            self.sync.write(access, order)
 
     def atomic(self, access: Access) -> None:
         """Atomic operations do not race with each other, but with everything else."""
@@ -106,10 +157,11 @@ class RaceCheck(Observer):
         self._begin(access)
         self._check(access, self.plain.gather(access.index, access.width), "updates what {other} wrote")
         self._check_readers(access, "updates what {other} reads")
-        self.writer.scatter(access.index, access.width, self.clocks.tags(access.sel))
-        if self.updaters is not None:
-            planes, actors = self.planes[access.sel], self.clocks.warp[access.sel]
-            self.updaters.mark(access.index, access.width, planes, actors, self.clocks.now)
+        self._mark_update(access, self.clocks.tags(access.sel))
+        if access.instruction.opcode in ("atom", "red"):
+            self.lanes.access(access, "updates", "updates", ("wrote", "reads"), None)
+            order = memory_order(access.instruction)
+            self.sync.update(access, order, returns=access.instruction.opcode == "atom")
 
     def issue(self, access: Access, *, writes: bool, barrier: CompletionBarrier | None = None) -> Array | None:
         """An asynchronous access is its issuer's twin's: others are ordered after it once they are ordered after its
@@ -148,19 +200,32 @@ class RaceCheck(Observer):
 
     def release(self, key: Hashable, sel: Selection, home: Indices | None = None, *, relaxed: bool = False) -> None:
         """See :meth:`Clocks.release`."""
+        self.lane_order.arrive(sel)
+        self.sync.post(key, sel, home)
         self.clocks.release(key, sel, home, relaxed=relaxed)
 
     def acquire(self, key: Hashable, sel: Selection, home: Indices | None = None) -> None:
         """See :meth:`Clocks.acquire`."""
+        self.lane_order.leave(sel)
+        self.sync.collect(key, sel, home)
         self.clocks.acquire(key, sel, home)
 
     def publish(self, source: Hashable, target: Hashable, ctas: Mask) -> None:
         """See :meth:`Clocks.publish`."""
+        self.sync.publish(source, target, ctas)
         self.clocks.publish(source, target, ctas)
 
-    def fence(self, sel: Selection) -> None:
-        """See :meth:`Clocks.fence`."""
-        self.clocks.fence(sel)
+    def warp_sync(self, sel: Selection) -> None:
+        """See :meth:`LaneOrder.meet`."""
+        self.lane_order.meet(sel)
+
+    def fence(self, sel: Selection, instruction: Instruction) -> None:
+        """See :meth:`Synchronisation.fence`; a relaxed arrival of a cluster passes on what came before one of its
+        scope."""
+        order = fence_order(instruction)
+        self.sync.fence(sel, order)
+        if order.release and order.level >= SAME_CLUSTER:
+            self.clocks.fence(sel)
 
     def proxy_fence(self, sel: Selection) -> None:
         """See :meth:`Clocks.proxy_fence`."""
@@ -168,6 +233,7 @@ class RaceCheck(Observer):
 
     def forget(self, key: Hashable, ctas: Mask) -> None:
         """See :meth:`Clocks.forget`."""
+        self.sync.forget(key, ctas)
         self.clocks.forget(key, ctas)
 
     def finish(self) -> None:
@@ -227,6 +293,10 @@ class RaceCheck(Observer):
         for actor, times in self.readers.times(access.index, access.width):
             self._check(access, times | np.uint32(actor) << ACTOR_SHIFT, what, matters)
 
+    def _check_watchers(self, access: Access, what: str, matters: _Matters | None = None) -> None:
+        for actor, times in () if self.watchers is None else self.watchers.times(access.index, access.width):
+            self._check(access, times | np.uint32(actor) << ACTOR_SHIFT, what, matters)
+
     def _check_updaters(self, access: Access, what: str, matters: _Matters | None = None) -> None:
         """A plain access must come after all atomic operations since the last plain write, not the last alone."""
         if self.updaters is None or self.plain is None or not self.updaters.actors:
@@ -265,25 +335,32 @@ class RaceCheck(Observer):
         lane, column = (int(place[0]) for place in np.nonzero(unordered))
         self._report(access, lane, what, int(tags[lane, column]))
 
-    def _check_together(self, access: Access, tags: Array, words: Array) -> None:
-        """Lanes of different warps that wrote the same place in this very step, and not the same value."""
-        left = self.writer.gather(access.index, access.width)
-        for lane in np.flatnonzero((left != tags[:, None]).any(axis=1)):
-            rivals = words[access.index == access.index[lane]].view(np.uint8).reshape(-1, access.width)
-            if (rivals != rivals[0]).any():
-                self._report(access, int(lane), "writes what {other} writes at the same time", int(left[lane].max()))
-                return
-
     def _mark_write(self, access: Access, tags: Array) -> None:
         self.writer.scatter(access.index, access.width, tags)
         if self.plain is not None:
             self.plain.scatter(access.index, access.width, tags)
 
+    def _mark_update(self, access: Access, tags: Array) -> None:
+        self.writer.scatter(access.index, access.width, tags)
+        if self.updaters is not None:
+            planes, actors = self.planes[access.sel], self.clocks.warp[access.sel]
+            self.updaters.mark(access.index, access.width, planes, actors, self.clocks.now)
+
+    def _strong(self, instruction: Instruction) -> MemoryOrder | None:
+        """The order of an access that is strong here; None of a weak one."""
+        order = memory_order(instruction)
+        return order if order.strong and not (order.volatile and self.volatile_is_data) else None
+
     def _report(self, access: Access, lane: int, what: str, tag: int, kind: str = "race") -> None:
         lane_of_machine = int(indices(access.sel)[lane])
         other = self._conflicting_access(lane_of_machine, tag)
         asynchronous = tag >> int(ACTOR_SHIFT) >= self.clocks.warps
-        usually = _USUALLY_PROXY if kind == "proxy" else _USUALLY_IN_FLIGHT if asynchronous else _USUALLY
+        usually = _USUALLY_PROXY if kind == "proxy" else _USUALLY_IN_FLIGHT if asynchronous else ""
+        if not usually:
+            cta, size = int(self.machine.cta[lane_of_machine]), self.machine.cluster_size
+            block = int(self.machine.cta_ids[cta - cta % size + (tag >> int(ACTOR_SHIFT)) // self.machine.warps])
+            seat = int(self.clocks.seat[lane_of_machine])
+            usually = self.sync.advice(seat, block, tag & int(TIME_MASK)) or _USUALLY
         text = f"{what}, {access.width} bytes of shared memory at offset {int(access.offset[lane])}"
         self.log.add(self.machine, kind, access.instruction, lane_of_machine, text, usually, other)
 

@@ -1,7 +1,8 @@
 """Fences (PTX ISA, "membar, fence").
 
 Instructions run one after the other here, each seen by all at once: a fence moves no data. It matters to the checks: to
-what a relaxed arrival at a cluster barrier passes on, and to what is visible in the async proxy.
+what a relaxed arrival at a cluster barrier passes on, to what is released and acquired through memory, and to what is
+visible in the async proxy.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _fence(decoder: Decoder, instruction: Instruction) -> Step:
 
     def step(sel: Selection) -> None:
         for observer in observers:
-            observer.fence(sel)
+            observer.fence(sel, instruction)
 
     return step
 

@@ -6,6 +6,7 @@ Results are rounded once, as the instruction says. A NaN result is the canonical
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from sdpalab.sim.decode import Decoder, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.fused import fma_f32, fma_f64
 from sdpalab.sim.isa.half import HALF_FMA, halved
+from sdpalab.sim.isa.mufu import quotient
 from sdpalab.sim.isa.rounding import (
     FORMATS,
     ROUNDINGS,
@@ -142,22 +144,11 @@ def _fma_opcode(decoder: Decoder, instruction: Instruction) -> Step:
     return _fma(decoder, instruction, mods, type_)
 
 
-def _divide_approximately(a: Array, b: Array, out: Array) -> None:
-    """``div.approx``: a divisor beyond 2**126 has the reciprocal zero (PTX ISA, "div")."""
-    huge = np.abs(b) > np.float32(2.0**126)
-    if huge.any():
-        b = np.where(huge & np.isfinite(b), np.copysign(np.float32(np.inf), b), b)
-    np.divide(a, b, out)
-
-
 def _div(decoder: Decoder, instruction: Instruction, mods: Mods, type_: PtxType) -> Step:
     if is_half(type_):
         raise mods.unsupported("there is no division of halves")
     kind = mods.choice(("approx", "full"), default="rounded") if type_.name == "f32" else "rounded"
-    if kind == "rounded":
-        compute = _rounded(decoder, mods, type_, "div")
-    else:
-        compute = _divide_approximately if kind == "approx" else np.divide
+    compute = _rounded(decoder, mods, type_, "div") if kind == "rounded" else partial(quotient, full=kind == "full")
     return apply(decoder, instruction, type_, 2, _clamped(mods, type_, compute))
 
 

@@ -1,9 +1,8 @@
 """Roots, reciprocals, exponentials and related instructions (PTX ISA, "Floating Point Instructions": rcp, sqrt, rsqrt,
 ex2, lg2, sin, ...).
 
-An approximation by hardware differs from the exact result by no more than the manual's bound. Here it is the exact
-result to within one unit in the last place, in most cases the nearest number, so what a kernel computes on a GPU may
-differ from it by that bound.
+Approximations in f32 are those of the hardware (:mod:`~sdpalab.sim.isa.mufu`), except for tanh. In f16, bf16 and f64
+they are of that function in f32, or the exact result, rounded: a GPU may differ from it by the manual's bound.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from sdpalab.sim.decode import Decoder, Handler, Mods, Step, opcode
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.isa.floating import apply, is_half
 from sdpalab.sim.isa.half import halved
+from sdpalab.sim.isa.mufu import APPROXIMATIONS
 from sdpalab.sim.isa.rounding import FORMATS, ROUNDINGS, Compute, elementwise, flushing, round_to
 from sdpalab.sim.selection import Array
 
 __all__: list[str] = []
-
-_LEAST_NORMAL = np.float32(2.0**-126)
 
 
 def _in_float64(function: Any) -> Compute:
@@ -31,15 +29,6 @@ def _in_float64(function: Any) -> Compute:
         np.copyto(out, function(a.astype(np.float64)), casting="same_kind")
 
     return compute
-
-
-def _ex2_flushed(a: Array, out: Array) -> None:
-    """``ex2.approx.ftz.f32``. Only arguments below -126 have a subnormal result, and a subnormal argument gives 1,
-    flushed or not."""
-    normal = np.minimum.reduce(a) >= -126
-    np.exp2(a, out)
-    if not normal:
-        np.copyto(out, 0, where=out < _LEAST_NORMAL)
 
 
 def _reciprocal(a: Array, out: Array) -> None:
@@ -66,37 +55,30 @@ def _of_upper_words(function: Compute) -> Compute:
 
 _HALVES = ("f16", "f16x2", "bf16", "bf16x2")
 
-_APPROXIMATE: dict[str, tuple[Compute, tuple[str, ...]]] = {
-    "ex2": (np.exp2, ("f32", *_HALVES)),
-    "lg2": (_in_float64(np.log2), ("f32",)),
-    "sin": (_in_float64(np.sin), ("f32",)),
-    "cos": (_in_float64(np.cos), ("f32",)),
-    "tanh": (_in_float64(np.tanh), ("f32", *_HALVES)),
-    "rsqrt": (_in_float64(_reciprocal_root), ("f32", "f64")),
-    "rcp": (_reciprocal, ("f32",)),
-    "sqrt": (np.sqrt, ("f32",)),
-}
-"""Each approximation, and the types it has."""
-
+_TYPES = {"ex2": ("f32", *_HALVES), "tanh": ("f32", *_HALVES), "rsqrt": ("f32", "f64")}
+"""Types of approximations that have others than f32."""
 _NO_FLUSH = ("tanh",)
 
 
 def _approximate(decoder: Decoder, instruction: Instruction, mods: Mods) -> Step:
-    """An instruction of :data:`_APPROXIMATE` whose ``.approx`` is already taken."""
+    """An approximation whose ``.approx`` is already taken."""
     name = instruction.opcode
-    compute, types = _APPROXIMATE[name]
     type_ = mods.type()
     ftz = name not in _NO_FLUSH and mods.flag("ftz")
     mods.done()
     if type_.name == "f64" and ftz and name in ("rcp", "rsqrt"):
-        return apply(decoder, instruction, type_, 1, flushing(_of_upper_words(compute)))
+        wide = _reciprocal if name == "rcp" else _in_float64(_reciprocal_root)
+        return apply(decoder, instruction, type_, 1, flushing(_of_upper_words(wide)))
+    types = _TYPES.get(name, ("f32",))
     if type_.name not in types or (ftz and type_.name == "f64"):
         raise mods.unsupported(f"modelled for {', '.join('.' + known for known in types)}")
+    if type_.name == "f64":
+        return apply(decoder, instruction, type_, 1, _in_float64(_reciprocal_root))
+    function = APPROXIMATIONS[name]
     if is_half(type_):
-        compute = halved(compute)
-    if ftz:
-        compute = _ex2_flushed if name == "ex2" and type_.name == "f32" else flushing(compute)
-    return apply(decoder, instruction, type_, 1, compute)
+        compute = halved(lambda a, out: function(a, out, False))
+        return apply(decoder, instruction, type_, 1, flushing(compute) if ftz else compute)
+    return apply(decoder, instruction, type_, 1, lambda a, out: function(a, out, ftz))
 
 
 @opcode("ex2", "lg2", "sin", "cos", "tanh", "rsqrt")

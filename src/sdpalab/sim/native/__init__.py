@@ -10,8 +10,7 @@ two instructions, and none between two blocks of the grid.
 **Operations** (:mod:`.operations`) are Python functions of values of all 32 lanes (:mod:`.lanes`), which LLVM compiles
 through llvmlite: ``lambda a, b: a + b`` is the whole of an addition. They are compiled when a kernel first needs them
 and kept in the user's cache (:mod:`.library`), under a key of everything that they depend on. Nothing is contracted and
-there are no fast-math flags: the bits do not depend on the processor, but for what is evaluated by NumPy's own loops
-(:mod:`.numpy_loops`), where they are NumPy's.
+there are no fast-math flags: the bits do not depend on the processor.
 
 **Control flow** (scheduling, barriers, copies in flight, the checks) is Python on 64-bit integers that
 :mod:`.translate` turns into machine code in half a second. Numba, which was tried first, takes seven for the same,
@@ -37,6 +36,6 @@ where a lane reaches it.
 ``SDPALAB_SIM_ENGINE`` chooses: ``native`` (the default), or ``reference``, which runs everything there.
 """
 
-from sdpalab.sim.native.choice import run_native, wanted_engine
+from sdpalab.sim.native.choice import UNWRITTEN, run_native, wanted_engine
 
-__all__ = ["run_native", "wanted_engine"]
+__all__ = ["UNWRITTEN", "run_native", "wanted_engine"]

@@ -21,9 +21,20 @@ from sdpalab.sim.program import Program
 from sdpalab.sim.selection import Array
 from sdpalab.sim.types import TYPES, PtxType
 
-__all__ = ["HANDLERS", "Assembler", "Constant", "NotNative", "bits_of", "native"]
+__all__ = ["HANDLERS", "SPECIAL_REGISTERS", "Assembler", "Constant", "NotNative", "bits_of", "native"]
 
 Handler = Callable[["Assembler", Instruction, Mods], None]
+
+_WITH_AXES = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+SPECIAL_REGISTERS = frozenset(
+    {
+        *(f"%{name}.{axis}" for name in _WITH_AXES for axis in "xyz"),
+        *(f"%lanemask_{relation}" for relation in ("eq", "lt", "le", "ge", "gt")),
+        *("%laneid", "%warpid", "%nwarpid", "%cluster_ctarank", "%cluster_nctarank"),
+        *("%dynamic_smem_size", "%total_smem_size"),
+    }
+)
+"""Those that have rows (:mod:`~sdpalab.sim.native.values`)."""
 
 HANDLERS: dict[str, Handler] = {}
 """Handlers by the beginning of an instruction's text."""
@@ -127,8 +138,8 @@ class Assembler:
             raise NotNative(f"operand {operand}")
         declared = self.types.get(operand.name)
         if declared is None:
-            if wanted.bits != 32 or wanted.lanes != 1:
-                raise NotNative(f"{operand.name} as .{type_}")
+            if wanted.bits != 32 or wanted.lanes != 1 or operand.name not in SPECIAL_REGISTERS:
+                raise NotNative(f"special register {operand.name} as .{type_}")
             if operand.name not in self.specials:
                 self.specials[operand.name] = self.allocate(32)
             return self.specials[operand.name]

@@ -4,7 +4,8 @@ Actors are the warps; and where there are asynchronous units also, behind them, 
 mbarrier, whose actor are the copies that signal it. A vector says for each actor up to which time its accesses come
 before; behind that, with asynchronous units, up to which time they have also passed a proxy fence. A release passes a
 warp's vector on, and begins a new time for the warp that makes it; an acquire takes what was passed on. The rules are
-those of :mod:`sdpalab.sim.checks.clocks`.
+those of :mod:`sdpalab.sim.checks.clocks`. A warp's own entry is the time up to which its lanes come after each other,
+even if they had diverged.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from sdpalab.sim.native.layout import (
     PAGE_FULL,
     PAGE_READING,
     PAGES,
+    PARTIAL_READS,
     RELEASED,
     REMOTE,
     TIME,
@@ -46,6 +48,7 @@ __all__ = [
     "fence_proxies",
     "fence_warp",
     "forget",
+    "lanes_meet",
     "operation_time",
     "publish",
     "release_fenced",
@@ -82,6 +85,7 @@ def begin_clocks(context: int) -> None:
             break
     fill(load64(context + 8 * PAGE_FLYING), 0, 8 * load64(context + 8 * PAGES) * ctas)
     fill(load64(context + 8 * PAGE_READING), 0, 8 * load64(context + 8 * PAGES) * ctas)
+    store64(context + 8 * PARTIAL_READS, 0)
     if load64(context + 8 * REMOTE) != 0:
         fill(load64(context + 8 * REMOTE), 0, 8 * load64(context + 8 * COLUMNS) * ctas)
     if load64(context + 8 * CLUSTER_VECTORS) != 0:
@@ -150,7 +154,7 @@ def set_floors(context: int, warp: int) -> None:
     floor = load64(context + 8 * TIME)
     for other in range(columns):
         known = load64(mine + 8 * other)
-        if other != warp and (other < warps or known < load64(clocks + 8 * other)):
+        if other < warps or known < load64(clocks + 8 * other):
             floor = min(floor, known)
     store64(load64(context + 8 * FLOORS) + 8 * warp, floor)
     if columns > warps:
@@ -158,6 +162,14 @@ def set_floors(context: int, warp: int) -> None:
         for other in range(warps):
             floor = min(floor, load64(mine + 8 * (columns + other)))
         store64(load64(context + 8 * FENCED_FLOORS) + 8 * warp, floor)
+
+
+def lanes_meet(context: int) -> int:
+    """All lanes of the current warp have met: a new time begins for it."""
+    warp = load64(context + 8 * CURRENT)
+    store64(vector_of(context, warp) + 8 * warp, load64(load64(context + 8 * CLOCKS) + 8 * warp))
+    begin_time(context, warp)
+    return 0
 
 
 def forget(context: int, vector: int) -> None:

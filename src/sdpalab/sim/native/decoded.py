@@ -13,15 +13,20 @@ from sdpalab.sim.errors import UnsupportedInstruction
 from sdpalab.sim.fusion import MmaGroup
 from sdpalab.sim.ir import Entry, Immediate, Instruction, Symbol
 from sdpalab.sim.isa.memory_mods import take_space
+from sdpalab.sim.linking import branch_targets
 from sdpalab.sim.native import layout
 from sdpalab.sim.native import operations as operations  # registers every handler
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.operations.bulk import shared_address
+from sdpalab.sim.native.operations.call import call_words, return_words
 from sdpalab.sim.native.operations.matrix import product_records
 from sdpalab.sim.native.operations.warpgroup import look_at_sets, product_list, sets_used
+from sdpalab.sim.native.ring import RingAssembler
+from sdpalab.sim.native.ring.products import warpgroup_numbers
 from sdpalab.sim.native.undefined import add_shadows, follow_undefined
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
+from sdpalab.sim.ring import Ring
 from sdpalab.sim.selection import Array
 from sdpalab.sim.types import TYPES
 
@@ -53,6 +58,8 @@ class Decoded:
     refused : dict of int to str
         What is not native, by the number of its record: the launch is left to the reference engine when a lane gets
         there, so that a path that never runs costs nothing.
+    sites : dict of int to Instruction
+        In a ring, the instruction of each record that ends the run because it is not algebraic.
     """
 
     records: Array
@@ -65,12 +72,23 @@ class Decoded:
     predicates: int
     ones: tuple[int, ...]
     refused: dict[int, str]
+    sites: dict[int, Instruction]
 
 
-def decode(entry: Entry, program: Program, *, checked: bool, counted: bool, target: str, numerics: str) -> Decoded:
+def decode(
+    entry: Entry,
+    program: Program,
+    *,
+    checked: bool,
+    counted: bool,
+    target: str,
+    numerics: str,
+    ring: Ring | None = None,
+) -> Decoded:
     """Decode an entry; ``checked`` and ``counted`` add the records of the checks and the counters.
 
-    ``target`` is the module's ``.target``, and ``numerics`` as in :func:`sdpalab.sim.launch`.
+    ``target`` is the module's ``.target``, and ``numerics`` as in :func:`sdpalab.sim.launch`. With a
+    ring, floating-point instructions are the ring's.
 
     Raises
     ------
@@ -78,6 +96,8 @@ def decode(entry: Entry, program: Program, *, checked: bool, counted: bool, targ
         If there is anything in it that the native engine does not have.
     """
     asm = Assembler(entry, program, checked, counted, target, numerics)
+    if ring is not None:
+        asm = RingAssembler(entry, program, checked, counted, target, numerics, ring=ring)
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     add_shadows(asm, undefined)
@@ -93,6 +113,7 @@ def decode(entry: Entry, program: Program, *, checked: bool, counted: bool, targ
         predicates,
         tuple(asm.ones),
         asm.refused,
+        asm.sites if isinstance(asm, RingAssembler) else {},
     )
 
 
@@ -123,7 +144,7 @@ def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, und
                     look_at_sets(asm, sets_used(asm, instruction))
                 follow_undefined(asm, instruction, undefined)
             if isinstance(item, MmaGroup):
-                product_records(asm, item)
+                _products(asm, item)
             else:
                 asm.instruction(item)
         except _NOT_NATIVE as why:
@@ -159,6 +180,15 @@ def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, und
         words[layout.END] = layout.END_EXIT
     words[layout.LAST] = len(asm.records)
     return words
+
+
+def _products(asm: Assembler, group: MmaGroup) -> None:
+    """The records of a group of mma, which in a ring have nothing in common."""
+    if not isinstance(asm, RingAssembler):
+        product_records(asm, group)
+        return
+    for instruction in group.instructions:
+        asm.instruction(instruction)
 
 
 def _look_at_products(asm: Assembler, basic: BasicBlock, first: int) -> None:
@@ -200,10 +230,33 @@ def _bra(asm: Assembler, program: Program, instruction: Instruction, words: list
 
 
 def _exit(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    Mods(instruction).done()
+    mods = Mods(instruction)
+    if instruction.opcode == "ret":
+        mods.flag("uni")
+    mods.done()
     if instruction.operands:
-        raise NotNative("a return from a function")
-    words[layout.END] = layout.END_EXIT
+        return_words(asm, instruction, words)
+    else:
+        words[layout.END] = layout.END_EXIT
+
+
+def _brx(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    """Each lane goes to the target of its index."""
+    mods = Mods(instruction)
+    mods.choice(("idx",))
+    mods.flag("uni")
+    mods.done()
+    targets = [program.block_of_label[label.name] for label in branch_targets(instruction)]
+    words[layout.END], words[layout.END_A] = layout.END_INDEXED, asm.source(instruction.operands[0], "u32")
+    words[layout.END_B], words[layout.END_C] = len(asm.lists), len(targets)
+    asm.lists += targets
+
+
+def _call(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
+    mods = Mods(instruction)
+    mods.flag("uni")
+    mods.done()
+    call_words(asm, instruction, words)
 
 
 def _stop(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
@@ -273,7 +326,8 @@ def _try_wait(asm: Assembler, program: Program, instruction: Instruction, words:
 
 
 def _mma_async(asm: Assembler, program: Program, instruction: Instruction, words: list[int]) -> None:
-    content = product_list(asm, instruction)
+    numbers = warpgroup_numbers(asm.words) if isinstance(asm, RingAssembler) else None
+    content = product_list(asm, instruction, numbers)
     words[layout.END], words[layout.END_A] = layout.END_WGMMA, len(asm.lists)
     asm.lists += content
 
@@ -298,6 +352,6 @@ def _setmaxnreg(asm: Assembler, program: Program, instruction: Instruction, word
     words[layout.END_C] = int(asm.checked and "maxnreg" in asm.entry.directives)
 
 
-_ENDS.update({"bra": _bra, "ret": _exit, "exit": _exit, "trap": _stop, "brkpt": _stop})
+_ENDS.update({"bra": _bra, "brx": _brx, "call": _call, "ret": _exit, "exit": _exit, "trap": _stop, "brkpt": _stop})
 _ENDS.update({"bar": _barrier, "barrier": _barrier, "barrier.cluster": _cluster, "setmaxnreg": _setmaxnreg})
 _ENDS.update({"mbarrier.try_wait": _try_wait, "wgmma.mma_async": _mma_async, "wgmma.wait_group": _wait_products})

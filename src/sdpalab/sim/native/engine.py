@@ -8,27 +8,28 @@ import itertools
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from sdpalab.sim.chunks import Setup
-from sdpalab.sim.errors import UnsupportedInstruction
+from sdpalab.sim.errors import NotAlgebraic, UnsupportedInstruction
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
-from sdpalab.sim.native.atomics import NAMES
 from sdpalab.sim.native.decoded import Decoded, decode
 from sdpalab.sim.native.library import library
-from sdpalab.sim.native.state import ORDERS, State
+from sdpalab.sim.native.state import State
 from sdpalab.sim.native.values import register_template
-from sdpalab.sim.parallel import communicates
+from sdpalab.sim.numerics import is_ring
 from sdpalab.sim.program import Program
+from sdpalab.sim.ring import Ring, ring_of
 from sdpalab.sim.tally import Tally
 from sdpalab.sim.types import TYPES
 
-__all__ = ["run"]
+__all__ = ["LEFT_TO_THE_REFERENCE", "run"]
 
 _MOST_STEPS = 20_000_000
 _MOST_THREADS = 16
@@ -37,11 +38,17 @@ _TURNS = 8
 _WORTH = 2e7
 """Lane instructions for which a second thread pays, about."""
 _FLOATS = {name for name, type_ in TYPES.items() if type_.is_float}
-_NATIVE_CHECKS = frozenset({"race", "memory", "async"})
-"""Checks that native code makes, all together if a launch has one; with others it is left to the reference engine."""
-
-_NATIVE_NUMERICS = frozenset({"float32", "hardware"})
-"""Rules of the tensor cores' sums that native code has."""
+LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
+    "the strict check": lambda setup: "strict" in setup.checks,
+    "watchers": lambda setup: bool(setup.watchers),
+    "atomic operations on floating-point numbers in a ring": lambda setup: (
+        is_ring(setup.numerics) and any(map(_adds_floats, setup.entry.instructions))
+    ),
+    "a cooperative launch": lambda setup: bool(setup.workspace),
+    "device code that allocates memory": lambda setup: setup.heap is not None,
+    "undefined bytes of shared memory to follow": lambda setup: setup.tracking,
+}
+"""Launches that are not native, whatever their code is. Of the checks, native code makes the others all together."""
 
 _LOOP = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _decoded: dict[tuple[int, bool, bool, str, str], tuple[weakref.ref[Program], Decoded | str]] = {}
@@ -49,14 +56,9 @@ _decoded: dict[tuple[int, bool, bool, str, str], tuple[weakref.ref[Program], Dec
 
 def run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     """See :func:`sdpalab.sim.native.choice.run_native`."""
-    if setup.watchers or setup.schedule not in ORDERS or not set(setup.checks) <= _NATIVE_CHECKS:
-        return "a watcher, a schedule or a check that is not native"
-    if setup.numerics not in _NATIVE_NUMERICS:
-        return f"numerics {setup.numerics!r}"
-    if any(map(_waits_for_others, setup.entry.instructions)):
-        return "blocks that may wait for each other"
-    if setup.workspace or setup.heap is not None or setup.tracking:
-        return "a cooperative launch, a heap, or undefined memory to follow"
+    for why, holds in LEFT_TO_THE_REFERENCE.items():
+        if holds(setup):
+            return why
     try:
         return _run(setup, space, tally, workers)
     except NotNative as why:
@@ -92,6 +94,9 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     else:
         with ThreadPoolExecutor(threads) as pool:
             statuses = list(pool.map(work, states))
+    if layout.NOT_ALGEBRAIC in statuses:
+        state = states[statuses.index(layout.NOT_ALGEBRAIC)]
+        raise NotAlgebraic(decoded.sites[int(state.context[layout.CURRENT_PC])])
     if layout.REFUSED in statuses:
         place = int(states[statuses.index(layout.REFUSED)].context[layout.CURRENT_PC])
         why = decoded.refused.get(place, "an instruction")
@@ -166,6 +171,7 @@ def _decode(setup: Setup) -> Decoded:
                 counted=setup.counters,
                 target=setup.module.target,
                 numerics=setup.numerics,
+                ring=_ring(setup),
             )
         except (NotNative, UnsupportedInstruction, IndexError, ValueError) as why:
             result = f"{type(why).__name__}: {why}"
@@ -176,12 +182,13 @@ def _decode(setup: Setup) -> Decoded:
     return known[1]
 
 
-def _waits_for_others(instruction: Instruction) -> bool:
-    """Whether blocks may wait for each other with this instruction, or pass on what depends on their order.
+def _ring(setup: Setup) -> Ring | None:
+    """The ring in which a launch computes."""
+    eight = any(mod[:4] in ("e4m3", "e5m2") for each in setup.entry.instructions for mod in each.mods)
+    return ring_of(setup.numerics, eight_bits=eight)
 
-    Atomic operations on integers alone may be made by one block after the other.
-    """
+
+def _adds_floats(instruction: Instruction) -> bool:
+    """Whether it is an atomic operation, or a reducing copy, on floating-point numbers."""
     mods = set(instruction.mods)
-    if instruction.opcode in ("atom", "red") and mods & set(NAMES) and not mods & _FLOATS:
-        return False
-    return communicates(instruction)
+    return bool(mods & _FLOATS) and (instruction.opcode in ("atom", "red") or "reduce" in mods)

@@ -6,9 +6,12 @@ code, 16 words of 32 bits. The context has 64-bit words; a warp's state too.
 
 from __future__ import annotations
 
+from sdpalab.sim.native.choice import UNWRITTEN
+
 __all__: list[str] = []
 
 WARP = 32
+EVERY_LANE = (1 << 32) - 1
 
 # ---- a record: int32 words -------------------------------------------------------------------------------------------
 
@@ -53,7 +56,7 @@ WHY = (
     "nothing can run",
     "too many steps",
     "trap",
-    "uninitialised",
+    UNWRITTEN,
     "race",
     "asynchronous access",
     "mbarrier rules",
@@ -65,11 +68,13 @@ WHY = (
     "registers of setmaxnreg",
     "counters where lanes of a warp wait apart",
     "an instruction that is not native",
+    "a register that was never set",
+    "not algebraic",
 )
 (ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
     2, 14
 )
-(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED) = range(14, 21)
+(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED, UNSET, NOT_ALGEBRAIC) = range(14, 23)
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 
@@ -191,7 +196,18 @@ CONTEXT_WORDS = 128
     CAPTURED,  # room for what bulk copies have read and not yet written
     CAPTURED_BYTES,
     CAPTURED_END,
-) = range(116)
+    WRITE_MASKS,  # of each granule of shared memory: the lanes that executed its last write
+    PARTIAL_READS,  # whether lanes of a warp were missing at a read of shared memory
+    PARTIAL_TAGS,  # of each granule: time << 16 | warp of such a read
+    PARTIAL_MASKS,  # ... and the lanes that executed all of them
+    GLOBAL_WRITE_MASKS,  # the same of global memory: of each granule
+    GLOBAL_READ_MASKS,  # of each 16 bytes
+    GLOBAL_RELEASED,  # of each granule two words: what the last atomic operation passes on of its CTA (0: nothing), and
+    # the time up to which it passes on what its own warp did
+    ORDERED_WARPS,  # beside ORDERED: time << 8 | warp of the warp whose accesses come before up to a later time
+    FOLLOWERS,  # of each CTA, the warp that last acquired what others did
+    FOLLOWED_AT,  # ... and when
+) = range(126)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""

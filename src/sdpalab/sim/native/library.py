@@ -33,7 +33,10 @@ _PACKAGE = Path(__file__).parent
 _RULES = (
     "types.py",
     "tensor_cores.py",
+    "mufu_tables.py",
+    "isa/mufu.py",
     "memory.py",
+    "ring.py",
     "isa/rounding.py",
     "isa/fp8.py",
     "isa/fragments.py",

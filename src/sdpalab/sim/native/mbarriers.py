@@ -20,6 +20,7 @@ from sdpalab.sim.native.layout import (
     CURRENT_STATE,
     END_D,
     END_E,
+    EVERY_LANE,
     FIRST_PART,
     LIVE,
     MB_BYTES,
@@ -151,7 +152,7 @@ def initialise(context: int, entry: int) -> int:
     if cta != load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA):
         return MBARRIER_RULE
     store64(load64(context + 8 * SCRATCH) + SCRATCH_PLACES, offset)
-    status = write_shared(context, 1, offset, offset, 8)
+    status = write_shared(context, 1, EVERY_LANE, offset, offset, 8)
     warp = load64(context + 8 * CURRENT)
     store64(entry + 8 * MB_TAG, load64(load64(context + 8 * CLOCKS) + 8 * warp) << 16 | warp)
     mark_mbarrier(context, cta, offset)
@@ -307,7 +308,7 @@ def end_mbarrier(registers: int, record: int, mask: int, context: int) -> int:
         if load64(context + 8 * CHECKED) != 0:
             unmark_mbarrier(context, cta, offset)
             store64(load64(context + 8 * SCRATCH) + SCRATCH_PLACES, offset)
-            mark_written(context, 1, 8)
+            mark_written(context, 1, EVERY_LANE, 8)
     return 0
 
 

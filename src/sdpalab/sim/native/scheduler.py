@@ -54,6 +54,7 @@ from sdpalab.sim.native.layout import (
     END_D,
     END_EXIT,
     END_GUARD,
+    END_INDEXED,
     END_NEXT,
     END_REDUCE,
     END_REFUSED,
@@ -64,10 +65,12 @@ from sdpalab.sim.native.layout import (
     FIRST_PART,
     GIVEN,
     GRANULES,
+    INDEX,
     ISSUED,
     KIND,
     LANES_BY_BLOCK,
     LAST,
+    LISTS,
     LIVE,
     LOCAL,
     LOCAL_STRIDE,
@@ -333,6 +336,8 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
         return TRAP
     if end == END_REFUSED:
         return REFUSED
+    if end == END_INDEXED:
+        return go_by_index(context, state, registers, block, taken)
     if end == END_CLUSTER_ARRIVE:
         add_part(state, at + 1, taken, READY)
         return arrive_in_cluster(context, state, taken, load32(block + 4 * END_A))
@@ -344,6 +349,26 @@ def end_block(context: int, state: int, registers: int, block: int, at: int, mas
     if end == END_REGISTERS:
         return ask_for_registers(context, state, block, part)
     return meet(context, state, block, part, end)
+
+
+def go_by_index(context: int, state: int, registers: int, block: int, taken: int) -> int:
+    """Each lane goes to the block of its index: of an indexed branch, or of where it called a function; a status."""
+    row = registers + load32(block + 4 * END_A)
+    targets = load64(context + 8 * LISTS) + 4 * load32(block + 4 * END_B)
+    left = taken
+    while left != 0:
+        index = -1
+        mask = 0
+        for lane in range(32):
+            mine = load32(row + 4 * lane)
+            if left >> lane & 1 and (mine < 0 or mine >= load32(block + 4 * END_C)):
+                return INDEX
+            if left >> lane & 1 and (index < 0 or mine == index):
+                index = mine
+                mask |= 1 << lane
+        add_part(state, load32(targets + 4 * index), mask, READY)
+        left &= ~mask
+    return 0
 
 
 def leave(context: int, state: int, taken: int) -> int:

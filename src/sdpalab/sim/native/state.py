@@ -234,6 +234,9 @@ class State:
             layout.GRANULE_SHIFT: shift,
             layout.GRANULES: granules,
             layout.WRITERS: zeros(granules * ctas),
+            layout.WRITE_MASKS: zeros(granules * ctas, np.int32),
+            layout.PARTIAL_TAGS: zeros(granules * ctas),
+            layout.PARTIAL_MASKS: zeros(granules * ctas, np.int32),
             layout.READERS: zeros(granules * ctas * planes, np.int32),
             layout.FLYING: zeros(granules * ctas, np.int32),
             layout.WRITTEN: zeros(written * ctas, np.uint8),
@@ -244,6 +247,8 @@ class State:
             layout.GLOBAL_SHIFT: global_shift,
             layout.GLOBAL_WRITERS: self._keep(self.writers),
             layout.GLOBAL_READERS: self._keep(self.readers),
+            layout.GLOBAL_WRITE_MASKS: zeros(everything, np.int32),
+            layout.GLOBAL_READ_MASKS: zeros(len(self.readers), np.int32),
             **(self._order_of_blocks(everything) if self.updates_global() else {}),
             layout.GLOBAL_PAGES: self._keep(self.pages),
         }
@@ -270,6 +275,10 @@ class State:
         strong, ordered = np.zeros(granules, np.int64), np.zeros(ctas * ctas, np.int64)
         return {
             layout.GLOBAL_STRONG: self._keep(strong),
+            layout.GLOBAL_RELEASED: self._keep(np.zeros(2 * granules, np.int64)),
+            layout.ORDERED_WARPS: self._keep(np.zeros(ctas * ctas, np.int64)),
+            layout.FOLLOWERS: self._keep(np.zeros(ctas, np.int64)),
+            layout.FOLLOWED_AT: self._keep(np.zeros(ctas, np.int64)),
             layout.ORDERED: self._keep(ordered),
             layout.GRID_CTAS: ctas,
         }

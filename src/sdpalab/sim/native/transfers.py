@@ -25,6 +25,7 @@ from sdpalab.sim.native.layout import (
     CURRENT_STATE,
     DRAWN,
     EARLY,
+    EVERY_LANE,
     EXTENT_COUNT,
     EXTENTS,
     FULL,
@@ -720,7 +721,10 @@ def touch_line(context: int, begin: int, end: int, kind: int) -> int:
             at += width
             many += 1
         mask = (1 << many) - 1
-        status = read_global(context, mask, width) if kind == 1 else write_global(context, mask, width)
+        if kind == 1:
+            status = read_global(context, mask, EVERY_LANE, width)
+        else:
+            status = write_global(context, mask, EVERY_LANE, width)
         if status != 0:
             return status
     return 0

@@ -49,9 +49,7 @@ def updates_before(context: int, mask: int, low: int, high: int, width: int) -> 
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift, granules = load64(context + 8 * GRANULE_SHIFT), load64(context + 8 * GRANULES)
     many, warps = max(width >> shift, 1), warps_of_cluster(context)
-    for other in range(warps):
-        if other == warp:
-            continue
+    for other in range(warps):  # lanes of the current warp may have diverged
         known = load64(vector_of(context, warp) + 8 * other)
         plane = load64(context + 8 * UPDATERS) + 4 * granules * (warps * cta + other)
         for lane in range(32):

@@ -17,14 +17,21 @@ from sdpalab.sim.native.layout import (
     CLOCKS,
     CURRENT,
     CURRENT_CTA,
+    CURRENT_LIVE,
     CURRENT_STATE,
+    EVERY_LANE,
     FLOORS,
     FLYING,
+    FOLLOWED_AT,
+    FOLLOWERS,
     GLOBAL_PAGE_SHIFT,
     GLOBAL_PAGES,
+    GLOBAL_READ_MASKS,
     GLOBAL_READERS,
+    GLOBAL_RELEASED,
     GLOBAL_SHIFT,
     GLOBAL_STRONG,
+    GLOBAL_WRITE_MASKS,
     GLOBAL_WRITERS,
     GRANULE_SHIFT,
     GRANULES,
@@ -32,6 +39,7 @@ from sdpalab.sim.native.layout import (
     LAST_READ,
     NOT_READABLE,
     ORDERED,
+    ORDERED_WARPS,
     PAGE_FLYING,
     PAGE_FULL,
     PAGE_GENERIC,
@@ -41,6 +49,9 @@ from sdpalab.sim.native.layout import (
     PAGE_TAG,
     PAGE_WRITTEN,
     PAGES,
+    PARTIAL_MASKS,
+    PARTIAL_READS,
+    PARTIAL_TAGS,
     PLANES,
     RACE,
     READ_SHIFT,
@@ -52,6 +63,7 @@ from sdpalab.sim.native.layout import (
     UNDEFINED,
     VECTORS,
     WARP_CTA,
+    WRITE_MASKS,
     WRITERS,
     WRITTEN,
     WRITTEN_BYTES,
@@ -75,10 +87,11 @@ __all__ = [
 # ---- shared memory ---------------------------------------------------------------------------------------------------
 
 
-def read_shared(context: int, mask: int, low: int, high: int, width: int) -> int:
+def read_shared(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Lanes read; their offsets are in the scratch, the least and the greatest here. A status.
 
-    The operation that calls this marks the granules that are read.
+    ``present`` are all lanes that execute the instruction. The operation that calls this marks the granules that are
+    read.
     """
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
@@ -87,6 +100,9 @@ def read_shared(context: int, mask: int, low: int, high: int, width: int) -> int
     first = 8 * load64(context + 8 * PAGES) * cta
     written, read = load64(context + 8 * PAGE_WRITTEN) + first, load64(context + 8 * PAGE_READ) + first
     flying, full = load64(context + 8 * PAGE_FLYING) + first, load64(context + 8 * PAGE_FULL) + first
+    there = lanes_there(context, present)
+    if there != EVERY_LANE:
+        note_partial_read(context, mask, there, width)
     suspect = 0
     missing = 0
     for page in range(low >> PAGE_SHIFT, (high + width - 1 >> PAGE_SHIFT) + 1):
@@ -115,6 +131,7 @@ def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forb
     many = max(width >> shift, 1)
     first = load64(context + 8 * GRANULES) * cta
     writers, flying = load64(context + 8 * WRITERS) + 8 * first, load64(context + 8 * FLYING) + 4 * first
+    masks = load64(context + 8 * WRITE_MASKS) + 4 * first
     vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * warp
     for lane in range(32):
         if mask >> lane & 1:
@@ -123,7 +140,51 @@ def writes_before(context: int, mask: int, width: int, warp: int, cta: int, forb
                 if load32(flying + 4 * k) & forbidden:
                     return ASYNC
                 tag = load64(writers + 8 * k)
-                if tag & 0xFFFF != warp and tag >> 16 > load64(vector + 8 * (tag & 0xFFFF)):
+                late = tag >> 16 > load64(vector + 8 * (tag & 0xFFFF))
+                if late and (tag & 0xFFFF != warp or load32(masks + 4 * k) >> lane & 1 == 0):
+                    return RACE
+    return 0
+
+
+def lanes_there(context: int, present: int) -> int:
+    """Lanes that execute an instruction, or have exited: all that come after it in their own programs."""
+    return present | (EVERY_LANE ^ load64(context + 8 * CURRENT_LIVE))
+
+
+def note_partial_read(context: int, mask: int, there: int, width: int) -> None:
+    """Lanes read while others of their warp were elsewhere."""
+    warp = load64(context + 8 * CURRENT)
+    cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
+    tag = load64(load64(context + 8 * CLOCKS) + 8 * warp) << 16 | warp
+    met = load64(load64(context + 8 * VECTORS) + 8 * (load64(context + 8 * ACTORS) + 1) * warp)
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift, first = load64(context + 8 * GRANULE_SHIFT), load64(context + 8 * GRANULES) * cta
+    tags, masks = load64(context + 8 * PARTIAL_TAGS) + 8 * first, load64(context + 8 * PARTIAL_MASKS) + 4 * first
+    store64(context + 8 * PARTIAL_READS, 1)
+    for lane in range(32):
+        if mask >> lane & 1:
+            granule = load64(places + 8 * lane) >> shift
+            for k in range(granule, granule + max(width >> shift, 1)):
+                before = load64(tags + 8 * k)
+                lanes = there
+                if before & 0xFFFF == warp and before >> 16 > met:
+                    lanes = there & load32(masks + 4 * k)
+                store64(tags + 8 * k, tag)
+                store32(masks + 4 * k, lanes)
+
+
+def partial_reads_before(context: int, mask: int, width: int, warp: int, cta: int) -> int:
+    """Whether lanes write what others of their warp read while they were elsewhere; a status."""
+    met = load64(load64(context + 8 * VECTORS) + 8 * (load64(context + 8 * ACTORS) + 1) * warp)
+    places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
+    shift, first = load64(context + 8 * GRANULE_SHIFT), load64(context + 8 * GRANULES) * cta
+    tags, masks = load64(context + 8 * PARTIAL_TAGS) + 8 * first, load64(context + 8 * PARTIAL_MASKS) + 4 * first
+    for lane in range(32):
+        if mask >> lane & 1:
+            granule = load64(places + 8 * lane) >> shift
+            for k in range(granule, granule + max(width >> shift, 1)):
+                tag = load64(tags + 8 * k)
+                if tag & 0xFFFF == warp and tag >> 16 > met and load32(masks + 4 * k) >> lane & 1 == 0:
                     return RACE
     return 0
 
@@ -150,20 +211,20 @@ def defined(context: int, mask: int, width: int, cta: int, low: int, high: int) 
     return 0
 
 
-def write_shared(context: int, mask: int, low: int, high: int, width: int) -> int:
+def write_shared(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Lanes write; as :func:`read_shared`."""
-    status = may_write(context, mask, low, high, width)
+    status = may_write(context, mask, present, low, high, width)
     if status == 0:
         status = updates_before(context, mask, low, high, width)
     if status == 0:
-        mark_written(context, mask, width)
+        mark_written(context, mask, lanes_there(context, present), width)
     return status
 
 
-def update_shared(context: int, mask: int, low: int, high: int, width: int) -> int:
+def update_shared(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Lanes update shared memory atomically; as :func:`read_shared`."""
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
-    status = may_write(context, mask, low, high, width)
+    status = may_write(context, mask, present, low, high, width)
     if status == 0:
         status = defined(context, mask, width, cta, low, high)
     if status == 0:
@@ -171,7 +232,7 @@ def update_shared(context: int, mask: int, low: int, high: int, width: int) -> i
     return status
 
 
-def may_write(context: int, mask: int, low: int, high: int, width: int) -> int:
+def may_write(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Whether the writes come after all other accesses; a status."""
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
@@ -188,6 +249,10 @@ def may_write(context: int, mask: int, low: int, high: int, width: int) -> int:
             after_reads = 1
     if after_writes:
         status = writes_before(context, mask, width, warp, cta, -1)
+        if status != 0:
+            return status
+    if load64(context + 8 * PARTIAL_READS) != 0:
+        status = partial_reads_before(context, mask, width, warp, cta)
         if status != 0:
             return status
     return reads_before(context, mask, width, warp, cta) if after_reads else 0
@@ -214,8 +279,8 @@ def reads_before(context: int, mask: int, width: int, warp: int, cta: int) -> in
     return 0
 
 
-def mark_written(context: int, mask: int, width: int) -> None:
-    """The places in the scratch have just been written by the current warp."""
+def mark_written(context: int, mask: int, there: int, width: int) -> None:
+    """The places in the scratch have just been written by the current warp, of which those lanes were there."""
     warp = load64(context + 8 * CURRENT)
     cta = load64(load64(context + 8 * CURRENT_STATE) + 8 * WARP_CTA)
     now = load64(load64(context + 8 * CLOCKS) + 8 * warp)
@@ -224,6 +289,7 @@ def mark_written(context: int, mask: int, width: int) -> None:
     shift = load64(context + 8 * GRANULE_SHIFT)
     many = max(width >> shift, 1)
     writers = load64(context + 8 * WRITERS) + 8 * load64(context + 8 * GRANULES) * cta
+    masks = load64(context + 8 * WRITE_MASKS) + 4 * load64(context + 8 * GRANULES) * cta
     written = load64(context + 8 * WRITTEN) + load64(context + 8 * WRITTEN_BYTES) * cta
     pages = load64(context + 8 * PAGE_WRITTEN) + 8 * load64(context + 8 * PAGES) * cta
     generic = load64(context + 8 * PAGE_GENERIC) + 8 * load64(context + 8 * PAGES) * cta
@@ -232,9 +298,9 @@ def mark_written(context: int, mask: int, width: int) -> None:
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
-            granule = writers + 8 * (offset >> shift)
-            for k in range(many):
-                store64(granule + 8 * k, tag)
+            for k in range(offset >> shift, (offset >> shift) + many):
+                store64(writers + 8 * k, tag)
+                store32(masks + 4 * k, there)
             place = written + (offset >> 3)
             if width == 16:
                 store8(place, 0xFF)
@@ -251,9 +317,9 @@ def mark_written(context: int, mask: int, width: int) -> None:
 # ---- copies in flight ------------------------------------------------------------------------------------------------
 
 
-def copy_begins(context: int, mask: int, low: int, high: int, width: int) -> int:
+def copy_begins(context: int, mask: int, present: int, low: int, high: int, width: int) -> int:
     """Lanes issue copies that write these places until they land: nobody may touch them before. A status."""
-    status = may_write(context, mask, low, high, width)
+    status = may_write(context, mask, present, low, high, width)
     if status == 0:
         status = updates_before(context, mask, low, high, width)
     if status == 0:
@@ -291,7 +357,7 @@ def mark_flying(context: int, mask: int, width: int, flies: int) -> None:
 def copies_landed(context: int, mask: int, width: int) -> None:
     """The current warp has waited for copies to the places in the scratch: as if it had written the data now."""
     mark_flying(context, mask, width, 0)
-    mark_written(context, mask, width)
+    mark_written(context, mask, EVERY_LANE, width)
 
 
 # ---- global memory ---------------------------------------------------------------------------------------------------
@@ -303,107 +369,158 @@ def global_tag(context: int) -> int:
     return load64(context + 8 * CURRENT_CTA) << 40 | load64(load64(context + 8 * CLOCKS) + 8 * warp) << 8 | warp
 
 
-def conflicts(context: int, tag: int) -> int:
-    """Whether the access of a tag may not come before the current warp's: another CTA's, or a warp's unordered."""
+def conflicts(context: int, tag: int, lane: int, there: int) -> int:
+    """Whether the access of a tag, at which these lanes were there, may not come before the current warp's by a lane:
+    it is another CTA's, a warp's that is not ordered, or one of lanes that had diverged."""
     if tag == 0:
         return 0
     cta, current = tag >> 40, load64(context + 8 * CURRENT_CTA)
+    warp, other, time = load64(context + 8 * CURRENT), tag & 0xFF, tag >> 8 & 0xFFFFFFFF
+    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * warp
     if cta != current:
         table = load64(context + 8 * ORDERED)
         if table == 0 or cta == SEVERAL:
             return 1
-        known = load64(table + 8 * (load64(context + 8 * GRID_CTAS) * (current - 1) + cta - 1))
-        return 1 if (tag >> 8 & 0xFFFFFFFF) > known else 0
-    warp, other = load64(context + 8 * CURRENT), tag & 0xFF
-    if warp == other:
+        place = 8 * (load64(context + 8 * GRID_CTAS) * (current - 1) + cta - 1)
+        if time > load64(table + place):
+            own = load64(load64(context + 8 * ORDERED_WARPS) + place)
+            if own & 0xFF != other or time > own >> 8:
+                return 1
+        follower = load64(load64(context + 8 * FOLLOWERS) + 8 * (current - 1))
+        if follower == warp:
+            return 0
+        return 1 if load64(load64(context + 8 * FOLLOWED_AT) + 8 * (current - 1)) > load64(vector + 8 * follower) else 0
+    if time <= load64(vector + 8 * other):
         return 0
-    vector = load64(context + 8 * VECTORS) + 8 * load64(context + 8 * ACTORS) * warp
-    return 1 if (tag >> 8 & 0xFFFFFFFF) > load64(vector + 8 * other) else 0
+    return 1 if warp != other or there >> lane & 1 == 0 else 0
 
 
-def read_global(context: int, mask: int, width: int) -> int:
+def read_global(context: int, mask: int, present: int, width: int) -> int:
     """Lanes read global memory; their offsets in the arena are in the scratch. A status."""
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift = load64(context + 8 * GLOBAL_SHIFT)
     many = max(width >> shift, 1)
     writers, readers = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_READERS)
-    pages = load64(context + 8 * GLOBAL_PAGES)
+    write_masks, read_masks = load64(context + 8 * GLOBAL_WRITE_MASKS), load64(context + 8 * GLOBAL_READ_MASKS)
+    strong, pages = load64(context + 8 * GLOBAL_STRONG), load64(context + 8 * GLOBAL_PAGES)
+    there = lanes_there(context, present)
     mine = global_tag(context)
+    warp = load64(context + 8 * CURRENT)
+    met = load64(load64(context + 8 * VECTORS) + 8 * (load64(context + 8 * ACTORS) + 1) * warp)
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
             if load8(pages + (offset >> GLOBAL_PAGE_SHIFT)) != 0:
                 granule = offset >> shift
                 for k in range(granule, granule + many):
-                    if conflicts(context, load64(writers + 8 * k)):
+                    if conflicts(context, load64(writers + 8 * k), lane, load32(write_masks + 4 * k)):
                         return RACE
-            place = readers + 8 * (offset >> READ_SHIFT)
+                    if strong != 0 and conflicts(context, load64(strong + 8 * k), lane, 0):
+                        return RACE
+            place, masks = readers + 8 * (offset >> READ_SHIFT), read_masks + 4 * (offset >> READ_SHIFT)
             before = load64(place)
-            if before != mine and before >> 40 != SEVERAL:
+            if before >> 40 == mine >> 40 and before & 0xFF == warp:
+                lanes = load32(masks) if (before >> 8 & 0xFFFFFFFF) > met else EVERY_LANE
+                store64(place, mine)
+                store32(masks, lanes & there)
+            elif before >> 40 != SEVERAL:
                 # Of several readers only that there are several is kept, unless those before come first anyway.
-                store64(place, SEVERAL << 40 if conflicts(context, before) else mine)
+                store64(place, SEVERAL << 40 if conflicts(context, before, lane, EVERY_LANE) else mine)
+                store32(masks, there)
     return 0
 
 
-def write_global(context: int, mask: int, width: int) -> int:
+def write_global(context: int, mask: int, present: int, width: int) -> int:
     """Lanes write global memory; as :func:`read_global`."""
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift = load64(context + 8 * GLOBAL_SHIFT)
     many = max(width >> shift, 1)
     writers, readers = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_READERS)
-    pages = load64(context + 8 * GLOBAL_PAGES)
+    write_masks, read_masks = load64(context + 8 * GLOBAL_WRITE_MASKS), load64(context + 8 * GLOBAL_READ_MASKS)
+    strong, pages = load64(context + 8 * GLOBAL_STRONG), load64(context + 8 * GLOBAL_PAGES)
+    there = lanes_there(context, present)
     mine = global_tag(context)
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
-            if conflicts(context, load64(readers + 8 * (offset >> READ_SHIFT))):
+            near = offset >> READ_SHIFT
+            if conflicts(context, load64(readers + 8 * near), lane, load32(read_masks + 4 * near)):
                 return RACE
             granule = offset >> shift
             for k in range(granule, granule + many):
-                if conflicts(context, load64(writers + 8 * k)):
+                if conflicts(context, load64(writers + 8 * k), lane, load32(write_masks + 4 * k)):
+                    return RACE
+                if strong != 0 and conflicts(context, load64(strong + 8 * k), lane, 0):
                     return RACE
                 store64(writers + 8 * k, mine)
+                store32(write_masks + 4 * k, there)
+                if strong != 0:
+                    store64(load64(context + 8 * GLOBAL_RELEASED) + 16 * k, 0)
             store8(pages + (offset >> GLOBAL_PAGE_SHIFT), 1)
     return 0
 
 
-def update_global(context: int, mask: int, width: int) -> int:
-    """Lanes update global memory atomically; as :func:`read_global`.
+def update_global(context: int, mask: int, present: int, width: int, order: int) -> int:
+    """Lanes update global memory atomically; as :func:`read_global`. ``order``: 1 acquires, 2 releases, 3 does both.
 
-    What the CTA did that updated a place last comes before what this one does from now on.
+    Fences order nothing here: what relies on them is left to the reference engine.
     """
     places = load64(context + 8 * SCRATCH) + SCRATCH_PLACES
     shift = load64(context + 8 * GLOBAL_SHIFT)
     writers, readers = load64(context + 8 * GLOBAL_WRITERS), load64(context + 8 * GLOBAL_READERS)
-    strong = load64(context + 8 * GLOBAL_STRONG)
+    write_masks, read_masks = load64(context + 8 * GLOBAL_WRITE_MASKS), load64(context + 8 * GLOBAL_READ_MASKS)
+    strong, released = load64(context + 8 * GLOBAL_STRONG), load64(context + 8 * GLOBAL_RELEASED)
     mine = global_tag(context)
+    warp = load64(context + 8 * CURRENT)
+    # Of other warps, what came before the last barrier is passed on.
+    passed = mine >> 40 << 40 | load64(load64(context + 8 * FLOORS) + 8 * warp) << 8 | warp
     for lane in range(32):
         if mask >> lane & 1:
             offset = load64(places + 8 * lane)
-            if conflicts(context, load64(readers + 8 * (offset >> READ_SHIFT))):
+            near = offset >> READ_SHIFT
+            if conflicts(context, load64(readers + 8 * near), lane, load32(read_masks + 4 * near)):
                 return RACE
             granule = offset >> shift
             for k in range(granule, granule + max(width >> shift, 1)):
-                if conflicts(context, load64(writers + 8 * k)):
+                if conflicts(context, load64(writers + 8 * k), lane, load32(write_masks + 4 * k)):
                     return RACE
-                follow(context, load64(strong + 8 * k))
-                store64(strong + 8 * k, mine)
+                if order & 1:
+                    follow(context, load64(released + 16 * k), load64(released + 16 * k + 8))
+                before = load64(strong + 8 * k)
+                several = before != mine and conflicts(context, before, lane, EVERY_LANE)
+                store64(strong + 8 * k, SEVERAL << 40 if several else mine)
+                store64(released + 16 * k, passed if order & 2 else 0)
+                store64(released + 16 * k + 8, mine >> 8 & 0xFFFFFFFF)
+            store8(load64(context + 8 * GLOBAL_PAGES) + (offset >> GLOBAL_PAGE_SHIFT), 1)
+    if order & 1:
+        current = load64(context + 8 * CURRENT_CTA) - 1
+        store64(load64(context + 8 * FOLLOWERS) + 8 * current, warp)
+        clock = load64(load64(context + 8 * CLOCKS) + 8 * warp)
+        store64(load64(context + 8 * FOLLOWED_AT) + 8 * current, clock)
     now = load64(context + 8 * TIME) + 1
     store64(context + 8 * TIME, now)
-    store64(load64(context + 8 * CLOCKS) + 8 * load64(context + 8 * CURRENT), now)
+    store64(load64(context + 8 * CLOCKS) + 8 * warp, now)
     return 0
 
 
-def follow(context: int, tag: int) -> None:
-    """The current CTA comes after the access of a tag, and after what that came after."""
+def follow(context: int, tag: int, until: int) -> None:
+    """The current CTA comes after the release of a tag (of its own warp, up to a later time), and after what that came
+    after."""
     other, current = tag >> 40, load64(context + 8 * CURRENT_CTA)
     if other == 0 or other == current:
         return
     ctas = load64(context + 8 * GRID_CTAS)
-    mine = load64(context + 8 * ORDERED) + 8 * ctas * (current - 1)
-    before = load64(context + 8 * ORDERED) + 8 * ctas * (other - 1)
-    for k in range(ctas):
-        if load64(mine + 8 * k) < load64(before + 8 * k):
-            store64(mine + 8 * k, load64(before + 8 * k))
-    place, time = mine + 8 * (other - 1), tag >> 8 & 0xFFFFFFFF
+    mine, before = 8 * ctas * (current - 1), 8 * ctas * (other - 1)
+    take_later(load64(context + 8 * ORDERED) + mine, load64(context + 8 * ORDERED) + before, ctas)
+    take_later(load64(context + 8 * ORDERED_WARPS) + mine, load64(context + 8 * ORDERED_WARPS) + before, ctas)
+    place, time = load64(context + 8 * ORDERED) + mine + 8 * (other - 1), tag >> 8 & 0xFFFFFFFF
     store64(place, max(time, load64(place)))
+    own = load64(context + 8 * ORDERED_WARPS) + mine + 8 * (other - 1)
+    store64(own, max(until << 8 | (tag & 0xFF), load64(own)))
+
+
+def take_later(row: int, other: int, many: int) -> None:
+    """Each of a row's times becomes that of another row, if that is later."""
+    for k in range(many):
+        if load64(row + 8 * k) < load64(other + 8 * k):
+            store64(row + 8 * k, load64(other + 8 * k))

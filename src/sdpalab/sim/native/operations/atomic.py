@@ -13,6 +13,7 @@ from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.atomics import NAMES, update
 from sdpalab.sim.native.lanes import WORD64
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.operations.move import take_cache_hint
 from sdpalab.sim.native.operations.watched import watch_access
 
 __all__: list[str] = []
@@ -21,21 +22,25 @@ __all__: list[str] = []
 @native("atom", "red")
 def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     returns = instruction.opcode == "atom"
-    mods.choice(("relaxed", "acquire", "release", "acq_rel"), default="relaxed")
-    mods.choice(("cta", "cluster", "gpu", "sys"), default="gpu")
+    order = mods.choice(("relaxed", "acquire", "release", "acq_rel"), default="relaxed")
+    scope = mods.choice(("cta", "cluster", "gpu", "sys"), default="gpu")
     space = take_space(mods)
     name = mods.choice(UPDATES)
     type_ = mods.type()
     require(mods, type_, UPDATES[name][1])
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
     mods.done()
     if name not in NAMES or type_.is_float or space not in ("global", "shared", "generic"):
         raise NotNative(instruction.text)
-    operands = list(instruction.operands)
     target, finish = asm.target(operands.pop(0), type_.name) if returns else (-1, _nothing)
     row, bits, offset = asm.address(operands[0])
     source = asm.source(operands[1], type_.name)
+    if asm.checked and space != "shared" and scope in ("cta", "cluster"):
+        raise NotNative("checks of atomic operations that do not include all blocks")
     if asm.watched:
-        watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update")
+        effect = ("relaxed", "acquire", "release", "acq_rel").index(order) if returns else 2 * (order != "relaxed")
+        watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update", order=effect)
 
     def build(code: OperationCode) -> None:
         b = code.builder

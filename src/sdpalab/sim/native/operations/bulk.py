@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sdpalab.sim.checks.orders import SAME_CLUSTER, fence_order
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Symbol, TensorAddress
 from sdpalab.sim.isa.memory_mods import take_space
@@ -15,6 +16,7 @@ from sdpalab.sim.native.clocks import fence_proxies, fence_warp
 from sdpalab.sim.native.lanes import Lanes
 from sdpalab.sim.native.mbarriers import arrive_at, begin_mbarrier, count_bytes, end_mbarrier
 from sdpalab.sim.native.operation import NativeOperation
+from sdpalab.sim.native.operations.move import take_cache_hint
 from sdpalab.sim.native.transfers import (
     commit_transfers,
     load_box,
@@ -56,7 +58,9 @@ def relaxed_arrivals(entry: Entry) -> bool:
 def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Instructions run one after the other here: a fence moves no data. It matters to the checks."""
     if asm.checked and relaxed_arrivals(asm.entry) and "proxy" not in instruction.mods:
-        _handed(asm, "fence", fence_warp, [])
+        order = fence_order(instruction)
+        if order.release and order.level >= SAME_CLUSTER:
+            _handed(asm, "fence", fence_warp, [])
     if mods.flag("proxy"):
         kind = mods.choice(("async", "alias", "tensormap::generic"))
         if kind == "async":
@@ -204,7 +208,7 @@ def _tensor_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if box is None or len(box.coordinates) != rank:
         raise NotNative("a tensor map with other coordinates")
     operands = list(instruction.operands)
-    _cache_hint(asm, mods, operands)
+    take_cache_hint(asm, mods, operands)
     mods.flag("tile")
     mods.choice(("global",))
     stores = mods.flag("bulk_group")
@@ -227,19 +231,13 @@ def _tensor_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         _handed(asm, "tensor.load", load_box, words)
 
 
-def _cache_hint(asm: Assembler, mods: Mods, operands: list[Operand]) -> None:
-    """An L2 cache policy changes no value."""
-    if mods.flag("L2::cache_hint"):
-        asm.source(operands.pop(), "b64")
-
-
 @native("cp.async.bulk")
 def _bulk_copy(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """One lane copies many bytes between global and shared memory."""
     for part in ("async", "bulk"):
         mods.choice((part,))
     operands = list(instruction.operands)
-    _cache_hint(asm, mods, operands)
+    take_cache_hint(asm, mods, operands)
     target, source = (mod for mod in instruction.mods if mod in ("global", "shared::cta", "shared::cluster"))
     for mod in (target, source):
         mods.choice((mod,))
@@ -266,10 +264,10 @@ def _prefetch(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     for part in ("async", "bulk", "prefetch"):
         mods.choice((part,))
     operands = list(instruction.operands)
-    _cache_hint(asm, mods, operands)
-    for part in ("tensor", "tile", "1d", "2d", "3d", "4d", "5d"):
-        mods.flag(part)
+    take_cache_hint(asm, mods, operands)
     mods.only("L2", "global")
+    asm.address(operands[0])
+    asm.source(operands[1], "u32")
 
 
 @native("st.async")

@@ -14,7 +14,7 @@ from sdpalab.sim.native.numeric import flushed, magnitude, widened
 from sdpalab.sim.native.operations.floating import base_of, is_half
 from sdpalab.sim.types import PtxType
 
-__all__: list[str] = []
+__all__ = ["combined", "float_comparison"]
 
 Comparison = Callable[[Lanes, Lanes], Lanes]
 
@@ -75,6 +75,20 @@ def _take(mods: Mods, type_: PtxType) -> tuple[str, Comparison, str]:
     return f"{name}{'.ftz' * ftz}", lambda x, y: compare(prepared(x), prepared(y)), combination
 
 
+def float_comparison(mods: Mods, type_: PtxType) -> tuple[str, Comparison, str]:
+    """As :func:`_take`, of floats that are not flushed or widened; the type has been taken."""
+    name = mods.choice(_NAMES)
+    combination = mods.choice(_COMBINE, default="")
+    mods.flag("ftz")
+    mods.done()
+    return name, _comparison(name, type_), combination
+
+
+def combined(combination: str, result: Lanes, *with_: Lanes) -> Lanes:
+    """A predicate combined with another by ``and``, ``or`` or ``xor``; without a combination, the predicate."""
+    return _COMBINE[combination](result, *with_) if combination else result
+
+
 @native("setp")
 def _setp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     type_ = mods.type()
@@ -87,8 +101,7 @@ def _setp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
     def function(x: Lanes, y: Lanes, *with_: Lanes) -> tuple[Lanes, ...]:
         result = compare(x, y)
-        results = [result, ~result][: len(targets)]
-        return tuple(_COMBINE[combination](each, *with_) if combination else each for each in results)
+        return tuple(combined(combination, each, *with_) for each in [result, ~result][: len(targets)])
 
     asm.compute(f"setp{len(targets)}.{name}.{combination}.{type_.name}", function, targets, sources)
 
@@ -104,8 +117,7 @@ def _set(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         sources.append((instruction.operands[3], "pred"))
 
     def function(x: Lanes, y: Lanes, *with_: Lanes) -> Lanes:
-        condition = compare(x, y)
-        condition = _COMBINE[combination](condition, *with_) if combination else condition
+        condition = combined(combination, compare(x, y), *with_)
         one = x.constant(result.name, 1.0 if result.is_float else -1)
         return where(condition, one, 0)
 

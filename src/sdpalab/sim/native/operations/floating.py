@@ -6,6 +6,7 @@ The rules are those of :mod:`sdpalab.sim.isa.floating`: rounded once, and a NaN 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction
@@ -25,6 +26,7 @@ from sdpalab.sim.native.numeric import (
     widened,
     without_negatives,
 )
+from sdpalab.sim.native.operations.mufu import quotient
 from sdpalab.sim.types import PtxType
 
 __all__ = ["Compute", "base_of", "clamped", "float_arithmetic", "halved", "is_half"]
@@ -108,13 +110,6 @@ def _rounded(operation: str, rounding: str, type_: PtxType) -> Compute:
     return _NEAREST[operation]
 
 
-def _divide_approximately(a: Lanes, b: Lanes) -> Lanes:
-    """``div.approx``: a divisor beyond 2**126 has the reciprocal zero (PTX ISA, "div")."""
-    size = magnitude(b)
-    huge = (size > 2.0**126) & (size < float("inf"))
-    return a / where(huge, copysign(b.like(float("inf")), b), b)
-
-
 def _arithmetic(asm: Assembler, instruction: Instruction, mods: Mods, type_: PtxType, operation: str) -> None:
     approximate = ""
     if operation == "div":
@@ -122,10 +117,8 @@ def _arithmetic(asm: Assembler, instruction: Instruction, mods: Mods, type_: Ptx
             raise NotNative("division of halves")
         approximate = mods.choice(("approx", "full"), default="") if type_.name == "f32" else ""
     rounding = "rn" if approximate else mods.choice(ROUNDINGS, default="rn")
-    if approximate:
-        compute = _divide_approximately if approximate == "approx" else _NEAREST["div"]
-    else:
-        compute = _rounded(operation, rounding, type_)
+    divide = partial(quotient, full=approximate == "full")
+    compute: Compute = divide if approximate else _rounded(operation, rounding, type_)
     ftz, sat = mods.flag("ftz"), mods.flag("sat")
     relu = operation == "fma" and is_half(type_) and mods.flag("relu")
     mods.done()

@@ -26,7 +26,7 @@ from sdpalab.sim.native.operations.warp import needs_whole_warp
 from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.tensor_cores import rule_of
 
-__all__ = ["product_operation", "product_records"]
+__all__ = ["ELEMENTS", "product_operation", "product_records", "product_shape"]
 
 _TRANSPOSED = [8 * (k % 8) + k // 8 for k in range(64)]
 """The order of an 8 x 8 matrix's elements that transposes it."""
@@ -107,14 +107,20 @@ def _stmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     def build(code: OperationCode) -> None:
         b = code.builder
         pointers = _row_pointers(code, _pointed(code, number, space, bits))
+        parts: list[Lanes] = []
         for k in range(number):
             whole = code.source(2 + k, "u16", 64)
             whole = (whole.shuffled(_TRANSPOSED) if trans else whole).as_type("u8")
             for line in range(8):
                 part = whole.shuffled(range(16 * line, 16 * line + 16))
                 b.store(part.value, pointers[8 * k + line], align=16)
+                parts.append(part)
+        for part, pointer in zip(parts if asm.checked else (), pointers, strict=False):
+            left = Lanes(b, b.load(pointer, typ=part.value.type, align=16), "u8")
+            code.leave_if((left != part).any(), layout.RACE)
 
-    asm.record(NativeOperation(f"stmatrix.x{number}{'.trans' * trans}.{space}.{bits}", build), [row, offset, *sources])
+    name = f"stmatrix.x{number}{'.trans' * trans}.{space}.{bits}{'.checked' * asm.checked}"
+    asm.record(NativeOperation(name, build), [row, offset, *sources])
 
 
 @native("movmatrix")
@@ -132,7 +138,7 @@ def _movmatrix(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 # ---- products --------------------------------------------------------------------------------------------------------
 
-_ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "e4m3": 4, "e5m2": 4}
+ELEMENTS = {"f16": 2, "bf16": 2, "tf32": 1, "e4m3": 4, "e5m2": 4}
 """Elements of a factor in one 32-bit register."""
 
 
@@ -157,7 +163,7 @@ def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum, *, 
     """
     needs_whole_warp(code)
     b = code.builder
-    deep = 4 * _ELEMENTS[kinds[0]]
+    deep = 4 * ELEMENTS[kinds[0]]
     k_blocks = tile.depth // deep
     held = 2 if tile.result == "f16" else 4
     a_first, b_first, c_first = held, held + 2 * k_blocks, held + 3 * k_blocks
@@ -184,7 +190,7 @@ def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum, *, 
         store_half(code, whole, tile.result, [code.row(half * held // 2 + k) for k in range(held // 2)])
 
 
-def _shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, str]:
+def product_shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, str]:
     """The kinds of the factors, the blocks along K, and the type of the sum."""
     for name in ("sync", "aligned"):
         mods.choice((name,))
@@ -195,11 +201,11 @@ def _shape(instruction: Instruction, mods: Mods) -> tuple[tuple[str, str], int, 
         raise NotNative(instruction.text)
     result, kind, kind_b, addend = mods.left
     eights = {kind, kind_b} <= {"e4m3", "e5m2"}
-    if result != addend or result not in ("f32", "f16") or not (kind == kind_b or eights) or kind not in _ELEMENTS:
+    if result != addend or result not in ("f32", "f16") or not (kind == kind_b or eights) or kind not in ELEMENTS:
         raise NotNative(instruction.text)
     if result == "f16" and kind in ("bf16", "tf32"):
         raise NotNative(instruction.text)
-    deep = 4 * _ELEMENTS[kind]
+    deep = 4 * ELEMENTS[kind]
     if depth not in (deep, 2 * deep):
         raise NotNative(instruction.text)
     return (kind, kind_b), depth // deep, result
@@ -215,7 +221,7 @@ def product_operation(
 
 
 def _product(asm: Assembler, instruction: Instruction, *, again: bool) -> None:
-    kinds, k_blocks, result = _shape(instruction, Mods(instruction))
+    kinds, k_blocks, result = product_shape(instruction, Mods(instruction))
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
     held = 2 if result == "f16" else 4
     if [len(a), len(b), len(c), len(d)] != [2 * k_blocks, k_blocks, held, held]:
@@ -223,7 +229,7 @@ def _product(asm: Assembler, instruction: Instruction, *, again: bool) -> None:
     type_ = "b32" if result == "f16" else "f32"
     rows = [asm.source(item, "b32") for item in (*a, *b)] + [asm.source(item, type_) for item in c]
     places = [asm.target(item, type_)[0] for item in d]
-    depth = k_blocks * 4 * _ELEMENTS[kinds[0]]
+    depth = k_blocks * 4 * ELEMENTS[kinds[0]]
     asm.record(product_operation(asm, "mma", kinds, depth, result, again=again), [*places, *rows])
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from sdpalab.sim.checks.orders import memory_order
 from sdpalab.sim.decode import Mods, generic_base
-from sdpalab.sim.ir import Address, Instruction, Operand, Symbol, Vector
+from sdpalab.sim.ir import Address, Instruction, Operand, Symbol, Variable, Vector
 from sdpalab.sim.isa.memory_mods import take_memory_mods, take_space
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import GLOBAL_BASE, WINDOW_BITS
+from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import addresses, gather, located, scatter
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative, native
 from sdpalab.sim.native.lanes import Lanes
@@ -14,7 +16,7 @@ from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.types import PtxType
 
-__all__: list[str] = []
+__all__ = ["local_load", "local_store", "take_cache_hint"]
 
 PARAMETER_BITS = (1 << 32) - 1
 """Of an address in the parameter space, what counts."""
@@ -100,6 +102,12 @@ def _isspacep(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 # ---- loads and stores ------------------------------------------------------------------------------------------------
 
 
+def take_cache_hint(asm: Assembler, mods: Mods, operands: list[Operand]) -> None:
+    """An L2 cache policy, the last operand, changes no value."""
+    if mods.flag("L2::cache_hint"):
+        asm.source(operands.pop(), "b64")
+
+
 def _take(mods: Mods) -> tuple[str, int, PtxType]:
     """Space, number of elements and type of a load or store; all modifiers are taken."""
     space = take_space(mods)
@@ -109,6 +117,8 @@ def _take(mods: Mods) -> tuple[str, int, PtxType]:
     mods.done()
     if space == "shared::cluster":
         raise NotNative("the shared memory of a cluster")
+    if space in ("global", "generic") and memory_order(mods.instruction).strong:
+        raise NotNative("a strong access: blocks may wait for each other")
     if space != "param" and vector * type_.bytes > 16:
         raise NotNative("an access of more than 16 bytes")
     return "global" if space == "const" else space, vector, type_
@@ -116,8 +126,10 @@ def _take(mods: Mods) -> tuple[str, int, PtxType]:
 
 @native("ld", "ldu")
 def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
     space, vector, type_ = _take(mods)
-    target, address = instruction.operands
+    target, address = operands
     items = asm.vector(target)
     if len(items) != vector:
         raise NotNative("a vector of another length")
@@ -135,14 +147,45 @@ def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
 def _load_parameter(asm: Assembler, items: tuple[Operand, ...], address: Operand, type_: PtxType) -> None:
     base = address.base if isinstance(address, Address) else None
+    variable = _parameter(asm, address)
+    if variable is not None:
+        _check_reach(address, len(items) * type_.bytes, variable)
+        places = [asm.target(item, type_.name) for item in items]
+        row, bits, offset = asm.address(address)
+        asm.record(_load("local", bits, type_.bits, len(items)), [row, offset, *(place for place, _ in places)])
+        for _, finish in places:
+            finish()
+        return
     param = next((each for each in asm.entry.params if isinstance(base, Symbol) and each.name == base.name), None)
     if param is None or not isinstance(address, Address):
-        raise NotNative("a parameter of a function")
+        raise NotNative("a parameter by its address")
     if address.offset < 0 or address.offset + len(items) * type_.bytes > param.size:
         raise NotNative("an access beyond a parameter")
     for k, item in enumerate(items):
         place = param.offset + address.offset + k * type_.bytes
         _copy(asm, item, type_, asm.constant(Constant("parameter", place, type_.bits)))
+
+
+def _parameter(asm: Assembler, address: Operand) -> Variable | None:
+    """The ``.param`` variable of a device function or a call that an address names: it lies in local memory."""
+    base = address.base if isinstance(address, Address) else None
+    variable = asm.entry.variables.get(base.name) if isinstance(base, Symbol) else None
+    return variable if variable is not None and variable.space == "param" else None
+
+
+def _check_reach(address: Operand, size: int, variable: Variable) -> None:
+    if not isinstance(address, Address) or address.offset < 0 or address.offset + size > variable.size:
+        raise NotNative("an access beyond a parameter")
+
+
+def local_load(element: int) -> NativeOperation:
+    """The operation that loads an element of each lane's local memory: operands are address, offset and target."""
+    return _load("local", 64, element, 1)
+
+
+def local_store(element: int) -> NativeOperation:
+    """The operation that stores an element of each lane's local memory: operands are address, offset and source."""
+    return _store("local", 64, element, 1, False)
 
 
 def _load(space: str, bits: int, element: int, vector: int) -> NativeOperation:
@@ -159,10 +202,18 @@ def _load(space: str, bits: int, element: int, vector: int) -> NativeOperation:
 
 @native("st")
 def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    operands = list(instruction.operands)
+    take_cache_hint(asm, mods, operands)
     space, vector, type_ = _take(mods)
-    if space == "param" or "const" in instruction.mods:
-        raise NotNative("a store to parameters or constants")
-    address, value = instruction.operands
+    address, value = operands
+    if space == "param":
+        variable = _parameter(asm, address)
+        if variable is None:
+            raise NotNative("a store to parameters by their address")
+        _check_reach(address, vector * type_.bytes, variable)
+        space = "local"
+    if "const" in instruction.mods:
+        raise NotNative("a store to constants")
     items = asm.vector(value)
     if len(items) != vector:
         raise NotNative("a vector of another length")
@@ -170,18 +221,22 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     row, bits, offset = asm.address(address)
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, vector * type_.bytes, "store")
-    asm.record(_store(space, bits, type_.bits, vector), [row, offset, *sources])
+    asm.record(_store(space, bits, type_.bits, vector, asm.checked and space != "local"), [row, offset, *sources])
 
 
-def _store(space: str, bits: int, element: int, vector: int) -> NativeOperation:
+def _store(space: str, bits: int, element: int, vector: int, checked: bool) -> NativeOperation:
+    """A store; ``checked``, no lane may find another lane's value in its place after it."""
     width = element // 8 * vector
 
     def build(code: OperationCode) -> None:
         place = addresses(code, located(code, 0, space, bits), space, width)
         for k in range(vector):
             scatter(code, place + element // 8 * k, code.source(2 + k, f"u{element}"), element // 8)
+        for k in range(vector if checked else 0):
+            left = gather(code, place + element // 8 * k, f"u{element}", element // 8)
+            code.leave_if(((left != code.source(2 + k, f"u{element}")) & code.active).any(), layout.RACE)
 
-    return NativeOperation(f"st.{space}.{bits}.{element}x{vector}", build)
+    return NativeOperation(f"st.{space}.{bits}.{element}x{vector}{'.checked' * checked}", build)
 
 
 # ---- no effect on values ---------------------------------------------------------------------------------------------
@@ -199,6 +254,16 @@ def _griddepcontrol(asm: Assembler, instruction: Instruction, mods: Mods) -> Non
     """Launches run one after the other."""
     mods.choice(("wait", "launch_dependents"))
     mods.done()
+
+
+@native("prefetch")
+def _prefetch_line(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """Touches no value, and no address is wrong: there is no cache here."""
+    if take_space(mods) not in ("global", "local", "generic"):
+        raise NotNative(instruction.text)
+    mods.choice(("L1", "L2"))
+    mods.done()
+    asm.address(instruction.operands[0])
 
 
 @native("prefetch.tensormap", "prefetch.param.tensormap", "prefetch.const.tensormap")

@@ -11,6 +11,7 @@ from sdpalab.sim.isa.steps import require
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.access import gather
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
+from sdpalab.sim.native.clocks import lanes_meet
 from sdpalab.sim.native.lanes import WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
@@ -188,5 +189,12 @@ def _bar_warp(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
     def build(code: OperationCode) -> None:
         _members(code, 0)
+        if asm.checked:
+            b = code.builder
+            whole = b.icmp_unsigned("==", b.zext(code.mask, WORD64), code.context(layout.CURRENT_LIVE))
+            with b.if_then(whole):
+                code.call(lanes_meet, b.ptrtoint(code.base, WORD64))
 
-    asm.record(NativeOperation("bar.warp", build), [asm.source(instruction.operands[0], "u32")])
+    asm.record(
+        NativeOperation(f"bar.warp{'.checked' * asm.checked}", build), [asm.source(instruction.operands[0], "u32")]
+    )

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from sdpalab.sim.decode import Mods
 from sdpalab.sim.fusion import registers_read, registers_written
@@ -18,21 +20,21 @@ from sdpalab.sim.native.operations.sums import ALTERNATING, TileSum, stacked, st
 from sdpalab.sim.native.products import commit_products, fence_products, look_at_registers
 from sdpalab.sim.tensor_cores import rule_of
 
-__all__ = ["look_at_sets", "product_list", "sets_used"]
+__all__ = ["EIGHT_BITS", "Numbers", "look_at_sets", "product_list", "sets_used"]
 
 _DEPTH = {"f16": 16, "bf16": 16, "e4m3": 32, "e5m2": 32}
-_EIGHT = ("e4m3", "e5m2")
+EIGHT_BITS = ("e4m3", "e5m2")
 
 
 def _as_float(bits: Lanes, kind: str) -> Lanes:
     """Bytes as elements of a kind, in float32."""
-    return decoded8(bits.to("u32"), kind) if kind in _EIGHT else widened(bits.as_type("u16"), kind)
+    return decoded8(bits.to("u32"), kind) if kind in EIGHT_BITS else widened(bits.as_type("u16"), kind)
 
 
-def _loaded(kind: str, k_major: bool) -> NativeOperation:
+def _loaded(kind: str, k_major: bool, numbers: Numbers) -> NativeOperation:
     """Chunks to factors [outer, k, 8]: operands are how many times 16 chunks, where their places begin, and the
     target."""
-    each = 16 if kind in _EIGHT else 8
+    each = 16 if kind in EIGHT_BITS else 8
     deep = 2 * each
     order = [(k // each * 8 + n) * each + k % each if k_major else 8 * k + n for k in range(deep) for n in range(8)]
 
@@ -48,16 +50,16 @@ def _loaded(kind: str, k_major: bool) -> NativeOperation:
                 pointer = b.inttoptr(b.load(word, typ=WORD64), POINTER)
                 chunks.append(Lanes(b, b.load(pointer, typ=llvm_type("u8", 16), align=16), "u8"))
             whole = stacked(chunks)
-            whole = whole if kind in _EIGHT else whole.as_type("u16")
-            factors = _as_float(whole.shuffled(order), kind)
+            whole = whole if kind in EIGHT_BITS else whole.as_type("u16")
+            factors = numbers.factors(whole.shuffled(order), kind)
             b.store(factors.value, code.at(target, b.mul(outer, WORD64(32 * deep))), align=64)
 
-    return NativeOperation(f"wgmma.load.{kind}{'.k' * k_major}", build)
+    return NativeOperation(f"wgmma.load.{numbers.name}{kind}{'.k' * k_major}", build)
 
 
-def _fragment(kind: str) -> NativeOperation:
+def _fragment(kind: str, numbers: Numbers) -> NativeOperation:
     """A warp's A fragment, whose four registers lie one behind the other, to factors [2, k, 8]."""
-    each = 16 if kind in _EIGHT else 8
+    each = 16 if kind in EIGHT_BITS else 8
     order = [each * row + k for k in range(each) for row in range(8)]
 
     def build(code: OperationCode) -> None:
@@ -65,12 +67,12 @@ def _fragment(kind: str) -> NativeOperation:
         target = code.at(code.pointer(layout.SCRATCH), code.operand(2))
         for k in range(4):
             raw = code.load(code.at(code.registers, WORD64(128 * k)), "u8", 128, align=8)
-            elements = raw if kind in _EIGHT else raw.as_type("u16")
-            factors = _as_float(elements.shuffled(order), kind)
+            elements = raw if kind in EIGHT_BITS else raw.as_type("u16")
+            factors = numbers.factors(elements.shuffled(order), kind)
             place = 64 * each * (k % 2) + 32 * each * (k // 2)
             b.store(factors.value, code.at(target, WORD64(place)), align=64)
 
-    return NativeOperation(f"wgmma.fragment.{kind}", build)
+    return NativeOperation(f"wgmma.fragment.{numbers.name}{kind}", build)
 
 
 def _product(tile: TileSum) -> NativeOperation:
@@ -100,7 +102,29 @@ def _product(tile: TileSum) -> NativeOperation:
     return NativeOperation(f"wgmma.product.{tile.name}", build)
 
 
-def product_list(asm: Assembler, instruction: Instruction) -> list[int]:
+@dataclass(frozen=True)
+class Numbers:
+    """In which numbers wgmma computes.
+
+    Attributes
+    ----------
+    name : str
+        In the names of operations.
+    factors : callable
+        From the bits of elements of a kind to factors, float32.
+    product : callable
+        The operation that makes the sums of a tile.
+    """
+
+    name: str
+    factors: Callable[[Lanes, str], Lanes]
+    product: Callable[[TileSum], NativeOperation]
+
+
+FLOATS = Numbers("", _as_float, _product)
+
+
+def product_list(asm: Assembler, instruction: Instruction, numbers: Numbers | None = None) -> list[int]:
     """The words of a wgmma.mma_async (:mod:`~sdpalab.sim.native.layout`).
 
     Raises
@@ -116,11 +140,11 @@ def product_list(asm: Assembler, instruction: Instruction) -> list[int]:
         raise NotNative(instruction.text)
     columns, depth = int(shape[1]), int(shape[2])
     result, kind, kind_b = mods.left
-    same = kind == kind_b or {kind, kind_b} <= set(_EIGHT)
+    same = kind == kind_b or {kind, kind_b} <= set(EIGHT_BITS)
     if result != "f32" or kind not in _DEPTH or not same or depth != _DEPTH[kind] or not 8 <= columns <= 256:
         raise NotNative(instruction.text)
     d, a, b, scale, *immediates = instruction.operands
-    halves, in_registers = kind not in _EIGHT, isinstance(a, Vector)
+    halves, in_registers = kind not in EIGHT_BITS, isinstance(a, Vector)
     values = [operand.value if isinstance(operand, Immediate) else None for operand in immediates]
     if len(values) != 2 + (0 if not halves else 1 if in_registers else 2) or columns % 8:
         raise NotNative(instruction.text)
@@ -139,12 +163,13 @@ def product_list(asm: Assembler, instruction: Instruction) -> list[int]:
         words[layout.L_A] = asm.source(a, "u64")
     words[layout.L_SCALE] = asm.source(scale, "pred") | 1
     words[layout.L_SIGN] = int(values[:2] in ([1, -1], [-1, 1]))
+    numbers = numbers or FLOATS
+    load = _fragment(kind, numbers) if in_registers else _loaded(kind, not trans_a, numbers)
     rule = rule_of(asm.target_name, "wgmma", kind, depth, result)
-    load = _fragment(kind) if in_registers else _loaded(kind, not trans_a)
     for place, operation in (
         (layout.L_LOAD_A, load),
-        (layout.L_LOAD_B, _loaded(kind_b, not trans_b)),
-        (layout.L_PRODUCT, _product(TileSum(rule, depth, result, asm.numerics))),
+        (layout.L_LOAD_B, _loaded(kind_b, not trans_b, numbers)),
+        (layout.L_PRODUCT, numbers.product(TileSum(rule, depth, result, asm.numerics))),
     ):
         words[place] = asm.number_of(operation)
     words[layout.L_MAJOR_A], words[layout.L_MAJOR_B] = int(not trans_a), int(not trans_b)

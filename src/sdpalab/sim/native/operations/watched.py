@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -27,7 +28,11 @@ _SHARED = {
     "update": watch.update_shared,
     "copy": watch.copy_begins,
 }
-_GLOBAL = {"load": watch.read_global, "store": watch.write_global, "update": watch.update_global}
+_GLOBAL: dict[str, Callable[..., int]] = {
+    "load": watch.read_global,
+    "store": watch.write_global,
+    "update": watch.update_global,
+}
 
 
 def watch_access(
@@ -41,17 +46,18 @@ def watch_access(
     does: str,
     lanes: int = WARP,
     lengths: int = -1,
+    order: int = 0,
 ) -> None:
     """Append the records that check and count an access of each lane, by the first ``lanes`` lanes.
 
     ``does`` is ``load``, ``store``, ``update`` or ``copy``; ``lengths`` the row of the bytes that each lane reads, if
-    they differ.
+    they differ; ``order`` says whether an update acquires (1) or releases (2).
     """
     if space == "local":
         return
     place = _Place(space, row, bits, offset, width, lanes, lengths)
     if asm.checked:
-        _check(asm, place, does)
+        _check(asm, place, does, order)
     if asm.counted:
         _count(asm, place, does, instruction.pc)
 
@@ -135,29 +141,32 @@ def _count(asm: Assembler, place: _Place, does: str, pc: int) -> None:
     asm.record(NativeOperation(f"count.{place.name}", build), [*place.operands, pc, kind])
 
 
-def _check(asm: Assembler, place: _Place, does: str) -> None:
+def _check(asm: Assembler, place: _Place, does: str, order: int) -> None:
     width = place.width
     if place.space not in (*_SPACES, "generic"):
         raise NotNative(f"checks of accesses to .{place.space}")
     shift = granule_of(asm.entry, ("shared",)).bit_length() - 1
 
-    def check(code: OperationCode, space: str, places: Lanes) -> Any:
+    def check(present: Any, code: OperationCode, space: str, places: Lanes) -> Any:
         b = code.builder
         context, mask = b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64)
         if space == "global":
-            return code.call(_GLOBAL[does], context, mask, WORD64(width))
+            more = [code.operand(3)] if does == "update" else []
+            return code.call(_GLOBAL[does], context, mask, present, WORD64(width), *more)
         active = code.active
         low = _least(where(active, places, places.like((1 << 62) - 1)))
         high = _least(where(active, -places, places.like(1 << 62)))
-        status = code.call(_SHARED[does], context, mask, low, b.neg(high), WORD64(width))
+        status = code.call(_SHARED[does], context, mask, present, low, b.neg(high), WORD64(width))
         if does == "load":
             _mark_read(code, places, width, shift)
         return status
 
     def build(code: OperationCode) -> None:
-        place.in_space(code, place.put(code), check)
+        # A lane that names no place executes the instruction all the same.
+        present = code.builder.zext(code.mask, WORD64)
+        place.in_space(code, place.put(code), partial(check, present))
 
-    asm.record(NativeOperation(f"watch.{does}.{shift}.{place.name}", build), place.operands)
+    asm.record(NativeOperation(f"watch.{does}.{shift}.{place.name}", build), [*place.operands, order])
 
 
 def _mark_read(code: OperationCode, places: Lanes, width: int, shift: int) -> None:

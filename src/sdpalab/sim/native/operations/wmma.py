@@ -73,7 +73,8 @@ def _move(asm: Assembler, instruction: Instruction, mods: Mods, action: str) -> 
             watch_access(asm, instruction, space, row, 64, 0, 16, action)
     # A is kept as it is, B as its transpose: flip what lies the other way in memory.
     flip = by_column != (matrix == "b")
-    orders = [_order(k, matrix, size, flip) for k in range(8 if matrix in "ab" or size == 4 else 4)]
+    doubled = matrix in "ab" and type_.name == "f16"
+    orders = [_order(k, matrix, size, flip) for k in range(8 if doubled or size == 4 else 4)]
     items = asm.vector(fragment)
     if len(items) != len(orders):
         raise NotNative("wrong number of registers")

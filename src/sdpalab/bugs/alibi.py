@@ -1,0 +1,155 @@
+"""Bugs of ALiBi: another slope, distance or unit."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.tiled import PLAIN, TiledAttention, planted
+from sdpalab.judge.diagnose.hypotheses import Cause
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["BUGS"]
+
+BUGS: list[Bug] = []
+SLOPED = PLAIN.with_(seq_q=120, seq_kv=120, alibi_slopes=True)
+SLOPED_CAUSAL = SLOPED.with_(causal=True)
+SLOPED_GROUPED = PLAIN.with_(heads=4, kv_heads=2, seq_q=70, seq_kv=70, alibi_slopes=True)
+SLOPED_CROSS = SLOPED.with_(seq_q=70, seq_kv=120)
+SLOPED_CAPPED = SLOPED.with_(softcap=5.0)
+_alibi = partial(planted, Family.SOFTMAX, into=BUGS, cause=Cause.ALIBI)
+
+
+class _Slopes(TiledAttention):
+    """With other slopes."""
+
+    def other(self, slopes: Tensor, group: int) -> Tensor:
+        """What is taken for the slopes."""
+        return slopes
+
+    def bias(self, slopes: Tensor, rows: Tensor, columns: Tensor, group: int) -> Tensor:
+        return super().bias(self.other(slopes, group), rows, columns, group)
+
+
+@_alibi("ALiBi is left out", SLOPED)
+class _NoSlope(_Slopes):
+    def other(self, slopes: Tensor, group: int) -> Tensor:
+        return slopes * 0.0
+
+
+@_alibi("ALiBi is added", SLOPED)
+class _Added(_Slopes):
+    def other(self, slopes: Tensor, group: int) -> Tensor:
+        return -slopes
+
+
+@_alibi("ALiBi is not taken to base 2", SLOPED_CAUSAL)
+class _SlopeBaseTwo(_Slopes):
+    def other(self, slopes: Tensor, group: int) -> Tensor:
+        return slopes * math.log(2.0)
+
+
+@_alibi("ALiBi is scaled as the scores are", SLOPED)
+class _SlopeScaled(_Slopes):
+    def other(self, slopes: Tensor, group: int) -> Tensor:
+        return slopes / 8.0  # sqrt(head_dim)
+
+
+@_alibi("all heads have the slope of the first", SLOPED)
+class _SlopeOfFirst(_Slopes):
+    def other(self, slopes: Tensor, group: int) -> Tensor:
+        return slopes[:1].expand(len(slopes))
+
+
+@_alibi("the slope is that of the next head", SLOPED_CAUSAL)
+class _SlopeOfNext(_Slopes):
+    def other(self, slopes: Tensor, group: int) -> Tensor:
+        return slopes.roll(-1)
+
+
+@_alibi("the slope is taken by K/V head", SLOPED_GROUPED)
+class _SlopeByKvHead(_Slopes):
+    def other(self, slopes: Tensor, group: int) -> Tensor:
+        return slopes[: len(slopes) // group].repeat_interleave(group)
+
+
+@_alibi("slopes of its own in place of those given", SLOPED)
+class _OwnSlopes(_Slopes):
+    def other(self, slopes: Tensor, group: int) -> Tensor:
+        import torch
+
+        return 2.0 ** (-8.0 * torch.arange(1, len(slopes) + 1) / len(slopes))
+
+
+@_alibi("slopes are rounded to 8 bits", SLOPED, cause=None)
+class _SlopeRounded(_Slopes):
+    def other(self, slopes: Tensor, group: int) -> Tensor:
+        import torch
+
+        return slopes.to(torch.float8_e4m3fn).float()
+
+
+@_alibi("ALiBi's distance has a sign", SLOPED)
+class _Signed(TiledAttention):
+    def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
+        return rows - columns
+
+
+@_alibi("ALiBi counts only keys before the query", SLOPED)
+class _OnlyBefore(TiledAttention):
+    def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
+        return (rows - columns).clamp(min=0)
+
+
+@_alibi("ALiBi's distance is off by one", SLOPED)
+class _OffByOne(TiledAttention):
+    def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
+        return (rows - columns + 1).abs()
+
+
+@_alibi("ALiBi's distance is aligned to the bottom right", SLOPED_CROSS)
+class _DistanceBottomRight(TiledAttention):
+    def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
+        shift = SLOPED_CROSS.seq_kv - SLOPED_CROSS.seq_q if len(rows) == SLOPED_CROSS.seq_q else 0
+        return (rows + shift - columns).abs()
+
+
+@_alibi("ALiBi's columns are counted from the start of their tile", SLOPED_CAUSAL, cause=None)
+class _InTile(TiledAttention):
+    def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
+        return (rows - columns % self.tile).abs()
+
+
+@_alibi("ALiBi's rows are counted from the start of their tile", SLOPED, cause=None)
+class _RowInTile(TiledAttention):
+    def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
+        return (rows % self.tile - columns).abs()
+
+
+@_alibi("ALiBi's distance is squared", SLOPED, cause=None)
+class _Squared(TiledAttention):
+    def distance(self, rows: Tensor, columns: Tensor) -> Tensor:
+        return (rows - columns).square()
+
+
+@_alibi("ALiBi is under the soft cap", SLOPED_CAPPED, cause=None)
+class _Capped(TiledAttention):
+    def capped(self, scores: Tensor, cap: float) -> Tensor:
+        return scores
+
+    def after_masks(self, scores: Tensor, cap: float) -> Tensor:
+        return super().capped(scores, cap) if cap else scores
+
+
+@_alibi(
+    "ALiBi's signed distance, under a causal mask",
+    SLOPED_CAUSAL,
+    cause=None,
+    equivalent="no row sees a key after its own, where the sign would count",
+)
+class _SignedCausal(_Signed):
+    pass

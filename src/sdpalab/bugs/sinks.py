@@ -1,0 +1,172 @@
+"""Bugs of attention sinks: another logit, or a weight that is lost, repeated or not rescaled."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING
+
+from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.tiled import PLAIN, TiledAttention, planted
+from sdpalab.judge.diagnose.hypotheses import Cause
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["BUGS"]
+
+BUGS: list[Bug] = []
+SINK = PLAIN.with_(seq_q=120, seq_kv=120, sinks=True)
+SINK_CAUSAL = SINK.with_(causal=True)
+SINK_GROUPED = PLAIN.with_(heads=4, kv_heads=2, seq_q=70, seq_kv=70, sinks=True)
+SINK_WINDOW = SINK.with_(seq_q=150, seq_kv=90, window_size=(30, 0))
+"""The last rows see no key, and the sink alone."""
+_sink = partial(planted, Family.SOFTMAX, into=BUGS, cause=Cause.SINKS)
+
+
+class _Sinks(TiledAttention):
+    """With other logits."""
+
+    def other(self, sinks: Tensor, group: int) -> Tensor:
+        """What is taken for the logits."""
+        return sinks
+
+    def beginning(self, queries: Tensor, sinks: Tensor | None, group: int) -> tuple[Tensor, Tensor]:
+        return super().beginning(queries, None if sinks is None else self.other(sinks, group), group)
+
+
+@_sink("the sinks are left out", SINK)
+class _NoSinks(TiledAttention):
+    def beginning(self, queries: Tensor, sinks: Tensor | None, group: int) -> tuple[Tensor, Tensor]:
+        return super().beginning(queries, None, group)
+
+
+@_sink("the sink is not taken to base 2", SINK)
+class _SinkBaseTwo(_Sinks):
+    def other(self, sinks: Tensor, group: int) -> Tensor:
+        return sinks * math.log(2.0)
+
+
+@_sink("the sink is scaled as the scores are", SINK_CAUSAL)
+class _SinkScaled(_Sinks):
+    def other(self, sinks: Tensor, group: int) -> Tensor:
+        return sinks / 8.0  # sqrt(head_dim)
+
+
+@_sink("all heads have the sink of the first", SINK)
+class _SinkOfFirst(_Sinks):
+    def other(self, sinks: Tensor, group: int) -> Tensor:
+        return sinks[:1].expand(len(sinks))
+
+
+@_sink("the sink is that of the next head", SINK_CAUSAL)
+class _SinkOfNext(_Sinks):
+    def other(self, sinks: Tensor, group: int) -> Tensor:
+        return sinks.roll(-1)
+
+
+@_sink("the sink is taken by K/V head", SINK_GROUPED)
+class _SinkByKvHead(_Sinks):
+    def other(self, sinks: Tensor, group: int) -> Tensor:
+        return sinks[: len(sinks) // group].repeat_interleave(group)
+
+
+@_sink("the sink has the wrong sign", SINK)
+class _SinkNegated(_Sinks):
+    def other(self, sinks: Tensor, group: int) -> Tensor:
+        return -sinks
+
+
+@_sink("every sink is 0", SINK)
+class _AllZero(_Sinks):
+    def other(self, sinks: Tensor, group: int) -> Tensor:
+        return sinks * 0.0
+
+
+@_sink("the sink counts for the maximum, and not in the sum", SINK)
+class _OnlyMaximum(TiledAttention):
+    def beginning(self, queries: Tensor, sinks: Tensor | None, group: int) -> tuple[Tensor, Tensor]:
+        maximum, total = super().beginning(queries, sinks, group)
+        return maximum, total * 0.0
+
+
+@_sink("the sink is counted in every tile", SINK, cause=None)
+class _EveryTile(TiledAttention):
+    def beginning(self, queries: Tensor, sinks: Tensor | None, group: int) -> tuple[Tensor, Tensor]:
+        maximum, total = super().beginning(queries, sinks, group)
+        self._sink = maximum.clone()
+        return maximum, total * 0.0
+
+    def weights(self, scores: Tensor, maximum: Tensor) -> Tensor:
+        self._maximum = maximum
+        return super().weights(scores, maximum)
+
+    def total(self, total: Tensor, rescale: Tensor, weights: Tensor) -> Tensor:
+        return super().total(total, rescale, weights) + (self._sink - self._maximum).exp2()
+
+
+class _AtTheEnd(TiledAttention):
+    """A sink that joins the sum in the end: right, too."""
+
+    def beginning(self, queries: Tensor, sinks: Tensor | None, group: int) -> tuple[Tensor, Tensor]:
+        self._sink = None if sinks is None else (sinks * math.log2(math.e))[:, None, None]
+        return super().beginning(queries, None, group)
+
+    def sink_weight(self, sink: Tensor, maximum: Tensor) -> Tensor:
+        """What joins the sum."""
+        return (sink - maximum.clamp(min=-1e30)).exp2()
+
+    def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
+        if self._sink is None:
+            return super().finish(out, total, maximum, seq_kv)
+        return out / (total + self.sink_weight(self._sink, maximum))
+
+
+@_sink("the sink's weight is not relative to the largest score", SINK)
+class _NotRelative(_AtTheEnd):
+    def sink_weight(self, sink: Tensor, maximum: Tensor) -> Tensor:
+        return sink.exp2()
+
+
+@_sink("the sink's weight is rounded to a power of two", SINK, cause=None)
+class _PowerOfTwo(_AtTheEnd):
+    def sink_weight(self, sink: Tensor, maximum: Tensor) -> Tensor:
+        return (sink - maximum.clamp(min=-1e30)).round().exp2()
+
+
+@_sink("the sink's weight goes to the first key", SINK, cause=None)
+class _ToFirstKey(_AtTheEnd):
+    def operands(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        self._first = v[:, :, :1]
+        return q, k, v
+
+    def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
+        weight = self.sink_weight(self._sink, maximum) if self._sink is not None else 0.0
+        return (out + weight * self._first) / (total + weight)
+
+
+@_sink("the sink is left out where it is above all scores", SINK, cause=None)
+class _LeftOutAbove(_AtTheEnd):
+    def sink_weight(self, sink: Tensor, maximum: Tensor) -> Tensor:
+        return super().sink_weight(sink, maximum) * (sink < maximum)
+
+
+@_sink("rows that see the sink alone are 0 divided by 0", SINK_WINDOW, cause=Cause.RANGE)
+class _AloneNan(_AtTheEnd):
+    def sink_weight(self, sink: Tensor, maximum: Tensor) -> Tensor:
+        return (sink - maximum).exp2() * (maximum > -math.inf)
+
+
+@_sink("the output is multiplied by a sigmoid of the wrong sign", SINK, cause=None)
+class _WrongSigmoid(_AtTheEnd):
+    def finish(self, out: Tensor, total: Tensor, maximum: Tensor, seq_kv: int) -> Tensor:
+        sink, self._sink = self._sink, None
+        done = super().finish(out, total, maximum, seq_kv)
+        if sink is None:
+            return done
+        return done * ((sink - maximum - total.log2()) * math.log(2.0)).sigmoid()
+
+
+@_sink("the sink joins the sum in the end", SINK, cause=None, equivalent="a sum in another order")
+class _Late(_AtTheEnd):
+    pass

@@ -1,0 +1,263 @@
+"""What exact arithmetic finds: single-instruction mutants of every shipped kernel, and the bugs planted in sources.
+
+Each kernel runs in the ring of :mod:`sdpalab.sim.ring` as the judge's stage runs it, on one small causal problem. Then
+each floating-point instruction is replaced by a wrong one in turn (:mod:`.float_mutants`): the outputs must be unequal,
+or there is a reason. The planted bugs are those of the self-test whose cause is the data flow, on the judge's own two
+problems and on the bug's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.bugs import Bug
+from sdpalab.bugs.catalogue import BUGS
+from sdpalab.campaigns.campaign import CampaignResult, Content, Say
+from sdpalab.campaigns.float_mutants import FloatSite, float_sites, probes, reaches_only, target_of
+from sdpalab.compile import Build, build
+from sdpalab.errors import UserError
+from sdpalab.judge.algebra.outcome import AlgebraCase, AlgebraStatus
+from sdpalab.judge.algebra.running import run_in_ring
+from sdpalab.judge.algebra.stage import SCALE, algebra_case, algebra_problems, drawn
+from sdpalab.judge.verdict import Status
+from sdpalab.kernels.kernel import Config, CudaKernel, Kernel
+from sdpalab.kernels.plan import LaunchPlan
+from sdpalab.kernels.registry import KERNELS, get
+from sdpalab.problem import Problem
+from sdpalab.sim import KernelTrap, SimError
+from sdpalab.sim.linking import link
+from sdpalab.sim.parser import parse
+
+__all__ = ["PACKAGES", "run"]
+
+PACKAGES = ("numpy", "llvmlite")
+SMALL = Problem(1, 1, 80, 32, causal=True, scale=SCALE)
+"""Two tiles of keys of most kernels, the last one ragged, and a mask."""
+_KNOBS: Mapping[str, Mapping[str, str]] = {"flash": {"SCHEDULE": "tiles"}}
+"""Knobs of mutants: no block waits for another."""
+_NOT_DATA_FLOW = {
+    "the maximum starts at 0": "a maximum cancels",
+    "the maximum of the first part": "a maximum cancels",
+    "maxima without the unit": "a maximum cancels",
+    "in bfloat16": "precision",
+    "in float16": "precision",
+    "eight times too small": "saturation: nothing is too large for a code",
+}
+"""Bugs of the catalogue that are not of the data flow, by words of their ids, and why."""
+_DATA_FLOW = frozenset({Status.INCORRECT, Status.NOT_FINITE})
+
+
+class RingSubject:
+    """A kernel with its plan and its builds, to run in the ring with other PTX."""
+
+    def __init__(self, kernel: Kernel, config: Config, problem: Problem) -> None:
+        self.kernel, self.config, self.problem = kernel, config, problem
+        self.plan: LaunchPlan = kernel.launch_plan(problem, config, lse=kernel.lse)
+        self.arch = kernel.default_arch
+        self.builds = [build(step.module, self.arch) for step in self.plan.launches if step.module is not None]
+        self.draws = drawn(problem)
+
+    def run(self, number: int = 0, ptx: str | None = None, max_steps: int | None = None) -> AlgebraCase:
+        """The stage's record, with the PTX of one of its builds replaced.
+
+        Raises
+        ------
+        sdpalab.sim.SimError
+            If the launch does not come to its end.
+        """
+        builds: list[Build] = list(self.builds)
+        if ptx is not None:
+            builds[number] = replace(builds[number], ptx=ptx.encode())
+        plan = self.plan
+        reply, outputs = run_in_ring(plan, builds, self.draws, arch=self.arch, max_steps=max_steps)
+        if reply.get("not_algebraic") and "lse" in {buffer.name for buffer in plan.buffers}:
+            bare, refusal = plan.without("lse"), reply["not_algebraic"]
+            reply, outputs = run_in_ring(bare, builds, self.draws, arch=self.arch, max_steps=max_steps)
+            reply["lse_refusal"] = refusal
+        return algebra_case(self.problem, reply, outputs, _digest)
+
+
+def _digest(array: npt.NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def subject(kernel: Kernel) -> RingSubject:
+    """A kernel on the smallest problem that it computes."""
+    knobs = _KNOBS.get(kernel.name, {})
+    config = kernel.config_with(dict(knobs)) if knobs else kernel.default_config
+    for head_dim in (32, 64, 128):
+        problem = SMALL.with_(head_dim=head_dim, scale=SCALE)
+        if kernel.supports(problem) is None and kernel.reject_reason(problem, config) is None:
+            return RingSubject(kernel, config, problem)
+    raise UserError(f"{kernel.name} computes none of the small problems")
+
+
+def outcome_of(case: AlgebraCase) -> str:
+    """What a run in the ring says: ``equal``, ``unequal``, ``log-sum-exp``, ``factor`` or ``not algebraic``."""
+    if case.status is AlgebraStatus.UNEQUAL:
+        return "unequal" if case.unequal else "log-sum-exp"
+    if case.status is AlgebraStatus.EQUAL:
+        return "equal" if case.scale_explained else "factor"
+    return "not algebraic" if case.status is AlgebraStatus.NOT_ALGEBRAIC else "not run"
+
+
+def mutant_entry(of: RingSubject, number: int, site: FloatSite, right: AlgebraCase) -> dict[str, str]:
+    """Run one mutant: what became of it, and, where its outputs are equal, the reason."""
+    ptx = of.builds[number].ptx.decode()
+    entry = {"instruction": site.opcode, "line": str(site.line), "source": site.source}
+    try:
+        case = of.run(number, site.apply(ptx), max_steps=200_000)
+    except SimError as error:
+        return {**entry, "outcome": "stopped", "reason": type(error).__name__}
+    outcome = outcome_of(case)
+    if case.lse_refusal and not right.lse_refusal:
+        outcome = "not algebraic" if outcome == "equal" else outcome
+    if outcome != "equal":
+        return {**entry, "outcome": outcome}
+    return {**entry, "outcome": "equal", "reason": reason_of(of, number, site, ptx, right)}
+
+
+def reason_of(of: RingSubject, number: int, site: FloatSite, ptx: str, right: AlgebraCase) -> str:
+    """Why a mutant's outputs are equal; empty if nothing explains it."""
+    opcode = site.opcode.split(".")
+    if opcode[0] in ("max", "min"):
+        return "a maximum cancels"
+    for reason, statement in probes(site).items():
+        try:
+            of.run(number, site.apply(ptx, statement))
+        except KernelTrap:
+            continue
+        return reason
+    if opcode[0] == "div" and right.prime == 13:
+        return "mod 12 every unit is its own inverse, so that a product with a scale of Q or K is the quotient"
+    if opcode[0] == "setp":
+        larger = opcode[1] in ("lt", "le", "gt", "ge")
+        return "a threshold: either answer is right" if larger else "both ways of the branch give the same"
+    code = link(parse(ptx), of.builds[number].entry)
+    return reaches_only(code, site) or _dead(of, number, site, ptx)
+
+
+def _dead(of: RingSubject, number: int, site: FloatSite, ptx: str) -> str:
+    """Whether any other value gives the same outputs, such as a factor of a sum that is still 0."""
+    target = target_of(site.statement)
+    if target is None:
+        return ""
+    for constant in ("0f40E00000", "0f41300000"):  # 7 and 11, which have inverses
+        case = of.run(number, site.apply(ptx, f"mov.b32 {target}, {constant};"))
+        if outcome_of(case) != "equal":
+            return ""
+    return "any other value gives the same: it cancels, or meets a zero"
+
+
+def kernel_entry(name: str, copies: int, say: Say) -> dict[str, Any]:
+    """A kernel and all its mutants."""
+    of = subject(get(name))
+    right = of.run()
+    mutants = []
+    for number, built in enumerate(of.builds):
+        sites = float_sites(built.ptx.decode(), built.entry, copies)
+        mutants += [mutant_entry(of, number, site, right) for site in sites]
+    counts = Counter(each["outcome"] for each in mutants)
+    unexplained = [each for each in mutants if each["outcome"] == "equal" and not each["reason"]]
+    say(
+        f"{name:18} {outcome_of(right):8} {len(mutants):5} mutants: "
+        + ", ".join(f"{many} {outcome}" for outcome, many in counts.most_common())
+        + (f"; {len(unexplained)} equal without a reason" if unexplained else "")
+    )
+    for each in unexplained:
+        say(f"  {each['instruction']} at PTX line {each['line']}, {each['source']}")
+    return {
+        "kernel": name,
+        "config": str(of.config),
+        "problem": of.problem.to_dict(),
+        "outcome": outcome_of(right),
+        "prime": right.prime,
+        "lse": "not algebraic" if right.lse_refusal else "equal" if right.lse_unequal == 0 else "none",
+        "counts": dict(counts),
+        "reasons": dict(Counter(each["reason"] for each in mutants if each["outcome"] == "equal")),
+        "mutants": mutants,
+    }
+
+
+def excluded(bug: Bug) -> str:
+    """Why a planted bug is none of the data flow that one small problem with a positive scale shows; empty if it is."""
+    if bug.equivalent:
+        return "the edit changes nothing"
+    if not bug.statuses & _DATA_FLOW:
+        return "a hazard: the values may be right"
+    if bug.problem.scale <= 0:
+        return "it shows only where the scale is not positive, and the codes have no sign"
+    return next((reason for words, reason in _NOT_DATA_FLOW.items() if words in bug.id), "")
+
+
+def bug_entry(bug: Bug) -> dict[str, str]:
+    """Run a planted bug on the stage's two problems: what became of the worse one."""
+    kernel = bug.candidate
+    assert isinstance(kernel, CudaKernel)
+    entry = {"bug": bug.id, "family": bug.family.value}
+    if reason := excluded(bug):
+        return {**entry, "outcome": "left out", "reason": reason}
+    worst = {"outcome": "not run", "reason": "it computes neither problem"}
+    order = ("not run", "equal", "not algebraic", "stopped", "log-sum-exp", "factor", "unequal")
+    for problem in (*algebra_problems(bug.problem), bug.problem.with_(scale=SCALE)):
+        if kernel.supports(problem) is not None or kernel.reject_reason(problem, kernel.default_config) is not None:
+            continue
+        try:
+            case = RingSubject(kernel, kernel.default_config, problem).run(max_steps=400_000)
+            result = {"outcome": outcome_of(case), "reason": case.reason}
+        except SimError as error:
+            result = {"outcome": "stopped", "reason": str(error)}
+        if order.index(result["outcome"]) >= order.index(worst["outcome"]):
+            worst = result
+    return {**entry, **worst}
+
+
+def run(names: Sequence[str], copies: int, say: Say, keep: Any = None) -> CampaignResult:
+    """Run the named kernels (default: all shipped) and, without names, the planted bugs.
+
+    Parameters
+    ----------
+    names : sequence of str
+    copies : int
+        Mutants of each source line and opcode, at most; 0 for all.
+    say : callable
+    keep : callable, optional
+        Called with the content so far after each kernel.
+    """
+    kernels: list[dict[str, Any]] = []
+    content: Content = {"kind": "simulated", "copies_of_a_line": copies, "kernels": kernels, "bugs": []}
+    for name in names or KERNELS:
+        kernels.append(kernel_entry(name, copies, say))
+        if keep is not None:
+            keep(content)
+    if not names:
+        for bug in BUGS.values():
+            if bug.in_source:
+                content["bugs"].append(bug_entry(bug))
+                say(f"{content['bugs'][-1]['outcome']:14} {bug.id}")
+                if keep is not None:
+                    keep(content)
+    mutants = [each for kernel in kernels for each in kernel["mutants"]]
+    wrong = sum(each["outcome"] == "equal" and not each["reason"] for each in mutants)
+    missed = [each["bug"] for each in content["bugs"] if each["outcome"] in ("equal", "not algebraic", "not run")]
+    unequal = [kernel["kernel"] for kernel in kernels if kernel["outcome"] != "equal"]
+    content["totals"] = {
+        "kernels_equal": len(kernels) - len(unequal),
+        "mutants": len(mutants),
+        "outcomes": dict(Counter(each["outcome"] for each in mutants)),
+        "equal_without_reason": wrong,
+        "bugs": dict(Counter(each["outcome"] for each in content["bugs"])),
+        "bugs_missed": missed,
+    }
+    summary = (
+        f"{len(kernels) - len(unequal)} of {len(kernels)} kernels equal, {len(mutants)} mutants, {wrong} of them equal "
+        f"without a reason; {len(missed)} planted bugs missed"
+    )
+    return CampaignResult(content, not (wrong or missed or unequal), summary)

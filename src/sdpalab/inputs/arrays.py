@@ -1,0 +1,74 @@
+"""The input arrays beside Q, K and V, seeded as those are: lengths, masks, slopes and sinks.
+
+Each kind of inputs gets arrays that leave its own probe sharp: where all scores are to be equal, an additive mask holds
+only 0 and -inf, and the sinks are 0; where one key is to dominate, no bias may outweigh it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sdpalab.inputs.source import F64, Source, dtype_of
+
+__all__ = ["extra_arrays"]
+
+_SEEN = 0.75
+"""Share of the keys that a boolean mask lets a row see."""
+_FINITE = 0.8
+"""Share of the entries of an additive mask that are not -inf."""
+_GENTLE = 8.0
+"""Largest bias where one key is to dominate."""
+
+
+def extra_arrays(kind: str, source: Source) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of :attr:`sdpalab.problem.Problem.array_shapes`, by name, for a kind of inputs.
+
+    Lengths are those of the problem. A row sees the key at its own place, or the last, whatever else a mask hides,
+    except in ``hidden_rows``, where every third row sees none. Slopes are those of the paper, 2 ** (-8 (h + 1) / H),
+    times a random number from 0.5 to 1.5. Sinks are near the logarithm of the number of keys, so that they have about
+    as much weight as all keys together.
+    """
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, (shape, dtype) in source.problem.array_shapes.items():
+        if name == "kv_lengths":
+            values: F64 = np.array(source.problem.kv_lengths, np.float64)
+        elif name == "attn_mask":
+            values = _mask(kind, source, shape, boolean=dtype == "uint8")
+        elif name == "alibi_slopes":
+            values = _slopes(kind, source, shape)
+        else:
+            values = _sinks(kind, source, shape)
+        arrays[name] = np.ascontiguousarray(values.astype(dtype_of(dtype)))
+    return arrays
+
+
+def _mask(kind: str, source: Source, shape: tuple[int, ...], *, boolean: bool) -> F64:
+    seq_q, seq_kv = shape[2:]
+    seen = source.uniform("attn_mask", shape) < (_SEEN if boolean else _FINITE)
+    seen[:, :, np.arange(seq_q), np.minimum(np.arange(seq_q), seq_kv - 1)] = True
+    if kind == "hidden_rows":
+        seen[:, :, 1::3] = False
+    if boolean:
+        return seen.astype(np.float64)
+    bias = source.normal("attn_mask values", shape) * (kind != "uniform")
+    hidden = -65504.0 if source.problem.dtype == "float16" else float(np.finfo(np.float32).min)
+    return np.where(seen, bias, hidden / 2.0 if kind == "finite_mask" else -math.inf)
+
+
+def _slopes(kind: str, source: Source, shape: tuple[int, ...]) -> F64:
+    heads, problem = shape[0], source.problem
+    slopes: F64 = 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads) * (0.5 + source.uniform("alibi_slopes", shape))
+    if kind in ("needle", "forbidden"):
+        slopes = np.minimum(slopes, _GENTLE / max(problem.seq_q, problem.seq_kv))
+    return slopes
+
+
+def _sinks(kind: str, source: Source, shape: tuple[int, ...]) -> F64:
+    if kind == "uniform":
+        return np.zeros(shape)
+    level = -120.0 if kind == "negative" else 0.0
+    return level + math.log(source.problem.seq_kv) + source.normal("sinks", shape)

@@ -1,0 +1,102 @@
+"""The record of the stage: what a kernel computed in the ring."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import field
+from enum import Enum
+
+from pydantic.dataclasses import dataclass
+
+from sdpalab.record import RECORD, JsonRecord, ProblemField
+
+__all__ = ["AlgebraCase", "AlgebraStatus"]
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class AlgebraStatus(str, Enum):
+    """Outcome of a problem in the ring. Only UNEQUAL counts against a kernel."""
+
+    EQUAL = "EQUAL"
+    """Every output is that of attention in the ring."""
+    UNEQUAL = "UNEQUAL"
+    """An output is not: the kernel's data flow is not that of attention."""
+    NOT_ALGEBRAIC = "NOT_ALGEBRAIC"
+    """The kernel executes an instruction that has no meaning in a ring. It is not blamed for that."""
+    NOT_RUN = "NOT_RUN"
+    """The kernel does not compute the problem, or the simulator does not run it in a ring."""
+
+
+@dataclass(frozen=True, config=RECORD)
+class AlgebraCase(JsonRecord):
+    """One problem in the ring.
+
+    Attributes
+    ----------
+    name : str
+    problem : Problem
+    seed : int
+        Of the codes of Q, K and V.
+    status : AlgebraStatus
+    reason : str
+        What is unequal, which instruction is not algebraic, or why it was not run; empty if EQUAL.
+    prime : int
+        p of the ring; 0 if it was not run.
+    factor, expected_factor : int
+        scale * log2 e mod p - 1: with which the outputs were compared, and what is expected of the problem's scale.
+    compared, unequal : int
+        Elements of O.
+    left_out : int
+        Rows whose sum of weights is 0 mod p.
+    lse_unequal : int, optional
+        Rows whose log-sum-exp differs; None where the kernel writes none, or none that is algebraic.
+    digests : mapping of str to str
+        sha256 of the words of q, k, v, o and perhaps lse.
+    ptx_sha256 : tuple of str
+        Digest of the PTX of each launch.
+    lse_refusal : str
+        Which instruction of the log-sum-exp is not algebraic, where O was compared without it.
+
+    Raises
+    ------
+    ValueError
+        On construction, if the record is illegal: EQUAL with an unequal element or without the arrays that show it,
+        UNEQUAL without one, or a status other than EQUAL without a reason.
+    """
+
+    name: str
+    problem: ProblemField
+    seed: int
+    status: AlgebraStatus
+    reason: str = ""
+    prime: int = 0
+    factor: int = 0
+    expected_factor: int = 0
+    compared: int = 0
+    unequal: int = 0
+    left_out: int = 0
+    lse_unequal: int | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
+    ptx_sha256: tuple[str, ...] = ()
+    lse_refusal: str = ""
+
+    def __post_init__(self) -> None:
+        for name, digest in self.digests.items():
+            if not _SHA256.fullmatch(digest):
+                raise ValueError(f"{self.name}: the digest of {name} is not a sha256: {digest!r}")
+        differs = bool(self.unequal or self.lse_unequal)
+        if self.status is AlgebraStatus.EQUAL:
+            if differs or not self.compared or not {"q", "k", "v", "o"} <= set(self.digests):
+                raise ValueError(f"{self.name}: EQUAL with unequal elements, or without what shows it")
+            return
+        if not self.reason:
+            raise ValueError(f"{self.name}: {self.status.value} needs a reason")
+        if differs is not (self.status is AlgebraStatus.UNEQUAL):
+            raise ValueError(f"{self.name}: {self.status.value} with {self.unequal} unequal elements")
+
+    @property
+    def scale_explained(self) -> bool:
+        """Whether the scores were multiplied by what is expected of the problem's scale."""
+        return self.factor == self.expected_factor

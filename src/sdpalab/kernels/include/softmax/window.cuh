@@ -1,0 +1,55 @@
+// Which keys a query sees under a window and a length of its batch entry, beside the causal mask; and the soft cap.
+// All are aligned to the top left, as in softmax/mask.cuh. A row may see no key here, and keys begin anywhere.
+#pragma once
+
+#include "softmax/online.cuh"
+
+#if !defined(WINDOW_LEFT) || !defined(WINDOW_RIGHT) || !defined(SOFTCAP) || !defined(KV_LENGTHS)
+#error "define WINDOW_LEFT, WINDOW_RIGHT (-1: no bound), SOFTCAP (0: none) and KV_LENGTHS (0 or 1)"
+#endif
+
+constexpr int KEYS_AFTER = CAUSAL ? 0 : WINDOW_RIGHT;
+
+// Query `row` sees the keys first_key .. end_key - 1 of `keys`; none if there is none between.
+__device__ __forceinline__ int first_key(int row) {
+    return WINDOW_LEFT < 0 ? 0 : max(row - WINDOW_LEFT, 0);
+}
+
+__device__ __forceinline__ int end_key(int row, int keys) {
+    return KEYS_AFTER < 0 ? keys : min(row + KEYS_AFTER + 1, keys);
+}
+
+// Tiles of KEYS keys, [first, end), in which any row from first_row to last_row sees a key. A tile of queries that
+// sees none has the first tile, of which the mask hides all: then its rows have weights of 0, not the content of
+// memory that nobody wrote.
+struct KeyTiles {
+    int first;
+    int end;
+};
+
+template <int KEYS>
+__device__ __forceinline__ KeyTiles tiles_seen(int first_row, int last_row, int keys) {
+    const KeyTiles seen{first_key(first_row) / KEYS, (end_key(last_row, keys) + KEYS - 1) / KEYS};
+    return seen.first < seen.end ? seen : KeyTiles{0, 1};
+}
+
+// Whether some row from first_row to last_row does not see all of a tile's keys.
+template <int KEYS>
+__device__ __forceinline__ bool at_edge(int tile, int first_row, int last_row, int keys) {
+    return (tile + 1) * KEYS > end_key(first_row, keys) || tile * KEYS < first_key(last_row);
+}
+
+// softcap * tanh(score / softcap) of a score that is scaled later: both are in units of 1 / |scale|. As an absolute
+// number tanh is off by two units of 2^-23, which the exponential and the reciprocal leave.
+struct SoftCap {
+    float cap;
+    float to_exponent;  // of 2: 2 log2(e) / cap
+
+    __device__ __forceinline__ explicit SoftCap(float scale_log2)
+        : cap(float(SOFTCAP) * LOG2_E / scale_log2), to_exponent(2.0f * scale_log2 / float(SOFTCAP)) {}
+
+    __device__ __forceinline__ float operator()(float score) const {
+        const float power = ptx::ex2_approx_ftz_f32(score * to_exponent);
+        return cap * (1.0f - 2.0f * ptx::rcp_approx_ftz_f32(1.0f + power));
+    }
+};

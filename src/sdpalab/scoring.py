@@ -1,0 +1,186 @@
+"""How scores are made of Q K^T beyond scale and causal mask: the further fields of a problem, their forms and texts.
+
+With query row i and key j of one head, the score is, in this order,
+
+    s = scale * q_i k_j                         the product
+    s = softcap * tanh(s / softcap)             ``softcap``
+    s = s - slope_h * |i - j|                   ``alibi_slopes``
+    s = s + mask[i, j]                          an additive ``attn_mask``
+
+and row i sees key j if all of these let it: the causal mask, ``window_size``, ``kv_lengths``, and ``attn_mask`` (True,
+or more than -inf). The weights are exp(s) over the sum of all exp(s) that the row sees, plus exp(sink_h) with
+``sinks``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+from sdpalab.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = [
+    "ARRAYS",
+    "EXTRAS",
+    "MaskForm",
+    "ProblemError",
+    "Scoring",
+    "checked_lengths",
+    "checked_window",
+    "is_number",
+    "parse_lengths",
+    "parse_window",
+    "refitted_lengths",
+]
+
+EXTRAS = ("window_size", "softcap", "kv_lengths", "attn_mask", "alibi_slopes", "sinks")
+"""Fields that most problems lack. They are in :meth:`sdpalab.problem.Problem.to_dict` only where they are set, and a
+kernel or callable has to declare that it computes problems with them."""
+
+ARRAYS = EXTRAS[2:]
+"""Those that come with an input array of the same name beside Q, K and V."""
+
+
+class ProblemError(UserError):
+    """An invalid shape, dtype, scale or further field of an attention problem."""
+
+
+class _PlainScoring(TypedDict):
+    scale: float
+    causal: bool
+
+
+class Scoring(_PlainScoring, total=False):
+    """How scores are made of Q K^T: the arguments, beside Q, K and V, of every function that computes attention.
+
+    The last four are of the shapes of :attr:`sdpalab.problem.Problem.array_shapes`; of a problem without its inputs
+    only ``kv_lengths`` is there.
+    """
+
+    window_size: tuple[int, int]
+    softcap: float
+    kv_lengths: Sequence[int] | npt.NDArray[Any]
+    attn_mask: npt.NDArray[Any]
+    alibi_slopes: npt.NDArray[Any]
+    sinks: npt.NDArray[Any]
+
+
+class MaskForm(NamedTuple):
+    """What ``attn_mask`` says of the mask: ``bool`` or ``float``, and which of its first two axes are not broadcast."""
+
+    type: str
+    per_batch: bool
+    per_head: bool
+
+    @classmethod
+    def parse(cls, text: object) -> MaskForm:
+        """Read ``bool``, ``float:B,1`` and the like; without shape the mask is [1, 1, Sq, Skv].
+
+        Raises
+        ------
+        ProblemError
+            If it is none of these.
+        """
+        kind, colon, axes = text.partition(":") if isinstance(text, str) else ("", "", "")
+        batch, comma, heads = (axes if colon else "1,1").partition(",")
+        if kind not in ("bool", "float") or not comma or batch not in ("1", "B") or heads not in ("1", "H"):
+            raise ProblemError(
+                "attn_mask must be bool or float, with the first two axes of its shape such as bool:1,1, float:B,1 or "
+                f"float:B,H, not {text!r}"
+            )
+        return cls(kind, batch == "B", heads == "H")
+
+    def __str__(self) -> str:
+        return f"{self.type}:{'B' if self.per_batch else '1'},{'H' if self.per_head else '1'}"
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a finite int or float."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def checked_window(sides: Sequence[int] | None, causal: bool) -> tuple[int, int] | None:
+    """The window in its one form: None if it hides nothing that the causal mask does not.
+
+    Raises
+    ------
+    ProblemError
+        If it is not two integers from -1 up.
+    """
+    if sides is None:
+        return None
+    valid = isinstance(sides, (tuple, list)) and len(sides) == 2
+    if not valid or any(isinstance(side, bool) or not isinstance(side, int) or side < -1 for side in sides):
+        raise ProblemError(
+            f"window_size must be two integers (left, right) from 0 up, or -1 for no bound, not {sides!r}"
+        )
+    left, right = sides
+    if causal:
+        return (left, 0) if left >= 0 else None
+    return None if left == right == -1 else (left, right)
+
+
+def checked_lengths(lengths: Sequence[int] | None, batch: int, seq_kv: int) -> tuple[int, ...] | None:
+    """The valid keys of each batch entry as a tuple.
+
+    Raises
+    ------
+    ProblemError
+        If there is not one integer from 0 to ``seq_kv`` for each batch entry.
+    """
+    if lengths is None:
+        return None
+    valid = isinstance(lengths, (tuple, list)) and len(lengths) == batch
+    if not valid or any(isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= seq_kv for n in lengths):
+        raise ProblemError(
+            f"kv_lengths must be one integer from 0 to seq_kv = {seq_kv} for each of {batch} batch entries, "
+            f"not {lengths!r}"
+        )
+    return tuple(lengths)
+
+
+def refitted_lengths(lengths: Sequence[int], batch: int, seq_kv: int, new_batch: int, new_seq_kv: int) -> list[int]:
+    """Lengths for another batch and number of keys: the same shares of it, in turn; none becomes 0 that was not."""
+    shares = [lengths[n % batch] for n in range(new_batch)]
+    return [max(min(share, 1), min(new_seq_kv, share * new_seq_kv // seq_kv)) for share in shares]
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def parse_window(text: str) -> tuple[int, int]:
+    """Read ``L,R`` as on the command line.
+
+    Raises
+    ------
+    ProblemError
+        If there are not two integers.
+    """
+    try:
+        left, right = _integers(text)
+    except ValueError:
+        raise ProblemError(
+            f"--window takes two integers L,R such as 128,0, with -1 for no bound, not {text!r}"
+        ) from None
+    return left, right
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """Read ``N,N,...`` as on the command line.
+
+    Raises
+    ------
+    ProblemError
+        If there is anything but integers.
+    """
+    try:
+        return _integers(text)
+    except ValueError:
+        raise ProblemError(
+            f"--kv-lengths takes one integer for each batch entry, such as 512,200, not {text!r}"
+        ) from None

@@ -1,0 +1,64 @@
+"""What is weaker by one step, and that the simulator notices."""
+
+import numpy as np
+import pytest
+
+from sdpalab import sim
+from sdpalab.campaigns.weakening import weaker, with_text
+from sdpalab.sim.parser import parse
+
+HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n"
+COUNT = """.entry k(.param .u64 p, .param .u64 f)
+{
+.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<5>;
+ld.param.u64 %rd1, [p]; ld.param.u64 %rd2, [f]; mov.u32 %r1, %ctaid.x; mov.u32 %r2, %tid.x;
+mul.wide.u32 %rd3, %r1, 4; add.u64 %rd4, %rd1, %rd3;
+setp.ne.u32 %p1, %r2, 0; @%p1 bra END;
+st.global.u32 [%rd4+4], %r1;
+atom.acq_rel.gpu.global.add.u32 %r3, [%rd2], 1;
+setp.ne.u32 %p2, %r3, 1; @%p2 bra END;
+ld.global.u32 %r4, [%rd1+4]; ld.global.u32 %r5, [%rd1+8]; add.u32 %r6, %r4, %r5; st.global.u32 [%rd1], %r6;
+END: ret;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("atom.acq_rel.gpu.global.inc.u32 %r1, [%rd1], 3;", {"acquire.gpu", "release.gpu", "acq_rel.cluster"}),
+        ("atom.global.add.u32 %r1, [%rd1], 3;", {"relaxed.cta"}),
+        ("ld.acquire.sys.global.u32 %r1, [%rd1];", {"relaxed.sys", "acquire.gpu"}),
+        ("st.release.cta.global.u32 [%rd1], %r1;", {"relaxed.cta"}),
+        ("fence.sc.gpu;", {"acq_rel.gpu", "sc.cluster"}),
+        ("membar.gl;", {"cta"}),
+        ("membar.cta;", set()),
+        ("fence.proxy.async;", set()),
+        ("ld.global.u32 %r1, [%rd1];", set()),
+        ("barrier.cluster.arrive.release.aligned;", {"cluster.arrive.relaxed.aligned"}),
+        ("barrier.cluster.wait.acquire.aligned;", set()),
+    ],
+)
+def test_one_step(text, expected):
+    module = parse(HEAD + ".entry k()\n{\n.reg .b32 %r<4>; .reg .b64 %rd<4>;\n" + text + "\nret;\n}\n")
+    texts = weaker(module.entries["k"].instructions[0])
+    opcode = text.split(".")[0]
+    assert {
+        each.removeprefix(f"{opcode}.").replace(".global", "").split(".inc")[0].split(".add")[0] for each in texts
+    } == {each + (".u32" if opcode in ("ld", "st") else "") for each in expected}
+
+
+def test_every_step_of_a_counter_is_noticed():
+    """The merge of split keys: blocks count themselves in, and the last one reads what all have left."""
+    ptx = HEAD + COUNT
+
+    def kinds(text):
+        arrays = [np.zeros(8, np.uint32), np.zeros(1, np.uint32)]
+        return {hazard.kind for hazard in sim.launch(text, "k", 2, 32, arrays).hazards}
+
+    assert kinds(ptx) == set()
+    counter = next(each for each in parse(ptx).entries["k"].instructions if each.opcode == "atom")
+    mutants = [with_text(ptx, counter, text) for text in weaker(counter)]
+    assert len(mutants) == 3
+    assert all(kinds(mutant) == {"race"} for mutant in mutants)
+    assert all(len(mutant.split("\n")) == len(ptx.split("\n")) for mutant in mutants)
