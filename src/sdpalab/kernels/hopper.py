@@ -207,7 +207,7 @@ def _plan(problem: Problem, resolved: Config) -> Launch:
 
 
 _AUTO = Config(BLOCK_M=0, BLOCK_N=0, NUM_STAGES=0, SPLIT=0, EXP_ON_FMA="auto", SCHEDULE="auto", NUM_CTAS=0)
-_TILES = _AUTO.but(BLOCK_N=64, NUM_STAGES=2, SCHEDULE="tiles")
+_TILES = _AUTO.but(BLOCK_N=64, NUM_STAGES=2, EXP_ON_FMA=1, SCHEDULE="tiles")
 
 HOPPER = CudaKernel(
     name="hopper",
