@@ -113,7 +113,8 @@ __global__ void __maxnreg__(MAX_REGISTERS)
             }
         }
         advance_softmax<TILE_N>(softmax, o_frag, s_frag, score_scale.log2);
-        add_output<TILE_N, EXP_ON_FMA>(o_frag, softmax, s_frag, v_smem + stage, score_scale.log2);
+        add_output<TILE_N, EXP_ON_FMA>(o_frag, softmax, s_frag, v_smem + stage,
+                                       ExactExponents{softmax, score_scale.log2});
         stage = stage == SMEM_BYTES - STAGE_BYTES ? 0 : stage + STAGE_BYTES;
     }
 
