@@ -1,30 +1,22 @@
 // cub's radix sort: cub_sort N.
-#include <algorithm>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cub/device/device_radix_sort.cuh>
 #include <vector>
-
-static void check(cudaError_t error) {
-    if (error != cudaSuccess) std::printf("%s\n", cudaGetErrorString(error)), std::exit(1);
-}
-
-int main(int count, char **words) {
-    const int n = count > 1 ? atoi(words[1]) : 3000;
-    std::vector<uint32_t> keys(n), sorted(n);
-    for (int i = 0; i < n; i++) keys[i] = (uint32_t)i * 2654435761u;
-    uint32_t *in, *out;
-    void *space = nullptr;
-    size_t bytes = 0;
-    check(cudaMalloc(&in, n * sizeof *in));
-    check(cudaMalloc(&out, n * sizeof *out));
-    check(cudaMemcpy(in, keys.data(), n * sizeof *in, cudaMemcpyHostToDevice));
-    check(cub::DeviceRadixSort::SortKeys(space, bytes, in, out, n));
-    check(cudaMalloc(&space, bytes));
-    check(cub::DeviceRadixSort::SortKeys(space, bytes, in, out, n));
-    check(cudaMemcpy(sorted.data(), out, n * sizeof *out, cudaMemcpyDeviceToHost));
-    std::sort(keys.begin(), keys.end());
-    std::printf("%s\n", keys == sorted ? "right" : "WRONG");
-    return keys == sorted ? 0 : 1;
+#include <algorithm>
+#include <cub/device/device_radix_sort.cuh>
+#define CHECK(x) do { cudaError_t e = x; if (e) { printf("%d: %s\n", __LINE__, cudaGetErrorString(e)); return 1; } } while (0)
+int main(int argc, char **argv) {
+    int n = argc > 1 ? atoi(argv[1]) : 3000;
+    std::vector<unsigned> h(n), back(n);
+    for (int i = 0; i < n; i++) h[i] = (unsigned)i * 2654435761u;
+    unsigned *in, *out; void *temp = nullptr; size_t bytes = 0;
+    CHECK(cudaMalloc(&in, n * 4)); CHECK(cudaMalloc(&out, n * 4));
+    CHECK(cudaMemcpy(in, h.data(), n * 4, cudaMemcpyHostToDevice));
+    CHECK(cub::DeviceRadixSort::SortKeys(temp, bytes, in, out, n));
+    CHECK(cudaMalloc(&temp, bytes));
+    CHECK(cub::DeviceRadixSort::SortKeys(temp, bytes, in, out, n));
+    CHECK(cudaMemcpy(back.data(), out, n * 4, cudaMemcpyDeviceToHost));
+    std::sort(h.begin(), h.end());
+    puts(h == back ? "sorted" : "WRONG");
+    return h != back;
 }

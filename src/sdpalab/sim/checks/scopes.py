@@ -201,11 +201,12 @@ class Synchronisation:
     # ---- strong operations ------------------------------------------------------------------------------------------
 
     def read(self, access: Access, order: MemoryOrder) -> None:
-        """Lanes read strongly."""
-        for _, seat, place in self._lanes_of(access):
-            chain = self._chains[access.space.name].get(place)
-            if chain is not None:
-                self._observe(seat, chain, order)
+        """Lanes read strongly: each warp reads each place once."""
+        chains = self._chains[access.space.name]
+        if self.active and chains:
+            for seat, place in np.unique(np.stack([self.clocks.seat[access.sel], access.index]), axis=1).T.tolist():
+                if place in chains:
+                    self._observe(seat, chains[place], order)
 
     def write(self, access: Access, order: MemoryOrder) -> None:
         """Lanes write strongly: a new chain begins."""
