@@ -261,9 +261,9 @@ def engines() -> str:
         for number, sample in enumerate(samples):
             text = sample if sample.startswith(("{", "ts", "call", "mov")) else sample.split()[0].rstrip(";")
             lines.append(f"| {'' if number else family} | `{text}` | {engine_of(sample)} |")
-    whole, found = ", ".join(LEFT_TO_THE_REFERENCE), ", ".join(layout.WHY)
+    whole, while_running = ", ".join(LEFT_TO_THE_REFERENCE), ", ".join(layout.WHY)
     lines.append(f"\nWhat leaves a launch to the reference engine whatever its code is: {whole}.\n")
-    lines.append(f"What makes native code give a launch up while it runs: {found}.\n")
+    lines.append(f"What makes native code give a launch up while it runs: {while_running}.\n")
     return "\n".join(lines)
 
 

@@ -134,6 +134,8 @@ def figures(entry: Mapping[str, Any], judged: Mapping[str, Any] | None) -> str:
         if "resources" in step:
             parts.append(_compiled(f"*compiled*: `{step['name']}`", [(on, on["steps"][place]) for _, on in gpus]))
     parts.append(_simulated_and_modelled(gpus))
+    if entry.get("loops"):
+        parts.append(_loops(entry["loops"]))
     parts += not_modelled({"kernels": [entry]})
     parts.append(_judged(judged) if judged else f"Judged: {NOT_JUDGED}.")
     return "\n\n".join(parts)
@@ -168,13 +170,41 @@ def _simulated_and_modelled(gpus: Sequence[tuple[str, Mapping[str, Any]]]) -> st
     modelled = [
         ("wave efficiency", *(_percent(step.get("wave_efficiency")) for step in steps)),
         ("issue over tensor time, PTX", *(_percent(step.get("issue_share")) for step in steps)),
-        ("issue over tensor time, SASS", *(_percent(main["loop_issue_share"]) for main in mains)),
+        (
+            "issue over tensor time, SASS",
+            *(_percent(_by_machine_code(*each)) for each in zip(mains, steps, strict=True)),
+        ),
+        ("a turn of the main loop: issue", *(_percent(_turn_share(main, "issue")) for main in mains)),
+        ("a turn: special function unit", *(_percent(_turn_share(main, "special")) for main in mains)),
         ("time, inputs in L2", *(f"{time['microseconds']:.2f} us" if time else "-" for time in times)),
         ("time, inputs in DRAM", *cold),
         ("limited by", *(time["binds"] if time else "-" for time in times)),
     ]
     names = [gpu for gpu, _ in gpus]
     return "\n\n".join((table(("*simulated*", *names), rows), table(("*modelled*", *names), modelled)))
+
+
+def _by_machine_code(main: Mapping[str, Any], step: Mapping[str, Any]) -> float | None:
+    """Issue slots over tensor time by the machine code of a whole launch; None where it has no path or no product."""
+    share, ran = step.get("issue_share"), main["machine_instructions"]
+    return float(share * ran / main["counters"]["warps"]) if share and ran else None
+
+
+def _turn_share(main: Mapping[str, Any], name: str) -> float | None:
+    turn = main["turn"]
+    return float((turn["issue"] if name == "issue" else turn["units"][name]) / turn["tensor"]) if turn else None
+
+
+def _loops(loops: Sequence[Mapping[str, Any]]) -> str:
+    """Clocks of a turn of the main loop for each 128 rows by 128 keys, on the long problems."""
+    heads = ("*compiled*: a turn", "instructions", "tensor", "issue", "special", "registers; spilled")
+    rows = []
+    for loop in loops:
+        turn = loop["turn"]
+        clocks = (f"{turn['tensor']:.0f}", f"{turn['issue']:.0f}", f"{turn['units']['special']:.0f}") if turn else ()
+        used = f"{loop['registers']}; {loop['spill_bytes']}"
+        rows.append((loop["label"], str(turn["instructions"]) if turn else "-", *(clocks or ("-",) * 3), used))
+    return "Clocks of an SM for each 128 rows by 128 keys:\n\n" + table(heads, rows)
 
 
 def _judged(each: Mapping[str, Any]) -> str:

@@ -119,6 +119,7 @@ def test_a_word_of_the_name_is_enough() -> None:
         (["--target", "15x", "--peer", "2x"], "--peer takes a time such as 25.9us"),
         (["--target", "5us", "--peer", "9us"], "--peer is for a ratio"),
         (["--peer", "9us"], "there is no --target"),
+        (["--dtype", "float32"], "rates of products in 16 and 8 bits alone, not in float32"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,6 +53,10 @@ def test_without_a_record_it_says_so(script: ModuleType) -> None:
     assert "not yet run on hardware" in script.measured_table({})
 
 
+TURN = {"instructions": 50, "tensor": 200.0, "issue": 50.0, "units": {"special": 20.0}}
+LOOP = {"label": "1x1x64x64", "turn": TURN, "registers": 90, "spill_bytes": 0}
+
+
 def ladder(when: str, **kernels: float) -> dict[str, Any]:
     """A record of kernels that run on an H200 only, in two steps of which one is a library's product."""
     used = {"registers": 90, "static_shared_bytes": 1024, "dynamic_shared_bytes": 512, "tensor_share": 0.125}
@@ -62,7 +66,7 @@ def ladder(when: str, **kernels: float) -> dict[str, Any]:
     counters |= {"ctas": 64}
     steps = [
         {"product": {"flops": 7}},
-        {"name": "step", "resources": used, "counters": counters, "loop_issue_share": 0.5},
+        {"name": "step", "resources": used, "counters": counters, "machine_instructions": 1e6, "turn": TURN},
     ]
     return {
         "when": when,
@@ -72,12 +76,13 @@ def ladder(when: str, **kernels: float) -> dict[str, Any]:
                 "kernel": name,
                 "idea": "an idea",
                 "config": "BLOCK_M=64",
+                "loops": [LOOP, {**LOOP, "turn": None}],
                 "on": {
                     "H200": {
                         "arch": "sm_90",
                         "steps": steps,
                         "main": 1,
-                        "modelled": {"microseconds": us, "binds": "issue", "steps": [{}, {}]},
+                        "modelled": {"microseconds": us, "binds": "issue", "steps": [{}, {"issue_share": 0.5}]},
                         "modelled_cold_us": 2 * us,
                     }
                 },
@@ -98,7 +103,13 @@ def test_a_row_of_the_ladder(script: ModuleType) -> None:
 
 def test_the_figures_of_a_kernel_are_one_narrow_table_for_each_kind(script: ModuleType) -> None:
     text = script.figures(ladder("2026", first=2.25)["kernels"][0], None)
-    assert all(len(line.strip("|").split("|")) <= 3 for line in text.splitlines())
+    figures = text.partition("Clocks of an SM")[0]
+    assert all(len(line.strip("|").split("|")) <= 3 for line in figures.splitlines())
+    assert "| issue over tensor time, SASS | 25% |" in text  # half of the instructions of the PTX
+    assert "| a turn of the main loop: issue | 25% |" in text
+    assert "| a turn: special function unit | 10% |" in text
+    assert "| 1x1x64x64 | 50 | 200 | 50 | 20 | 90; 0 |" in text
+    assert "| 1x1x64x64 | - | - | - | - | 90; 0 |" in text
     assert "| *compiled*: `step` | sm_90 |" in text
     assert "| shared memory a block | 1,536 bytes |" in text
     assert "| bank conflicts | 1.50x |" in text

@@ -10,7 +10,7 @@ Further fields change the scores, in the vocabulary of FlashAttention's interfac
 - ``softcap``: a score s becomes softcap * tanh(s / softcap), after the scale and before any mask;
 - ``kv_lengths``: how many of its keys each batch entry has; those beyond are padding, which no row sees;
 - ``attn_mask``: there is a mask [1 or B, 1 or H, Sq, Skv], boolean (True: seen) or added to the scores;
-- ``alibi_slopes``: a slope for each query head, times |i - j|, is subtracted from the scores;
+- ``alibi_slopes``: a slope for each query head, times abs(i - j), is subtracted from the scores;
 - ``sinks``: a logit for each query head, whose exponential is part of the sum that weights are divided by.
 
 O of a row that sees no key is 0, and its log-sum-exp -inf, or its sink.
@@ -92,7 +92,7 @@ class Problem:
         ``bool`` or ``float``, and which of the first two axes of the mask are broadcast: ``bool:1,1`` is one mask
         [1, 1, Sq, Skv], ``float:B,H`` an additive one for each batch entry and head. Default: none.
     alibi_slopes : bool
-        Whether slope_h * |i - j| is subtracted from the scores (Press et al. 2022, "Train Short, Test Long").
+        Whether slope_h * abs(i - j) is subtracted from the scores (Press et al. 2022, "Train Short, Test Long").
     sinks : bool
         Whether each head has a sink: a logit without a key (Xiao et al. 2024, "Attention Sinks"; gpt-oss).
 

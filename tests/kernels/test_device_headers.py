@@ -289,6 +289,78 @@ def test_online_softmax_agrees_with_float64_and_has_no_nan() -> None:
     assert np.array_equal(out[20:], scores[20:].argmax(axis=1))  # far apart: the greatest alone, exactly
 
 
+def test_fused_exponents_agree_with_float64_also_where_their_rounding_would_matter() -> None:
+    source = """
+        #include "softmax/online.cuh"
+        __global__ void probe(const float* scores, float* out, int* fused, float scale) {  // 2 rows a thread, 32 keys
+            const ScoreScale s(scale);
+            SoftmaxRow rows[2];
+            const float* own = scores + threadIdx.x * 64;
+            for (int i = 0; i < 64; ++i) {
+                rows[i / 32].max = fmaxf(rows[i / 32].max, own[i]);
+            }
+            FusedExponents exponents(rows, s.log2);
+            fused[threadIdx.x] = exponents.in_range();
+            const bool subtract = !exponents.in_range();
+            if (subtract) {
+                exponents.subtracted();
+            }
+            float mean[2] = {};
+            for (int i = 0; i < 64; ++i) {
+                const float score = subtract ? own[i] - rows[i / 32].max : own[i];
+                const float weight = exponents.weight(score, i / 32, i % 4 == 3);
+                rows[i / 32].sum += weight;
+                mean[i / 32] += weight * (i % 32);
+            }
+            for (int row = 0; row < 2; ++row) {
+                out[2 * threadIdx.x + row] = mean[row] * softmax_normaliser(rows[row].sum);
+            }
+        }"""
+    draw = np.random.default_rng(5)
+    scores = (draw.standard_normal((32, 2, 32)) * np.logspace(-2, 12, 32)[:, None, None]).astype(np.float32)
+    scores[3, 0] = -np.inf  # nothing visible
+    scores[4, 1, 5:] = -np.inf
+    scores[6] -= np.float32(5000)
+    out, fused = np.full((32, 2), np.nan, np.float32), np.full(32, -1, np.int32)
+    _launch(source, 32, [scores, out, fused, 0.125])
+    exact = scores.astype(np.float64) * np.float32(0.125)
+    largest = exact.max(axis=2)
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(exact - largest[..., None])
+        mean = (weights * np.arange(32)).sum(axis=2) / weights.sum(axis=2)
+    mean[3, 0] = 0.0
+    assert np.array_equal(fused, (np.abs(largest).max(axis=1) * np.log2(np.e) <= 1024).astype(np.int32))
+    assert 10 < fused.sum() < 25
+    assert np.allclose(out, mean, rtol=2e-4, atol=1e-6)  # 1024 has a rounding of 2^-14, so a score may be off by it
+    assert np.allclose(out[:8], mean[:8], rtol=2e-5, atol=1e-6)
+    assert np.array_equal(out[24:], scores[24:].argmax(axis=2))  # far apart: the greatest alone, exactly
+
+
+def test_bounds_of_rows_are_their_maxima_or_0() -> None:
+    source = """
+        #include "tile/warpgroup.cuh"
+        __global__ void probe(const float* scores, float* bounds) {
+            float s_frag[16];
+            for (int i = 0; i < 16; ++i) {
+                s_frag[i] = scores[16 * threadIdx.x + i];
+            }
+            float bound[2];
+            row_bounds(bound, s_frag);
+            bounds[2 * threadIdx.x] = bound[0];
+            bounds[2 * threadIdx.x + 1] = bound[1];
+        }"""
+    scores = np.random.default_rng(5).standard_normal((8, 4, 4, 2, 2)).astype(np.float32)  # [quad, lane, 8 keys, row]
+    scores[1] -= 10  # all negative
+    scores[2, ..., 0, :] -= 10
+    scores[3, ..., 1, :] = -np.inf
+    scores[4, 2, 1, 1, 0] = np.inf
+    scores[5] = -0.0
+    bounds = np.full((8, 4, 2), np.nan, np.float32)
+    _launch(source, 32, [scores, bounds])
+    expected = np.maximum(scores.max(axis=(1, 2, 4)), 0)[:, None, :]
+    assert np.array_equal(bounds, np.broadcast_to(expected, bounds.shape))
+
+
 def test_powers_of_two_on_fma_units_have_the_error_that_is_stated() -> None:
     source = """
         #include "softmax/online.cuh"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sdpalab.compile.sass import SassInstruction
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, gpu_named
 from sdpalab.kernels.plan import Buffer, Gemm, LaunchPlan
@@ -12,7 +11,6 @@ from sdpalab.model.modelled import (
     StepWork,
     gemm_work,
     launch_work,
-    loop_issue_share,
     modelled,
 )
 from sdpalab.model.pipes import pipes_of
@@ -166,39 +164,3 @@ def test_a_library_product_moves_each_matrix_once() -> None:
     assert work.tensor_flops == {"fp16": 2 * 2 * 8 * 16 * 4}
     assert work.l2_bytes == work.dram_bytes == 2 * (2 * 8 * 4 + 2 * 16 * 4 + 4 * 8 * 16)
     assert modelled([work], TOY).steps[0].wave_efficiency == 1.0
-
-
-# ---- the machine code ------------------------------------------------------------------------------------------------
-
-
-def loop(*opcodes: str, inner: tuple[int, int] | None = None) -> tuple[SassInstruction, ...]:
-    """A loop of these opcodes, which the last closes; ``inner`` are the first and the last of a loop in it."""
-    targets = {len(opcodes) - 1: 0} | ({inner[1]: 16 * inner[0]} if inner else {})
-    return tuple(SassInstruction(16 * place, opcode, targets.get(place)) for place, opcode in enumerate(opcodes))
-
-
-@pytest.mark.parametrize(
-    ("opcode", "flops"),
-    [
-        ("HMMA.16816.F32", 2 * 16 * 8 * 16),
-        ("HMMA.1688.F32", 2 * 16 * 8 * 8),
-        ("QMMA.16832.F32.E4M3.E4M3", 16 * 8 * 32),  # twice the rate
-        ("HGMMA.64x64x16.F32", 2 * 64 * 64 * 16 // 4),
-        ("QGMMA.64x128x32.F32.E4M3.E4M3", 64 * 128 * 32 // 4),
-    ],
-)
-def test_the_issue_share_of_a_loop_by_hand(opcode: str, flops: int) -> None:
-    share = loop_issue_share(loop(opcode, "FFMA", "MUFU.EX2", "BRA"), TOY)
-    assert share == pytest.approx((4 / 4) / (flops / 100))  # one clock of issue; 100 FLOP a clock
-
-
-def test_a_loop_that_waits_inside_counts_its_wait_once_and_one_that_computes_inside_is_not_known() -> None:
-    code = ("HMMA.16816.F32", "SYNCS.PHASECHK", "BRA", "LDSM.16.M88.4", "BRA")
-    assert loop_issue_share(loop(*code, inner=(1, 2)), TOY) == loop_issue_share(loop(*code), TOY)
-    assert loop_issue_share(loop(*code[:4], "BRA", "BRA", inner=(3, 4)), TOY) is None
-    assert loop_issue_share(loop("FFMA", "BRA"), TOY) is None
-
-
-def test_a_shape_that_is_not_known_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"the shape of HMMA\.F32 is not known"):
-        loop_issue_share(loop("HMMA.F32", "BRA"), TOY)

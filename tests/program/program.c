@@ -22,7 +22,7 @@ int cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, stream_t);
 int cudaStreamCreate(stream_t *), cudaStreamCreateWithFlags(stream_t *, unsigned), cudaStreamSynchronize(stream_t);
 int cudaStreamWaitEvent(stream_t, void *, unsigned), cudaDeviceSynchronize(void);
 int cudaEventCreate(void **), cudaEventRecord(void *, stream_t), cudaEventElapsedTime(float *, void *, void *);
-int cudaEventSynchronize(void *);
+int cudaEventSynchronize(void *), cudaLaunchHostFunc(stream_t, void (*)(void *), void *);
 int cudaGetLastError(void), cudaGraphCreate(void *, unsigned), cudaMemGetInfo(size_t *, size_t *);
 int cudaDeviceGetAttribute(int *, int, int), cudaGetDeviceCount(int *);
 int cudaFuncSetAttribute(const void *, int, int);
@@ -122,6 +122,17 @@ static void pinned(float *d, int wait) {
     CHECK(cudaFreeHost(p));
 }
 
+static void look(void *data) { printf("%s\n", right(data, 1) ? "right" : "wrong"); }
+
+static void callback(float *d) {
+    float *p;
+    stream_t stream;
+    CHECK(cudaMallocHost((void **)&p, N * sizeof *p));
+    CHECK(cudaStreamCreate(&stream));
+    CHECK(cudaMemcpyAsync(p, d, N * sizeof *p, DEVICE_TO_HOST, stream));
+    CHECK(cudaLaunchHostFunc(stream, look, p));
+}
+
 int main(int count, char **words) {
     const char *mode = count > 1 ? words[1] : "";
 #define MODE(name) if (!strcmp(mode, name))
@@ -134,6 +145,7 @@ int main(int count, char **words) {
     MODE("rows") rows(d, h);
     MODE("managed") managed(1);
     MODE("pinned") pinned(d, 1);
+    MODE("callback") callback(d);
     MODE("managed early") managed(0);
     MODE("pinned early") pinned(d, 0);
     MODE("hello") {

@@ -66,7 +66,7 @@ def line_of(text: str, source: str = "program.c") -> str:
     return f"{source}:{number}"
 
 
-@pytest.mark.parametrize("mode", ["simple", "streams", "rows", "managed", "pinned"])
+@pytest.mark.parametrize("mode", ["simple", "streams", "rows", "managed", "pinned", "callback"])
 def test_a_program_gets_its_results(run: Runner, capfd: pytest.CaptureFixture[str], mode: str) -> None:
     outcome = run(mode)
     assert capfd.readouterr().out == "right\n"

@@ -61,6 +61,12 @@ def executor() -> SimulatedExecutor:
     return SimulatedExecutor()
 
 
+def test_the_name_says_the_numerics_where_they_are_not_the_default() -> None:
+    assert SimulatedExecutor("sm_90a").device == "simulator sm_90a"
+    assert SimulatedExecutor("sm_90a", numerics="hardware").device == "simulator sm_90a"
+    assert SimulatedExecutor("sm_90a", numerics="float32").device == "simulator sm_90a, numerics float32"
+
+
 def test_one_step(executor: PlanExecutor, inputs: dict[str, np.ndarray]) -> None:
     result = executor.run(_plan(_launch("add", "a", "b", "c", 2.0, N)), inputs)
     np.testing.assert_array_equal(result.outputs["c"], inputs["a"] + np.float32(2) * inputs["b"])

@@ -58,7 +58,7 @@ def test_a_kernel_without_hazards_runs_natively() -> None:
         ({"between": "st.shared.u32 [s+252], 7; bar.sync 0;"}, "race"),
         ({"words": THREADS // 2}, "illegal access"),
         ({"size": THREADS // 2}, "illegal access"),
-        ({"between": "@%p1 bar.sync 0; bar.sync 0, 48;"}, "uninitialised"),
+        ({"between": "@%p1 bar.sync 0; bar.sync 0, 48;"}, "a register that was never set"),
         ({"between": "bar.sync 0, 48;"}, "barrier rules"),
     ],
 )

@@ -33,15 +33,16 @@ def test_operands():
     entry = body(
         ".reg .b32 %r<4>; .reg .b64 %rd<2>; .reg .pred %p;\n"
         "mov.b32 {%r1, %r2}, 0f3F800000;\n@!%p ld.global.v2.u32 {%r1, %r2}, [%rd1+-16];\nadd.s32 %r1, %r2, -0x10;\n"
-        "mov.u32 %r3, %tid.x;"
+        "mov.u32 %r3, %tid.x; mov.u32 %r3, WARP_SZ;"
     )
-    mov, load, add, special = entry.instructions
+    mov, load, add, special, constant = entry.instructions
     assert mov.operands == (Vector((Register("%r1"), Register("%r2"))), Immediate(1.0, 32))
     assert load.guard is not None
     assert load.guard.negated
     assert load.operands[1] == Address(Register("%rd1"), -16)
     assert add.operands[2] == Immediate(-16)
     assert special.operands[1] == Register("%tid.x")
+    assert constant.operands[1] == Immediate(32)
 
 
 def test_names_in_braces_are_their_own():

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from differential import differential
 from wgmma_kernels import (
     ATOM,
     accumulator_fragment,
@@ -135,6 +136,14 @@ def test_types(kind_a, kind_b, result, n, in_registers, mode):
     else:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
     assert hazards == []
+
+
+@pytest.mark.parametrize("numerics", ["hardware", "float32"])
+@pytest.mark.parametrize(("kind", "in_registers"), [("f16", False), ("bf16", True), ("e4m3", False)])
+def test_both_engines_have_the_same_sums(kind, in_registers, numerics):
+    with differential() as outcomes:
+        product(16, kind, kind, in_registers=in_registers, numerics=numerics)
+    assert outcomes == [""]
 
 
 def test_signs_and_scale_d():

@@ -24,6 +24,22 @@ _SHARED_FLAT = _SHARED.with_(scale=0.0)
 _merging = partial(in_source, "flash", problem=_SHARED, knobs={"SCHEDULE": "stream_k", "NUM_CTAS": 3})
 """Plants where three blocks share the work, whatever the problem."""
 
+
+def _clamped(kernels: str, exponent: str, clamped: str) -> tuple[Bug, ...]:
+    """The numerical guards that this project started from."""
+    return in_source(
+        kernels,
+        "clamped exponents, epsilon in the sum, zeros for what is not finite",
+        (exponent, clamped),
+        (
+            "row_sum == 0.0f ? 0.0f : ptx::rcp_approx_ftz_f32(row_sum)",
+            "fabsf(row_sum) <= 3.4e38f ? ptx::rcp_approx_ftz_f32(row_sum + 1e-6f) : 0.0f",
+        ),
+        problem=CAUSAL,
+        harmless=FLAT,
+    )
+
+
 BUGS: tuple[Bug, ...] = (
     *in_source(
         "scalar",
@@ -54,19 +70,15 @@ BUGS: tuple[Bug, ...] = (
     ),
     *in_source(ALL, "no normalisation", (": ptx::rcp_approx_ftz_f32(row_sum)", ": 1.0f")),
     *in_source(ALL, "the maximum starts at 0", ("float max = LOWEST_FLOAT;", "float max = 0.0f;"), harmless=FLAT),
-    *in_source(
-        ALL,
-        "clamped exponents, epsilon in the sum, zeros for what is not finite",
-        (
-            "const float exponent = (score - reference) * scale_log2;",
-            "const float exponent = fminf(fmaxf((score - reference) * scale_log2, -10.0f), 10.0f);",
-        ),
-        (
-            "row_sum == 0.0f ? 0.0f : ptx::rcp_approx_ftz_f32(row_sum)",
-            "fabsf(row_sum) <= 3.4e38f ? ptx::rcp_approx_ftz_f32(row_sum + 1e-6f) : 0.0f",
-        ),
-        problem=CAUSAL,
-        harmless=FLAT,
+    *_clamped(
+        "scalar wmma",
+        "ptx::ex2_approx_ftz_f32((score - reference) * scale_log2);",
+        "ptx::ex2_approx_ftz_f32(fminf(fmaxf((score - reference) * scale_log2, -10.0f), 10.0f));",
+    ),
+    *_clamped(
+        "flash",
+        "return fmaf(score, scale_log2, offset[row]);",
+        "return fminf(fmaxf(fmaf(score, scale_log2, offset[row]), -10.0f), 10.0f);",
     ),
     *in_source(
         ALL,

@@ -18,7 +18,7 @@ _BOTH = "fp8_simulated fp8"
 _in_widened = partial(in_source, "fp8", knobs={"P_DTYPE": "fp16"})
 """Plants where the weights of ``fp8`` are float16, and V is widened for them."""
 _MMA_ORDER = ("const QuantisePatch<RowOrder::mma> patch", "const QuantisePatch<RowOrder::natural> patch")
-_TILE_MAXIMUM = ("offset = fmaf(tile_max - row.max, scale_log2, WEIGHT_EXPONENT)", "offset = WEIGHT_EXPONENT")
+_TILE_MAXIMUM = ("return softmax_weight(tile_max[row], rows[row].max, scale_log2)", "return 1.0f")
 _BLOCKS = Problem(1, 1, 64, 64, seq_kv=300)
 _in_hopper = partial(in_source, "hopper_fp8", problem=_BLOCKS, knobs={"BLOCK_M": 64, "BLOCK_N": 64})
 _HEADS = EVEN.with_(heads=2, kv_heads=2)
@@ -100,7 +100,7 @@ BUGS: tuple[Bug, ...] = (
     *in_source(
         "fp8",
         "maxima without the unit of the scores",
-        ("const float tile_max = raw_max * tile.unit;", "const float tile_max = raw_max;"),
+        ("tile_max[row] = raw_max[row] * tile.unit;", "tile_max[row] = raw_max[row];"),
         harmless=EVEN.with_(scale=0.0),
     ),
     *_in_hopper(
@@ -109,10 +109,27 @@ BUGS: tuple[Bug, ...] = (
         harmless=_BLOCKS.with_(scale=0.0, seq_kv=256),
     ),
     *_in_hopper("no maximum but the tile's", _TILE_MAXIMUM, harmless=_BLOCKS.with_(scale=0.0)),
-    *_in_hopper("rescale of O lost", ("o_frag[i] * factor)", "o_frag[i])"), harmless=_BLOCKS.with_(seq_kv=60)),
+    *_in_hopper(
+        "a tile's own maximum is forgotten where its product joins O",
+        ("unit[row] = factor * tile_scales.y;", "unit[row] = tile_scales.y;"),
+        harmless=_BLOCKS.with_(scale=0.0),
+    ),
+    *_in_hopper(
+        "rescale of O lost",
+        ("join(due_unit);\n        if (rescale.needed) {", "join(due_unit);\n        if (false) {"),
+        problem=_BLOCKS.with_(scale=30.0),
+        harmless=_BLOCKS,
+    ),
+    *in_source(
+        "fp8",
+        "rescale of O lost",
+        ("o_frag[d][i] *= rescale[i / 2];", "o_frag[d][i] *= 1.0f + 0.0f * rescale[i / 2];"),
+        problem=SEVERAL_TILES.with_(scale=30.0),
+        harmless=SEVERAL_TILES,
+    ),
     *_in_hopper(
         "the scale of the next tile's V",
-        ("join(v_scale, rescale);", "join(tile_scales.y, rescale);"),
+        ("        join(due_unit);\n", "        join(unit);\n"),
         harmless=_BLOCKS.with_(seq_kv=60),
     ),
     *_in_hopper(

@@ -12,24 +12,56 @@ from dataclasses import asdict
 from typing import Any
 
 from sdpalab.campaigns.campaign import CampaignResult, Say
+from sdpalab.compile import build, disassemble, resources
+from sdpalab.compile.sass import SassInstruction, parse
 from sdpalab.kernels.kernel import Kernel
-from sdpalab.kernels.plan import Gemm
+from sdpalab.kernels.plan import Gemm, Module
 from sdpalab.kernels.registry import KERNELS, get
 from sdpalab.measure import Gpu, gpu_named
 from sdpalab.model.counted import CountedLaunch, arch_on, count
-from sdpalab.problem import MISSION
+from sdpalab.model.turn import turn_clocks
+from sdpalab.problem import MISSION, Problem
 from sdpalab.sim.counters import Counters
 
 __all__ = ["GPUS", "PACKAGES", "run"]
 
 GPUS = ("L4", "H200")
+LONG = tuple(Problem(4, 16, 4096, head_dim, causal=causal) for head_dim in (64, 128) for causal in (False, True))
+"""Where a kernel takes other tiles than on the mission shape: of those for one architecture, the loops are recorded."""
 PACKAGES = ("numpy", "nvidia-cuda-nvdisasm")
 
 
 def kernel_entry(kernel: Kernel) -> dict[str, Any]:
     """A kernel's entry: what it is, and what it is on each GPU that it runs on."""
     on = {gpu.name: _on(kernel, gpu, arch) for gpu in map(gpu_named, GPUS) if (arch := arch_on(kernel, gpu))}
-    return {"kernel": kernel.name, "idea": kernel.idea, "config": str(kernel.default_config), "on": on}
+    entry = {"kernel": kernel.name, "idea": kernel.idea, "config": str(kernel.default_config), "on": on}
+    loops = [_loop(kernel, problem, name) for name in on for problem in LONG if kernel.only_arch]
+    return {**entry, "loops": loops} if loops else entry
+
+
+def _loop(kernel: Kernel, problem: Problem, name: str) -> dict[str, Any]:
+    """The main loop that a long problem has on a GPU: compiled, and not run."""
+    gpu = gpu_named(name)
+    launch = kernel.launch_plan(problem, sms=gpu.sms).launches[-1]
+    assert isinstance(launch.module, Module), "the kernels with a main loop to count are CUDA C++"
+    arch = arch_on(kernel, gpu)
+    assert arch is not None, "it runs on this GPU"
+    built = build(launch.module, arch)
+    used = resources(built, launch)
+    return {
+        "problem": problem.to_dict(),
+        "label": problem.label,
+        "gpu": name,
+        "knobs": dict(launch.module.defines),
+        "registers": used.registers,
+        "spill_bytes": used.spill_bytes,
+        "turn": _turn(parse(disassemble(built))[built.entry], problem, gpu),
+    }
+
+
+def _turn(code: Sequence[SassInstruction], problem: Problem, gpu: Gpu) -> dict[str, Any] | None:
+    clocks = turn_clocks(code, problem.head_dim, gpu)
+    return None if clocks is None else clocks.to_dict()
 
 
 def _on(kernel: Kernel, gpu: Gpu, arch: str) -> dict[str, Any]:
@@ -57,7 +89,8 @@ def _launch(step: CountedLaunch, gpu: Gpu) -> dict[str, Any]:
         "compiler": step.build.compiler,
         "ptx_sha256": step.build.ptx_sha256,
         "resources": step.resources.to_dict(),
-        "loop_issue_share": step.loop_issue_share(gpu),
+        "machine_instructions": step.machine_instructions,
+        "turn": _turn(step.code, MISSION, gpu),
         "counters": _totals(step.counters),
     }
 

@@ -32,7 +32,7 @@ from sdpalab.commands.options import (
 from sdpalab.commands.tables import show_table, table
 from sdpalab.errors import UserError
 from sdpalab.measure import GPUS, PUBLISHED_MISSION_US, Gpu, binding_floor, feasibility, floors, gpu_named
-from sdpalab.problem import MISSION, Problem
+from sdpalab.problem import HALF_DTYPES, MISSION, Problem
 
 __all__ = ["speed_of_light"]
 
@@ -81,6 +81,8 @@ def speed_of_light(
         alibi_slopes=alibi_slopes,
         sinks=sinks,
     )
+    if problem.dtype not in HALF_DTYPES:
+        raise UserError(f"speed-of-light has rates of products in 16 and 8 bits alone, not in {problem.dtype}")
     target_us = _target_us(target, peer)
     gpus = list(dict.fromkeys(gpu_named(name) for name in gpu or ()))
     shown = gpus or [one for one in GPUS.values() if precision != "fp8" or one.fp8_tflops is not None]

@@ -54,14 +54,15 @@ static_assert(Q_BYTES <= STAGE_BYTES, "Q passes through one stage");
 static_assert(SMEM_BYTES <= 48 * 1024, "two blocks of 48 KiB share an SM of any architecture");
 
 // Takes a tile's maximum into the softmax of a warp's two rows a lane, and rescales what was accumulated: only where a
-// row's scores have outgrown the maximum that its weights are taken from, and at the first tile nothing was.
-__device__ __forceinline__ void advance_lazily(SoftmaxRow (&softmax)[2], float (&o_frag)[HEAD_DIM / 8][4],
-                                               const float (&s_frag)[TILE_N / 8][4], float scale_log2, bool first) {
+// row's scores have outgrown the maximum that its weights are taken from, and at the first tile nothing was. Returns
+// the exponents of the tile's weights.
+__device__ __forceinline__ FusedExponents advance_lazily(SoftmaxRow (&softmax)[2], float (&o_frag)[HEAD_DIM / 8][4],
+                                                         float (&s_frag)[TILE_N / 8][4], float scale_log2,
+                                                         bool first) {
     float tile_max[2];
     row_maxima<TILE_N>(tile_max, s_frag);
-    const bool outgrown =
-        softmax[0].outgrown_by(tile_max[0], scale_log2) || softmax[1].outgrown_by(tile_max[1], scale_log2);
-    if (__any_sync(0xffffffffu, outgrown)) {
+    FusedExponents exponents(softmax, scale_log2);
+    if (__any_sync(0xffffffffu, exponents.outgrown_by(tile_max) || !exponents.in_range())) {
         const float rescale[2] = {softmax[0].advance(tile_max[0], scale_log2),
                                   softmax[1].advance(tile_max[1], scale_log2)};
         if (!first) {
@@ -73,7 +74,19 @@ __device__ __forceinline__ void advance_lazily(SoftmaxRow (&softmax)[2], float (
                 }
             }
         }
+        exponents = FusedExponents(softmax, scale_log2);
+        if (__any_sync(0xffffffffu, !exponents.in_range())) {
+#pragma unroll
+            for (int n = 0; n < TILE_N / 8; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    s_frag[n][i] -= softmax[i / 2].max;
+                }
+            }
+            exponents.subtracted();
+        }
     }
+    return exponents;
 }
 
 __global__ void __maxnreg__(MAX_REGISTERS)
@@ -151,8 +164,9 @@ __global__ void __maxnreg__(MAX_REGISTERS)
                 const int keys_left[2] = {visible_keys(row, seq_kv) - column, visible_keys(row + 8, seq_kv) - column};
                 mask_scores<TILE_N>(s_frag, keys_left);
             }
-            advance_lazily(softmax, o_frag, s_frag, score_scale.log2, tile == segment.first);
-            add_output<TILE_N, EXP_ON_FMA>(o_frag, softmax, s_frag, v_smem + stage, score_scale.log2);
+            const FusedExponents exponents =
+                advance_lazily(softmax, o_frag, s_frag, score_scale.log2, tile == segment.first);
+            add_output<TILE_N, EXP_ON_FMA>(o_frag, softmax, s_frag, v_smem + stage, exponents);
             stage = stage == SMEM_BYTES - STAGE_BYTES ? 0 : stage + STAGE_BYTES;
         } while (++tile < segment.end);
 

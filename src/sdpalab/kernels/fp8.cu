@@ -4,7 +4,8 @@
 // kernel before this one quantises (tile/quantise.cuh), so that a number is rounded once and not once for every block
 // that reads it, and K and V cross the memory in half the bytes; its time counts.
 //   S = Q K^T   raw scores of m16n8k32; a tile has one scale of K, and a warp one of Q
-//   O += s P V  a tile's product starts from 0, and joins O in float32 with the scale s of its V
+//   O += s P V  a tile's product starts from 0, and joins O in float32 with a factor s: the scale of its V, and how far
+//               its maximum is from the reference of the row
 // Sums of the tensor cores are thus never longer than 128 terms, whatever the hardware drops of them.
 //
 // P stays in the registers. The accumulators of two m16n8 blocks of S are, as packed, the four numbers of the next left
@@ -15,7 +16,7 @@
 // is two m16n8k16 in place of each m16n8k32, and V, still e4m3 in memory, is widened on its way to them. No weight
 // moves here either, and V has the same order (TileWeights).
 //
-// Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 120 registers, 16 KiB shared memory, 4 blocks an SM.
+// Static limits (sm_89, D=64, defaults): 0 spills, 0 stack, <= 136 registers, 16 KiB shared memory, 3 blocks an SM.
 // Knobs: BLOCK_M (rows of Q; 16 a warp), NUM_STAGES (tiles of K, V in memory), P_DTYPE (e4m3, fp16). A tile is the 64
 // keys of a scale.
 
@@ -123,10 +124,33 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
             raw_max[i / 2] = fmaxf(raw_max[i / 2], s_frag[n][i]);
         }
     }
-    const TileRow rows[2] = {TileRow(softmax[0], quad_max(raw_max[0]), tile_scale, scale_log2),
-                             TileRow(softmax[1], quad_max(raw_max[1]), tile_scale, scale_log2)};
+    raw_max[0] = quad_max(raw_max[0]);
+    raw_max[1] = quad_max(raw_max[1]);
+    TileRows rows(raw_max, tile_scale);
+    if (__any_sync(0xffffffffu, rows.outgrown(softmax, scale_log2) || !rows.in_range())) {
+        const float rescale[2] = {softmax[0].advance(rows.tile_max[0], scale_log2),
+                                  softmax[1].advance(rows.tile_max[1], scale_log2)};
+#pragma unroll
+        for (int d = 0; d < HEAD_DIM / 8; ++d) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                o_frag[d][i] *= rescale[i / 2];
+            }
+        }
+        if (__any_sync(0xffffffffu, !rows.in_range())) {
+#pragma unroll
+            for (int n = 0; n < TILE_N / 8; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    s_frag[n][i] -= raw_max[i / 2];
+                }
+            }
+            rows.subtracted();
+        }
+    }
 
     TileWeights<WeightType::P_DTYPE> weights;
+    float sum[2] = {};
 #pragma unroll
     for (int n = 0; n < TILE_N / 32; ++n) {
 #pragma unroll
@@ -134,14 +158,18 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
             const int half = i % 2;
             const float(&s)[4] = s_frag[4 * n + i / 2 * 2];
             const float(&next)[4] = s_frag[4 * n + i / 2 * 2 + 1];
-            const float p0 = rows[half].weight(s[2 * half], tile_scale);
-            const float p1 = rows[half].weight(s[2 * half + 1], tile_scale);
-            const float p2 = rows[half].weight(next[2 * half], tile_scale);
-            const float p3 = rows[half].weight(next[2 * half + 1], tile_scale);
-            softmax[half].sum += (p0 + p1) + (p2 + p3);
+            const float p0 = rows.weight(s[2 * half], half);
+            const float p1 = rows.weight(s[2 * half + 1], half);
+            const float p2 = rows.weight(next[2 * half], half);
+            const float p3 = rows.weight(next[2 * half + 1], half);
+            sum[half] += (p0 + p1) + (p2 + p3);
             weights.set(n, i, p0, p1, p2, p3);
         }
     }
+    const float factor[2] = {rows.factor(softmax, 0, scale_log2), rows.factor(softmax, 1, scale_log2)};
+    softmax[0].sum = fmaf(sum[0], factor[0], softmax[0].sum);
+    softmax[1].sum = fmaf(sum[1], factor[1], softmax[1].sum);
+    const float join[2] = {v_scale * factor[0], v_scale * factor[1]};
 
 #pragma unroll
     for (int d = 0; d < HEAD_DIM / 16; ++d) {
@@ -156,15 +184,14 @@ __device__ __forceinline__ void attend(float (&o_frag)[HEAD_DIM / 8][4], Softmax
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             float& o = o_frag[2 * d + i / 4][i % 4];
-            o = fmaf(product[i / 4][i % 4], v_scale, o * rows[i % 4 / 2].rescale);
+            o = fmaf(product[i / 4][i % 4], join[i % 4 / 2], o);
         }
     }
 }
 
 // The bytes and scales are those of quantise_blocks<SCALE_ROWS>, V in blocks one behind the other.
 //
-// There is no bound on registers: left alone, ptxas takes 107 at D=64 on sm_89. Given one, it loads further ahead and
-// spills.
+// There is no bound on registers: left alone, ptxas takes 133 at D=64 on sm_89. Given 128, it spills.
 __global__ void fp8_attention(const unsigned char* __restrict__ q_bytes, const unsigned char* __restrict__ k_bytes,
                               const unsigned char* __restrict__ v_bytes, const float* __restrict__ q_scales,
                               const float2* __restrict__ kv_scales, Element* __restrict__ o, int seq_q, int seq_kv,

@@ -11,8 +11,8 @@
 // from which TMA stores it during the next tile.
 //
 // Static limits: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
-// Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory), SPLIT; of the
-// plan SCHEDULE (PERSISTENT or not) and NUM_CTAS.
+// Knobs: BLOCK_M (rows of Q; 64 a consumer), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in memory), SPLIT,
+// EXP_ON_FMA (eighths of the exponentials on the FMA units); of the plan SCHEDULE (PERSISTENT or not) and NUM_CTAS.
 
 #include "epilogue/cluster_merge.cuh"
 #include "mainloop/warpgroups.cuh"
@@ -22,6 +22,7 @@ static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "HEAD_DIM is
 static_assert(BLOCK_M == 64 || BLOCK_M == 128 || BLOCK_M == 192, "BLOCK_M is 64, 128 or 192");
 static_assert(BLOCK_N == 64 || BLOCK_N == 80 || BLOCK_N == 128 || BLOCK_N == 176, "BLOCK_N is 64, 80, 128 or 176");
 static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4, "SPLIT is 1, 2 or 4");
+static_assert(EXP_ON_FMA >= 0 && EXP_ON_FMA <= 2, "EXP_ON_FMA is 0, 1 or 2");
 static_assert(!PERSISTENT || SPLIT == 1, "persistent CTAs split no keys");
 
 #if PERSISTENT
@@ -34,7 +35,8 @@ using Epilogue = ClusterMerge<SPLIT, BLOCK_M / WARP_M>;
 #else
 using Epilogue = OwnRows;
 #endif
-using Attention = WarpgroupAttention<Products16<BLOCK_N>, Epilogue, Scheduler, BLOCK_M / WARPGROUP_M, NUM_STAGES>;
+using Products = Products16<BLOCK_N, EXP_ON_FMA>;
+using Attention = WarpgroupAttention<Products, Epilogue, Scheduler, BLOCK_M / WARPGROUP_M, NUM_STAGES>;
 
 // Maps of q, k and v as Products16 has them, and of o [heads, panels, seq_q, 64] with boxes [1, panels, 16, 64]; heads
 // of all batches: of queries there are q_heads. lse as in schedule/head.cuh; grid, heads_at_once and rounds_at_once as

@@ -29,6 +29,8 @@ __all__ = ["HOPPER", "modelled_clocks", "resolve", "smem_bytes"]
 HEAD_DIMS = (64, 128, 256)
 VALUES = {"BLOCK_M": (64, 128, 192), "BLOCK_N": (64, 80, 128, 176), "NUM_STAGES": (2, 3, 4), "SPLIT": (1, 2, 4)}
 SCHEDULES = ("tiles", "persistent")
+EXP_ON_FMA = (0, 1, 2)
+"""Eighths of the exponentials that are computed on the FMA units."""
 MAX_CTAS = 2**16
 MAX_TILES = 2**30
 """Of queries that persistent blocks can number with 32 bits, a round more than there are included."""
@@ -74,8 +76,11 @@ def resolve(problem: Problem, config: Config, sms: int = SMS) -> Config:
     BLOCK_M, SPLIT and SCHEDULE are those of the least :func:`modelled_clocks`; blocks are persistent only where the GPU
     does not hold one for each tile of queries at once, and NUM_CTAS then is how many it holds. BLOCK_N is what the
     registers allow, as each tile has a cost of its own, but no more than a block has keys; NUM_STAGES what shared
-    memory allows, but no more than a block has tiles.
+    memory allows, but no more than a block has tiles. EXP_ON_FMA is 1 at head_dim 64, where the special function unit
+    would take as long as the tensor cores, and 0 above, where it takes half as long.
     """
+    if config["EXP_ON_FMA"] == "auto":
+        config = config.but(EXP_ON_FMA=int(problem.head_dim == min(HEAD_DIMS)))
     rows, splits = ((config.int(name),) if config.int(name) else VALUES[name] for name in ("BLOCK_M", "SPLIT"))
     automatic = config["SCHEDULE"] == "auto"
     ways = [
@@ -147,7 +152,8 @@ def _supports(problem: Problem) -> str | None:
 
 
 def _reject(problem: Problem, config: Config) -> str | None:
-    listed = {name: (0, *values) for name, values in VALUES.items()} | {"SCHEDULE": ("auto", *SCHEDULES)}
+    listed: dict[str, tuple[int | str, ...]] = {name: (0, *values) for name, values in VALUES.items()}
+    listed |= {"SCHEDULE": ("auto", *SCHEDULES), "EXP_ON_FMA": ("auto", *EXP_ON_FMA)}
     unlisted = reject_unlisted(config, listed)
     if unlisted is not None:
         return unlisted
@@ -160,7 +166,7 @@ def _reject(problem: Problem, config: Config) -> str | None:
 
 
 def _macros(problem: Problem, resolved: Config) -> Mapping[str, Knob]:
-    return {**{name: resolved[name] for name in VALUES}, "PERSISTENT": int(_is_persistent(resolved))}
+    return {name: resolved[name] for name in (*VALUES, "EXP_ON_FMA")} | {"PERSISTENT": int(_is_persistent(resolved))}
 
 
 def _heads_at_once(problem: Problem, tiles: int, ctas: int) -> int:
@@ -200,8 +206,8 @@ def _plan(problem: Problem, resolved: Config) -> Launch:
     )
 
 
-_AUTO = Config(BLOCK_M=0, BLOCK_N=0, NUM_STAGES=0, SPLIT=0, SCHEDULE="auto", NUM_CTAS=0)
-_TILES = _AUTO.but(BLOCK_N=64, NUM_STAGES=2, SCHEDULE="tiles")
+_AUTO = Config(BLOCK_M=0, BLOCK_N=0, NUM_STAGES=0, SPLIT=0, EXP_ON_FMA="auto", SCHEDULE="auto", NUM_CTAS=0)
+_TILES = _AUTO.but(BLOCK_N=64, NUM_STAGES=2, EXP_ON_FMA=1, SCHEDULE="tiles")
 
 HOPPER = CudaKernel(
     name="hopper",
@@ -219,7 +225,7 @@ HOPPER = CudaKernel(
     limits=LIMITS,
     min_arch=90,
     only_arch="sm_90a",
-    knobs={**VALUES, "SCHEDULE": SCHEDULES},
+    knobs={**VALUES, "SCHEDULE": SCHEDULES, "EXP_ON_FMA": EXP_ON_FMA},
     lse=True,
     resolve=resolve,
     macros=_macros,

@@ -5,10 +5,10 @@
 // For 8 bits wgmma transposes nothing: both operands run along k. So that kernel writes V^T, with its keys in the order
 // in which the accumulators of S, packed as they are, make the next left operand: no weight moves.
 //
-// Each tile's P V starts from 0 and joins O in float32, with the scale of its V and the rescale of the softmax as
-// factors. It costs a second accumulator, and D / 2 multiply-adds a thread and tile. It buys a scale for each block of
-// V, and sums of at most 128 terms in the tensor cores: Hopper's e4m3 units keep fewer bits of a sum than float32 has
-// (ptx/wgmma_fp8.cuh).
+// Each tile's P V starts from 0 and joins O in float32, with the scale of its V and the exponential of its own maximum,
+// less a reference of the row, as factors. It costs a second accumulator, and D / 2 multiply-adds a thread and tile. It
+// buys a scale for each block of V, weights that use all of e4m3 in each tile, no rescale, and sums of at most 128 terms
+// in the tensor cores: Hopper's e4m3 units keep fewer bits of a sum than float32 has (ptx/wgmma_fp8.cuh).
 //
 // Static limits: 0 spills, 0 stack; at most 168 registers a thread at launch, which the warpgroups then share out.
 // Knobs: BLOCK_M (rows of Q; 64 a consumer; 0: by problem), BLOCK_N (keys a tile), NUM_STAGES (tiles of K, V in

@@ -134,7 +134,8 @@ __device__ __forceinline__ void consume(const Head& head, float* lse, unsigned c
             mask_scores<TILE_N>(s_frag, keys_left);
         }
         advance_softmax<TILE_N>(softmax, o_frag, s_frag, score_scale.log2);
-        add_output<TILE_N>(o_frag, softmax, s_frag, v_smem + at.stage * STAGE_BYTES, score_scale.log2);
+        add_output<TILE_N>(o_frag, softmax, s_frag, v_smem + at.stage * STAGE_BYTES,
+                           ExactExponents{softmax, score_scale.log2});
         release(at, tile);
         if (++tile == tiles) {
             break;

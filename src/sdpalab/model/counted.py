@@ -10,7 +10,7 @@ from functools import cached_property
 from math import inf
 
 from sdpalab.compile import Build, Resources, disassemble, resources
-from sdpalab.compile.sass import TENSOR_CLASSES, SassInstruction, main_loop, parse
+from sdpalab.compile.sass import TENSOR_CLASSES, SassInstruction, parse
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu, default_sms
 from sdpalab.inputs import dtype_of, make_inputs
@@ -23,7 +23,6 @@ from sdpalab.model.modelled import (
     gemm_work,
     is_float8,
     launch_work,
-    loop_issue_share,
     modelled,
 )
 from sdpalab.model.operations import Memory
@@ -118,10 +117,17 @@ class CountedLaunch:
             f"{opcodes['F2FP']} F2FP, conversions that are not in the counts of its PTX"
         )
 
-    def loop_issue_share(self, gpu: Gpu) -> float | None:
-        """Issue slots over tensor time, by the machine code of its main loop; see the function of that name."""
-        loop = main_loop(self.code)
-        return loop_issue_share(loop, gpu) if loop else None
+    @property
+    def machine_instructions(self) -> float | None:
+        """Warp instructions of machine code that the whole launch runs, by the paths of its warps; None without paths.
+
+        The counts are of PTX: a path of machine code is fitted to them (:mod:`sdpalab.model.flow`).
+        """
+        try:
+            of_cta = sum(len(role.path) * len(role.warps) for role in self.roles)
+        except UserError:
+            return None
+        return float(of_cta * len(self.counters.by_cta)) if not self._mismatch else None
 
 
 @dataclass(frozen=True)

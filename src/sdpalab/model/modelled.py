@@ -10,7 +10,7 @@ to work at its peak whenever there is work, all of them at once; what is left is
 leaves out latency and dependencies, barriers, fill and drain, launches, the integer pipe, shuffles, what TMA and wgmma
 move in shared memory, hits in L1, traffic between L2 and DRAM beyond the least, the lower rate that ``mma.sync`` has on
 GPUs with wgmma, and clocks that fall under load. Issue slots are counted on the PTX, of which the compiler drops some
-instructions (moves) and to which it adds others; :func:`loop_issue_share` is from the machine code.
+instructions (moves) and to which it adds others; :mod:`sdpalab.model.turn` counts the machine code.
 
 Sources: CUDA C++ Programming Guide 13.0, "Compute Capability 8.x" and "9.0": four warp schedulers an SM, each of which
 issues one instruction a clock, and 32 banks of shared memory, each 32 bits wide and read once a clock.
@@ -19,11 +19,10 @@ issues one instruction a clock, and 32 banks of shared memory, each 32 bits wide
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sdpalab.compile.sass import TENSOR_CLASSES, SassInstruction, classify
 from sdpalab.errors import UserError
 from sdpalab.gpus import Gpu
 from sdpalab.inputs import dtype_of
@@ -31,7 +30,6 @@ from sdpalab.kernels.plan import Gemm, LaunchPlan
 from sdpalab.model.pipes import pipes_of
 from sdpalab.model.placement import wave_efficiency
 from sdpalab.model.schedule import Schedule
-from sdpalab.model.tensor import is_tensor, sass_flops, sass_precision
 from sdpalab.sim.counters import Counters
 from sdpalab.sim.tally import SECTOR
 
@@ -43,7 +41,6 @@ __all__ = [
     "gemm_work",
     "is_float8",
     "launch_work",
-    "loop_issue_share",
     "modelled",
 ]
 
@@ -303,42 +300,3 @@ def _tflops(gpu: Gpu, precision: str) -> float:
     if tflops is None:
         raise UserError(f"{gpu.name} has no {precision} tensor unit")
     return tflops
-
-
-def loop_issue_share(loop: Sequence[SassInstruction], gpu: Gpu) -> float | None:
-    """Issue slots over tensor time of one turn of a main loop, from its machine code; needs no count of turns.
-
-    Parameters
-    ----------
-    loop : sequence of SassInstruction
-        As :func:`sdpalab.compile.sass.main_loop` finds it.
-
-    Returns
-    -------
-    float or None
-        None if the loop has no matrix instruction, or if loops inside it do the work: how often those turn is not in
-        the code. A wait inside it, which moves no data and computes nothing, counts once.
-    """
-    seconds = sum(sass_flops(each) / _tflops(gpu, sass_precision(each)) for each in loop if is_tensor(each))
-    if not seconds or any(map(_computes, _inner(loop))):
-        return None
-    clocks = seconds / 1e12 * gpu.sms * gpu.clock_mhz * 1e6  # of one SM, for one warp's turn
-    return len(loop) / ISSUE_PER_CLK_SM / clocks
-
-
-def _inner(loop: Sequence[SassInstruction]) -> list[SassInstruction]:
-    """What lies in loops inside a loop."""
-    first, last = loop[0].address, loop[-1].address
-    spans = [
-        (each.target, each.address)
-        for each in loop
-        if each.target is not None
-        and first <= each.target < each.address
-        and (each.target, each.address) != (first, last)
-    ]
-    return [each for each in loop if any(start <= each.address <= end for start, end in spans)]
-
-
-def _computes(instruction: SassInstruction) -> bool:
-    work = TENSOR_CLASSES | {"MUFU", "FFMA", "FADD/FMUL", "LDSM", "LDS", "STS", "LDG", "STG", "LDGSTS"}
-    return classify(instruction.opcode) in work

@@ -16,7 +16,7 @@ _NON_BLOCKING = 1
 _MS_PER_STEP = 1e-6
 """What a step of the simulator counts as in the time between two events; a simulated run has no time."""
 
-nothing("cudaStreamSetAttribute", "cudaDeviceReset", "cudaThreadExit", "cudaLaunchHostFunc")
+nothing("cudaStreamSetAttribute", "cudaDeviceReset", "cudaThreadExit")
 
 
 @handles("cudaStreamCreate", "cudaStreamCreateWithFlags", "cudaStreamCreateWithPriority")
@@ -54,6 +54,14 @@ def query_stream(state: ProgramState, request: Request) -> Sequence[bytes]:
 def synchronize_device(state: ProgramState, request: Request) -> Sequence[bytes]:
     """The host waits for everything."""
     state.device.synchronize()
+    return ()
+
+
+@handles("cudaLaunchHostFunc")
+def host_function(state: ProgramState, request: Request) -> Sequence[bytes]:
+    """The program calls the function next, behind all that is in the stream: the host has then waited for that, also
+    where another of its threads learns of it by the function."""
+    state.stream(request.arguments.word(), request).synchronize()
     return ()
 
 

@@ -1,9 +1,9 @@
 """Grouping mma instructions of a block into larger matrix products, which one host product computes much faster.
 
 An unrolled loop over tiles issues many mma.m16n8k16 with the same A fragments, and chains that accumulate over k.
-Executing them together, at the place of the last, gives the same values (up to the order of float32 additions,
-which is not modelled anyway) as long as nothing in between reads a result or overwrites a factor. PTX registers are
-nearly always written once, so that holds for whole tiles.
+Executing them together, at the place of the last, gives the same values as long as nothing in between reads a result or
+overwrites a factor: each still adds its own products. PTX registers are nearly always written once, so that holds for
+whole tiles.
 """
 
 from __future__ import annotations

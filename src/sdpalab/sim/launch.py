@@ -27,7 +27,7 @@ from sdpalab.sim.linking import allocates, link
 from sdpalab.sim.machine import Machine, Symbols
 from sdpalab.sim.memory import Space
 from sdpalab.sim.names import resolve, short_name
-from sdpalab.sim.native import run_native, wanted_engine
+from sdpalab.sim.native import UNWRITTEN, run_native, wanted_engine
 from sdpalab.sim.numerics import DEFAULT_NUMERICS, is_ring, valid_numerics
 from sdpalab.sim.observer import Observer
 from sdpalab.sim.parallel import run_chunks
@@ -285,12 +285,7 @@ def execute(
         numerics=numerics,
     )
     follows = "memory" in checks and any(map(loads_shared, code.instructions))
-    before = arena.snapshot() if follows else None
-    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers, accesses=accesses)
-    if before is not None and run.log.unwritten_reads:
-        # Bytes were read that nobody wrote. Whether that matters takes longer to find out, so it is done now.
-        arena.restore(before)
-        run = _run(replace(setup, tracking=True), arena, 1, 1, accesses=accesses)
+    run = _run(setup, arena, MEMORY_BUDGET // need, 1 if watchers else workers, follows=follows, accesses=accesses)
     arena.copy_back(run.space)
     report = Report(
         run.log.hazards(),
@@ -313,27 +308,60 @@ class _Execution:
     tally: Tally
 
 
-def _run(setup: Setup, arena: Arena, affordable: int, workers: int | None, *, accesses: bool) -> _Execution:
-    space = arena.space()
-    size, geometry = len(space.data), setup.geometry
-    log = HazardLog()
-    tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
-    history = GlobalHistory(setup.entry, size, geometry.ctas) if "race" in setup.checks else None
-    chunks = Chunks(setup, space, tally, log, history)
+def _run(
+    setup: Setup, arena: Arena, affordable: int, workers: int | None, *, follows: bool, accesses: bool
+) -> _Execution:
+    """Run a launch on the native engine, or where that leaves it to the reference engine, there.
+
+    With ``follows``, what is read of shared memory that nobody wrote is followed to where it matters: that takes
+    longer, so it is done only once there is such a read.
+    """
     if is_ring(setup.numerics):
-        reason = run_native(setup, space, tally, workers)
+        run = _execution(setup, arena)
+        reason = run_native(setup, run.space, run.tally, workers)
         if reason:
             raise _ENDS.get(reason, SimError)(f"numerics={setup.numerics!r} runs on the native engine: {reason}")
-        return _Execution(chunks, space, log, tally)
-    if wanted_engine() == "native" and not accesses:
-        before = arena.snapshot()
-        if not run_native(setup, space, tally, workers):
-            return _Execution(chunks, space, log, tally)
+        return run
+    native = wanted_engine() == "native" and not accesses
+    before = arena.snapshot() if native or follows else (None, None)
+    suspects = False
+    if native:
+        run = _execution(setup, arena)
+        why = run_native(setup, run.space, run.tally, workers)
+        if not why:
+            return run
         arena.restore(before)  # what it has done so far is thrown away
-        chunks.space = space = arena.space()
-    with log.attach_to_errors():
-        run_chunks(chunks, workers, affordable)
-    return _Execution(chunks, space, log, tally)
+        suspects = follows and why == UNWRITTEN
+    if suspects:
+        try:
+            run = _on_reference(replace(setup, tracking=True), arena, 1, 1)
+        except SimError:  # it is raised with the hazards of the run below
+            pass
+        else:
+            if run.log.unwritten_reads:
+                return run
+        arena.restore(before)
+    run = _on_reference(setup, arena, affordable, workers)
+    if follows and run.log.unwritten_reads:
+        arena.restore(before)
+        run = _on_reference(replace(setup, tracking=True), arena, 1, 1)
+    return run
+
+
+def _execution(setup: Setup, arena: Arena) -> _Execution:
+    """What an engine works on, and what it fills in."""
+    space, geometry, log = arena.space(), setup.geometry, HazardLog()
+    size = len(space.data)
+    tally = Tally(setup.entry, setup.program, size, geometry.ctas, geometry.warps, traffic=setup.counters)
+    history = GlobalHistory(setup.entry, size, geometry.ctas) if "race" in setup.checks else None
+    return _Execution(Chunks(setup, space, tally, log, history), space, log, tally)
+
+
+def _on_reference(setup: Setup, arena: Arena, affordable: int, workers: int | None) -> _Execution:
+    run = _execution(setup, arena)
+    with run.log.attach_to_errors():
+        run_chunks(run.chunks, workers, affordable)
+    return run
 
 
 @lru_cache(maxsize=64)

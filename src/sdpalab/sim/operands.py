@@ -19,6 +19,7 @@ from sdpalab.sim.ir import (
     Vector,
 )
 from sdpalab.sim.ptx_text import INTEGER, PtxText, integer, split_items
+from sdpalab.sim.selection import WARP
 
 __all__ = ["Scope", "literal", "parse_operand"]
 
@@ -75,6 +76,8 @@ def _operand(text: str, scopes: Sequence[Scope], source: PtxText, start: int) ->
         return Pair(*(parse_operand(item.strip(), scopes, source, start) for item in (first, second)))
     if text[0].isdigit() or text[0] in "+-":
         return literal(text, source.line(start))
+    if text == "WARP_SZ":  # PTX ISA, "Predefined Constants"
+        return literal(str(WARP), source.line(start))
     for scope in reversed(scopes):
         if text in scope.names:
             unique = scope.names[text]

@@ -37,6 +37,7 @@ class TrackedMemory(MemoryCheck):
         defined = self.shadow.load(access.index, access.width).view(np.uint8).reshape(-1, access.width)
         if (defined == 0xFF).all():
             return
+        self.log.unwritten_reads = True
         words = ~defined
         bad: Mask = np.asarray(words.any(axis=1))
         lane, offset = int(indices(access.sel)[bad][0]), int(access.offset[bad][0])

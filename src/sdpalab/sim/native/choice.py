@@ -9,9 +9,11 @@ from sdpalab.sim.errors import LaunchError
 from sdpalab.sim.memory import Space
 from sdpalab.sim.tally import Tally
 
-__all__ = ["ENGINES", "run_native", "wanted_engine"]
+__all__ = ["ENGINES", "UNWRITTEN", "run_native", "wanted_engine"]
 
 ENGINES = ("reference", "native")
+UNWRITTEN = "uninitialised"
+"""Why a launch is left to the reference engine in which shared memory is read that nobody wrote."""
 _VARIABLE = "SDPALAB_SIM_ENGINE"
 
 

@@ -6,6 +6,8 @@ code, 16 words of 32 bits. The context has 64-bit words; a warp's state too.
 
 from __future__ import annotations
 
+from sdpalab.sim.native.choice import UNWRITTEN
+
 __all__: list[str] = []
 
 WARP = 32
@@ -54,7 +56,7 @@ WHY = (
     "nothing can run",
     "too many steps",
     "trap",
-    "uninitialised",
+    UNWRITTEN,
     "race",
     "asynchronous access",
     "mbarrier rules",
@@ -66,12 +68,13 @@ WHY = (
     "registers of setmaxnreg",
     "counters where lanes of a warp wait apart",
     "an instruction that is not native",
+    "a register that was never set",
     "not algebraic",
 )
 (ILLEGAL, SPREAD, DIVERGENT, BARRIER_RULE, STUCK, STEPS, TRAP, UNDEFINED, RACE, ASYNC, MBARRIER_RULE, FULL) = range(
     2, 14
 )
-(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED, NOT_ALGEBRAIC) = range(14, 22)
+(TENSOR_MAP, WGMMA_RULE, CLUSTER_RULE, INDEX, REGISTER_RULE, APART, REFUSED, UNSET, NOT_ALGEBRAIC) = range(14, 23)
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 

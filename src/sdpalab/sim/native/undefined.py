@@ -184,7 +184,7 @@ def _use(asm: Assembler, register: Register, type_: str) -> None:
     def build(code: OperationCode) -> None:
         shadow = code.source(0, type_)
         bad = shadow if type_ == "pred" else shadow != 0
-        code.leave_if((bad & code.active).any(), layout.UNDEFINED)
+        code.leave_if((bad & code.active).any(), layout.UNSET)
 
     asm.record(NativeOperation(f"undefined.use.{type_}", build), [row])
 
@@ -222,7 +222,7 @@ def _for_rows(asm: Assembler, name: str, registers: Sequence[str], act: Callable
 
 
 def _give_up_if_undefined(code: OperationCode, k: int) -> None:
-    code.leave_if(((code.source(k, "b32") != 0) & code.active).any(), layout.UNDEFINED)
+    code.leave_if(((code.source(k, "b32") != 0) & code.active).any(), layout.UNSET)
 
 
 def _clear(code: OperationCode, k: int) -> None:

@@ -207,7 +207,7 @@ private:
         ptx::wgmma_wait_group<0>();
         products.hold_scores();
         ring.release(at, K);
-        products.weigh(0 >= unmasked, keys_left.of_row);
+        products.template weigh<true>(0 >= unmasked, keys_left.of_row);
         products.pack_weights();
         ring.wait_full(at, V);
 
@@ -227,7 +227,7 @@ private:
             ptx::wgmma_wait_group<1>();
             products.hold_scores();
             ring.release(at, K);
-            const float2 rescale = products.weigh(tile >= unmasked, keys_left.of_row);
+            const Rescale rescale = products.weigh(tile >= unmasked, keys_left.of_row);
             products.hold_scores();
             // V is not needed yet. But without a branch here ptxas moves the next wait up to the last one, and the
             // weights are computed after the product instead of beside it.

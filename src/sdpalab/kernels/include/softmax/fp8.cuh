@@ -1,16 +1,19 @@
 // Online softmax over tiles of e4m3 numbers, each tile with a scale of its own.
 //
 // The raw scores of a tile are sums of products of e4m3 numbers; times `unit`, the product of the scales of Q and K,
-// they are q k. The running maximum is kept in the latter, which all tiles share.
+// they are q k. What was accumulated is in units of a reference, which all tiles share and which is kept in q k.
 //
-// Weights are 2^8 exp(scale * (q k - max)). e4m3 has three bits of fraction between 2^-6 and 448 and nothing below
+// A tile's weights are 2^8 exp(scale * (q k - its own maximum)), and its product with V joins the others in float32 with
+// the factor exp(scale * (its maximum - the reference)). So the weights of every tile use all of e4m3; and as that
+// factor is on a float32, it may be large, so that the reference nearly always stays what it was at the first tile and
+// nothing is rescaled. e4m3 has three bits of fraction between 2^-6 and 448 and nothing below
 // 2^-10, so a weight that came out of exp would lose its bits from 0.016 down; times 256, the largest power of two that
 // e4m3 has, eight binades more are whole. The factor is an addition to the exponent that an FMA makes anyway, and it
 // divides out with the row's sum, which has it too. Weights in float16 need it less, but have it for nothing: between
 // 2^-14 and 65504 all their bits are whole, so it moves the end of that from 2^-14 to 2^-22 of the largest weight.
 //
-// NOTES: the maximum of a tile is subtracted from raw scores, which is exact where it matters, before anything is
-// multiplied; so the row's largest weight is exactly 2^8. fma(score, unit, -max) would be off by the rounding of max.
+// NOTES: an exponent is one multiply-add of the raw score, as in FusedExponents. Where the maximum of the tile is beyond
+// FUSED_LOG2, it is subtracted from the raw scores first, which is exact where it matters.
 #pragma once
 
 #include "softmax/online.cuh"
@@ -30,22 +33,45 @@ struct TileScale {
         : unit(q_scale * k_scale), slope(fminf(fmaxf(unit * scale_log2, LEAST_NORMAL_FLOAT), LARGEST_FLOAT)) {}
 };
 
-// A row in one tile.
-struct TileRow {
-    float raw_max;  // of the row's raw scores in the tile; finite, also if it sees none of them
-    float offset;   // exponent of the weight of a raw score that is raw_max
-    float rescale;  // factor on what was accumulated before
+// By how much, as a power of 2, a tile's maximum may exceed the reference: sums of 2^31 weights of up to 2^8, times the
+// largest |V| of 2^16, then still are floats.
+constexpr float REFERENCE_LAG_LOG2 = 64.0f;
 
-    // Takes the tile into the row's statistics. raw_max must be at least LOWEST_FLOAT.
-    __device__ __forceinline__ TileRow(SoftmaxRow& row, float raw_max, const TileScale& tile, float scale_log2)
-        : raw_max(raw_max) {
-        const float tile_max = raw_max * tile.unit;
-        rescale = row.advance(tile_max, scale_log2);
-        offset = fmaf(tile_max - row.max, scale_log2, WEIGHT_EXPONENT);
+// Two rows of a lane in one tile, whose weights are 2^(slope * raw score + offset).
+struct TileRows {
+    float slope;
+    float offset[2];
+    float tile_max[2];  // of q k, in units that all tiles share
+
+    // raw_max: of either row's raw scores in the tile; finite, also if it sees none of them.
+    __device__ __forceinline__ TileRows(const float (&raw_max)[2], const TileScale& tile) : slope(tile.slope) {
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            tile_max[row] = raw_max[row] * tile.unit;
+            offset[row] = fmaf(-raw_max[row], tile.slope, WEIGHT_EXPONENT);
+        }
     }
 
-    __device__ __forceinline__ float weight(float raw_score, const TileScale& tile) const {
-        return ptx::ex2_approx_ftz_f32(fmaf(raw_score - raw_max, tile.slope, offset));
+    // Whether the rounding of the offsets does not matter. Where it does, the caller subtracts the maxima from the raw
+    // scores, and has subtracted() say so.
+    __device__ __forceinline__ bool in_range() const {
+        return fmaxf(fabsf(offset[0]), fabsf(offset[1])) <= FUSED_LOG2;
+    }
+
+    __device__ __forceinline__ void subtracted() { offset[0] = offset[1] = WEIGHT_EXPONENT; }
+
+    // Whether a reference, the `max` of the row, may not stay as it is.
+    __device__ __forceinline__ bool outgrown(const SoftmaxRow (&rows)[2], float scale_log2) const {
+        return fmaxf(tile_max[0] - rows[0].max, tile_max[1] - rows[1].max) * scale_log2 > REFERENCE_LAG_LOG2;
+    }
+
+    // Factor on the sums of the tile's weights and of their products with V, once the reference is what it will be.
+    __device__ __forceinline__ float factor(const SoftmaxRow (&rows)[2], int row, float scale_log2) const {
+        return softmax_weight(tile_max[row], rows[row].max, scale_log2);
+    }
+
+    __device__ __forceinline__ float weight(float raw_score, int row) const {
+        return ptx::ex2_approx_ftz_f32(fmaf(raw_score, slope, offset[row]));
     }
 };
 

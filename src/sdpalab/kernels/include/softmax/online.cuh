@@ -1,12 +1,13 @@
 // Online softmax (Milakov and Gimelshein 2018; FlashAttention-2, Dao 2023), for one row at a time.
 //
 // A weight is 2^((score - max) * scale_log2) with the true running maximum of the row. NOTES: why there are no guards.
-// - The maximum is subtracted before it is scaled. The fused form fma(score, c, -max * c) saves an instruction, but
-//   it rounds max * c: with logits near the FP16 maximum by more than the exponent range of a float (an infinite
-//   weight), and with any logits the largest weight is no longer exactly 1. Subtracted first, it always is.
-// - So 1 <= sum <= seq_kv for a row that sees a key. A sum of 0 means a row that sees none; its output is 0.
-// - A kernel may let the maximum lag behind (LAG_LOG2). It is then still a score of the row, whose weight is exactly 1,
-//   so that the sum is at least 1, and no weight is above 2^8.
+// - softmax_weight() subtracts the maximum before it is scaled: then the largest weight is exactly 1. FusedExponents has
+//   one multiply-add a score in place of two instructions. It rounds max * c, and all weights of a row share the factor
+//   that comes of it: at most 2^(2^-15) where max * c is at most FUSED_LOG2, and beyond the exponent range of a float
+//   near the FP16 maximum. Where it is more, the maximum is subtracted from the scores first.
+// - So 0.99 < sum for a row that sees a key. A sum of 0 means a row that sees none; its output is 0.
+// - A kernel may let the maximum lag behind (LAG_LOG2). It is then still a score of the row, whose weight is 1 as above,
+//   and no weight is above 2^8.
 // - A masked score is -inf. The running maximum starts at the lowest finite float, which every score reaches and
 //   which, unlike -inf, can be subtracted from -inf: without a visible key so far, weights are 0, not NaN.
 // - A negative scale would turn the maximum into a minimum, and a scale of 0 would make 0 * -inf of a masked score.
@@ -51,10 +52,13 @@ __device__ __forceinline__ float exp2_on_fma(float x) {
     return __uint_as_float(__float_as_uint(power) + (__float_as_uint(shifted) << 23));
 }
 
-template <bool ON_FMA = false>
+// on_fma: known as the kernel is compiled.
+__device__ __forceinline__ float power_of_two(float x, bool on_fma) {
+    return on_fma ? exp2_on_fma(x) : ptx::ex2_approx_ftz_f32(x);
+}
+
 __device__ __forceinline__ float softmax_weight(float score, float reference, float scale_log2) {
-    const float exponent = (score - reference) * scale_log2;
-    return ON_FMA ? exp2_on_fma(exponent) : ptx::ex2_approx_ftz_f32(exponent);
+    return ptx::ex2_approx_ftz_f32((score - reference) * scale_log2);
 }
 
 // Factor on a row's output; 0 for a row that saw no key.
@@ -77,11 +81,6 @@ struct SoftmaxRow {
     float max = LOWEST_FLOAT;
     float sum = 0.0f;
 
-    // Whether the maximum may not stay as it is before a tile whose own is tile_max. If it stays, nothing is rescaled.
-    __device__ __forceinline__ bool outgrown_by(float tile_max, float scale_log2) const {
-        return (tile_max - max) * scale_log2 > LAG_LOG2;
-    }
-
     // Takes in the maximum over a new tile's columns. Returns the factor that rescales what was accumulated.
     __device__ __forceinline__ float advance(float tile_max, float scale_log2) {
         const float previous = max;
@@ -89,6 +88,49 @@ struct SoftmaxRow {
         const float rescale = softmax_weight(previous, max, scale_log2);
         sum *= rescale;
         return rescale;
+    }
+};
+
+// The weights of a lane's two rows, their maxima subtracted first.
+struct ExactExponents {
+    const SoftmaxRow (&rows)[2];
+    float scale_log2;
+
+    __device__ __forceinline__ float weight(float score, int row, bool on_fma = false) const {
+        return power_of_two((score - rows[row].max) * scale_log2, on_fma);
+    }
+};
+
+// The largest max * scale_log2 of fused exponents. Its rounding is off by 2^-15 at most, and so are the exponents of all
+// weights of a row alike; P in 16 bits is off by 2^-12 of each weight.
+constexpr float FUSED_LOG2 = 1024.0f;
+
+// The weights of a lane's two rows, with one multiply-add an exponent. Before the first tile, whose maximum is
+// not known, they are not in_range().
+struct FusedExponents {
+    float scale_log2;
+    float offset[2];  // to the scaled scores of either row
+
+    __device__ __forceinline__ FusedExponents(const SoftmaxRow (&rows)[2], float scale_log2)
+        : scale_log2(scale_log2), offset{-rows[0].max * scale_log2, -rows[1].max * scale_log2} {}
+
+    // Whether the rounding of the offsets does not matter. Where it does, the caller subtracts the maxima from the
+    // scores, and has subtracted() say so.
+    __device__ __forceinline__ bool in_range() const {
+        return fmaxf(fabsf(offset[0]), fabsf(offset[1])) <= FUSED_LOG2;
+    }
+
+    __device__ __forceinline__ void subtracted() { offset[0] = offset[1] = 0.0f; }
+
+    // Whether a row's maximum may not stay as it is before a tile with these maxima. If it stays, nothing is rescaled.
+    __device__ __forceinline__ bool outgrown_by(const float (&tile_max)[2]) const {
+        return fmaxf(of(tile_max[0], 0), of(tile_max[1], 1)) > LAG_LOG2;
+    }
+
+    __device__ __forceinline__ float of(float score, int row) const { return fmaf(score, scale_log2, offset[row]); }
+
+    __device__ __forceinline__ float weight(float score, int row, bool on_fma = false) const {
+        return power_of_two(of(score, row), on_fma);
     }
 };
 

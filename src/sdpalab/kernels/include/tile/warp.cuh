@@ -99,10 +99,11 @@ __device__ __forceinline__ void advance_softmax(SoftmaxRow (&softmax)[2], float 
 }
 
 // O[16, HEAD_DIM] += P V, the weights made and summed 16 keys at a time; of the four pairs of them that a lane has, the
-// last ON_FMA by exp2_on_fma(). v_smem: row_block_offset in the tile of V.
-template <int KEYS, int ON_FMA = 0>
+// last ON_FMA by exp2_on_fma(). v_smem: row_block_offset in the tile of V. exponents: FusedExponents or ExactExponents.
+template <int KEYS, int ON_FMA = 0, class Exponents>
 __device__ __forceinline__ void add_output(float (&o_frag)[HEAD_DIM / 8][4], SoftmaxRow (&softmax)[2],
-                                           const float (&s_frag)[KEYS / 8][4], unsigned v_smem, float scale_log2) {
+                                           const float (&s_frag)[KEYS / 8][4], unsigned v_smem,
+                                           const Exponents& exponents) {
 #pragma unroll
     for (int n = 0; n < KEYS / 16; ++n) {
         unsigned p_frag[4];
@@ -110,10 +111,9 @@ __device__ __forceinline__ void add_output(float (&o_frag)[HEAD_DIM / 8][4], Sof
         for (int i = 0; i < 4; ++i) {
             const int half = i % 2;
             const float(&s)[4] = s_frag[2 * n + i / 2];
-            constexpr int FIRST_ON_FMA = 4 - ON_FMA;
-            const auto weight = i < FIRST_ON_FMA ? softmax_weight<false> : softmax_weight<true>;
-            const float p0 = weight(s[2 * half], softmax[half].max, scale_log2);
-            const float p1 = weight(s[2 * half + 1], softmax[half].max, scale_log2);
+            const bool on_fma = i >= 4 - ON_FMA;
+            const float p0 = exponents.weight(s[2 * half], half, on_fma);
+            const float p1 = exponents.weight(s[2 * half + 1], half, on_fma);
             softmax[half].sum += p0 + p1;
             p_frag[i] = pack_pair(p0, p1);
         }

@@ -17,11 +17,11 @@
 
 constexpr int WARPGROUP_M = 64;
 
-// Gives a tile's scores the sign of the scale and masks them, in place. Returns the largest that this lane has of
-// either row. keys_left: of either row, from this lane's first column of the tile.
+// Gives a tile's scores the sign of the scale and masks them, in place. keys_left: of either row, from this lane's first
+// column of the tile.
 template <int SCORES>
-__device__ __forceinline__ float2 mask_scores(float (&s_frag)[SCORES], float sign, bool masked,
-                                              const int (&keys_left)[2]) {
+__device__ __forceinline__ void mask_scores(float (&s_frag)[SCORES], float sign, bool masked,
+                                            const int (&keys_left)[2]) {
     if (sign != 1.0f) {
 #pragma unroll
         for (float& score : s_frag) {
@@ -34,16 +34,76 @@ __device__ __forceinline__ float2 mask_scores(float (&s_frag)[SCORES], float sig
             s_frag[i] = 8 * (i / 4) + i % 2 < keys_left[i / 2 % 2] ? s_frag[i] : NEGATIVE_INFINITY;
         }
     }
-    float tile_max[2] = {NEGATIVE_INFINITY, NEGATIVE_INFINITY};
+}
+
+// The maximum of each of the quad's rows.
+template <int SCORES>
+__device__ __forceinline__ void row_maxima(float (&tile_max)[2], const float (&s_frag)[SCORES]) {
+    tile_max[0] = tile_max[1] = NEGATIVE_INFINITY;
 #pragma unroll
     for (int i = 0; i < SCORES; ++i) {
         tile_max[i / 2 % 2] = fmaxf(tile_max[i / 2 % 2], s_frag[i]);
     }
-    return make_float2(tile_max[0], tile_max[1]);
+    tile_max[0] = quad_max(tile_max[0]);
+    tile_max[1] = quad_max(tile_max[1]);
 }
 
-// Both products in 16 bits. P V is added to O in the tensor cores, which the softmax rescales.
-template <int TILE_KEYS>
+// The maximum of each of the quad's rows, or 0 where all its scores are negative: no less than the maximum, in half of
+// the instructions. As signed integers, the bits of floats from 0 up have their order and those of negative floats are
+// negative; and sm_90 has a maximum of three integers.
+template <int SCORES>
+__device__ __forceinline__ void row_bounds(float (&bound)[2], const float (&s_frag)[SCORES]) {
+    constexpr int CHAINS = 4;  // two a row: half as long
+    int largest[CHAINS] = {};
+#pragma unroll
+    for (int i = 0; i < SCORES; i += 2) {
+        int& chain = largest[i / 2 % CHAINS];
+        chain = max(max(chain, __float_as_int(s_frag[i])), __float_as_int(s_frag[i + 1]));
+    }
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+        bound[row] = quad_max(__int_as_float(max(largest[row], largest[row + 2])));
+    }
+}
+
+// How a tile's maximum has changed the units of what was accumulated before.
+struct Rescale {
+    bool needed = false;             // the same in the whole warp
+    float factor[2] = {1.0f, 1.0f};  // of either row
+};
+
+// Takes a tile's scores, masked, into the softmax of a lane's two rows, lazily: only where a row's scores have outgrown
+// the maximum that its weights are taken from. Before the FIRST tile none is known. Returns the exponents of the
+// weights; rescale: nothing so far.
+template <bool FIRST, int SCORES>
+__device__ __forceinline__ FusedExponents advance_lazily(SoftmaxRow (&softmax)[2], Rescale& rescale,
+                                                         float (&s_frag)[SCORES], float scale_log2) {
+    FusedExponents exponents(softmax, scale_log2);
+    if (!FIRST) {
+        float bound[2];
+        row_bounds(bound, s_frag);
+        rescale.needed = __any_sync(0xffffffffu, exponents.outgrown_by(bound) || !exponents.in_range());
+    }
+    if (FIRST || rescale.needed) {
+        float tile_max[2];
+        row_maxima(tile_max, s_frag);
+        rescale.factor[0] = softmax[0].advance(tile_max[0], scale_log2);
+        rescale.factor[1] = softmax[1].advance(tile_max[1], scale_log2);
+        exponents = FusedExponents(softmax, scale_log2);
+        if (__any_sync(0xffffffffu, !exponents.in_range())) {
+#pragma unroll
+            for (int i = 0; i < SCORES; ++i) {
+                s_frag[i] -= softmax[i / 2 % 2].max;
+            }
+            exponents.subtracted();
+        }
+    }
+    return exponents;
+}
+
+// Both products in 16 bits. P V is added to O in the tensor cores, which the softmax rescales. Of eight pairs of weights,
+// the last ON_FMA are computed by exp2_on_fma().
+template <int TILE_KEYS, int ON_FMA>
 class Products16 {
 public:
     static constexpr int KEYS = TILE_KEYS;
@@ -108,19 +168,19 @@ public:
     __device__ __forceinline__ void hold_output() { hold(o_frag); }
     __device__ __forceinline__ void hold_weights() { hold(p_frag); }
 
-    // Turns the scores into weights, in place, and takes them into the softmax. Returns the factors that rescale what
-    // was accumulated of either row. keys_left: as for mask_scores.
-    __device__ __forceinline__ float2 weigh(bool masked, const int (&keys_left)[2]) {
-        const float2 tile_max = mask_scores(s_frag, scale.sign, masked, keys_left);
-        float2 rescale;
-        rescale.x = softmax[0].advance(quad_max(tile_max.x), scale.log2);
-        rescale.y = softmax[1].advance(quad_max(tile_max.y), scale.log2);
+    // Turns the scores into weights, in place, and takes them into the softmax. keys_left: as for mask_scores.
+    template <bool FIRST = false>
+    __device__ __forceinline__ Rescale weigh(bool masked, const int (&keys_left)[2]) {
+        mask_scores(s_frag, scale.sign, masked, keys_left);
+        Rescale rescale;
+        const FusedExponents exponents = advance_lazily<FIRST>(softmax, rescale, s_frag, scale.log2);
 #pragma unroll
         for (int i = 0; i < KEYS / 2; i += 2) {
-            SoftmaxRow& row = softmax[i / 2 % 2];
-            s_frag[i] = softmax_weight(s_frag[i], row.max, scale.log2);
-            s_frag[i + 1] = softmax_weight(s_frag[i + 1], row.max, scale.log2);
-            row.sum += s_frag[i] + s_frag[i + 1];  // in pairs: half as long a chain of additions
+            const int row = i / 2 % 2;
+            const bool on_fma = !FIRST && i / 2 % 8 >= 8 - ON_FMA;
+            s_frag[i] = exponents.weight(s_frag[i], row, on_fma);
+            s_frag[i + 1] = exponents.weight(s_frag[i + 1], row, on_fma);
+            softmax[row].sum += s_frag[i] + s_frag[i + 1];  // in pairs: half as long a chain of additions
         }
         return rescale;
     }
@@ -134,10 +194,12 @@ public:
     }
 
     // Takes in the product of the tile before, in the units of the present maximum.
-    __device__ __forceinline__ void join_output(float2 rescale) {
+    __device__ __forceinline__ void join_output(const Rescale& rescale) {
+        if (rescale.needed) {
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 2; ++i) {
-            o_frag[i] *= i / 2 % 2 ? rescale.y : rescale.x;
+            for (int i = 0; i < HEAD_DIM / 2; ++i) {
+                o_frag[i] *= rescale.factor[i / 2 % 2];
+            }
         }
     }
 

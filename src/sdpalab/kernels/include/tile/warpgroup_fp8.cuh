@@ -65,9 +65,10 @@ public:
                                    work.first_row / SCALE_ROWS]),
           scales(tensors.kv_scales + work.kv_head * tensors.kv_blocks) {}
 
-    // number: of the tile of keys, in the head. The scale of V of the tile before is still due.
+    // number: of the tile of keys, in the head. The product of the tile before is still due.
     __device__ __forceinline__ void start_tile(int number) {
-        v_scale = tile_scales.y;
+        due_unit[0] = unit[0];
+        due_unit[1] = unit[1];
         tile_scales = scales[number / (SCALE_ROWS / KEYS)];
     }
 
@@ -97,21 +98,47 @@ public:
     __device__ __forceinline__ void hold_output() { hold(product); }
     __device__ __forceinline__ void hold_weights() { hold(p_frag); }
 
-    // Turns the raw scores into weights, in place, and takes them into the softmax. Returns the factors that rescale
-    // what was accumulated of either row. keys_left: as for mask_scores.
-    __device__ __forceinline__ float2 weigh(bool masked, const int (&keys_left)[2]) {
+    // Turns the raw scores into weights, in place, and takes them into the softmax. keys_left: as for mask_scores.
+    template <bool FIRST = false>
+    __device__ __forceinline__ Rescale weigh(bool masked, const int (&keys_left)[2]) {
         const TileScale tile(q_scale, tile_scales.x, scale.log2);
-        const float2 raw_max = mask_scores(s_frag, scale.sign, masked, keys_left);
-        const TileRow rows[2] = {TileRow(softmax[0], fmaxf(quad_max(raw_max.x), LOWEST_FLOAT), tile, scale.log2),
-                                 TileRow(softmax[1], fmaxf(quad_max(raw_max.y), LOWEST_FLOAT), tile, scale.log2)};
+        mask_scores(s_frag, scale.sign, masked, keys_left);
+        float raw_max[2];
+        row_bounds(raw_max, s_frag);
+        if (__any_sync(0xffffffffu, fminf(raw_max[0], raw_max[1]) == 0.0f)) {  // perhaps no maxima but bounds
+            row_maxima(raw_max, s_frag);
+            raw_max[0] = fmaxf(raw_max[0], LOWEST_FLOAT);
+            raw_max[1] = fmaxf(raw_max[1], LOWEST_FLOAT);
+        }
+        TileRows rows(raw_max, tile);
+        Rescale rescale;
+        rescale.needed = __any_sync(0xffffffffu, rows.outgrown(softmax, scale.log2) || !rows.in_range());
+        if (rescale.needed) {
+            rescale.factor[0] = softmax[0].advance(rows.tile_max[0], scale.log2);
+            rescale.factor[1] = softmax[1].advance(rows.tile_max[1], scale.log2);
+            if (__any_sync(0xffffffffu, !rows.in_range())) {
+#pragma unroll
+                for (int i = 0; i < KEYS / 2; ++i) {
+                    s_frag[i] -= raw_max[i / 2 % 2];
+                }
+                rows.subtracted();
+            }
+        }
+        float sum[2] = {};
 #pragma unroll
         for (int i = 0; i < KEYS / 2; i += 2) {
             const int row = i / 2 % 2;
-            s_frag[i] = rows[row].weight(s_frag[i], tile);
-            s_frag[i + 1] = rows[row].weight(s_frag[i + 1], tile);
-            softmax[row].sum += s_frag[i] + s_frag[i + 1];
+            s_frag[i] = rows.weight(s_frag[i], row);
+            s_frag[i + 1] = rows.weight(s_frag[i + 1], row);
+            sum[row] += s_frag[i] + s_frag[i + 1];
         }
-        return make_float2(rows[0].rescale, rows[1].rescale);
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            const float factor = rows.factor(softmax, row, scale.log2);
+            softmax[row].sum = fmaf(sum[row], factor, softmax[row].sum);
+            unit[row] = factor * tile_scales.y;
+        }
+        return rescale;
     }
 
     // The weights as left operands: of each 16 keys, the four of row lane / 4 and then those of row lane / 4 + 8.
@@ -123,28 +150,36 @@ public:
         }
     }
 
-    // Takes in the product of the tile before, in the units of the present maximum.
-    __device__ __forceinline__ void join_output(float2 rescale) { join(v_scale, rescale); }
+    // Takes in the product of the tile before, and brings all to the units of the present reference.
+    __device__ __forceinline__ void join_output(const Rescale& rescale) {
+        join(due_unit);
+        if (rescale.needed) {
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 2; ++i) {
+                o_frag[i] *= rescale.factor[i / 2 % 2];
+            }
+        }
+    }
 
     // Takes in that of the last tile.
-    __device__ __forceinline__ void join_last() { join(tile_scales.y, make_float2(1.0f, 1.0f)); }
+    __device__ __forceinline__ void join_last() { join(unit); }
 
 private:
     const ScoreScale& scale;
     const float q_scale;
     const float2* __restrict__ scales;  // of K and V, for each block of the head
     float2 tile_scales;                 // of the tile whose scores are computed
-    float v_scale;                      // of the tile before
+    float unit[2];                      // of the tile's product, in either row: of V and of the weights
+    float due_unit[2];                  // of the tile before
     float s_frag[KEYS / 2];
     float product[HEAD_DIM / 2];
     unsigned p_frag[KEYS / 8];
 
-    // O = (O + unit * product) * rescale: a tile's product joins the others in float32, in units that all share.
-    __device__ __forceinline__ void join(float unit, float2 rescale) {
+    // O = O + unit * product: a tile's product joins the others in float32, in units that all share.
+    __device__ __forceinline__ void join(const float (&unit)[2]) {
 #pragma unroll
         for (int i = 0; i < HEAD_DIM / 2; ++i) {
-            const float factor = i / 2 % 2 ? rescale.y : rescale.x;
-            o_frag[i] = fmaf(product[i], unit * factor, o_frag[i] * factor);
+            o_frag[i] = fmaf(product[i], unit[i / 2 % 2], o_frag[i]);
         }
     }
 };
