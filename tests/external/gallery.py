@@ -69,6 +69,8 @@ def run(program: dict[str, Any], binary: Path) -> list[str]:
     if not report.is_file():
         return [f"it was not run: {done.stderr.strip()}"]
     document = json.loads(report.read_text())
+    if document["error"]:
+        return [document["error"]]
     kinds = sorted({hazard["kind"] for hazard in document.get("hazards", [])})
     wrong = []
     if program["prints"] not in done.stdout:
