@@ -22,6 +22,7 @@ WRAPPERS = ["ptx/cluster.cuh", "ptx/sm80.cuh", "ptx/sm89.cuh", "ptx/sm90.cuh", "
 ALTERNATIVES = ["epilogue/cluster_merge.cuh", "tile/warp.cuh"]
 """Each defines a name that another header defines, too (``Partial``, ``WARP_M``); no kernel includes both."""
 DEFINES = {"HEAD_DIM": "64", "CAUSAL": "0", "DTYPE_BF16": "0"}
+DEFINES |= {"WINDOW_LEFT": "-1", "WINDOW_RIGHT": "-1", "SOFTCAP": "0", "KV_LENGTHS": "0"}
 
 
 def _module(source: str, **defines: int) -> Module:

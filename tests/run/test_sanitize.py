@@ -119,7 +119,10 @@ def test_a_deadlock_and_an_endless_loop_are_findings() -> None:
     (deadlock,) = sanitize_kernel(toy(stuck), TINY, modes=LOCKSTEP).hazards
     assert (deadlock.kind, deadlock.source) == ("deadlock", "toy.cu:2")
     assert "32 of 64 threads" in deadlock.message
-    endless = "while (*(volatile unsigned *)o != 3) { }"
+    polling = "while (*(volatile unsigned *)o != 3) { }"
+    (hazard,) = sanitize_kernel(toy(polling), TINY, modes=LOCKSTEP).hazards
+    assert hazard.kind == "deadlock"
+    endless = 'while (true) asm volatile("");'
     (hazard,) = sanitize_kernel(toy(endless), TINY, modes=replace(LOCKSTEP, max_steps=1000)).hazards
     assert hazard.kind == "endless"
     assert hazard.ptx_line > 0

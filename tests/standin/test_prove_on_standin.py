@@ -71,7 +71,8 @@ def judged(standin_library: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     gpu = StandIn(standin_library, folder / "gpu", gpu="l4")
     result = folder / "result.json"
     done = gpu.cli("prove", "flash", "--shape", SHAPE, "--json", result, SDPALAB_DATA_DIR=str(folder / "data"))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert all(line.startswith("judging flash: ") for line in done.stderr.splitlines())
     assert "PASSED: flash, " in done.stdout
     assert gpu.launches()
     report = json.loads(result.read_text())

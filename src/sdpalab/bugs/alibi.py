@@ -149,7 +149,7 @@ class _Capped(TiledAttention):
     "ALiBi's signed distance, under a causal mask",
     SLOPED_CAUSAL,
     cause=None,
-    equivalent="no row sees a key after its own, where the sign would count",
+    equivalent="no row sees a key after its own, and only there would the sign of the distance count",
 )
 class _SignedCausal(_Signed):
     pass

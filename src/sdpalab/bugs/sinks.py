@@ -167,6 +167,11 @@ class _WrongSigmoid(_AtTheEnd):
         return done * ((sink - maximum - total.log2()) * math.log(2.0)).sigmoid()
 
 
-@_sink("the sink joins the sum in the end", SINK, cause=None, equivalent="a sum in another order")
+@_sink(
+    "the sink joins the sum in the end",
+    SINK,
+    cause=None,
+    equivalent="the same sum in another order: the sink's weight is added after those of all keys",
+)
 class _Late(_AtTheEnd):
     pass

@@ -75,6 +75,11 @@ RULES: dict[str, tuple[str, str]] = {
         "The address is in no buffer of the launch, or beyond the block's shared memory. Usually the last rows of a "
         "ragged tile lack a bound, or the launch gives too little dynamic shared memory.",
     ),
+    "progress": (
+        "A block waits for one that may not run before it ends",
+        "Blocks are not all resident at once, and they begin in any order. Launch no more blocks than fit, as a cooperative "
+        "launch does, or let a block wait only for what those before it, by a ticket from an atomic, have done.",
+    ),
     "proxy": (
         "The asynchronous proxy has no order with ordinary accesses",
         "A bulk copy or wgmma reads what threads wrote, or the reverse, and a barrier alone does not order the two. "
