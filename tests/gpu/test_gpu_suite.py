@@ -202,6 +202,7 @@ def test_every_part_runs_once_the_most_valuable_first(machine: Machine) -> None:
     assert [each for each in asked if "probe" not in each] == []
 
 
+@pytest.mark.slow
 def test_a_few_files_come_back_and_hold_what_is_to_be_committed(machine: Machine) -> None:
     machine()
     assert sorted(path.name for path in machine.out.iterdir()) == [
@@ -219,6 +220,7 @@ def test_a_few_files_come_back_and_hold_what_is_to_be_committed(machine: Machine
     assert "not for this GPU: it is too new" in (machine.out / "summary.txt").read_text()
 
 
+@pytest.mark.slow
 def test_halves(machine: Machine) -> None:
     _, _, asked = machine("smoke")
     assert not any("repro" in each or "bench" in each for each in asked)
@@ -275,6 +277,7 @@ def test_what_could_not_be_done_is_done_by_the_next_call_also_from_the_archives_
     assert len(members(machine.out / "records.tar.gz")) == 6
 
 
+@pytest.mark.slow
 def test_a_bench_that_ends_with_exit_1_and_has_times_is_done(machine: Machine) -> None:
     code, _, _ = machine("measure", **{"prefill-4k": "wrong"})
     assert code == 0
@@ -282,6 +285,7 @@ def test_a_bench_that_ends_with_exit_1_and_has_times_is_done(machine: Machine) -
     assert (part["state"], part["exit_code"], part["reason"]) == ("failed", 1, "last line of it")
 
 
+@pytest.mark.slow
 def test_a_process_that_had_to_end_is_started_again(machine: Machine) -> None:
     code, _, asked = machine("measure", **{"parity.py flash": "again"})
     assert code == 0
@@ -290,6 +294,7 @@ def test_a_process_that_had_to_end_is_started_again(machine: Machine) -> None:
     assert "first try" in (machine.folder / "out.work" / "logs" / "parity_flash.log").read_text()
 
 
+@pytest.mark.slow
 def test_when_the_time_is_over_nothing_more_is_begun_and_the_next_call_goes_on(machine: Machine) -> None:
     begin = time.monotonic()
     code, _, _ = machine("measure", "--seconds", "24", **{"--shape mission": "hang"})

@@ -70,7 +70,7 @@ def right_everywhere(problem: Problem) -> bool:
     return first_failure(TiledAttention(), problem) is None
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("bug", IN_PYTHON, ids=lambda bug: bug.id)
 def test_a_bug_in_python_is_found(bug: Bug) -> None:
     torch.set_num_threads(1)

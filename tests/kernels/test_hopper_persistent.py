@@ -69,6 +69,7 @@ def test_computes_attention(problem: Problem, config: Config) -> None:
     [(LONG, TWO.but(NUM_CTAS=1)), (Problem(1, 2, 130, 64, seq_kv=150, causal=True), ONE.but(NUM_CTAS=2))],
     ids=label,
 )
+@pytest.mark.sample(1)
 def test_every_order_gives_the_grids_bits_and_no_hazard(problem: Problem, config: Config) -> None:
     assert_same_bits_in_every_order(HOPPER, problem, config, checks=(*sim.CHECKS, "strict"))
     persistent, tiles = (run(HOPPER, problem, each) for each in (config, in_the_grid(config)))

@@ -58,6 +58,7 @@ def test_what_was_kept_is_read_back(path: Path) -> None:
     log.close()
 
 
+@pytest.mark.slow
 def test_a_log_cut_at_any_byte_keeps_what_is_whole(path: Path) -> None:
     data = path.read_bytes()
     first = data.index(b"\n") + 1

@@ -195,6 +195,7 @@ ld.global.u32 %r7, [%d3]; st.global.u32 [%d2+4096], %r7;
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_blocks_of_a_cooperative_launch_wait_for_each_other(schedule):
     """More blocks than a chunk would have: all are there at once."""

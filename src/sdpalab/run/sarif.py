@@ -77,8 +77,8 @@ RULES: dict[str, tuple[str, str]] = {
     ),
     "progress": (
         "A block waits for one that may not run before it ends",
-        "Blocks are not all resident at once, and they begin in any order. Launch no more blocks than fit, as a cooperative "
-        "launch does, or let a block wait only for what those before it, by a ticket from an atomic, have done.",
+        "Blocks are not all resident at once, and they begin in any order. Launch no more blocks than fit, as a "
+        "cooperative launch does, or let a block wait only for those that drew an earlier ticket from an atomic.",
     ),
     "proxy": (
         "The asynchronous proxy has no order with ordinary accesses",
