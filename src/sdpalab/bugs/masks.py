@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sdpalab.bugs.bug import Bug, Family
+from sdpalab.bugs.bug import WRONG, Bug, Family
 from sdpalab.bugs.tiled import PLAIN, TiledAttention, planted
 from sdpalab.judge.diagnose.hypotheses import Cause
 
@@ -23,6 +23,8 @@ BY_HEAD = PLAIN.with_(seq_q=100, seq_kv=130, attn_mask="float:1,H")
 BY_BOTH = PLAIN.with_(batch=2, seq_q=70, seq_kv=70, attn_mask="bool:B,H")
 BY_HEAD_GROUPED = PLAIN.with_(heads=4, kv_heads=2, seq_q=70, seq_kv=70, attn_mask="float:1,H")
 _mask = partial(planted, Family.MASK, into=BUGS, cause=Cause.MASK)
+_ON_OTHER_DATA = WRONG | {Status.STALE}
+"""Of a bug that the inputs of the first cases do not show: the data that a second call finds in their place does."""
 
 
 class _Otherwise(TiledAttention):
@@ -145,7 +147,7 @@ class _OnlyHides(TiledAttention):
         return scores.masked_fill(mask == -math.inf, -math.inf)
 
 
-@_mask("an additive mask is not below -10", ADDITIVE, cause=None)
+@_mask("an additive mask is not below -10", ADDITIVE, cause=None, statuses=_ON_OTHER_DATA)
 class _MaskClamped(TiledAttention):
     def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
         return super().joined(scores, mask.clamp(min=-10.0))
@@ -163,7 +165,12 @@ class _SixteenBits(TiledAttention):
         return super().joined(scores, mask).to(self.dtype).float()
 
 
-@_mask("what an additive mask hides by a finite number is -1e4", ADDITIVE.with_(dtype="bfloat16"), cause=None)
+@_mask(
+    "what an additive mask hides by a finite number is -1e4",
+    ADDITIVE.with_(dtype="bfloat16"),
+    cause=None,
+    statuses=_ON_OTHER_DATA,
+)
 class _LeastNumber(TiledAttention):
     def joined(self, scores: Tensor, mask: Tensor) -> Tensor:
         return scores + mask.float().clamp(min=-40.0) * math.log2(math.e)
