@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sdpalab.bugs.bug import WRONG, Bug, Family
 from sdpalab.bugs.tiled import PLAIN, TiledAttention, planted
 from sdpalab.judge.diagnose.hypotheses import Cause
+from sdpalab.judge.verdict import Status
 
 if TYPE_CHECKING:
     from torch import Tensor
