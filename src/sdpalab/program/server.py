@@ -65,10 +65,13 @@ class Server:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(path))
         self._socket.listen()
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
 
     def close(self) -> None:
         """Take no more processes, and wait for the answers to those that ended."""
+        self._socket.shutdown(socket.SHUT_RDWR)  # which ends accept(); a close does not
+        self._acceptor.join()
         self._socket.close()
         for thread in self._threads:
             thread.join(timeout=60)
