@@ -139,7 +139,9 @@ def _multiplied(opcode: str, operands: list[str]) -> str | None:
     """A matrix product whose right factor has its registers in reverse, or which is subtracted."""
     if opcode.startswith("wgmma"):
         scale = next((k for k in range(3, len(operands)) if operands[k] == "1"), None)
-        return scale and f"{opcode} {', '.join([*operands[:scale], '-1', *operands[scale + 1 :]])}"  # type: ignore
+        if scale is None:
+            return None
+        return f"{opcode} {', '.join([*operands[:scale], '-1', *operands[scale + 1 :]])}"
     right = [part.strip() for part in operands[2].strip("{}").split(",")]
     if len(right) < 2:
         return None
