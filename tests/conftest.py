@@ -6,7 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -134,6 +134,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """One line for each reason why tests are deselected."""
     for reason, count in config.stash[LEFT_OUT].items():
         terminalreporter.write_line(f"DESELECTED [{count}] {reason}")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _path_as_before() -> Iterator[None]:
+    """A kernel file that a test loads leaves its folder on ``sys.path``: other modules must not import from it."""
+    before = sys.path[:]
+    yield
+    sys.path[:] = before
 
 
 @pytest.fixture(scope="session")
