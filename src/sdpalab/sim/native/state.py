@@ -57,9 +57,9 @@ class State:
     ----------
     counted : Tally
         What this thread has counted.
-    writers, readers, pages : ndarray
-        With checks, what is known of global memory: of each granule, of each 16 bytes, and whether anything in a page
-        has been written.
+    writers, updaters, readers, pages : ndarray
+        With checks, what is known of global memory: of each granule, of each granule by atomic operations (empty where
+        there are none), of each 16 bytes, and whether anything in a page has been written.
 
     Raises
     ------
@@ -73,7 +73,7 @@ class State:
         self.setup, self.space, self.decoded = setup, space, decoded
         self.alive: list[Any] = []
         self.context = np.zeros(layout.CONTEXT_WORDS, dtype=np.int64)
-        self.writers, self.readers, self.pages = (np.zeros(0, np.int64) for _ in range(3))
+        self.writers, self.updaters, self.readers, self.pages = (np.zeros(0, np.int64) for _ in range(4))
         size, geometry = len(space.data), setup.geometry
         self.counted = Tally(*(setup.entry, setup.program, size, geometry.ctas, geometry.warps), traffic=setup.counters)
         self._fill(table, template)
@@ -272,9 +272,9 @@ class State:
         ctas = self.setup.geometry.ctas
         if ctas > _MOST_ORDERED:
             raise NotNative(f"more than {_MOST_ORDERED} blocks with atomic operations")
-        strong, ordered = np.zeros(granules, np.int64), np.zeros(ctas * ctas, np.int64)
+        self.updaters, ordered = np.zeros(granules, np.int64), np.zeros(ctas * ctas, np.int64)
         return {
-            layout.GLOBAL_STRONG: self._keep(strong),
+            layout.GLOBAL_STRONG: self._keep(self.updaters),
             layout.GLOBAL_RELEASED: self._keep(np.zeros(2 * granules, np.int64)),
             layout.ORDERED_WARPS: self._keep(np.zeros(ctas * ctas, np.int64)),
             layout.FOLLOWERS: self._keep(np.zeros(ctas, np.int64)),
