@@ -78,7 +78,7 @@ WHY = (
 
 # ---- the context: int64 words ----------------------------------------------------------------------------------------
 
-CONTEXT_WORDS = 128
+CONTEXT_WORDS = 160
 (
     TABLE,  # addresses of the operations' functions
     RECORDS,
@@ -207,7 +207,8 @@ CONTEXT_WORDS = 128
     ORDERED_WARPS,  # beside ORDERED: time << 8 | warp of the warp whose accesses come before up to a later time
     FOLLOWERS,  # of each CTA, the warp that last acquired what others did
     FOLLOWED_AT,  # ... and when
-) = range(126)
+    CLOCK,  # what the steps taken are ahead of the clock of a cluster, negative; each reading takes one of it
+) = range(127)
 
 IN_FLIGHT, OPAQUE, READ_IN_FLIGHT = 1, 2, 4
 """A granule: a copy in flight writes it; it belongs to an mbarrier; an operation in flight reads it."""

@@ -100,7 +100,7 @@ def _multiply(
 
 @algebraic("mma")
 def _mma(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
-    if "s32" in mods.left or "f64" in mods.left:
+    if "s32" in mods.left:
         return False
     kinds, k_blocks, result = product_shape(instruction, mods)
     d, a, b, c = (asm.vector(operand) for operand in instruction.operands)
