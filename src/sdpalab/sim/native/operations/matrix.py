@@ -27,7 +27,7 @@ from sdpalab.sim.native.operations.warp import needs_whole_warp
 from sdpalab.sim.native.operations.watched import watch_access
 from sdpalab.sim.tensor_cores import rule_of
 
-__all__ = ["ELEMENTS", "product_operation", "product_records", "product_shape"]
+__all__ = ["ELEMENTS", "TF32_BITS", "product_operation", "product_records", "product_shape"]
 
 _TRANSPOSED = [8 * (k % 8) + k // 8 for k in range(64)]
 """The order of an 8 x 8 matrix's elements that transposes it."""
@@ -148,7 +148,7 @@ def _block(code: OperationCode, k: int, kind: str) -> Lanes:
     if kind in INTEGERS:
         return integer_factors(code.source(k, "u8", 128), kind)
     if kind == "tf32":
-        return (code.source(k, "u32") & 0xFFFFE000).as_type("f32")
+        return (code.source(k, "u32") & TF32_BITS).as_type("f32")
     if kind in ("f16", "bf16"):
         return widened(code.source(k, "u16", 64), kind)
     return decoded8(code.source(k, "u8", 128).to("u32"), kind)
@@ -194,6 +194,8 @@ def product_code(code: OperationCode, kinds: tuple[str, str], tile: TileSum | In
         store_half(code, whole, tile.result, [code.row(half * held // 2 + k) for k in range(held // 2)])
 
 
+TF32_BITS = 0xFFFFE000
+"""What counts of a float32 as tf32."""
 _PARTNERS = {
     ("f16",): ("f32", "f16"),
     ("bf16",): ("f32",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sdpalab.sim.checks.orders import memory_order
 from sdpalab.sim.decode import Mods, generic_base
-from sdpalab.sim.ir import Address, Instruction, Operand, Register, Symbol, Variable, Vector
+from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Register, Symbol, Variable, Vector
 from sdpalab.sim.isa.memory_mods import take_memory_mods, take_space
 from sdpalab.sim.isa.move import CLOCKS
 from sdpalab.sim.isa.steps import require
@@ -276,6 +276,8 @@ def _pmevent(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """An event for profilers, without any other effect."""
     mods.flag("mask")
     mods.done()
+    if not isinstance(instruction.operands[0], Immediate):
+        raise NotNative("expected an immediate")
 
 
 @native("griddepcontrol")

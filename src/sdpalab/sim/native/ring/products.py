@@ -132,11 +132,7 @@ def warpgroup_numbers(words: RingWords) -> Numbers:
     def product(tile: TileSum) -> NativeOperation:
         return _warpgroup_product(words, tile.depth)
 
-    return Numbers(f"{words.ring.name}.", lambda bits, kind: _factors(words, _elements(bits, kind), kind), product)
-
-
-def _elements(bits: Lanes, kind: str) -> Lanes:
-    return bits if kind in EIGHT_BITS else bits.as_type("u16")
+    return Numbers(f"{words.ring.name}.", lambda elements, kind: _factors(words, elements, kind), product)
 
 
 def _warpgroup_product(words: RingWords, deep: int) -> NativeOperation:
