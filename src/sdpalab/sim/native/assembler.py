@@ -98,6 +98,7 @@ class Assembler:
     rows: dict[str, int] = field(default_factory=dict)
     types: dict[str, PtxType] = field(default_factory=dict)
     ones: list[int] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
     top: int = 0
     guard: int = 0
     _used: int = 0

@@ -74,7 +74,7 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None) -> str:
     ctas = np.concatenate(setup.chunks).astype(np.int64)
     clusters = len(ctas) // setup.geometry.cluster_size
     first = State(setup, space, decoded, table, template, ctas)
-    if setup.counters and first.updates_global():
+    if setup.counters and first.updates_global(returning=True):
         return "counters where atomic operations may tell blocks apart"
     threads = 1 if first.updates_global() else min(_threads(setup, workers), clusters)
     states = [first, *(State(setup, space, decoded, table, template, ctas) for _ in range(threads - 1))]

@@ -259,13 +259,14 @@ class State:
         names = {each.name.split(".")[0] for each in self.decoded.operations}
         return bool(names & _UNITS or np.isin(self.decoded.blocks[:, layout.END], ends).any())
 
-    def updates_global(self) -> bool:
-        """Whether there is an atomic operation on global memory."""
-        return self._updates("global")
+    def updates_global(self, *, returning: bool = False) -> bool:
+        """Whether there is an atomic operation on global memory; ``returning``, one whose result is read."""
+        return self._updates("global", ("atom",) if returning else ("atom", "red"))
 
-    def _updates(self, space: str) -> bool:
+    def _updates(self, space: str, kinds: tuple[str, ...] = ("atom", "red")) -> bool:
         """Whether there is an atomic operation on a space, or on a generic address."""
-        return any(each.name.startswith((f"atom.{space}.", "atom.generic.")) for each in self.decoded.operations)
+        beginnings = tuple(f"{kind}.{each}." for kind in kinds for each in (space, "generic"))
+        return any(each.name.startswith(beginnings) for each in self.decoded.operations)
 
     def _order_of_blocks(self, granules: int) -> dict[int, int]:
         """What atomic operations need: the last one on each granule, and which blocks come before which."""

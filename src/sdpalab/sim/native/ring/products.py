@@ -12,6 +12,7 @@ from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
 from sdpalab.sim.native.lanes import WORD64, Lanes, llvm_type, where
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
+from sdpalab.sim.native.operations.integer_sums import IntegerSum
 from sdpalab.sim.native.operations.matrix import ELEMENTS, product_shape
 from sdpalab.sim.native.operations.sums import TileSum, stacked
 from sdpalab.sim.native.operations.warp import needs_whole_warp
@@ -129,7 +130,7 @@ def _wmma(asm: RingAssembler, instruction: Instruction, mods: Mods) -> bool:
 def warpgroup_numbers(words: RingWords) -> Numbers:
     """What wgmma computes with."""
 
-    def product(tile: TileSum) -> NativeOperation:
+    def product(tile: TileSum | IntegerSum) -> NativeOperation:
         return _warpgroup_product(words, tile.depth)
 
     return Numbers(f"{words.ring.name}.", lambda elements, kind: _factors(words, elements, kind), product)
