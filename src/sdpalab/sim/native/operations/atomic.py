@@ -14,7 +14,7 @@ from sdpalab.sim.native.atomics import NAMES, update
 from sdpalab.sim.native.lanes import WORD64
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.move import take_cache_hint
-from sdpalab.sim.native.operations.watched import watch_access
+from sdpalab.sim.native.operations.watched import strong_effect, watch_access
 
 __all__: list[str] = []
 
@@ -22,8 +22,8 @@ __all__: list[str] = []
 @native("atom", "red")
 def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     returns = instruction.opcode == "atom"
-    order = mods.choice(("relaxed", "acquire", "release", "acq_rel"), default="relaxed")
-    scope = mods.choice(("cta", "cluster", "gpu", "sys"), default="gpu")
+    mods.choice(("relaxed", "acquire", "release", "acq_rel"), default="relaxed")
+    mods.choice(("cta", "cluster", "gpu", "sys"), default="gpu")
     space = take_space(mods)
     name = mods.choice(UPDATES)
     type_ = mods.type()
@@ -36,11 +36,8 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     target, finish = asm.target(operands.pop(0), type_.name) if returns else (-1, _nothing)
     row, bits, offset = asm.address(operands[0])
     source = asm.source(operands[1], type_.name)
-    if asm.checked and space != "shared" and scope in ("cta", "cluster"):
-        raise NotNative("checks of atomic operations that do not include all blocks")
     if asm.watched:
-        effect = ("relaxed", "acquire", "release", "acq_rel").index(order) if returns else 2 * (order != "relaxed")
-        watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update", order=effect)
+        watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update", strong=strong_effect(asm, mods))
 
     def build(code: OperationCode) -> None:
         b = code.builder
