@@ -53,6 +53,7 @@ from sdpalab.sim.native.layout import (
     WARPS,
 )
 from sdpalab.sim.native.parts import add_part
+from sdpalab.sim.native.watch.releases import take_rows
 from sdpalab.sim.native.words import load32, load64, popcount, store32, store64
 
 __all__ = ["arrive", "release"]
@@ -157,6 +158,7 @@ def release(context: int, cta: int, barrier: int, name: int) -> int:
         reduce(context, cta, name)
     vector = barrier_vector(context, cta, name)
     store64(context + 8 * TIME, load64(context + 8 * TIME) + 1)
+    waited = 0
     for k in range(warps):
         came = load64(barrier + 8 * (CAME + k))
         store64(barrier + 8 * (BEFORE_AT + k), load64(barrier + 8 * (ARRIVED_AT + k)) if came else 0)
@@ -166,9 +168,13 @@ def release(context: int, cta: int, barrier: int, name: int) -> int:
             part = state + 8 * (FIRST_PART + PART_WORDS * p)
             if load64(part + 8 * PART_STATUS) == AT_BARRIER and load64(part + 8 * PART_INFO) == name:
                 store64(part + 8 * PART_STATUS, READY)
+                waited |= 1 << k
                 if load64(context + 8 * CHECKED) != 0:
                     acquire(context, warps * cta + k, vector)
     if load64(context + 8 * CHECKED) != 0:
+        for k in range(warps):
+            if waited >> k & 1:
+                take_rows(context, warps * cta + k, vector, load64(context + 8 * TIME))
         forget(context, vector)
     store64(barrier + 8 * ARRIVED, 0)
     return 0

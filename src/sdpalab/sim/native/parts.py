@@ -4,10 +4,22 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.native.layout import FIRST_PART, PARKED, PART_BLOCK, PART_MASK, PART_STATUS, PART_WORDS, PARTS, READY
-from sdpalab.sim.native.words import load64, store64
+from sdpalab.sim.native.layout import (
+    BLOCK_WORDS,
+    BLOCKS,
+    FIRST_PART,
+    PARKED,
+    PART_BLOCK,
+    PART_MASK,
+    PART_STATUS,
+    PART_WORDS,
+    PARTS,
+    POLLS,
+    READY,
+)
+from sdpalab.sim.native.words import load32, load64, store64
 
-__all__ = ["add_part", "lowest_ready", "take"]
+__all__ = ["add_part", "lowest_other", "lowest_ready", "polls", "take"]
 
 
 def lowest_ready(state: int) -> int:
@@ -19,6 +31,22 @@ def lowest_ready(state: int) -> int:
             block = load64(part + 8 * PART_BLOCK)
             if low < 0 or block < low:
                 low = block
+    return low
+
+
+def polls(context: int, block: int) -> int:
+    """Whether a block is part of a polling loop."""
+    return load32(load64(context + 8 * BLOCKS) + 4 * (BLOCK_WORDS * block + POLLS))
+
+
+def lowest_other(context: int, state: int) -> int:
+    """The lowest block that lanes are ready for and that is not part of a polling loop; -1 if there are none."""
+    low = -1
+    for k in range(load64(state + 8 * PARTS)):
+        part = state + 8 * (FIRST_PART + PART_WORDS * k)
+        block = load64(part + 8 * PART_BLOCK)
+        if load64(part + 8 * PART_STATUS) == READY and polls(context, block) == 0 and (low < 0 or block < low):
+            low = block
     return low
 
 

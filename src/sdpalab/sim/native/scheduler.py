@@ -73,6 +73,8 @@ from sdpalab.sim.native.layout import (
     PARTS,
     PASSED,
     PLANES,
+    POLLS,
+    PROGRESS,
     READERS,
     READY,
     RECORDS,
@@ -82,6 +84,7 @@ from sdpalab.sim.native.layout import (
     SHARED,
     SHARED_STRIDE,
     SIZE,
+    STARVED,
     STEPS,
     STEPS_TAKEN,
     STUCK,
@@ -97,7 +100,7 @@ from sdpalab.sim.native.layout import (
     WARPS,
     WARPS_BY_BLOCK,
 )
-from sdpalab.sim.native.parts import add_part, lowest_ready, take
+from sdpalab.sim.native.parts import add_part, lowest_other, lowest_ready, polls, take
 from sdpalab.sim.native.products import meet
 from sdpalab.sim.native.reset import draw, reset_cluster
 from sdpalab.sim.native.transfers.landing import drained, land_next
@@ -115,6 +118,10 @@ __all__ = ["run_clusters"]
 
 _QUANTUM = 4096
 """Blocks that a warp may run while others are ready."""
+_POLLS, _ROUNDS, _DRAWS = 64, 4, 2048
+"""Blocks of polling loops that a warp may run in its turn; turns of all warps, or of each one that is drawn, in which
+nothing else was run, after which nothing will come of it. After half of them lanes go ahead of those of their warp that
+poll, which may keep them from meeting again."""
 
 
 def run_clusters(context: int, first: int, last: int) -> int:
@@ -131,7 +138,11 @@ def run_cluster(context: int) -> int:
     """Run the warps of a cluster until all have exited; a status."""
     warps = load64(context + 8 * WARP_COUNT) * load64(context + 8 * CTA_COUNT)
     order = load64(context + 8 * ORDER)
+    most = _DRAWS * warps if order == DRAWN else _ROUNDS
+    idle = 0
     while True:
+        before = load64(context + 8 * PROGRESS)
+        store64(context + 8 * STARVED, idle > most // 2)
         ran = 0
         left = 0
         first = draw(context, warps) if order == DRAWN else 0
@@ -153,7 +164,9 @@ def run_cluster(context: int) -> int:
                 break
         if left == 0:
             return drained(context)
-        if ran == 0:
+        idle = idle + 1 if load64(context + 8 * PROGRESS) == before else 0
+        if ran == 0 or idle > most:
+            idle = 0
             status = land_next(context)
             if status != 0:
                 return STUCK if status < 0 else status
@@ -176,10 +189,17 @@ def run_warp(context: int, state: int, number: int, quantum: int) -> int:
     blocks, records = load64(context + 8 * BLOCKS), load64(context + 8 * RECORDS)
     table = load64(context + 8 * TABLE)
     lanes_by_block, warps_by_block = load64(context + 8 * LANES_BY_BLOCK), load64(context + 8 * WARPS_BY_BLOCK)
+    polled = 0
     for _ in range(quantum):
         at = lowest_ready(state)
         if at < 0:
             return 0
+        if polls(context, at):
+            polled += 1
+            if polled > _POLLS:
+                at = lowest_other(context, state) if load64(context + 8 * STARVED) else -1
+                if at < 0:
+                    return 0
         mask = take(state, at)
         block = blocks + 4 * BLOCK_WORDS * at
         if load32(block + 4 * COLLECTIVE) != 0:
@@ -189,6 +209,8 @@ def run_warp(context: int, state: int, number: int, quantum: int) -> int:
                 if met == 0:
                     continue
                 mask = met
+        if load32(block + 4 * POLLS) == 0:
+            store64(context + 8 * PROGRESS, load64(context + 8 * PROGRESS) + 1)
         size = load32(block + 4 * SIZE)
         steps = load64(state + 8 * WARP_STEPS) + size
         store64(state + 8 * WARP_STEPS, steps)

@@ -22,7 +22,7 @@ from sdpalab.sim.native.numeric import canonical, flushed
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 from sdpalab.sim.native.operations.floating import Compute, base_of, halved, is_half
 from sdpalab.sim.native.operations.move import take_cache_hint
-from sdpalab.sim.native.operations.watched import watch_access
+from sdpalab.sim.native.operations.watched import strong_effect, watch_access
 from sdpalab.sim.types import PtxType
 
 __all__: list[str] = []
@@ -40,7 +40,6 @@ _INTEGERS: dict[str, Compute] = {
     "cas": lambda old, expected, given: where(old == expected, given, old),
 }
 """New values from the old ones and the operands."""
-_ORDERS = ("relaxed", "acquire", "release", "acq_rel")
 
 
 def _float_sum(old: Lanes, given: Lanes, base: str, flushes: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
@@ -54,8 +53,8 @@ def _float_sum(old: Lanes, given: Lanes, base: str, flushes: Callable[[Lanes, La
 @native("atom", "red")
 def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     returns = instruction.opcode == "atom"
-    order = mods.choice(_ORDERS, default="relaxed")
-    scope = mods.choice(("cta", "cluster", "gpu", "sys"), default="gpu")
+    mods.choice(("relaxed", "acquire", "release", "acq_rel"), default="relaxed")
+    mods.choice(("cta", "cluster", "gpu", "sys"), default="gpu")
     space = take_space(mods)
     name = mods.choice(UPDATES if returns else WITHOUT_RESULT)
     type_ = mods.type()
@@ -67,8 +66,6 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     mods.done()
     if space not in ("global", "shared", "generic"):
         raise NotNative(instruction.text)
-    if asm.checked and space != "shared" and scope in ("cta", "cluster"):
-        raise NotNative("checks of atomic operations that do not include all blocks")
     target, finish = -1, _nothing
     if returns:
         result = operands.pop(0)
@@ -79,8 +76,7 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     if len(sources) != (2 if name == "cas" else 1):
         raise NotNative("wrong number of operands")
     if asm.watched:
-        effect = _ORDERS.index(order) if returns else 2 * (order != "relaxed")
-        watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update", order=effect)
+        watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update", strong=strong_effect(asm, mods))
     kept = target >= 0
     operation = NativeOperation(
         f"{'atom' if kept else 'red'}.{space}.{bits}.{name}.{type_.name}",

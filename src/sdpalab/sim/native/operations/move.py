@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sdpalab.sim.checks.orders import memory_order
 from sdpalab.sim.decode import Mods, generic_base
 from sdpalab.sim.ir import Address, Immediate, Instruction, Operand, Register, Symbol, Variable, Vector
 from sdpalab.sim.isa.memory_mods import take_memory_mods, take_space
@@ -14,7 +13,7 @@ from sdpalab.sim.native.access import addresses, gather, located, scatter
 from sdpalab.sim.native.assembler import Assembler, Constant, NotNative, native
 from sdpalab.sim.native.lanes import WORD64, Lanes
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
-from sdpalab.sim.native.operations.watched import watch_access
+from sdpalab.sim.native.operations.watched import strong_effect, watch_access
 from sdpalab.sim.types import PtxType
 
 __all__ = ["local_load", "local_store", "store_operation", "take_cache_hint"]
@@ -137,8 +136,6 @@ def _take(mods: Mods) -> tuple[str, int, PtxType]:
     mods.done()
     if space == "shared::cluster":
         raise NotNative("the shared memory of a cluster")
-    if space in ("global", "generic") and memory_order(mods.instruction).strong:
-        raise NotNative("a strong access: blocks may wait for each other")
     if space != "param" and vector * type_.bytes > 16:
         raise NotNative("an access of more than 16 bytes")
     return "global" if space == "const" else space, vector, type_
@@ -158,7 +155,8 @@ def _ld(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         return
     row, bits, offset = asm.address(address)
     if asm.watched:
-        watch_access(asm, instruction, space, row, bits, offset, vector * type_.bytes, "load")
+        width, strong = vector * type_.bytes, strong_effect(asm, mods)
+        watch_access(asm, instruction, space, row, bits, offset, width, "load", strong=strong)
     places = [asm.target(item, type_.name) for item in items]
     asm.record(_load(space, bits, type_.bits, vector), [row, offset, *(place for place, _ in places)])
     for _, finish in places:
@@ -240,10 +238,10 @@ def _st(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     sources = [asm.source(item, f"b{type_.bits}") for item in items]
     row, bits, offset = asm.address(address)
     if asm.watched:
-        watch_access(asm, instruction, space, row, bits, offset, vector * type_.bytes, "store")
-    asm.record(
-        store_operation(space, bits, type_.bits, vector, asm.checked and space != "local"), [row, offset, *sources]
-    )
+        width, strong = vector * type_.bytes, strong_effect(asm, mods)
+        watch_access(asm, instruction, space, row, bits, offset, width, "store", strong=strong)
+    operation = store_operation(space, bits, type_.bits, vector, asm.checked and space != "local")
+    asm.record(operation, [row, offset, *sources])
 
 
 def store_operation(space: str, bits: int, element: int, vector: int, checked: bool) -> NativeOperation:

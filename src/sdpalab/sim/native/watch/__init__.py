@@ -10,7 +10,8 @@ what is suspected may be more than what is wrong, but never less.
 
 """
 
-from sdpalab.sim.native.watch.global_memory import read_global, update_global, write_global
+from sdpalab.sim.native.watch.global_memory import read_global, read_strong, write_global, write_strong
+from sdpalab.sim.native.watch.releases import fence_memory
 from sdpalab.sim.native.watch.shared_memory import (
     copies_landed,
     copy_begins,
@@ -23,11 +24,13 @@ from sdpalab.sim.native.watch.shared_memory import (
 __all__ = [
     "copies_landed",
     "copy_begins",
+    "fence_memory",
     "mark_written",
     "read_global",
     "read_shared",
-    "update_global",
+    "read_strong",
     "update_shared",
     "write_global",
     "write_shared",
+    "write_strong",
 ]
