@@ -25,6 +25,7 @@ from sdpalab.sim.native.operations.warpgroup import look_at_sets, product_list, 
 from sdpalab.sim.native.ring import RingAssembler
 from sdpalab.sim.native.ring.products import warpgroup_numbers
 from sdpalab.sim.native.undefined import add_shadows, follow_undefined
+from sdpalab.sim.polling import polling_blocks
 from sdpalab.sim.program import BasicBlock, Program, instructions_of
 from sdpalab.sim.ring import Ring
 from sdpalab.sim.selection import Array
@@ -101,7 +102,11 @@ def decode(
     predicates = asm.top if not program.files else _predicate_bytes(program)
     undefined = find_undefined(program, entry) if checked else Undefined({}, frozenset())
     add_shadows(asm, undefined)
-    blocks = [_block(asm, program, basic, number, undefined) for number, basic in enumerate(program.blocks)]
+    polling = polling_blocks(entry, program)
+    blocks = [
+        _block(asm, program, basic, number, undefined, polls=number in polling)
+        for number, basic in enumerate(program.blocks)
+    ]
     return Decoded(
         asm.records_array(),
         np.array(blocks, dtype=np.int32).reshape(-1, layout.BLOCK_WORDS),
@@ -129,7 +134,9 @@ def _predicate_bytes(program: Program) -> int:
     return 4 * program.files.get(1, 0)
 
 
-def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined) -> list[int]:
+def _block(
+    asm: Assembler, program: Program, basic: BasicBlock, number: int, undefined: Undefined, *, polls: bool
+) -> list[int]:
     words = [0] * layout.BLOCK_WORDS
     words[layout.FIRST] = len(asm.records)
     products = asm.checked and any(instruction.opcode == "wgmma" for instruction in asm.entry.instructions)
@@ -153,6 +160,7 @@ def _block(asm: Assembler, program: Program, basic: BasicBlock, number: int, und
         if products and isinstance(item, Instruction) and _is_fence(item):
             _look_at_products(asm, basic, place + 1)
     words[layout.SIZE] = basic.size
+    words[layout.POLLS] = int(polls)
     if basic.collective:
         words[layout.COLLECTIVE] = 1
         if basic.members is not None:

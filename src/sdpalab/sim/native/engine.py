@@ -19,6 +19,7 @@ from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import Space
 from sdpalab.sim.native import layout
 from sdpalab.sim.native.assembler import NotNative
+from sdpalab.sim.native.communication import communicates, observes_blocks
 from sdpalab.sim.native.decoded import Decoded, decode
 from sdpalab.sim.native.library import library
 from sdpalab.sim.native.state import State
@@ -47,6 +48,9 @@ LEFT_TO_THE_REFERENCE: dict[str, Callable[[Setup], bool]] = {
     ),
     "a cooperative launch": lambda setup: bool(setup.workspace),
     "device code that allocates memory": lambda setup: setup.heap is not None,
+    "volatile accesses that count as data": lambda setup: (
+        setup.volatile == "data" and any("volatile" in each.mods for each in setup.entry.instructions)
+    ),
     "undefined bytes of shared memory to follow": lambda setup: setup.tracking,
 }
 """Launches that are not native, whatever their code is. Of the checks, native code makes the others all together."""
@@ -75,9 +79,9 @@ def _run(setup: Setup, space: Space, tally: Tally, workers: int | None, touched:
     ctas = np.concatenate(setup.chunks).astype(np.int64)
     clusters = len(ctas) // setup.geometry.cluster_size
     first = State(setup, space, decoded, table, template, ctas)
-    if setup.counters and first.updates_global():
-        return "counters where atomic operations may tell blocks apart"
-    threads = 1 if first.updates_global() else min(_threads(setup, workers), clusters)
+    if setup.counters and observes_blocks(setup.entry):
+        return "counters where blocks may tell each other something"
+    threads = 1 if communicates(setup.entry) else min(_threads(setup, workers), clusters)
     states = [first, *(State(setup, space, decoded, table, template, ctas) for _ in range(threads - 1))]
     ends = np.linspace(0, clusters, min(threads * _TURNS, clusters) + 1 if threads > 1 else 2).astype(int).tolist()
     stretches = iter(list(itertools.pairwise(ends)))

@@ -7,7 +7,7 @@ mbarrier is used by a warp that does not come after its initialisation.
 from __future__ import annotations
 
 from sdpalab.sim.memory import RANK_SHIFT
-from sdpalab.sim.native.clocks import acquire, comes_before, publish, release_to, warps_of_cluster
+from sdpalab.sim.native.clocks import acquire, comes_before, publish, release_to, vector_of, warps_of_cluster
 from sdpalab.sim.native.flights import mark_mbarrier, touch_remote, unmark_mbarrier
 from sdpalab.sim.native.layout import (
     ACTORS,
@@ -60,6 +60,7 @@ from sdpalab.sim.native.layout import (
 )
 from sdpalab.sim.native.traffic import count_shared
 from sdpalab.sim.native.watch import mark_written, write_shared
+from sdpalab.sim.native.watch.releases import take_rows
 from sdpalab.sim.native.words import fill, load32, load64, store32, store64
 
 __all__ = [
@@ -352,3 +353,4 @@ def settle(context: int, entry: int) -> None:
 def pass_on(context: int, warp: int, entry: int) -> None:
     """A warp has waited for a phase of an mbarrier: it comes after what was passed on in all that are over."""
     acquire(context, warp, vectors_of(context, entry) + 8 * load64(context + 8 * ACTORS))
+    take_rows(context, warp, vector_of(context, warp), 0)

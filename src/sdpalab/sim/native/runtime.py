@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from sdpalab.sim.native import (
-    atomics,
     clocks,
     copies,
     exact_sums,
@@ -24,7 +23,6 @@ from sdpalab.sim.native import (
 __all__ = ["runtime_functions"]
 
 _MODULES = (
-    atomics,
     clocks,
     copies,
     exact_sums,

@@ -60,7 +60,7 @@ def _bytes(setup: Setup, constant: Constant) -> bytes:
         if name not in setup.symbols.addresses:
             raise NotNative(f"{name} is not a variable")
         return (setup.symbols.addresses[name][1] & (1 << 8 * size) - 1).to_bytes(size, "little")
-    return int(constant.value).to_bytes(size, "little")
+    return int(constant.value if constant.kind == "literal" else 0).to_bytes(size, "little")
 
 
 def special_rows(setup: Setup, decoded: Decoded) -> Array:

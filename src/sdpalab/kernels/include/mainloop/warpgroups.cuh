@@ -229,9 +229,10 @@ private:
             ring.release(at, K);
             const Rescale rescale = products.weigh(tile >= unmasked, keys_left.of_row);
             products.hold_scores();
-            // V is not needed yet. But without a branch here ptxas moves the next wait up to the last one, and the
-            // weights are computed after the product instead of beside it.
-            ring.wait_full(at, V);
+            // V is not needed yet. But without a branch here ptxas moves the next wait up to the last one, and without
+            // one that depends on the sums it moves exponentials behind the next wait: then the weights are computed
+            // after the product instead of beside it.
+            ring.wait_full(at, V, products.softmax[0].sum + products.softmax[1].sum < 0.0f);
 
             ptx::wgmma_wait_group<0>();
             products.hold_output();

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sdpalab.sim.checks.orders import SAME_CLUSTER, fence_order
+from sdpalab.sim.checks.orders import SAME_CLUSTER, SAME_GPU, fence_order
 from sdpalab.sim.decode import Mods
-from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Symbol, TensorAddress
+from sdpalab.sim.ir import Address, Entry, Immediate, Instruction, Operand, Register, Symbol, TensorAddress
 from sdpalab.sim.isa.memory_mods import take_space
 from sdpalab.sim.isa.steps import require
 from sdpalab.sim.memory import RANK_SHIFT
 from sdpalab.sim.native.assembler import Assembler, NotNative, native
 from sdpalab.sim.native.clocks import fence_proxies, fence_warp
-from sdpalab.sim.native.lanes import Lanes
+from sdpalab.sim.native.communication import communicates
+from sdpalab.sim.native.lanes import Lanes, where
 from sdpalab.sim.native.mbarriers import arrive_at, begin_mbarrier, count_bytes, end_mbarrier
 from sdpalab.sim.native.operation import NativeOperation
 from sdpalab.sim.native.operations.move import take_cache_hint
@@ -26,6 +27,7 @@ from sdpalab.sim.native.transfers import (
     store_words,
     wait_for_transfers,
 )
+from sdpalab.sim.native.watch import fence_memory
 
 __all__ = ["relaxed_arrivals", "shared_address"]
 
@@ -57,10 +59,12 @@ def relaxed_arrivals(entry: Entry) -> bool:
 @native("fence", "membar")
 def _fence(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     """Instructions run one after the other here: a fence moves no data. It matters to the checks."""
-    if asm.checked and relaxed_arrivals(asm.entry) and "proxy" not in instruction.mods:
+    if asm.checked and "proxy" not in instruction.mods:
         order = fence_order(instruction)
-        if order.release and order.level >= SAME_CLUSTER:
+        if relaxed_arrivals(asm.entry) and order.release and order.level >= SAME_CLUSTER:
             _handed(asm, "fence", fence_warp, [])
+        if communicates(asm.entry) and order.level >= SAME_GPU:
+            _handed(asm, "fence.memory", fence_memory, [int(order.acquire), int(order.release)])
     if mods.flag("proxy"):
         kind = mods.choice(("async", "alias", "tensormap::generic"))
         if kind == "async":
@@ -96,6 +100,23 @@ def _mapa(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
 
     sources = [(origin, type_.name), (number, "u32")]
     asm.compute(f"mapa.{type_.name}", function, [(target, type_.name)], sources)
+
+
+@native("getctarank")
+def _getctarank(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
+    """The rank of the CTA in whose shared memory an address lies."""
+    mods.flag("shared::cluster")
+    type_ = mods.type()
+    require(mods, type_, ("u32", "u64"))
+    mods.done()
+
+    def function(address: Lanes, own: Lanes) -> Lanes:
+        rank = (address >> RANK_SHIFT).to("u32") & 0xFF
+        return where(rank == 0, own, rank - 1)
+
+    target, origin = instruction.operands
+    sources = [(origin, type_.name), (Register("%cluster_ctarank"), "u32")]
+    asm.compute(f"getctarank.{type_.name}", function, [(target, "u32")], sources)
 
 
 # ---- mbarriers -------------------------------------------------------------------------------------------------------

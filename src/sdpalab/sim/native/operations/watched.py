@@ -9,17 +9,20 @@ from typing import Any
 
 from llvmlite import ir
 
+from sdpalab.sim.checks.orders import memory_order
 from sdpalab.sim.checks.shadow import granule_of
+from sdpalab.sim.decode import Mods
 from sdpalab.sim.ir import Instruction
 from sdpalab.sim.memory import LOCAL_BASE, SHARED_BASE, WINDOW_BITS
 from sdpalab.sim.native import layout, traffic, watch
 from sdpalab.sim.native.access import addresses, located
 from sdpalab.sim.native.assembler import Assembler, NotNative
+from sdpalab.sim.native.communication import is_communication, reaches_all_blocks
 from sdpalab.sim.native.lanes import POINTER, WORD32, WORD64, Lanes, where
 from sdpalab.sim.native.layout import WARP
 from sdpalab.sim.native.operation import NativeOperation, OperationCode
 
-__all__ = ["watch_access", "watch_copy"]
+__all__ = ["strong_effect", "watch_access", "watch_copy"]
 
 _SPACES = ("shared", "global")
 _SHARED = {
@@ -28,10 +31,11 @@ _SHARED = {
     "update": watch.update_shared,
     "copy": watch.copy_begins,
 }
-_GLOBAL: dict[str, Callable[..., int]] = {
-    "load": watch.read_global,
-    "store": watch.write_global,
-    "update": watch.update_global,
+_GLOBAL: dict[str, Callable[..., int]] = {"load": watch.read_global, "store": watch.write_global}
+_STRONG: dict[str, Callable[..., int]] = {
+    "load": watch.read_strong,
+    "store": watch.write_strong,
+    "update": watch.write_strong,
 }
 
 
@@ -46,20 +50,41 @@ def watch_access(
     does: str,
     lanes: int = WARP,
     lengths: int = -1,
-    order: int = 0,
+    strong: int = -1,
 ) -> None:
     """Append the records that check and count an access of each lane, by the first ``lanes`` lanes.
 
     ``does`` is ``load``, ``store``, ``update`` or ``copy``; ``lengths`` the row of the bytes that each lane reads, if
-    they differ; ``order`` says whether an update acquires (1) or releases (2).
+    they differ; ``strong`` what a strong access to global memory does, as bits (:data:`..layout.ACQUIRES` and so on),
+    or -1 if it is weak. In shared memory a strong load or store counts as a weak one: that may suspect more.
     """
     if space == "local":
         return
     place = _Place(space, row, bits, offset, width, lanes, lengths)
     if asm.checked:
-        _check(asm, place, does, order)
+        _check(asm, place, does, strong)
     if asm.counted:
         _count(asm, place, does, instruction.pc)
+
+
+def strong_effect(asm: Assembler, mods: Mods) -> int:
+    """What a strong access that may be to global memory does, for :func:`watch_access`; -1 for a weak one.
+
+    Raises
+    ------
+    NotNative
+        With checks, if its scope does not have all blocks in it.
+    """
+    instruction = mods.instruction
+    if not is_communication(instruction):
+        return -1
+    if asm.checked and not reaches_all_blocks(instruction):
+        raise NotNative("checks of strong accesses whose scope does not have all blocks in it")
+    order = memory_order(instruction)
+    effect = layout.ACQUIRES * order.acquire | layout.RELEASES * order.release
+    if instruction.opcode == "atom":
+        return effect | layout.OBSERVES | layout.CONTINUES
+    return effect | layout.CONTINUES if instruction.opcode == "red" else effect
 
 
 @dataclass(frozen=True)
@@ -141,7 +166,7 @@ def _count(asm: Assembler, place: _Place, does: str, pc: int) -> None:
     asm.record(NativeOperation(f"count.{place.name}", build), [*place.operands, pc, kind])
 
 
-def _check(asm: Assembler, place: _Place, does: str, order: int) -> None:
+def _check(asm: Assembler, place: _Place, does: str, strong: int) -> None:
     width = place.width
     if place.space not in (*_SPACES, "generic"):
         raise NotNative(f"checks of accesses to .{place.space}")
@@ -151,8 +176,9 @@ def _check(asm: Assembler, place: _Place, does: str, order: int) -> None:
         b = code.builder
         context, mask = b.ptrtoint(code.base, WORD64), b.zext(code.mask, WORD64)
         if space == "global":
-            more = [code.operand(3)] if does == "update" else []
-            return code.call(_GLOBAL[does], context, mask, present, WORD64(width), *more)
+            if strong >= 0:
+                return code.call(_STRONG[does], context, mask, present, WORD64(width), code.operand(3))
+            return code.call(_GLOBAL[does], context, mask, present, WORD64(width))
         active = code.active
         low = _least(where(active, places, places.like((1 << 62) - 1)))
         high = _least(where(active, -places, places.like(1 << 62)))
@@ -166,7 +192,8 @@ def _check(asm: Assembler, place: _Place, does: str, order: int) -> None:
         present = code.builder.zext(code.mask, WORD64)
         place.in_space(code, place.put(code), partial(check, present))
 
-    asm.record(NativeOperation(f"watch.{does}.{shift}.{place.name}", build), [*place.operands, order])
+    name = f"watch.{does}{'.strong' * (strong >= 0)}.{shift}.{place.name}"
+    asm.record(NativeOperation(name, build), [*place.operands, strong])
 
 
 def _mark_read(code: OperationCode, places: Lanes, width: int, shift: int) -> None:
