@@ -20,11 +20,13 @@ from sdpalab.sim.native import (
     updates,
     watch,
 )
+from sdpalab.sim.native.watch import cluster_memory
 
 __all__ = ["runtime_functions"]
 
 _MODULES = (
     clocks,
+    cluster_memory,
     copies,
     exact_sums,
     flights,

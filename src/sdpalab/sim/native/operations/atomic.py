@@ -81,7 +81,7 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
     operands = list(instruction.operands)
     take_cache_hint(asm, mods, operands)
     mods.done()
-    if space not in ("global", "shared", "generic"):
+    if space not in ("global", "shared", "shared::cluster", "generic"):
         raise NotNative(instruction.text)
     target, finish = -1, _nothing
     if returns:
