@@ -94,10 +94,10 @@ def _atomic(asm: Assembler, instruction: Instruction, mods: Mods) -> None:
         raise NotNative("wrong number of operands")
     if asm.watched:
         watch_access(asm, instruction, space, row, bits, offset, type_.bytes, "update", strong=strong_effect(asm, mods))
-    kept = target >= 0
+    is_read = target >= 0
     operation = NativeOperation(
-        f"{'atom' if kept else 'red'}.{space}.{bits}.{name}.{type_.name}",
-        lambda code: _update(code, space, bits, name, type_, returns=kept),
+        f"{'atom' if is_read else 'red'}.{space}.{bits}.{name}.{type_.name}",
+        lambda code: _update(code, space, bits, name, type_, returns=is_read),
     )
     asm.record(operation, [row, offset, target, *sources])
     finish()
